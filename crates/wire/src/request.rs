@@ -1,0 +1,288 @@
+//! What a client asked for, borrowed from the bytes in which it asked.
+//!
+//! Upstream:   `text::parse` and `meta::parse` make requests out of a line.
+//! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words one.
+//!
+//! Invariants:
+//! - I1  A request owns nothing: every slice points into the line it was parsed from.
+//! - I2  Every key of a request, decoded, has 1 to `KEY_BYTES_MAX` bytes.
+//! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not part
+//!   of the request: whoever owns the connection collects it.
+//!
+//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
+
+/// Bytes of the longest key, after base64 decoding.
+pub const KEY_BYTES_MAX: usize = 250;
+/// Bytes of the longest command line, its end included; lines of `get gets gat gats` may be longer.
+pub const LINE_BYTES_MAX: usize = 2048;
+/// Bytes of the longest line of `get`, `gets`, `gat` or `gats`.
+pub const RETRIEVE_LINE_BYTES_MAX: usize = 2 << 20;
+/// Meta flags in one request at most.
+pub const META_FLAGS_MAX: usize = 20;
+/// Bytes of the longest opaque token, its letter `O` included.
+pub const OPAQUE_BYTES_MAX: usize = 32;
+
+/// One request, as one line asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'b> {
+    /// `get`, `gets`, `gat`, `gats`: one reply per key that is there, then `END`.
+    Retrieve(Retrieve<'b>),
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`; a data block follows (I3).
+    Store(Store<'b>),
+    /// `delete`.
+    Delete {
+        /// The key.
+        key: &'b [u8],
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `touch`.
+    Touch {
+        /// The key.
+        key: &'b [u8],
+        /// The new TTL as the client sent it.
+        ttl: Ttl,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `incr` and `decr`.
+    Arithmetic {
+        /// The key.
+        key: &'b [u8],
+        /// Up (wraps at 2^64) or down (stops at 0).
+        direction: Direction,
+        /// By how much.
+        delta: u64,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `mg`.
+    MetaGet(Meta<'b>),
+    /// `ms`; a data block of `value_bytes` follows (I3).
+    MetaSet {
+        /// Key and flags; `meta.mode` says how to store.
+        meta: Meta<'b>,
+        /// How to store: `M` flag, `Set` when absent.
+        mode: StoreMode,
+        /// Bytes of the value in the data block.
+        value_bytes: u32,
+    },
+    /// `md`.
+    MetaDelete(Meta<'b>),
+    /// `ma`.
+    MetaArithmetic {
+        /// Key and flags.
+        meta: Meta<'b>,
+        /// `M` flag, `Up` when absent.
+        direction: Direction,
+    },
+    /// `me`.
+    MetaDebug(MetaKey<'b>),
+    /// `mn`.
+    MetaNoop,
+    /// Everything that is not about one key.
+    Admin(Admin<'b>),
+}
+
+/// A retrieval of one or more keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retrieve<'b> {
+    /// Whether the reply shows the CAS token (`gets`, `gats`).
+    pub with_cas: bool,
+    /// The new TTL, for `gat` and `gats`.
+    pub ttl: Option<Ttl>,
+    /// The keys, all of them checked (I2).
+    pub keys: Keys<'b>,
+}
+
+/// The keys of a retrieval in the client's order: at least one, separated by spaces.
+///
+/// Iterating costs a scan for the next space; [`Keys::rest`] is what to keep to go on later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keys<'b> {
+    /// The text from the first key not yet given, without the line's end.
+    pub rest: &'b [u8],
+}
+
+impl<'b> Iterator for Keys<'b> {
+    type Item = &'b [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'b [u8]> {
+        let start = self.rest.iter().position(|&byte| byte != b' ')?;
+        let rest = &self.rest[start..];
+        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let (key, rest) = rest.split_at(end);
+        self.rest = rest;
+        Some(key)
+    }
+}
+
+/// A TTL as the client sent it: 0 never, up to 30 days relative, beyond absolute, negative at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl(pub i32);
+
+/// A storage request of the classic protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store<'b> {
+    /// How to store.
+    pub mode: StoreMode,
+    /// The key.
+    pub key: &'b [u8],
+    /// The client flags, as 1.6.45 reads them.
+    pub client_flags: u32,
+    /// The TTL.
+    pub ttl: Ttl,
+    /// Bytes of the value in the data block.
+    pub value_bytes: u32,
+    /// `cas`: the token that must match.
+    pub compare_cas: Option<u64>,
+    /// Whether the reply is withheld.
+    pub noreply: bool,
+}
+
+/// On what condition a value is stored, and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreMode {
+    /// In any case.
+    Set,
+    /// Only where no item is.
+    Add,
+    /// Only where an item is.
+    Replace,
+    /// Behind the item's value.
+    Append,
+    /// Before the item's value.
+    Prepend,
+}
+
+/// Which way a number is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Adds, modulo 2^64.
+    Up,
+    /// Subtracts, not below 0.
+    Down,
+}
+
+/// The key of a meta request: as text, or base64 (flag `b`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaKey<'b> {
+    /// As it stands in the line.
+    pub text: &'b [u8],
+    /// Whether `text` is base64 of the key; then it has been checked to decode (I2).
+    pub base64: bool,
+}
+
+/// Key and flags of a meta request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta<'b> {
+    /// The key.
+    pub key: MetaKey<'b>,
+    /// The flags' text as sent, single spaces or more between them, no line end. Replies repeat `O` and
+    /// `k` and word the return flags in this order.
+    pub flags: &'b [u8],
+    /// The letters that stand in `flags`.
+    pub letters: Letters,
+    /// `C`: the token that must match.
+    pub compare_cas: Option<u64>,
+    /// `E`: the token that the item gets.
+    pub new_cas: Option<u64>,
+    /// `F`: client flags; 0 when absent.
+    pub client_flags: u32,
+    /// `N`: create on a miss with this TTL.
+    pub vivify: Option<Ttl>,
+    /// `R`: hand out a win below this many seconds of life.
+    pub recache: Option<i32>,
+    /// `T`: the TTL to set.
+    pub ttl: Option<Ttl>,
+    /// `J`: what a created number begins with; 0 when absent.
+    pub initial: u64,
+    /// `D`: by how much to change a number; 1 when absent.
+    pub delta: u64,
+}
+
+/// A set of ASCII letters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Letters(pub u64);
+
+impl Letters {
+    const fn bit(letter: u8) -> u64 {
+        assert!(letter.is_ascii_alphabetic());
+        1 << (letter - b'A')
+    }
+
+    /// The set with `letter` in it.
+    #[must_use]
+    pub const fn with(self, letter: u8) -> Self {
+        Self(self.0 | Self::bit(letter))
+    }
+
+    /// Whether `letter` is in the set.
+    #[inline]
+    pub const fn has(self, letter: u8) -> bool {
+        self.0 & Self::bit(letter) != 0
+    }
+}
+
+/// Requests that are not about one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admin<'b> {
+    /// `flush_all [delay] [noreply]`.
+    FlushAll {
+        /// Seconds (or absolute time) until it takes effect; 0 when absent.
+        delay: Ttl,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `version`.
+    Version,
+    /// `verbosity LEVEL`.
+    Verbosity {
+        /// The level asked for.
+        level: u32,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `quit`.
+    Quit,
+    /// `shutdown`, `shutdown graceful`.
+    Shutdown {
+        /// Whether memory is to be saved first.
+        graceful: bool,
+    },
+    /// `cache_memlimit MB`, the number read but not judged.
+    CacheMemlimit {
+        /// Megabytes.
+        megabytes: u32,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `lru_crawler metadump` (or `mgdump`) of `all` or `hash` or class ids.
+    Dump {
+        /// How each item is worded.
+        form: DumpForm,
+    },
+    /// `stats`, with what was asked behind it (empty: the general ones).
+    Stats {
+        /// Everything behind `stats `, trimmed.
+        topic: &'b [u8],
+    },
+    /// A request that has one answer whatever the server holds: the tuning commands of memcached's inside
+    /// (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch` until it is built.
+    Settled {
+        /// The answer.
+        reply: crate::reply::Reply,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+}
+
+/// How a dump words an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpForm {
+    /// `key=... exp=... la=... cas=... fetch=... cls=... size=... flags=...`, ends with `END`.
+    Metadump,
+    /// `mg KEY`, ends with `EN`.
+    Mgdump,
+}

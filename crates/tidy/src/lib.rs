@@ -1,1 +1,103 @@
-//! Room under construction.
+//! Style as a test: what STYLE.md says and a machine can see.
+//!
+//! Upstream:   `tests/repository.rs` reads the repository into a [`Tree`] and has it checked.
+//! Downstream: nobody; a [`Finding`] is for a person to read.
+//!
+//! Invariants:
+//! - I1  A rule reads a [`Tree`] and nothing else, so each can be shown a violation in memory.
+//! - I2  A rule counts what it looked at, so a rule that looks at nothing is seen.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod documents;
+mod headers;
+mod layers;
+mod licenses;
+mod manifest;
+mod names;
+mod reach;
+mod sizes;
+mod source;
+mod text;
+mod tree;
+mod unsafety;
+
+pub use licenses::{Package, packages_of_metadata};
+pub use tree::Tree;
+
+/// One departure from the rules.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// Path from the root of the repository, with `/`.
+    pub path: String,
+    /// Line from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// The rule's name.
+    pub rule: &'static str,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}:{}: {}: {}", self.path, self.line, self.rule, self.what)
+    }
+}
+
+/// What all rules found in one tree.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Departures that fail.
+    pub findings: Vec<Finding>,
+    /// Departures that are only told.
+    pub warnings: Vec<Finding>,
+    /// How many things each rule looked at (I2), in the order in which the rules ran.
+    pub looked: Vec<(&'static str, usize)>,
+    /// Counts to look at that may well be 0.
+    pub counted: Vec<(&'static str, usize)>,
+    /// Assertions and functions outside tests, by crate.
+    pub assertions: Vec<(String, usize, usize)>,
+}
+
+impl Report {
+    fn find(&mut self, rule: &'static str, path: &str, line: usize, what: impl Into<String>) {
+        self.findings.push(Finding { path: path.to_owned(), line, rule, what: what.into() });
+    }
+
+    fn warn(&mut self, rule: &'static str, path: &str, line: usize, what: impl Into<String>) {
+        self.warnings.push(Finding { path: path.to_owned(), line, rule, what: what.into() });
+    }
+
+    fn looked(&mut self, rule: &'static str, count: usize) {
+        self.looked.push((rule, count));
+    }
+
+    fn counted(&mut self, what: &'static str, count: usize) {
+        self.counted.push((what, count));
+    }
+}
+
+/// Runs every rule that needs only the tree.
+pub fn check(tree: &Tree) -> Report {
+    let mut report = Report::default();
+    layers::check(tree, &mut report);
+    names::check(tree, &mut report);
+    sizes::check_files(tree, &mut report);
+    sizes::check_functions(tree, &mut report);
+    text::check(tree, &mut report);
+    attributes::check(tree, &mut report);
+    headers::check(tree, &mut report);
+    reach::check(tree, &mut report);
+    unsafety::check(tree, &mut report);
+    documents::check(tree, &mut report);
+    report.assertions = sizes::assertions(tree);
+    report
+}
+
+/// Runs the rules on dependencies: each license is allowed and each direct one has its reason.
+pub fn check_licenses(tree: &Tree, packages: &[Package]) -> Report {
+    let mut report = Report::default();
+    licenses::check(tree, packages, &mut report);
+    report
+}

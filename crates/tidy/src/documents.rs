@@ -1,0 +1,159 @@
+//! Paths and functions that the documents name exist, and the code map stands in the house's order.
+//!
+//! Upstream:   README.md, ARCHITECTURE.md, STYLE.md and everything under docs.
+//! Downstream: nothing.
+//!
+//! A path is a quoted word (`like/this.rs`) that begins with one of the repository's folders, or
+//! the target of a link. After a path of a Rust file, `: name` or `: Type::name` names what it defines.
+
+use crate::manifest::array;
+use crate::source::words;
+use crate::{Report, Tree};
+
+const RULE: &str = "documents";
+
+/// Folders with which a path in a document begins.
+const FOLDERS: [&str; 10] = [
+    "crates/",
+    "docs/",
+    "tests/",
+    "scripts/",
+    "experiments/",
+    "fuzz/",
+    ".ci/",
+    "bpf/",
+    "hw/",
+    "web/",
+];
+
+pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    let (mut paths, mut names) = (0, 0);
+    for (document, text) in tree.ending(".md") {
+        if document.contains('/') && !document.starts_with("docs/") {
+            continue;
+        }
+        for (index, line) in text.lines().enumerate() {
+            for quoted in line.split('`').skip(1).step_by(2) {
+                let Some((path, name)) = reference(quoted) else { continue };
+                paths += 1;
+                if !tree.exists(path) {
+                    report.find(RULE, document, index + 1, format!("{path} does not exist"));
+                    continue;
+                }
+                for part in name.split("::").filter(|part| !part.is_empty()) {
+                    names += 1;
+                    let text = tree.text(path).unwrap_or_default();
+                    if words(text, part).next().is_none() {
+                        let what = format!("{path} has no `{part}`");
+                        report.find(RULE, document, index + 1, what);
+                    }
+                }
+            }
+            for target in links(line) {
+                paths += 1;
+                let path = resolve(document, target);
+                if !tree.exists(&path) {
+                    report.find(RULE, document, index + 1, format!("{path} does not exist"));
+                }
+            }
+        }
+    }
+    check_code_map(tree, report);
+    report.looked("paths in documents", paths);
+    report.looked("names in documents", names);
+}
+
+/// The path in a quoted word, and the name after its colon; `None` when it is no path of ours.
+fn reference(quoted: &str) -> Option<(&str, &str)> {
+    let (path, name) = quoted.split_once(": ").unwrap_or((quoted, ""));
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let ours = FOLDERS.iter().any(|folder| path.starts_with(folder)) && path.chars().all(plain);
+    let name = name.trim_end_matches("()");
+    let named = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':');
+    (ours && named).then_some((path, name))
+}
+
+/// Targets of the links in a line that lead into the repository.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| {
+        let target = rest.split(')').next()?.split('#').next()?;
+        (!target.is_empty() && !target.contains(':')).then_some(target)
+    })
+}
+
+/// The target of a link in `document`, from the root.
+fn resolve(document: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = document.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => {
+                parts.pop();
+            }
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// The code map's headings (`### crates/x`) are the workspace's members, in their order.
+fn check_code_map(tree: &Tree, report: &mut Report) {
+    let path = "ARCHITECTURE.md";
+    let (Some(map), Some(manifest)) = (tree.text(path), tree.text("Cargo.toml")) else { return };
+    let headings: Vec<String> = map
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .map(|heading| heading.trim_matches('`').to_owned())
+        .filter(|heading| heading.starts_with("crates/"))
+        .collect();
+    let members = array(manifest, "workspace", "members");
+    if headings != members {
+        let what = format!("the code map lists {headings:?}, the workspace {members:?}");
+        report.find(RULE, path, 0, what);
+    }
+    report.looked("rooms on the code map", headings.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whats(document: &str, text: &str) -> Vec<String> {
+        let mut report = Report::default();
+        let tree = Tree::of(&[
+            ("Cargo.toml", "[workspace]\nmembers = [\"crates/a\", \"crates/b\"]\n"),
+            ("crates/a/src/lib.rs", "struct Tick;\nfn turn() {}\n"),
+            ("docs/x.md", ""),
+        ]);
+        check(&tree.with(document, text), &mut report);
+        report.findings.into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn what_exists_passes() {
+        let text = "`crates/a/src/lib.rs`, `crates/a/`, `crates/a/src/lib.rs: Tick::turn`, \
+                    `get k`, `a/b`, [x](docs/x.md#part), [y](https://x.org/y), `crates/<name>/src`";
+        assert_eq!(whats("README.md", text), [""; 0]);
+        assert_eq!(whats("docs/deep/y.md", "[x](../x.md) [r](../../crates/a/src/lib.rs)"), [""; 0]);
+        assert_eq!(whats("crates/a/notes.md", "`crates/gone.rs`"), [""; 0]);
+    }
+
+    #[test]
+    fn a_path_a_name_and_a_link_that_are_gone_are_found() {
+        let gone = ["crates/a/src/gone.rs does not exist"];
+        assert_eq!(whats("README.md", "`crates/a/src/gone.rs`"), gone);
+        assert_eq!(whats("docs/y.md", "see\n`crates/a/src/gone.rs: f`"), gone);
+        let text = "`crates/a/src/lib.rs: Tick::tur`";
+        assert_eq!(whats("STYLE.md", text), ["crates/a/src/lib.rs has no `tur`"]);
+        assert_eq!(whats("README.md", "[x](docs/gone.md)"), ["docs/gone.md does not exist"]);
+    }
+
+    #[test]
+    fn a_code_map_that_is_not_the_workspace_is_found() {
+        assert_eq!(whats("ARCHITECTURE.md", "### crates/a\n### crates/b\n"), [""; 0]);
+        assert_eq!(whats("ARCHITECTURE.md", "### crates/b\n### crates/a\n").len(), 1);
+        assert_eq!(whats("ARCHITECTURE.md", "### crates/a\n").len(), 1);
+    }
+}

@@ -1,0 +1,185 @@
+//! The layer map: which crate may import which, and the order in which they stand.
+//!
+//! Upstream:   the manifests.
+//! Downstream: nothing.
+//!
+//! Invariants:
+//! - I1  [`ROOMS`] stands in the order in which a byte travels; so do the workspace's members.
+//! - I2  An edge that is not in [`ROOMS`] fails; dev-dependencies are apart.
+
+use crate::manifest::{array, entries};
+use crate::{Report, Tree};
+
+const RULE: &str = "layers";
+
+/// Crates that serve whoever needs them.
+const BELOW_ALL: [&str; 2] = ["host", "stdx"];
+
+/// Every crate, planned ones included, with the crates that it may import beside [`BELOW_ALL`].
+/// `*` is everything. Adding an edge is a decision: write its page in docs/decisions.
+const ROOMS: [(&str, &[&str]); 23] = [
+    ("kachel", &["*"]),
+    ("options", &[]),
+    ("host", &[]),
+    ("io", &[]),
+    ("net", &["io", "wire"]),
+    ("wire", &[]),
+    ("shard", &["io", "net", "wire", "table", "segment"]),
+    ("table", &[]),
+    ("segment", &[]),
+    ("tree", &[]),
+    ("flash", &[]),
+    ("rocks", &[]),
+    ("pipe", &[]),
+    ("shm", &[]),
+    ("client", &[]),
+    ("cluster", &[]),
+    ("check", &["wire"]),
+    ("sim", &["io", "net", "wire", "shard", "check"]),
+    ("load", &["io", "wire"]),
+    ("lab", &["io", "load", "table", "segment"]),
+    ("stdx", &[]),
+    ("tidy", &[]),
+    ("fuzz", &["*"]),
+];
+
+pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    check_members(tree, report);
+    let (mut edges, mut development) = (0, 0);
+    for folder in tree.crates() {
+        let path = format!("crates/{folder}/Cargo.toml");
+        let Some(text) = tree.text(&path) else {
+            report.find(RULE, &path, 0, "a folder of crates without a manifest");
+            continue;
+        };
+        let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == folder) else {
+            report.find(RULE, &path, 0, "this crate is not on the layer map");
+            continue;
+        };
+        if !text.contains("[lints]\nworkspace = true") {
+            report.find(RULE, &path, 0, "takes its lints from the workspace: `[lints]` is missing");
+        }
+        for entry in entries(text) {
+            let section = entry.section.rsplit('.').next().unwrap_or_default();
+            if entry.key == "name" && entry.section == "package" {
+                check_name(folder, &path, &entry.rest, report);
+            }
+            if !section.ends_with("dependencies") {
+                continue;
+            }
+            if !entry.rest.contains("workspace = true") {
+                let what = format!("`{}` takes its version from the workspace", entry.key);
+                report.find(RULE, &path, entry.line, what);
+            }
+            let Some(room) = entry.key.strip_prefix("kachel-") else { continue };
+            if section == "dev-dependencies" {
+                development += 1;
+                continue;
+            }
+            edges += 1;
+            let below = BELOW_ALL.contains(&room) && !BELOW_ALL.contains(&folder);
+            if !(below || allowed.contains(&room) || allowed.contains(&"*")) {
+                let what = format!("{folder} may not import {room}");
+                report.find(RULE, &path, entry.line, what);
+            }
+        }
+    }
+    report.looked("edges between crates", edges);
+    report.counted("edges of tests between crates", development);
+}
+
+fn check_name(folder: &str, path: &str, rest: &str, report: &mut Report) {
+    let name = rest.trim_start_matches('=').trim().trim_matches('"');
+    let wanted = if folder == "kachel" { folder.to_owned() } else { format!("kachel-{folder}") };
+    if name != wanted {
+        report.find(RULE, path, 0, format!("the package in {folder} is named {wanted}"));
+    }
+}
+
+/// Members: all folders of crates, in the order of [`ROOMS`] (I1).
+fn check_members(tree: &Tree, report: &mut Report) {
+    let path = "Cargo.toml";
+    let Some(text) = tree.text(path) else {
+        report.find(RULE, path, 0, "the workspace's manifest is missing");
+        return;
+    };
+    let members = array(text, "workspace", "members");
+    let members: Vec<&str> = members.iter().filter_map(|m| m.strip_prefix("crates/")).collect();
+    let place = |name: &str| ROOMS.iter().position(|(room, _)| *room == name);
+    if !members.iter().map(|name| place(name)).is_sorted() {
+        report.find(RULE, path, 0, "members stand in the order in which a byte travels");
+    }
+    for folder in tree.crates() {
+        if !members.contains(&folder) {
+            report.find(RULE, path, 0, format!("crates/{folder} is not a member"));
+        }
+    }
+    report.looked("crates", members.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn house(table: &str) -> Tree {
+        let manifest = |name: &str, dependencies: &str| {
+            format!(
+                "[package]\nname = \"kachel-{name}\"\n{dependencies}\n[lints]\nworkspace = true\n"
+            )
+        };
+        let net = manifest("net", "[dependencies]\nkachel-io.workspace = true");
+        Tree::of(&[
+            (
+                "Cargo.toml",
+                "[workspace]\nmembers = [\"crates/io\", \"crates/net\", \"crates/table\"]",
+            ),
+            ("crates/io/Cargo.toml", &manifest("io", "")),
+            ("crates/net/Cargo.toml", &net),
+            ("crates/table/Cargo.toml", &manifest("table", table)),
+        ])
+    }
+
+    fn whats(tree: &Tree) -> Vec<String> {
+        let mut report = Report::default();
+        check(tree, &mut report);
+        report.findings.into_iter().map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn the_map_as_drawn_passes_and_tests_are_apart() {
+        assert_eq!(whats(&house("[dependencies]\nkachel-stdx.workspace = true")), [""; 0]);
+        assert_eq!(whats(&house("[dev-dependencies]\nkachel-segment.workspace = true")), [""; 0]);
+    }
+
+    #[test]
+    fn an_edge_off_the_map_is_found() {
+        let wanted = ["table may not import segment"];
+        assert_eq!(whats(&house("[dependencies]\nkachel-segment.workspace = true")), wanted);
+        let target = "[target.'cfg(unix)'.dependencies]\nkachel-segment.workspace = true";
+        assert_eq!(whats(&house(target)), wanted);
+        assert_eq!(whats(&house("[build-dependencies.kachel-segment]\nworkspace = true")).len(), 2);
+    }
+
+    #[test]
+    fn a_version_of_its_own_is_found() {
+        let found = whats(&house("[dependencies]\nlibc = \"0.2\""));
+        assert_eq!(found, ["`libc` takes its version from the workspace"]);
+    }
+
+    #[test]
+    fn members_out_of_order_or_missing_are_found() {
+        let wrong =
+            house("").with("Cargo.toml", "[workspace]\nmembers = [\"crates/net\", \"crates/io\"]");
+        let found = whats(&wrong);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("order") && found[1].contains("crates/table is not a member"));
+    }
+
+    #[test]
+    fn an_unknown_crate_a_wrong_name_and_missing_lints_are_found() {
+        let found = whats(&house("").with("crates/rogue/Cargo.toml", ""));
+        assert!(found.iter().any(|what| what.contains("not on the layer map")), "{found:?}");
+        let found = whats(&house("").with("crates/io/Cargo.toml", "[package]\nname = \"io\""));
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What lines of text may hold: plain ASCII in Rust and TOML, 100 columns, no path of one machine.
+//!
+//! Upstream:   all text files of the tree.
+//! Downstream: nothing.
+
+use crate::{Report, Tree};
+
+const RULE: &str = "text";
+
+/// Columns of a Rust line at most.
+const COLUMNS_MAX: usize = 100;
+
+/// Where people's and machines' own folders begin. Written in two halves so that this file passes.
+const MACHINE_PATHS: [&str; 5] = [
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/Us", "ers/"),
+    concat!("/tmp/", "peer"),
+];
+
+/// Notes that must not be merged.
+const UNMERGED: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X:")];
+
+pub(crate) fn check(tree: &Tree, report: &mut Report) {
+    let mut count = 0;
+    for (path, text) in tree.files().filter(|(path, _)| !is_foreign(path)) {
+        let strict = path.ends_with(".rs") || path.ends_with(".toml");
+        for (index, line) in text.lines().enumerate() {
+            count += 1;
+            let mut find = |what: String| report.find(RULE, path, index + 1, what);
+            if strict && !line.is_ascii() {
+                find("not ASCII: write pictures with +-| and dashes as -".to_owned());
+            }
+            if path.ends_with(".rs") && line.chars().count() > COLUMNS_MAX {
+                find(format!("over {COLUMNS_MAX} columns"));
+            }
+            if strict && line.ends_with([' ', '\t']) {
+                find("blanks at the end of the line".to_owned());
+            }
+            for machine in MACHINE_PATHS.into_iter().filter(|machine| holds(line, machine)) {
+                find(format!("{machine} is a path of one machine"));
+            }
+            for note in UNMERGED.into_iter().filter(|note| line.contains(*note)) {
+                find(format!("{note} is not merged: do it, or write it down in docs"));
+            }
+        }
+        if strict && !text.is_empty() && !text.ends_with('\n') {
+            report.find(RULE, path, text.lines().count(), "the last line has no end");
+        }
+    }
+    report.looked("lines of text", count);
+}
+
+/// Files that others' tools write, or that quote bytes from outside.
+fn is_foreign(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    path.contains("/fixtures/") || name.ends_with(".lock") || name.contains("-lock.")
+}
+
+/// Whether `machine` begins a path in `line`: not amid one, as in a URL or below another folder.
+fn holds(line: &str, machine: &str) -> bool {
+    line.match_indices(machine).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_-.$}/)".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let mut report = Report::default();
+        check(&Tree::of(&[(path, text)]), &mut report);
+        report.findings.into_iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn each_kind_of_line_is_found_once() {
+        let wide = "x".repeat(101);
+        for bad in ["// caf\u{e9}", "let x = 1; ", &wide] {
+            assert_eq!(lines("a.rs", &format!("ok\n{bad}\n")), [2], "{bad}");
+        }
+        assert_eq!(lines("a.rs", "no end"), [1]);
+        for bad in MACHINE_PATHS {
+            let line = format!("cd {bad}x");
+            assert_eq!(lines("a.sh", &line), [1], "{bad}");
+            assert_eq!(lines("a.md", &format!("`{bad}`")), [1], "{bad}");
+        }
+        assert_eq!(lines("a.md", UNMERGED[0]), [1]);
+    }
+
+    #[test]
+    fn what_only_looks_alike_passes() {
+        assert_eq!(lines("a.md", "caf\u{e9}, $HOME/homework/, https://x.org/home/"), [0; 0]);
+        assert_eq!(lines("a.rs", &format!("{}\n", "x".repeat(100))), [0; 0]);
+        assert_eq!(lines("Cargo.lock", UNMERGED[0]), [0; 0]);
+    }
+}

@@ -1,0 +1,140 @@
+// Checks a memcached server with the npm package `memcached`.
+//
+// Usage: node checks.js HOST:PORT, with NODE_PATH at the folder of installed packages. Prints one
+// line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any failed.
+"use strict";
+
+const assert = require("node:assert");
+const crypto = require("node:crypto");
+const Memcached = require("memcached");
+
+const BIG_BYTES = 1000000;
+const EXPIRE_WITHIN_MS = 4000;
+const POLL_MS = 50;
+
+const client = new Memcached(process.argv[2], { timeout: 20000, retries: 0 });
+
+// Calls one operation of the library and promises its answer.
+function call(operation, ...operands) {
+  return new Promise((resolve, reject) => {
+    client[operation](...operands, (error, answer) => (error ? reject(error) : resolve(answer)));
+  });
+}
+
+function wait(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+async function checkStore() {
+  assert.strictEqual(await call("set", "js-store", "first", 0), true);
+  assert.strictEqual(await call("set", "js-store", "second", 0), true);
+}
+
+async function checkRead() {
+  await call("set", "js-read", "a value\r\nof two lines", 0);
+  assert.strictEqual(await call("get", "js-read"), "a value\r\nof two lines");
+}
+
+async function checkMiss() {
+  assert.strictEqual(await call("get", "js-never-stored"), undefined);
+}
+
+async function checkDelete() {
+  await call("set", "js-delete", "x", 0);
+  assert.strictEqual(await call("del", "js-delete"), true);
+  assert.strictEqual(await call("get", "js-delete"), undefined);
+}
+
+async function checkCount() {
+  await call("set", "js-count", 41, 0);
+  assert.strictEqual(await call("incr", "js-count", 1001), 1042);
+  assert.strictEqual(await call("decr", "js-count", 42), 1000);
+}
+
+// Seconds are counted in whole ticks, so an item of one second may be gone at once: it is stored
+// again until it has been seen.
+async function checkTtl() {
+  let seen = false;
+  for (let attempt = 0; attempt < 5 && !seen; attempt += 1) {
+    await call("set", "js-ttl", "soon gone", 1);
+    seen = (await call("get", "js-ttl")) === "soon gone";
+  }
+  assert.ok(seen, "an item of one second was never readable");
+  const deadline = Date.now() + EXPIRE_WITHIN_MS;
+  while ((await call("get", "js-ttl")) !== undefined) {
+    assert.ok(Date.now() < deadline, `still there ${EXPIRE_WITHIN_MS} ms after a TTL of 1 s`);
+    await wait(POLL_MS);
+  }
+}
+
+async function checkCasMatch() {
+  await call("set", "js-cas", "old", 0);
+  const item = await call("gets", "js-cas");
+  assert.strictEqual(item["js-cas"], "old");
+  assert.strictEqual(await call("cas", "js-cas", "new", item.cas, 0), true);
+  assert.strictEqual(await call("get", "js-cas"), "new");
+}
+
+async function checkCasMismatch() {
+  await call("set", "js-cas-late", "old", 0);
+  const item = await call("gets", "js-cas-late");
+  await call("set", "js-cas-late", "newer", 0);
+  assert.strictEqual(await call("cas", "js-cas-late", "too late", item.cas, 0), false);
+  assert.strictEqual(await call("get", "js-cas-late"), "newer");
+}
+
+async function checkMultiget() {
+  const wanted = {};
+  for (let index = 0; index < 100; index += 1) {
+    wanted[`js-multi-${index}`] = `value ${index}`;
+    await call("set", `js-multi-${index}`, `value ${index}`, 0);
+  }
+  const found = await call("getMulti", [...Object.keys(wanted), "js-multi-absent"]);
+  assert.deepStrictEqual({ ...found }, wanted);
+}
+
+// The library sends bytes as UTF-8 text, so a byte above 127 would be two on the wire, and it escapes
+// CR, LF and the backslash: this draws from the other 125 characters. It never compresses.
+function bigValue() {
+  const plain = (code) => code < 128 && code !== 10 && code !== 13 && code !== 92;
+  const codes = crypto.randomBytes(3 * BIG_BYTES).filter(plain);
+  assert.ok(codes.length >= BIG_BYTES, "three times as many bytes are enough to draw from");
+  return codes.subarray(0, BIG_BYTES).toString("latin1");
+}
+
+async function checkBigValue() {
+  const hash = (text) => crypto.createHash("sha256").update(text, "latin1").digest("hex");
+  const value = bigValue();
+  assert.strictEqual(await call("set", "js-big", value, 0), true);
+  const found = await call("get", "js-big");
+  assert.strictEqual(found.length, BIG_BYTES);
+  assert.strictEqual(hash(found), hash(value));
+}
+
+const checks = [
+  ["store", checkStore],
+  ["read", checkRead],
+  ["miss", checkMiss],
+  ["delete", checkDelete],
+  ["count", checkCount],
+  ["ttl", checkTtl],
+  ["cas-match", checkCasMatch],
+  ["cas-mismatch", checkCasMismatch],
+  ["multiget", checkMultiget],
+  ["big-value", checkBigValue],
+];
+
+async function main() {
+  for (const [name, check] of checks) {
+    try {
+      await check();
+      console.log(`ok memcached-js.${name}`);
+    } catch (error) {
+      process.exitCode = 1;
+      console.log(`FAIL memcached-js.${name} ${String(error.message).split("\n")[0]}`);
+    }
+  }
+  client.end();
+}
+
+main();

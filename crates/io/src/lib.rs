@@ -1,1 +1,124 @@
-//! Room under construction.
+//! The kernel's door: one [`Io`] for each shard's thread. Events come in a batch a tick, sends go
+//! out a batch a tick.
+//!
+//! Upstream:   the kernel, by io_uring ([`Uring`]) or epoll ([`Epoll`]); in tests and simulation the
+//!             other end of each connection ([`memory`]).
+//! Downstream: `net` reads the lent bytes and queues replies; `shard` polls once a tick.
+//!
+//! Reading order: `event` (the words), `send_block`, then [`Io`], then one backend. In each backend
+//! one file is one operation: accept, receive, send, close.
+//!
+//! No call on the request path allocates once the tables have grown to the number of connections;
+//! `limits` names every bound.
+
+// mod any;
+mod bell;
+mod clock;
+// mod epoll;
+mod event;
+mod limits;
+/// Listening sockets: made, described.
+pub mod listener;
+/// A network in memory, for tests and simulation.
+pub mod memory;
+mod rng;
+mod send_block;
+mod send_queue;
+mod slots;
+// mod uring;
+mod waker;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+// pub use any::{AnyIo, Choice, open};
+pub use clock::{Clock, ManualClock, SystemClock};
+// pub use epoll::Epoll;
+pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
+pub use limits::{
+    ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S,
+    KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES,
+    SEND_GATHER_MAX,
+};
+pub use memory::{FarEnd, Memory, MemoryNet};
+pub use rng::{Rng, SeededRng, SystemRng};
+pub use send_block::SendBlock;
+// pub use uring::Uring;
+pub use waker::Waker;
+
+/// The kernel's door as a shard sees it.
+///
+/// An `Io` belongs to the thread that made it: only that thread polls. Whoever passes a `SocketId`
+/// after its `close` or `give_up`, or one of another `Io`, has a bug; the call panics. A socket that
+/// `Failed` may be passed until it is closed; what is sent to it is dropped.
+pub trait Io {
+    /// Hands queued sends to the kernel, takes back every buffer lent by the last poll, waits as
+    /// told when there is nothing to report, and appends what happened. It may return without
+    /// events even from [`Wait::Forever`].
+    ///
+    /// At most about [`EVENTS_MAX`] events and [`RECEIVE_BUFFERS`] buffers' worth of bytes are
+    /// reported; the rest comes with the next poll, which then does not wait. Of one socket
+    /// `Epoll` and `Memory` report at most one [`RECEIVE_BUFFER_BYTES`] a poll.
+    ///
+    /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
+    /// one in all. `Memory` never waits.
+    ///
+    /// Errors: the backend itself failed; nothing can be expected of it any more.
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// The bytes of a `Received` of the last poll.
+    ///
+    /// Panics: if it was lent by an earlier poll.
+    fn lent(&self, bytes: Lent) -> &[u8];
+
+    /// Queues a block; the next poll begins to send it. Blocks of one socket go out in order and
+    /// come back, in order, in `Event::Sent`. After `Failed` the block is dropped.
+    ///
+    /// Panics: after `finish_sending`.
+    fn send(&mut self, socket: SocketId, block: SendBlock);
+
+    /// Stops receiving. What the kernel has handed over already may still be reported, with `Uring`
+    /// in more than one `Received`. A peer that goes away may be noticed only after `resume`.
+    fn pause(&mut self, socket: SocketId);
+
+    /// Receives again.
+    fn resume(&mut self, socket: SocketId);
+
+    /// Ends our side (FIN) once everything queued is sent. Receiving goes on.
+    fn finish_sending(&mut self, socket: SocketId);
+
+    /// Ends the connection at once. Blocks that are not sent yet are lost (`Io` keeps them until
+    /// the kernel has let go of them). No event of this name comes from later polls.
+    fn close(&mut self, socket: SocketId);
+
+    /// Stops accepting; clients queue in the kernel. An `Accepted` on its way may still come.
+    fn listen_pause(&mut self, listener: ListenerId);
+
+    /// Accepts again.
+    fn listen_resume(&mut self, listener: ListenerId);
+
+    /// Takes over a connected socket (from another shard) and begins to receive from it.
+    ///
+    /// Panics: when the kernel refuses to watch it, which means that it is no socket or that the
+    /// kernel is out of memory.
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId;
+
+    /// Hands a connection out, to be adopted elsewhere; its name ends like by `close`. `None` when
+    /// a send or receive is under way: then receiving stops as by `pause`; handle what later polls
+    /// bring and try again. A socket that has `Failed` is never handed out.
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd>;
+
+    /// Starts accepting from a bound, listening socket. Accepted TCP sockets have `TCP_NODELAY` and
+    /// keepalive set.
+    ///
+    /// When `accept` is out of descriptors or memory it is tried again every [`ACCEPT_RETRY_NS`].
+    ///
+    /// Panics: when it is no socket, or the kernel refuses to watch it.
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId;
+
+    /// What other threads wake this `Io` with.
+    fn waker(&self) -> Waker;
+
+    /// Which backend this is: `"uring"`, `"epoll"` or `"memory"`.
+    fn kind(&self) -> &'static str;
+}

@@ -1,0 +1,165 @@
+//! The words that cross the kernel's door: who, what happened, which bytes.
+//!
+//! Upstream:   the backends (`epoll`, `uring`, `memory`) make events in `Io::poll`.
+//! Downstream: `net` and `shard` match on them within the same tick.
+//!
+//! ```text
+//! SocketId, low bits first:  slot index:32 | generation:32
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  A slot's generation is never 0 and changes whenever the slot is given up, so that two
+//!   connections never share a `SocketId`, and 0 names none.
+//! - I2  A `Lent` is read only between the poll that reported it and the next one.
+
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::send_block::SendBlock;
+
+/// Names one connection of one `Io`, for its whole life and never again afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId(pub u64);
+
+impl SocketId {
+    /// Composes the name of the connection in a slot. `generation` is not 0 (I1).
+    #[inline]
+    #[must_use]
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self((generation as u64) << 32 | index as u64)
+    }
+
+    /// The slot: small, dense and reused, so it may index a table of connections.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    /// How often the slot has been used, this time included.
+    #[inline]
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Names one listening socket of one `Io`: its number in the order of `listen` calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);
+
+impl ListenerId {
+    /// The number as an index.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Who connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// A process of this machine, through a unix socket (or an address that we do not know).
+    Local,
+    /// An IPv4 address and port.
+    V4(SocketAddrV4),
+    /// An IPv6 address and port.
+    V6(SocketAddrV6),
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(address) => Self::V4(address),
+            SocketAddr::V6(address) => Self::V6(address),
+        }
+    }
+}
+
+/// Which received bytes: a stretch of the receive area, valid until the next poll (I2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// The poll that lent it, counted and wrapping.
+    pub(crate) tick: u32,
+    /// Where it begins in the receive area.
+    pub(crate) start: u32,
+    /// How long it is; never 0.
+    pub(crate) bytes: u32,
+}
+
+impl Lent {
+    /// How many bytes are lent; at least 1 and at most `RECEIVE_BUFFER_BYTES`.
+    #[inline]
+    #[must_use]
+    pub const fn byte_count(self) -> usize {
+        self.bytes as usize
+    }
+}
+
+/// Something that happened since the last poll.
+///
+/// For one socket the order is: `Accepted`, any number of `Received`, then `Finished` or `Failed`;
+/// `Sent` comes in the order of the blocks, at any time before `Failed`.
+#[derive(Debug)]
+pub enum Event {
+    /// A client connected; receiving has begun.
+    Accepted {
+        /// Where it connected.
+        listener: ListenerId,
+        /// The new connection.
+        socket: SocketId,
+        /// Who connected.
+        peer: Peer,
+    },
+    /// Bytes arrived. They are lent until the next poll.
+    Received {
+        /// The connection.
+        socket: SocketId,
+        /// The bytes; see [`crate::Io::lent`].
+        bytes: Lent,
+    },
+    /// The peer ended its side. What it sent before has been reported; replies may still be sent.
+    Finished {
+        /// The connection.
+        socket: SocketId,
+    },
+    /// The connection is of no use any more (reset, error). Blocks not yet reported as sent are
+    /// lost. No further event follows; the owner must still call `close`.
+    Failed {
+        /// The connection.
+        socket: SocketId,
+    },
+    /// The kernel has accepted the whole of a block, which comes back with its bytes still in it.
+    Sent {
+        /// The connection.
+        socket: SocketId,
+        /// The block, to be reused.
+        block: SendBlock,
+    },
+    /// Another thread called [`crate::Waker::wake`] since the last `Woken`.
+    Woken,
+}
+
+/// How long a poll may wait when there is nothing to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Now,
+    /// At most so many nanoseconds.
+    AtMostNs(u64),
+    /// Until something happens.
+    Forever,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_id_keeps_index_and_generation_apart() {
+        let id = SocketId::new(u32::MAX - 1, 7);
+        assert_eq!(id.index(), u32::MAX as usize - 1);
+        assert_eq!(id.generation(), 7);
+        assert_ne!(id, SocketId::new(u32::MAX - 1, 8));
+    }
+}

@@ -1,0 +1,117 @@
+//! Listening sockets: made, prepared, described.
+//!
+//! Upstream:   `kachel` asks for one a shard or one for all, as options say.
+//! Downstream: `Io::listen` accepts from them; accepted sockets inherit the options set here.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Only a socket that nobody answers on is ever removed from the file system.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::event::Peer;
+use crate::limits::{KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A TCP socket that listens on `addr`; port 0 takes a free one (see [`local_addr`]). An IPv6
+/// address serves IPv6 only. With `reuseport` each shard may have its own socket on the same
+/// address and the kernel spreads the clients.
+///
+/// Errors: the address is in use, not ours, or forbidden.
+pub fn tcp(addr: SocketAddr, backlog: u32, reuseport: bool) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if reuseport {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &addr)?;
+    prepare(&socket)?;
+    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket)
+}
+
+/// A unix stream socket that listens on `path`, with the permission bits of `mask` (say `0o700`).
+/// A socket left there by a dead process is removed first (I1).
+///
+/// Errors: `AddrInUse` when a living process listens there; `AlreadyExists` when there is anything
+/// but a socket, a symbolic link to one included; the path is too long; permissions.
+pub fn unix(path: &Path, mask: u32, backlog: u32) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    remove_stale(path, &address)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    let mode = Mode::from_raw_mode(mask & 0o777);
+    // Before bind, so that the file never has more permissions than wanted; after it, because the
+    // process's umask may have taken some away.
+    rustix::fs::fchmod(&socket, mode)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::fs::chmod(path, mode)?;
+    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket)
+}
+
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let status = match rustix::fs::lstat(path) {
+        Ok(status) => status,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {} // I1
+        Err(Errno::NOENT) => return Ok(()),
+        Ok(()) | Err(Errno::AGAIN) => return Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) => return Err(error.into()),
+    }
+    rustix::fs::unlink(path)?;
+    Ok(())
+}
+
+/// The address that a TCP socket is bound to.
+///
+/// Errors: it is not a TCP socket.
+pub fn local_addr(listener: impl AsFd) -> io::Result<SocketAddr> {
+    let address = rustix::net::getsockname(listener)?;
+    Ok(SocketAddr::try_from(address)?)
+}
+
+/// Makes a listening socket non-blocking and, for TCP, sets what accepted sockets inherit:
+/// no delay, keepalive. So accepting costs no system call for options.
+///
+/// Errors: it is no socket.
+pub(crate) fn prepare(listener: impl AsFd) -> io::Result<()> {
+    let listener = listener.as_fd();
+    rustix::io::ioctl_fionbio(listener, true)?;
+    let family = sockopt::socket_domain(listener)?;
+    if family == AddressFamily::INET || family == AddressFamily::INET6 {
+        sockopt::set_tcp_nodelay(listener, true)?;
+        sockopt::set_tcp_keepidle(listener, Duration::from_secs(KEEPALIVE_IDLE_S))?;
+        sockopt::set_tcp_keepintvl(listener, Duration::from_secs(KEEPALIVE_INTERVAL_S))?;
+        sockopt::set_tcp_keepcnt(listener, KEEPALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(listener, true)?;
+    }
+    Ok(())
+}
+
+/// Who is at the other end, from what the kernel says.
+pub(crate) fn peer(address: Option<SocketAddrAny>) -> Peer {
+    address.and_then(|address| SocketAddr::try_from(address).ok()).map_or(Peer::Local, Peer::from)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The other end of each connection in memory, held by a test.
+//!
+//! Upstream:   a test, or the simulator's clients.
+//! Downstream: `Memory::poll` reads what was written and writes what is read.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use super::Memory;
+use crate::event::{ListenerId, Peer};
+use crate::limits::Limits;
+
+/// Clients that wait to be accepted: the number of their wire, and who they are.
+type Backlog = VecDeque<(usize, Peer)>;
+
+/// Everything between near and far ends.
+#[derive(Debug, Default)]
+pub(super) struct Wires {
+    pub(super) wires: Vec<Wire>,
+    /// For each endpoint, for each of its listeners: who waits to be accepted.
+    pub(super) endpoints: Vec<Vec<Backlog>>,
+    /// Connections between `give_up` and `adopt`, by the token's descriptor.
+    pub(super) handed_over: HashMap<i32, usize>,
+}
+
+/// One connection, from the client's end.
+#[derive(Debug)]
+pub(super) struct Wire {
+    /// Written by the far end, a piece for each write, not yet received.
+    pub(super) incoming: VecDeque<VecDeque<u8>>,
+    pub(super) fin_in: bool,
+    pub(super) reset: bool,
+    /// Sent by the near end, not yet read.
+    pub(super) outgoing: Vec<u8>,
+    /// How many more bytes the near end may send; `usize::MAX`: any number.
+    pub(super) window: usize,
+    pub(super) fin_out: bool,
+    pub(super) closed: bool,
+    pub(super) accepted: bool,
+}
+
+/// A network in memory: endpoints ([`Memory`], one for each shard) and clients.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryNet {
+    wires: Rc<RefCell<Wires>>,
+}
+
+impl MemoryNet {
+    /// A network with nobody in it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Opens the next endpoint; the first is number 0.
+    #[must_use]
+    pub fn open(&self) -> Memory {
+        self.open_with(Limits::default())
+    }
+
+    /// Opens the next endpoint with other than the default limits.
+    #[must_use]
+    pub fn open_with(&self, limits: Limits) -> Memory {
+        let mut wires = self.wires.borrow_mut();
+        wires.endpoints.push(Vec::new());
+        Memory::open(self.wires.clone(), wires.endpoints.len() - 1, limits)
+    }
+
+    /// Connects a client; the endpoint's next poll accepts it.
+    ///
+    /// Panics: if there is no such endpoint or listener.
+    #[must_use]
+    pub fn connect(&self, endpoint: usize, listener: ListenerId, peer: Peer) -> FarEnd {
+        let mut wires = self.wires.borrow_mut();
+        let wire = wires.wires.len();
+        wires.wires.push(Wire {
+            incoming: VecDeque::new(),
+            fin_in: false,
+            reset: false,
+            outgoing: Vec::new(),
+            window: usize::MAX,
+            fin_out: false,
+            closed: false,
+            accepted: false,
+        });
+        wires.endpoints[endpoint][listener.index()].push_back((wire, peer));
+        FarEnd { wires: self.wires.clone(), wire }
+    }
+}
+
+/// A client's end of one connection. Dropping it changes nothing; see [`Self::finish`].
+#[derive(Debug)]
+pub struct FarEnd {
+    wires: Rc<RefCell<Wires>>,
+    wire: usize,
+}
+
+impl FarEnd {
+    fn with<R>(&self, act: impl FnOnce(&mut Wire) -> R) -> R {
+        act(&mut self.wires.borrow_mut().wires[self.wire])
+    }
+
+    /// Sends bytes that arrive in one piece, in one poll of their own. Nothing when empty.
+    pub fn write(&self, bytes: &[u8]) {
+        self.with(|wire| {
+            assert!(!wire.fin_in, "write after finish");
+            if !bytes.is_empty() {
+                wire.incoming.push_back(bytes.iter().copied().collect());
+            }
+        });
+    }
+
+    /// Sends bytes that arrive in pieces of `piece_bytes`, one a poll.
+    ///
+    /// Panics: if `piece_bytes` is 0.
+    pub fn write_cut(&self, bytes: &[u8], piece_bytes: usize) {
+        for piece in bytes.chunks(piece_bytes) {
+            self.write(piece);
+        }
+    }
+
+    /// Ends the client's side, behind what was written.
+    pub fn finish(&self) {
+        self.with(|wire| wire.fin_in = true);
+    }
+
+    /// Breaks the connection: the next poll reports `Failed`, and what was not received is lost.
+    pub fn reset(&self) {
+        self.with(|wire| {
+            wire.reset = true;
+            wire.incoming.clear();
+        });
+    }
+
+    /// Takes no more bytes until [`Self::allow`] or [`Self::allow_all`].
+    pub fn stall(&self) {
+        self.with(|wire| wire.window = 0);
+    }
+
+    /// Takes `bytes` more bytes than were allowed so far; after [`Self::stall`], so many.
+    pub fn allow(&self, bytes: usize) {
+        self.with(|wire| wire.window = wire.window.saturating_add(bytes));
+    }
+
+    /// Takes whatever comes, as at the beginning.
+    pub fn allow_all(&self) {
+        self.with(|wire| wire.window = usize::MAX);
+    }
+
+    /// Takes out what has arrived since the last call.
+    #[must_use]
+    pub fn read(&self) -> Vec<u8> {
+        self.with(|wire| std::mem::take(&mut wire.outgoing))
+    }
+
+    /// Whether the near end has accepted this connection.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.with(|wire| wire.accepted)
+    }
+
+    /// Whether the near end has ended its side, be it by `finish_sending` or by `close`.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.with(|wire| wire.fin_out || wire.closed)
+    }
+
+    /// Whether the near end has closed the connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.with(|wire| wire.closed)
+    }
+}

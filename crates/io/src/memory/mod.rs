@@ -1,0 +1,270 @@
+//! The door without a kernel: a network in memory whose far ends a test holds.
+//!
+//! Upstream:   a test or the simulator writes, cuts, stalls, finishes and resets by `FarEnd`.
+//! Downstream: `net` and `shard` see an [`Io`] that behaves as the others do, on one thread and
+//!             without waiting: every poll does what can be done and returns.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  One `FarEnd::write` is one `Received` (cut only where it exceeds a receive buffer), and a
+//!   poll reports at most one of them for each socket: so the test decides how bytes are cut.
+//! - I2  The near end takes bytes only within the window that the far end allows.
+
+mod far_end;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+pub use far_end::{FarEnd, MemoryNet};
+use far_end::{Wire, Wires};
+
+use crate::Io;
+use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::limits::{ACCEPTS_MAX, Limits, RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
+use crate::send_block::SendBlock;
+use crate::send_queue::SendQueue;
+use crate::slots::Slots;
+use crate::waker::Waker;
+
+/// An `Io` in memory; made by [`MemoryNet::open`].
+#[derive(Debug)]
+pub struct Memory {
+    wires: Rc<RefCell<Wires>>,
+    endpoint: usize,
+    sockets: Slots<NearEnd>,
+    listeners_paused: Vec<bool>,
+    area: Vec<u8>,
+    tick: u32,
+    /// Where the next poll begins to look, so that a full area starves nobody.
+    first_index: usize,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct NearEnd {
+    wire: usize,
+    sends: SendQueue,
+    paused: bool,
+    finished: bool,
+    failed: bool,
+    fin_wanted: bool,
+}
+
+impl NearEnd {
+    fn begin(&mut self, wire: usize) {
+        self.sends.clear();
+        *self = Self { wire, sends: std::mem::take(&mut self.sends), ..Self::default() };
+    }
+}
+
+impl Memory {
+    fn open(wires: Rc<RefCell<Wires>>, endpoint: usize, limits: Limits) -> Self {
+        Self {
+            wires,
+            endpoint,
+            sockets: Slots::new(limits.sockets_max),
+            listeners_paused: Vec::new(),
+            area: Vec::with_capacity(RECEIVE_AREA_BYTES),
+            tick: 0,
+            first_index: 0,
+            waker: Waker::without_eventfd(),
+        }
+    }
+
+    /// Which of the net's endpoints this is; what [`MemoryNet::connect`] wants to know.
+    #[must_use]
+    pub fn endpoint(&self) -> usize {
+        self.endpoint
+    }
+
+    /// Starts accepting, as `listen` does, without a descriptor.
+    pub fn listen_here(&mut self) -> ListenerId {
+        let listener = ListenerId(self.listeners_paused.len() as u32);
+        self.listeners_paused.push(false);
+        self.wires.borrow_mut().endpoints[self.endpoint].push(VecDeque::new());
+        listener
+    }
+
+    fn accept(&mut self, events: &mut Vec<Event>) {
+        let mut wires = self.wires.borrow_mut();
+        for (index, paused) in self.listeners_paused.iter().enumerate() {
+            for _ in 0..ACCEPTS_MAX {
+                if *paused || self.sockets.is_full() {
+                    break;
+                }
+                let waiting = &mut wires.endpoints[self.endpoint][index];
+                let Some((wire, peer)) = waiting.pop_front() else { break };
+                let (socket, near) = self.sockets.insert();
+                near.begin(wire);
+                wires.wires[wire].accepted = true;
+                events.push(Event::Accepted { listener: ListenerId(index as u32), socket, peer });
+            }
+        }
+    }
+
+    fn send_and_receive(&mut self, events: &mut Vec<Event>) {
+        let mut wires = self.wires.borrow_mut();
+        let count = self.sockets.len();
+        for step in 0..count {
+            let index = (self.first_index + step) % count;
+            let (Some(socket), near) = self.sockets.at(index) else { continue };
+            let wire = &mut wires.wires[near.wire];
+            if near.failed {
+                continue;
+            }
+            if wire.reset {
+                near.failed = true;
+                near.sends.clear();
+                events.push(Event::Failed { socket });
+                continue;
+            }
+            send(near, wire, |block| events.push(Event::Sent { socket, block }));
+            receive(near, wire, &mut self.area, self.tick, socket, events);
+        }
+        self.first_index = if count == 0 { 0 } else { (self.first_index + 1) % count };
+    }
+}
+
+fn send(near: &mut NearEnd, wire: &mut Wire, mut sent: impl FnMut(SendBlock)) {
+    near.sends.advance(0, &mut sent);
+    while wire.window > 0 && !near.sends.is_empty() {
+        let unsent = near.sends.first_unsent();
+        let count = unsent.len().min(wire.window);
+        wire.outgoing.extend_from_slice(&unsent[..count]);
+        if wire.window != usize::MAX {
+            wire.window -= count; // I2
+        }
+        near.sends.advance(count, &mut sent);
+    }
+    if near.fin_wanted && near.sends.is_empty() {
+        wire.fin_out = true;
+    }
+}
+
+fn receive(
+    near: &mut NearEnd,
+    wire: &mut Wire,
+    area: &mut Vec<u8>,
+    tick: u32,
+    socket: SocketId,
+    events: &mut Vec<Event>,
+) {
+    if near.paused || near.finished {
+        return;
+    }
+    let Some(piece) = wire.incoming.front_mut() else {
+        if wire.fin_in {
+            near.finished = true;
+            events.push(Event::Finished { socket });
+        }
+        return;
+    };
+    let count = piece.len().min(RECEIVE_BUFFER_BYTES);
+    if area.len() + count > RECEIVE_AREA_BYTES {
+        return; // Later: the buffers of this poll are all lent.
+    }
+    let start = area.len() as u32;
+    area.extend(piece.drain(..count));
+    if piece.is_empty() {
+        wire.incoming.pop_front();
+    }
+    let bytes = Lent { tick, start, bytes: count as u32 };
+    events.push(Event::Received { socket, bytes }); // I1
+}
+
+impl Io for Memory {
+    fn poll(&mut self, _wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        self.tick = self.tick.wrapping_add(1);
+        self.area.clear();
+        if self.waker.bell().take() {
+            events.push(Event::Woken);
+        }
+        self.accept(events);
+        self.send_and_receive(events);
+        Ok(())
+    }
+
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        assert!(bytes.tick == self.tick, "lent by an earlier poll");
+        &self.area[bytes.start as usize..][..bytes.bytes as usize]
+    }
+
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        let near = self.sockets.live(socket);
+        assert!(!near.fin_wanted, "send after finish_sending");
+        if !near.failed {
+            near.sends.push(block);
+        }
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        self.sockets.live(socket).paused = true;
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        self.sockets.live(socket).paused = false;
+    }
+
+    fn finish_sending(&mut self, socket: SocketId) {
+        self.sockets.live(socket).fin_wanted = true;
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        let near = self.sockets.live(socket);
+        near.sends.clear();
+        self.wires.borrow_mut().wires[near.wire].closed = true;
+        self.sockets.retire(socket);
+        self.sockets.release(socket.index());
+    }
+
+    fn listen_pause(&mut self, listener: ListenerId) {
+        self.listeners_paused[listener.index()] = true;
+    }
+
+    fn listen_resume(&mut self, listener: ListenerId) {
+        self.listeners_paused[listener.index()] = false;
+    }
+
+    /// Panics: if `fd` was not given up by an `Io` of the same [`MemoryNet`].
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        let wire = self.wires.borrow_mut().handed_over.remove(&fd.as_raw_fd());
+        let (socket, near) = self.sockets.insert();
+        near.begin(wire.expect("a descriptor that give_up returned"));
+        socket
+    }
+
+    /// The descriptor is a mere token (an eventfd) by which `adopt` finds the connection again.
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        let near = self.sockets.live(socket);
+        near.paused = true;
+        if near.failed || !near.sends.is_empty() {
+            return None;
+        }
+        let token = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
+        self.wires.borrow_mut().handed_over.insert(token.as_raw_fd(), near.wire);
+        self.sockets.retire(socket);
+        self.sockets.release(socket.index());
+        Some(token)
+    }
+
+    /// The descriptor is closed; clients come by [`MemoryNet::connect`].
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        drop(listener);
+        self.listen_here()
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! One buffer of replies on its way to the kernel.
+//!
+//! Upstream:   `net` takes a block, words replies into it and hands it to `Io::send`.
+//! Downstream: a backend lets the kernel read from it and gives it back in `Event::Sent`.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  The memory never moves while the block lives, whoever holds the block.
+//! - I2  The first `used` bytes are what is to be sent; `used <= SEND_BLOCK_BYTES`.
+
+use std::fmt;
+
+use crate::limits::SEND_BLOCK_BYTES;
+
+/// An owned buffer of [`SEND_BLOCK_BYTES`] bytes, filled from the front. Moved, never copied.
+pub struct SendBlock {
+    memory: Box<[u8; SEND_BLOCK_BYTES]>,
+    used: u32,
+}
+
+const _: () = assert!(SEND_BLOCK_BYTES <= u32::MAX as usize); // I2
+
+impl SendBlock {
+    /// An empty block. Cost: one allocation of [`SEND_BLOCK_BYTES`] zeroed bytes; reuse blocks.
+    ///
+    /// Panics: never; when memory is out the process aborts, as for any allocation.
+    #[must_use]
+    pub fn new() -> Self {
+        let memory = vec![0_u8; SEND_BLOCK_BYTES].into_boxed_slice();
+        let memory = memory.try_into().expect("a slice of exactly SEND_BLOCK_BYTES");
+        Self { memory, used: 0 }
+    }
+
+    /// How many bytes still fit.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        SEND_BLOCK_BYTES - self.used as usize
+    }
+
+    /// Copies as much of `bytes` as fits behind what is there; returns how much that was.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room());
+        let start = self.used as usize;
+        self.memory[start..start + count].copy_from_slice(&bytes[..count]);
+        self.used += count as u32;
+        count
+    }
+
+    /// The unused rest, to be written in place; then say with [`Self::advance`] how much of it.
+    /// What it holds is unspecified (it may be bytes of earlier replies).
+    #[inline]
+    pub fn spare_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.used as usize..]
+    }
+
+    /// Adds the first `count` bytes of the spare rest to what is to be sent.
+    ///
+    /// Panics: if `count` is more than [`Self::room`].
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.room(), "I2");
+        self.used += count as u32;
+    }
+
+    /// What is to be sent.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[..self.used as usize]
+    }
+
+    /// Empties the block for its next use. Cost: none; the bytes stay where they are.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+}
+
+impl Default for SendBlock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SendBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendBlock({} bytes)", self.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn put_takes_what_fits_and_no_more() {
+        let mut block = SendBlock::new();
+        assert_eq!(block.put(b"VALUE "), 6);
+        let long = vec![b'x'; SEND_BLOCK_BYTES];
+        assert_eq!(block.put(&long), SEND_BLOCK_BYTES - 6);
+        assert_eq!(block.room(), 0);
+        assert_eq!(block.put(b"y"), 0);
+        assert_eq!(&block.bytes()[..7], b"VALUE x");
+    }
+
+    #[test]
+    fn what_is_written_in_place_counts_after_advance() {
+        let mut block = SendBlock::new();
+        block.put(b"a");
+        block.spare_mut()[..2].copy_from_slice(b"bc");
+        assert_eq!(block.bytes(), b"a");
+        block.advance(2);
+        assert_eq!(block.bytes(), b"abc");
+        block.clear();
+        assert_eq!(block.bytes(), b"");
+        assert_eq!(block.room(), SEND_BLOCK_BYTES);
+    }
+
+    #[test]
+    fn memory_stays_in_place_when_the_block_moves() {
+        let mut block = SendBlock::new();
+        block.put(b"a");
+        let before = block.bytes().as_ptr();
+        let moved = Box::new(block);
+        assert_eq!(moved.bytes().as_ptr(), before, "I1");
+    }
+
+    #[test]
+    #[should_panic(expected = "I2")]
+    fn advancing_past_the_end_panics() {
+        let mut block = SendBlock::new();
+        block.advance(SEND_BLOCK_BYTES);
+        block.advance(1);
+    }
+}

@@ -1,0 +1,125 @@
+//! The blocks of one connection that wait for the kernel, in order.
+//!
+//! Upstream:   `Io::send` pushes; a backend asks for the unsent slices.
+//! Downstream: a backend says how many bytes the kernel took; finished blocks leave in order.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  `sent_bytes` counts bytes of the first block only, and is 0 when there is none.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use crate::send_block::SendBlock;
+
+/// Unsent blocks in order, the first perhaps partly sent.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    blocks: VecDeque<SendBlock>,
+    sent_bytes: usize,
+}
+
+impl SendQueue {
+    /// Queues a block behind the others.
+    pub(crate) fn push(&mut self, block: SendBlock) {
+        self.blocks.push_back(block);
+    }
+
+    /// Whether everything has been sent and given back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// How many blocks wait.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Drops all blocks; keeps the room for new ones.
+    pub(crate) fn clear(&mut self) {
+        self.blocks.clear();
+        self.sent_bytes = 0;
+    }
+
+    /// The unsent bytes of the first block; empty when there is none.
+    pub(crate) fn first_unsent(&self) -> &[u8] {
+        self.blocks.front().map_or(&[], |block| &block.bytes()[self.sent_bytes..])
+    }
+
+    /// Puts the unsent bytes, block by block, into `slices`; returns how many slices it used.
+    pub(crate) fn gather<'queue>(&'queue self, slices: &mut [IoSlice<'queue>]) -> usize {
+        let mut skip = self.sent_bytes;
+        let mut count = 0;
+        for (slice, block) in slices.iter_mut().zip(&self.blocks) {
+            *slice = IoSlice::new(&block.bytes()[skip..]);
+            skip = 0;
+            count += 1;
+        }
+        count
+    }
+
+    /// Notes that the kernel took `bytes` more bytes, and hands out each block that is thereby
+    /// finished, in order. With 0 it still hands out leading blocks that are empty.
+    ///
+    /// Panics: if fewer bytes were queued.
+    pub(crate) fn advance(&mut self, mut bytes: usize, mut finished: impl FnMut(SendBlock)) {
+        while let Some(first) = self.blocks.front() {
+            let rest = first.bytes().len() - self.sent_bytes;
+            if bytes < rest {
+                self.sent_bytes += bytes;
+                return;
+            }
+            bytes -= rest;
+            self.sent_bytes = 0; // I1
+            finished(self.blocks.pop_front().expect("front() was there"));
+        }
+        assert!(bytes == 0, "I1: the kernel took more than was queued");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(bytes: &[u8]) -> SendBlock {
+        let mut block = SendBlock::new();
+        block.put(bytes);
+        block
+    }
+
+    fn finished(queue: &mut SendQueue, bytes: usize) -> Vec<Vec<u8>> {
+        let mut blocks = Vec::new();
+        queue.advance(bytes, |block| blocks.push(block.bytes().to_vec()));
+        blocks
+    }
+
+    #[test]
+    fn blocks_finish_in_order_however_the_bytes_are_cut() {
+        let mut queue = SendQueue::default();
+        for bytes in [&b"abc"[..], b"", b"de", b"f"] {
+            queue.push(block(bytes));
+        }
+        assert!(finished(&mut queue, 2).is_empty());
+        assert_eq!(queue.first_unsent(), b"c");
+        let mut slices = [IoSlice::new(&[]); 3];
+        assert_eq!(queue.gather(&mut slices), 3);
+        assert_eq!((&*slices[0], &*slices[2]), (&b"c"[..], &b"de"[..]));
+        assert_eq!(finished(&mut queue, 2), [&b"abc"[..], b""]);
+        assert_eq!(finished(&mut queue, 2), [&b"de"[..], b"f"]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn an_empty_block_finishes_without_a_byte() {
+        let mut queue = SendQueue::default();
+        queue.push(block(b""));
+        assert_eq!(finished(&mut queue, 0).len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "I1")]
+    fn taking_more_than_was_queued_panics() {
+        let mut queue = SendQueue::default();
+        queue.push(block(b"abc"));
+        finished(&mut queue, 4);
+    }
+}

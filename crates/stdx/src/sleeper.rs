@@ -34,9 +34,10 @@ impl Sleeper {
 
     /// Owner: announces sleep. Look at all sources of work once more after this, then sleep or `cancel`.
     ///
-    /// Cost: one store and one full fence.
+    /// Cost: one swap and one full fence; sleeping costs more.
     pub fn prepare_sleep(&self) {
-        self.asleep.store(true, Ordering::Relaxed);
+        // A read-modify-write, so that it stands after every earlier waker's in the flag's history.
+        self.asleep.swap(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // I1: the flag is visible before the owner looks again.
     }
 

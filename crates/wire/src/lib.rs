@@ -1,1 +1,30 @@
-//! Room under construction.
+//! The memcached protocols without I/O: bytes become requests, replies become bytes.
+//!
+//! Upstream:   `net` lends the bytes that a connection received.
+//! Downstream: `shard` carries requests out and words its answers with [`reply`] and [`format`];
+//!             [`client`] is the same protocol seen from the other end.
+//!
+//! Invariants:
+//! - I1  Nothing here allocates, reads a clock or makes a system call.
+//! - I2  No input makes anything here panic: a mistake of the client's is a value ([`ParseError`]).
+//! - I3  What a line means does not depend on the pieces in which it arrived.
+#![forbid(unsafe_code)]
+
+pub mod base64;
+mod line;
+mod meta;
+pub mod number;
+mod text;
+mod words;
+
+pub mod format;
+pub mod reply;
+pub mod request;
+
+pub mod client;
+
+pub use format::Sink;
+pub use line::{ParseError, Parsed, parse};
+pub use meta::parse_key;
+pub use reply::Reply;
+pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

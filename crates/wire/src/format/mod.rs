@@ -1,0 +1,531 @@
+//! Replies that carry facts, worded: the response formatter.
+//!
+//! Upstream:   `shard` has carried a request out and knows what came of it.
+//! Downstream: a [`Sink`], which `net` makes of a connection's send queue.
+//!
+//! Invariants:
+//! - I1  Return flags of a meta reply stand in the order of the request's; `Z`, `X` and `W` come last, in
+//!   that order. A base64 key is followed by ` b`.
+//! - I2  Every head ends in CR LF. A value is followed by CR LF of its own, which the caller puts.
+//! - I3  Nothing here decides: what is silent is said by [`quiet_hides`], and the caller asks.
+//!
+//! Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
+
+use crate::base64;
+use crate::request::{Letters, Meta, MetaKey};
+use crate::words::Words;
+
+/// Where replies go.
+pub trait Sink {
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+const CRLF: &[u8] = b"\r\n";
+/// Digits of the longest `u64`.
+const DIGITS_MAX: usize = 20;
+
+/// A decimal number, worded on the stack.
+struct Decimal {
+    digits: [u8; DIGITS_MAX],
+    start: usize,
+}
+
+impl Decimal {
+    #[inline]
+    fn new(mut value: u64) -> Self {
+        let mut decimal = Self { digits: [b'0'; DIGITS_MAX], start: DIGITS_MAX };
+        loop {
+            decimal.start -= 1;
+            decimal.digits[decimal.start] = b'0' + (value % 10).to_le_bytes()[0];
+            value /= 10;
+            if value == 0 {
+                return decimal;
+            }
+        }
+    }
+
+    #[inline]
+    fn text(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+/// Digits of `value` in decimal: the bytes [`put_u64`] puts.
+///
+/// ```
+/// assert_eq!(kachel_wire::format::digits(0), 1);
+/// assert_eq!(kachel_wire::format::digits(u64::MAX), 20);
+/// ```
+#[inline]
+pub const fn digits(value: u64) -> usize {
+    match value.checked_ilog10() {
+        Some(power) => power as usize + 1,
+        None => 1,
+    }
+}
+
+/// Words a number in decimal.
+#[inline]
+pub fn put_u64(sink: &mut impl Sink, value: u64) {
+    sink.put(Decimal::new(value).text());
+}
+
+/// Words a signed number in decimal.
+#[inline]
+pub fn put_i64(sink: &mut impl Sink, value: i64) {
+    if value < 0 {
+        sink.put(b"-");
+    }
+    put_u64(sink, value.unsigned_abs());
+}
+
+/// A line's tail under way on the stack, so that a sink sees one piece.
+struct Tail {
+    bytes: [u8; Self::BYTES],
+    used: usize,
+}
+
+impl Tail {
+    /// ` flags bytes cas` and CR LF at their longest.
+    const BYTES: usize = 3 * (1 + DIGITS_MAX) + CRLF.len();
+
+    #[inline]
+    const fn new() -> Self {
+        Self { bytes: [0; Self::BYTES], used: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.used + bytes.len();
+        self.bytes[self.used..end].copy_from_slice(bytes);
+        self.used = end;
+    }
+
+    /// A space and a number.
+    #[inline]
+    fn push_number(&mut self, value: u64) {
+        self.push(b" ");
+        if value < 10 {
+            self.push(&[b'0' + value.to_le_bytes()[0]]);
+        } else {
+            self.push(Decimal::new(value).text());
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, sink: &mut impl Sink) {
+        self.push(CRLF);
+        sink.put(&self.bytes[..self.used]);
+    }
+}
+
+/// Words the line before a value of the classic protocol: `VALUE key flags bytes[ cas]`.
+///
+/// `value_bytes` without the CR LF that follows the value; `cas` for `gets` and `gats`.
+///
+/// ```
+/// let mut reply = Vec::new();
+/// kachel_wire::format::value_head(&mut reply, b"k", 7, 3, Some(42));
+/// assert_eq!(reply, b"VALUE k 7 3 42\r\n");
+/// ```
+#[inline]
+pub fn value_head(
+    sink: &mut impl Sink,
+    key: &[u8],
+    client_flags: u32,
+    value_bytes: usize,
+    cas: Option<u64>,
+) {
+    sink.put(b"VALUE ");
+    sink.put(key);
+    let mut tail = Tail::new();
+    tail.push_number(u64::from(client_flags));
+    tail.push_number(value_bytes as u64);
+    if let Some(cas) = cas {
+        tail.push_number(cas);
+    }
+    tail.end(sink);
+}
+
+/// Words a line that is a number: what `incr` and `decr` answer.
+///
+/// ```
+/// let mut reply = Vec::new();
+/// kachel_wire::format::number(&mut reply, 10);
+/// assert_eq!(reply, b"10\r\n");
+/// ```
+#[inline]
+pub fn number(sink: &mut impl Sink, value: u64) {
+    put_u64(sink, value);
+    sink.put(CRLF);
+}
+
+/// Words one statistic: `STAT name value`.
+///
+/// ```
+/// let mut reply = Vec::new();
+/// kachel_wire::format::stat(&mut reply, b"threads", b"4");
+/// assert_eq!(reply, b"STAT threads 4\r\n");
+/// ```
+pub fn stat(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
+    for piece in [b"STAT ", name, b" ", value, CRLF] {
+        sink.put(piece);
+    }
+}
+
+/// The verb whose reply is worded: verbs return different flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaVerb {
+    /// `mg` returns `s t c f l h O k`.
+    Get,
+    /// `ms` returns `c s O k`, whatever came of it.
+    Set,
+    /// `md` returns `O k`.
+    Delete,
+    /// `ma` returns `c t O k`.
+    Arithmetic,
+}
+
+impl MetaVerb {
+    /// The flags that this verb returns when there is an item to tell of.
+    const fn returned(self) -> Letters {
+        let both = Letters(0).with(b'O').with(b'k');
+        match self {
+            Self::Get => both.with(b's').with(b't').with(b'c').with(b'f').with(b'l').with(b'h'),
+            Self::Set => both.with(b'c').with(b's'),
+            Self::Delete => both,
+            Self::Arithmetic => both.with(b'c').with(b't'),
+        }
+    }
+}
+
+/// The code that begins a meta reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaCode {
+    /// Done; no value follows.
+    Hd,
+    /// A value follows the head: its length is [`MetaFacts::value_bytes`].
+    Va,
+    /// `mg` and `me`: a miss.
+    En,
+    /// Not stored.
+    Ns,
+    /// Another CAS token.
+    Ex,
+    /// Not found.
+    Nf,
+}
+
+impl MetaCode {
+    /// The code's two letters.
+    #[inline]
+    pub const fn letters(self) -> &'static [u8; 2] {
+        match self {
+            Self::Hd => b"HD",
+            Self::Va => b"VA",
+            Self::En => b"EN",
+            Self::Ns => b"NS",
+            Self::Ex => b"EX",
+            Self::Nf => b"NF",
+        }
+    }
+}
+
+/// Whether `q` withholds a reply: the miss of `mg`, the success of the others. Refusals always go out.
+///
+/// ```
+/// use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
+/// assert!(quiet_hides(MetaVerb::Get, MetaCode::En) && !quiet_hides(MetaVerb::Get, MetaCode::Hd));
+/// assert!(quiet_hides(MetaVerb::Delete, MetaCode::Hd) && !quiet_hides(MetaVerb::Delete, MetaCode::Nf));
+/// ```
+#[inline]
+pub const fn quiet_hides(verb: MetaVerb, code: MetaCode) -> bool {
+    match verb {
+        MetaVerb::Get => matches!(code, MetaCode::En),
+        MetaVerb::Set | MetaVerb::Delete => matches!(code, MetaCode::Hd),
+        MetaVerb::Arithmetic => matches!(code, MetaCode::Hd | MetaCode::Va),
+    }
+}
+
+/// What a meta reply may tell of an item. Facts that no flag asks for are not looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaFacts {
+    /// Bytes of the value: the item's (`mg`), the stored one's (`ms`, after appending), the digits (`ma`).
+    pub value_bytes: usize,
+    /// The client flags.
+    pub client_flags: u32,
+    /// The CAS token; 0 when an `ms` stored nothing.
+    pub cas: u64,
+    /// Seconds of life left before the request; `None` lives for ever and is worded `-1`.
+    pub ttl_before: Option<i64>,
+    /// Seconds of life left after it: shown by a `t` that stands behind a `T`, or behind the `N` of an
+    /// item that this request made.
+    pub ttl: Option<i64>,
+    /// This request made the item (`N`).
+    pub created: bool,
+    /// The item was fetched before this request.
+    pub hit_before: bool,
+    /// Seconds since the access before this one.
+    pub since_access_s: u32,
+    /// This request won the right to refill (`W`).
+    pub won: bool,
+    /// The item is stale (`X`).
+    pub stale: bool,
+    /// Another request had won before (`Z`).
+    pub win_sent: bool,
+}
+
+/// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made one, and
+/// every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
+///
+/// ```
+/// use kachel_wire::format::{MetaCode, MetaFacts, MetaVerb, meta_head};
+/// use kachel_wire::{Parsed, parse, request::Request};
+/// let line = b"mg k t v Oab k\r\n";
+/// let Parsed::Request { request: Request::MetaGet(meta), .. } = parse(line, 0) else { panic!() };
+/// let facts = MetaFacts { value_bytes: 3, stale: true, won: true, ..MetaFacts::default() };
+/// let mut reply = Vec::new();
+/// meta_head(&mut reply, MetaVerb::Get, MetaCode::Va, &meta, &facts);
+/// assert_eq!(reply, b"VA 3 t-1 Oab kk X W\r\n");
+/// ```
+#[inline]
+pub fn meta_head(
+    sink: &mut impl Sink,
+    verb: MetaVerb,
+    code: MetaCode,
+    meta: &Meta<'_>,
+    facts: &MetaFacts,
+) {
+    sink.put(code.letters());
+    if code == MetaCode::Va {
+        sink.put(b" ");
+        put_u64(sink, facts.value_bytes as u64);
+    }
+    if meta.letters.0 & verb.returned().0 != 0 {
+        return_flags(sink, verb, meta, facts);
+    }
+    if verb == MetaVerb::Get {
+        for (mark, is_set) in [(b" Z", facts.win_sent), (b" X", facts.stale), (b" W", facts.won)] {
+            if is_set {
+                sink.put(mark);
+            }
+        }
+    }
+    sink.put(CRLF);
+}
+
+/// Words the return flags, in the request's order (I1).
+fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &MetaFacts) {
+    let returned = verb.returned();
+    let mut ttl = facts.ttl_before;
+    for flag in Words::new(meta.flags) {
+        let letter = flag[0];
+        if letter == b'T' || letter == b'N' && facts.created {
+            ttl = facts.ttl;
+        }
+        // A letter that the parser let pass is one; a request made otherwise may hold anything.
+        if !letter.is_ascii_alphabetic() || !returned.has(letter) {
+            continue;
+        }
+        sink.put(b" ");
+        match letter {
+            b'O' => sink.put(flag),
+            b'k' => key_flag(sink, meta.key),
+            b't' => {
+                sink.put(b"t");
+                put_i64(sink, ttl.unwrap_or(-1));
+            }
+            _ => {
+                sink.put(&flag[..1]);
+                put_u64(
+                    sink,
+                    match letter {
+                        b's' => facts.value_bytes as u64,
+                        b'c' => facts.cas,
+                        b'f' => u64::from(facts.client_flags),
+                        b'l' => u64::from(facts.since_access_s),
+                        _ => u64::from(facts.hit_before),
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Words `k`, the key as the request has it, and `b` where that is base64.
+fn key_flag(sink: &mut impl Sink, key: MetaKey<'_>) {
+    sink.put(b"k");
+    sink.put(key.text);
+    if key.base64 {
+        sink.put(b" b");
+    }
+}
+
+/// Words a whole meta reply that tells of no item: every `md`, the misses of `mg` and `ma`, and their
+/// mismatches. `O` and `k` are returned.
+///
+/// ```
+/// use kachel_wire::format::{MetaCode, meta_plain};
+/// use kachel_wire::{Parsed, parse, request::Request};
+/// let line = b"md a2V5 q b k O9\r\n";
+/// let Parsed::Request { request: Request::MetaDelete(meta), .. } = parse(line, 0) else { panic!() };
+/// let mut reply = Vec::new();
+/// meta_plain(&mut reply, MetaCode::Nf, &meta);
+/// assert_eq!(reply, b"NF ka2V5 b O9\r\n");
+/// ```
+#[inline]
+pub fn meta_plain(sink: &mut impl Sink, code: MetaCode, meta: &Meta<'_>) {
+    meta_head(sink, MetaVerb::Delete, code, meta, &MetaFacts::default());
+}
+
+/// What `me` tells of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DebugFacts {
+    /// Seconds of life left; `None` lives for ever and is worded `-1`.
+    pub ttl: Option<i64>,
+    /// Seconds since the last access.
+    pub since_access_s: u32,
+    /// The CAS token.
+    pub cas: u64,
+    /// Whether the item was ever fetched.
+    pub fetched: bool,
+    /// The slab class, or what stands for it.
+    pub class: u32,
+    /// Bytes that the item takes, all told.
+    pub item_bytes: usize,
+}
+
+/// Words the reply to `me` on a hit.
+///
+/// ```
+/// use kachel_wire::format::{DebugFacts, meta_debug};
+/// use kachel_wire::request::MetaKey;
+/// let facts = DebugFacts { cas: 2, class: 1, item_bytes: 63, ..DebugFacts::default() };
+/// let mut reply = Vec::new();
+/// meta_debug(&mut reply, MetaKey { text: b"k", base64: false }, &facts);
+/// assert_eq!(reply, b"ME k exp=-1 la=0 cas=2 fetch=no cls=1 size=63\r\n");
+/// ```
+pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &DebugFacts) {
+    sink.put(b"ME ");
+    sink.put(key.text);
+    sink.put(b" exp=");
+    put_i64(sink, facts.ttl.unwrap_or(-1));
+    sink.put(b" la=");
+    put_u64(sink, u64::from(facts.since_access_s));
+    sink.put(b" cas=");
+    put_u64(sink, facts.cas);
+    sink.put(if facts.fetched { b" fetch=yes" } else { b" fetch=no" });
+    sink.put(b" cls=");
+    put_u64(sink, u64::from(facts.class));
+    sink.put(b" size=");
+    put_u64(sink, facts.item_bytes as u64);
+    sink.put(CRLF);
+}
+
+/// What a line of `lru_crawler metadump` tells of an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DumpFacts {
+    /// Unix time of the expiry, in seconds; `None` never and is worded `-1`.
+    pub expiry_unix_s: Option<u64>,
+    /// Unix time of the last access, in seconds.
+    pub access_unix_s: u64,
+    /// The CAS token.
+    pub cas: u64,
+    /// Whether the item was ever fetched.
+    pub fetched: bool,
+    /// The slab class, or what stands for it.
+    pub class: u32,
+    /// Bytes that the item takes, all told.
+    pub item_bytes: usize,
+    /// The client flags.
+    pub client_flags: u32,
+}
+
+/// Words one line of `lru_crawler metadump`, its key percent-encoded. The line ends in a space and a bare
+/// LF, as 1.6.45's does; [`crate::Reply::Ok`] comes before the first and [`crate::Reply::End`] after the
+/// last.
+///
+/// ```
+/// let mut line = Vec::new();
+/// let facts = kachel_wire::format::DumpFacts { access_unix_s: 5, ..Default::default() };
+/// kachel_wire::format::metadump_line(&mut line, b"a/b", &facts);
+/// assert_eq!(line, b"key=a%2Fb exp=-1 la=5 cas=0 fetch=no cls=0 size=0 flags=0 \n");
+/// ```
+pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
+    sink.put(b"key=");
+    percent_encoded(sink, key);
+    sink.put(b" exp=");
+    match facts.expiry_unix_s {
+        Some(expiry) => put_u64(sink, expiry),
+        None => sink.put(b"-1"),
+    }
+    sink.put(b" la=");
+    put_u64(sink, facts.access_unix_s);
+    sink.put(b" cas=");
+    put_u64(sink, facts.cas);
+    sink.put(if facts.fetched { b" fetch=yes" } else { b" fetch=no" });
+    sink.put(b" cls=");
+    put_u64(sink, u64::from(facts.class));
+    sink.put(b" size=");
+    put_u64(sink, facts.item_bytes as u64);
+    sink.put(b" flags=");
+    put_u64(sink, u64::from(facts.client_flags));
+    sink.put(b" \n");
+}
+
+/// Words text with everything but letters, digits and `-._~` as `%XX`.
+pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in text {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            sink.put(&[byte]);
+        } else {
+            sink.put(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+}
+
+/// Words one line of `lru_crawler mgdump`: a request that fetches the item. A key that no line can carry
+/// as text is worded in base64. [`crate::Reply::Ok`] comes before the first line and
+/// [`crate::Reply::En`] after the last.
+///
+/// ```
+/// let mut lines = Vec::new();
+/// kachel_wire::format::mgdump_line(&mut lines, b"key");
+/// kachel_wire::format::mgdump_line(&mut lines, b"a b");
+/// assert_eq!(lines, b"mg key\r\nmg YSBi b\r\n");
+/// ```
+pub fn mgdump_line(sink: &mut impl Sink, key: &[u8]) {
+    sink.put(b"mg ");
+    if key_fits_a_line(key) {
+        sink.put(key);
+    } else {
+        put_base64(sink, key);
+        sink.put(b" b");
+    }
+    sink.put(CRLF);
+}
+
+/// Whether a key can stand in a line as text: no space and no line end in it.
+#[inline]
+pub fn key_fits_a_line(key: &[u8]) -> bool {
+    !key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
+}
+
+/// Words bytes in base64.
+pub fn put_base64(sink: &mut impl Sink, raw: &[u8]) {
+    for group in raw.chunks(3) {
+        sink.put(&base64::encode_group(group));
+    }
+}
+
+#[cfg(test)]
+mod tests;

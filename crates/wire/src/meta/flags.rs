@@ -1,0 +1,134 @@
+//! The flags of a meta line, one pass over them.
+//!
+//! Upstream:   `meta` has taken the line apart.
+//! Downstream: a `Meta`, with the mode that only `ms` and `ma` look at.
+//!
+//! Invariants:
+//! - I1  Every flag in a `Meta`'s `letters` is one that 1.6.45 knows, and stands once in its `flags`.
+//! - I2  The order in which mistakes win is the one that `meta` states.
+
+use super::Line;
+use crate::base64;
+use crate::number::{read_i32, read_u32, read_u64};
+use crate::reply::Reply;
+use crate::request::{
+    KEY_BYTES_MAX, Letters, META_FLAGS_MAX, Meta, MetaKey, OPAQUE_BYTES_MAX, Ttl,
+};
+use crate::words::Words;
+
+/// What the flags said.
+pub(super) struct Flags<'b> {
+    meta: Meta<'b>,
+    /// The byte behind `M`; a space where nothing is.
+    pub(super) mode: Option<u8>,
+    /// Bytes of the opaque token, its letter included; 0 without one.
+    opaque_bytes: usize,
+}
+
+impl<'b> Flags<'b> {
+    /// The request's key and flags, unless the opaque token is too long: the last mistake to be seen.
+    #[inline]
+    pub(super) fn opaque_checked(self) -> Result<Meta<'b>, Reply> {
+        if self.opaque_bytes > OPAQUE_BYTES_MAX { Err(Reply::OpaqueTooLong) } else { Ok(self.meta) }
+    }
+}
+
+impl<'b> Line<'b> {
+    /// Reads the flags and checks the key.
+    #[inline]
+    pub(super) fn read(self) -> Result<Flags<'b>, Reply> {
+        if self.key.len() > KEY_BYTES_MAX {
+            return Err(Reply::BadLine);
+        }
+        if self.word_count > META_FLAGS_MAX {
+            return Err(Reply::FlagsTooLong);
+        }
+        let mut flags = Flags {
+            meta: Meta {
+                key: MetaKey { text: self.key, base64: false },
+                flags: self.flags,
+                letters: Letters::default(),
+                compare_cas: None,
+                new_cas: None,
+                client_flags: 0,
+                vivify: None,
+                recache: None,
+                ttl: None,
+                initial: 0,
+                delta: 1,
+            },
+            mode: None,
+            opaque_bytes: 0,
+        };
+        let mut mistake = None;
+        for flag in Words::new(self.flags) {
+            let letter = flag[0];
+            if !letter.is_ascii_alphabetic() {
+                return Err(Reply::InvalidFlag);
+            }
+            if flags.meta.letters.has(letter) {
+                return Err(Reply::DuplicateFlag);
+            }
+            flags.meta.letters = flags.meta.letters.with(letter);
+            flags.take(letter, flag, &mut mistake)?;
+        }
+        mistake.map_or(Ok(flags), Err)
+    }
+}
+
+impl Flags<'_> {
+    /// Takes one flag. An unknown one ends the search; another mistake is noted, the last one winning.
+    #[inline]
+    fn take(&mut self, letter: u8, flag: &[u8], mistake: &mut Option<Reply>) -> Result<(), Reply> {
+        let token = &flag[1..];
+        let meta = &mut self.meta;
+        match letter {
+            b'v' | b'q' | b'k' | b'c' | b'f' | b's' | b't' | b'h' | b'l' | b'u' | b'x' | b'I'
+            | b'P' | b'L' => {}
+            b'O' => self.opaque_bytes = flag.len(),
+            b'T' => meta.ttl = ttl(token, mistake),
+            b'N' => meta.vivify = ttl(token, mistake),
+            b'R' => meta.recache = ttl(token, mistake).map(|Ttl(seconds)| seconds),
+            b'C' => meta.compare_cas = noted(number(token), Reply::BadToken, mistake),
+            b'E' => meta.new_cas = noted(number(token), Reply::BadToken, mistake),
+            b'F' => match read_u32(token).filter(|_| !token.is_empty()) {
+                Some(client_flags) => meta.client_flags = client_flags,
+                // The one mistake that has no words of its own, and so takes nobody else's away.
+                None => *mistake = mistake.or(Some(Reply::BadLine)),
+            },
+            b'J' => {
+                meta.initial =
+                    noted(number(token), Reply::InvalidInitialFlag, mistake).unwrap_or_default();
+            }
+            b'D' => {
+                meta.delta =
+                    noted(number(token), Reply::InvalidDeltaFlag, mistake).unwrap_or_default();
+            }
+            b'M' => self.mode = Some(token.first().copied().unwrap_or(b' ')),
+            b'b' => {
+                meta.key.base64 = true;
+                let decoded = base64::decode(meta.key.text, &mut [0; KEY_BYTES_MAX]).map(|_| ());
+                noted(decoded, Reply::BadKeyEncoding, mistake);
+            }
+            _ => return Err(Reply::InvalidFlag),
+        }
+        Ok(())
+    }
+}
+
+fn number(token: &[u8]) -> Option<u64> {
+    read_u64(token).filter(|_| !token.is_empty())
+}
+
+fn ttl(token: &[u8], mistake: &mut Option<Reply>) -> Option<Ttl> {
+    noted(read_i32(token).filter(|_| !token.is_empty()), Reply::BadToken, mistake).map(Ttl)
+}
+
+/// The value as it is; where there is none, the mistake is noted.
+#[inline]
+fn noted<T>(value: Option<T>, reply: Reply, mistake: &mut Option<Reply>) -> Option<T> {
+    if value.is_none() {
+        *mistake = Some(reply);
+    }
+    value
+}

@@ -1,0 +1,147 @@
+//! The meta verbs: key, flags, and what each verb makes of them.
+//!
+//! Upstream:   `line` picks the verb and hands over the rest of the line, without its end.
+//! Downstream: requests that own nothing; `format` words return flags from `Meta::flags`.
+//!
+//! Invariants:
+//! - I1  A mistake is always answered, with `q` too; `noreply` means nothing here.
+//! - I2  Of several mistakes the one is answered that 1.6.45 answers: a flag that is no letter or digit,
+//!   then the key's length, then the number of words, then the flags in their order, where a repeated or
+//!   unknown flag ends the search and else the last mistake wins; then the mode; then the opaque token.
+
+mod flags;
+
+use crate::base64;
+use crate::line::{Failure, Outcome, ParseError};
+use crate::reply::Reply;
+use crate::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, Request, StoreMode};
+use crate::text::read_announced;
+use crate::words::{WORDS_MAX, Words};
+
+use flags::Flags;
+
+/// The key that a meta request means: decoded into `buffer` where it came as base64, else as it stands.
+///
+/// A key that is no base64 after all (a request that was not made by the parser) gives an empty one.
+///
+/// ```
+/// use kachel_wire::request::{KEY_BYTES_MAX, MetaKey};
+/// let key = MetaKey { text: b"a2V5", base64: true };
+/// assert_eq!(kachel_wire::parse_key(key, &mut [0; KEY_BYTES_MAX]), b"key");
+/// ```
+#[inline]
+pub fn parse_key<'k>(key: MetaKey<'k>, buffer: &'k mut [u8; KEY_BYTES_MAX]) -> &'k [u8] {
+    if key.base64 { base64::decode(key.text, buffer).unwrap_or_default() } else { key.text }
+}
+
+/// `mg`.
+#[inline]
+pub(crate) fn get(rest: &[u8]) -> Outcome<'_> {
+    let read = key_and_flags(rest, 1)?;
+    Ok(Request::MetaGet(read.opaque_checked()?))
+}
+
+/// `md`.
+pub(crate) fn delete(rest: &[u8]) -> Outcome<'_> {
+    let read = key_and_flags(rest, 1)?;
+    Ok(Request::MetaDelete(read.opaque_checked()?))
+}
+
+/// `ms`: a length between key and flags; a refusal swallows the data block once the length is legible.
+#[inline]
+pub(crate) fn set(rest: &[u8]) -> Outcome<'_> {
+    let value_bytes = Words::new(rest).nth(1).and_then(read_announced).ok_or(Reply::BadLine)?;
+    match checked_set(rest) {
+        Ok((meta, mode)) => Ok(Request::MetaSet { meta, mode, value_bytes }),
+        Err(Refused::BeforeBlock(reply)) => Err(reply.into()),
+        Err(Refused::WithBlock(reply)) => {
+            Err(Failure::Refused(ParseError::with_block(reply, value_bytes)))
+        }
+    }
+}
+
+/// How much of an `ms` is refused.
+enum Refused {
+    /// The line alone: 1.6.45 did not get as far as its length.
+    BeforeBlock(Reply),
+    /// The line and the data block that it announced.
+    WithBlock(Reply),
+}
+
+#[inline]
+fn checked_set(rest: &[u8]) -> Result<(Meta<'_>, StoreMode), Refused> {
+    let read = split(rest, 2).map_err(Refused::BeforeBlock)?.read().map_err(Refused::WithBlock)?;
+    let mode = match read.mode {
+        None | Some(b'S' | 0) => StoreMode::Set,
+        Some(b'E') => StoreMode::Add,
+        Some(b'A') => StoreMode::Append,
+        Some(b'P') => StoreMode::Prepend,
+        Some(b'R') => StoreMode::Replace,
+        Some(_) => return Err(Refused::WithBlock(Reply::BadSetMode)),
+    };
+    let meta = read.opaque_checked().map_err(Refused::WithBlock)?;
+    Ok((meta, mode))
+}
+
+/// `ma`: every mistake in key or flags has one answer.
+pub(crate) fn arithmetic(rest: &[u8]) -> Outcome<'_> {
+    let read = split(rest, 1)?.read().map_err(|_| Reply::InvalidOrDuplicateFlag)?;
+    let direction = match read.mode {
+        None | Some(b'I' | b'+' | 0) => Direction::Up,
+        Some(b'D' | b'-') => Direction::Down,
+        Some(_) => return Err(Reply::BadArithmeticMode.into()),
+    };
+    Ok(Request::MetaArithmetic { meta: read.opaque_checked()?, direction })
+}
+
+/// `me`. As in 1.6.45 (and not as its manual says) `b` is heeded only where one more word follows it.
+pub(crate) fn debug(rest: &[u8]) -> Outcome<'_> {
+    let line = split(rest, 1)?;
+    if line.key.len() > KEY_BYTES_MAX {
+        return Err(Reply::BadLine.into());
+    }
+    let mut words = Words::new(line.flags);
+    let base64 = words.next() == Some(b"b") && words.next().is_some();
+    let key = MetaKey { text: line.key, base64 };
+    if base64 && base64::decode(line.key, &mut [0; KEY_BYTES_MAX]).is_none() {
+        return Err(Reply::BadLine.into());
+    }
+    Ok(Request::MetaDebug(key))
+}
+
+#[inline]
+fn key_and_flags(rest: &[u8], words_before: usize) -> Result<Flags<'_>, Reply> {
+    split(rest, words_before)?.read()
+}
+
+/// A meta line in its parts.
+struct Line<'b> {
+    key: &'b [u8],
+    /// The text from the first flag on.
+    flags: &'b [u8],
+    /// Words of the line, the verb included, `WORDS_MAX` at most.
+    word_count: usize,
+}
+
+/// Takes a line apart; `words_before` its flags and behind its verb are the key and, for `ms`, a length.
+#[inline]
+fn split(rest: &[u8], words_before: usize) -> Result<Line<'_>, Reply> {
+    let mut words = Words::new(rest);
+    let key = words.next().ok_or(Reply::BadLine)?;
+    for _ in 1..words_before {
+        words.next();
+    }
+    let flags = words.rest_from_next();
+    let mut word_count = 1 + words_before;
+    for flag in words {
+        // The letters, what stands between the two cases of them, and digits.
+        if !matches!(flag[0], b'A'..=b'z' | b'0'..=b'9') {
+            return Err(Reply::BadLine);
+        }
+        word_count += 1;
+        if word_count == WORDS_MAX {
+            break;
+        }
+    }
+    Ok(Line { key, flags, word_count })
+}

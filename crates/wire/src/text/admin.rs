@@ -1,0 +1,223 @@
+//! Verbs that are not about a key: switches, dumps, and the tuning of what Kachel does not have.
+//!
+//! Upstream:   `line` hands over lines whose verb is none of the common ones.
+//! Downstream: `Admin` requests; most tuning is settled here.
+//!
+//! Invariants:
+//! - I1  A tuning command is judged as 1.6.45 judges it and changes nothing: there are no slab classes,
+//!   no LRU lists and no crawler here.
+//! - I2  Spaces may stand before these verbs, as in 1.6.45, though before no other.
+
+use crate::line::{Failure, Outcome};
+use crate::number::{read_i32, read_u32};
+use crate::reply::Reply;
+use crate::request::{Admin, DumpForm, Request, Ttl};
+use crate::words::{Counted, Words, abbreviates};
+
+/// Slab classes of memcached's: 1 to this.
+const CLASS_MAX: u32 = 63;
+/// Bytes of the longest word read as a fraction.
+const FRACTION_BYTES_MAX: usize = 31;
+/// Microseconds that a crawler may sleep at most.
+const CRAWLER_SLEEP_US_MAX: u32 = 1_000_000;
+
+/// `watch`: refused until it is built, but a stream that nobody has is refused differently.
+pub(crate) fn watch(rest: &[u8]) -> Outcome<'_> {
+    const STREAMS: [&[u8]; 10] = [
+        b"rawcmds",
+        b"evictions",
+        b"fetchers",
+        b"mutations",
+        b"sysevents",
+        b"connevents",
+        b"proxyreqs",
+        b"proxyevents",
+        b"proxyuser",
+        b"deletions",
+    ];
+    let is_known = |word: &[u8]| STREAMS.iter().any(|stream| abbreviates(word, stream));
+    let known = Words::new(rest).all(is_known);
+    settled(if known { Reply::WatchNotAllowed } else { Reply::Error }, false)
+}
+
+/// Every other line, verb included.
+pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
+    let words = Counted::new(line);
+    let noreply = words.last() == b"noreply";
+    let reply = match words.at(0) {
+        b"flush_all" => return flush_all(&words, noreply),
+        b"verbosity" => return verbosity(&words, noreply),
+        b"cache_memlimit" => return cache_memlimit(&words, noreply),
+        b"shutdown" => return shutdown(&words, noreply),
+        b"lru_crawler" => return lru_crawler(&words, noreply),
+        b"slabs" => slabs(&words),
+        b"lru" => lru(&words),
+        _ if words.count() > 1 && words.last().starts_with(b"HTTP/") => return Err(Failure::Close),
+        _ => return Err(Reply::Error.unless(noreply).into()),
+    };
+    settled(reply, noreply)
+}
+
+fn settled<'b>(reply: Reply, noreply: bool) -> Outcome<'b> {
+    Ok(Request::Admin(Admin::Settled { reply, noreply }))
+}
+
+fn flush_all<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let is_plain = words.count() == 1 + usize::from(noreply);
+    let delay = if is_plain { Some(0) } else { read_i32(words.at(1)) };
+    let delay = Ttl(delay.ok_or(Reply::InvalidExptime.unless(noreply))?);
+    Ok(Request::Admin(Admin::FlushAll { delay, noreply }))
+}
+
+fn verbosity<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let level = number(words, 1).ok_or(Reply::BadLine.unless(noreply))?;
+    Ok(Request::Admin(Admin::Verbosity { level, noreply }))
+}
+
+fn cache_memlimit<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let megabytes = number(words, 1).ok_or(Reply::Error.unless(noreply))?;
+    Ok(Request::Admin(Admin::CacheMemlimit { megabytes, noreply }))
+}
+
+fn shutdown<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let graceful = words.count() == 2 && abbreviates(words.at(1), b"graceful");
+    if words.count() == 1 || graceful {
+        return Ok(Request::Admin(Admin::Shutdown { graceful }));
+    }
+    settled(Reply::InvalidShutdownMode, noreply)
+}
+
+fn lru_crawler<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let (subcommand, argument) = (words.at(1), words.at(2));
+    let is = |full: &[u8]| abbreviates(subcommand, full);
+    let reply = match words.count() {
+        3 if is(b"crawl") => crawled(argument).err().unwrap_or(Reply::Ok),
+        3 if is(b"metadump") => return dump(argument, DumpForm::Metadump, noreply),
+        3 if is(b"mgdump") => return dump(argument, DumpForm::Mgdump, noreply),
+        3 if is(b"tocrawl") => number(words, 2).map_or(Reply::BadLine, |_| Reply::Ok),
+        3 if is(b"sleep") => match number(words, 2) {
+            None => Reply::BadLine,
+            Some(us) if us > CRAWLER_SLEEP_US_MAX => Reply::CrawlerSleep,
+            Some(_) => Reply::Ok,
+        },
+        2 if is(b"enable") || is(b"disable") => Reply::Ok,
+        _ => Reply::Error,
+    };
+    settled(reply, noreply)
+}
+
+fn dump<'b>(classes: &[u8], form: DumpForm, noreply: bool) -> Outcome<'b> {
+    match crawled(classes) {
+        Ok(()) => Ok(Request::Admin(Admin::Dump { form })),
+        Err(reply) => settled(reply, noreply),
+    }
+}
+
+/// Whether a crawler's target is one: `all`, `hash`, or slab classes with commas between them.
+fn crawled(target: &[u8]) -> Result<(), Reply> {
+    if target == b"all" || target == b"hash" {
+        return Ok(());
+    }
+    let mut classes = target.split(|&byte| byte == b',').filter(|class| !class.is_empty());
+    let mut found = false;
+    if classes.all(|class| {
+        found = true;
+        read_u32(class).is_some_and(|class| (1..=CLASS_MAX).contains(&class))
+    }) {
+        if found { Ok(()) } else { Err(Reply::CrawlerNotStarted) }
+    } else {
+        Err(Reply::CrawlerBadClass)
+    }
+}
+
+fn slabs(words: &Counted<'_>) -> Reply {
+    let subcommand = words.at(1);
+    if words.count() == 4 && abbreviates(subcommand, b"reassign") {
+        let (Some(from), Some(to)) = (read_i32(words.at(2)), read_i32(words.at(3))) else {
+            return Reply::BadLine;
+        };
+        return reassigned(from, to);
+    }
+    if words.count() >= 3 && abbreviates(subcommand, b"automove") {
+        return automove(words);
+    }
+    Reply::Error
+}
+
+/// A page never moves here. Saying so is safer than `OK`: who balances by hand would go on for ever.
+fn reassigned(from: i32, to: i32) -> Reply {
+    let is_class = |class| u32::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
+    if from == to {
+        Reply::SlabsSame
+    } else if is_class(to) && (from == -1 || is_class(from)) {
+        Reply::SlabsNoSpare
+    } else {
+        Reply::SlabsBadClass
+    }
+}
+
+fn automove(words: &Counted<'_>) -> Reply {
+    let setting = words.at(2);
+    if abbreviates(setting, b"ratio") || abbreviates(setting, b"freeratio") {
+        return fraction(words, 3).map_or(Reply::Error, |_| Reply::Ok);
+    }
+    if abbreviates(setting, b"window") {
+        return match number(words, 3) {
+            None => Reply::BadLine,
+            Some(3..=1800) => Reply::Ok,
+            Some(_) => Reply::AutomoveWindow,
+        };
+    }
+    match number(words, 2) {
+        None => Reply::BadLine,
+        Some(0..=2) => Reply::Ok,
+        Some(_) => Reply::Error,
+    }
+}
+
+fn lru(words: &Counted<'_>) -> Reply {
+    let subcommand = words.at(1);
+    if words.count() >= 6 && abbreviates(subcommand, b"tune") {
+        return lru_tuned(words).unwrap_or(Reply::Error);
+    }
+    if words.count() < 3 {
+        return Reply::Error;
+    }
+    let argument = words.at(2);
+    let is_mode = || abbreviates(argument, b"flat") || abbreviates(argument, b"segmented");
+    let accepted = if abbreviates(subcommand, b"mode") {
+        is_mode()
+    } else {
+        abbreviates(subcommand, b"temp_ttl") && read_i32(argument).is_some()
+    };
+    if accepted { Reply::Ok } else { Reply::Error }
+}
+
+fn lru_tuned(words: &Counted<'_>) -> Option<Reply> {
+    let hot_percent = number(words, 2)?;
+    let warm_percent = number(words, 3)?;
+    let hot_factor = fraction(words, 4)?;
+    let warm_factor = fraction(words, 5)?;
+    // The sum wraps around in 1.6.45.
+    Some(if hot_percent.wrapping_add(warm_percent) > 80 {
+        Reply::LruPercents
+    } else if hot_factor <= 0.0 || warm_factor <= 0.0 {
+        Reply::LruFactors
+    } else {
+        Reply::Ok
+    })
+}
+
+/// The number at `place`, if there is one.
+fn number(words: &Counted<'_>, place: usize) -> Option<u32> {
+    (words.count() > place).then(|| read_u32(words.at(place)))?
+}
+
+/// The fraction at `place`, if there is one. Hexadecimal ones, which C reads, are not read.
+fn fraction(words: &Counted<'_>, place: usize) -> Option<f64> {
+    let word = words.at(place);
+    if word.len() > FRACTION_BYTES_MAX {
+        return None;
+    }
+    str::from_utf8(word).ok()?.parse().ok()
+}

@@ -1,0 +1,207 @@
+//! The classic verbs: what stands behind each.
+//!
+//! Upstream:   `line` picks the verb and hands over the rest of the line, without its end.
+//! Downstream: requests that own nothing.
+//!
+//! Invariants:
+//! - I1  Every key is checked before a request is made of a line; so nothing of a multiget is answered
+//!   when one of its keys is bad.
+//! - I2  A refused storage line swallows its data block if, and only if, the block's length was legible.
+//! - I3  `noreply` counts as the last word only, and silences a refusal only where 1.6.45 has looked for
+//!   it before refusing.
+//!
+//! Source: 1.6.45's behavior, probed; see `docs/glossary.md` for the words.
+
+pub(crate) mod admin;
+pub(crate) mod stats;
+
+use crate::line::{Failure, Outcome, ParseError};
+use crate::number::{read_client_flags, read_exptime, read_i32, read_u64};
+use crate::reply::Reply;
+use crate::request::{Direction, KEY_BYTES_MAX, Keys, Request, Retrieve, Store, StoreMode, Ttl};
+use crate::words::Words;
+
+/// Bytes of the longest value that a line may announce: 1.6.45 counts the block's CR LF in an `int`.
+pub(crate) const ANNOUNCED_BYTES_MAX: i32 = i32::MAX - 2;
+
+const NOREPLY: &[u8] = b"noreply";
+
+/// `get` and `gets`: `rest` holds the keys.
+#[inline]
+pub(crate) fn retrieve(rest: &[u8], with_cas: bool) -> Outcome<'_> {
+    let keys = checked_keys(rest)?;
+    Ok(Request::Retrieve(Retrieve { with_cas, ttl: None, keys }))
+}
+
+/// `gat` and `gats`: the TTL, then the keys.
+pub(crate) fn retrieve_and_touch(rest: &[u8], with_cas: bool) -> Outcome<'_> {
+    let mut words = Words::new(rest);
+    let exptime = words.next().ok_or(Reply::BadLine)?;
+    if words.next().is_none() {
+        return Err(Reply::BadLine.into());
+    }
+    let ttl = read_i32(exptime).ok_or(Reply::InvalidExptime)?;
+    let mut words = Words::new(rest);
+    words.next();
+    let keys = checked_keys(words.rest)?;
+    Ok(Request::Retrieve(Retrieve { with_cas, ttl: Some(Ttl(ttl)), keys }))
+}
+
+/// The keys of a retrieval, all of them checked (I1).
+#[inline]
+fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Failure> {
+    let rest = Words::new(text).rest_from_next();
+    let mut unchecked = rest;
+    if unchecked.is_empty() {
+        return Err(Reply::BadLine.into());
+    }
+    while let Some(end) = memchr::memchr(b' ', unchecked) {
+        // Spaces in a row enclose empty words here, which are not too long.
+        if end > KEY_BYTES_MAX {
+            return Err(Reply::BadLine.into());
+        }
+        unchecked = &unchecked[end + 1..];
+    }
+    if unchecked.len() > KEY_BYTES_MAX {
+        return Err(Reply::BadLine.into());
+    }
+    Ok(Keys { rest })
+}
+
+/// `set`, `add`, `replace`, `append` and `prepend`.
+#[inline]
+pub(crate) fn store(rest: &[u8], mode: StoreMode) -> Outcome<'_> {
+    let (words, fields) = StoreFields::read(rest)?;
+    let noreply = words.last_of_line(5) == Some(NOREPLY);
+    let store = fields.check(mode, noreply)?;
+    Ok(Request::Store(store))
+}
+
+/// `cas`: as `set`, with a token behind the length.
+pub(crate) fn compare_and_store(rest: &[u8]) -> Outcome<'_> {
+    let (mut words, fields) = StoreFields::read(rest)?;
+    let noreply = words.last_of_line(5) == Some(NOREPLY);
+    let store = fields.check(StoreMode::Set, noreply)?;
+    let Some(token) = words.next().and_then(read_u64) else {
+        let reply = Reply::BadLine.unless(noreply);
+        return Err(Failure::Refused(ParseError::with_block(reply, store.value_bytes)));
+    };
+    Ok(Request::Store(Store { compare_cas: Some(token), ..store }))
+}
+
+/// The words of a storage line, of which only the length is read.
+struct StoreFields<'b> {
+    key: &'b [u8],
+    /// The text from the client flags on, and how many of its bytes are theirs.
+    flags: (&'b [u8], usize),
+    exptime: (&'b [u8], usize),
+    value_bytes: u32,
+}
+
+impl<'b> StoreFields<'b> {
+    /// Takes the words up to the length. What is refused here swallows nothing and is always answered.
+    #[inline]
+    fn read(rest: &'b [u8]) -> Result<(Words<'b>, Self), Reply> {
+        let mut words = Words::new(rest);
+        let key = words.next().ok_or(Reply::BadLine)?;
+        let flags_text = words.rest_from_next();
+        let flags = words.next().ok_or(Reply::BadLine)?;
+        let exptime_text = words.rest_from_next();
+        let exptime = words.next().ok_or(Reply::BadLine)?;
+        let length = words.next().and_then(read_announced).ok_or(Reply::BadLine)?;
+        let fields = Self {
+            key,
+            flags: (flags_text, flags.len()),
+            exptime: (exptime_text, exptime.len()),
+            value_bytes: length,
+        };
+        Ok((words, fields))
+    }
+
+    /// Reads the rest. What is refused here swallows the data block (I2).
+    #[inline]
+    fn check(self, mode: StoreMode, noreply: bool) -> Result<Store<'b>, Failure> {
+        let (flags, flags_bytes) = self.flags;
+        let (exptime, exptime_bytes) = self.exptime;
+        // Nearly every line has plain numbers; the loose readers are for the others.
+        let client_flags = match flags[..flags_bytes] {
+            [b'0'] => Some(0),
+            _ => read_client_flags(flags),
+        };
+        let ttl = match exptime[..exptime_bytes] {
+            [b'0'] => Some(0),
+            _ => read_exptime(exptime),
+        };
+        let (Some(client_flags), Some(ttl)) = (client_flags, ttl) else {
+            return Err(self.refused(noreply));
+        };
+        if self.key.len() > KEY_BYTES_MAX {
+            return Err(self.refused(noreply));
+        }
+        Ok(Store {
+            mode,
+            key: self.key,
+            client_flags,
+            ttl: Ttl(ttl),
+            value_bytes: self.value_bytes,
+            compare_cas: None,
+            noreply,
+        })
+    }
+
+    #[cold]
+    fn refused(&self, noreply: bool) -> Failure {
+        let reply = Reply::BadLine.unless(noreply);
+        Failure::Refused(ParseError::with_block(reply, self.value_bytes))
+    }
+}
+
+/// The length of a value as a line announces it; `None` where 1.6.45 calls the line malformed.
+#[inline]
+pub(crate) fn read_announced(word: &[u8]) -> Option<u32> {
+    let length = read_i32(word)?;
+    if length > ANNOUNCED_BYTES_MAX {
+        return None;
+    }
+    u32::try_from(length).ok()
+}
+
+/// `delete`. What stands between the key and `noreply` is passed over.
+pub(crate) fn delete(rest: &[u8]) -> Outcome<'_> {
+    let (key, noreply) = key_and_noreply(rest, 1)?;
+    let key = checked_key(key, noreply)?;
+    Ok(Request::Delete { key, noreply })
+}
+
+/// `touch`.
+pub(crate) fn touch(rest: &[u8]) -> Outcome<'_> {
+    let (key, noreply) = key_and_noreply(rest, 2)?;
+    let key = checked_key(key, noreply)?;
+    let ttl =
+        Words::new(rest).nth(1).and_then(read_i32).ok_or(Reply::InvalidExptime.unless(noreply))?;
+    Ok(Request::Touch { key, ttl: Ttl(ttl), noreply })
+}
+
+/// `incr` and `decr`.
+pub(crate) fn arithmetic(rest: &[u8], direction: Direction) -> Outcome<'_> {
+    let (key, noreply) = key_and_noreply(rest, 2)?;
+    let key = checked_key(key, noreply)?;
+    let delta =
+        Words::new(rest).nth(1).and_then(read_u64).ok_or(Reply::InvalidDelta.unless(noreply))?;
+    Ok(Request::Arithmetic { key, direction, delta, noreply })
+}
+
+/// The key of a line with at least `words_min` words behind its verb, and whether the last says
+/// `noreply`; with one word alone that is the key itself, as in 1.6.45.
+fn key_and_noreply(rest: &[u8], words_min: usize) -> Result<(&[u8], bool), Reply> {
+    let words = Words::new(rest);
+    if words.take(words_min).count() < words_min {
+        return Err(Reply::BadLine);
+    }
+    let key = Words::new(rest).next().ok_or(Reply::BadLine)?;
+    Ok((key, words.last_of_line(1) == Some(NOREPLY)))
+}
+
+fn checked_key(key: &[u8], noreply: bool) -> Result<&[u8], Reply> {
+    if key.len() > KEY_BYTES_MAX { Err(Reply::BadLine.unless(noreply)) } else { Ok(key) }
+}

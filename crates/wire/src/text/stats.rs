@@ -1,0 +1,154 @@
+//! What `stats` was asked for.
+//!
+//! Upstream:   `Admin::Stats` carries the text behind the verb.
+//! Downstream: `shard` answers each topic.
+//!
+//! Invariants:
+//! - I1  Topics are recognized as 1.6.45 does: most may be abbreviated, the first that fits wins;
+//!   `items`, `slabs` and `sizes` are written out.
+
+use crate::number::read_u32;
+use crate::reply::Reply;
+use crate::words::{Words, abbreviates};
+
+/// Slab classes that `stats cachedump` may name: less than this.
+const CLASS_COUNT: u32 = 64;
+
+/// A topic of `stats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsTopic {
+    /// Nothing was named: the general ones.
+    General,
+    /// `stats reset`.
+    Reset,
+    /// `stats detail on`, `off` or `dump`. Where dumps are not allowed, neither is this, whatever it says
+    /// (`Reply::StatsDetailNotAllowed`).
+    Detail(DetailTopic),
+    /// `stats settings`.
+    Settings,
+    /// `stats cachedump CLASS LIMIT`. Where dumps are not allowed, neither is this, whatever it says
+    /// (`Reply::CachedumpNotAllowed`).
+    Cachedump(Result<Cachedump, Reply>),
+    /// `stats conns`.
+    Conns,
+    /// `stats extstore`.
+    Extstore,
+    /// `stats items`.
+    Items,
+    /// `stats slabs`.
+    Slabs,
+    /// `stats sizes`.
+    Sizes,
+    /// None of these: `ERROR`.
+    Unknown,
+}
+
+/// What `stats detail` was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetailTopic {
+    /// Begin to count by prefix.
+    On,
+    /// Stop counting.
+    Off,
+    /// Show the counts.
+    Dump,
+    /// None of these: `Reply::StatsDetailUsage`.
+    Usage,
+}
+
+/// What `stats cachedump` was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cachedump {
+    /// The slab class, below 64.
+    pub class: u32,
+    /// Items at most; 0 means no limit.
+    pub limit: u32,
+}
+
+/// Reads the topic of `Admin::Stats`.
+///
+/// ```
+/// use kachel_wire::{StatsTopic, stats_topic};
+/// assert_eq!(stats_topic(b""), StatsTopic::General);
+/// assert_eq!(stats_topic(b"s"), StatsTopic::Settings);
+/// assert_eq!(stats_topic(b"noreply"), StatsTopic::Unknown);
+/// ```
+pub fn stats_topic(topic: &[u8]) -> StatsTopic {
+    let mut words = Words::new(topic);
+    let Some(name) = words.next() else { return StatsTopic::General };
+    // I1
+    let is = |full: &[u8]| abbreviates(name, full);
+    if is(b"reset") {
+        StatsTopic::Reset
+    } else if is(b"detail") {
+        StatsTopic::Detail(detail(words.next()))
+    } else if is(b"settings") {
+        StatsTopic::Settings
+    } else if is(b"cachedump") {
+        StatsTopic::Cachedump(cachedump(words))
+    } else if is(b"conns") {
+        StatsTopic::Conns
+    } else if is(b"extstore") {
+        StatsTopic::Extstore
+    } else {
+        match name {
+            b"items" => StatsTopic::Items,
+            b"slabs" => StatsTopic::Slabs,
+            b"sizes" => StatsTopic::Sizes,
+            _ => StatsTopic::Unknown,
+        }
+    }
+}
+
+fn detail(word: Option<&[u8]>) -> DetailTopic {
+    match word {
+        Some(word) if abbreviates(word, b"on") => DetailTopic::On,
+        Some(word) if abbreviates(word, b"off") => DetailTopic::Off,
+        Some(word) if abbreviates(word, b"dump") => DetailTopic::Dump,
+        _ => DetailTopic::Usage,
+    }
+}
+
+fn cachedump(mut words: Words<'_>) -> Result<Cachedump, Reply> {
+    let (Some(class), Some(limit)) = (words.next(), words.next()) else {
+        return Err(Reply::StatsBadLine);
+    };
+    let (Some(class), Some(limit)) = (read_u32(class), read_u32(limit)) else {
+        return Err(Reply::BadLine);
+    };
+    if class >= CLASS_COUNT {
+        return Err(Reply::IllegalSlabId);
+    }
+    Ok(Cachedump { class, limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cachedump, DetailTopic, StatsTopic, stats_topic};
+    use crate::reply::Reply;
+
+    #[test]
+    fn topics_are_recognized_as_1_6_45_does() {
+        for (text, topic) in [
+            (&b""[..], StatsTopic::General),
+            (b"reset", StatsTopic::Reset),
+            (b"r", StatsTopic::Reset),
+            (b"s", StatsTopic::Settings),
+            (b"slabs", StatsTopic::Slabs),
+            (b"slab", StatsTopic::Unknown),
+            (b"items x", StatsTopic::Items),
+            (b"conns", StatsTopic::Conns),
+            (b"bogus", StatsTopic::Unknown),
+            (b"detail", StatsTopic::Detail(DetailTopic::Usage)),
+            (b"detail on", StatsTopic::Detail(DetailTopic::On)),
+            (b"detail of", StatsTopic::Detail(DetailTopic::Off)),
+            (b"detail x", StatsTopic::Detail(DetailTopic::Usage)),
+            (b"cachedump", StatsTopic::Cachedump(Err(Reply::StatsBadLine))),
+            (b"cachedump -1 -1", StatsTopic::Cachedump(Err(Reply::BadLine))),
+            (b"cachedump 200 0", StatsTopic::Cachedump(Err(Reply::IllegalSlabId))),
+            (b"cachedump 1 2", StatsTopic::Cachedump(Ok(Cachedump { class: 1, limit: 2 }))),
+        ] {
+            assert_eq!(stats_topic(text), topic, "{}", text.escape_ascii());
+        }
+    }
+}

@@ -11,10 +11,11 @@
 //! No call on the request path allocates once the tables have grown to the number of connections;
 //! `limits` names every bound.
 
+mod accept_hold;
 // mod any;
 mod bell;
 mod clock;
-// mod epoll;
+mod epoll;
 mod event;
 mod limits;
 /// Listening sockets: made, described.
@@ -33,7 +34,7 @@ use std::os::fd::OwnedFd;
 
 // pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock};
-// pub use epoll::Epoll;
+pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S,

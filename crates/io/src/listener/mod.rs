@@ -38,7 +38,7 @@ pub fn tcp(addr: SocketAddr, backlog: u32, reuseport: bool) -> io::Result<OwnedF
         sockopt::set_socket_reuseport(&socket, true)?;
     }
     rustix::net::bind(&socket, &addr)?;
-    prepare(&socket)?;
+    prepare(&socket, true)?;
     rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
 }
@@ -90,13 +90,14 @@ pub fn local_addr(listener: impl AsFd) -> io::Result<SocketAddr> {
     Ok(SocketAddr::try_from(address)?)
 }
 
-/// Makes a listening socket non-blocking and, for TCP, sets what accepted sockets inherit:
+/// Makes a listening socket non-blocking or blocking (io_uring waits by itself only on blocking
+/// ones) and, for TCP, sets what accepted sockets inherit:
 /// no delay, keepalive. So accepting costs no system call for options.
 ///
 /// Errors: it is no socket.
-pub(crate) fn prepare(listener: impl AsFd) -> io::Result<()> {
+pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> {
     let listener = listener.as_fd();
-    rustix::io::ioctl_fionbio(listener, true)?;
+    rustix::io::ioctl_fionbio(listener, nonblocking)?;
     let family = sockopt::socket_domain(listener)?;
     if family == AddressFamily::INET || family == AddressFamily::INET6 {
         sockopt::set_tcp_nodelay(listener, true)?;

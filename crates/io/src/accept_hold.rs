@@ -1,0 +1,87 @@
+//! When a listener must not accept: its owner paused it, there is no free slot, or `accept` ran out
+//! of something a moment ago.
+//!
+//! Upstream:   `Io::listen_pause` and the errors of `accept`.
+//! Downstream: the kernel's backends watch a listener exactly while its hold is open, and shorten
+//!             their wait to the next retry.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  After a shortage a listener is left alone for `ACCEPT_RETRY_NS`: a listener with waiting
+//!   clients would otherwise end every wait at once.
+
+use rustix::io::Errno;
+
+use crate::clock::{Clock, SystemClock};
+use crate::event::Wait;
+use crate::limits::ACCEPT_RETRY_NS;
+
+/// Why one listener does not accept.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptHold {
+    /// Its owner wants it so.
+    pub(crate) paused: bool,
+    /// Not before this time (I1).
+    retry_ns: Option<u64>,
+}
+
+impl AcceptHold {
+    /// Whether it may accept. `full`: there is no slot for one more connection.
+    pub(crate) fn is_open(&mut self, full: bool) -> bool {
+        if self.retry_ns.is_some_and(|retry_ns| SystemClock.now_ns() >= retry_ns) {
+            self.retry_ns = None;
+        }
+        !self.paused && !full && self.retry_ns.is_none()
+    }
+
+    /// Begins the pause after a shortage.
+    pub(crate) fn back_off(&mut self) {
+        self.retry_ns = Some(SystemClock.now_ns() + ACCEPT_RETRY_NS); // I1
+    }
+}
+
+/// Whether an error of `accept` means that descriptors or memory have run out, so that the next
+/// client would fare no better.
+pub(crate) fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// Shortens a wait so that it ends when the next listener is to be tried again.
+pub(crate) fn until_retry<'hold>(
+    wait: Wait,
+    holds: impl Iterator<Item = &'hold AcceptHold>,
+) -> Wait {
+    let Some(retry_ns) = holds.filter_map(|hold| hold.retry_ns).min() else {
+        return wait;
+    };
+    let left_ns = retry_ns.saturating_sub(SystemClock.now_ns());
+    match wait {
+        Wait::Now => Wait::Now,
+        Wait::AtMostNs(ns) => Wait::AtMostNs(ns.min(left_ns)),
+        Wait::Forever => Wait::AtMostNs(left_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_closes_the_listener_and_bounds_the_wait() {
+        let mut holds = [AcceptHold::default(), AcceptHold::default()];
+        assert_eq!(until_retry(Wait::Forever, holds.iter()), Wait::Forever);
+        holds[1].back_off();
+        assert!(holds[0].is_open(false) && !holds[1].is_open(false));
+        let Wait::AtMostNs(ns) = until_retry(Wait::Forever, holds.iter()) else { panic!() };
+        assert!(ns <= ACCEPT_RETRY_NS);
+        assert_eq!(until_retry(Wait::Now, holds.iter()), Wait::Now);
+        assert_eq!(until_retry(Wait::AtMostNs(0), holds.iter()), Wait::AtMostNs(0));
+    }
+
+    #[test]
+    fn a_full_table_or_a_pause_closes_it() {
+        let mut hold = AcceptHold::default();
+        assert!(hold.is_open(false) && !hold.is_open(true));
+        hold.paused = true;
+        assert!(!hold.is_open(false));
+    }
+}

@@ -1,0 +1,75 @@
+//! Accepting connections, and not accepting them while there is no room.
+//!
+//! Upstream:   a listener is readable.
+//! Downstream: each client gets a slot and is watched; `Accepted` is reported.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  A listener is watched exactly while its hold is open. Watched by level, it would otherwise
+//!   end every wait at once.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+
+use super::{Epoll, watch};
+use crate::accept_hold::{AcceptHold, is_shortage};
+use crate::event::{Event, ListenerId};
+use crate::limits::ACCEPTS_MAX;
+use crate::listener;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    fd: OwnedFd,
+    pub(super) hold: AcceptHold,
+    watched: bool,
+}
+
+impl Listener {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self { fd, hold: AcceptHold::default(), watched: false }
+    }
+}
+
+impl Epoll {
+    /// Brings what is watched in line with I1.
+    pub(super) fn hold_or_watch_listeners(&mut self) {
+        let full = self.sockets.is_full();
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let wanted = listener.hold.is_open(full); // I1
+            if wanted && !listener.watched {
+                watch::watch_listener(&self.epoll, &listener.fd, index);
+            } else if !wanted && listener.watched {
+                watch::unwatch_listener(&self.epoll, &listener.fd);
+            }
+            listener.watched = wanted;
+        }
+    }
+
+    /// Accepts who waits, within limits; the rest by the next poll.
+    pub(super) fn accept(&mut self, index: usize, events: &mut Vec<Event>) {
+        for _ in 0..ACCEPTS_MAX {
+            if self.sockets.is_full() {
+                return; // The next poll begins with holding the listener back.
+            }
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match acceptfrom_with(&self.listeners[index].fd, flags) {
+                Ok((fd, address)) => {
+                    // When the kernel cannot watch one more, the client sees its connection end.
+                    let Ok(socket) = self.take_in(fd) else { return };
+                    let listener = ListenerId(index as u32);
+                    let peer = listener::peer(address);
+                    events.push(Event::Accepted { listener, socket, peer });
+                }
+                Err(Errno::AGAIN) => return,
+                Err(error) if is_shortage(error) => {
+                    self.listeners[index].hold.back_off();
+                    return self.hold_or_watch_listeners();
+                }
+                // Errors of the one connection (it was aborted, a firewall forbids it): the next.
+                Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The door by epoll: readiness, then one `recv` and one `send` for each busy connection.
+//!
+//! Upstream:   the kernel says which sockets are ready (`watch`).
+//! Downstream: `accept`, `receive` and `send` do the work and append the events.
+//!
+//! Sockets are watched edge-triggered, so neither pausing nor resuming nor a short read costs a
+//! system call; listeners and nothing else are watched by level.
+//!
+//! ```text
+//! epoll data:  0 doorbell | 1 + listener number | SocketId (always above 32 bits)
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  A socket for which an edge came, and whose bytes have not been read to the end since, has
+//!   `readable` set; one that is readable and wanted is in `ready` exactly once.
+//! - I2  After a `recv` shorter than asked the socket is empty and the next byte makes an edge,
+//!   unless the edge said that the peer has ended (`ending`): that comes with no second edge.
+//! - I3  A socket with unsent blocks is in `unsent`, or waits for the kernel to have room
+//!   (`blocked`).
+
+mod accept;
+mod receive;
+mod send;
+mod watch;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll as kernel;
+
+use crate::Io;
+use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::limits::{Limits, RECEIVE_AREA_BYTES};
+use crate::listener;
+use crate::send_block::SendBlock;
+use crate::send_queue::SendQueue;
+use crate::slots::Slots;
+use crate::waker::Waker;
+use accept::Listener;
+
+/// Kernel events taken by one system call.
+const KERNEL_EVENTS_MAX: usize = 128;
+
+/// An [`Io`] over epoll; works on any Linux.
+pub struct Epoll {
+    epoll: OwnedFd,
+    sockets: Slots<Socket>,
+    listeners: Vec<Listener>,
+    /// Sockets to be read from, oldest first.
+    ready: VecDeque<SocketId>,
+    /// Sockets with new blocks to send.
+    unsent: Vec<SocketId>,
+    area: Box<[u8]>,
+    area_used_bytes: usize,
+    tick: u32,
+    waker: Waker,
+    kernel_events: Vec<kernel::Event>,
+}
+
+/// What we know of one connection.
+#[derive(Debug, Default)]
+struct Socket {
+    /// `None` in a free slot.
+    fd: Option<OwnedFd>,
+    sends: SendQueue,
+    flags: Flags,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Flags {
+    /// There may be bytes to read (I1).
+    readable: bool,
+    /// It is in `ready`.
+    queued: bool,
+    /// The peer has ended, or the connection is broken: read until the kernel says so (I2).
+    ending: bool,
+    paused: bool,
+    /// `Finished` has been reported.
+    finished: bool,
+    /// `Failed` has been reported.
+    failed: bool,
+    /// It is in `unsent`.
+    listed: bool,
+    /// The kernel has no room for more; an edge will tell (I3).
+    blocked: bool,
+    /// That edge has been asked for.
+    room_watched: bool,
+    fin_wanted: bool,
+}
+
+impl Epoll {
+    /// Opens the door. Cost: two descriptors and the receive area (1 MiB).
+    ///
+    /// Errors: out of descriptors or memory.
+    pub fn new(limits: Limits) -> io::Result<Self> {
+        let epoll = kernel::create(kernel::CreateFlags::CLOEXEC)?;
+        let waker = Waker::with_eventfd()?;
+        watch::watch_doorbell(&epoll, &waker)?;
+        Ok(Self {
+            epoll,
+            sockets: Slots::new(limits.sockets_max),
+            listeners: Vec::new(),
+            ready: VecDeque::new(),
+            unsent: Vec::new(),
+            area: vec![0; RECEIVE_AREA_BYTES].into_boxed_slice(),
+            area_used_bytes: 0,
+            tick: 0,
+            waker,
+            kernel_events: Vec::with_capacity(KERNEL_EVENTS_MAX),
+        })
+    }
+
+    /// Gives a slot to a connected socket and watches it.
+    fn take_in(&mut self, fd: OwnedFd) -> io::Result<SocketId> {
+        let (id, socket) = self.sockets.insert();
+        socket.sends.clear();
+        socket.flags = Flags::default();
+        let watched = watch::watch_socket(&self.epoll, &fd, id);
+        socket.fd = Some(fd);
+        if let Err(error) = watched {
+            self.forget(id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Frees the slot; returns the descriptor.
+    fn forget(&mut self, id: SocketId) -> Option<OwnedFd> {
+        let socket = self.sockets.live(id);
+        socket.sends.clear();
+        let fd = socket.fd.take();
+        self.sockets.retire(id);
+        self.sockets.release(id.index());
+        fd
+    }
+}
+
+impl fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoll").field("sockets", &self.sockets).finish_non_exhaustive()
+    }
+}
+
+impl Io for Epoll {
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        self.tick = self.tick.wrapping_add(1);
+        self.area_used_bytes = 0;
+        let before = events.len();
+        self.flush(events);
+        self.hold_or_watch_listeners();
+        let busy = events.len() > before || !self.ready.is_empty();
+        self.take_edges(if busy { Wait::Now } else { wait }, events)?;
+        self.receive_from_ready(events);
+        Ok(())
+    }
+
+    #[inline]
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        assert!(bytes.tick == self.tick, "lent by an earlier poll");
+        &self.area[bytes.start as usize..][..bytes.bytes as usize]
+    }
+
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        let Socket { sends, flags, .. } = self.sockets.live(socket);
+        assert!(!flags.fin_wanted, "send after finish_sending");
+        if flags.failed {
+            return;
+        }
+        sends.push(block);
+        if !flags.listed && !flags.blocked {
+            flags.listed = true; // I3
+            self.unsent.push(socket);
+        }
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        self.sockets.live(socket).flags.paused = true;
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        let flags = &mut self.sockets.live(socket).flags;
+        flags.paused = false;
+        if flags.readable && !flags.queued {
+            flags.queued = true; // I1
+            self.ready.push_back(socket);
+        }
+    }
+
+    fn finish_sending(&mut self, socket: SocketId) {
+        let near = self.sockets.live(socket);
+        near.flags.fin_wanted = true;
+        near.end_sending_if_done();
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        // Closing the only descriptor also ends the watch.
+        drop(self.forget(socket));
+    }
+
+    fn listen_pause(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].hold.paused = true;
+        self.hold_or_watch_listeners();
+    }
+
+    fn listen_resume(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].hold.paused = false;
+        self.hold_or_watch_listeners();
+    }
+
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        rustix::io::ioctl_fionbio(&fd, true).expect("a socket");
+        self.take_in(fd).expect("the kernel watches an adopted socket")
+    }
+
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        let near = self.sockets.live(socket);
+        near.flags.paused = true;
+        if near.flags.failed || !near.sends.is_empty() {
+            return None;
+        }
+        let fd = self.forget(socket)?;
+        kernel::delete(&self.epoll, &fd).expect("a live socket is watched");
+        Some(fd)
+    }
+
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        listener::prepare(&listener, true).expect("a listening socket");
+        let id = ListenerId(self.listeners.len() as u32);
+        self.listeners.push(Listener::new(listener));
+        self.hold_or_watch_listeners();
+        id
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn kind(&self) -> &'static str {
+        "epoll"
+    }
+}

@@ -1,0 +1,62 @@
+//! Receiving: one `recv` a poll for each socket that has something.
+//!
+//! Upstream:   `ready`, filled by edges and by `resume`.
+//! Downstream: `Received`, `Finished` and `Failed`.
+//!
+//! Received bytes lie one behind the other in the receive area, not one buffer each: fifty short
+//! requests touch a few pages instead of fifty, and the area holds as many as come.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::{Epoll, Socket};
+use crate::event::{Event, Lent, SocketId};
+use crate::limits::{RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
+
+/// Where the next bytes begin: on a cache line of their own.
+const START_ALIGN_BYTES: usize = 64;
+
+impl Epoll {
+    /// Reads once from each ready socket, until the receive area is full.
+    pub(super) fn receive_from_ready(&mut self, events: &mut Vec<Event>) {
+        for _ in 0..self.ready.len() {
+            if self.area_used_bytes + RECEIVE_BUFFER_BYTES > RECEIVE_AREA_BYTES {
+                return; // The others stay first in line.
+            }
+            let id = self.ready.pop_front().expect("counted");
+            let Some(socket) = self.sockets.find(id) else { continue };
+            socket.flags.queued = false;
+            if socket.flags.paused || socket.flags.failed || socket.flags.finished {
+                continue;
+            }
+            self.receive(id, events);
+        }
+    }
+
+    fn receive(&mut self, id: SocketId, events: &mut Vec<Event>) {
+        let Socket { fd, flags, .. } = self.sockets.live(id);
+        let fd = fd.as_ref().expect("a live socket has a descriptor");
+        let start = self.area_used_bytes;
+        let window = &mut self.area[start..start + RECEIVE_BUFFER_BYTES];
+        match recv(fd, window, RecvFlags::empty()) {
+            Ok((_, 0)) => {
+                flags.finished = true;
+                flags.readable = false;
+                events.push(Event::Finished { socket: id });
+            }
+            Ok((_, count)) => {
+                flags.readable = count == RECEIVE_BUFFER_BYTES || flags.ending; // I2
+                self.area_used_bytes = (start + count).next_multiple_of(START_ALIGN_BYTES);
+                let bytes = Lent { tick: self.tick, start: start as u32, bytes: count as u32 };
+                events.push(Event::Received { socket: id, bytes });
+            }
+            Err(Errno::AGAIN) => flags.readable = false,
+            Err(Errno::INTR) => {}
+            Err(_) => return self.fail(id, events),
+        }
+        if flags.readable {
+            flags.queued = true; // I1
+            self.ready.push_back(id);
+        }
+    }
+}

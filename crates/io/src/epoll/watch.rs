@@ -1,0 +1,127 @@
+//! What epoll is asked to watch, and what it reports.
+//!
+//! Upstream:   `take_in` and `listen` have descriptors watched; `poll` takes the edges.
+//! Downstream: an edge marks a socket readable, sends what was blocked, or accepts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self as kernel, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::{Epoll, Flags};
+use crate::accept_hold::until_retry;
+use crate::event::{Event, SocketId, Wait};
+use crate::waker::Waker;
+
+const DOORBELL: u64 = 0;
+
+const SOCKET_EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+const END_OR_ERROR: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
+
+/// Edge-triggered, so that the eventfd's count need never be read back.
+pub(super) fn watch_doorbell(epoll: &OwnedFd, waker: &Waker) -> io::Result<()> {
+    let edges = EventFlags::IN | EventFlags::ET;
+    kernel::add(epoll, waker.doorbell(), EventData::new_u64(DOORBELL), edges)?;
+    Ok(())
+}
+
+pub(super) fn watch_socket(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId) -> io::Result<()> {
+    kernel::add(epoll, fd, EventData::new_u64(id.0), SOCKET_EDGES)?;
+    Ok(())
+}
+
+/// Asks for an edge when there is room to send again, or no longer. Only while blocked: a unix
+/// socket would make such an edge for every reply that its peer reads.
+pub(super) fn watch_for_room(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId, wanted: bool) {
+    let edges = if wanted { SOCKET_EDGES | EventFlags::OUT } else { SOCKET_EDGES };
+    kernel::modify(epoll, fd, EventData::new_u64(id.0), edges).expect("a live socket is watched");
+}
+
+/// By level, and waking one shard only when several watch the same listener.
+pub(super) fn watch_listener(epoll: &OwnedFd, fd: impl AsFd, index: usize) {
+    let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
+    let data = EventData::new_u64(1 + index as u64);
+    kernel::add(epoll, fd, data, flags).expect("the kernel watches a listener");
+}
+
+pub(super) fn unwatch_listener(epoll: &OwnedFd, fd: impl AsFd) {
+    kernel::delete(epoll, fd).expect("it was watched");
+}
+
+impl Epoll {
+    /// Waits and notes every edge. Sends and accepts at once; leaves receiving to the caller.
+    pub(super) fn take_edges(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        let wait = until_retry(wait, self.listeners.iter().map(|each| &each.hold));
+        let asleep = wait != Wait::Now && self.waker.bell().fall_asleep();
+        let timeout = match wait {
+            Wait::Forever if asleep => None,
+            Wait::AtMostNs(ns) if asleep => Some(Timespec {
+                tv_sec: (ns / 1_000_000_000) as i64,
+                tv_nsec: (ns % 1_000_000_000) as i64,
+            }),
+            _ => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+        };
+        let mut edges = std::mem::take(&mut self.kernel_events);
+        edges.clear();
+        let taken = kernel::wait(&self.epoll, spare_capacity(&mut edges), timeout.as_ref());
+        if self.waker.bell().take() {
+            events.push(Event::Woken);
+        }
+        for edge in &edges {
+            self.take_edge(edge.data.u64(), edge.flags, events);
+        }
+        self.kernel_events = edges;
+        match taken {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn take_edge(&mut self, data: u64, edge: EventFlags, events: &mut Vec<Event>) {
+        if data == DOORBELL {
+            return; // The bell itself was looked at after the wait.
+        }
+        let id = SocketId(data);
+        if id.generation() == 0 {
+            return self.accept(data as usize - 1, events);
+        }
+        let Some(socket) = self.sockets.find(id) else { return };
+        if edge.contains(EventFlags::OUT) && socket.flags.blocked {
+            socket.flags.blocked = false;
+            self.send_queued(id, events);
+        }
+        let flags = &mut self.sockets.live(id).flags;
+        if edge.intersects(END_OR_ERROR) {
+            flags.ending = true;
+        }
+        // Nobody will read from it, or not soon, so the error would not be found by reading.
+        let unread = flags.paused || flags.finished;
+        if unread && edge.contains(EventFlags::ERR) {
+            return self.fail(id, events);
+        }
+        flags.readable |= edge.intersects(EventFlags::IN | END_OR_ERROR);
+        if flags.is_to_be_queued() {
+            flags.queued = true; // I1
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Reports a broken connection, once; what was queued is lost.
+    pub(super) fn fail(&mut self, id: SocketId, events: &mut Vec<Event>) {
+        let socket = self.sockets.live(id);
+        socket.sends.clear();
+        if !socket.flags.failed {
+            socket.flags.failed = true;
+            events.push(Event::Failed { socket: id });
+        }
+    }
+}
+
+impl Flags {
+    fn is_to_be_queued(self) -> bool {
+        self.readable && !self.queued && !self.paused && !self.finished && !self.failed
+    }
+}

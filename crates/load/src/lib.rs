@@ -1,1 +1,147 @@
-//! Room under construction.
+//! The load generator: `kachel load` and `kachel load replay FILE`.
+//!
+//! Upstream:   `kachel` hands over the arguments after `load`.
+//! Downstream: any server that speaks memcached's text protocol, over TCP or a unix socket.
+//!
+//! ```text
+//! options -> session -> one thread each:  source -> drive <-> connections -> server
+//!               |                                     |
+//!             meter (the server's CPU time)         tally -> report (text, JSON)
+//! ```
+//!
+//! Sources are a steady mix (`steady`: keys, popularity, schedule), its preload, and a recorded trace
+//! (`trace`, `replay`). Response times count from the intended send time, so a server that stalls
+//! cannot hide it by being asked less (coordinated omission).
+#![forbid(unsafe_code)]
+
+mod connection;
+mod drive;
+mod keys;
+mod meter;
+mod options;
+mod popularity;
+mod reply;
+mod report;
+mod request;
+mod schedule;
+mod server;
+mod session;
+mod steady;
+mod tally;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::keys::Keys;
+use crate::options::{Command, CommonOptions, Options, ReplayOptions, SteadyOptions};
+use crate::popularity::Popularity;
+use crate::report::{Report, Server};
+use crate::schedule::Schedule;
+use crate::session::{Phases, Session};
+use crate::steady::{Mix, Preload, Steady, thread_seed};
+
+/// Exit status when the options make no sense or no server is there.
+const EXIT_USAGE: u8 = 2;
+
+/// Runs the load generator with the arguments that follow `kachel load`.
+///
+/// Prints the result on standard output and progress and complaints on standard error. Returns
+/// success, 1 if there were errors while measuring, 2 if the options make no sense or the run could
+/// not begin.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let words = std::iter::once(OsString::from("kachel load")).chain(args);
+    let options = match Options::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            // A standard output that is gone cannot be complained to.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
+        }
+    };
+    let finished = match &options.command {
+        None => run_steady(&options.steady),
+        Some(Command::Replay(replay)) => run_replay(replay),
+    };
+    match finished {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(words) => {
+            eprintln!("kachel load: {words}");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
+    options.check()?;
+    let keys = Keys::new(options.keys, options.key_size, options.value_size, options.common.seed)?;
+    let popularity = Popularity::new(options.keys, options.zipf)?;
+    let mix = Mix {
+        keys,
+        popularity,
+        gets: options.ratio.gets,
+        sets: options.ratio.sets,
+        keys_per_get: options.keys_per_get,
+        ttl_s: options.ttl_s,
+        check: options.common.check,
+        look_aside: options.look_aside,
+    };
+    let session = Session::open(&options.common)?;
+    let server = server_of(&session);
+    let threads = options.common.threads;
+    let phases = Phases {
+        warm_up_ns: nanoseconds(if options.preload_only { 0.0 } else { options.warm_up_s }),
+        duration_ns: Some(if options.preload_only { 1 } else { nanoseconds(options.duration_s) }),
+        open: options.rate.is_some(),
+    };
+    let make_preload = |index: usize| Preload::new(mix.clone(), index as u64, threads as u64);
+    let make_source = |index: usize, start_ns: u64, until_ns: u64| {
+        let seed = thread_seed(options.common.seed, index);
+        let schedule = options
+            .rate
+            .map(|rate| Schedule::new(rate / threads as f64, options.arrivals, start_ns, seed));
+        Steady::new(mix.clone(), schedule, until_ns, seed)
+    };
+    let preload_keys = (!options.no_preload).then_some(options.keys);
+    let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;
+    if let (true, Some((keys, elapsed_s))) = (options.preload_only, measured.preload) {
+        println!("preload    {keys} keys in {elapsed_s:.2} s");
+        return Ok(measured.tally.errors.total() == 0);
+    }
+    let report = Report::new("steady", as_json(options), server, &measured, true);
+    finish(&report, &options.common)
+}
+
+fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
+    options.check()?;
+    Err("replay: under construction".into())
+}
+
+fn server_of(session: &Session) -> Server {
+    Server {
+        address: session.address.to_string(),
+        version: session.facts.version.clone(),
+        pid: session.pid,
+    }
+}
+
+fn as_json(options: &impl serde::Serialize) -> serde_json::Value {
+    serde_json::to_value(options).expect("options are plain data")
+}
+
+/// Prints the report and writes the file of `--json`; true if nothing went wrong.
+fn finish(report: &Report, options: &CommonOptions) -> Result<bool, String> {
+    print!("{report}");
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(report).expect("a report is plain data");
+        std::fs::write(path, text + "\n")
+            .map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(report.is_clean())
+}
+
+fn nanoseconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}

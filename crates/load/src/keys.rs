@@ -1,0 +1,267 @@
+//! Key numbers, and the key and value bytes that belong to each.
+//!
+//! Upstream:   a source picks a key number (`steady`) or a key's seed (`replay`).
+//! Downstream: `request` words the bytes; `reply` hands a value back to be compared.
+//!
+//! ```text
+//! key of number 42, 30 bytes:  k00000000000000000000000000042
+//! value:                       the first n bytes of the key's stream; word i is mix(seed, i)
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Two numbers below the count never have the same key.
+//! - I2  A value is a prefix of its key's stream, so any answer can be verified without remembering
+//!   what was stored, and a value of another key differs from its first byte on (but for chance).
+
+use serde::Serialize;
+
+/// The longest key that memcached takes.
+pub(crate) const KEY_BYTES_MAX: usize = 250;
+
+/// The longest value that a size option may name (memcached's largest `-I` is 1 GiB).
+pub(crate) const VALUE_BYTES_MAX: u32 = 1 << 30;
+
+/// Largest value that `Sizes::Etc` draws.
+const ETC_VALUE_BYTES_MAX: f64 = 8192.0;
+
+/// How long the values of synthetic keys are; drawn once per key, so that every set of a key agrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Sizes {
+    /// Every value has this many bytes.
+    Fixed(u32),
+    /// Uniform between the two, both included.
+    Between(u32, u32),
+    /// The generalized Pareto distribution fitted to Facebook's ETC pool (Atikoglu et al.,
+    /// SIGMETRICS 2012): location 0, scale 214.476, shape 0.348238; cut at 8 KiB.
+    Etc,
+}
+
+impl Sizes {
+    /// The value size that a key with this seed has.
+    pub(crate) fn of(self, seed: u64) -> usize {
+        let draw = mix(seed ^ 0x5a5a_5a5a_5a5a_5a5a);
+        match self {
+            Self::Fixed(bytes) => bytes as usize,
+            Self::Between(low, high) => {
+                low as usize + below(draw, u64::from(high - low) + 1) as usize
+            }
+            Self::Etc => {
+                let (scale, shape) = (214.476_f64, 0.348_238_f64);
+                let left = 1.0 - unit(draw);
+                let bytes = scale * (left.powf(-shape) - 1.0) / shape;
+                bytes.clamp(1.0, ETC_VALUE_BYTES_MAX) as usize
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| match part.parse::<u32>() {
+            Ok(bytes) if bytes <= VALUE_BYTES_MAX => Ok(bytes),
+            Ok(_) => Err(format!("a value has at most {VALUE_BYTES_MAX} bytes")),
+            Err(_) => Err(format!("'{part}' is no size: write 32, 10-1000 or etc")),
+        };
+        if text == "etc" {
+            return Ok(Self::Etc);
+        }
+        match text.split_once('-') {
+            None => Ok(Self::Fixed(number(text)?)),
+            Some((low, high)) => match (number(low)?, number(high)?) {
+                (low, high) if low <= high => Ok(Self::Between(low, high)),
+                (low, high) => Err(format!("{low} is more than {high}")),
+            },
+        }
+    }
+}
+
+/// The synthetic keys: numbers from 0 to the count, all of one length.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    count: u64,
+    template: Vec<u8>,
+    seed: u64,
+    sizes: Sizes,
+}
+
+impl Keys {
+    /// Keys of `key_bytes` bytes each.
+    ///
+    /// Errors: no keys, or keys too short to be told apart (I1) or too long for the protocol.
+    pub(crate) fn new(
+        count: u64,
+        key_bytes: usize,
+        sizes: Sizes,
+        seed: u64,
+    ) -> Result<Self, String> {
+        if count == 0 {
+            return Err("--keys must be at least 1".into());
+        }
+        let needed_bytes = (count - 1).to_string().len();
+        if !(needed_bytes..=KEY_BYTES_MAX).contains(&key_bytes) {
+            return Err(format!(
+                "--key-size must be {needed_bytes} to {KEY_BYTES_MAX} bytes for {count} keys"
+            ));
+        }
+        let mut template = vec![b'0'; key_bytes];
+        if key_bytes > needed_bytes {
+            template[0] = b'k';
+        }
+        Ok(Self { count, template, seed, sizes })
+    }
+
+    /// How many keys there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Appends the key of a number.
+    #[inline]
+    pub(crate) fn put_key(&self, number: u64, out: &mut Vec<u8>) {
+        debug_assert!(number < self.count, "I1");
+        out.extend_from_slice(&self.template);
+        let mut place = out.len();
+        let mut rest = number;
+        while rest > 0 {
+            place -= 1;
+            out[place] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+    }
+
+    /// True if `key` is the key of that number.
+    #[inline]
+    pub(crate) fn is_key(&self, number: u64, key: &[u8]) -> bool {
+        if key.len() != self.template.len() {
+            return false;
+        }
+        let mut rest = number;
+        key.iter().zip(&self.template).rev().all(|(&byte, &template)| {
+            let digit = (rest % 10) as u8;
+            let expected = if rest > 0 { b'0' + digit } else { template };
+            rest /= 10;
+            byte == expected
+        })
+    }
+
+    /// The seed of a key's stream.
+    #[inline]
+    pub(crate) fn stream_seed(&self, number: u64) -> u64 {
+        mix(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// How long the value of this key is.
+    #[inline]
+    pub(crate) fn value_bytes(&self, stream_seed: u64) -> usize {
+        self.sizes.of(stream_seed)
+    }
+}
+
+/// Appends the first `bytes` bytes of a key's stream (I2).
+#[inline]
+pub(crate) fn put_value(stream_seed: u64, bytes: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + bytes, 0);
+    for (index, chunk) in out[start..].chunks_mut(8).enumerate() {
+        let word = stream_word(stream_seed, index);
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+}
+
+/// True if `value` is a prefix of a key's stream (I2); says nothing about its length.
+#[inline]
+pub(crate) fn is_value(stream_seed: u64, value: &[u8]) -> bool {
+    value
+        .chunks(8)
+        .enumerate()
+        .all(|(index, chunk)| *chunk == stream_word(stream_seed, index)[..chunk.len()])
+}
+
+#[inline]
+fn stream_word(stream_seed: u64, index: usize) -> [u8; 8] {
+    mix(stream_seed.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
+}
+
+/// A number from 0 to `count`, exclusive, from 64 random bits (multiply and take the high half).
+#[inline]
+pub(crate) fn below(random: u64, count: u64) -> u64 {
+    ((u128::from(random) * u128::from(count)) >> 64) as u64
+}
+
+/// A number in [0, 1) from 64 random bits.
+#[inline]
+pub(crate) fn unit(random: u64) -> f64 {
+    (random >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijection that mixes well.
+#[inline]
+pub(crate) fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(keys: &Keys, number: u64) -> String {
+        let mut out = Vec::new();
+        keys.put_key(number, &mut out);
+        String::from_utf8(out).expect("keys are ASCII")
+    }
+
+    #[test]
+    fn keys_are_padded_to_their_length_and_recognized() {
+        let keys = Keys::new(1_000, 8, Sizes::Fixed(1), 0).expect("valid");
+        assert_eq!(key(&keys, 0), "k0000000");
+        assert_eq!(key(&keys, 42), "k0000042");
+        assert!(keys.is_key(42, b"k0000042"));
+        assert!(!keys.is_key(42, b"k0000043"));
+        assert!(!keys.is_key(42, b"x0000042"));
+        assert!(!keys.is_key(42, b"k000042"));
+    }
+
+    #[test]
+    fn the_shortest_keys_that_can_differ_are_accepted() {
+        let keys = Keys::new(1_000, 3, Sizes::Fixed(1), 0).expect("valid");
+        assert_eq!((key(&keys, 7), key(&keys, 999)), ("007".into(), "999".into()));
+        assert!(Keys::new(1_001, 3, Sizes::Fixed(1), 0).is_err());
+        assert!(Keys::new(10, 251, Sizes::Fixed(1), 0).is_err());
+    }
+
+    #[test]
+    fn a_value_of_another_key_or_with_a_changed_byte_is_noticed() {
+        let mut value = Vec::new();
+        put_value(11, 37, &mut value);
+        assert_eq!(value.len(), 37);
+        assert!(is_value(11, &value));
+        assert!(is_value(11, &value[..5]));
+        assert!(!is_value(12, &value));
+        value[36] ^= 1;
+        assert!(!is_value(11, &value));
+    }
+
+    #[test]
+    fn sizes_are_read_and_refused() {
+        assert_eq!("32".parse(), Ok(Sizes::Fixed(32)));
+        assert_eq!("10-1000".parse(), Ok(Sizes::Between(10, 1000)));
+        assert_eq!("etc".parse(), Ok(Sizes::Etc));
+        assert!("9-3".parse::<Sizes>().is_err());
+        assert!("x".parse::<Sizes>().is_err());
+        assert!("4294967295".parse::<Sizes>().is_err());
+    }
+
+    #[test]
+    fn etc_sizes_have_the_mean_of_the_fitted_distribution() {
+        let count = 100_000u64;
+        let total: usize = (0..count).map(|number| Sizes::Etc.of(mix(number + 1))).sum();
+        let mean = total as f64 / count as f64;
+        // scale / (1 - shape) = 329; the cut at 8 KiB takes a little off.
+        assert!((300.0..335.0).contains(&mean), "{mean}");
+    }
+}

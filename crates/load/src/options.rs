@@ -1,0 +1,375 @@
+//! The command line of `kachel load`.
+//!
+//! Upstream:   the arguments after `kachel load`.
+//! Downstream: `session` gets checked values; the JSON file repeats them as they were given.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Nothing is sent to a server before every option has been checked.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::keys::Sizes;
+use crate::meter::cpu_list;
+use crate::schedule::Arrivals;
+
+/// Limits on what one run may ask for.
+pub(crate) const CONNECTIONS_MAX: usize = 60_000;
+/// Requests under way on one connection at most.
+pub(crate) const DEPTH_MAX: usize = 65_536;
+/// Threads at most.
+pub(crate) const THREADS_MAX: usize = 1_024;
+/// Keys of one get at most.
+pub(crate) const KEYS_PER_GET_MAX: u32 = 10_000;
+
+const EXAMPLES: &str = "\
+Examples:
+  kachel load
+      50 connections, one get at a time each, 1 M keys of 30 B with 32 B values, 10 s
+  kachel load --connections 4 --depth 32 --ratio 0:1 --pin 1 --server-pid auto
+      pipelined sets; what they cost the server
+  kachel load --rate 100000 --arrivals poisson --zipf 0.99 --ratio 9:1 --json run.json
+      open loop: response times count from when a request should have been sent
+  kachel load replay trace.csv.zst --value-scale 0.5
+      a recorded trace, look-aside: a get that misses is followed by a set
+
+Exit status: 0 if all went well, 1 if there were errors, 2 if the options make no sense.";
+
+const REPLAY_HELP: &str = "\
+A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
+(the format of the Twitter cache traces), plain or compressed with zstd.
+
+Look-aside: a get that misses is followed by a set with the trace's value size and TTL, on the same
+connection. Everything else is sent as it is. Requests for one key never overtake each other, however
+many connections there are; with several threads, each replays the keys that fall to it.
+
+Examples:
+  kachel load replay recs.csv.zst
+  kachel load replay recs.csv.zst --connections 8 --depth 4 --json out.json
+  kachel load replay recs.csv.zst --pace trace --speed 10";
+
+/// `kachel load`.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "kachel load",
+    bin_name = "kachel load",
+    about = "Drives a memcached server and measures it.",
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Options {
+    /// What else than a steady mix.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    /// The steady mix.
+    #[command(flatten)]
+    pub(crate) steady: SteadyOptions,
+}
+
+/// Subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Replays a recorded trace
+    #[command(after_help = REPLAY_HELP, max_term_width = 100)]
+    Replay(ReplayOptions),
+}
+
+/// What both forms take.
+#[derive(Clone, Debug, Args, Serialize)]
+pub(crate) struct CommonOptions {
+    /// The server: HOST:PORT, HOST, or the path of a unix socket
+    #[arg(long, short = 's', default_value = "127.0.0.1:11211", value_name = "ADDRESS")]
+    pub(crate) server: String,
+    /// Connections, over all threads
+    #[arg(long, short = 'c', default_value_t = 50, value_name = "N")]
+    pub(crate) connections: usize,
+    /// Requests under way on each connection
+    #[arg(long, short = 'd', default_value_t = 1, value_name = "N")]
+    pub(crate) depth: usize,
+    /// Threads of the generator
+    #[arg(long, short = 't', default_value_t = 1, value_name = "N")]
+    pub(crate) threads: usize,
+    /// Cores to pin the threads to, in turn
+    #[arg(long, value_name = "CORES")]
+    pub(crate) pin: Option<CpuList>,
+    /// Seed of everything random: the same seed sends the same requests
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Verify that every item has the bytes its key must have
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The server's process, to measure its processor time; `auto` asks the server
+    #[arg(long, value_name = "PID")]
+    pub(crate) server_pid: Option<ServerPid>,
+    /// Write everything measured to a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// No progress, only the result
+    #[arg(long, short = 'q')]
+    pub(crate) quiet: bool,
+    /// Give up when nothing was answered for so long
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) patience_s: f64,
+}
+
+/// The steady mix's own.
+#[derive(Clone, Debug, Args, Serialize)]
+pub(crate) struct SteadyOptions {
+    /// What both forms take.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) common: CommonOptions,
+    /// Measure for so long
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    pub(crate) duration_s: f64,
+    /// Run for so long before measuring
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    pub(crate) warm_up_s: f64,
+    /// Open loop: so many requests a second over all threads, whether answered or not
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) rate: Option<f64>,
+    /// How the times between an open loop's requests are distributed
+    #[arg(long, value_enum, default_value_t = Arrivals::Poisson, requires = "rate")]
+    pub(crate) arrivals: Arrivals,
+    /// Gets to sets
+    #[arg(long, default_value = "1:0", value_name = "GETS:SETS")]
+    pub(crate) ratio: Ratio,
+    /// Keys named by one get
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) keys_per_get: u32,
+    /// How many keys there are
+    #[arg(long, short = 'k', default_value_t = 1_000_000, value_name = "N")]
+    pub(crate) keys: u64,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 30, value_name = "BYTES")]
+    pub(crate) key_size: usize,
+    /// Bytes of a value: 32, 10-1000 (uniform) or etc (Facebook's ETC pool)
+    #[arg(long, default_value = "32", value_name = "SIZES")]
+    pub(crate) value_size: Sizes,
+    /// Zipf-distributed keys; without it they are uniform
+    #[arg(long, value_name = "THETA")]
+    pub(crate) zipf: Option<f64>,
+    /// TTL of sets; 0 is forever
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pub(crate) ttl_s: u32,
+    /// Set a key that a get missed
+    #[arg(long)]
+    pub(crate) look_aside: bool,
+    /// Do not set all keys before the run
+    #[arg(long)]
+    pub(crate) no_preload: bool,
+    /// Set all keys, and that is all
+    #[arg(long, conflicts_with = "no_preload")]
+    pub(crate) preload_only: bool,
+}
+
+/// Replay's own.
+#[derive(Clone, Debug, Args, Serialize)]
+pub(crate) struct ReplayOptions {
+    /// The trace, plain or compressed with zstd
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// What both forms take.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) common: CommonOptions,
+    /// Multiply the trace's value sizes
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub(crate) value_scale: f64,
+    /// As fast as the server answers, or at the times in the trace (response time counts from those)
+    #[arg(long, value_enum, default_value_t = Pace::Flat)]
+    pub(crate) pace: Pace,
+    /// Pass the trace's time so many times as fast
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub(crate) speed: f64,
+    /// Replay at most so many requests of the trace
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+}
+
+/// How a trace's time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pace {
+    /// As fast as the server answers
+    Flat,
+    /// At the times in the trace
+    Trace,
+}
+
+/// Gets to sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Ratio {
+    /// Parts of gets.
+    pub(crate) gets: u32,
+    /// Parts of sets.
+    pub(crate) sets: u32,
+}
+
+impl FromStr for Ratio {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no ratio: write 9:1");
+        let (gets, sets) = text.split_once(':').ok_or_else(wrong)?;
+        let part = |part: &str| part.parse::<u32>().ok().filter(|&part| part <= 1_000_000);
+        match (part(gets), part(sets)) {
+            (Some(0), Some(0)) => Err("a ratio of 0:0 leaves nothing to do".into()),
+            (Some(gets), Some(sets)) => Ok(Self { gets, sets }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// A list of cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct CpuList(pub(crate) Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        cpu_list(text).map(Self)
+    }
+}
+
+/// Which process the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ServerPid {
+    /// What `stats` says.
+    Auto,
+    /// This one.
+    Pid(u32),
+}
+
+impl FromStr for ServerPid {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "auto" => Ok(Self::Auto),
+            Ok(pid) if pid > 0 => Ok(Self::Pid(pid)),
+            _ => Err(format!("'{text}' is neither a process number nor 'auto'")),
+        }
+    }
+}
+
+fn within<T: PartialOrd + std::fmt::Display>(
+    name: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), String> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    Err(format!("--{name} must be {least} to {most}, not {value}"))
+}
+
+impl CommonOptions {
+    /// Errors: what makes no sense, in words for the user (I1).
+    pub(crate) fn check(&self) -> Result<(), String> {
+        within("connections", self.connections, 1, CONNECTIONS_MAX)?;
+        within("depth", self.depth, 1, DEPTH_MAX)?;
+        within("threads", self.threads, 1, THREADS_MAX)?;
+        within("patience-s", self.patience_s, 0.01, 86_400.0)?;
+        if self.threads > self.connections {
+            return Err(format!(
+                "--threads {} needs at least as many --connections, not {}",
+                self.threads, self.connections
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl SteadyOptions {
+    /// Errors: what makes no sense, in words for the user (I1).
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.common.check()?;
+        within("duration-s", self.duration_s, 0.01, 1e7)?;
+        within("warm-up-s", self.warm_up_s, 0.0, 1e7)?;
+        within("keys-per-get", self.keys_per_get, 1, KEYS_PER_GET_MAX)?;
+        if let Some(rate) = self.rate {
+            within("rate", rate, 0.001, 1e9)?;
+        }
+        if self.look_aside && self.keys_per_get > 1 {
+            return Err("--look-aside works with one key per get".into());
+        }
+        Ok(())
+    }
+}
+
+impl ReplayOptions {
+    /// Errors: what makes no sense, in words for the user (I1).
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.common.check()?;
+        within("value-scale", self.value_scale, 0.0, 1e6)?;
+        within("speed", self.speed, 1e-6, 1e9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let words = std::iter::once("kachel load").chain(line.split_whitespace());
+        let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
+        match &options.command {
+            Some(Command::Replay(replay)) => replay.check()?,
+            None => options.steady.check()?,
+        }
+        Ok(options)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn both_forms_are_read() {
+        let options = parse("-c 4 -d 32 --ratio 9:1 --pin 0-1 --server-pid 12").expect("valid");
+        let common = &options.steady.common;
+        assert_eq!((common.connections, common.depth), (4, 32));
+        assert_eq!(common.pin, Some(CpuList(vec![0, 1])));
+        assert_eq!(common.server_pid, Some(ServerPid::Pid(12)));
+        assert_eq!(options.steady.ratio, Ratio { gets: 9, sets: 1 });
+        let options = parse("replay x.csv --value-scale 0.5 -c 7").expect("valid");
+        let Some(Command::Replay(replay)) = options.command else { panic!("replay") };
+        assert_eq!((replay.value_scale, replay.common.connections), (0.5, 7));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "--depth 0",
+            "--connections 0",
+            "--threads 3 --connections 2",
+            "--ratio 0:0",
+            "--ratio 9",
+            "--rate 0",
+            "--rate NaN",
+            "--arrivals fixed",
+            "--duration-s 0",
+            "--server-pid x",
+            "--pin 3-1",
+            "--value-size 5-2",
+            "--look-aside --keys-per-get 2",
+            "--preload-only --no-preload",
+            "replay",
+            "replay x.csv --speed 0",
+            "replay x.csv --value-scale -1",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

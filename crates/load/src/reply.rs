@@ -1,0 +1,214 @@
+//! Reads a server's replies in place, without allocation.
+//!
+//! Upstream:   `connection` lends the bytes received and not yet read.
+//! Downstream: `drive` matches each reply with the oldest request that waits.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  A reply is reported once, when all of its bytes are there, and `consumed` is all of them.
+//! - I2  Bytes that no server of this protocol sends are `Garbled`; the stream is lost then.
+
+use memchr::memchr;
+
+/// The longest line taken for a reply; a longer one is no memcached's.
+const LINE_BYTES_MAX: usize = 4096;
+
+/// One step through the bytes received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scanned<'b> {
+    /// Nothing can be said before this many bytes are there (at least; counted from the start).
+    NeedMore {
+        /// How many bytes to wait for.
+        bytes: usize,
+    },
+    /// One item of a get's reply.
+    Value {
+        /// The key, as the server words it.
+        key: &'b [u8],
+        /// The value.
+        value: &'b [u8],
+        /// The CAS token, if the server sent one.
+        cas: Option<u64>,
+        /// Bytes of the whole item, line ends included.
+        consumed: usize,
+    },
+    /// A line that ends a reply.
+    Line {
+        /// What it says.
+        line: Line<'b>,
+        /// Bytes, line end included.
+        consumed: usize,
+    },
+    /// Not memcached's protocol (I2).
+    Garbled,
+}
+
+/// A reply of one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line<'b> {
+    /// The end of a get's reply.
+    End,
+    /// Stored, deleted, touched, OK or a counter's new value: done as asked.
+    Done,
+    /// Not found, not stored, exists: asked rightly, but not done.
+    NotDone,
+    /// `ERROR`, `CLIENT_ERROR ...` or `SERVER_ERROR ...`, without its line end.
+    Refused(&'b [u8]),
+}
+
+/// Reads the reply, or the item of a get's reply, at the start of `input`.
+///
+/// Cost: one pass over the line, none over the value.
+#[inline]
+pub(crate) fn scan(input: &[u8]) -> Scanned<'_> {
+    if input.starts_with(b"END\r\n") {
+        return Scanned::Line { line: Line::End, consumed: 5 };
+    }
+    let Some(newline) = memchr(b'\n', input) else {
+        return match input.len() {
+            length if length > LINE_BYTES_MAX => Scanned::Garbled,
+            length => Scanned::NeedMore { bytes: length + 1 },
+        };
+    };
+    let line = match input[..newline].strip_suffix(b"\r") {
+        Some(line) => line,
+        None => return Scanned::Garbled,
+    };
+    let head_bytes = newline + 1;
+    match line.strip_prefix(b"VALUE ") {
+        Some(facts) => scan_value(input, facts, head_bytes),
+        None => match word(line) {
+            Some(line) => Scanned::Line { line, consumed: head_bytes },
+            None => Scanned::Garbled,
+        },
+    }
+}
+
+#[inline]
+fn scan_value<'b>(input: &'b [u8], facts: &'b [u8], head_bytes: usize) -> Scanned<'b> {
+    let mut fields = facts.split(|&byte| byte == b' ');
+    let (Some(key), Some(_client_flags), Some(bytes)) =
+        (fields.next(), fields.next().and_then(number), fields.next().and_then(number))
+    else {
+        return Scanned::Garbled;
+    };
+    let cas = match fields.next() {
+        None => None,
+        Some(field) => match number(field) {
+            Some(cas) => Some(cas),
+            None => return Scanned::Garbled,
+        },
+    };
+    if bytes > u64::from(u32::MAX) || key.is_empty() {
+        return Scanned::Garbled;
+    }
+    let value_end = head_bytes + bytes as usize;
+    let consumed = value_end + 2;
+    match input.get(head_bytes..consumed) {
+        None => Scanned::NeedMore { bytes: consumed },
+        Some(block) if block.ends_with(b"\r\n") => {
+            Scanned::Value { key, value: &input[head_bytes..value_end], cas, consumed }
+        }
+        Some(_) => Scanned::Garbled,
+    }
+}
+
+#[inline]
+fn word(line: &[u8]) -> Option<Line<'_>> {
+    match line {
+        b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Some(Line::Done),
+        b"NOT_STORED" | b"NOT_FOUND" | b"EXISTS" => Some(Line::NotDone),
+        b"ERROR" => Some(Line::Refused(line)),
+        _ if line.starts_with(b"CLIENT_ERROR ")
+            || line.starts_with(b"SERVER_ERROR ")
+            || line.starts_with(b"ERROR ") =>
+        {
+            Some(Line::Refused(line))
+        }
+        _ if number(line.trim_ascii_end()).is_some() => Some(Line::Done),
+        _ => None,
+    }
+}
+
+/// Reads a decimal number of up to 64 bits; anything else is `None`.
+#[inline]
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 20 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, &byte| match byte {
+        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_and_the_end_are_read() {
+        let input = b"VALUE a 7 3\r\nxyz\r\nEND\r\n";
+        let Scanned::Value { key, value, cas, consumed } = scan(input) else {
+            panic!("{:?}", scan(input));
+        };
+        assert_eq!((key, value, cas, consumed), (&b"a"[..], &b"xyz"[..], None, 18));
+        assert_eq!(scan(&input[18..]), Scanned::Line { line: Line::End, consumed: 5 });
+    }
+
+    #[test]
+    fn a_cas_token_is_read() {
+        let Scanned::Value { cas, .. } = scan(b"VALUE a 0 0 18446744073709551615\r\n\r\n") else {
+            panic!("a value");
+        };
+        assert_eq!(cas, Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_cut_reply_never_says_anything_early() {
+        for input in [&b"VALUE key 0 5\r\nEND\r\n\r\n"[..], b"END\r\n", b"SERVER_ERROR x y\r\n"] {
+            for cut in 0..input.len() {
+                let Scanned::NeedMore { bytes } = scan(&input[..cut]) else {
+                    panic!("{cut}: {:?}", scan(&input[..cut]));
+                };
+                assert!(bytes > cut && bytes <= input.len(), "I1");
+            }
+            assert!(!matches!(scan(input), Scanned::NeedMore { .. }), "I1");
+        }
+    }
+
+    #[test]
+    fn one_line_replies_are_told_apart() {
+        let rows: [(&[u8], Line<'_>); 9] = [
+            (b"STORED\r\n", Line::Done),
+            (b"DELETED\r\n", Line::Done),
+            (b"17\r\n", Line::Done),
+            (b"9 \r\n", Line::Done),
+            (b"NOT_STORED\r\n", Line::NotDone),
+            (b"NOT_FOUND\r\n", Line::NotDone),
+            (b"EXISTS\r\n", Line::NotDone),
+            (b"ERROR\r\n", Line::Refused(b"ERROR")),
+            (b"SERVER_ERROR out of memory\r\n", Line::Refused(b"SERVER_ERROR out of memory")),
+        ];
+        for (input, line) in rows {
+            assert_eq!(scan(input), Scanned::Line { line, consumed: input.len() });
+        }
+    }
+
+    #[test]
+    fn what_no_server_sends_is_garbled() {
+        let rows: [&[u8]; 8] = [
+            b"HTTP/1.1 200 OK\r\n",
+            b"END\n",
+            b"VALUE a 0\r\n",
+            b"VALUE a x 1\r\n",
+            b"VALUE a 0 1 x\r\n",
+            b"VALUE a 0 3\r\nabcdef\r\n",
+            b"VALUE a 0 99999999999\r\n",
+            b"STOREDX\r\n",
+        ];
+        for input in rows {
+            assert_eq!(scan(input), Scanned::Garbled, "I2: {}", input.escape_ascii());
+        }
+        assert_eq!(scan(&[b'x'; LINE_BYTES_MAX + 1]), Scanned::Garbled);
+    }
+}

@@ -1,0 +1,374 @@
+//! The result, for people and as JSON.
+//!
+//! Upstream:   `session` measured it.
+//! Downstream: standard output, and the file of `--json`; `scripts/bench` reads the latter.
+//!
+//! Units: times in microseconds (`_us`) unless a name says otherwise; shares are 0 to 1.
+
+use std::fmt::{self, Display, Formatter};
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2Serializer};
+use serde::Serialize;
+
+use crate::meter::Cost;
+use crate::request::Kind;
+use crate::session::Measured;
+use crate::tally::Errors;
+
+/// Changes whenever a field's name or meaning does.
+const FORMAT_VERSION: u32 = 1;
+
+/// Percentiles listed in full in the JSON file.
+const PERCENTILES: [f64; 16] = [
+    1.0, 5.0, 10.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0,
+];
+
+/// Everything that one run found out.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    format_version: u32,
+    at_unix_s: u64,
+    /// `steady` or `replay`.
+    pub(crate) mode: &'static str,
+    options: serde_json::Value,
+    machine: Machine,
+    server: Server,
+    /// Facts of the trace, in a replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preload: Option<Preloaded>,
+    result: Figures,
+}
+
+#[derive(Debug, Serialize)]
+struct Machine {
+    cpu: String,
+    cores: usize,
+    kernel: String,
+}
+
+/// Which server it was.
+#[derive(Debug, Serialize)]
+pub(crate) struct Server {
+    /// As resolved.
+    pub(crate) address: String,
+    /// As `version` says.
+    pub(crate) version: String,
+    /// The process measured.
+    pub(crate) pid: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Preloaded {
+    keys: u64,
+    elapsed_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Figures {
+    window_s: f64,
+    requests: u64,
+    requests_per_s: f64,
+    by_kind: Vec<(&'static str, u64)>,
+    offered: Option<u64>,
+    offered_per_s: Option<f64>,
+    keys: u64,
+    keys_per_s: f64,
+    hits: u64,
+    misses: u64,
+    hit_ratio: Option<f64>,
+    not_done: u64,
+    errors: ErrorFigures,
+    server_cpu_us_per_request: Option<f64>,
+    server_cpu_us_per_key: Option<f64>,
+    cost: Cost,
+    response: Times,
+    response_by_kind: Vec<(&'static str, Times)>,
+    service: Option<Times>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorFigures {
+    total: u64,
+    refused: u64,
+    wrong: u64,
+    lost: u64,
+    unanswered: u64,
+    garbled: u64,
+    first: Option<String>,
+}
+
+/// One distribution of times.
+#[derive(Debug, Serialize)]
+struct Times {
+    count: u64,
+    mean_us: f64,
+    p50_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+    /// Percent and time.
+    percentiles_us: Vec<(f64, f64)>,
+    /// All of it, in ns, in HdrHistogram's V2 encoding.
+    hdr_v2_base64: String,
+}
+
+impl Times {
+    fn new(histogram: &Histogram<u64>) -> Self {
+        let at = |percent: f64| histogram.value_at_percentile(percent) as f64 / 1e3;
+        let mut encoded = Vec::new();
+        V2Serializer::new()
+            .serialize(histogram, &mut encoded)
+            .expect("writing into memory succeeds");
+        Self {
+            count: histogram.len(),
+            mean_us: histogram.mean() / 1e3,
+            p50_us: at(50.0),
+            p95_us: at(95.0),
+            p99_us: at(99.0),
+            p99_9_us: at(99.9),
+            max_us: histogram.max() as f64 / 1e3,
+            percentiles_us: PERCENTILES.iter().map(|&percent| (percent, at(percent))).collect(),
+            hdr_v2_base64: base64::engine::general_purpose::STANDARD.encode(encoded),
+        }
+    }
+}
+
+impl Figures {
+    fn new(measured: &Measured, has_fixed_window: bool) -> Self {
+        let Measured { tally, window_s, cost, .. } = measured;
+        let requests = tally.answered_total();
+        // The readings stand a little outside a fixed window's ends; the rate of cost is the same.
+        let cpu_s = match has_fixed_window {
+            true => cost.server_busy_cores.map(|busy| busy * window_s),
+            false => cost.server_cpu_s,
+        };
+        let per = |count: u64| cpu_s.filter(|_| count > 0).map(|cpu_s| cpu_s * 1e6 / count as f64);
+        let is_open = tally.is_open();
+        let kinds = || (0..Kind::COUNT).filter(|&kind| tally.answered[kind] > 0);
+        Self {
+            window_s: *window_s,
+            requests,
+            requests_per_s: requests as f64 / window_s,
+            by_kind: kinds().map(|kind| (Kind::NAMES[kind], tally.answered[kind])).collect(),
+            offered: is_open.then_some(tally.offered),
+            offered_per_s: is_open.then_some(tally.offered as f64 / window_s),
+            keys: tally.keys,
+            keys_per_s: tally.keys as f64 / window_s,
+            hits: tally.hits,
+            misses: tally.keys.saturating_sub(tally.hits),
+            hit_ratio: (tally.keys > 0).then(|| tally.hits as f64 / tally.keys as f64),
+            not_done: tally.not_done,
+            errors: ErrorFigures::new(&tally.errors),
+            server_cpu_us_per_request: per(requests),
+            server_cpu_us_per_key: per(tally.keys),
+            cost: cost.clone(),
+            response: Times::new(&tally.response_of_all()),
+            response_by_kind: kinds()
+                .map(|kind| (Kind::NAMES[kind], Times::new(&tally.response[kind])))
+                .collect(),
+            service: is_open.then(|| Times::new(&tally.service)),
+        }
+    }
+}
+
+impl ErrorFigures {
+    fn new(errors: &Errors) -> Self {
+        Self {
+            total: errors.total(),
+            refused: errors.refused,
+            wrong: errors.wrong,
+            lost: errors.lost,
+            unanswered: errors.unanswered,
+            garbled: errors.garbled,
+            first: errors.first.clone(),
+        }
+    }
+}
+
+impl Machine {
+    fn look() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
+        let cpu = model.and_then(|line| line.split_once(": ")).map_or("unknown", |(_, cpu)| cpu);
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu: cpu.to_owned(),
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            kernel: kernel.trim().to_owned(),
+        }
+    }
+}
+
+impl Report {
+    /// Makes figures of what was measured. `has_fixed_window`: the window ended by the clock and not
+    /// because the source had no more.
+    pub(crate) fn new(
+        mode: &'static str,
+        options: serde_json::Value,
+        server: Server,
+        measured: &Measured,
+        has_fixed_window: bool,
+    ) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            format_version: FORMAT_VERSION,
+            at_unix_s: now.map_or(0, |since| since.as_secs()),
+            mode,
+            options,
+            machine: Machine::look(),
+            server,
+            trace: None,
+            preload: measured.preload.map(|(keys, elapsed_s)| Preloaded { keys, elapsed_s }),
+            result: Figures::new(measured, has_fixed_window),
+        }
+    }
+
+    /// True if nothing went wrong.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.result.errors.total == 0
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let result = &self.result;
+        writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
+        if let Some(preload) = &self.preload {
+            writeln!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
+        }
+        write!(
+            f,
+            "requests   {} in {:.3} s: {:.0}/s",
+            result.requests, result.window_s, result.requests_per_s
+        )?;
+        for (name, count) in &result.by_kind {
+            write!(f, ", {name} {count}")?;
+        }
+        writeln!(f)?;
+        if let Some(offered_per_s) = result.offered_per_s {
+            writeln!(f, "offered    {offered_per_s:.0}/s")?;
+        }
+        if let Some(hit_ratio) = result.hit_ratio {
+            writeln!(
+                f,
+                "keys       {} in gets: {:.0}/s, hit ratio {hit_ratio:.5}, {} misses",
+                result.keys, result.keys_per_s, result.misses
+            )?;
+        }
+        if result.not_done > 0 {
+            writeln!(f, "not done   {} (not stored, not found, exists)", result.not_done)?;
+        }
+        writeln!(f, "response   {}", Row(&result.response))?;
+        if result.response_by_kind.len() > 1 {
+            for (name, times) in &result.response_by_kind {
+                writeln!(f, "  {name:<9}{}", Row(times))?;
+            }
+        }
+        if let Some(service) = &result.service {
+            writeln!(f, "service    {}", Row(service))?;
+        }
+        self.write_cost(f)?;
+        let errors = &result.errors;
+        write!(f, "errors     {}", errors.total)?;
+        if let Some(first) = &errors.first {
+            write!(
+                f,
+                " (refused {}, wrong {}, lost {}, unanswered {}, garbled {}; first: {first})",
+                errors.refused, errors.wrong, errors.lost, errors.unanswered, errors.garbled
+            )?;
+        }
+        writeln!(f)
+    }
+}
+
+impl Report {
+    fn write_cost(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (result, cost) = (&self.result, &self.result.cost);
+        if let (Some(per_request), Some(busy)) =
+            (result.server_cpu_us_per_request, cost.server_busy_cores)
+        {
+            write!(f, "server CPU {per_request:.3} us a request")?;
+            if result.keys > result.requests {
+                write!(f, ", {:.3} us a key", result.server_cpu_us_per_key.unwrap_or(0.0))?;
+            }
+            writeln!(f, ", {busy:.3} cores busy")?;
+            for core in cost.cores.iter().take(8) {
+                writeln!(
+                    f,
+                    "  core {:<4} user {:.3} system {:.3} irq {:.3} softirq {:.3} steal {:.3} idle {:.3}",
+                    core.cpu, core.user, core.system, core.irq, core.softirq, core.steal, core.idle
+                )?;
+            }
+        }
+        writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)
+    }
+}
+
+/// One line of times.
+struct Row<'t>(&'t Times);
+
+impl Display for Row<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let times = self.0;
+        write!(
+            f,
+            "mean {} p50 {} p95 {} p99 {} p99.9 {} max {}",
+            Micros(times.mean_us),
+            Micros(times.p50_us),
+            Micros(times.p95_us),
+            Micros(times.p99_us),
+            Micros(times.p99_9_us),
+            Micros(times.max_us)
+        )
+    }
+}
+
+/// A time in the unit that suits it.
+struct Micros(f64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            us if us < 1e3 => write!(f, "{us:.1} us"),
+            us if us < 1e6 => write!(f, "{:.2} ms", us / 1e3),
+            us => write!(f, "{:.2} s", us / 1e6),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_worded_in_the_unit_that_suits() {
+        assert_eq!(Micros(12.34).to_string(), "12.3 us");
+        assert_eq!(Micros(12_340.0).to_string(), "12.34 ms");
+        assert_eq!(Micros(2_500_000.0).to_string(), "2.50 s");
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_values_recorded() {
+        let mut histogram = Histogram::new_with_bounds(1, 1_000_000_000, 3).expect("bounds");
+        for us in 1..=1_000u64 {
+            histogram.record(us * 1_000).expect("within bounds");
+        }
+        let times = Times::new(&histogram);
+        for (got, expected) in [
+            (times.p50_us, 500.0),
+            (times.p95_us, 950.0),
+            (times.p99_us, 990.0),
+            (times.max_us, 1_000.0),
+            (times.mean_us, 500.5),
+        ] {
+            assert!((got / expected - 1.0).abs() < 0.002, "{got} for {expected}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the server says of itself: its version, its process.
+//!
+//! Upstream:   `session` asks once, before the run, on a connection of its own.
+//! Downstream: `meter` watches the process; `report` names the version.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::connection::Address;
+
+/// How long the server may take for an answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// The most bytes taken for an answer.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// What the server says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// What follows `VERSION`.
+    pub(crate) version: String,
+    /// `STAT pid`, if it said so.
+    pub(crate) pid: Option<u32>,
+}
+
+/// Asks the server.
+///
+/// Errors: no connection, no answer within 5 s, or an answer that is none.
+pub(crate) fn ask(address: &Address) -> io::Result<Facts> {
+    match address {
+        Address::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, ANSWER_PATIENCE)?;
+            stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+            facts(stream)
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+            facts(stream)
+        }
+    }
+}
+
+fn facts(mut stream: impl Read + Write) -> io::Result<Facts> {
+    stream.write_all(b"version\r\n")?;
+    let answer = read_until(&mut stream, |answer| answer.ends_with("\r\n"))?;
+    let Some(version) = answer.trim_end().strip_prefix("VERSION ") else {
+        let start: String = answer.chars().take(60).collect();
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("answers 'version' with {start:?}: is it a memcached server?"),
+        ));
+    };
+    stream.write_all(b"stats\r\n")?;
+    let stats = read_until(&mut stream, |answer| {
+        answer.ends_with("END\r\n") || answer.ends_with("ERROR\r\n")
+    })?;
+    let pid = stats.lines().find_map(|line| line.strip_prefix("STAT pid "));
+    Ok(Facts { version: version.to_owned(), pid: pid.and_then(|pid| pid.trim().parse().ok()) })
+}
+
+fn read_until(stream: &mut impl Read, is_whole: impl Fn(&str) -> bool) -> io::Result<String> {
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let bytes = stream.read(&mut piece)?;
+        if bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(&piece[..bytes]);
+        let text = String::from_utf8_lossy(&answer);
+        if is_whole(&text) {
+            return Ok(text.into_owned());
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scripted(Vec<&'static [u8]>);
+
+    impl Read for Scripted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let piece = self.0.remove(0);
+            buffer[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    impl Write for Scripted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn version_and_process_are_found_in_answers_that_come_in_pieces() {
+        let script = Scripted(vec![
+            b"VERSION 1.6",
+            b".45\r\n",
+            b"STAT pid 77\r\nSTAT up",
+            b"time 3\r\nEND\r\n",
+        ]);
+        let facts = facts(script).expect("answered");
+        assert_eq!(facts, Facts { version: "1.6.45".into(), pid: Some(77) });
+    }
+
+    #[test]
+    fn what_is_no_memcached_is_said_so() {
+        let error = facts(Scripted(vec![b"-ERR unknown command\r\n"])).expect_err("refused");
+        assert!(error.to_string().contains("is it a memcached server?"), "{error}");
+    }
+}

@@ -1,0 +1,405 @@
+//! One run: connections opened, threads started, phases kept, meters read, progress shown.
+//!
+//! Upstream:   `lib` says which sources to drive.
+//! Downstream: each thread runs a `drive`; the merged tally and the cost go to `report`.
+//!
+//! ```text
+//! open -> preload (each thread its share) -> start -> warm-up | measured window | late answers
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  All threads have the same start, set once all have finished preloading.
+//! - I2  The meter is read at both ends of the measured window.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::connection::{Address, Connection};
+use crate::drive::{Drive, Live, Pace};
+use crate::meter::{Cost, Meter, Reading};
+use crate::options::{CommonOptions, ServerPid};
+use crate::request::Source;
+use crate::server::{self, Facts};
+use crate::tally::{Tally, Window};
+
+/// Requests under way on each connection while preloading, at least.
+const PRELOAD_DEPTH: usize = 64;
+/// How often the progress line is renewed.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Between the decision to start and the start, so that every thread is there.
+const START_DELAY_NS: u64 = 2_000_000;
+
+/// How a run's time is divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Phases {
+    /// Before the window.
+    pub(crate) warm_up_ns: u64,
+    /// The window; `None`: until the sources have nothing more.
+    pub(crate) duration_ns: Option<u64>,
+    /// Whether requests have intended times of their own.
+    pub(crate) open: bool,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    /// All threads' counts.
+    pub(crate) tally: Tally,
+    /// The window as it was, in seconds.
+    pub(crate) window_s: f64,
+    /// What it cost.
+    pub(crate) cost: Cost,
+    /// Set if the run was given a preload: how many keys, and how long it took.
+    pub(crate) preload: Option<(u64, f64)>,
+}
+
+/// A server and open connections to it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// What the server said of itself.
+    pub(crate) facts: Facts,
+    /// Where it is.
+    pub(crate) address: Address,
+    /// The process that the meter watches.
+    pub(crate) pid: Option<u32>,
+    meter: Meter,
+    shares: Vec<Vec<Connection>>,
+    options: CommonOptions,
+}
+
+/// What threads tell the session.
+enum Notice {
+    Preloaded(Box<Tally>),
+    Done(Box<Tally>),
+    Failed(std::io::Error),
+}
+
+/// What all threads share.
+struct Shared<'s, MakeP, MakeS> {
+    make_preload: &'s MakeP,
+    make_source: &'s MakeS,
+    options: &'s CommonOptions,
+    phases: Phases,
+    epoch: Instant,
+}
+
+impl Session {
+    /// Asks the server who it is and opens all connections.
+    ///
+    /// Errors: in words for the user.
+    pub(crate) fn open(options: &CommonOptions) -> Result<Self, String> {
+        let address = Address::resolve(&options.server)?;
+        let failed = |error: std::io::Error| format!("server {address}: {error}");
+        let facts = server::ask(&address).map_err(failed)?;
+        let pid = match options.server_pid {
+            None => None,
+            Some(ServerPid::Pid(pid)) => Some(pid),
+            Some(ServerPid::Auto) => {
+                Some(facts.pid.ok_or("--server-pid auto: the server's stats name no pid")?)
+            }
+        };
+        let meter = Meter::new(pid)?;
+        let mut shares: Vec<Vec<Connection>> = Vec::new();
+        shares.resize_with(options.threads, Vec::new);
+        for index in 0..options.connections {
+            let connection = Connection::open(&address).map_err(|error| {
+                format!(
+                    "server {address}: connection {} of {}: {error}",
+                    index + 1,
+                    options.connections
+                )
+            })?;
+            shares[index % options.threads].push(connection);
+        }
+        Ok(Self { facts, address, pid, meter, shares, options: options.clone() })
+    }
+
+    /// Runs all phases. `make_preload` makes a thread's preload (or none), `make_source` its source
+    /// from the start and the end of requests (ns of the run's clock).
+    ///
+    /// Errors: in words for the user; what the server did wrong is in the tally instead.
+    pub(crate) fn run<P, S>(
+        mut self,
+        phases: Phases,
+        preload_keys: Option<u64>,
+        make_preload: &(impl Fn(usize) -> P + Sync),
+        make_source: &(impl Fn(usize, u64, u64) -> S + Sync),
+    ) -> Result<Measured, String>
+    where
+        P: Source,
+        S: Source,
+    {
+        let epoch = Instant::now();
+        let shares = std::mem::take(&mut self.shares);
+        let threads = shares.len();
+        let mut lives = Vec::new();
+        lives.resize_with(2 * threads, Live::default);
+        let shared = Shared { make_preload, make_source, options: &self.options, phases, epoch };
+        let (notice_sender, notices) = channel();
+        std::thread::scope(|scope| {
+            let mut starters = Vec::new();
+            for (index, (share, live)) in shares.into_iter().zip(lives.chunks(2)).enumerate() {
+                let (starter, start) = channel();
+                starters.push(starter);
+                let notice_sender = notice_sender.clone();
+                let shared = &shared;
+                let has_preload = preload_keys.is_some();
+                scope.spawn(move || {
+                    shared.work(index, share, live, has_preload, &start, &notice_sender);
+                });
+            }
+            drop(notice_sender);
+            let conductor = Conductor {
+                session: &self,
+                epoch,
+                notices,
+                starters,
+                lives: &lives,
+                phases,
+                preload_keys,
+            };
+            conductor.conduct()
+        })
+    }
+}
+
+impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> S>
+    Shared<'_, MakeP, MakeS>
+{
+    /// One thread, from its first request to its tally.
+    fn work(
+        &self,
+        index: usize,
+        mut share: Vec<Connection>,
+        live: &[Live],
+        has_preload: bool,
+        start: &Receiver<u64>,
+        notices: &Sender<Notice>,
+    ) {
+        let outcome = self.phases_of_thread(index, &mut share, live, has_preload, start, notices);
+        // The session listens until every sender is gone.
+        let _ = match outcome {
+            Ok(Some(tally)) => notices.send(Notice::Done(Box::new(tally))),
+            Ok(None) => Ok(()),
+            Err(error) => notices.send(Notice::Failed(error)),
+        };
+    }
+
+    fn phases_of_thread(
+        &self,
+        index: usize,
+        share: &mut [Connection],
+        live: &[Live],
+        has_preload: bool,
+        start: &Receiver<u64>,
+        notices: &Sender<Notice>,
+    ) -> std::io::Result<Option<Tally>> {
+        if let Some(list) = &self.options.pin {
+            let mut cpus = CpuSet::new();
+            cpus.set(list.0[index % list.0.len()]);
+            sched_setaffinity(None, &cpus)?;
+        }
+        let window = Window { from_ns: 0, until_ns: u64::MAX, open: false };
+        let mut pace = Pace {
+            epoch: self.epoch,
+            depth: self.options.depth.max(PRELOAD_DEPTH),
+            patience_ns: (self.options.patience_s * 1e9) as u64,
+            window,
+        };
+        let preloaded = match has_preload {
+            false => Tally::new(window),
+            true => Drive::new(share, (self.make_preload)(index), pace, &live[0])?.run()?,
+        };
+        // Nobody listens only if another thread failed; the start will not come then either.
+        let _ = notices.send(Notice::Preloaded(Box::new(preloaded)));
+        let Ok(start_ns) = start.recv() else {
+            return Ok(None);
+        };
+        let from_ns = start_ns + self.phases.warm_up_ns;
+        let until_ns =
+            self.phases.duration_ns.map_or(u64::MAX, |duration_ns| from_ns + duration_ns);
+        pace.depth = self.options.depth;
+        pace.window = Window { from_ns, until_ns, open: self.phases.open };
+        while pace.now_ns() < start_ns {
+            std::hint::spin_loop();
+        }
+        let source = (self.make_source)(index, start_ns, until_ns);
+        Drive::new(share, source, pace, &live[1])?.run().map(Some)
+    }
+}
+
+/// The session's own thread: waits, reads meters, shows progress.
+struct Conductor<'s> {
+    session: &'s Session,
+    epoch: Instant,
+    notices: Receiver<Notice>,
+    starters: Vec<Sender<u64>>,
+    lives: &'s [Live],
+    phases: Phases,
+    preload_keys: Option<u64>,
+}
+
+impl Conductor<'_> {
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    fn conduct(self) -> Result<Measured, String> {
+        let mut progress = Progress::new(self.session.options.quiet);
+        let preload = self.await_preload(&mut progress)?;
+        let start_ns = self.now_ns() + START_DELAY_NS;
+        for starter in &self.starters {
+            // A thread that is gone has said why, or will.
+            let _ = starter.send(start_ns); // I1
+        }
+        let from_ns = start_ns + self.phases.warm_up_ns;
+        let until_ns = self.phases.duration_ns.map(|duration_ns| from_ns + duration_ns);
+        let mut earlier: Option<Reading> = None;
+        let mut later: Option<Reading> = None;
+        let mut sum: Option<Tally> = None;
+        let mut running = self.starters.len();
+        while running > 0 {
+            let boundary_ns = if earlier.is_none() { Some(from_ns) } else { until_ns };
+            let boundary_ns = boundary_ns.filter(|_| later.is_none());
+            match self.notices.recv_timeout(self.wait(boundary_ns)) {
+                Ok(Notice::Done(tally)) => {
+                    running -= 1;
+                    match &mut sum {
+                        None => sum = Some(*tally),
+                        Some(sum) => sum.merge(&tally),
+                    }
+                }
+                Ok(Notice::Preloaded(_)) => unreachable!("I1: all were counted before the start"),
+                Ok(Notice::Failed(error)) => return Err(format!("generator: {error}")),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
+            }
+            let now_ns = self.now_ns();
+            if earlier.is_none() && now_ns >= from_ns {
+                earlier = Some(self.session.meter.read(now_ns)); // I2
+            }
+            let is_end = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || running == 0;
+            if earlier.is_some() && later.is_none() && is_end {
+                later = Some(self.session.meter.read(self.now_ns())); // I2
+            }
+            progress.show_run(&self, now_ns, from_ns, until_ns);
+        }
+        progress.clear();
+        let (Some(tally), Some(earlier), Some(later)) = (sum, earlier, later) else {
+            return Err("the run ended before its measured part began".into());
+        };
+        let window_ns = match until_ns {
+            Some(until_ns) => until_ns.min(self.now_ns()) - from_ns,
+            None => tally.last_ns.max(from_ns + 1) - from_ns,
+        };
+        let cost = self.session.meter.cost(&earlier, &later);
+        Ok(Measured { tally, window_s: window_ns as f64 / 1e9, cost, preload })
+    }
+
+    fn await_preload(&self, progress: &mut Progress) -> Result<Option<(u64, f64)>, String> {
+        let began = Instant::now();
+        let mut waiting = self.starters.len();
+        while waiting > 0 {
+            match self.notices.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(Notice::Preloaded(tally)) if tally.errors.total() > 0 => {
+                    let words = tally.errors.first.unwrap_or_default();
+                    return Err(format!("preload: {} errors: {words}", self.errors()));
+                }
+                Ok(Notice::Preloaded(_)) => waiting -= 1,
+                Ok(Notice::Failed(error)) => return Err(format!("generator: {error}")),
+                Ok(Notice::Done(_)) => unreachable!("I1: none has started"),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(keys) = self.preload_keys {
+                        let done = sum(self.lives, 0, |live| &live.answered);
+                        progress.show(|| format!("preload {done} of {keys} keys"));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
+            }
+        }
+        progress.clear();
+        Ok(self.preload_keys.map(|keys| (keys, began.elapsed().as_secs_f64())))
+    }
+
+    fn errors(&self) -> u64 {
+        sum(self.lives, 0, |live| &live.errors) + sum(self.lives, 1, |live| &live.errors)
+    }
+
+    fn wait(&self, boundary_ns: Option<u64>) -> Duration {
+        let boundary = boundary_ns
+            .map(|boundary_ns| Duration::from_nanos(boundary_ns.saturating_sub(self.now_ns())));
+        boundary.map_or(PROGRESS_INTERVAL, |boundary| boundary.min(PROGRESS_INTERVAL))
+    }
+}
+
+/// Sums one counter over all threads; `phase` is 0 for the preload and 1 for the run.
+fn sum(
+    lives: &[Live],
+    phase: usize,
+    counter: impl Fn(&Live) -> &std::sync::atomic::AtomicU64,
+) -> u64 {
+    lives.chunks(2).map(|live| counter(&live[phase]).load(Ordering::Relaxed)).sum()
+}
+
+/// The line that changes on a terminal while the run goes on; nothing elsewhere.
+struct Progress {
+    is_shown: bool,
+    is_dirty: bool,
+    last: Instant,
+    last_answered: u64,
+}
+
+impl Progress {
+    fn new(quiet: bool) -> Self {
+        let is_shown = !quiet && std::io::stderr().is_terminal();
+        Self { is_shown, is_dirty: false, last: Instant::now(), last_answered: 0 }
+    }
+
+    fn show(&mut self, words: impl FnOnce() -> String) {
+        if self.is_shown {
+            self.is_dirty = true;
+            let mut terminal = std::io::stderr().lock();
+            // A terminal that is gone needs no progress.
+            let _ = write!(terminal, "\r\x1b[K{}", words());
+            let _ = terminal.flush();
+        }
+    }
+
+    fn show_run(&mut self, of: &Conductor<'_>, now_ns: u64, from_ns: u64, until_ns: Option<u64>) {
+        let elapsed = self.last.elapsed();
+        if !self.is_shown || elapsed < PROGRESS_INTERVAL {
+            return;
+        }
+        let answered = sum(of.lives, 1, |live| &live.answered);
+        let keys = sum(of.lives, 1, |live| &live.keys).max(1);
+        let hits = sum(of.lives, 1, |live| &live.hits);
+        let rate = (answered.saturating_sub(self.last_answered)) as f64 / elapsed.as_secs_f64();
+        (self.last, self.last_answered) = (Instant::now(), answered);
+        let phase = match until_ns {
+            _ if now_ns < from_ns => "warm-up".to_owned(),
+            Some(until_ns) if now_ns < until_ns => {
+                format!("{:.0} s to go", (until_ns - now_ns) as f64 / 1e9)
+            }
+            Some(_) => "late answers".to_owned(),
+            None => format!("{:.0} s", (now_ns - from_ns) as f64 / 1e9),
+        };
+        let hit_percent = 100.0 * hits as f64 / keys as f64;
+        let errors = of.errors();
+        self.show(|| {
+            format!(
+                "{phase}: {answered} answered, {rate:.0}/s, hits {hit_percent:.2} %, {errors} errors"
+            )
+        });
+    }
+
+    fn clear(&mut self) {
+        if self.is_dirty {
+            self.is_dirty = false;
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The steady mix: gets and sets of synthetic keys at a ratio; and the preload before it.
+//!
+//! Upstream:   `session` makes one of each per thread, from the options and the thread's own seed.
+//! Downstream: `drive` sends what is worded here.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  With a schedule, a request is handed out at or after its intended time, and none is left
+//!   out; without one, as soon as a connection has room.
+//! - I2  The sequence of requests depends on options and seed alone.
+
+use std::ops::Range;
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::keys::{Keys, below, is_value, mix, put_value};
+use crate::popularity::Popularity;
+use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source, put_store};
+use crate::schedule::Schedule;
+
+/// What the mix is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Mix {
+    /// The keys and their values.
+    pub(crate) keys: Keys,
+    /// Which of them are asked for.
+    pub(crate) popularity: Popularity,
+    /// Parts of gets in `gets + sets` requests.
+    pub(crate) gets: u32,
+    /// Parts of sets.
+    pub(crate) sets: u32,
+    /// Keys named by one get.
+    pub(crate) keys_per_get: u32,
+    /// TTL of sets; 0 is forever.
+    pub(crate) ttl_s: u32,
+    /// Verify every value.
+    pub(crate) check: bool,
+    /// Set a key that was missed.
+    pub(crate) look_aside: bool,
+}
+
+impl Mix {
+    #[inline]
+    fn put_set(&self, number: u64, out: &mut Vec<u8>) {
+        let stream_seed = self.keys.stream_seed(number);
+        let value_bytes = self.keys.value_bytes(stream_seed);
+        put_store(
+            out,
+            b"set",
+            |out| self.keys.put_key(number, out),
+            self.ttl_s,
+            value_bytes,
+            None,
+            |out| put_value(stream_seed, value_bytes, out),
+        );
+    }
+
+    fn is_item(&self, number: u64, value: &[u8]) -> bool {
+        let stream_seed = self.keys.stream_seed(number);
+        value.len() == self.keys.value_bytes(stream_seed) && is_value(stream_seed, value)
+    }
+}
+
+/// One thread's share of the mix.
+#[derive(Debug)]
+pub(crate) struct Steady {
+    mix: Mix,
+    random: Xoshiro256PlusPlus,
+    schedule: Option<Schedule>,
+    until_ns: u64,
+}
+
+impl Steady {
+    /// A thread's share; `schedule` makes it an open loop. Requests begin before `until_ns` only.
+    pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, until_ns: u64, seed: u64) -> Self {
+        assert!(mix.gets + mix.sets > 0 && mix.keys_per_get > 0, "I1: there is work");
+        let random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        Self { mix, random, schedule, until_ns }
+    }
+
+    #[inline]
+    fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
+        let mix = &self.mix;
+        let is_set = match (mix.gets, mix.sets) {
+            (_, 0) => false,
+            (0, _) => true,
+            (gets, sets) => below(self.random.next_u64(), u64::from(gets + sets)) < u64::from(sets),
+        };
+        if is_set {
+            let number = mix.popularity.draw(&mut self.random);
+            mix.put_set(number, &mut outbox.bytes);
+            return (Kind::Set, 1, number);
+        }
+        outbox.bytes.extend_from_slice(b"get");
+        let mut number = 0;
+        for _ in 0..mix.keys_per_get {
+            number = mix.popularity.draw(&mut self.random);
+            outbox.bytes.push(b' ');
+            mix.keys.put_key(number, &mut outbox.bytes);
+            if mix.check {
+                outbox.asked.push(number);
+            }
+        }
+        outbox.bytes.extend_from_slice(b"\r\n");
+        (Kind::Get, mix.keys_per_get, number)
+    }
+}
+
+impl Source for Steady {
+    #[inline]
+    fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
+        let intended_ns = match &mut self.schedule {
+            None => now_ns,
+            Some(schedule) => schedule.next_ns(),
+        };
+        if intended_ns >= self.until_ns {
+            return Next::Finished;
+        }
+        if intended_ns > now_ns {
+            return Next::At(intended_ns);
+        }
+        if let Some(schedule) = &mut self.schedule {
+            schedule.advance();
+        }
+        let (kind, keys, token) = self.word(outbox);
+        Next::Request(Pending { kind, keys, token, intended_ns, sent_ns: now_ns })
+    }
+
+    #[inline]
+    fn item(
+        &mut self,
+        pending: &Pending,
+        key: &[u8],
+        value: &[u8],
+        _cas: Option<u64>,
+        asked: &mut Asked,
+    ) -> bool {
+        if !self.mix.check {
+            return true;
+        }
+        while let Some(number) = asked.next(pending.keys) {
+            if self.mix.keys.is_key(number, key) {
+                return self.mix.is_item(number, value);
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn answered(
+        &mut self,
+        pending: &Pending,
+        outcome: Outcome,
+        now_ns: u64,
+        outbox: &mut Outbox,
+    ) -> Option<Pending> {
+        let is_miss = pending.kind == Kind::Get && outcome == Outcome::Hits(0);
+        if !(self.mix.look_aside && is_miss) {
+            return None;
+        }
+        self.mix.put_set(pending.token, &mut outbox.bytes);
+        let (intended_ns, sent_ns) = (now_ns, now_ns);
+        Some(Pending { kind: Kind::Set, keys: 1, intended_ns, sent_ns, ..*pending })
+    }
+
+    fn until_ns(&self) -> Option<u64> {
+        Some(self.until_ns)
+    }
+}
+
+/// Sets each key of a range once.
+#[derive(Debug)]
+pub(crate) struct Preload {
+    mix: Mix,
+    rest: Range<u64>,
+}
+
+impl Preload {
+    /// The share of thread `index` of `threads`.
+    pub(crate) fn new(mix: Mix, index: u64, threads: u64) -> Self {
+        assert!(index < threads, "I1: a thread's share");
+        let count = mix.keys.count();
+        let edge =
+            |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
+        Self { rest: edge(index)..edge(index + 1), mix }
+    }
+}
+
+impl Source for Preload {
+    fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
+        let Some(token) = self.rest.next() else {
+            return Next::Finished;
+        };
+        self.mix.put_set(token, &mut outbox.bytes);
+        let (intended_ns, sent_ns) = (now_ns, now_ns);
+        Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns })
+    }
+
+    fn item(&mut self, _: &Pending, _: &[u8], _: &[u8], _: Option<u64>, _: &mut Asked) -> bool {
+        false
+    }
+
+    fn answered(&mut self, _: &Pending, _: Outcome, _: u64, _: &mut Outbox) -> Option<Pending> {
+        None
+    }
+
+    fn until_ns(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The seed of one thread, from the run's.
+pub(crate) fn thread_seed(seed: u64, index: usize) -> u64 {
+    mix(seed.wrapping_add(mix(index as u64 + 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Sizes;
+    use crate::schedule::Arrivals;
+
+    fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
+        Mix {
+            keys: Keys::new(100, 4, Sizes::Fixed(3), 9).expect("valid"),
+            popularity: Popularity::new(100, None).expect("valid"),
+            gets,
+            sets,
+            keys_per_get,
+            ttl_s: 0,
+            check: true,
+            look_aside: true,
+        }
+    }
+
+    fn sequence(seed: u64) -> Vec<u8> {
+        let mut steady = Steady::new(mix_of(9, 1, 2), None, u64::MAX, seed);
+        let mut outbox = Outbox::default();
+        for _ in 0..100 {
+            assert!(matches!(steady.next(0, &mut outbox), Next::Request(_)));
+        }
+        outbox.bytes
+    }
+
+    #[test]
+    fn the_ratio_holds_and_the_sequence_is_the_seeds() {
+        let mut steady = Steady::new(mix_of(9, 1, 1), None, u64::MAX, 5);
+        let mut outbox = Outbox::default();
+        let sets = (0..100_000)
+            .filter(|_| match steady.next(0, &mut outbox) {
+                Next::Request(pending) => pending.kind == Kind::Set,
+                other => panic!("{other:?}"),
+            })
+            .count();
+        assert!((9_500..10_500).contains(&sets), "{sets}");
+        assert_eq!(sequence(1), sequence(1), "I2");
+        assert_ne!(sequence(1), sequence(2));
+    }
+
+    #[test]
+    fn an_open_loop_hands_out_late_requests_with_their_intended_times() {
+        let schedule = Schedule::new(1_000.0, Arrivals::Fixed, 0, 0);
+        let mut steady = Steady::new(mix_of(1, 0, 1), Some(schedule), 50_000_000, 0);
+        let mut outbox = Outbox::default();
+        let mut late = Vec::new();
+        loop {
+            match steady.next(100_000_000, &mut outbox) {
+                Next::Request(pending) => late.push(pending.intended_ns),
+                Next::Finished => break,
+                other => panic!("I1: {other:?}"),
+            }
+        }
+        assert_eq!(late.len(), 50, "I1");
+        assert!(late.windows(2).all(|pair| pair[1] - pair[0] >= 999_999));
+    }
+
+    #[test]
+    fn a_preload_sets_every_key_once_over_all_threads() {
+        let mut seen = vec![0; 100];
+        for index in 0..3 {
+            let mut preload = Preload::new(mix_of(1, 0, 1), index, 3);
+            let mut outbox = Outbox::default();
+            while let Next::Request(pending) = preload.next(0, &mut outbox) {
+                seen[pending.token as usize] += 1;
+            }
+        }
+        assert_eq!(seen, vec![1; 100]);
+    }
+
+    #[test]
+    fn a_missed_key_is_set_and_a_wrong_item_is_noticed() {
+        let mut steady = Steady::new(mix_of(1, 0, 1), None, u64::MAX, 0);
+        let mut outbox = Outbox::default();
+        let Next::Request(pending) = steady.next(0, &mut outbox) else { panic!("a request") };
+        outbox.bytes.clear();
+        let set = steady.answered(&pending, Outcome::Hits(0), 0, &mut outbox).expect("a set");
+        assert_eq!(set.kind, Kind::Set);
+        assert!(outbox.bytes.starts_with(b"set k"));
+        let (key, value) = (outbox.bytes[4..8].to_vec(), outbox.bytes[16..19].to_vec());
+        assert_eq!(outbox.asked.next(1), Some(pending.token));
+        for (key, value, right) in [
+            (&key[..], &value[..], true),
+            (&key[..], &value[..2], false),
+            (&key[..], &b"zzz"[..], false),
+            (&b"k9xx"[..], &value[..], false),
+        ] {
+            let mut asked = Asked::default();
+            asked.push(pending.token);
+            assert_eq!(steady.item(&pending, key, value, None, &mut asked), right);
+        }
+        assert!(steady.answered(&pending, Outcome::Hits(1), 0, &mut outbox).is_none());
+    }
+}

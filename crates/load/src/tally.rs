@@ -1,0 +1,245 @@
+//! What one thread counted, and the merging of all threads' counts.
+//!
+//! Upstream:   `drive` records every answer.
+//! Downstream: `report` makes figures of the sum.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Counts (`answered`, `keys`, `hits`, ...) are of answers that came within the window.
+//! - I2  In an open loop, the histograms hold every request that was *meant* to be sent within the
+//!   window, answered or not, late or not; in a closed loop, the answers within the window.
+
+use hdrhistogram::Histogram;
+
+use crate::request::{Kind, Outcome, Pending};
+
+/// The longest time told apart: one hour.
+const TIME_NS_MAX: u64 = 3_600_000_000_000;
+
+/// Which part of a run is measured, in ns of the run's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Warm-up ends here.
+    pub(crate) from_ns: u64,
+    /// Exclusive; `u64::MAX` when the source decides.
+    pub(crate) until_ns: u64,
+    /// Whether requests have intended times of their own.
+    pub(crate) open: bool,
+}
+
+/// What went wrong, in requests unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Errors {
+    /// Answered by an error line.
+    pub(crate) refused: u64,
+    /// Items whose key or value was not what it must be.
+    pub(crate) wrong: u64,
+    /// Their connection was closed or failed.
+    pub(crate) lost: u64,
+    /// Not answered before patience ended.
+    pub(crate) unanswered: u64,
+    /// Connections on which the server said what the protocol does not know.
+    pub(crate) garbled: u64,
+    /// The first of them, in words.
+    pub(crate) first: Option<String>,
+}
+
+impl Errors {
+    /// How many in all.
+    pub(crate) fn total(&self) -> u64 {
+        self.refused + self.wrong + self.lost + self.unanswered + self.garbled
+    }
+
+    /// Keeps the words of the first error.
+    pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
+        if self.first.is_none() {
+            self.first = Some(words());
+        }
+    }
+}
+
+/// Counts and histograms of one thread, or of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    window: Window,
+    /// Requests answered, by kind.
+    pub(crate) answered: [u64; Kind::COUNT],
+    /// Requests that began within the window, in an open loop.
+    pub(crate) offered: u64,
+    /// Keys asked for by gets.
+    pub(crate) keys: u64,
+    /// Of those, found.
+    pub(crate) hits: u64,
+    /// Sets and others answered with not stored, not found, exists.
+    pub(crate) not_done: u64,
+    /// What went wrong, at any time of the run.
+    pub(crate) errors: Errors,
+    /// Response times in ns, by kind, from the intended send time.
+    pub(crate) response: [Histogram<u64>; Kind::COUNT],
+    /// Service times in ns, from the send; open loop only.
+    pub(crate) service: Histogram<u64>,
+    /// When the last answer came.
+    pub(crate) last_ns: u64,
+}
+
+impl Tally {
+    /// Nothing counted yet.
+    pub(crate) fn new(window: Window) -> Self {
+        let histogram =
+            || Histogram::new_with_bounds(1, TIME_NS_MAX, 3).expect("I2: constant, valid bounds");
+        Self {
+            window,
+            answered: [0; Kind::COUNT],
+            offered: 0,
+            keys: 0,
+            hits: 0,
+            not_done: 0,
+            errors: Errors::default(),
+            response: [histogram(), histogram(), histogram()],
+            service: histogram(),
+            last_ns: 0,
+        }
+    }
+
+    /// Counts an answer.
+    #[inline]
+    pub(crate) fn record(&mut self, pending: &Pending, outcome: Outcome, done_ns: u64) {
+        self.last_ns = done_ns;
+        let window = self.window;
+        let in_window = done_ns >= window.from_ns && done_ns < window.until_ns;
+        if in_window {
+            self.answered[pending.kind.index()] += 1;
+            match outcome {
+                Outcome::Hits(hits) => {
+                    self.keys += u64::from(pending.keys);
+                    self.hits += u64::from(hits);
+                }
+                Outcome::NotDone => self.not_done += 1,
+                Outcome::Done | Outcome::Failed => {}
+            }
+        }
+        if window.open {
+            self.record_open(pending, Some(done_ns), done_ns);
+        } else if in_window {
+            let response_ns = done_ns.saturating_sub(pending.intended_ns);
+            self.response[pending.kind.index()].saturating_record(response_ns);
+        }
+    }
+
+    /// Counts a request that was not answered; in an open loop its age so far stands for its response
+    /// time (I2).
+    pub(crate) fn record_unanswered(&mut self, pending: &Pending, now_ns: u64) {
+        self.errors.unanswered += 1;
+        self.errors.note(|| "no answer before patience ended".into());
+        if self.window.open {
+            self.record_open(pending, None, now_ns);
+        }
+    }
+
+    #[inline]
+    fn record_open(&mut self, pending: &Pending, done_ns: Option<u64>, now_ns: u64) {
+        if pending.intended_ns < self.window.from_ns || pending.intended_ns >= self.window.until_ns
+        {
+            return;
+        }
+        self.offered += 1;
+        let response_ns = now_ns.saturating_sub(pending.intended_ns);
+        self.response[pending.kind.index()].saturating_record(response_ns);
+        if let Some(done_ns) = done_ns {
+            self.service.saturating_record(done_ns.saturating_sub(pending.sent_ns));
+        }
+    }
+
+    /// Adds another thread's counts.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for kind in 0..Kind::COUNT {
+            self.answered[kind] += other.answered[kind];
+            self.response[kind]
+                .add(&other.response[kind])
+                .expect("I2: all histograms have one shape");
+        }
+        self.service.add(&other.service).expect("I2: all histograms have one shape");
+        self.offered += other.offered;
+        self.keys += other.keys;
+        self.hits += other.hits;
+        self.not_done += other.not_done;
+        self.errors.refused += other.errors.refused;
+        self.errors.wrong += other.errors.wrong;
+        self.errors.lost += other.errors.lost;
+        self.errors.unanswered += other.errors.unanswered;
+        self.errors.garbled += other.errors.garbled;
+        if self.errors.first.is_none() {
+            self.errors.first.clone_from(&other.errors.first);
+        }
+        self.last_ns = self.last_ns.max(other.last_ns);
+    }
+
+    /// Response times of all kinds together.
+    pub(crate) fn response_of_all(&self) -> Histogram<u64> {
+        let mut all = self.response[0].clone();
+        for histogram in &self.response[1..] {
+            all.add(histogram).expect("I2: all histograms have one shape");
+        }
+        all
+    }
+
+    /// Whether requests had intended times of their own.
+    pub(crate) fn is_open(&self) -> bool {
+        self.window.open
+    }
+
+    /// Requests answered within the window.
+    pub(crate) fn answered_total(&self) -> u64 {
+        self.answered.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending(intended_ns: u64, sent_ns: u64) -> Pending {
+        Pending { kind: Kind::Get, keys: 1, token: 0, intended_ns, sent_ns }
+    }
+
+    #[test]
+    fn only_answers_within_the_window_count() {
+        let mut tally = Tally::new(Window { from_ns: 100, until_ns: 200, open: false });
+        tally.record(&pending(10, 10), Outcome::Hits(1), 99);
+        tally.record(&pending(90, 90), Outcome::Hits(1), 100);
+        tally.record(&pending(150, 150), Outcome::Hits(0), 199);
+        tally.record(&pending(150, 150), Outcome::Hits(1), 200);
+        assert_eq!((tally.answered_total(), tally.keys, tally.hits), (2, 2, 1), "I1");
+        assert_eq!(tally.response_of_all().len(), 2);
+    }
+
+    #[test]
+    fn an_open_loop_keeps_late_and_unanswered_requests() {
+        let mut tally = Tally::new(Window { from_ns: 100, until_ns: 200, open: true });
+        tally.record(&pending(50, 50), Outcome::Hits(1), 150);
+        tally.record(&pending(150, 5_000), Outcome::Hits(1), 6_000);
+        tally.record_unanswered(&pending(160, 0), 9_000);
+        let all = tally.response_of_all();
+        assert_eq!((all.len(), tally.offered, tally.answered_total()), (2, 2, 1), "I2");
+        assert!(all.min() <= 5_850 && all.max() >= 8_836, "{} {}", all.min(), all.max());
+        assert_eq!(tally.service.len(), 1);
+        assert!(tally.service.max() <= 1_001);
+    }
+
+    #[test]
+    fn merging_adds_everything() {
+        let window = Window { from_ns: 0, until_ns: u64::MAX, open: false };
+        let mut left = Tally::new(window);
+        let mut right = Tally::new(window);
+        left.record(&pending(0, 0), Outcome::Hits(1), 10);
+        right.record(&pending(0, 0), Outcome::Failed, 20);
+        right.errors.refused += 1;
+        right.errors.note(|| "SERVER_ERROR x".into());
+        left.merge(&right);
+        assert_eq!((left.answered_total(), left.keys, left.last_ns), (2, 1, 20));
+        assert_eq!(
+            (left.errors.total(), left.errors.first.as_deref()),
+            (1, Some("SERVER_ERROR x"))
+        );
+        assert_eq!(left.response_of_all().len(), 2);
+    }
+}

@@ -1,1 +1,203 @@
-//! Tests.
+//! What replies look like.
+
+use super::{
+    DebugFacts, DumpFacts, MetaCode, MetaFacts, MetaVerb, digits, key_fits_a_line, meta_debug,
+    meta_head, meta_plain, metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64,
+    quiet_hides, value_head,
+};
+use crate::request::{Meta, MetaKey, Request};
+use crate::{Parsed, parse};
+use proptest::prelude::*;
+
+#[track_caller]
+fn meta_of(line: &[u8]) -> Meta<'_> {
+    match parse(line, 0) {
+        Parsed::Request {
+            request:
+                Request::MetaGet(meta)
+                | Request::MetaDelete(meta)
+                | Request::MetaSet { meta, .. }
+                | Request::MetaArithmetic { meta, .. },
+            ..
+        } => meta,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn check_head(line: &[u8], verb: MetaVerb, code: MetaCode, facts: &MetaFacts, expected: &[u8]) {
+    let mut reply = Vec::new();
+    meta_head(&mut reply, verb, code, &meta_of(line), facts);
+    assert_eq!(reply.escape_ascii().to_string(), expected.escape_ascii().to_string());
+}
+
+const FACTS: MetaFacts = MetaFacts {
+    value_bytes: 3,
+    client_flags: 7,
+    cas: 42,
+    ttl_before: Some(10),
+    ttl: Some(60),
+    created: false,
+    hit_before: true,
+    since_access_s: 5,
+    won: false,
+    stale: false,
+    win_sent: false,
+};
+
+#[test]
+fn a_meta_get_returns_what_was_asked_for_in_that_order() {
+    let (get, va, hd) = (MetaVerb::Get, MetaCode::Va, MetaCode::Hd);
+    check_head(b"mg k v\r\n", get, va, &FACTS, b"VA 3\r\n");
+    check_head(b"mg k\r\n", get, hd, &FACTS, b"HD\r\n");
+    check_head(b"mg k s v\r\n", get, va, &FACTS, b"VA 3 s3\r\n");
+    check_head(
+        b"mg k h l t c f s k O12 q u P1 L2\r\n",
+        get,
+        hd,
+        &FACTS,
+        b"HD h1 l5 t10 c42 f7 s3 kk O12\r\n",
+    );
+    check_head(b"mg a2V5 O1  k b\r\n", get, hd, &FACTS, b"HD O1 ka2V5 b\r\n");
+    check_head(b"mg k kfoo vbar\r\n", get, va, &FACTS, b"VA 3 kk\r\n");
+}
+
+#[test]
+fn a_ttl_is_the_one_that_holds_where_it_is_asked_for() {
+    let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
+    let created = MetaFacts { created: true, ttl_before: None, ttl: Some(30), ..FACTS };
+    check_head(b"mg k t T60\r\n", get, hd, &FACTS, b"HD t10\r\n");
+    check_head(b"mg k T60 t\r\n", get, hd, &FACTS, b"HD t60\r\n");
+    check_head(b"mg k N30 t\r\n", get, hd, &FACTS, b"HD t10\r\n");
+    check_head(b"mg k N30 t\r\n", get, hd, &created, b"HD t30\r\n");
+    check_head(b"mg k t N30\r\n", get, hd, &created, b"HD t-1\r\n");
+    check_head(b"ma k T60 t\r\n", MetaVerb::Arithmetic, hd, &FACTS, b"HD t60\r\n");
+}
+
+#[test]
+fn marks_of_a_recache_come_last() {
+    let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
+    let stale = MetaFacts { stale: true, won: true, ..FACTS };
+    let lost = MetaFacts { stale: true, win_sent: true, ..FACTS };
+    check_head(b"mg k c\r\n", get, hd, &stale, b"HD c42 X W\r\n");
+    check_head(b"mg k c\r\n", get, hd, &lost, b"HD c42 Z X\r\n");
+    check_head(b"ma k c\r\n", MetaVerb::Arithmetic, hd, &stale, b"HD c42\r\n");
+}
+
+#[test]
+fn each_verb_returns_its_own_flags_only() {
+    let (set, hd) = (MetaVerb::Set, MetaCode::Hd);
+    check_head(b"ms a2V5 3 c s k O1 b\r\n", set, hd, &FACTS, b"HD c42 s3 ka2V5 b O1\r\n");
+    check_head(b"ms k 3 t f h l v k\r\n", set, hd, &FACTS, b"HD kk\r\n");
+    let failed = MetaFacts { cas: 0, ..FACTS };
+    check_head(b"ms k 3 c\r\n", set, MetaCode::Ns, &failed, b"NS c0\r\n");
+    check_head(b"ms k 3 k c\r\n", set, MetaCode::Ex, &failed, b"EX kk c0\r\n");
+    let (arithmetic, va) = (MetaVerb::Arithmetic, MetaCode::Va);
+    let number = MetaFacts { value_bytes: 2, ttl: None, ttl_before: None, ..FACTS };
+    check_head(b"ma k v t c s f k O1\r\n", arithmetic, va, &number, b"VA 2 t-1 c42 kk O1\r\n");
+}
+
+#[test]
+fn a_reply_without_an_item_repeats_key_and_opaque() {
+    for (line, code, expected) in [
+        (&b"mg k v t s O12 k\r\n"[..], MetaCode::En, &b"EN O12 kk\r\n"[..]),
+        (b"mg k v\r\n", MetaCode::En, b"EN\r\n"),
+        (b"md k c s O1\r\n", MetaCode::Hd, b"HD O1\r\n"),
+        (b"md a2V5 k b\r\n", MetaCode::Ex, b"EX ka2V5 b\r\n"),
+        (b"ma k v c t k\r\n", MetaCode::Nf, b"NF kk\r\n"),
+    ] {
+        let mut reply = Vec::new();
+        meta_plain(&mut reply, code, &meta_of(line));
+        assert_eq!(reply, expected, "{}", line.escape_ascii());
+    }
+}
+
+#[test]
+fn quiet_hides_what_1_6_45_hides() {
+    use MetaCode::{En, Ex, Hd, Nf, Ns, Va};
+    for (verb, hidden) in [
+        (MetaVerb::Get, &[En][..]),
+        (MetaVerb::Set, &[Hd]),
+        (MetaVerb::Delete, &[Hd]),
+        (MetaVerb::Arithmetic, &[Hd, Va]),
+    ] {
+        for code in [Hd, Va, En, Ns, Ex, Nf] {
+            assert_eq!(quiet_hides(verb, code), hidden.contains(&code), "{verb:?} {code:?}");
+        }
+    }
+}
+
+#[test]
+fn value_heads() {
+    let mut reply = Vec::new();
+    value_head(&mut reply, b"txt", 0, 3, None);
+    value_head(&mut reply, &[b'k'; 250], u32::MAX, usize::MAX, Some(u64::MAX));
+    let long = format!("VALUE {} {} {} {}\r\n", "k".repeat(250), u32::MAX, usize::MAX, u64::MAX);
+    assert_eq!(reply, ["VALUE txt 0 3\r\n", &long].concat().as_bytes());
+}
+
+#[test]
+fn debug_and_dump_lines() {
+    let mut reply = Vec::new();
+    let key = MetaKey { text: b"k", base64: false };
+    let debug = DebugFacts {
+        ttl: Some(59),
+        since_access_s: 1,
+        cas: 9,
+        fetched: true,
+        class: 2,
+        item_bytes: 70,
+    };
+    meta_debug(&mut reply, key, &debug);
+    assert_eq!(reply, b"ME k exp=59 la=1 cas=9 fetch=yes cls=2 size=70\r\n");
+
+    reply.clear();
+    let dump = DumpFacts {
+        expiry_unix_s: Some(1_700_000_000),
+        access_unix_s: 1_699_999_999,
+        cas: 9,
+        fetched: true,
+        class: 2,
+        item_bytes: 70,
+        client_flags: 5,
+    };
+    metadump_line(&mut reply, b"a b\xff-._~", &dump);
+    let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=2 \
+        size=70 flags=5 \n";
+    assert_eq!(reply, expected);
+
+    reply.clear();
+    mgdump_line(&mut reply, b"a\tb");
+    mgdump_line(&mut reply, b"ab\r");
+    assert_eq!(reply, b"mg a\tb\r\nmg YWIN b\r\n");
+}
+
+proptest! {
+    #[test]
+    fn numbers_are_worded_as_the_standard_library_words_them(value: u64, signed: i64, short in 0..200_u64) {
+        let mut text = Vec::new();
+        for value in [value, short] {
+            text.clear();
+            put_u64(&mut text, value);
+            prop_assert_eq!(String::from_utf8_lossy(&text), value.to_string());
+            prop_assert_eq!(text.len(), digits(value));
+        }
+        text.clear();
+        put_i64(&mut text, signed);
+        number(&mut text, value);
+        prop_assert_eq!(String::from_utf8_lossy(&text), format!("{signed}{value}\r\n"));
+    }
+
+    /// A dumped line, sent back, asks for the key that it dumped.
+    #[test]
+    fn a_dumped_key_is_parsed_as_itself(key in proptest::collection::vec(any::<u8>(), 1..180)) {
+        let mut line = Vec::new();
+        mgdump_line(&mut line, &key);
+        let mut buffer = [0; crate::request::KEY_BYTES_MAX];
+        prop_assert_eq!(crate::parse_key(meta_of(&line).key, &mut buffer), &key[..]);
+        prop_assert_eq!(meta_of(&line).key.base64, !key_fits_a_line(&key));
+        let mut text = Vec::new();
+        percent_encoded(&mut text, &key);
+        prop_assert!(text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b' '));
+    }
+}

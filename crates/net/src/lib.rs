@@ -1,1 +1,34 @@
-//! Room under construction.
+//! Connections: partial input, replies in the order of the requests, what is owed, and the limits.
+//!
+//! Upstream:   `shard` hands it the events of `io` and asks it for input to parse.
+//! Downstream: `shard` words replies into an outbox; full blocks go to `io` to be sent.
+//!
+//! Architecture invariants:
+//! - No system call, no clock: seconds come in as arguments, bytes through `kachel_io::Io`.
+//! - An idle connection holds no buffer: input is lent by `io`, and only a partial request is copied.
+//! - Replies leave in the order of the requests, whichever shard answered first (`outbox`, `slots`).
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod connection;
+mod connections;
+mod outbox;
+mod slots;
+
+pub use blocks::BlockPool;
+pub use connection::{Connection, Input, Phase};
+pub use connections::{ConnectionIndex, Connections};
+pub use outbox::{Outbox, Stream};
+pub use slots::{SlotIndex, Slots};
+
+/// Bytes a connection may owe its client before its requests wait; the reply under way comes on top.
+pub const OWED_BYTES_MAX: usize = 64 * 1024;
+/// Replies of one connection that may wait for other shards or for their turn.
+pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;
+/// Seconds that a command line may take from its first byte to its last.
+pub const LINE_SECONDS_MAX: u32 = 10;
+/// Bytes a second that a data block must keep up on average, beyond [`LINE_SECONDS_MAX`].
+pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
+/// Seconds that a client may owe the server any progress in reading.
+pub const STALLED_READER_SECONDS_MAX: u32 = 60;

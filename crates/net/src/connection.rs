@@ -1,0 +1,118 @@
+//! One client's connection: what it has sent and we have not served, and what we owe it.
+//!
+//! Upstream:   `shard` appends what `io` lent and takes requests off the front.
+//! Downstream: the outbox.
+//!
+//! States, and who moves between them:
+//!
+//! ```text
+//! Reading --(block of a large value announced: shard)--> Reading with an upload in `shard`
+//! Reading --(refused block to be swallowed: skip)--> Reading, `skip_bytes` > 0
+//! Reading --(quit, lost frame, peer finished: drain)--> Draining --(all sent)--> closed by `shard`
+//! ```
+//!
+//! Invariants:
+//! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
+//! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
+//! - I3  `resume_bytes` > 0 only for a retrieval of many keys whose first keys have been answered: the
+//!   offset in its line of the first key that has not.
+
+use kachel_io::SocketId;
+
+use crate::outbox::Outbox;
+
+/// Whether requests are still read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Requests are read and answered.
+    Reading,
+    /// What is owed is sent, nothing more is read, then the connection closes.
+    Draining,
+}
+
+/// What has come in and is not served yet.
+#[derive(Debug)]
+pub struct Input {
+    /// A partial request, or requests that must wait. Empty in the steady state, and then without memory.
+    pub tail: Vec<u8>,
+    /// Bytes at the tail's start that hold no line end.
+    pub scanned_bytes: usize,
+    /// See I3.
+    pub resume_bytes: usize,
+    /// Bytes of a refused data block still to come.
+    pub skip_bytes: u64,
+    /// The second in which the request at the tail's start began to wait for its rest; 0: none waits.
+    pub waiting_since: u32,
+    /// Bytes of data block that the request at the front announced; they lengthen its deadline.
+    pub announced_bytes: u32,
+}
+
+/// A socket with its input and its outbox.
+#[derive(Debug)]
+pub struct Connection {
+    /// The socket, as `io` knows it.
+    pub socket: SocketId,
+    /// Whether requests are read.
+    pub phase: Phase,
+    /// Whether `io` was told to stop receiving.
+    pub paused: bool,
+    /// Whether requests in the tail wait for room in the outbox or in a mailbox.
+    pub stalled: bool,
+    /// Whether this connection is on the shard's list of those to flush.
+    pub dirty: bool,
+    /// Its place in the shard's list of connections to serve this tick, if it is there.
+    pub ready: Option<u32>,
+    /// Whether a large value is being received.
+    pub uploading: bool,
+    /// Whether a listing of items is being sent; requests behind it wait.
+    pub dumping: bool,
+    /// Whether the peer has ended its side; what it sent before is still served.
+    pub finished: bool,
+    /// The second of the last request or of the last progress in reading, for idle and stalled clients.
+    pub active_second: u32,
+    /// What has come in.
+    pub input: Input,
+    /// What is owed.
+    pub outbox: Outbox,
+}
+
+impl Connection {
+    /// A fresh connection.
+    pub(crate) const fn new(socket: SocketId, second: u32) -> Self {
+        Self {
+            socket,
+            phase: Phase::Reading,
+            paused: false,
+            stalled: false,
+            dirty: false,
+            ready: None,
+            uploading: false,
+            dumping: false,
+            finished: false,
+            active_second: second,
+            input: Input {
+                tail: Vec::new(),
+                scanned_bytes: 0,
+                resume_bytes: 0,
+                skip_bytes: 0,
+                waiting_since: 0,
+                announced_bytes: 0,
+            },
+            outbox: Outbox::new(),
+        }
+    }
+
+    /// Whether the request in progress has taken longer than it may at `second`.
+    pub fn is_late(&self, second: u32) -> bool {
+        let input = &self.input;
+        let allowed =
+            crate::LINE_SECONDS_MAX + input.announced_bytes / crate::DATA_BYTES_PER_SECOND_MIN;
+        input.waiting_since != 0 && !self.stalled && second > input.waiting_since + allowed
+    }
+
+    /// Whether the client has read nothing of what it is owed for too long.
+    pub fn reads_too_slowly(&self, second: u32) -> bool {
+        self.outbox.owed_bytes() > 0
+            && second > self.active_second + crate::STALLED_READER_SECONDS_MAX
+    }
+}

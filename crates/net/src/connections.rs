@@ -1,0 +1,82 @@
+//! All connections of a shard, found by their socket.
+//!
+//! Upstream:   `shard` opens one when `io` accepts or adopts a socket.
+//! Downstream: `Connection`.
+//!
+//! Invariants:
+//! - I1  A connection stands at the index of its socket (`SocketId::index`), and only while it is open.
+//! - I2  An event for a socket whose generation differs is of an earlier connection and is dropped.
+
+use kachel_io::SocketId;
+
+use crate::connection::Connection;
+
+/// Which connection of this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionIndex(pub u32);
+
+/// The shard's connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    places: Vec<Option<Box<Connection>>>,
+    count: u32,
+}
+
+impl Connections {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self { places: Vec::new(), count: 0 }
+    }
+
+    /// Connections open now.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Begins a connection on `socket` in `second`.
+    ///
+    /// Panics: when one is open at its index, which is a bug in `io` (I1).
+    pub fn open(&mut self, socket: SocketId, second: u32) -> ConnectionIndex {
+        let index = socket.index();
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, || None);
+        }
+        assert!(self.places[index].is_none(), "I1: socket index {index} is in use");
+        self.places[index] = Some(Box::new(Connection::new(socket, second)));
+        self.count += 1;
+        ConnectionIndex(u32::try_from(index).expect("socket indices are 32 bits"))
+    }
+
+    /// The index of an open connection on exactly this socket (I2).
+    #[inline]
+    pub fn find(&self, socket: SocketId) -> Option<ConnectionIndex> {
+        let place = self.places.get(socket.index())?.as_ref()?;
+        let index = u32::try_from(socket.index()).ok()?;
+        (place.socket == socket).then_some(ConnectionIndex(index))
+    }
+
+    /// The connection at `index`, if one is open there.
+    #[inline]
+    pub fn get_mut(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
+        self.places.get_mut(index.0 as usize)?.as_deref_mut()
+    }
+
+    /// The connection at `index`, if one is open there.
+    #[inline]
+    pub fn get(&self, index: ConnectionIndex) -> Option<&Connection> {
+        self.places.get(index.0 as usize)?.as_deref()
+    }
+
+    /// Ends the connection at `index` and hands it over for its last rites.
+    pub fn close(&mut self, index: ConnectionIndex) -> Option<Box<Connection>> {
+        let closed = self.places.get_mut(index.0 as usize)?.take();
+        self.count -= u32::from(closed.is_some());
+        closed
+    }
+
+    /// All indices in use. Cost: a walk over the places ever used.
+    pub fn indices(&self) -> impl Iterator<Item = ConnectionIndex> + '_ {
+        let used = self.places.iter().enumerate().filter(|(_, place)| place.is_some());
+        used.filter_map(|(index, _)| u32::try_from(index).ok()).map(ConnectionIndex)
+    }
+}

@@ -1,0 +1,323 @@
+//! Reply slots: places kept for replies that cannot leave yet.
+//!
+//! Upstream:   `shard` keeps a slot when a request hops to another shard, or when a reply must wait
+//!             behind such a slot.
+//! Downstream: `outbox` empties a connection's slots in order.
+//!
+//! A connection's slots are a list: `head` was asked first. Text that waits lies in chunks:
+//!
+//! ```text
+//! outbox.head -> slot(waiting for 1) -> slot(text) -> slot(stream) -> slot(text) <- outbox.tail
+//!                                         |
+//!                                         +-> chunk 512 B -> chunk 512 B
+//! ```
+//!
+//! Invariants:
+//! - I1  A slot is in exactly one place: the free list, one connection's list, or orphaned (its
+//!   connection is gone and an answer is still to come).
+//! - I2  A slot with `awaited > 0` is known to that many other shards, so its index is not reused.
+//! - I3  Slots and chunks are never given back to the allocator: their number is the most ever in use.
+
+use crate::connections::ConnectionIndex;
+use crate::outbox::Stream;
+
+/// Bytes of text in one chunk.
+const CHUNK_BYTES: usize = 512;
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+/// Which slot. Travels to other shards and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotIndex(pub u32);
+
+#[derive(Debug)]
+struct Slot<S> {
+    next: u32,
+    /// Answers of other shards still to come.
+    awaited: u32,
+    first_chunk: u32,
+    last_chunk: u32,
+    connection: ConnectionIndex,
+    orphaned: bool,
+    stream: Option<Stream<S>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    next: u32,
+    used: u32,
+    bytes: [u8; CHUNK_BYTES],
+}
+
+/// All reply slots of a shard, and the text that waits in them. `S` is what large values stream from.
+#[derive(Debug)]
+pub struct Slots<S> {
+    slots: Vec<Slot<S>>,
+    free_slot: u32,
+    chunks: Vec<Chunk>,
+    free_chunk: u32,
+    slots_in_use: u32,
+}
+
+/// The ends of one connection's list of slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotList {
+    head: u32,
+    tail: u32,
+    pub(crate) count: u32,
+}
+
+impl SlotList {
+    pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE, count: 0 };
+
+    pub(crate) fn head(&self) -> Option<SlotIndex> {
+        (self.head != NONE).then_some(SlotIndex(self.head))
+    }
+
+    pub(crate) fn tail(&self) -> Option<SlotIndex> {
+        (self.tail != NONE).then_some(SlotIndex(self.tail))
+    }
+}
+
+impl<S> Slots<S> {
+    /// No slots yet; they are made as they are needed.
+    pub const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free_slot: NONE,
+            chunks: Vec::new(),
+            free_chunk: NONE,
+            slots_in_use: 0,
+        }
+    }
+
+    /// Slots that are kept for someone now.
+    pub fn in_use(&self) -> u32 {
+        self.slots_in_use
+    }
+
+    /// Adds a slot at the end of `list`, for `awaited` answers from other shards.
+    pub(crate) fn push(
+        &mut self,
+        list: &mut SlotList,
+        connection: ConnectionIndex,
+        awaited: u32,
+    ) -> SlotIndex {
+        let slot = Slot {
+            next: NONE,
+            awaited,
+            first_chunk: NONE,
+            last_chunk: NONE,
+            connection,
+            orphaned: false,
+            stream: None,
+        };
+        let index = if self.free_slot == NONE {
+            self.slots.push(slot);
+            u32::try_from(self.slots.len() - 1).expect("I2 bounds the slots far below 2^32")
+        } else {
+            let index = self.free_slot;
+            self.free_slot = self.slots[index as usize].next;
+            self.slots[index as usize] = slot;
+            index
+        };
+        if list.tail == NONE {
+            list.head = index;
+        } else {
+            self.slots[list.tail as usize].next = index;
+        }
+        list.tail = index;
+        list.count += 1;
+        self.slots_in_use += 1;
+        SlotIndex(index)
+    }
+
+    /// Takes the first slot out of `list`. It must await nothing.
+    pub(crate) fn pop(&mut self, list: &mut SlotList) {
+        let index = list.head;
+        assert!(index != NONE, "I1: popped from an empty list");
+        assert_eq!(self.slots[index as usize].awaited, 0, "I2");
+        list.head = self.slots[index as usize].next;
+        if list.head == NONE {
+            list.tail = NONE;
+        }
+        list.count -= 1;
+        self.free(index);
+    }
+
+    fn free(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.stream = None;
+        slot.next = self.free_slot;
+        let (first, last) = (slot.first_chunk, slot.last_chunk);
+        slot.first_chunk = NONE;
+        slot.last_chunk = NONE;
+        self.free_slot = index;
+        self.slots_in_use -= 1;
+        self.free_chunks(first, last);
+    }
+
+    fn free_chunks(&mut self, first: u32, last: u32) {
+        if first != NONE {
+            self.chunks[last as usize].next = self.free_chunk;
+            self.free_chunk = first;
+        }
+    }
+
+    /// Lets go of a slot's text: it has been copied out.
+    pub(crate) fn clear_text(&mut self, slot: SlotIndex) {
+        let slot = &mut self.slots[slot.0 as usize];
+        let (first, last) = (slot.first_chunk, slot.last_chunk);
+        slot.first_chunk = NONE;
+        slot.last_chunk = NONE;
+        self.free_chunks(first, last);
+    }
+
+    /// Lets go of a whole list: its connection is gone. Slots that await answers become orphans.
+    pub(crate) fn orphan(&mut self, list: &mut SlotList) {
+        let mut index = list.head;
+        while index != NONE {
+            let slot = &mut self.slots[index as usize];
+            let next = slot.next;
+            if slot.awaited == 0 {
+                self.free(index);
+            } else {
+                slot.orphaned = true;
+                slot.stream = None;
+            }
+            index = next;
+        }
+        *list = SlotList::EMPTY;
+    }
+
+    /// Whose reply this slot is for; `None` when that connection is gone.
+    pub fn connection(&self, slot: SlotIndex) -> Option<ConnectionIndex> {
+        let slot = &self.slots[slot.0 as usize];
+        (!slot.orphaned).then_some(slot.connection)
+    }
+
+    /// One of the answers that `slot` awaits has come; an orphan is freed with its last one.
+    pub fn answered(&mut self, slot: SlotIndex) {
+        let kept = &mut self.slots[slot.0 as usize];
+        assert!(kept.awaited > 0, "I2: an answer that nobody awaits");
+        kept.awaited -= 1;
+        if kept.orphaned && kept.awaited == 0 {
+            self.free(slot.0);
+        }
+    }
+
+    pub(crate) fn awaited(&self, slot: SlotIndex) -> u32 {
+        self.slots[slot.0 as usize].awaited
+    }
+
+    pub(crate) fn stream_mut(&mut self, slot: SlotIndex) -> &mut Option<Stream<S>> {
+        &mut self.slots[slot.0 as usize].stream
+    }
+
+    pub(crate) fn has_stream(&self, slot: SlotIndex) -> bool {
+        self.slots[slot.0 as usize].stream.is_some()
+    }
+
+    /// Adds text to a slot. Cost: a copy; a chunk of 512 bytes is made when none is spare.
+    pub(crate) fn write(&mut self, slot: SlotIndex, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let last = self.slots[slot.0 as usize].last_chunk;
+            let chunk = if last == NONE || self.chunks[last as usize].used as usize == CHUNK_BYTES {
+                self.add_chunk(slot)
+            } else {
+                last
+            };
+            let chunk = &mut self.chunks[chunk as usize];
+            let used = chunk.used as usize;
+            let count = bytes.len().min(CHUNK_BYTES - used);
+            chunk.bytes[used..used + count].copy_from_slice(&bytes[..count]);
+            chunk.used += u32::try_from(count).expect("at most CHUNK_BYTES");
+            bytes = &bytes[count..];
+        }
+    }
+
+    fn add_chunk(&mut self, slot: SlotIndex) -> u32 {
+        let index = if self.free_chunk == NONE {
+            self.chunks.push(Chunk { next: NONE, used: 0, bytes: [0; CHUNK_BYTES] });
+            u32::try_from(self.chunks.len() - 1).expect("far below 2^32 chunks")
+        } else {
+            let index = self.free_chunk;
+            let chunk = &mut self.chunks[index as usize];
+            self.free_chunk = chunk.next;
+            chunk.next = NONE;
+            chunk.used = 0;
+            index
+        };
+        let slot = &mut self.slots[slot.0 as usize];
+        if slot.first_chunk == NONE {
+            slot.first_chunk = index;
+        } else {
+            self.chunks[slot.last_chunk as usize].next = index;
+        }
+        slot.last_chunk = index;
+        index
+    }
+
+    /// Hands the text of a slot to `sink`, piece by piece.
+    pub(crate) fn read(&self, slot: SlotIndex, mut sink: impl FnMut(&[u8])) {
+        let mut index = self.slots[slot.0 as usize].first_chunk;
+        while index != NONE {
+            let chunk = &self.chunks[index as usize];
+            sink(&chunk.bytes[..chunk.used as usize]);
+            index = chunk.next;
+        }
+    }
+}
+
+impl<S> Default for Slots<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONNECTION: ConnectionIndex = ConnectionIndex(3);
+
+    #[test]
+    fn text_longer_than_a_chunk_is_read_back_whole() {
+        let mut slots = Slots::<()>::new();
+        let mut list = SlotList::EMPTY;
+        let slot = slots.push(&mut list, CONNECTION, 0);
+        let text: Vec<u8> = (0..2000u32).map(|byte| byte.to_le_bytes()[0]).collect();
+        slots.write(slot, &text[..700]);
+        slots.write(slot, &text[700..]);
+        let mut read = Vec::new();
+        slots.read(slot, |piece| read.extend_from_slice(piece));
+        assert_eq!(read, text);
+    }
+
+    #[test]
+    fn an_orphan_is_freed_with_its_last_answer_and_not_before() {
+        let mut slots = Slots::<()>::new();
+        let mut list = SlotList::EMPTY;
+        let waiting = slots.push(&mut list, CONNECTION, 2);
+        slots.push(&mut list, CONNECTION, 0);
+        slots.orphan(&mut list);
+        assert_eq!(slots.in_use(), 1);
+        assert_eq!(slots.connection(waiting), None);
+        slots.answered(waiting);
+        assert_eq!(slots.in_use(), 1);
+        slots.answered(waiting);
+        assert_eq!(slots.in_use(), 0);
+    }
+
+    #[test]
+    fn freed_slots_and_chunks_are_used_again() {
+        let mut slots = Slots::<()>::new();
+        for _ in 0..100 {
+            let mut list = SlotList::EMPTY;
+            let slot = slots.push(&mut list, CONNECTION, 0);
+            slots.write(slot, &[7; 1500]);
+            slots.pop(&mut list);
+        }
+        assert_eq!((slots.slots.len(), slots.chunks.len()), (1, 3));
+    }
+}

@@ -1,0 +1,101 @@
+//! The fixture: cases as they were measured.
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+const FIXTURE: &str = include_str!("../fixtures/wire_cases.json");
+
+/// SHA-256 of the fixture: it is data, and changes only by measuring again.
+const FIXTURE_SHA256: &str = "a07cd1eb7d32ba417e9bc74776a9e8bb968a323799596ce5bb72367e161cd72a";
+
+/// One input and what is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) input: Vec<u8>,
+    /// The whole reply; `None` is not compared.
+    pub(crate) reply: Option<Vec<u8>>,
+    /// Whether the server keeps the connection open.
+    pub(crate) stays_open: bool,
+    /// Why the reply is not memcached's.
+    pub(crate) differs: Option<String>,
+}
+
+impl Case {
+    /// A case of our own, after which the connection stays open.
+    pub(crate) fn new(input: &str, reply: &str) -> Self {
+        Self {
+            id: "-".to_owned(),
+            name: input.trim().to_owned(),
+            input: input.as_bytes().to_vec(),
+            reply: Some(reply.as_bytes().to_vec()),
+            stays_open: true,
+            differs: None,
+        }
+    }
+
+    fn is_binary(&self) -> bool {
+        self.input.first().is_some_and(|&byte| byte == 0x80 || byte == 0x81)
+    }
+}
+
+/// All cases, in the order of their ids, and what is stored before them.
+#[derive(Debug)]
+pub(crate) struct Cases {
+    pub(crate) setup: Vec<u8>,
+    cases: Vec<Case>,
+}
+
+impl Cases {
+    pub(crate) fn read() -> Self {
+        let sum: String = Sha256::digest(FIXTURE).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(sum, FIXTURE_SHA256, "the fixture is not the file that was measured");
+        let fixture: Value = serde_json::from_str(FIXTURE).unwrap();
+        let setup = fixture["setup_text"].as_str().unwrap();
+        let setup = setup.replace("<100000 bytes of x>", &"x".repeat(100_000));
+        let cases = fixture["cases"].as_array().unwrap().iter().map(case).collect();
+        Self { setup: setup.into_bytes(), cases }
+    }
+
+    /// Text and meta cases.
+    pub(crate) fn text(&self) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(|case| !case.is_binary())
+    }
+
+    /// Cases of the binary protocol, which is not built.
+    pub(crate) fn binary(&self) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(|case| case.is_binary())
+    }
+}
+
+fn case(value: &Value) -> Case {
+    let text = |key: &str| value[key].as_str().map(str::to_owned);
+    Case {
+        id: text("id").unwrap(),
+        name: text("name").unwrap(),
+        input: bytes(&value["input"]).unwrap(),
+        reply: bytes(&value["reply"]),
+        stays_open: match value["then"].as_str().unwrap() {
+            "open" => true,
+            "closed" => false,
+            other => panic!("neither open nor closed: {other}"),
+        },
+        differs: text("differs"),
+    }
+}
+
+/// A list of `[hex bytes, repeat count]`; `None` when there is no list.
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for run in value.as_array()? {
+        let hex = run[0].as_str().unwrap();
+        let once: Vec<u8> = (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+            .collect();
+        let count = usize::try_from(run[1].as_u64().unwrap()).unwrap();
+        bytes.extend(once.repeat(count));
+    }
+    Some(bytes)
+}

@@ -1,0 +1,200 @@
+//! Wire cases: what a memcached 1.6.45 answers to given bytes, our server answers too.
+//!
+//! The fixture holds inputs, whole replies and whether the connection stays open; where we depart on
+//! purpose, the case says why and its reply is ours. All text and meta cases run in the order of
+//! their ids against a fresh server for each pass, over TCP and a unix socket, by `io_uring` and by
+//! epoll: whole, byte by byte, and cut at seeded places. A piece is sent only once the server has
+//! read the one before.
+//!
+//! `KACHEL_CASES_SERVER=PATH` runs another server instead (a memcached): then the cases in which we
+//! depart on purpose are sent and not compared, and nothing is asked about its io.
+
+mod cases;
+mod matching;
+mod server;
+mod unread;
+mod wire;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use cases::{Case, Cases};
+use server::{Server, Transport};
+
+/// Cuts of each input.
+const CUTS: u64 = 32;
+/// From which the places of the cuts follow.
+const SEED: u64 = 0x006b_6163_6865_6c21;
+/// Bytes from an input's start that are sent one by one.
+const BYTES_ALONE_MAX: usize = 4096;
+/// A case that means its lines to arrive together: cut, its second line is another case.
+const WHOLE_ONLY: &str = "W111";
+
+/// How an input is cut into pieces.
+#[derive(Clone, Copy, Debug)]
+enum Pieces {
+    Whole,
+    Bytes,
+    Cut(u64),
+}
+
+impl Pieces {
+    /// The lengths of the pieces of the input of `case`.
+    fn lengths(self, case: &Case) -> Vec<usize> {
+        let bytes = case.input.len();
+        match self {
+            Self::Whole => vec![bytes],
+            Self::Bytes => {
+                let alone = bytes.min(BYTES_ALONE_MAX);
+                let mut lengths = vec![1; alone];
+                lengths.extend((bytes > alone).then_some(bytes - alone));
+                lengths
+            }
+            Self::Cut(_) if bytes < 2 => vec![bytes],
+            Self::Cut(cut) => {
+                let number = case.id.bytes().fold(0, |sum: u64, b| sum * 256 + u64::from(b));
+                let place = mixed(SEED ^ mixed(number) ^ cut) % (bytes as u64 - 1) + 1;
+                let place = usize::try_from(place).unwrap();
+                vec![place, bytes - place]
+            }
+        }
+    }
+}
+
+/// A 64-bit mix: the finalizer of splitmix64 (Steele, Lea, Flood, 2014).
+fn mixed(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// What a run of passes did.
+#[derive(Debug, Default)]
+struct Counts {
+    passes: usize,
+    cases: usize,
+    pieces: usize,
+    not_compared: usize,
+}
+
+/// One pass: a fresh server, its set-up, then every case; what went wrong is appended to `wrong`.
+fn pass(
+    cases: &Cases,
+    transport: Transport,
+    io: &str,
+    pieces: Pieces,
+    counts: &mut Counts,
+    wrong: &mut Vec<String>,
+) {
+    let mut server = Server::start(transport, io);
+    wire::set_up(&server, &cases.setup);
+    if !server.is_other() {
+        let stats = wire::stats(&server);
+        assert!(stats.contains(&format!("STAT kachel_io {io}\r\n")), "not {io}: {stats}");
+    }
+    counts.passes += 1;
+    for case in cases.text() {
+        if case.id == WHOLE_ONLY && !matches!(pieces, Pieces::Whole) {
+            continue;
+        }
+        let lengths = pieces.lengths(case);
+        assert_eq!(lengths.iter().sum::<usize>(), case.input.len());
+        counts.cases += 1;
+        counts.pieces += lengths.len();
+        let outcome = wire::run(&server, case, &lengths, wire::PATIENCE);
+        if server.is_other() && case.differs.is_some() {
+            counts.not_compared += 1;
+        } else if let Err(why) = outcome {
+            wrong.push(format!("{} {} ({pieces:?}): {why}", case.id, case.name));
+        }
+    }
+    server.assert_alive();
+}
+
+fn run(transport: Transport, io: &str) {
+    let cases = Cases::read();
+    let mut counts = Counts::default();
+    let mut wrong = Vec::new();
+    let cuts = (0..CUTS).map(Pieces::Cut);
+    for pieces in [Pieces::Whole, Pieces::Bytes].into_iter().chain(cuts) {
+        pass(&cases, transport, io, pieces, &mut counts, &mut wrong);
+    }
+    tell(&format!("wire cases: {transport:?} {io}: {counts:?}, {} wrong\n", wrong.len()));
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Tells past the test harness's capture.
+fn tell(text: &str) {
+    std::io::stderr().write_all(text.as_bytes()).unwrap();
+}
+
+#[test]
+fn every_text_case_is_answered_over_tcp_by_uring() {
+    run(Transport::Tcp, "uring");
+}
+
+#[test]
+fn every_text_case_is_answered_over_tcp_by_epoll() {
+    run(Transport::Tcp, "epoll");
+}
+
+#[test]
+fn every_text_case_is_answered_over_a_unix_socket_by_uring() {
+    run(Transport::Unix, "uring");
+}
+
+#[test]
+fn every_text_case_is_answered_over_a_unix_socket_by_epoll() {
+    run(Transport::Unix, "epoll");
+}
+
+#[test]
+fn watch_alone_is_refused_in_words() {
+    let server = Server::start(Transport::Tcp, "epoll");
+    if server.is_other() {
+        return;
+    }
+    let case = Case::new("watch\r\n", "CLIENT_ERROR watch commands not allowed\r\n");
+    wire::run(&server, &case, &[case.input.len()], wire::PATIENCE).unwrap();
+}
+
+/// The suite itself: each way in which a reply can be wrong is seen.
+#[test]
+fn a_wrong_reply_is_seen() {
+    let server = Server::start(Transport::Unix, "epoll");
+    let judge = |input: &str, reply: &str, stays_open: bool| {
+        let case = Case { stays_open, ..Case::new(input, reply) };
+        wire::run(&server, &case, &[case.input.len()], Duration::from_millis(500))
+    };
+    judge("get nothing\r\n", "END\r\n", true).unwrap();
+    judge("get nothing\r", "", true).unwrap();
+    judge("quit\r\n", "", false).unwrap();
+    for (what, input, reply, stays_open) in [
+        ("another reply", "get nothing\r\n", "ENd\r\n", true),
+        ("a reply too short", "get nothing\r\n", "END\r\nEND\r\n", true),
+        ("a reply too long", "get nothing\r\nget nothing\r\n", "END\r\n", true),
+        ("a reply where none belongs", "get nothing\r\n", "", true),
+        ("closed and not open", "quit\r\n", "", true),
+        ("open and not closed", "get nothing\r\n", "END\r\n", false),
+        ("no name", "version\r\n", "VERSION UNKNOWN\r\nEND\r\n", true),
+    ] {
+        assert!(judge(input, reply, stays_open).is_err(), "not seen: {what}");
+    }
+}
+
+#[test]
+fn the_fixture_is_the_one_that_was_measured() {
+    let cases = Cases::read();
+    let text = cases.text().count();
+    let binary: Vec<&str> = cases.binary().map(|case| case.id.as_str()).collect();
+    let departures = cases.text().filter(|case| case.differs.is_some()).count();
+    assert_eq!((text + binary.len(), departures), (140, 2));
+    assert!(cases.text().map(|case| &case.id).is_sorted());
+    tell(&format!(
+        "wire cases: {text} text and meta cases, {departures} of them depart on purpose; \
+         {} binary ones not run: {}\n",
+        binary.len(),
+        binary.join(" "),
+    ));
+}

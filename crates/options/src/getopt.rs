@@ -1,0 +1,131 @@
+//! Splits the command line into options and their values, as `getopt_long` does.
+//!
+//! Upstream:   the words after the program's name.
+//! Downstream: `apply.rs` lets each row take effect, in order.
+//!
+//! Habits that are kept: bundled flags (`-dvv`), values attached or apart (`-m64`, `-m 64`), long options
+//! with `=` or apart, unique beginnings of long names, words that are no options anywhere between, `--`
+//! to end the options, and blanks before and after a value in one word (`"-m 8192"`).
+
+use crate::table::{OPTIONS, OptionRow, Takes};
+use crate::{EXIT_FAILURE, OptionsError};
+
+/// One thing on the command line.
+#[derive(Clone, Copy)]
+pub(crate) enum Found<'words> {
+    /// An option, and its value where it has one.
+    Option(&'static OptionRow, Option<&'words str>),
+    /// A word that is no option.
+    Operand(&'words str),
+}
+
+/// All options and operands of `words`, in order; each is an error of its own, so that what stands before
+/// a mistake still takes effect.
+pub(crate) struct Scan<'words> {
+    words: std::slice::Iter<'words, String>,
+    /// What is left of a word of bundled short options.
+    bundle: &'words str,
+    options_ended: bool,
+}
+
+impl<'words> Scan<'words> {
+    pub(crate) fn new(words: &'words [String]) -> Self {
+        Self { words: words.iter(), bundle: "", options_ended: false }
+    }
+
+    /// The value that an option must have: the rest of its word, or the next word.
+    fn required(&mut self, attached: &'words str) -> Option<&'words str> {
+        if attached.is_empty() { self.words.next().map(String::as_str) } else { Some(attached) }
+    }
+
+    fn short(&mut self) -> Result<Found<'words>, OptionsError> {
+        let mut letters = self.bundle.chars();
+        let letter = letters.next().unwrap_or_else(|| unreachable!("a bundle is not empty"));
+        let rest = letters.as_str();
+        self.bundle = rest;
+        let Some(row) = OPTIONS.iter().find(|row| row.short == Some(letter)) else {
+            self.bundle = "";
+            return Err(unknown(&format!("invalid option -- '{letter}'")));
+        };
+        if !row.takes.needs_value() {
+            return Ok(Found::Option(row, None));
+        }
+        self.bundle = "";
+        match self.required(rest) {
+            Some(value) => Ok(Found::Option(row, Some(value.trim()))),
+            None => Err(unknown(&format!("option requires an argument -- '{letter}'"))),
+        }
+    }
+
+    fn long(&mut self, word: &'words str) -> Result<Found<'words>, OptionsError> {
+        let (name, attached) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        let row = find_long(name)?;
+        match (row.takes, attached) {
+            (Takes::Nothing, Some(_)) => {
+                Err(unknown(&format!("option '--{}' doesn't allow an argument", row.long)))
+            }
+            (takes, None) if takes.needs_value() => match self.words.next() {
+                Some(value) => Ok(Found::Option(row, Some(value.trim()))),
+                None => Err(unknown(&format!("option '--{}' requires an argument", row.long))),
+            },
+            _ => Ok(Found::Option(row, attached.map(str::trim))),
+        }
+    }
+}
+
+impl<'words> Iterator for Scan<'words> {
+    type Item = Result<Found<'words>, OptionsError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !self.bundle.is_empty() {
+            return Some(self.short());
+        }
+        let word = self.words.next()?.as_str();
+        if self.options_ended || word == "-" || !word.starts_with('-') {
+            return Some(Ok(Found::Operand(word)));
+        }
+        if word == "--" {
+            self.options_ended = true;
+            return self.next();
+        }
+        if let Some(long) = word.strip_prefix("--") {
+            return Some(self.long(long));
+        }
+        self.bundle = &word[1..];
+        Some(self.short())
+    }
+}
+
+/// The row whose long name is `name`, or begins with it and is the only one that does.
+fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
+    if let Some(row) = OPTIONS.iter().find(|row| !row.long.is_empty() && row.long == name) {
+        return Ok(row);
+    }
+    let mut rows = OPTIONS.iter().filter(|row| !name.is_empty() && row.long.starts_with(name));
+    match (rows.next(), rows.next()) {
+        (None, _) => Err(unknown(&format!("unrecognized option '--{name}'"))),
+        (Some(row), None) => Ok(row),
+        (Some(_), Some(_)) => {
+            let candidates: Vec<String> = OPTIONS
+                .iter()
+                .filter(|row| row.long.starts_with(name))
+                .map(|row| format!("'--{}'", row.long))
+                .collect();
+            Err(unknown(&format!(
+                "option '--{name}' is ambiguous; possibilities: {}",
+                candidates.join(" ")
+            )))
+        }
+    }
+}
+
+/// The two lines that memcached prints of an option it does not know, and where to read on.
+fn unknown(what: &str) -> OptionsError {
+    OptionsError::new(
+        EXIT_FAILURE,
+        format!("memcached: {what}\nIllegal argument \"?\"\n(-h lists the options)"),
+    )
+}

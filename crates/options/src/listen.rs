@@ -1,0 +1,154 @@
+//! Where to listen: memcached's `-l` lists, `-p` and `-s`, read into one list.
+//!
+//! Upstream:   `apply.rs` has gathered the options.
+//! Downstream: `kachel` resolves names and opens what stands here.
+
+use std::path::PathBuf;
+
+use crate::serve::Protocol;
+use crate::{EXIT_OS, OptionsError};
+
+/// Everything to listen on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listeners {
+    /// TCP, in the order given.
+    pub tcp: Vec<TcpListen>,
+    /// A unix socket; where there is one there is no TCP, as memcached has it.
+    pub unix: Option<UnixListen>,
+}
+
+/// A TCP address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpListen {
+    /// Which interface.
+    pub host: Host,
+    /// The port; 0: a free one of the kernel's choice.
+    pub port: u16,
+    /// What connections made here speak.
+    pub protocol: Protocol,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// All of them, IPv4 and IPv6 (a machine without one of the two is content with the other).
+    Any,
+    /// An address, or a name that stands for one or more. IPv6 without brackets.
+    Named(String),
+}
+
+/// A unix socket to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixListen {
+    /// The path; a socket left there is removed.
+    pub path: PathBuf,
+    /// Who may connect: permission bits.
+    pub mode: u32,
+}
+
+/// Reads one `-l` list, `port` standing for those that name none; sentences about what was accepted and
+/// means nothing go to `reports`.
+///
+/// Errors: what memcached refuses, and listeners that need TLS or the proxy.
+pub(crate) fn read_list(
+    list: &str,
+    port: i32,
+    protocol: Protocol,
+    reports: &mut Vec<String>,
+) -> Result<Vec<TcpListen>, OptionsError> {
+    list.split([',', ';'])
+        .map(str::trim)
+        .filter(|entry| !entry.is_empty())
+        .map(|entry| read_entry(entry, port, protocol, reports))
+        .collect()
+}
+
+fn read_entry(
+    entry: &str,
+    port: i32,
+    protocol: Protocol,
+    reports: &mut Vec<String>,
+) -> Result<TcpListen, OptionsError> {
+    for word in ["notls", "btls", "mtls"] {
+        if entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(':')) {
+            return Err(bad(entry, "TLS is not built yet, so no listener can say about it"));
+        }
+    }
+    let (protocol, rest) = read_protocol(entry, protocol)?;
+    let rest = read_tag(entry, rest, reports)?;
+
+    let (host, port_text) = if let Some(bracketed) = rest.strip_prefix('[') {
+        let Some((host, after)) = bracketed.split_once(']') else {
+            return Err(bad(entry, "the address has no closing bracket"));
+        };
+        (host, after.strip_prefix(':'))
+    } else {
+        match rest.split_once(':') {
+            // More than one colon: an IPv6 address without brackets, and no port.
+            Some((_, after)) if after.contains(':') => (rest, None),
+            Some((host, after)) => (host, Some(after)),
+            None => (rest, None),
+        }
+    };
+    let port = match port_text {
+        None => port,
+        Some(text) => text.parse().map_err(|_| bad(entry, "the port is no number"))?,
+    };
+    let port = port_number(port).ok_or_else(|| bad(entry, "the port must be 0 to 65535, or -1"))?;
+    let host = match host {
+        "*" => Host::Any,
+        "" => return Err(bad(entry, "there is no address")),
+        host => Host::Named(host.to_string()),
+    };
+    Ok(TcpListen { host, port, protocol })
+}
+
+/// `proto[word]:` before the address.
+fn read_protocol(entry: &str, fallback: Protocol) -> Result<(Protocol, &str), OptionsError> {
+    let Some(rest) = entry.strip_prefix("proto[") else {
+        return Ok((fallback, entry));
+    };
+    let Some((word, rest)) = rest.split_once("]:") else {
+        return Err(bad(entry, "the protocol is not in brackets with a colon after them"));
+    };
+    let protocol = match word {
+        "ascii" => Protocol::Ascii,
+        "binary" => Protocol::Binary,
+        "negotiating" => Protocol::Auto,
+        "proxy" => return Err(bad(entry, "Kachel is no proxy")),
+        _ => return Err(bad(entry, "the protocol must be ascii, binary or negotiating")),
+    };
+    Ok((protocol, rest))
+}
+
+/// `tag[word]:` or `tag_word_:` before the address: a word for the proxy, of no meaning here.
+fn read_tag<'entry>(
+    entry: &str,
+    rest: &'entry str,
+    reports: &mut Vec<String>,
+) -> Result<&'entry str, OptionsError> {
+    let (tagged, end) = if let Some(tagged) = rest.strip_prefix("tag[") {
+        (tagged, "]:")
+    } else if let Some(tagged) = rest.strip_prefix("tag_") {
+        (tagged, "_:")
+    } else {
+        return Ok(rest);
+    };
+    let Some((tag, rest)) = tagged.split_once(end) else {
+        return Err(bad(entry, "the tag does not end"));
+    };
+    if tag.is_empty() || tag.len() > 8 {
+        return Err(bad(entry, "a tag has 1 to 8 characters"));
+    }
+    reports.push(format!("-l {entry}: the tag is accepted, has no meaning here: no proxy"));
+    Ok(rest)
+}
+
+/// The port to bind: -1 and 0 are one of the kernel's choice.
+pub(crate) fn port_number(port: i32) -> Option<u16> {
+    if port == -1 { Some(0) } else { u16::try_from(port).ok() }
+}
+
+fn bad(entry: &str, why: &str) -> OptionsError {
+    OptionsError::new(EXIT_OS, format!("-l {entry}: {why}"))
+}

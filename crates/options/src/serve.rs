@@ -1,0 +1,283 @@
+//! What the server is started with: the options, typed.
+//!
+//! Upstream:   `apply.rs` fills it from the table's rows.
+//! Downstream: `kachel` opens listeners and starts shards from it; `settings.rs` words it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use crate::listen::Listeners;
+
+/// By which name the binary was called, which decides the defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalledAs {
+    /// `kachel`: loopback, dumps refused, root allowed with a warning.
+    Kachel,
+    /// `memcached` or `memcached-anything`: every interface, and otherwise as memcached does.
+    Memcached,
+}
+
+impl CalledAs {
+    /// Reads the name from `argv[0]`, with or without a path before it.
+    pub fn of(program: &OsStr) -> Self {
+        let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+        if name == "memcached" || name.starts_with("memcached-") {
+            Self::Memcached
+        } else {
+            Self::Kachel
+        }
+    }
+}
+
+/// Which protocol a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// What the first byte of a connection says.
+    Auto,
+    /// Text and meta commands only.
+    Ascii,
+    /// The binary protocol only.
+    Binary,
+}
+
+impl Protocol {
+    /// The word that `stats settings` uses.
+    pub(crate) const fn settings_word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto-negotiate",
+            Self::Ascii => "ascii",
+            Self::Binary => "binary",
+        }
+    }
+}
+
+/// What becomes of items when memory is spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Older items are evicted.
+    Cache,
+    /// New items are refused; nothing stored is ever evicted.
+    Store,
+}
+
+/// Who reads a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Its owner alone: every request goes there.
+    Erew,
+}
+
+/// Through which door the kernel is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoChoice {
+    /// The best that this kernel allows.
+    Auto,
+    /// epoll.
+    Epoll,
+    /// io_uring.
+    Uring,
+}
+
+/// Everything that `kachel serve` or `memcached` was told, with defaults filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServeOptions {
+    /// The name that decided the defaults.
+    pub called_as: CalledAs,
+    /// Where to listen. Never empty.
+    pub listeners: Listeners,
+    /// Threads, a shard each; `None`: as many as there are cores to use. At most
+    /// [`crate::THREADS_MAX`].
+    pub threads: Option<u16>,
+    /// Bytes that the whole process may spend on data (`-m`).
+    pub memory_bytes: u64,
+    /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
+    pub evict: bool,
+    /// Bytes of the largest item, key and header included (`-I`).
+    pub item_bytes_max: u32,
+    /// Whether items carry a CAS token (`-C`: no).
+    pub cas: bool,
+    /// Connections at a time.
+    pub connections_max: u32,
+    /// Connections that the kernel keeps ready to be accepted.
+    pub backlog: i32,
+    /// Requests of one connection in one tick.
+    pub requests_per_tick: u32,
+    /// How often `-v` was said.
+    pub verbosity: u32,
+    /// The user to become, when started by root.
+    pub user: Option<String>,
+    /// Whether to leave the terminal.
+    pub daemon: bool,
+    /// Where the process number is written.
+    pub pidfile: Option<PathBuf>,
+    /// Whether `flush_all` does anything (`-F`: no).
+    pub flush_allowed: bool,
+    /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`: no).
+    pub dumps_allowed: bool,
+    /// Whether `watch` is answered (`-W`: no).
+    pub watch_allowed: bool,
+    /// Whether `shutdown` is answered (`-A`: yes).
+    pub shutdown_allowed: bool,
+    /// Seconds after which an idle connection is closed; 0: never.
+    pub idle_timeout_s: u32,
+    /// The byte that ends a key's prefix in `stats detail`.
+    pub prefix_delimiter: u8,
+    /// Whether prefixes are counted from the start (`-D` says so).
+    pub detail_at_start: bool,
+    /// What listeners speak that do not say it themselves.
+    pub protocol: Protocol,
+    /// Through which door the kernel is asked.
+    pub io: IoChoice,
+    /// What becomes of items when memory is spent.
+    pub engine: Engine,
+    /// Who reads a shard.
+    pub reads: Reads,
+    /// Whether connections above the limit are closed with an error, instead of waiting.
+    pub maxconns_fast: bool,
+    /// Whether memory may not be swapped out (`-k`).
+    pub lock_memory: bool,
+    /// Whether huge pages are asked for (`-L`).
+    pub huge_pages: bool,
+    /// Whether a crash may leave a core file of any size (`-r`).
+    pub core_dumps: bool,
+    /// Whether `stats sizes` counts.
+    pub track_sizes: bool,
+    /// What `stats settings` says back and nothing else reads.
+    pub echo: Echo,
+    /// Sentences for the operator: what was accepted and has no meaning here, and warnings.
+    pub reports: Vec<String>,
+}
+
+/// memcached's settings that Kachel has no use for; `stats settings` says them back, as tools expect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Echo {
+    /// The `-l` list as given; `None`: every interface.
+    pub inter: Option<String>,
+    /// The port as given, -1 included.
+    pub tcp_port: i32,
+    /// `-s` as given.
+    pub unix_path: Option<String>,
+    /// `-a`, also without a socket.
+    pub unix_mode: u32,
+    /// `-f`
+    pub growth_factor: f64,
+    /// `-n`
+    pub chunk_size: u32,
+    /// `-o hashpower`
+    pub hashpower: u32,
+    /// `-o slab_reassign`
+    pub slab_reassign: bool,
+    /// `-o slab_automove`
+    pub slab_automove: u32,
+    /// `-o slab_automove_ratio`
+    pub slab_automove_ratio: f64,
+    /// `-o slab_automove_window`
+    pub slab_automove_window: u32,
+    /// `-o slab_chunk_max`, in bytes.
+    pub slab_chunk_bytes_max: u32,
+    /// `-o lru_crawler`
+    pub lru_crawler: bool,
+    /// `-o lru_crawler_sleep`
+    pub lru_crawler_sleep: u32,
+    /// `-o lru_crawler_tocrawl`
+    pub lru_crawler_tocrawl: u32,
+    /// `-o tail_repair_time`
+    pub tail_repair_time: u32,
+    /// `-o hash_algorithm`
+    pub hash_algorithm: &'static str,
+    /// `-o lru_maintainer`
+    pub lru_maintainer: bool,
+    /// `-o hot_lru_pct`
+    pub hot_lru_pct: u32,
+    /// `-o warm_lru_pct`
+    pub warm_lru_pct: u32,
+    /// `-o hot_max_factor`
+    pub hot_max_factor: f64,
+    /// `-o warm_max_factor`
+    pub warm_max_factor: f64,
+    /// `-o temporary_ttl`, when given.
+    pub temporary_ttl: Option<u32>,
+    /// `-o watcher_logbuf_size`, in bytes.
+    pub watcher_logbuf_bytes: u64,
+    /// `-o worker_logbuf_size`, in bytes.
+    pub worker_logbuf_bytes: u64,
+    /// `-o read_buf_mem_limit`, in bytes.
+    pub read_buf_bytes_max: u64,
+    /// `-N`
+    pub napi_ids: u32,
+}
+
+impl ServeOptions {
+    /// The defaults, with nowhere to listen yet.
+    pub(crate) fn defaults(called_as: CalledAs) -> Self {
+        let is_memcached = called_as == CalledAs::Memcached;
+        Self {
+            called_as,
+            listeners: Listeners::default(),
+            threads: None,
+            memory_bytes: 64 << 20,
+            evict: true,
+            item_bytes_max: 1 << 20,
+            cas: true,
+            connections_max: 1024,
+            backlog: 1024,
+            requests_per_tick: 20,
+            verbosity: 0,
+            user: None,
+            daemon: false,
+            pidfile: None,
+            flush_allowed: true,
+            dumps_allowed: is_memcached,
+            watch_allowed: true,
+            shutdown_allowed: false,
+            idle_timeout_s: 0,
+            prefix_delimiter: b':',
+            detail_at_start: false,
+            protocol: Protocol::Auto,
+            io: IoChoice::Auto,
+            engine: Engine::Cache,
+            reads: Reads::Erew,
+            maxconns_fast: true,
+            lock_memory: false,
+            huge_pages: false,
+            core_dumps: false,
+            track_sizes: false,
+            echo: Echo::defaults(),
+            reports: Vec::new(),
+        }
+    }
+}
+
+impl Echo {
+    const fn defaults() -> Self {
+        Self {
+            inter: None,
+            tcp_port: 11211,
+            unix_path: None,
+            unix_mode: 0o700,
+            growth_factor: 1.25,
+            chunk_size: 48,
+            hashpower: 0,
+            slab_reassign: true,
+            slab_automove: 1,
+            slab_automove_ratio: 0.8,
+            slab_automove_window: 10,
+            slab_chunk_bytes_max: 512 << 10,
+            lru_crawler: true,
+            lru_crawler_sleep: 100,
+            lru_crawler_tocrawl: 0,
+            tail_repair_time: 0,
+            hash_algorithm: "murmur3",
+            lru_maintainer: true,
+            hot_lru_pct: 20,
+            warm_lru_pct: 40,
+            hot_max_factor: 0.2,
+            warm_max_factor: 2.0,
+            temporary_ttl: None,
+            watcher_logbuf_bytes: 256 << 10,
+            worker_logbuf_bytes: 64 << 10,
+            read_buf_bytes_max: 0,
+            napi_ids: 0,
+        }
+    }
+}

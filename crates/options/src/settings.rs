@@ -1,0 +1,157 @@
+//! What `stats settings` says, in memcached's order.
+//!
+//! Upstream:   `shard` asks, with what has changed since the start.
+//! Downstream: the words go to the client as they are.
+
+use std::fmt::Display;
+
+use crate::{Engine, IoChoice, Reads, ServeOptions};
+
+/// What the running server knows better than its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// Bytes of the memory limit; `cache_memlimit` moves it.
+    pub memory_bytes: u64,
+    /// Threads that serve.
+    pub threads: u16,
+    /// `verbosity` moves it.
+    pub verbosity: u32,
+    /// The second, counted from the start, of the last `flush_all`; 0: none.
+    pub oldest_s: u64,
+    /// Whether prefixes are counted; `stats detail` switches it.
+    pub detail: bool,
+    /// Whether the crawler may be asked for work; `lru_crawler` switches it.
+    pub crawler: bool,
+}
+
+/// The pairs on their way.
+struct Pairs(Vec<(&'static str, String)>);
+
+impl Pairs {
+    fn say(&mut self, key: &'static str, value: impl Display) {
+        // A path may hold a line end, which would end the line of the reply.
+        self.0.push((key, value.to_string().replace(char::is_control, "?")));
+    }
+
+    fn yes_no(&mut self, key: &'static str, value: bool) {
+        self.say(key, if value { "yes" } else { "no" });
+    }
+}
+
+impl ServeOptions {
+    /// What a server just started knows: nothing has moved yet. `threads` is what `-t` came to.
+    pub fn live(&self, threads: u16) -> Live {
+        Live {
+            memory_bytes: self.memory_bytes,
+            threads,
+            verbosity: self.verbosity,
+            oldest_s: 0,
+            detail: self.detail_at_start,
+            crawler: self.echo.lru_crawler,
+        }
+    }
+
+    /// Key and value of every line of `stats settings`: memcached's keys in its order, then ours. No
+    /// value is empty or has a line end. Cost: an allocation a line.
+    pub fn settings(&self, live: &Live) -> Vec<(&'static str, String)> {
+        let mut pairs = Pairs(Vec::with_capacity(64));
+        self.say_network(live, &mut pairs);
+        self.say_work(live, &mut pairs);
+        self.say_slabs_and_lru(live, &mut pairs);
+        self.say_rest(&mut pairs);
+        pairs.0
+    }
+
+    fn say_network(&self, live: &Live, pairs: &mut Pairs) {
+        let echo = &self.echo;
+        pairs.say("maxbytes", live.memory_bytes);
+        pairs.say("maxconns", self.connections_max);
+        pairs.say("tcpport", echo.tcp_port);
+        pairs.say("udpport", 0);
+        pairs.say("inter", echo.inter.as_deref().unwrap_or("NULL"));
+        pairs.say("verbosity", live.verbosity);
+        pairs.say("oldest", live.oldest_s);
+        pairs.say("evictions", if self.evict { "on" } else { "off" });
+        pairs.say("domain_socket", echo.unix_path.as_deref().unwrap_or("NULL"));
+        pairs.say("umask", format_args!("{:o}", echo.unix_mode));
+        pairs.yes_no("shutdown_command", self.shutdown_allowed);
+        pairs.say("growth_factor", format_args!("{:.2}", echo.growth_factor));
+        pairs.say("chunk_size", echo.chunk_size);
+    }
+
+    fn say_work(&self, live: &Live, pairs: &mut Pairs) {
+        let several = self.echo.inter.as_deref().is_some_and(|list| list.contains(','));
+        pairs.say("num_threads", live.threads);
+        pairs.say("num_threads_per_udp", if several { 1 } else { live.threads });
+        pairs.say("stat_key_prefix", char::from(self.prefix_delimiter));
+        pairs.yes_no("detail_enabled", live.detail);
+        pairs.say("reqs_per_event", self.requests_per_tick);
+        pairs.yes_no("cas_enabled", self.cas);
+        pairs.say("tcp_backlog", self.backlog);
+        pairs.say("binding_protocol", self.protocol.settings_word());
+        pairs.yes_no("auth_enabled_sasl", false);
+        pairs.yes_no("auth_enabled_ascii", false);
+        pairs.say("item_size_max", self.item_bytes_max);
+        pairs.yes_no("maxconns_fast", self.maxconns_fast);
+    }
+
+    fn say_slabs_and_lru(&self, live: &Live, pairs: &mut Pairs) {
+        let echo = &self.echo;
+        pairs.say("hashpower_init", echo.hashpower);
+        pairs.yes_no("slab_reassign", echo.slab_reassign);
+        pairs.say("slab_automove", echo.slab_automove);
+        pairs.say("slab_automove_ratio", format_args!("{:.2}", echo.slab_automove_ratio));
+        pairs.say("slab_automove_window", echo.slab_automove_window);
+        pairs.say("slab_chunk_max", echo.slab_chunk_bytes_max);
+        pairs.yes_no("lru_crawler", live.crawler);
+        pairs.say("lru_crawler_sleep", echo.lru_crawler_sleep);
+        pairs.say("lru_crawler_tocrawl", echo.lru_crawler_tocrawl);
+        pairs.say("tail_repair_time", echo.tail_repair_time);
+        pairs.yes_no("flush_enabled", self.flush_allowed);
+        pairs.yes_no("dump_enabled", self.dumps_allowed);
+        pairs.say("hash_algorithm", echo.hash_algorithm);
+        pairs.yes_no("lru_maintainer_thread", echo.lru_maintainer);
+        pairs.yes_no("lru_segmented", echo.lru_maintainer);
+        pairs.say("hot_lru_pct", echo.hot_lru_pct);
+        pairs.say("warm_lru_pct", echo.warm_lru_pct);
+        pairs.say("hot_max_factor", format_args!("{:.2}", echo.hot_max_factor));
+        pairs.say("warm_max_factor", format_args!("{:.2}", echo.warm_max_factor));
+        pairs.yes_no("temp_lru", echo.temporary_ttl.is_some());
+        pairs.say("temporary_ttl", echo.temporary_ttl.unwrap_or(61));
+    }
+
+    fn say_rest(&self, pairs: &mut Pairs) {
+        let echo = &self.echo;
+        pairs.say("idle_timeout", self.idle_timeout_s);
+        pairs.say("watcher_logbuf_size", echo.watcher_logbuf_bytes);
+        pairs.say("worker_logbuf_size", echo.worker_logbuf_bytes);
+        pairs.say("read_buf_mem_limit", echo.read_buf_bytes_max);
+        pairs.yes_no("track_sizes", self.track_sizes);
+        pairs.yes_no("inline_ascii_response", false);
+        pairs.say("num_napi_ids", echo.napi_ids);
+        pairs.say("memory_file", "(null)");
+        pairs.say("client_flags_size", 4);
+        pairs.say("kachel_version", crate::KACHEL_VERSION);
+        pairs.say(
+            "kachel_engine",
+            match self.engine {
+                Engine::Cache => "cache",
+                Engine::Store => "store",
+            },
+        );
+        pairs.say(
+            "kachel_reads",
+            match self.reads {
+                Reads::Erew => "erew",
+            },
+        );
+        pairs.say(
+            "kachel_io",
+            match self.io {
+                IoChoice::Auto => "auto",
+                IoChoice::Epoll => "epoll",
+                IoChoice::Uring => "uring",
+            },
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! The table of what `-o` takes, a row each.
+//!
+//! Upstream:   nothing; it is data.
+//! Downstream: as for `table.rs`.
+
+use crate::OptionsError;
+use crate::apply::{Draft, Given, set};
+use crate::table::Takes::{Integer, Nothing, OptionalInteger, Real, Text, Word};
+use crate::table::{Class, Effect, SuboptionRow, Takes, nothing};
+
+const U32_MAX: i64 = u32::MAX as i64;
+/// Most kilobytes or megabytes that a size in them takes.
+const SIZE_MAX: i64 = u32::MAX as i64;
+
+const NO_SLABS: &str = "no slabs";
+const NO_LRU: &str = "no LRU lists; expired and dead space comes back by segments";
+const NO_PROXY: &str = "Kachel is no proxy";
+const NO_TLS: &str =
+    "TLS is not built yet, and what should be encrypted must not travel in the clear";
+const NO_FLASH: &str = "no second tier on disk";
+
+const fn works(
+    name: &'static str,
+    takes: Takes,
+    default: &'static str,
+    help: &'static str,
+    effect: Effect,
+) -> SuboptionRow {
+    SuboptionRow { name, takes, default, class: Class::Works, help, effect }
+}
+
+const fn no_meaning(
+    name: &'static str,
+    takes: Takes,
+    default: &'static str,
+    why: &'static str,
+    effect: Effect,
+) -> SuboptionRow {
+    SuboptionRow { name, takes, default, class: Class::NoMeaning(why), help: "", effect }
+}
+
+const fn refused(name: &'static str, takes: Takes, why: &'static str) -> SuboptionRow {
+    SuboptionRow { name, takes, default: "", class: Class::Refused(why), help: "", effect: nothing }
+}
+
+/// Every word of `-o`.
+pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
+    works(
+        "maxconns_fast",
+        Nothing,
+        "on",
+        "close connections above -c with an error at once",
+        |draft, _| set(&mut draft.serve.maxconns_fast, true),
+    ),
+    works("no_maxconns_fast", Nothing, "off", "let connections above -c wait", |draft, _| {
+        set(&mut draft.serve.maxconns_fast, false)
+    }),
+    works(
+        "idle_timeout",
+        Integer("seconds", 0, U32_MAX),
+        "0, never",
+        "close connections that were idle so long",
+        |draft, given| set(&mut draft.serve.idle_timeout_s, given.integer()),
+    ),
+    works("track_sizes", Nothing, "off", "count items by size, for \"stats sizes\"", |draft, _| {
+        set(&mut draft.serve.track_sizes, true)
+    }),
+    works("modern", Nothing, "on", "what is default anyway", nothing),
+    works("relaxed_privileges", Nothing, "off", "what memcached's tests ask for; nothing", nothing),
+    works("no_drop_privileges", Nothing, "on", "no system call filter", nothing),
+    refused(
+        "drop_privileges",
+        Nothing,
+        "the filter of system calls is not built yet, and who asks for it must not run without",
+    ),
+    // The hash table.
+    no_meaning(
+        "hashpower",
+        Integer("num", 12, 32),
+        "0",
+        "the table grows and shrinks by itself",
+        |draft, given| set(&mut draft.serve.echo.hashpower, given.integer()),
+    ),
+    no_meaning("no_hashexpand", Nothing, "off", "the table grows and shrinks by itself", nothing),
+    no_meaning(
+        "hash_algorithm",
+        Word(&["jenkins", "murmur3", "xxh3"]),
+        "murmur3",
+        "keys are hashed under a secret",
+        hash_algorithm,
+    ),
+    // Slabs.
+    no_meaning("slab_reassign", Nothing, "on", NO_SLABS, |draft, _| {
+        set(&mut draft.serve.echo.slab_reassign, true)
+    }),
+    no_meaning("no_slab_reassign", Nothing, "off", NO_SLABS, |draft, _| {
+        set(&mut draft.serve.echo.slab_reassign, false)
+    }),
+    no_meaning("slab_automove", OptionalInteger("num", 0, 2, 1), "1", NO_SLABS, |draft, given| {
+        set(&mut draft.serve.echo.slab_automove, given.integer())
+    }),
+    no_meaning("no_slab_automove", Nothing, "off", NO_SLABS, |draft, _| {
+        set(&mut draft.serve.echo.slab_automove, 0)
+    }),
+    no_meaning("slab_automove_ratio", Real("num", 0.0, 1.0), "0.8", NO_SLABS, |draft, given| {
+        set(&mut draft.serve.echo.slab_automove_ratio, given.real())
+    }),
+    no_meaning("slab_automove_window", Integer("num", 3, 1800), "10", NO_SLABS, |draft, given| {
+        set(&mut draft.serve.echo.slab_automove_window, given.integer())
+    }),
+    no_meaning("slab_automove_freeratio", Real("num", 0.0, 1.0), "0.01", NO_SLABS, nothing),
+    no_meaning("slab_sizes", Text("list"), "", NO_SLABS, nothing),
+    no_meaning("slab_chunk_max", Integer("kilobytes", 1, 1024), "512", NO_SLABS, |draft, given| {
+        set(&mut draft.serve.echo.slab_chunk_bytes_max, given.integer::<u32>() << 10)
+    }),
+    no_meaning("no_chunked_items", Nothing, "off", NO_SLABS, |draft, _| {
+        set(&mut draft.serve.echo.slab_chunk_bytes_max, 1 << 20)
+    }),
+    no_meaning("tail_repair_time", Integer("seconds", 10, U32_MAX), "0", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.tail_repair_time, given.integer())
+    }),
+    // LRU.
+    no_meaning("lru_crawler", Nothing, "on", NO_LRU, |draft, _| {
+        set(&mut draft.serve.echo.lru_crawler, true)
+    }),
+    no_meaning("no_lru_crawler", Nothing, "off", NO_LRU, |draft, _| {
+        set(&mut draft.serve.echo.lru_crawler, false)
+    }),
+    no_meaning(
+        "lru_crawler_sleep",
+        Integer("microseconds", 0, 1_000_000),
+        "100",
+        NO_LRU,
+        |draft, given| set(&mut draft.serve.echo.lru_crawler_sleep, given.integer()),
+    ),
+    no_meaning("lru_crawler_tocrawl", Integer("num", 0, U32_MAX), "0", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.lru_crawler_tocrawl, given.integer())
+    }),
+    no_meaning("lru_maintainer", Nothing, "on", NO_LRU, |draft, _| {
+        set(&mut draft.serve.echo.lru_maintainer, true)
+    }),
+    no_meaning("no_lru_maintainer", Nothing, "off", NO_LRU, |draft, _| {
+        set(&mut draft.serve.echo.lru_maintainer, false)
+    }),
+    no_meaning("hot_lru_pct", Integer("num", 1, 79), "20", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.hot_lru_pct, given.integer())
+    }),
+    no_meaning("warm_lru_pct", Integer("num", 1, 79), "40", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.warm_lru_pct, given.integer())
+    }),
+    no_meaning("hot_max_factor", Real("num", 0.0, f64::MAX), "0.2", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.hot_max_factor, given.real())
+    }),
+    no_meaning("warm_max_factor", Real("num", 0.0, f64::MAX), "2", NO_LRU, |draft, given| {
+        set(&mut draft.serve.echo.warm_max_factor, given.real())
+    }),
+    no_meaning(
+        "temporary_ttl",
+        Integer("seconds", 0, U32_MAX),
+        "61, off",
+        "items of short life have segments of their own anyway",
+        |draft, given| set(&mut draft.serve.echo.temporary_ttl, Some(given.integer())),
+    ),
+    no_meaning("no_modern", Nothing, "off", "no slabs, no LRU lists", no_modern),
+    // Buffers.
+    no_meaning(
+        "watcher_logbuf_size",
+        Integer("kilobytes", 0, SIZE_MAX),
+        "256",
+        "the buffers of watchers have a fixed size",
+        |draft, given| {
+            set(&mut draft.serve.echo.watcher_logbuf_bytes, given.integer::<u64>() << 10)
+        },
+    ),
+    no_meaning(
+        "worker_logbuf_size",
+        Integer("kilobytes", 0, SIZE_MAX),
+        "64",
+        "the buffers of watchers have a fixed size",
+        |draft, given| set(&mut draft.serve.echo.worker_logbuf_bytes, given.integer::<u64>() << 10),
+    ),
+    no_meaning(
+        "read_buf_mem_limit",
+        Integer("megabytes", 0, SIZE_MAX),
+        "0",
+        "-m covers the buffers of connections",
+        |draft, given| set(&mut draft.serve.echo.read_buf_bytes_max, given.integer::<u64>() << 20),
+    ),
+    no_meaning(
+        "resp_obj_mem_limit",
+        Text("megabytes"),
+        "",
+        "-m covers the buffers of connections",
+        nothing,
+    ),
+    no_meaning("inline_ascii_resp", Nothing, "", "memcached has no use for it either", nothing),
+    no_meaning("no_inline_ascii_resp", Nothing, "", "memcached has no use for it either", nothing),
+    no_meaning("sock_cookie_id", Text("num"), "", "sockets are not marked", nothing),
+    // The second tier.
+    refused(
+        "ext_path",
+        Text("file:size"),
+        "a second tier on disk is not built yet, and the room it promises would be missing",
+    ),
+    no_meaning("ext_page_size", Text("num"), "64", NO_FLASH, nothing),
+    no_meaning("ext_wbuf_size", Text("num"), "4", NO_FLASH, nothing),
+    no_meaning("ext_threads", Text("num"), "1", NO_FLASH, nothing),
+    no_meaning("ext_io_depth", Text("num"), "1", NO_FLASH, nothing),
+    no_meaning("ext_item_size", Text("num"), "512", NO_FLASH, nothing),
+    no_meaning("ext_item_age", Text("num"), "", NO_FLASH, nothing),
+    no_meaning("ext_low_ttl", Text("num"), "0", NO_FLASH, nothing),
+    no_meaning("ext_recache_rate", Text("num"), "2000", NO_FLASH, nothing),
+    no_meaning("ext_compact_under", Text("num"), "", NO_FLASH, nothing),
+    no_meaning("ext_drop_under", Text("num"), "", NO_FLASH, nothing),
+    no_meaning("ext_max_sleep", Text("num"), "1000000", NO_FLASH, nothing),
+    no_meaning("ext_max_frag", Text("num"), "0.8", NO_FLASH, nothing),
+    no_meaning("ext_drop_unread", Nothing, "off", NO_FLASH, nothing),
+    // TLS and the proxy.
+    refused("ssl_chain_cert", Text("file"), NO_TLS),
+    refused("ssl_key", Text("file"), NO_TLS),
+    refused("ssl_ca_cert", Text("file"), NO_TLS),
+    refused("ssl_verify_mode", Text("num"), NO_TLS),
+    refused("ssl_keyformat", Text("num"), NO_TLS),
+    refused("ssl_ciphers", Text("list"), NO_TLS),
+    refused("ssl_min_version", Text("num"), NO_TLS),
+    refused("ssl_session_cache", Nothing, NO_TLS),
+    refused("ssl_wbuf_size", Text("num"), NO_TLS),
+    refused("ssl_kernel_tls", Nothing, NO_TLS),
+    refused("proxy_config", Text("file"), NO_PROXY),
+    refused("proxy_arg", Text("text"), NO_PROXY),
+    refused("proxy_uring", Nothing, NO_PROXY),
+    refused("proxy_memprofile", Nothing, NO_PROXY),
+];
+
+fn hash_algorithm(draft: &mut Draft, given: Given<'_>) -> Result<(), OptionsError> {
+    set(
+        &mut draft.serve.echo.hash_algorithm,
+        match given.text() {
+            "jenkins" => "jenkins",
+            "xxh3" => "xxh3",
+            _ => "murmur3",
+        },
+    )
+}
+
+/// The defaults of memcached 1.4, so far as settings show them.
+fn no_modern(draft: &mut Draft, _: Given<'_>) -> Result<(), OptionsError> {
+    let echo = &mut draft.serve.echo;
+    echo.slab_reassign = false;
+    echo.slab_automove = 0;
+    echo.lru_crawler = false;
+    echo.lru_maintainer = false;
+    echo.hash_algorithm = "jenkins";
+    set(&mut draft.serve.maxconns_fast, false)
+}

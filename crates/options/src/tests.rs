@@ -1,0 +1,369 @@
+//! What the command line means, row by row of memcached's habits.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use crate::suboptions::SUBOPTIONS;
+use crate::table::{Class, OPTIONS, Takes};
+use crate::{
+    Command, Engine, Host, Listeners, OptionsError, Protocol, ServeOptions, TcpListen, manual,
+    parse,
+};
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(OsString::from).collect()
+}
+
+fn parse_as(program: &str, args: &[&str]) -> Result<Command, OptionsError> {
+    parse(words(args), OsStr::new(program))
+}
+
+/// Options of `memcached args`.
+fn memcached(args: &[&str]) -> ServeOptions {
+    match parse_as("/usr/bin/memcached", args) {
+        Ok(Command::Serve(options)) => *options,
+        other => panic!("{args:?} starts no server: {other:?}"),
+    }
+}
+
+fn refusal(args: &[&str]) -> OptionsError {
+    parse_as("memcached", args).expect_err("an error")
+}
+
+fn kachel(args: &[&str]) -> ServeOptions {
+    let args: Vec<&str> = std::iter::once("serve").chain(args.iter().copied()).collect();
+    match parse_as("kachel", &args) {
+        Ok(Command::Serve(options)) => *options,
+        other => panic!("{args:?} starts no server: {other:?}"),
+    }
+}
+
+fn named(host: &str, port: u16) -> TcpListen {
+    TcpListen { host: Host::Named(host.into()), port, protocol: Protocol::Auto }
+}
+
+#[test]
+fn a_value_may_stand_apart_attached_or_after_blanks_in_one_word() {
+    for args in [
+        &["-m", "8192"][..],
+        &["-m8192"],
+        &["-m 8192"],
+        &["-m", " 8192 "],
+        &["--memory-limit=8192"],
+        &["--memory-limit", "8192"],
+        &["--memory-l=8192"],
+        &["-m", "1", "-m", "8192"],
+        &["-vm8192"],
+    ] {
+        assert_eq!(memcached(args).memory_bytes, 8192 << 20, "{args:?}");
+    }
+}
+
+#[test]
+fn flags_may_be_bundled_and_repeated() {
+    let options = memcached(&["-dvvM", "-v"]);
+    assert!(options.daemon && !options.evict);
+    assert_eq!(options.verbosity, 3);
+    assert_eq!(memcached(&["--verbose=3"]).verbosity, 1, "as memcached reads it");
+}
+
+#[test]
+fn words_after_two_dashes_and_between_options_are_passed_over() {
+    let options = memcached(&["one", "-t", "3", "--", "-t", "5"]);
+    assert_eq!(options.threads, Some(3));
+    assert_eq!(options.reports.len(), 3, "{:?}", options.reports);
+}
+
+#[test]
+fn a_word_without_its_dash_is_an_error_at_kachel_serve() {
+    let error = parse_as("kachel", &["serve", "port", "5"]).expect_err("no option");
+    assert_eq!(error.exit_code, 64);
+}
+
+#[test]
+fn numbers_are_read_as_far_as_they_are_digits_and_the_rest_is_reported() {
+    let options = memcached(&["-m", "64MB"]);
+    assert_eq!(options.memory_bytes, 64 << 20);
+    assert_eq!(options.reports, ["-m 64MB: read as 64"]);
+    assert_eq!(refusal(&["-m", "lots"]).exit_code, 1);
+    assert_eq!(refusal(&["-t", "99999999999999999999"]).exit_code, 1);
+}
+
+#[test]
+fn an_unknown_option_is_answered_as_memcached_does() {
+    for (args, line) in [
+        (&["-q"][..], "memcached: invalid option -- 'q'"),
+        (&["-vq"], "memcached: invalid option -- 'q'"),
+        (&["--bogus=3"], "memcached: unrecognized option '--bogus'"),
+        (&["-p"], "memcached: option requires an argument -- 'p'"),
+        (&["--port"], "memcached: option '--port' requires an argument"),
+        (&["--daemon=3"], "memcached: option '--daemon' doesn't allow an argument"),
+        (
+            &["--mem", "5"],
+            "memcached: option '--mem' is ambiguous; possibilities: '--memory-limit' '--memory-file'",
+        ),
+    ] {
+        let error = refusal(args);
+        assert_eq!(error.message.lines().next(), Some(line));
+        assert_eq!(error.message.lines().nth(1), Some("Illegal argument \"?\""));
+        assert_eq!(error.exit_code, 1);
+    }
+    assert_eq!(refusal(&["-o", "modern,nope=3"]).message, "Illegal suboption \"nope=3\"");
+}
+
+#[test]
+fn an_answer_comes_before_a_mistake_that_stands_after_it() {
+    assert!(matches!(parse_as("memcached", &["-V", "--bogus"]), Ok(Command::Version(_))));
+    assert!(parse_as("memcached", &["--bogus", "-V"]).is_err());
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    for args in [
+        &["-c", "0"][..],
+        &["-c", "-1"],
+        &["-t", "0"],
+        &["-t", "1025"],
+        &["-R", "0"],
+        &["-p", "65536"],
+        &["-p", "-2"],
+        &["-f", "1.0"],
+        &["-B", "http"],
+        &["-a", "999"],
+        &["-o", "hashpower=11"],
+        &["-o", "hashpower"],
+        &["-o", "slab_automove=3"],
+        &["-o", "hash_algorithm=md5"],
+        &["-o", "temporary_ttl=61,no_lru_maintainer"],
+        &["-o", "hot_lru_pct=50,warm_lru_pct=50"],
+        &["-I", "1000"],
+        &["-I", "256m"],
+        &["-I", "2g", "-m", "9000"],
+        &["-N", "5", "-t", "4"],
+        &["-D", " "],
+        &["-m", "1"],
+        &["-p", "0"],
+        &["-l", ""],
+    ] {
+        let _refusal: OptionsError = refusal(args);
+    }
+}
+
+#[test]
+fn the_item_limit_takes_units() {
+    for (text, bytes) in [
+        ("1024", 1024),
+        ("512k", 512 << 10),
+        ("2097152", 2 << 20),
+        ("32m", 32 << 20),
+        ("1g", 1 << 30),
+    ] {
+        assert_eq!(memcached(&["-m", "4096", "-I", text]).item_bytes_max, bytes);
+    }
+}
+
+#[test]
+fn what_protects_and_is_not_built_is_refused_in_words() {
+    for args in [
+        &["-S"][..],
+        &["-Y", "file"],
+        &["-Z"],
+        &["-e", "file"],
+        &["-U", "11211"],
+        &["-o", "ssl_key=file"],
+        &["-o", "proxy_config=file"],
+        &["-o", "drop_privileges"],
+        &["-o", "ext_path=/data/file:1G"],
+        &["--reads=crew"],
+        &["--engine=tree"],
+    ] {
+        let error = refusal(args);
+        assert_eq!(error.exit_code, 64, "{error}");
+        assert!(error.message.ends_with('.') && error.message.len() > 20, "{error}");
+    }
+    assert!(memcached(&["-U", "0"]).reports.is_empty());
+}
+
+#[test]
+fn what_has_no_meaning_is_accepted_and_reported() {
+    let options = memcached(&["-f", "1.5", "-o", "slab_automove,lru_crawler_sleep=7,modern"]);
+    assert_eq!(
+        options.reports[0], "-f 1.5: accepted, has no meaning here: no slabs",
+        "{:?}",
+        options.reports
+    );
+    assert_eq!(options.reports.len(), 3, "modern is no news: {:?}", options.reports);
+    assert_eq!(options.echo.growth_factor, 1.5);
+    assert_eq!(options.echo.lru_crawler_sleep, 7);
+}
+
+#[test]
+fn extended_lists_take_effect_in_order() {
+    let options = memcached(&["--extended=modern,track_sizes, idle_timeout=30 ,no_maxconns_fast"]);
+    assert!(options.track_sizes && !options.maxconns_fast);
+    assert_eq!(options.idle_timeout_s, 30);
+    assert!(memcached(&["-o", "no_modern,maxconns_fast"]).maxconns_fast);
+}
+
+#[test]
+fn the_name_decides_where_to_listen_and_whether_dumps_are_answered() {
+    let (ours, theirs) = (kachel(&[]), memcached(&[]));
+    assert_eq!(ours.listeners.tcp, [named("127.0.0.1", 11211)]);
+    assert_eq!(theirs.listeners.tcp.len(), 1);
+    assert_eq!(theirs.listeners.tcp[0].host, Host::Any);
+    assert!(!ours.dumps_allowed && theirs.dumps_allowed);
+    assert!(kachel(&["--dumps"]).dumps_allowed);
+    assert!(!memcached(&["-X"]).dumps_allowed);
+    assert!(matches!(parse_as("./memcached-debug", &[]), Ok(Command::Serve(_))));
+}
+
+#[test]
+fn listeners_are_read_as_memcached_reads_them() {
+    let tcp = |args: &[&str]| memcached(args).listeners.tcp;
+    assert_eq!(
+        tcp(&["-l", "127.0.0.1,[::1]:5;fe80::1", "-l", "localhost:-1", "-l127.0.0.1", "-p", "7"]),
+        [named("127.0.0.1", 7), named("::1", 5), named("fe80::1", 7), named("localhost", 0)]
+    );
+    assert_eq!(tcp(&["-l", "*:9"])[0].host, Host::Any);
+    assert_eq!(tcp(&["-p", "-1"])[0].port, 0);
+    let options = memcached(&["-l", "proto[ascii]:tag[blue]:127.0.0.1:8,tag_b_:127.0.0.1:9"]);
+    assert_eq!(
+        options.listeners.tcp,
+        [TcpListen { protocol: Protocol::Ascii, ..named("127.0.0.1", 8) }, named("127.0.0.1", 9)]
+    );
+    assert_eq!(options.reports.len(), 2);
+    for list in [
+        "notls:127.0.0.1",
+        "127.0.0.1:abc",
+        "127.0.0.1:70000",
+        "[::1",
+        ":5",
+        "proto[proxy]:127.0.0.1",
+        "proto[http]:127.0.0.1",
+        "tag[much_too_long]:127.0.0.1",
+        "tag[x",
+        "proto[ascii",
+    ] {
+        assert_eq!(refusal(&["-l", list]).exit_code, 71, "{list}");
+    }
+}
+
+#[test]
+fn a_unix_socket_takes_the_place_of_tcp() {
+    let options = memcached(&["-s", "/tmp/socket", "-a", "0777", "-l", "127.0.0.1"]);
+    let Listeners { tcp, unix: Some(unix) } = &options.listeners else { panic!("no socket") };
+    assert!(tcp.is_empty());
+    assert_eq!((unix.path.clone(), unix.mode), (PathBuf::from("/tmp/socket"), 0o777));
+    assert_eq!(options.reports.len(), 1, "-l is passed over");
+}
+
+#[test]
+fn the_store_engine_never_evicts() {
+    let options = kachel(&["--engine", "store"]);
+    assert_eq!((options.engine, options.evict), (Engine::Store, false));
+}
+
+#[test]
+fn debian_docker_and_helm_start_their_servers() {
+    let debian =
+        ["-d", "-m", "64", "-p", "11211", "-u", "memcache", "-l", "127.0.0.1", "-P", "/r/p"];
+    assert_eq!(memcached(&debian).user.as_deref(), Some("memcache"));
+    let helm = ["-m 8192", "--extended=modern,track_sizes", "-I 5m", "-c 16384", "-v", "-u 11211"];
+    let options = memcached(&helm);
+    assert_eq!(options.connections_max, 16384);
+    assert_eq!(options.item_bytes_max, 5 << 20);
+    assert_eq!(options.user.as_deref(), Some("11211"));
+}
+
+#[test]
+fn subcommands_are_told_apart() {
+    assert!(matches!(parse_as("kachel", &[]), Ok(Command::Help(_))));
+    assert!(matches!(parse_as("/bin/kachel", &["-V"]), Ok(Command::Version(_))));
+    assert_eq!(parse_as("kachel", &["load", "-x"]), Ok(Command::Load(words(&["-x"]))));
+    for args in [&["-p", "1"][..], &["sevre"]] {
+        assert_eq!(parse_as("kachel", args).map_err(|error| error.exit_code), Err(64));
+    }
+}
+
+#[test]
+fn tools_find_memcached_in_the_first_line() {
+    let Ok(Command::Version(version)) = parse_as("memcached", &["-V"]) else { panic!() };
+    assert_eq!(version.lines().next(), Some("memcached 1.6.45"));
+    let Ok(Command::Help(help)) = parse_as("memcached", &["-h"]) else { panic!() };
+    assert_eq!(help.lines().next(), Some("memcached 1.6.45"));
+    assert!(help.contains("unix-socket"));
+    // memcached's own tests take these words for promises.
+    for word in ["sasl", "ext_path", "proxy_config", "enable-ssl", "drop_privileges"] {
+        assert!(!help.to_lowercase().contains(word), "{word}");
+    }
+    assert!(help.lines().all(|line| line.len() <= 80), "{help}");
+}
+
+#[test]
+fn settings_have_the_keys_of_memcached_in_its_order() {
+    let options = memcached(&["-l", "127.0.0.1", "-p", "21998"]);
+    let said = options.settings(&options.live(4));
+    let lines: Vec<String> = said.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    // What memcached 1.6.45, built without its second tier, answers to `stats settings`.
+    let memcached = "maxbytes 67108864|maxconns 1024|tcpport 21998|udpport 0|inter 127.0.0.1|verbosity 0|\
+        oldest 0|evictions on|domain_socket NULL|umask 700|shutdown_command no|growth_factor 1.25|\
+        chunk_size 48|num_threads 4|num_threads_per_udp 4|stat_key_prefix :|detail_enabled no|\
+        reqs_per_event 20|cas_enabled yes|tcp_backlog 1024|binding_protocol auto-negotiate|\
+        auth_enabled_sasl no|auth_enabled_ascii no|item_size_max 1048576|maxconns_fast yes|\
+        hashpower_init 0|slab_reassign yes|slab_automove 1|slab_automove_ratio 0.80|\
+        slab_automove_window 10|slab_chunk_max 524288|lru_crawler yes|lru_crawler_sleep 100|\
+        lru_crawler_tocrawl 0|tail_repair_time 0|flush_enabled yes|dump_enabled yes|\
+        hash_algorithm murmur3|lru_maintainer_thread yes|lru_segmented yes|hot_lru_pct 20|\
+        warm_lru_pct 40|hot_max_factor 0.20|warm_max_factor 2.00|temp_lru no|temporary_ttl 61|\
+        idle_timeout 0|watcher_logbuf_size 262144|worker_logbuf_size 65536|read_buf_mem_limit 0|\
+        track_sizes no|inline_ascii_response no|num_napi_ids 0|memory_file (null)|client_flags_size 4";
+    let memcached: Vec<&str> = memcached.split('|').collect();
+    assert_eq!(lines[..memcached.len()], memcached[..]);
+    assert!(said[memcached.len()..].iter().all(|(key, _)| key.starts_with("kachel_")));
+    let odd = memcached_settings(&["-s", "/tmp/a\nb", "-D", "/", "-M"]);
+    assert!(odd.contains(&("domain_socket", "/tmp/a?b".into())));
+    assert!(odd.contains(&("stat_key_prefix", "/".into())));
+    assert!(odd.contains(&("evictions", "off".into())));
+}
+
+fn memcached_settings(args: &[&str]) -> Vec<(&'static str, String)> {
+    let options = memcached(args);
+    options.settings(&options.live(1))
+}
+
+#[test]
+fn every_name_stands_in_one_row_and_every_range_fits_its_option() {
+    for (index, row) in OPTIONS.iter().enumerate() {
+        let twin = OPTIONS[..index].iter().any(|other| {
+            (row.short.is_some() && row.short == other.short)
+                || (!row.long.is_empty() && row.long == other.long)
+        });
+        assert!(!twin, "{:?} {}", row.short, row.long);
+        assert!(!row.help.is_empty(), "{}", row.long);
+        if let (Some(letter), Takes::Integer(_, low, high)) = (row.short, row.takes) {
+            for value in [low, high] {
+                // Whatever comes of it, no conversion may panic.
+                let _any = parse_as("memcached", &[&format!("-{letter}{value}")]);
+            }
+        }
+    }
+    for (index, row) in SUBOPTIONS.iter().enumerate() {
+        assert!(!SUBOPTIONS[..index].iter().any(|other| other.name == row.name), "{}", row.name);
+        assert!(!row.help.is_empty() || !matches!(row.class, Class::Works), "{}", row.name);
+        if let Takes::Integer(_, low, high) | Takes::OptionalInteger(_, low, high, _) = row.takes {
+            for value in [low, high] {
+                let _any = parse_as("memcached", &["-o", &format!("{}={value}", row.name)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_manual_is_what_the_tables_say() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/options.md");
+    if std::env::var_os("KACHEL_BLESS").is_some() {
+        std::fs::write(path, manual()).expect("docs/options.md can be written");
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == manual(), "run: KACHEL_BLESS=1 cargo test -p kachel-options");
+}

@@ -1,1 +1,45 @@
-//! Room under construction.
+//! Values in memory: items in segments, TTL buckets, expiry, eviction, compaction, large values.
+//!
+//! Upstream:   `shard` appends, reads, kills; it owns one [`Segments`] and all share one [`Pool`].
+//! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of `-m`.
+//!
+//! An item is appended once and never changes, but for two words (expiry and marks; accesses). Space
+//! comes back a segment at a time. The index belongs to the shard and is reached through [`Index`].
+//!
+//! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is
+//! S3-FIFO (Yang et al., SOSP 2023) said in segments: the small queue is a list of *probation*
+//! segments, the main queue a list of *main* segments, and reinsertion is a copy.
+
+mod arena;
+mod item;
+mod meta;
+mod pool;
+mod segments;
+
+pub use item::{Access, Item, ItemAt, Parts, Value};
+pub use pool::{NoMemory, Pinned, Pool, PoolOptions, Upload};
+pub use segments::{
+    Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,
+    WalkCursor,
+};
+
+/// Bytes of the longest value that lies in a segment whole; longer ones take blocks.
+pub const INLINE_VALUE_BYTES_MAX: usize = (1 << 14) - 1;
+
+/// Bytes of the longest key the layout holds (memcached's limit is 250; the caller enforces it).
+pub const KEY_BYTES_MAX: usize = u8::MAX as usize;
+
+/// Bytes of a block, the unit in which large values take memory.
+pub const BLOCK_BYTES: usize = INLINE_VALUE_BYTES_MAX + 1;
+
+/// Bytes of the smallest segment.
+pub const SEGMENT_BYTES_MIN: usize = 64 << 10;
+
+/// Bytes of the largest segment.
+pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
+
+/// Segments that a shard should own when memory is shared out evenly; decides the segment size.
+pub const SEGMENTS_PER_SHARD: usize = 256;
+
+const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(SEGMENT_BYTES_MAX / BLOCK_BYTES <= u64::BITS as usize);

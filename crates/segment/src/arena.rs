@@ -1,0 +1,100 @@
+//! The one place where item memory is touched: a region seen as words, bytes and copies.
+//!
+//! Upstream:   `item` reads through it, `segments` and `pool` write through it.
+//! Downstream: `kachel_host::Region`.
+//!
+//! Invariants, on which every unsafe block here rests:
+//! - I1  The region is longer than all segments together by `SLACK_BYTES`, more than any item takes; so
+//!   what begins inside a segment and is bounded by an item's fields lies inside the region.
+//! - I2  Bytes are written only while nothing refers to them: above a segment's write position, or in
+//!   a block that belongs to one unfinished upload. Everything readable is immutable.
+//! - I3  The two words of an item that do change (header, access) are reached as atomics only, and no
+//!   byte slice covers them.
+//! - I4  A segment is written by the shard that owns it, and reused only when nothing is pinned there.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use kachel_host::Region;
+
+/// Bytes behind the last segment that only a corrupt item would reach (I1).
+const SLACK_BYTES: usize = 64 << 10;
+
+/// Item memory of the whole process, addressed by byte offset.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    region: Region,
+    bytes: usize,
+}
+
+impl Arena {
+    /// Reserves room for `bytes` of segments.
+    pub(crate) fn reserve(bytes: usize, huge: bool) -> io::Result<Self> {
+        let region = Region::reserve(bytes + SLACK_BYTES, huge)?;
+        Ok(Self { region, bytes })
+    }
+
+    /// The word at byte offset `offset`, a multiple of 8.
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8));
+        &self.region.words()[offset / 8]
+    }
+
+    /// The half word at byte offset `offset`, a multiple of 4 (an item's access word).
+    #[inline]
+    pub(crate) fn half_word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset < self.bytes && offset.is_multiple_of(4));
+        // SAFETY: the offset lies inside the region (asserted above, I1).
+        let half = unsafe { self.region.base().as_ptr().add(offset) };
+        // SAFETY:
+        // - aligned: the base is page-aligned, the offset a multiple of 4 (asserted above).
+        // - valid and initialized for as long as the region: I1 of `Region`; zero is a valid value.
+        // - no plain access overlaps while it is shared: I3.
+        unsafe { AtomicU32::from_ptr(half.cast()) }
+    }
+
+    /// The `length` bytes at `offset`, which nothing changes while the slice lives (I2).
+    #[inline]
+    pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        assert!(offset < self.bytes && length <= SLACK_BYTES);
+        // SAFETY: the offset lies inside the region (asserted above).
+        let start = unsafe { self.region.base().as_ptr().add(offset) };
+        // SAFETY:
+        // - inside the region: `offset < bytes` and `length <= SLACK_BYTES` (asserted above, I1).
+        // - initialized: the region reads as zero where nothing was written.
+        // - unchanged while borrowed: I2 and I3; the owner's `&self` keeps it from reusing (I4).
+        unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// Copies `source` to `offset`, where nothing refers to (I2).
+    #[inline]
+    pub(crate) fn write(&self, offset: usize, source: &[u8]) {
+        assert!(offset + source.len() <= self.bytes);
+        // SAFETY: the offset lies inside the region (asserted above).
+        let target = unsafe { self.region.base().as_ptr().add(offset) };
+        // SAFETY:
+        // - the target is inside the region (asserted above) and nothing refers to it: I2, the caller.
+        // - `source` therefore does not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+    }
+
+    /// Asks the processor to fetch the cache line at `offset`; harmless for any offset.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize) {
+        let line = self.region.base().as_ptr().wrapping_add(offset);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing as far as the program can tell and faults nowhere.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _no_prefetch_here = line;
+    }
+
+    /// Hands the pages of `length` bytes at `offset` back to the kernel.
+    pub(crate) fn release(&self, offset: usize, length: usize) {
+        assert!(offset + length <= self.bytes);
+        self.region.release(offset..offset + length);
+    }
+}

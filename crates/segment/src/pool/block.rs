@@ -1,0 +1,345 @@
+//! Blocks: the unit of large values, cut from segments; and extents, the chains they form.
+//!
+//! Upstream:   `upload` takes blocks as bytes arrive; `segments` frees extents, and moves their blocks.
+//! Downstream: `pool` for whole segments, `meta` for the bitmap of each.
+//!
+//! ```text
+//! per block:   next block:32 | previous block:32      extent:32 | 0:32
+//! per extent:  first block:32 | shard:32              pins:63 | dead:1
+//! ```
+//!
+//! Invariants:
+//! - B1  Links, owners and bitmaps change under the pool's lock. An extent that belongs to an item
+//!   changes by its shard's thread alone, so that thread reads the chain without the lock.
+//! - B2  An extent is freed once: by whoever brings its state to 'dead, no pins'.
+//! - B3  A block segment stands in the list of its number of free blocks; in none when it has no free
+//!   one; and goes back to the idle ones when all are free.
+//! - B4  A pinned extent is neither freed nor moved.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kachel_host::Region;
+
+use super::{Free, NoMemory, Pool};
+use crate::BLOCK_BYTES;
+use crate::meta::{FIFO, List, NONE, Phase};
+
+/// Set in an extent's state once its item is gone; the rest counts pins.
+const DEAD: u64 = 1 << 63;
+
+/// Candidates that one call of [`Pool::gather_blocks`] looks at.
+const GATHER_SEGMENTS_MAX: usize = 4;
+
+/// The blocks of one large value: a chain in the pool, without the value's rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExtentId {
+    pub(crate) id: u32,
+    pub(crate) blocks: u32,
+}
+
+/// Links of blocks and state of extents, for the whole arena; pages come as they are used.
+#[derive(Debug)]
+pub(crate) struct ExtentTable {
+    region: Region,
+    blocks: usize,
+}
+
+impl ExtentTable {
+    pub(crate) fn reserve(blocks: usize) -> io::Result<Self> {
+        Ok(Self { region: Region::reserve(blocks * 32, false)?, blocks })
+    }
+
+    fn links(&self, block: u32) -> &AtomicU64 {
+        &self.region.words()[block as usize * 2]
+    }
+
+    fn owner(&self, block: u32) -> &AtomicU64 {
+        &self.region.words()[block as usize * 2 + 1]
+    }
+
+    fn head(&self, extent: u32) -> &AtomicU64 {
+        &self.region.words()[(self.blocks + extent as usize) * 2]
+    }
+
+    fn state(&self, extent: u32) -> &AtomicU64 {
+        &self.region.words()[(self.blocks + extent as usize) * 2 + 1]
+    }
+
+    fn set_links(&self, block: u32, next: u32, previous: u32) {
+        self.links(block).store(pair(next, previous), Ordering::Relaxed);
+    }
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn low(word: &AtomicU64) -> u32 {
+    word.load(Ordering::Relaxed) as u32
+}
+
+fn high(word: &AtomicU64) -> u32 {
+    (word.load(Ordering::Relaxed) >> 32) as u32
+}
+
+/// Which block segments have how many free blocks, and which extent numbers are unused.
+#[derive(Debug)]
+pub(super) struct BlockLists {
+    by_free_count: Vec<List>,
+    extents_unused: Vec<u32>,
+    extents_touched: u32,
+}
+
+impl BlockLists {
+    pub(super) fn new() -> Self {
+        Self {
+            by_free_count: (0..=u64::BITS).map(|_| List::new(FIFO)).collect(),
+            extents_unused: Vec::new(),
+            extents_touched: 0,
+        }
+    }
+}
+
+impl Pool {
+    /// The first block of an extent that has any.
+    pub(crate) fn first_block(&self, extent: ExtentId) -> u32 {
+        low(self.extents.head(extent.id))
+    }
+
+    /// The block after `block` in its chain.
+    pub(crate) fn next_block(&self, block: u32) -> u32 {
+        low(self.extents.links(block))
+    }
+
+    /// The first `length` bytes of a block.
+    pub(crate) fn block_bytes(&self, block: u32, length: usize) -> &[u8] {
+        assert!(length <= BLOCK_BYTES);
+        self.arena.bytes(block as usize * BLOCK_BYTES, length)
+    }
+
+    /// Copies into a block that belongs to an upload; nothing reads it yet.
+    pub(super) fn write_block(&self, block: u32, start: usize, bytes: &[u8]) {
+        assert!(start + bytes.len() <= BLOCK_BYTES);
+        self.arena.write(block as usize * BLOCK_BYTES + start, bytes);
+    }
+
+    /// Takes `count` blocks into `blocks`, all or none; the densest segments give theirs first.
+    pub(super) fn take_blocks(&self, count: usize, blocks: &mut Vec<u32>) -> Result<(), NoMemory> {
+        let mut free = self.lock();
+        let before = blocks.len();
+        for _ in 0..count {
+            match self.take_block(&mut free) {
+                Some(block) => blocks.push(block),
+                None => {
+                    for block in blocks.drain(before..) {
+                        self.give_block(&mut free, block);
+                    }
+                    return Err(NoMemory);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_one_block(&self, block: u32) {
+        self.give_block(&mut self.lock(), block);
+    }
+
+    fn take_block(&self, free: &mut Free) -> Option<u32> {
+        let dense = (1..=self.blocks_per_segment())
+            .find_map(|count| free.blocks.by_free_count[count].head());
+        let segment = match dense {
+            Some(segment) => segment,
+            None => self.cut_segment(free)?,
+        };
+        let bits = self.metas.free_blocks(segment);
+        let bit = bits.trailing_zeros();
+        self.move_between_counts(free, segment, bits & !(1 << bit));
+        self.free_blocks.fetch_sub(1, Ordering::Relaxed);
+        let block = segment * self.blocks_per_segment() as u32 + bit;
+        // Nobody's yet, so that nobody moves it (B1).
+        self.extents.owner(block).store(NONE.into(), Ordering::Relaxed);
+        Some(block)
+    }
+
+    fn cut_segment(&self, free: &mut Free) -> Option<u32> {
+        let segment = self.take_raw(free)?;
+        let count = self.blocks_per_segment();
+        self.metas.set_phase(segment, Phase::Blocks);
+        self.metas.set_free_blocks(segment, u64::MAX >> (u64::BITS as usize - count));
+        free.blocks.by_free_count[count].push_back(&self.metas, segment);
+        self.free_blocks.fetch_add(count as u32, Ordering::Relaxed);
+        Some(segment)
+    }
+
+    fn give_block(&self, free: &mut Free, block: u32) {
+        let count = self.blocks_per_segment() as u32;
+        let segment = block / count;
+        let bit = 1 << (block % count);
+        let bits = self.metas.free_blocks(segment);
+        assert!(self.metas.phase(segment) == Phase::Blocks && bits & bit == 0, "B3");
+        self.free_blocks.fetch_add(1, Ordering::Relaxed);
+        self.move_between_counts(free, segment, bits | bit);
+        if (bits | bit).count_ones() == count {
+            free.blocks.by_free_count[count as usize].remove(&self.metas, segment);
+            self.free_blocks.fetch_sub(count, Ordering::Relaxed);
+            self.give_raw(free, segment);
+        }
+    }
+
+    /// Stores a segment's bitmap and keeps B3.
+    fn move_between_counts(&self, free: &mut Free, segment: u32, bits: u64) {
+        let before = self.metas.free_blocks(segment).count_ones() as usize;
+        if before > 0 {
+            free.blocks.by_free_count[before].remove(&self.metas, segment);
+        }
+        self.metas.set_free_blocks(segment, bits);
+        if bits != 0 {
+            free.blocks.by_free_count[bits.count_ones() as usize].push_back(&self.metas, segment);
+        }
+    }
+
+    /// A new extent number whose first block is `first`; the extent belongs to no shard yet.
+    pub(super) fn begin_extent(&self, first: u32) -> u32 {
+        let mut free = self.lock();
+        let extent = free.blocks.extents_unused.pop().unwrap_or_else(|| {
+            free.blocks.extents_touched += 1;
+            free.blocks.extents_touched - 1
+        });
+        self.extents.head(extent).store(pair(first, NONE), Ordering::Relaxed);
+        self.extents.state(extent).store(0, Ordering::Relaxed);
+        self.extents.set_links(first, NONE, NONE);
+        self.extents.owner(first).store(extent.into(), Ordering::Relaxed);
+        extent
+    }
+
+    /// Appends `block` to the chain that ends in `last`. Uploads only, so no lock: B1.
+    pub(super) fn chain_block(&self, extent: u32, last: u32, block: u32) {
+        self.extents.set_links(last, block, high(self.extents.links(last)));
+        self.extents.set_links(block, NONE, last);
+        self.extents.owner(block).store(extent.into(), Ordering::Relaxed);
+    }
+
+    /// Makes a finished extent `shard`'s own: from now on that shard may move its blocks.
+    pub(crate) fn adopt_extent(&self, extent: ExtentId, shard: u16) {
+        let _free = self.lock();
+        let head = self.extents.head(extent.id);
+        head.store(pair(low(head), shard.into()), Ordering::Relaxed);
+    }
+
+    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The shard's thread only.
+    pub(crate) fn pin_extent(&self, extent: ExtentId) {
+        let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
+        assert!(before & DEAD == 0, "B2: only a living item's extent is pinned");
+    }
+
+    /// Undoes one [`Self::pin_extent`], from any thread.
+    pub(crate) fn unpin_extent(&self, extent: ExtentId) {
+        let before = self.extents.state(extent.id).fetch_sub(1, Ordering::AcqRel);
+        assert!(before & !DEAD > 0, "B2: an extent is unpinned as often as it was pinned");
+        if before == DEAD | 1 {
+            self.free_extent(extent);
+        }
+    }
+
+    /// The extent's item is gone: frees the blocks now, or leaves that to the last pin (B2).
+    pub(crate) fn drop_extent(&self, extent: ExtentId) {
+        let before = self.extents.state(extent.id).fetch_or(DEAD, Ordering::AcqRel);
+        assert!(before & DEAD == 0, "B2: an extent dies once");
+        if before == 0 {
+            self.free_extent(extent);
+        }
+    }
+
+    fn free_extent(&self, extent: ExtentId) {
+        let mut free = self.lock();
+        let mut block = self.first_block(extent);
+        for _ in 0..extent.blocks {
+            assert!(low(self.extents.owner(block)) == extent.id, "B1: a chain stays in its extent");
+            let next = self.next_block(block);
+            self.give_block(&mut free, block);
+            block = next;
+        }
+        debug_assert!(block == NONE, "B1: a chain has as many blocks as its item says");
+        free.blocks.extents_unused.push(extent.id);
+    }
+
+    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments into fuller ones;
+    /// whether a segment came free. At most `GATHER_SEGMENTS_MAX` segments are looked at.
+    ///
+    /// Only `shard`'s thread calls it, while it reads none of its large values (B1).
+    pub(crate) fn gather_blocks(&self, shard: u16) -> bool {
+        let mut free = self.lock();
+        let count = self.blocks_per_segment();
+        let mut candidates = [NONE; GATHER_SEGMENTS_MAX];
+        let mut found = 0;
+        for free_count in (1..count).rev() {
+            let list = &free.blocks.by_free_count[free_count];
+            let mut next = list.head();
+            while let Some(segment) = next.filter(|_| found < GATHER_SEGMENTS_MAX) {
+                candidates[found] = segment;
+                found += 1;
+                next = list.next(&self.metas, segment);
+            }
+        }
+        candidates[..found].iter().any(|&segment| self.empty_segment(&mut free, segment, shard))
+    }
+
+    /// Moves what can be moved out of `segment`; whether it came free.
+    fn empty_segment(&self, free: &mut Free, segment: u32, shard: u16) -> bool {
+        let count = self.blocks_per_segment() as u32;
+        let bits = self.metas.free_blocks(segment);
+        let used = count - bits.count_ones();
+        let room_elsewhere = self.free_blocks.load(Ordering::Relaxed) - bits.count_ones();
+        if self.metas.phase(segment) != Phase::Blocks || bits == 0 || room_elsewhere < used {
+            return false;
+        }
+        // Out of the lists while it is emptied, so that no block moves within the segment.
+        free.blocks.by_free_count[bits.count_ones() as usize].remove(&self.metas, segment);
+        let mut bits_now = bits;
+        for bit in (0..count).filter(|bit| bits & 1 << bit == 0) {
+            if self.move_block(free, segment * count + bit, shard) {
+                bits_now |= 1 << bit;
+                self.free_blocks.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.metas.set_free_blocks(segment, bits_now);
+        if bits_now.count_ones() == count {
+            self.free_blocks.fetch_sub(count, Ordering::Relaxed);
+            self.give_raw(free, segment);
+            return true;
+        }
+        let list = &mut free.blocks.by_free_count[bits_now.count_ones() as usize];
+        list.push_back(&self.metas, segment);
+        false
+    }
+
+    /// Moves one block to the densest segment with room, if `shard` may.
+    fn move_block(&self, free: &mut Free, source: u32, shard: u16) -> bool {
+        let extent = low(self.extents.owner(source));
+        if extent == NONE {
+            return false;
+        }
+        let head = self.extents.head(extent);
+        let is_movable = high(head) == u32::from(shard)
+            && self.extents.state(extent).load(Ordering::Acquire) == 0;
+        if !is_movable {
+            return false;
+        }
+        let Some(target) = self.take_block(free) else { return false };
+        self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, BLOCK_BYTES));
+        let next = low(self.extents.links(source));
+        let previous = high(self.extents.links(source));
+        self.extents.set_links(target, next, previous);
+        self.extents.owner(target).store(extent.into(), Ordering::Relaxed);
+        match previous {
+            NONE => head.store(pair(target, high(head)), Ordering::Relaxed),
+            _ => self.extents.set_links(previous, target, high(self.extents.links(previous))),
+        }
+        if next != NONE {
+            self.extents.set_links(next, low(self.extents.links(next)), target);
+        }
+        true
+    }
+}

@@ -1,0 +1,358 @@
+//! The process's item memory: one arena cut into segments, lent to shards and to large values.
+//!
+//! Upstream:   every shard's `Segments` takes and gives segments; `Upload` takes blocks.
+//! Downstream: `arena`, `meta`, and the budget, which is charged a segment at a time.
+//!
+//! Invariants:
+//! - I1  A segment is in exactly one place: never used, released, idle, owned by a shard, or cut into
+//!   blocks. All but the first two are charged to the budget.
+//! - I2  Idle segments keep their pages and are handed out first; released ones have none.
+//! - I3  The lock is taken per segment or per write of an upload, never per small item.
+
+mod block;
+mod pinned;
+mod upload;
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kachel_host::Budget;
+
+pub(crate) use block::ExtentId;
+use block::{BlockLists, ExtentTable};
+pub use pinned::Pinned;
+pub use upload::Upload;
+
+use crate::arena::Arena;
+use crate::item::{ItemAt, SEGMENT_HEAD_BYTES};
+use crate::meta::{META_BYTES, Metas, NONE, Phase};
+use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
+
+/// The budget has no room for the bytes that were to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("no memory left for the value")
+    }
+}
+
+impl std::error::Error for NoMemory {}
+
+/// How a [`Pool`] is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolOptions {
+    /// Shards that will share the pool; with the budget's limit it decides the segment size.
+    pub shards: u16,
+    /// Address space to reserve: the highest limit the budget will ever have; at least today's is taken.
+    pub reserve_bytes: u64,
+    /// Ask the kernel for huge pages.
+    pub huge: bool,
+}
+
+/// The item memory of one process.
+pub struct Pool {
+    pub(crate) arena: Arena,
+    pub(crate) metas: Metas,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) segment_shift: u32,
+    pub(crate) extents: ExtentTable,
+    shards: u16,
+    /// Segments in the arena.
+    segments: u32,
+    /// Segments handed out at least once; those above were never touched.
+    touched: AtomicU32,
+    released: AtomicU32,
+    idle: AtomicU32,
+    free_blocks: AtomicU32,
+    /// Segments that shards below their share could not get.
+    asked: AtomicU32,
+    generations: AtomicU64,
+    free: Mutex<Free>,
+}
+
+/// What the pool's lock protects.
+#[derive(Debug)]
+struct Free {
+    idle: Vec<u32>,
+    released: Vec<u32>,
+    blocks: BlockLists,
+}
+
+impl Pool {
+    /// Reserves address space and decides the segment size; no memory is backed or charged yet.
+    ///
+    /// Errors: when the kernel refuses the address space.
+    pub fn new(budget: Arc<Budget>, options: PoolOptions) -> io::Result<Arc<Self>> {
+        let segment_bytes = segment_bytes_for(budget.limit_bytes(), options.shards);
+        let reserve_bytes = options.reserve_bytes.max(budget.limit_bytes());
+        let segments = u32::try_from(reserve_bytes.div_ceil(segment_bytes as u64))
+            .ok()
+            .filter(|&segments| segments < NONE)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let bytes = segments as usize * segment_bytes;
+        let blocks = bytes / BLOCK_BYTES;
+        Ok(Arc::new(Self {
+            arena: Arena::reserve(bytes, options.huge)?,
+            metas: Metas::reserve(segments as usize)?,
+            budget,
+            segment_shift: segment_bytes.trailing_zeros(),
+            extents: ExtentTable::reserve(blocks)?,
+            shards: options.shards.max(1),
+            segments,
+            touched: AtomicU32::new(0),
+            released: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            free_blocks: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
+            generations: AtomicU64::new(1),
+            free: Mutex::new(Free {
+                idle: Vec::new(),
+                released: Vec::new(),
+                blocks: BlockLists::new(),
+            }),
+        }))
+    }
+
+    /// Bytes of a segment.
+    #[inline]
+    pub const fn segment_bytes(&self) -> usize {
+        1 << self.segment_shift
+    }
+
+    /// Bytes charged for a segment: itself and its line of knowledge.
+    pub(crate) const fn charge_bytes(&self) -> u64 {
+        (self.segment_bytes() + META_BYTES) as u64
+    }
+
+    /// Segments that one shard owns when memory is shared out evenly.
+    pub(crate) fn fair_share(&self) -> usize {
+        let segments = self.budget.limit_bytes() / self.charge_bytes();
+        segments as usize / usize::from(self.shards)
+    }
+
+    /// The segment that `at` lies in.
+    #[inline]
+    pub(crate) const fn segment_of(&self, at: ItemAt) -> u32 {
+        (at.offset() >> self.segment_shift) as u32
+    }
+
+    #[inline]
+    pub(crate) const fn segment_start(&self, segment: u32) -> usize {
+        (segment as usize) << self.segment_shift
+    }
+
+    /// The CAS base of the segment that `at` lies in.
+    #[inline]
+    pub(crate) fn cas_base(&self, at: ItemAt) -> u64 {
+        self.segment_cas_base(self.segment_of(at))
+    }
+
+    #[inline]
+    pub(crate) fn segment_cas_base(&self, segment: u32) -> u64 {
+        self.arena.word(self.segment_start(segment) + 8).load(Ordering::Relaxed)
+    }
+
+    /// The number of times anything was put where `segment` is, in a sense that never repeats.
+    pub(crate) fn generation(&self, segment: u32) -> u64 {
+        self.arena.word(self.segment_start(segment)).load(Ordering::Relaxed)
+    }
+
+    /// Whether [`Self::take`] would find a segment now.
+    #[inline]
+    pub(crate) fn may_take(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0 || self.may_charge()
+    }
+
+    fn may_charge(&self) -> bool {
+        let room = self.budget.limit_bytes().saturating_sub(self.budget.spent_bytes());
+        room >= self.charge_bytes()
+            && (self.touched.load(Ordering::Relaxed) < self.segments
+                || self.released.load(Ordering::Relaxed) > 0)
+    }
+
+    /// A segment for the caller's own, its line clean, its head written; `None` when memory is spent.
+    pub(crate) fn take(&self, cas_base: u64) -> Option<u32> {
+        if !self.may_take() {
+            return None;
+        }
+        let segment = self.take_raw(&mut self.lock())?;
+        self.begin(segment, cas_base);
+        Some(segment)
+    }
+
+    /// Writes a segment's head: a new generation, the base of its short CAS tokens.
+    pub(crate) fn begin(&self, segment: u32, cas_base: u64) {
+        let start = self.segment_start(segment);
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        self.arena.word(start).store(generation, Ordering::Relaxed);
+        self.arena.word(start + 8).store(cas_base, Ordering::Relaxed);
+    }
+
+    fn take_raw(&self, free: &mut Free) -> Option<u32> {
+        if let Some(segment) = free.idle.pop() {
+            self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
+            return Some(segment);
+        }
+        let touched = self.touched.load(Ordering::Relaxed);
+        if (free.released.is_empty() && touched == self.segments)
+            || !self.budget.charge(self.charge_bytes())
+        {
+            return None;
+        }
+        if let Some(segment) = free.released.pop() {
+            self.released.store(free.released.len() as u32, Ordering::Relaxed);
+            return Some(segment);
+        }
+        self.touched.store(touched + 1, Ordering::Relaxed);
+        Some(touched)
+    }
+
+    /// A shard below its share found no segment: those above theirs are to give some.
+    pub(crate) fn ask(&self) {
+        let shards = u32::from(self.shards);
+        if shards > 1 && self.asked.load(Ordering::Relaxed) < shards {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some shard asked and nobody gave yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes a segment back, unpinned; it stays backed, unless the budget is overdrawn.
+    pub(crate) fn give(&self, segment: u32) {
+        self.give_raw(&mut self.lock(), segment);
+        let asked = self.asked.load(Ordering::Relaxed);
+        if asked > 0 {
+            // Shards that give at once may count one gift for two; the asker asks again.
+            self.asked.store(asked - 1, Ordering::Relaxed);
+        }
+    }
+
+    fn give_raw(&self, free: &mut Free, segment: u32) {
+        self.metas.clear(segment);
+        debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
+        if cfg!(debug_assertions) {
+            // A reader of a segment that was given back should see nonsense, not the past.
+            let start = self.segment_start(segment);
+            for word in (SEGMENT_HEAD_BYTES..self.segment_bytes()).step_by(8) {
+                self.arena.word(start + word).store(0xdbdb_dbdb_dbdb_dbdb, Ordering::Relaxed);
+            }
+        }
+        free.idle.push(segment);
+        if self.budget.overdrawn_bytes() > 0 {
+            self.release_one(free);
+        }
+        self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Hands one idle segment's pages to the kernel and its charge to the budget.
+    fn release_one(&self, free: &mut Free) -> bool {
+        let Some(segment) = free.idle.pop() else { return false };
+        self.arena.release(self.segment_start(segment), self.segment_bytes());
+        self.budget.refund(self.charge_bytes());
+        free.released.push(segment);
+        self.released.store(free.released.len() as u32, Ordering::Relaxed);
+        self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
+        true
+    }
+
+    /// Releases idle segments until the budget has `bytes` to spend; whether it has.
+    pub(crate) fn release_idle(&self, bytes: u64) -> bool {
+        let mut free = self.lock();
+        loop {
+            let limit = self.budget.limit_bytes();
+            if self.budget.spent_bytes().saturating_add(bytes) <= limit {
+                return true;
+            }
+            if !self.release_one(&mut free) {
+                return false;
+            }
+        }
+    }
+
+    /// Bytes that uploads could take now without anyone making room.
+    pub(crate) fn upload_room_bytes(&self) -> u64 {
+        let chargeable = self.budget.limit_bytes().saturating_sub(self.budget.spent_bytes())
+            / self.charge_bytes();
+        let unused = self.segments - self.touched.load(Ordering::Relaxed)
+            + self.released.load(Ordering::Relaxed);
+        let idle = u64::from(self.idle.load(Ordering::Relaxed));
+        let segments = idle + chargeable.min(unused.into());
+        (segments << self.segment_shift)
+            + u64::from(self.free_blocks.load(Ordering::Relaxed)) * BLOCK_BYTES as u64
+    }
+
+    /// Blocks free in segments that also hold used ones.
+    pub(crate) fn free_blocks(&self) -> usize {
+        self.free_blocks.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) const fn blocks_per_segment(&self) -> usize {
+        self.segment_bytes() / BLOCK_BYTES
+    }
+
+    /// Segments handed out at least once.
+    pub(crate) fn segments_touched(&self) -> u32 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Pool")
+            .field("segment_bytes", &self.segment_bytes())
+            .field("segments", &self.segments)
+            .field("idle", &self.idle)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The power of two that gives each shard about `SEGMENTS_PER_SHARD` segments, within the limits.
+fn segment_bytes_for(limit_bytes: u64, shards: u16) -> usize {
+    let share = limit_bytes / u64::from(shards.max(1)) / SEGMENTS_PER_SHARD as u64;
+    let share = usize::try_from(share).unwrap_or(usize::MAX);
+    let share = share.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    1 << share.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_a_256th_of_a_shards_share() {
+        assert_eq!(segment_bytes_for(64 << 20, 1), 256 << 10);
+        assert_eq!(segment_bytes_for(64 << 20, 4), 64 << 10);
+        assert_eq!(segment_bytes_for(100 << 20, 1), 256 << 10);
+        assert_eq!(segment_bytes_for(64 << 30, 16), 1 << 20);
+        assert_eq!(segment_bytes_for(1 << 20, 0), 64 << 10);
+    }
+
+    #[test]
+    fn idle_segments_stay_charged_until_released() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0)).collect();
+        assert_eq!(taken.len(), 15, "sixteen segments and their lines do not fit");
+        for &segment in &taken {
+            pool.give(segment);
+        }
+        assert_eq!(budget.spent_bytes(), 15 * pool.charge_bytes());
+        assert_eq!(pool.take(0), taken.last().copied(), "what was given last comes first");
+        assert!(pool.release_idle(14 * pool.charge_bytes()));
+        assert_eq!(budget.spent_bytes(), pool.charge_bytes());
+        assert!(!pool.release_idle(1 << 20), "the taken one cannot be released");
+    }
+}

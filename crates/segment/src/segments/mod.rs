@@ -1,0 +1,387 @@
+//! One shard's log of items: what it owns, and the words of its interface.
+//!
+//! Upstream:   `shard` calls it, from one thread, with its index behind [`Index`].
+//! Downstream: `pool` for segments and blocks; `append`, `open`, `reclaim`, `walk` hold the work.
+//!
+//! ```text
+//!   append -> [open segment of its TTL bucket] -> sealed -> FIFO of its queue -> victim -> pool
+//!                 probation | main                                 |
+//!                                  ^                               | active: copied to main
+//!                                  +-------------------------------+ else: evicted
+//! ```
+//!
+//! Invariants:
+//! - S1  `own` lists exactly the segments with this shard's items; each knows its place there.
+//! - S2  `live_bytes`, `dead_bytes` and `items` are the sums over `own`; a segment's `dead` counts
+//!   removed items, not tails that were too short for the next item.
+//! - S3  A sealed segment stands in its queue's FIFO, and in the bin of its dead space if it has some.
+//!   An open copy target stands in the FIFO too, in the place of its first victim.
+//! - S4  One job at a time; while it runs its victim is in the FIFO and in no bin.
+//! - S5  At least one spare segment is kept for jobs. A job takes at most one more segment than its
+//!   victim, so it always ends and gives the victim back.
+//! - S6  A pinned segment is no victim.
+
+mod append;
+mod ghost;
+mod open;
+mod reclaim;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod ttl;
+mod walk;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use stats::SegmentStats;
+pub use walk::WalkCursor;
+
+use self::ghost::Ghosts;
+use self::open::OpenSegments;
+use self::reclaim::Job;
+use crate::item::{Access, Header, Item, ItemAt};
+use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
+use crate::pool::{Pinned, Pool, Upload};
+use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
+
+/// Bins of segments by dead space: the `n`-th holds those with `n` sixteenths or more.
+const BINS: usize = 16;
+
+/// Part of memory spent on ghosts, in percent. A guess until traces are run.
+const GHOST_PERCENT: u64 = 1;
+
+/// What a shard's index does for its segments.
+pub trait Index {
+    /// The secret hash of a key: the one that [`NewItem::hash`] carries.
+    fn hash(&self, key: &[u8]) -> u64;
+
+    /// The item with `key` moved from `from` to `to`: the slot that holds `from` shall hold `to`.
+    fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt);
+
+    /// The item with `key` is gone: the slot that holds `at` shall be empty.
+    fn remove(&mut self, key: &[u8], at: ItemAt);
+}
+
+/// No room for the item: memory is full of what may not be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("no room left for the item")
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// How one shard keeps its items.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentOptions {
+    /// Evict when memory is full (a cache); else refuse (a store).
+    pub evict: bool,
+    /// Items carry CAS tokens.
+    pub cas: bool,
+    /// This shard's number.
+    pub shard: u16,
+}
+
+/// An item to be stored.
+#[derive(Debug)]
+pub struct NewItem<'a> {
+    /// The key, 1 to [`crate::KEY_BYTES_MAX`] bytes.
+    pub key: &'a [u8],
+    /// The key's secret hash, as [`Index::hash`] would give it.
+    pub hash: u64,
+    /// The value.
+    pub value: NewValue<'a>,
+    /// The client's opaque 32 bits.
+    pub client_flags: u32,
+    /// Second in which the item dies; 0 for never.
+    pub expiry: u32,
+    /// The CAS token, where tokens are kept.
+    pub cas: Option<u64>,
+    /// The item is stale from the start.
+    pub stale: bool,
+    /// The right to refill it was already given away.
+    pub win_sent: bool,
+    /// The item of the same key that this one replaces, so that it keeps its queue. Only a hint: the
+    /// caller kills it, at the place where the index then finds it.
+    pub replaces: Option<ItemAt>,
+    /// The access word to begin with; `None` for an item never read.
+    pub access: Option<Access>,
+}
+
+/// Where a new item's value comes from.
+#[derive(Debug)]
+pub enum NewValue<'a> {
+    /// Bytes at hand.
+    Bytes(&'a [u8]),
+    /// Bytes at hand in two pieces.
+    Joined(&'a [u8], &'a [u8]),
+    /// A whole value that was uploaded.
+    Upload(Upload),
+    /// A stored item's value with something added, whatever their sizes.
+    Extended {
+        /// The stored item. It is still to be killed by the caller, where the index then finds it.
+        old: ItemAt,
+        /// What is added.
+        added: Added<'a>,
+        /// On which side.
+        place: JoinPlace,
+    },
+    /// The value of a stored item, unchanged: for a new CAS token or new client flags. A large value
+    /// keeps its blocks, which then belong to the new item; the old is still to be killed.
+    Same(ItemAt),
+}
+
+/// What is added to a value; see [`NewValue::Extended`].
+#[derive(Debug)]
+pub enum Added<'a> {
+    /// Bytes at hand.
+    Bytes(&'a [u8]),
+    /// Bytes that were uploaded.
+    Upload(Upload),
+}
+
+/// On which side of a value something is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinPlace {
+    /// Behind it (`append`).
+    After,
+    /// In front of it (`prepend`).
+    Before,
+}
+
+/// The two queues of S3-FIFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    /// New items, evicted unless read twice.
+    Probation,
+    /// Items that proved themselves.
+    Main,
+}
+
+/// One shard's items. Every location it gives out is good until the next call with `&mut self`, which
+/// may move any item (and tells the index).
+#[derive(Debug)]
+pub struct Segments {
+    pool: Arc<Pool>,
+    options: SegmentOptions,
+    own: Vec<u32>,
+    /// Segments in hand: one for jobs (S5), one more so that appends seldom wait.
+    spare: Vec<u32>,
+    open: OpenSegments,
+    fifo: [List; 2],
+    /// Bytes of segments and blocks in each queue.
+    queue_bytes: [usize; 2],
+    bins: [List; BINS],
+    job: Option<Job>,
+    /// An item that no job may drop, because its value is being read for a new one.
+    kept: Option<ItemAt>,
+    ghosts: Ghosts,
+    hunt: reclaim::Hunt,
+    /// Segments opened in an earlier epoch were flushed.
+    epoch: u32,
+    /// How many segments of earlier epochs there are.
+    flushed_segments: usize,
+    live_bytes: usize,
+    dead_bytes: usize,
+    blocks: usize,
+    counts: stats::Counts,
+}
+
+impl Segments {
+    /// An empty log over `pool`. It takes its spare segment and charges its ghosts at once.
+    pub fn new(pool: Arc<Pool>, options: SegmentOptions) -> Self {
+        let share_bytes = pool.fair_share() as u64 * pool.charge_bytes();
+        let groups = if options.evict {
+            (share_bytes * GHOST_PERCENT / 100) as usize / ghost::GROUP_BYTES
+        } else {
+            0
+        };
+        let charged = pool.budget.charge((groups * ghost::GROUP_BYTES) as u64);
+        let spare = pool.take(0).into_iter().collect();
+        Self {
+            options,
+            own: Vec::with_capacity(pool.fair_share()),
+            spare,
+            open: OpenSegments::new(pool.fair_share()),
+            fifo: [const { List::new(FIFO) }; 2],
+            queue_bytes: [0; 2],
+            bins: [const { List::new(BIN) }; BINS],
+            job: None,
+            kept: None,
+            ghosts: Ghosts::new(if charged { groups } else { 0 }),
+            hunt: reclaim::Hunt::default(),
+            epoch: 0,
+            flushed_segments: 0,
+            live_bytes: 0,
+            dead_bytes: 0,
+            blocks: 0,
+            counts: stats::Counts::default(),
+            pool,
+        }
+    }
+
+    /// The pool it takes from.
+    pub const fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Asks the processor for the cache line with the item's header and key.
+    #[inline]
+    pub fn prefetch(&self, at: ItemAt) {
+        self.pool.arena.prefetch(at.offset());
+    }
+
+    /// The item at `at`, which the index named.
+    #[inline]
+    pub fn item(&self, at: ItemAt) -> Item<'_> {
+        Item::load(&self.pool, at)
+    }
+
+    /// The key of the item at `at`.
+    #[inline]
+    pub fn key(&self, at: ItemAt) -> &[u8] {
+        self.item(at).key()
+    }
+
+    /// Whether the item at `at` has this key.
+    #[inline]
+    pub fn key_is(&self, at: ItemAt, key: &[u8]) -> bool {
+        self.item(at).key() == key
+    }
+
+    /// Whether the item at `at` may be served: neither removed, nor expired, nor flushed.
+    #[inline]
+    pub fn is_live(&self, at: ItemAt, now: u32) -> bool {
+        let header = Header::load(&self.pool.arena, at);
+        !header.is_dead()
+            && !header.is_expired(now)
+            && (self.flushed_segments == 0 || !self.is_flushed(self.pool.segment_of(at)))
+    }
+
+    fn is_flushed(&self, segment: u32) -> bool {
+        self.pool.metas.get(segment, EPOCH) != self.epoch
+    }
+
+    /// Notes that the item at `at` was read in second `now`. Writes nothing once it is active.
+    #[inline]
+    pub fn note_access(&self, at: ItemAt, now: u32) {
+        let access = Access::load(&self.pool.arena, at);
+        if !access.active() {
+            access.read(now).store(&self.pool.arena, at);
+        }
+    }
+
+    /// Moves the second in which the item at `at` dies; 0 for never.
+    pub fn set_expiry(&mut self, at: ItemAt, expiry: u32) {
+        let arena = &self.pool.arena;
+        let header = Header::load(arena, at);
+        debug_assert!(!header.is_dead(), "only a living item is touched");
+        header.with_expiry(expiry).store(arena, at);
+        let segment = self.pool.segment_of(at);
+        let metas = &self.pool.metas;
+        let wanted = reclaim::expiry_or_never(expiry);
+        if wanted > metas.get(segment, crate::meta::EXPIRY_BASE) {
+            let bytes = header.item_bytes() as u32;
+            let touched = metas.get(segment, TOUCHED).saturating_add(bytes);
+            metas.set(segment, TOUCHED, touched.min(self.pool.segment_bytes() as u32));
+        }
+        if wanted > metas.get(segment, EXPIRY_MAX) {
+            metas.set(segment, EXPIRY_MAX, wanted);
+        }
+    }
+
+    /// Marks that the right to refill the item at `at` was given away.
+    pub fn set_win_sent(&mut self, at: ItemAt) {
+        let arena = &self.pool.arena;
+        Header::load(arena, at).with_win_sent().store(arena, at);
+    }
+
+    /// The item at `at` was removed or replaced, and its slot is the index's no more: its bytes are
+    /// dead. A dead item is left alone. A large value's blocks come back at once, unless pinned.
+    pub fn kill(&mut self, at: ItemAt) {
+        let item = Item::load(&self.pool, at);
+        if item.header().is_dead() {
+            return;
+        }
+        if let Some(extent) = item.extent() {
+            self.pool.drop_extent(extent);
+        }
+        self.bury(at);
+    }
+
+    /// As [`Self::kill`], for an item that the caller found expired; counts it so.
+    pub fn expire(&mut self, at: ItemAt) {
+        let item = Item::load(&self.pool, at);
+        if !item.header().is_dead() {
+            self.counts.note_expired(item.access());
+            self.kill(at);
+        }
+    }
+
+    /// Marks the item dead and keeps the books; its blocks are dropped or somebody else's already.
+    fn bury(&mut self, at: ItemAt) {
+        let item = Item::load(&self.pool, at);
+        let header = item.header();
+        let blocks = item.extent().map_or(0, |extent| extent.blocks as usize);
+        header.with_dead().store(&self.pool.arena, at);
+        let segment = self.pool.segment_of(at);
+        let bytes = header.item_bytes();
+        self.live_bytes -= bytes + blocks * BLOCK_BYTES;
+        self.blocks -= blocks;
+        self.queue_bytes[self.queue_of(segment) as usize] -= blocks * BLOCK_BYTES;
+        self.dead_bytes += bytes;
+        self.counts.items -= 1;
+        let metas = &self.pool.metas;
+        let dead = metas.add(segment, DEAD, bytes as u32) as usize;
+        let items = metas.get(segment, ITEMS) - 1;
+        metas.set(segment, ITEMS, items);
+        if metas.phase(segment) != Phase::Sealed {
+            return;
+        }
+        if items == 0 && !metas.is_pinned(segment) {
+            self.unbin(segment, dead - bytes);
+            self.retire(segment);
+        } else {
+            self.rebin(segment, dead - bytes, dead);
+        }
+    }
+
+    /// Holds the value of the item at `at` where it lies; see [`Pinned`].
+    pub fn pin(&self, at: ItemAt) -> Pinned {
+        Pinned::new(&self.pool, &Item::load(&self.pool, at))
+    }
+
+    /// Makes every item dead at once; their space comes back in bounded steps, in [`Self::maintain`]
+    /// and whenever room is needed.
+    pub fn flush(&mut self) {
+        self.close_all();
+        self.epoch = self.epoch.wrapping_add(1);
+        self.flushed_segments = self.own.len();
+        self.hunt.restart();
+    }
+
+    fn bin_of(&self, dead_bytes: usize) -> usize {
+        ((dead_bytes * BINS) >> self.pool.segment_shift).min(BINS - 1)
+    }
+
+    fn rebin(&mut self, segment: u32, dead_before: usize, dead_now: usize) {
+        let bin = self.bin_of(dead_now);
+        if bin != self.bin_of(dead_before) {
+            self.unbin(segment, dead_before);
+            self.bins[bin].push_back(&self.pool.metas, segment);
+        }
+    }
+
+    fn unbin(&mut self, segment: u32, dead_bytes: usize) {
+        match self.bin_of(dead_bytes) {
+            0 => {}
+            bin => self.bins[bin].remove(&self.pool.metas, segment),
+        }
+    }
+}
+
+const _: () = assert!(INLINE_VALUE_BYTES_MAX < BLOCK_BYTES);

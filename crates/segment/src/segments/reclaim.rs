@@ -1,0 +1,427 @@
+//! How space comes back: expiry, flush, compaction, eviction; one victim at a time, item by item.
+//!
+//! Upstream:   `append` when memory is full, `shard` between ticks through [`Segments::maintain`].
+//! Downstream: `open` for copies, `pool` for what is given back.
+//!
+//! A job walks its victim's items. Dead ones are passed over; flushed and expired ones leave the
+//! index; of the rest compaction copies all, eviction copies the active ones to the main queue and
+//! drops the others. At its end nothing in the victim lives, and it goes back.
+//!
+//! What is chosen, in this order: a segment whose items expired or were flushed; gathering the blocks
+//! of large values, when whole segments of them are free; the segment with the most dead space, when a
+//! tenth of memory is dead; the oldest of probation while that holds more than a tenth of memory; the
+//! oldest of main.
+
+use std::sync::Arc;
+
+use super::open::{For, Need, Stream};
+use super::ttl::ttl_bucket;
+use super::{BINS, Index, Queue, Segments};
+use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, NONE, Phase, SLOT, TOUCHED, USED};
+use crate::pool::Pool;
+
+/// Part of memory that probation holds, in percent. S3-FIFO's; a guess until traces are run.
+const PROBATION_PERCENT: usize = 10;
+
+/// Dead part of memory above which compaction comes before eviction, in percent.
+const DEAD_PERCENT: usize = 10;
+
+/// Eviction keeps at most this many quarters of a victim, so that each victim frees something.
+const KEPT_QUARTERS_MAX: usize = 3;
+
+/// Segments looked at for expiry in one call.
+const HUNT_SEGMENTS_MAX: usize = 4096;
+
+/// Pinned segments passed over in search of a victim.
+const PINNED_MAX: usize = 16;
+
+/// Items of a job between two looks at whether there is room by now.
+const STRIDE_ITEMS: usize = 64;
+
+/// Segments of a shard from which on it frees one ahead of need.
+const AHEAD_SEGMENTS_MIN: usize = 64;
+
+/// A victim under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    segment: u32,
+    offset: usize,
+    evict: bool,
+    kept_bytes: usize,
+}
+
+/// The search for expired and flushed segments: one pass over `own` a second.
+#[derive(Debug, Default)]
+pub(super) struct Hunt {
+    at: usize,
+    /// The second whose pass is over.
+    done: Option<u32>,
+}
+
+impl Hunt {
+    pub(super) fn restart(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// What came of looking for something to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Job,
+    Freed,
+    Nothing,
+}
+
+/// An item's expiry as a second that can be compared: never is the latest.
+pub(super) const fn expiry_or_never(expiry: u32) -> u32 {
+    if expiry == 0 { u32::MAX } else { expiry }
+}
+
+impl Segments {
+    /// Does up to about `items_max` items' worth of what is due: returns expired and flushed segments,
+    /// gives memory back when the budget is overdrawn or another shard is short, and keeps one segment
+    /// ready when memory is full. Returns the items handled; 0 when nothing is due.
+    pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
+        let mut items = 0;
+        while items < items_max {
+            if self.job.is_none() && !self.find_due(now) {
+                break;
+            }
+            items += self.run_job(now, index, items_max - items).max(1);
+        }
+        items
+    }
+
+    /// Frees memory until the budget can be charged `bytes`: for the index, which wants to grow. The
+    /// pages go back to the kernel. Whether it succeeded.
+    ///
+    /// Cost: as many victims as that takes; the caller asks for little at a time.
+    pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
+        self.work_until(now, index, |pool, _spare| pool.release_idle(bytes))
+    }
+
+    /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
+    pub fn make_upload_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
+        self.work_until(now, index, |pool, _spare| pool.upload_room_bytes() >= bytes)
+    }
+
+    /// Frees memory until an append can open a segment; whether it succeeded.
+    pub(super) fn make_segment(&mut self, now: u32, index: &mut impl Index) -> bool {
+        if self.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9 {
+            self.pool.ask();
+        }
+        self.work_until(now, index, |pool, spare| spare > 1 || pool.may_take())
+    }
+
+    fn work_until(
+        &mut self,
+        now: u32,
+        index: &mut impl Index,
+        is_enough: impl Fn(&Pool, usize) -> bool,
+    ) -> bool {
+        // Each job frees a part of its victim, so a few rounds over everything free all there is.
+        let mut jobs_left = self.own.len() * 8 + BINS;
+        while !is_enough(&self.pool, self.spare.len()) {
+            if self.job.is_none() {
+                match self.find_victim(now) {
+                    Found::Nothing => {
+                        self.pool.ask();
+                        return false;
+                    }
+                    Found::Freed | Found::Job => {}
+                }
+                if jobs_left == 0 {
+                    return false;
+                }
+                jobs_left -= 1;
+            }
+            self.run_job(now, index, STRIDE_ITEMS);
+        }
+        true
+    }
+
+    /// Bytes of this shard's segments and blocks.
+    pub(super) fn total_bytes(&self) -> usize {
+        self.queue_bytes.iter().sum()
+    }
+
+    /// Begins what is due without anyone waiting for room; whether there was anything.
+    fn find_due(&mut self, now: u32) -> bool {
+        if self.pool.budget.overdrawn_bytes() > 0 && !self.pool.release_idle(0) {
+            return self.find_victim(now) != Found::Nothing;
+        }
+        if self.hunt_down(now) {
+            return true;
+        }
+        let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
+        let is_short = self.spare.len() < self.spare_target() && !self.own.is_empty();
+        let is_asked = self.pool.is_asked() && self.total_bytes() > share_bytes;
+        (is_short || is_asked) && !self.pool.may_take() && self.find_victim(now) != Found::Nothing
+    }
+
+    fn spare_target(&self) -> usize {
+        if self.pool.fair_share() >= AHEAD_SEGMENTS_MIN { 2 } else { 1 }
+    }
+
+    fn find_victim(&mut self, now: u32) -> Found {
+        if self.hunt_down(now) {
+            return if self.job.is_some() { Found::Job } else { Found::Freed };
+        }
+        if self.pool.free_blocks() >= 2 * self.pool.blocks_per_segment()
+            && self.pool.gather_blocks(self.options.shard)
+        {
+            return Found::Freed;
+        }
+        let own_bytes = self.own.len() * self.pool.segment_bytes();
+        let is_compaction_due = self.dead_bytes * 100 > own_bytes * DEAD_PERCENT;
+        if (is_compaction_due || !self.options.evict)
+            && let Some(victim) = self.deadest()
+        {
+            return self.begin_job(victim, false);
+        }
+        if !self.options.evict {
+            return Found::Nothing;
+        }
+        match self.oldest().or_else(|| self.deadest()) {
+            Some(victim) => self.begin_job(victim, true),
+            None => Found::Nothing,
+        }
+    }
+
+    /// The next segment whose items expired or were flushed becomes the victim; whether there was one.
+    fn hunt_down(&mut self, now: u32) -> bool {
+        if self.hunt.done == Some(now) {
+            return false;
+        }
+        for _ in 0..HUNT_SEGMENTS_MAX {
+            let Some(&segment) = self.own.get(self.hunt.at) else {
+                self.hunt = Hunt { at: 0, done: Some(now) };
+                return false;
+            };
+            if self.is_due(segment, now) {
+                return self.begin_job(segment, false) != Found::Nothing;
+            }
+            self.hunt.at += 1;
+        }
+        false
+    }
+
+    fn is_due(&self, segment: u32, now: u32) -> bool {
+        let metas = &self.pool.metas;
+        if metas.is_pinned(segment) || metas.phase(segment) == Phase::Victim {
+            return false;
+        }
+        if self.is_flushed(segment) || metas.get(segment, EXPIRY_MAX) <= now {
+            return true;
+        }
+        if metas.get(segment, EXPIRY_BASE) > now {
+            return false;
+        }
+        // What was not touched has expired. Not worth a job if most was touched: look again later.
+        let used = metas.get(segment, USED);
+        let spent = metas.get(segment, DEAD) + metas.get(segment, TOUCHED);
+        if used.saturating_sub(spent) >= used / 4 {
+            return true;
+        }
+        metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_MAX));
+        metas.set(segment, TOUCHED, 0);
+        false
+    }
+
+    /// The unpinned sealed segment with the most dead space, if that is a sixteenth or more.
+    fn deadest(&self) -> Option<u32> {
+        self.bins[1..].iter().rev().find_map(|bin| {
+            std::iter::successors(bin.head(), |&segment| bin.next(&self.pool.metas, segment))
+                .take(PINNED_MAX)
+                .find(|&segment| !self.pool.metas.is_pinned(segment))
+        })
+    }
+
+    /// The segment to evict: of probation while that is large, of main otherwise.
+    fn oldest(&mut self) -> Option<u32> {
+        let probation = self.queue_bytes[Queue::Probation as usize];
+        let is_large = probation * 100 > self.total_bytes() * PROBATION_PERCENT;
+        let [first, second] = if is_large {
+            [Queue::Probation, Queue::Main]
+        } else {
+            [Queue::Main, Queue::Probation]
+        };
+        for queue in [first, second] {
+            let oldest = self.oldest_of(queue).or_else(|| self.open.any(queue));
+            if let Some(segment) = oldest.filter(|&segment| !self.pool.metas.is_pinned(segment)) {
+                return Some(segment);
+            }
+        }
+        None
+    }
+
+    fn oldest_of(&self, queue: Queue) -> Option<u32> {
+        let fifo = &self.fifo[queue as usize];
+        std::iter::successors(fifo.head(), |&segment| fifo.next(&self.pool.metas, segment))
+            .take(PINNED_MAX)
+            .find(|&segment| !self.pool.metas.is_pinned(segment))
+    }
+
+    fn begin_job(&mut self, segment: u32, evict: bool) -> Found {
+        assert!(self.job.is_none(), "S4");
+        if self.pool.metas.phase(segment) == Phase::Open {
+            self.close(segment);
+            if self.pool.metas.phase(segment) != Phase::Sealed {
+                return Found::Freed;
+            }
+        }
+        let metas = &self.pool.metas;
+        assert!(metas.phase(segment) == Phase::Sealed && !metas.is_pinned(segment), "S6");
+        let dead = metas.get(segment, DEAD) as usize;
+        metas.set_phase(segment, Phase::Victim);
+        self.unbin(segment, dead);
+        self.job = Some(Job { segment, offset: SEGMENT_HEAD_BYTES, evict, kept_bytes: 0 });
+        Found::Job
+    }
+
+    /// Handles up to `items_max` items of the victim; how many. Ends the job at the victim's end.
+    fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
+        let pool = Arc::clone(&self.pool);
+        for items in 0..items_max {
+            let Some(job) = &mut self.job else { return items };
+            let segment = job.segment;
+            if job.offset == pool.metas.get(segment, USED) as usize {
+                self.job = None;
+                self.finish(segment);
+                return items;
+            }
+            let at = ItemAt::from_offset(pool.segment_start(segment) + job.offset);
+            let item = Item::load(&pool, at);
+            job.offset += item.header().item_bytes();
+            if !item.header().is_dead() && !self.settle(&item, now, index) {
+                // No segment for a copy, which compaction never lacks (S5); the victim keeps its items.
+                self.job = None;
+                pool.metas.set_phase(segment, Phase::Sealed);
+                self.rebin(segment, 0, pool.metas.get(segment, DEAD) as usize);
+                return items;
+            }
+        }
+        items_max
+    }
+
+    /// Decides what becomes of one living item of the victim, and does it; `false` when it must be
+    /// kept and cannot.
+    fn settle(&mut self, item: &Item<'_>, now: u32, index: &mut impl Index) -> bool {
+        let at = item.at();
+        let segment = self.pool.segment_of(at);
+        let Some(&Job { evict, kept_bytes, .. }) = self.job.as_ref() else {
+            unreachable!("S4: items are settled in a job")
+        };
+        if self.kept != Some(at) {
+            if self.is_flushed(segment) {
+                return self.discard(item, index);
+            }
+            if item.header().is_expired(now) {
+                self.counts.note_expired(item.access());
+                return self.discard(item, index);
+            }
+        }
+        if !evict {
+            self.counts.compacted += 1;
+            return self.copy(item, Stream::copy(self.queue_of(segment)), now, index);
+        }
+        let bytes = item.header().item_bytes();
+        let kept_max = self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX;
+        let is_kept = item.active() && kept_bytes + bytes <= kept_max;
+        if is_kept || self.kept == Some(at) {
+            self.job = self.job.take().map(|job| Job { kept_bytes: kept_bytes + bytes, ..job });
+            if self.copy(item, Stream::fresh(Queue::Main), now, index) {
+                return true;
+            }
+            if self.kept == Some(at) {
+                return false;
+            }
+        }
+        if self.queue_of(segment) == Queue::Probation {
+            self.ghosts.add(index.hash(item.key()));
+        }
+        self.counts.note_evicted(item.access());
+        self.discard(item, index)
+    }
+
+    fn discard(&mut self, item: &Item<'_>, index: &mut impl Index) -> bool {
+        index.remove(item.key(), item.at());
+        self.kill(item.at());
+        true
+    }
+
+    /// Copies a living item out of the victim and swings the index; `false` when there is no segment.
+    fn copy(&mut self, item: &Item<'_>, stream: Stream, now: u32, index: &mut impl Index) -> bool {
+        let Some(job) = &self.job else { unreachable!("S4: items are copied in a job") };
+        let (victim, evict) = (job.segment, job.evict);
+        let mut draft = item.draft();
+        if evict {
+            draft.access = draft.access.with_active(false);
+        }
+        let bucket = ttl_bucket(draft.expiry, now);
+        let Some(target) = self.place(stream, bucket, Need(&draft), For::Job { victim }) else {
+            return false;
+        };
+        let to = self.put(target, &draft);
+        index.swing(draft.key, item.at(), to);
+        if self.kept == Some(item.at()) {
+            self.kept = Some(to);
+        }
+        self.bury(item.at());
+        true
+    }
+
+    /// The job is done: nothing in the victim lives, and unless it was pinned meanwhile it goes back.
+    fn finish(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        assert!(metas.get(segment, ITEMS) == 0, "a job leaves nothing alive in its victim");
+        if metas.is_pinned(segment) {
+            metas.set_phase(segment, Phase::Sealed);
+            self.rebin(segment, 0, metas.get(segment, DEAD) as usize);
+        } else {
+            self.retire(segment);
+        }
+    }
+
+    /// Takes a segment without living items, in no bin, out of the books, and gives it back.
+    pub(super) fn retire(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        assert!(metas.get(segment, ITEMS) == 0 && !metas.is_pinned(segment), "S6");
+        let queue = self.queue_of(segment);
+        self.fifo[queue as usize].remove(metas, segment);
+        metas.set(segment, FIFO.next(), NONE);
+        self.dead_bytes -= metas.get(segment, DEAD) as usize;
+        self.queue_bytes[queue as usize] -= self.pool.segment_bytes();
+        if self.is_flushed(segment) {
+            self.flushed_segments -= 1;
+        }
+        self.disown(segment);
+        if self.spare.len() < self.spare_target() {
+            // As clean as if it came from the pool.
+            self.pool.metas.clear(segment);
+            self.spare.push(segment);
+        } else {
+            self.pool.give(segment);
+        }
+    }
+
+    /// Takes a segment out of `own`, so that the hunt neither skips nor repeats one.
+    fn disown(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        let mut hole = metas.get(segment, SLOT) as usize;
+        assert!(self.own[hole] == segment, "S1");
+        if hole < self.hunt.at {
+            // The last one already looked at fills the hole, and the hole is then at the border.
+            self.hunt.at -= 1;
+            let moved = self.own[self.hunt.at];
+            self.own[hole] = moved;
+            metas.set(moved, SLOT, hole as u32);
+            hole = self.hunt.at;
+        }
+        self.own.swap_remove(hole);
+        if let Some(&moved) = self.own.get(hole) {
+            metas.set(moved, SLOT, hole as u32);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What a shard's segments count.
+//!
+//! Upstream:   `append` and `reclaim` count; `stats` of the server adds the shards up.
+//! Downstream: nothing.
+
+use super::Segments;
+use crate::item::Access;
+
+/// Counts since the start, and the number of items.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) items: u64,
+    pub(super) compacted: u64,
+    pub(super) ghost_hits: u64,
+    evictions: u64,
+    evicted_unfetched: u64,
+    evicted_active: u64,
+    expired_unfetched: u64,
+    reclaimed: u64,
+}
+
+impl Counts {
+    pub(super) fn note_evicted(&mut self, access: Access) {
+        self.evictions += 1;
+        self.evicted_unfetched += u64::from(!access.fetched());
+        self.evicted_active += u64::from(access.active());
+    }
+
+    pub(super) fn note_expired(&mut self, access: Access) {
+        self.reclaimed += 1;
+        self.expired_unfetched += u64::from(!access.fetched());
+    }
+}
+
+/// What one shard's segments hold and have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentStats {
+    /// Items neither removed nor replaced; flushed and expired ones count until their space returns.
+    pub items: u64,
+    /// Bytes of these items, blocks included.
+    pub live_bytes: u64,
+    /// Bytes of removed and replaced items whose space has not come back.
+    pub dead_bytes: u64,
+    /// Segments with this shard's items.
+    pub segments: u64,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes of blocks that hold its large values.
+    pub block_bytes: u64,
+    /// Bytes of segments and blocks of the probation queue.
+    pub probation_bytes: u64,
+    /// Bytes of segments and blocks of the main queue.
+    pub main_bytes: u64,
+    /// Items evicted.
+    pub evictions: u64,
+    /// Items evicted that were never read.
+    pub evicted_unfetched: u64,
+    /// Items evicted although active.
+    pub evicted_active: u64,
+    /// Items expired that were never read.
+    pub expired_unfetched: u64,
+    /// Items found expired, whose space came back or will.
+    pub reclaimed: u64,
+    /// Items copied to make room.
+    pub compacted: u64,
+    /// New items that had been evicted not long before.
+    pub ghost_hits: u64,
+}
+
+impl Segments {
+    /// What is held now, and what has been done since the start. Cost: a few loads.
+    pub fn stats(&self) -> SegmentStats {
+        let counts = self.counts;
+        SegmentStats {
+            items: counts.items,
+            live_bytes: self.live_bytes as u64,
+            dead_bytes: self.dead_bytes as u64,
+            segments: self.own.len() as u64,
+            segment_bytes: self.pool.segment_bytes() as u64,
+            block_bytes: (self.blocks * crate::BLOCK_BYTES) as u64,
+            probation_bytes: self.queue_bytes[0] as u64,
+            main_bytes: self.queue_bytes[1] as u64,
+            evictions: counts.evictions,
+            evicted_unfetched: counts.evicted_unfetched,
+            evicted_active: counts.evicted_active,
+            expired_unfetched: counts.expired_unfetched,
+            reclaimed: counts.reclaimed,
+            compacted: counts.compacted,
+            ghost_hits: counts.ghost_hits,
+        }
+    }
+}

@@ -12,7 +12,7 @@
 //! `limits` names every bound.
 
 mod accept_hold;
-// mod any;
+mod any;
 mod bell;
 mod clock;
 mod epoll;
@@ -26,13 +26,13 @@ mod rng;
 mod send_block;
 mod send_queue;
 mod slots;
-// mod uring;
+mod uring;
 mod waker;
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-// pub use any::{AnyIo, Choice, open};
+pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
@@ -44,7 +44,7 @@ pub use limits::{
 pub use memory::{FarEnd, Memory, MemoryNet};
 pub use rng::{Rng, SeededRng, SystemRng};
 pub use send_block::SendBlock;
-// pub use uring::Uring;
+pub use uring::Uring;
 pub use waker::Waker;
 
 /// The kernel's door as a shard sees it.

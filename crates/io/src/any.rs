@@ -1,0 +1,130 @@
+//! Choosing a backend when the process starts.
+//!
+//! Upstream:   `options`, by way of `kachel`.
+//! Downstream: [`AnyIo`] passes every call on; one well-predicted branch each.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker};
+
+/// Which backend is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// io_uring, or fail.
+    Uring,
+    /// epoll.
+    Epoll,
+    /// io_uring if the kernel grants all that we need of it, otherwise epoll.
+    #[default]
+    Auto,
+}
+
+/// The backend that was chosen.
+#[derive(Debug)]
+pub enum AnyIo {
+    /// io_uring.
+    Uring(Box<Uring>),
+    /// epoll.
+    Epoll(Box<Epoll>),
+}
+
+/// Opens the door on the thread that will use it.
+///
+/// Errors: the wanted backend cannot be had.
+pub fn open(choice: Choice, limits: Limits) -> io::Result<AnyIo> {
+    let uring = match choice {
+        Choice::Epoll => None,
+        Choice::Uring => Some(Uring::new(limits)?),
+        Choice::Auto => Uring::new(limits).ok(),
+    };
+    match uring {
+        Some(uring) => Ok(AnyIo::Uring(Box::new(uring))),
+        None => Ok(AnyIo::Epoll(Box::new(Epoll::new(limits)?))),
+    }
+}
+
+macro_rules! pass_on {
+    ($self:ident, $io:ident => $call:expr) => {
+        match $self {
+            AnyIo::Uring($io) => $call,
+            AnyIo::Epoll($io) => $call,
+        }
+    };
+}
+
+impl Io for AnyIo {
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        pass_on!(self, io => io.poll(wait, events))
+    }
+
+    #[inline]
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        pass_on!(self, io => io.lent(bytes))
+    }
+
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        pass_on!(self, io => io.send(socket, block));
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        pass_on!(self, io => io.pause(socket));
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        pass_on!(self, io => io.resume(socket));
+    }
+
+    fn finish_sending(&mut self, socket: SocketId) {
+        pass_on!(self, io => io.finish_sending(socket));
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        pass_on!(self, io => io.close(socket));
+    }
+
+    fn listen_pause(&mut self, listener: ListenerId) {
+        pass_on!(self, io => io.listen_pause(listener));
+    }
+
+    fn listen_resume(&mut self, listener: ListenerId) {
+        pass_on!(self, io => io.listen_resume(listener));
+    }
+
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        pass_on!(self, io => io.adopt(fd))
+    }
+
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        pass_on!(self, io => io.give_up(socket))
+    }
+
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        pass_on!(self, io => io.listen(listener))
+    }
+
+    fn waker(&self) -> Waker {
+        pass_on!(self, io => io.waker())
+    }
+
+    fn kind(&self) -> &'static str {
+        pass_on!(self, io => io.kind())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epoll_is_what_one_gets_when_one_asks_for_it() {
+        assert_eq!(open(Choice::Epoll, Limits::default()).unwrap().kind(), "epoll");
+    }
+
+    #[test]
+    fn auto_is_uring_exactly_when_uring_can_be_had() {
+        let granted = open(Choice::Uring, Limits::default()).is_ok();
+        let auto = open(Choice::Auto, Limits::default()).unwrap();
+        assert_eq!(auto.kind(), if granted { "uring" } else { "epoll" });
+    }
+}

@@ -1,0 +1,78 @@
+//! Accepting connections, and not accepting them while there is no room.
+//!
+//! Upstream:   one multishot accept for each listener.
+//! Downstream: each client gets a slot and begins to receive; `Accepted` is reported.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  A listener's accept is armed while its hold is open, and cancelled soon when it is not.
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::{Completion, Operation, Token, Uring};
+use crate::accept_hold::{AcceptHold, is_shortage};
+use crate::event::{Event, ListenerId};
+use crate::listener;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    fd: OwnedFd,
+    pub(super) hold: AcceptHold,
+    armed: bool,
+    cancelling: bool,
+}
+
+impl Listener {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self { fd, hold: AcceptHold::default(), armed: false, cancelling: false }
+    }
+}
+
+impl Uring {
+    /// Brings the accepts in line with I1.
+    pub(super) fn hold_or_arm_listeners(&mut self) {
+        let full = self.sockets.is_full();
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let wanted = listener.hold.is_open(full);
+            let token = Token::new(Operation::Accept, index);
+            if wanted && !listener.armed {
+                listener.armed = true; // I1
+                self.ring.accept(listener.fd.as_fd(), token);
+            } else if !wanted && listener.armed && !listener.cancelling {
+                listener.cancelling = true;
+                self.ring.cancel(token, Token::new(Operation::CancelAccept, index));
+            }
+        }
+    }
+
+    /// An accept has brought a client, or has ended.
+    pub(super) fn accepted(
+        &mut self,
+        index: usize,
+        completion: Completion,
+        events: &mut Vec<Event>,
+    ) {
+        let listener = &mut self.listeners[index];
+        if !completion.more {
+            listener.armed = false; // The next poll arms it again, if I1 says so.
+            listener.cancelling = false;
+        }
+        if completion.result < 0 {
+            if is_shortage(Errno::from_raw_os_error(-completion.result)) {
+                listener.hold.back_off();
+            }
+            return;
+        }
+        // SAFETY:
+        // - a descriptor that the kernel has just made for us and that nobody else knows: the
+        //   result of a successful accept.
+        let fd = unsafe { OwnedFd::from_raw_fd(completion.result) };
+        // It fails when the client is gone already; then so is the connection.
+        let Ok(address) = rustix::net::getpeername(&fd) else { return };
+        let socket = self.take_in(fd);
+        let listener = ListenerId(index as u32);
+        events.push(Event::Accepted { listener, socket, peer: listener::peer(address) });
+    }
+}

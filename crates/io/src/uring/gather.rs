@@ -1,0 +1,46 @@
+//! A message header and its slices, where the kernel can read them while it sends.
+//!
+//! Upstream:   `send` fills one from a `SendQueue` with several blocks.
+//! Downstream: the kernel, until the send completes; then it is filled anew.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  The header points into the same box, so it stays valid wherever the box is moved.
+
+use std::io::IoSlice;
+
+use crate::limits::SEND_GATHER_MAX;
+use crate::send_queue::SendQueue;
+
+/// One gathered send.
+pub(super) struct Gather {
+    header: libc::msghdr,
+    slices: [libc::iovec; SEND_GATHER_MAX],
+}
+
+impl Gather {
+    /// An empty one.
+    pub(super) fn new() -> Box<Self> {
+        // SAFETY:
+        // - all zeroes is a valid msghdr: it holds integers and nullable pointers only.
+        let header = unsafe { std::mem::zeroed() };
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Box::new(Self { header, slices: [nothing; SEND_GATHER_MAX] })
+    }
+
+    /// Points it to what is unsent in `sends`, as much as one send takes.
+    pub(super) fn fill(&mut self, sends: &SendQueue) {
+        let mut slices = [IoSlice::new(&[]); SEND_GATHER_MAX];
+        let count = sends.gather(&mut slices);
+        for (target, source) in self.slices.iter_mut().zip(&slices[..count]) {
+            *target =
+                libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: source.len() };
+        }
+        self.header.msg_iov = self.slices.as_mut_ptr(); // I1
+        self.header.msg_iovlen = count as _;
+    }
+
+    /// What the kernel wants to know.
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &raw const self.header
+    }
+}

@@ -1,0 +1,283 @@
+//! The door by io_uring: ops that repeat themselves, and one system call a tick.
+//!
+//! Upstream:   `ring` brings completions; a listener accepts and a socket receives again and again
+//!             (multishot) until cancelled.
+//! Downstream: `accept`, `receive`, `send` and `close` turn completions into events and queue new
+//!             ops; the next poll submits them all at once.
+//!
+//! Life of a slot:
+//! ```text
+//!   free --take_in--> live --close--> dying --last completion--> free
+//!                      |                                          ^
+//!                      +---------------- give_up -----------------+
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  `ops` counts a socket's ops whose last completion has not come. While it is not 0 the
+//!   slot, its descriptor and its blocks stay, live or dying.
+//! - I2  At most one send op of a socket is under way, so its bytes keep their order.
+//! - I3  A socket receives (`Receiving::Armed`) or is in `unarmed` or must not receive.
+
+mod accept;
+mod buffers;
+mod close;
+mod gather;
+mod receive;
+mod ring;
+mod send;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::Io;
+use crate::accept_hold::until_retry;
+use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::limits::{EVENTS_MAX, Limits};
+use crate::listener;
+use crate::send_block::SendBlock;
+use crate::send_queue::SendQueue;
+use crate::slots::Slots;
+use crate::waker::Waker;
+use accept::Listener;
+use gather::Gather;
+use ring::{Completion, Operation, Ring, Token};
+
+/// An [`Io`] over io_uring (Linux 6.1 or later, and not forbidden).
+pub struct Uring {
+    /// First, so that it is dropped first: no op holds memory of the others then.
+    ring: Ring,
+    sockets: Slots<Socket>,
+    listeners: Vec<Listener>,
+    /// Sockets to which a receive is to be armed by the next poll (I3).
+    unarmed: Vec<SocketId>,
+    /// Sockets with new blocks to send.
+    unsent: Vec<SocketId>,
+    #[expect(clippy::vec_box, reason = "the kernel reads them where they are: they must not move")]
+    spare_gathers: Vec<Box<Gather>>,
+    tick: u32,
+    waker: Waker,
+}
+
+/// What we know of one connection.
+#[derive(Default)]
+struct Socket {
+    /// `None` in a free slot.
+    fd: Option<OwnedFd>,
+    sends: SendQueue,
+    /// What the send under way reads, when it is a gathered one.
+    gather: Option<Box<Gather>>,
+    ops: u32,
+    receiving: Receiving,
+    flags: Flags,
+}
+
+/// What became of a socket's receive op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Receiving {
+    #[default]
+    Idle,
+    Armed,
+    Cancelling,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Flags {
+    paused: bool,
+    /// `Finished` has been reported.
+    finished: bool,
+    /// `Failed` has been reported.
+    failed: bool,
+    /// It is in `unarmed`.
+    unarmed: bool,
+    /// It is in `unsent`.
+    listed: bool,
+    /// A send op is under way (I2).
+    sending: bool,
+    fin_wanted: bool,
+}
+
+impl Uring {
+    /// Opens the door. Cost: two descriptors, the rings (about 200 KiB) and the receive buffers
+    /// (1 MiB). Only the calling thread may use it.
+    ///
+    /// Errors: the kernel is too old, or forbids io_uring, or is out of memory.
+    pub fn new(limits: Limits) -> io::Result<Self> {
+        let mut ring = Ring::new()?;
+        let waker = Waker::with_eventfd()?;
+        ring.watch_doorbell(waker.doorbell(), Token::new(Operation::Doorbell, 0));
+        Ok(Self {
+            ring,
+            sockets: Slots::new(limits.sockets_max),
+            listeners: Vec::new(),
+            unarmed: Vec::new(),
+            unsent: Vec::new(),
+            spare_gathers: Vec::new(),
+            tick: 0,
+            waker,
+        })
+    }
+
+    /// Gives a slot to a connected socket and has it receive.
+    fn take_in(&mut self, fd: OwnedFd) -> SocketId {
+        let (id, socket) = self.sockets.insert();
+        assert!(socket.ops == 0 && socket.gather.is_none(), "I1");
+        socket.sends.clear();
+        socket.fd = Some(fd);
+        socket.receiving = Receiving::Idle;
+        socket.flags = Flags::default();
+        self.arm(id);
+        id
+    }
+
+    /// Waits and takes the completions, so many at most that all of them are handled.
+    fn enter(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        let wait = until_retry(wait, self.listeners.iter().map(|each| &each.hold));
+        let asleep = wait != Wait::Now && self.waker.bell().fall_asleep();
+        let entered = self.ring.enter(if asleep { wait } else { Wait::Now });
+        if self.waker.bell().take() {
+            events.push(Event::Woken);
+        }
+        self.ring.reap();
+        entered
+    }
+
+    fn complete(&mut self, completion: Completion, events: &mut Vec<Event>) {
+        let Token { operation, index } = completion.token;
+        let index = index as usize;
+        match operation {
+            Operation::Doorbell => {
+                // The bell itself was looked at after the wait.
+                if !completion.more {
+                    self.ring.watch_doorbell(self.waker.doorbell(), completion.token);
+                }
+            }
+            Operation::Accept => self.accepted(index, completion, events),
+            Operation::CancelAccept => {}
+            Operation::Receive => self.received(index, completion, events),
+            Operation::Send => self.sent(index, completion, events),
+            Operation::Cancel => self.op_ended(index),
+        }
+    }
+
+    /// Reports a broken connection, once; what was queued and is not being sent is lost.
+    fn fail(&mut self, id: SocketId, events: &mut Vec<Event>) {
+        let socket = self.sockets.live(id);
+        if !socket.flags.sending {
+            socket.sends.clear();
+        }
+        if !socket.flags.failed {
+            socket.flags.failed = true;
+            events.push(Event::Failed { socket: id });
+        }
+    }
+}
+
+impl Socket {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("a taken slot has a descriptor").as_fd()
+    }
+}
+
+impl fmt::Debug for Uring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uring").field("slots", &self.sockets.len()).finish_non_exhaustive()
+    }
+}
+
+impl Io for Uring {
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        self.tick = self.tick.wrapping_add(1);
+        self.ring.buffers.give_back();
+        let before = events.len();
+        self.arm_unarmed();
+        self.hold_or_arm_listeners();
+        self.flush(events);
+        let busy = events.len() > before;
+        self.enter(if busy { Wait::Now } else { wait }, events)?;
+        for _ in 0..EVENTS_MAX {
+            let Some(completion) = self.ring.next_completion() else { break };
+            self.complete(completion, events);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        assert!(bytes.tick == self.tick, "lent by an earlier poll");
+        self.ring.buffers.bytes(bytes)
+    }
+
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        let Socket { sends, flags, .. } = self.sockets.live(socket);
+        assert!(!flags.fin_wanted, "send after finish_sending");
+        if flags.failed {
+            return;
+        }
+        sends.push(block);
+        if !flags.listed && !flags.sending {
+            flags.listed = true;
+            self.unsent.push(socket);
+        }
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        self.sockets.live(socket).flags.paused = true;
+        self.disarm(socket);
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        self.sockets.live(socket).flags.paused = false;
+        self.arm_soon(socket);
+    }
+
+    fn finish_sending(&mut self, socket: SocketId) {
+        let near = self.sockets.live(socket);
+        near.flags.fin_wanted = true;
+        near.end_sending_if_done();
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        self.begin_to_close(socket);
+    }
+
+    fn listen_pause(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].hold.paused = true;
+    }
+
+    fn listen_resume(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].hold.paused = false;
+    }
+
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        rustix::io::ioctl_fionbio(&fd, false).expect("a socket");
+        self.take_in(fd)
+    }
+
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        self.pause(socket);
+        let near = self.sockets.live(socket);
+        if near.flags.failed || near.ops > 0 || !near.sends.is_empty() {
+            return None;
+        }
+        let fd = near.fd.take();
+        self.sockets.retire(socket);
+        self.sockets.release(socket.index());
+        fd
+    }
+
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        listener::prepare(&listener, false).expect("a listening socket");
+        let id = ListenerId(self.listeners.len() as u32);
+        self.listeners.push(Listener::new(listener));
+        id
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn kind(&self) -> &'static str {
+        "uring"
+    }
+}

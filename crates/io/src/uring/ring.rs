@@ -1,0 +1,271 @@
+//! The two rings shared with the kernel, and every op that we submit.
+//!
+//! Upstream:   the operations (`accept`, `receive`, `send`, `close`) ask for ops.
+//! Downstream: the kernel; its completions come back as [`Completion`]s with the op's [`Token`].
+//!
+//! ```text
+//! user data:  index:32 (of a socket's slot or a listener) | zero:24 | operation:8 (high byte)
+//! ```
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Memory named by a submitted op stays where it is until the op's last completion. Dropping
+//!   the ring cancels every op and waits, so that it may be freed afterwards.
+//! - I2  Only the thread that made the ring submits to it (`SINGLE_ISSUER`); it is not `Send`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use super::buffers::{BUFFER_GROUP, Buffers};
+use super::gather::Gather;
+use crate::event::Wait;
+
+const SUBMISSIONS_MAX: u32 = 512;
+const COMPLETIONS_MAX: u32 = 4096;
+
+/// What an op is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Operation {
+    Doorbell = 1,
+    Accept,
+    CancelAccept,
+    Receive,
+    Send,
+    Cancel,
+}
+
+/// Which op a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) operation: Operation,
+    pub(super) index: u32,
+}
+
+impl Token {
+    pub(super) fn new(operation: Operation, index: usize) -> Self {
+        Self { operation, index: index as u32 }
+    }
+
+    fn to_user_data(self) -> u64 {
+        (self.operation as u64) << 56 | u64::from(self.index)
+    }
+
+    fn from_user_data(user_data: u64) -> Self {
+        let operation = match user_data >> 56 {
+            1 => Operation::Doorbell,
+            2 => Operation::Accept,
+            3 => Operation::CancelAccept,
+            4 => Operation::Receive,
+            5 => Operation::Send,
+            6 => Operation::Cancel,
+            other => unreachable!("no op of ours has the operation {other}"),
+        };
+        Self { operation, index: user_data as u32 }
+    }
+}
+
+/// What the kernel says about an op.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) token: Token,
+    /// What the system call would return; an error as its negative number.
+    pub(super) result: i32,
+    /// More completions of this op will come.
+    pub(super) more: bool,
+    /// The receive buffer that the kernel took.
+    pub(super) buffer: Option<u16>,
+}
+
+/// The rings, and the receive buffers that the kernel takes from.
+pub(super) struct Ring {
+    ring: IoUring,
+    pub(super) buffers: Buffers,
+    /// Completions taken out early, to make room.
+    backlog: VecDeque<Completion>,
+}
+
+impl Ring {
+    /// Sets up the rings and the buffers.
+    ///
+    /// Errors: the kernel is too old (before 6.1) or forbids it.
+    pub(super) fn new() -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_coop_taskrun()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_cqsize(COMPLETIONS_MAX)
+            .build(SUBMISSIONS_MAX)?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let buffers = Buffers::new(&ring.submitter())?;
+        Ok(Self { ring, buffers, backlog: VecDeque::with_capacity(COMPLETIONS_MAX as usize) })
+    }
+
+    /// Watches the eventfd, again and again.
+    pub(super) fn watch_doorbell(&mut self, doorbell: BorrowedFd<'_>, token: Token) {
+        let op = opcode::PollAdd::new(Fd(doorbell.as_raw_fd()), libc::POLLIN as u32).multi(true);
+        self.push_without_memory(op.build(), token);
+    }
+
+    /// Accepts, again and again.
+    pub(super) fn accept(&mut self, listener: BorrowedFd<'_>, token: Token) {
+        let op = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC);
+        self.push_without_memory(op.build(), token);
+    }
+
+    /// Receives into provided buffers, again and again.
+    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, token: Token) {
+        // The buffers are memory, but `self` owns them and outlives every op (I1).
+        let op = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP);
+        self.push_without_memory(op.build(), token);
+    }
+
+    /// Cancels one op.
+    pub(super) fn cancel(&mut self, target: Token, token: Token) {
+        self.push_without_memory(opcode::AsyncCancel::new(target.to_user_data()).build(), token);
+    }
+
+    /// Cancels every op of a socket.
+    pub(super) fn cancel_all(&mut self, socket: BorrowedFd<'_>, token: Token) {
+        let which = CancelBuilder::fd(Fd(socket.as_raw_fd())).all();
+        self.push_without_memory(opcode::AsyncCancel2::new(which).build(), token);
+    }
+
+    /// Sends all of `bytes`, or what goes until an error.
+    ///
+    /// # Safety
+    /// `bytes` stays in place and unchanged until the op's completion.
+    pub(super) unsafe fn send(&mut self, socket: BorrowedFd<'_>, bytes: &[u8], token: Token) {
+        let fd = Fd(socket.as_raw_fd());
+        let op = opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32)
+            .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL);
+        // SAFETY:
+        // - the memory outlives the op: discharged by the caller.
+        unsafe { self.push(op.build(), token) };
+    }
+
+    /// Sends all that `gather` points to, or what goes until an error.
+    ///
+    /// # Safety
+    /// `gather` and the memory that it points to stay in place and unchanged until the op's
+    /// completion.
+    pub(super) unsafe fn send_gathered(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        gather: &Gather,
+        token: Token,
+    ) {
+        let op = opcode::SendMsg::new(Fd(socket.as_raw_fd()), gather.header())
+            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+        // SAFETY:
+        // - the memory outlives the op: discharged by the caller.
+        unsafe { self.push(op.build(), token) };
+    }
+
+    fn push_without_memory(&mut self, op: squeue::Entry, token: Token) {
+        // SAFETY:
+        // - no memory is named that could end before the op: the callers, all above, name
+        //   descriptors, tokens and the buffer group only.
+        unsafe { self.push(op, token) };
+    }
+
+    /// Queues an op for the next [`Self::enter`].
+    ///
+    /// # Safety
+    /// Memory that the op names stays where it is until its last completion (I1).
+    unsafe fn push(&mut self, op: squeue::Entry, token: Token) {
+        let op = op.user_data(token.to_user_data());
+        loop {
+            // SAFETY:
+            // - the op's memory outlives it: discharged by the caller.
+            if unsafe { self.ring.submission().push(&op) }.is_ok() {
+                return;
+            }
+            self.make_room();
+        }
+    }
+
+    /// Submits what is queued, early, because the ring is full.
+    fn make_room(&mut self) {
+        match self.ring.submit() {
+            Ok(_) => {}
+            Err(error) if is_passing(&error) => self.reap(),
+            Err(error) => panic!("io_uring takes no ops any more: {error}"),
+        }
+    }
+
+    /// One system call: submits what is queued and waits as told for the first completion. None
+    /// when there is nothing to submit, nothing to wait for and nothing to run.
+    pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let wait = if self.backlog.is_empty() { wait } else { Wait::Now };
+        let entered = match wait {
+            Wait::Now => {
+                let queue = self.ring.submission();
+                if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+                    return Ok(());
+                }
+                drop(queue);
+                self.ring.submit()
+            }
+            Wait::Forever => self.ring.submit_and_wait(1),
+            Wait::AtMostNs(ns) => {
+                let limit =
+                    Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the completions that are there.
+    pub(super) fn reap(&mut self) {
+        self.backlog.extend(self.ring.completion().map(|each| Completion {
+            token: Token::from_user_data(each.user_data()),
+            result: each.result(),
+            more: cqueue::more(each.flags()),
+            buffer: cqueue::buffer_select(each.flags()),
+        }));
+    }
+
+    /// The oldest completion taken.
+    pub(super) fn next_completion(&mut self) -> Option<Completion> {
+        self.backlog.pop_front()
+    }
+}
+
+/// Time is up, a signal came, or completions must be taken first: none of them a failure.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // I1: afterwards no op holds memory. It fails when there was nothing to cancel.
+        let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_kernel() {
+        use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
+        for operation in [Doorbell, Accept, CancelAccept, Receive, Send, Cancel] {
+            let token = Token::new(operation, u32::MAX as usize);
+            assert_eq!(Token::from_user_data(token.to_user_data()), token);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Who is let in, and who waits.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use kachel_io::{Io, Limits, Peer, Wait, listener};
+
+use crate::Door;
+use crate::bench::{Bench, Client};
+
+crate::behaviors! {
+    the_peer_is_known: epoll uring;
+    a_unix_socket_is_served: epoll uring;
+    two_hundred_clients_are_let_in: epoll uring memory;
+    a_paused_listener_lets_nobody_in: epoll uring memory;
+    at_the_limit_clients_wait_until_one_leaves: epoll uring memory;
+}
+
+fn the_peer_is_known<D: Door>(mut bench: Bench<D>) {
+    let (client, _) = bench.client();
+    let Client::Stream(stream) = client else { panic!("a real socket") };
+    assert_eq!(bench.log.accepted[0].2, Peer::from(stream.local_addr().unwrap()));
+}
+
+fn a_unix_socket_is_served<D: Door>(mut bench: Bench<D>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kachel.sock");
+    let second = bench.io.listen(listener::unix(&path, 0o700, 16).unwrap());
+    let mut stream = UnixStream::connect(&path).unwrap();
+    bench.poll_until("the client", |log| log.accepted.len() == 1);
+    let (listener, socket, peer) = bench.log.accepted[0];
+    assert_eq!((listener, peer), (second, Peer::Local));
+    stream.write_all(b"ping").unwrap();
+    bench.poll_until("the bytes", |log| log.received_from(socket) == b"ping");
+    bench.send(socket, b"pong");
+    bench.io.finish_sending(socket);
+    bench.poll_until("the block", |log| log.sent.len() == 1);
+    assert_eq!(std::io::read_to_string(&stream).unwrap(), "pong");
+    drop(stream);
+    bench.poll_until("the end", |log| log.finished.contains(&socket));
+}
+
+fn two_hundred_clients_are_let_in<D: Door>(mut bench: Bench<D>) {
+    let clients: Vec<_> = (0..200).map(|_| bench.dial()).collect();
+    bench.poll_until("all clients", |log| log.accepted.len() == clients.len());
+    let mut indices: Vec<_> = bench.log.accepted.iter().map(|each| each.1.index()).collect();
+    indices.sort_unstable();
+    assert!(indices.into_iter().eq(0..200), "small dense indices, each once");
+}
+
+fn a_paused_listener_lets_nobody_in<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    bench.io.listen_pause(bench.listener);
+    bench.settle(&mut client, socket);
+    let _waiting = bench.dial();
+    bench.settle(&mut client, socket);
+    assert_eq!(bench.log.accepted.len(), 1);
+    bench.io.listen_resume(bench.listener);
+    bench.poll_until("the second client", |log| log.accepted.len() == 2);
+}
+
+fn at_the_limit_clients_wait_until_one_leaves<D: Door>(_: Bench<D>) {
+    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 2 }) else { return };
+    let (_first, leaving) = bench.client();
+    let (mut client, socket) = bench.client();
+    bench.settle(&mut client, socket);
+    let _waiting = bench.dial();
+    bench.settle(&mut client, socket);
+    assert_eq!(bench.log.accepted.len(), 2);
+    bench.io.close(leaving);
+    bench.poll_until("the third client", |log| log.accepted.len() == 3);
+    bench.poll(Wait::Now);
+}

@@ -1,0 +1,146 @@
+//! Bytes out: in order, whole, and given back; nothing after close.
+
+use kachel_io::{Io, SEND_BLOCK_BYTES, Wait};
+
+use crate::Door;
+use crate::bench::{Bench, Log, pattern};
+
+crate::behaviors! {
+    a_slow_reader_gets_everything_in_order: epoll uring memory;
+    several_blocks_of_one_tick_keep_their_order: epoll uring memory;
+    the_end_follows_all_that_was_queued: epoll uring memory;
+    a_reader_that_goes_away_fails_the_socket: epoll uring memory;
+    closing_with_unsent_blocks_leaves_no_trace: epoll uring memory;
+    dropping_everything_in_mid_send_is_harmless: epoll uring;
+    a_closed_name_is_refused: epoll uring memory;
+}
+
+/// More than the kernel's buffers of a connection take.
+const STALL_BLOCKS: usize = 2_000;
+
+fn sent_numbers(log: &Log) -> Vec<usize> {
+    log.sent
+        .iter()
+        .map(|(_, block)| u32::from_le_bytes(block.bytes()[..4].try_into().unwrap()) as usize)
+        .collect()
+}
+
+fn numbered(number: usize) -> Vec<u8> {
+    let mut bytes = pattern(number, SEND_BLOCK_BYTES);
+    bytes[..4].copy_from_slice(&(number as u32).to_le_bytes());
+    bytes
+}
+
+fn a_slow_reader_gets_everything_in_order<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    let (mut other, barrier) = bench.client();
+    client.stall();
+    for number in 0..STALL_BLOCKS {
+        bench.send(socket, &numbered(number));
+    }
+    bench.settle(&mut other, barrier);
+    assert!(bench.log.sent.len() < STALL_BLOCKS, "it never stalled");
+    client.go_on();
+    let bytes = bench.carry(&mut client, STALL_BLOCKS * SEND_BLOCK_BYTES);
+    for (number, got) in bytes.chunks(SEND_BLOCK_BYTES).enumerate() {
+        assert!(got == numbered(number), "block {number}");
+    }
+    bench.poll_until("all blocks", |log| log.sent.len() == STALL_BLOCKS);
+    assert!(sent_numbers(&bench.log).into_iter().eq(0..STALL_BLOCKS));
+    // And the way is free again.
+    bench.send(socket, b"more");
+    assert_eq!(bench.carry(&mut client, 4), b"more");
+}
+
+fn several_blocks_of_one_tick_keep_their_order<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    let mut expected = Vec::new();
+    for number in 0..50_u8 {
+        let bytes = vec![number; usize::from(number) * 3]; // The first is empty.
+        bench.send(socket, &bytes);
+        expected.extend(bytes);
+    }
+    assert_eq!(bench.carry(&mut client, expected.len()), expected);
+    bench.poll_until("all blocks", |log| log.sent.len() == 50);
+    let lengths = bench.log.sent.iter().map(|(_, block)| block.bytes().len());
+    assert!(lengths.eq((0..50).map(|number| number * 3)));
+}
+
+fn the_end_follows_all_that_was_queued<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    for number in 0..STALL_BLOCKS {
+        bench.send(socket, &numbered(number));
+    }
+    bench.io.finish_sending(socket);
+    assert_eq!(bench.carry_end(&mut client).len(), STALL_BLOCKS * SEND_BLOCK_BYTES);
+    // The other direction still works.
+    client.write(b"thanks");
+    bench.poll_until("the thanks", |log| log.received_from(socket) == b"thanks");
+}
+
+fn a_reader_that_goes_away_fails_the_socket<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    client.stall();
+    for number in 0..STALL_BLOCKS {
+        bench.send(socket, &numbered(number));
+    }
+    bench.poll(Wait::Now);
+    client.reset();
+    bench.poll_until("the failure", |log| log.failed.contains(&socket));
+    assert!(bench.log.sent.len() < STALL_BLOCKS);
+    bench.io.close(socket);
+    let (mut other, barrier) = bench.client();
+    bench.settle(&mut other, barrier);
+}
+
+fn closing_with_unsent_blocks_leaves_no_trace<D: Door>(mut bench: Bench<D>) {
+    for _ in 0..20 {
+        let (mut client, socket) = bench.client();
+        client.stall();
+        for number in 0..STALL_BLOCKS / 4 {
+            bench.send(socket, &numbered(number));
+        }
+        bench.poll(Wait::Now);
+        client.write(b"unheard");
+        bench.io.close(socket);
+        bench.log = Log::default();
+        // The next client gets another name, perhaps the same slot, and none of the old events.
+        let (mut next, reused) = bench.client();
+        assert_ne!(reused, socket);
+        bench.settle(&mut next, reused);
+        assert_eq!(bench.log.received_from(reused), b"..");
+        assert!(bench.log.sent.is_empty() && bench.log.failed.is_empty());
+        assert!(bench.log.finished.is_empty() && bench.log.received.len() == 1);
+        client.go_on();
+        bench.carry_end(&mut client);
+        bench.io.close(reused);
+    }
+    // Slots are reused: twenty rounds of two need no more than a few.
+    let (_client, last) = bench.client();
+    assert!(last.index() < 8, "slots leak: {last:?}");
+}
+
+fn dropping_everything_in_mid_send_is_harmless<D: Door>(mut bench: Bench<D>) {
+    let (mut client, socket) = bench.client();
+    client.stall();
+    for number in 0..STALL_BLOCKS {
+        bench.send(socket, &numbered(number));
+    }
+    bench.poll(Wait::Now);
+    client.write(b"x");
+    drop(bench);
+    let mut bytes = Vec::new();
+    while !client.read_available(&mut bytes) {
+        std::thread::yield_now();
+    }
+    for (number, got) in bytes.chunks_exact(SEND_BLOCK_BYTES).enumerate() {
+        assert!(got == numbered(number), "block {number}");
+    }
+}
+
+fn a_closed_name_is_refused<D: Door>(mut bench: Bench<D>) {
+    let (_client, socket) = bench.client();
+    bench.io.close(socket);
+    let mut io = std::panic::AssertUnwindSafe(&mut bench.io);
+    assert!(std::panic::catch_unwind(move || io.pause(socket)).is_err());
+}

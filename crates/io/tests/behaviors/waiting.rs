@@ -1,0 +1,61 @@
+//! When a poll waits, and what ends it.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use kachel_io::{Io, Wait};
+
+use crate::Door;
+use crate::bench::Bench;
+
+crate::behaviors! {
+    every_wake_from_another_thread_is_felt: epoll uring memory;
+    wakes_before_a_poll_collapse_into_one: epoll uring memory;
+    a_wait_ends_in_time_and_not_before: epoll uring;
+    a_poll_without_waiting_returns: epoll uring memory;
+}
+
+fn every_wake_from_another_thread_is_felt<D: Door>(mut bench: Bench<D>) {
+    let waker = bench.io.waker();
+    let (ask, asked) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        while asked.recv().is_ok() {
+            waker.wake();
+        }
+    });
+    for round in 1..=2_000 {
+        ask.send(()).unwrap();
+        bench.poll_until("the wake", |log| log.woken == round);
+    }
+    drop(ask);
+    thread.join().unwrap();
+}
+
+fn wakes_before_a_poll_collapse_into_one<D: Door>(mut bench: Bench<D>) {
+    bench.io.waker().wake();
+    bench.io.waker().clone().wake();
+    bench.poll(Wait::Forever);
+    assert_eq!(bench.log.woken, 1);
+    bench.poll(Wait::Now);
+    assert_eq!(bench.log.woken, 1);
+}
+
+fn a_wait_ends_in_time_and_not_before<D: Door>(mut bench: Bench<D>) {
+    let (_client, _) = bench.client();
+    bench.poll(Wait::Now);
+    let start = Instant::now();
+    let polls = bench.log.polls;
+    while start.elapsed() < Duration::from_millis(30) {
+        bench.poll(Wait::AtMostNs(30_000_000));
+    }
+    assert!(bench.log.polls - polls <= 4, "a busy loop");
+}
+
+fn a_poll_without_waiting_returns<D: Door>(mut bench: Bench<D>) {
+    let start = Instant::now();
+    for _ in 0..100 {
+        bench.poll(Wait::Now);
+    }
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(bench.log.accepted.is_empty());
+}

@@ -1,0 +1,57 @@
+//! Running out of descriptors: clients wait, the server does not spin, and goes on by itself.
+//!
+//! Alone in its process, because the limit is the process's.
+
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use kachel_io::{ACCEPT_RETRY_NS, Epoll, Event, Io, Limits, Uring, Wait, listener};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+fn accepted(events: &[Event]) -> usize {
+    events.iter().filter(|event| matches!(event, Event::Accepted { .. })).count()
+}
+
+fn clients_wait_until_a_descriptor_is_free(mut io: impl Io) {
+    let socket = listener::tcp("127.0.0.1:0".parse().unwrap(), 64, false).unwrap();
+    let address = listener::local_addr(&socket).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let mut clients: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let highest = clients.iter().map(AsRawFd::as_raw_fd).max().unwrap() as u64;
+    // Two more descriptors than are taken now, if those below are all taken.
+    let limit = Rlimit { current: Some(highest + 3), ..before };
+    io.listen(socket);
+    setrlimit(Resource::Nofile, limit).unwrap();
+
+    let mut events = Vec::new();
+    let start = Instant::now();
+    let mut polls = 0;
+    while start.elapsed() < Duration::from_millis(100) {
+        io.poll(Wait::Forever, &mut events).unwrap();
+        polls += 1;
+    }
+    let first = accepted(&events);
+    assert!((1..8).contains(&first), "{first} accepted under a limit for 2");
+    let retries = 100_000_000 / ACCEPT_RETRY_NS;
+    assert!(polls <= 2 * retries + 10, "a busy loop: {polls} polls");
+
+    // The only thing that changes is the limit: nobody tells the Io.
+    setrlimit(Resource::Nofile, before).unwrap();
+    while accepted(&events) < clients.len() {
+        io.poll(Wait::Forever, &mut events).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(20), "still waiting");
+    }
+    clients.clear();
+}
+
+#[test]
+fn clients_wait_until_a_descriptor_is_free_with_either_backend() {
+    clients_wait_until_a_descriptor_is_free(Epoll::new(Limits::default()).unwrap());
+    match Uring::new(Limits::default()) {
+        Ok(uring) => clients_wait_until_a_descriptor_is_free(uring),
+        Err(error) => {
+            assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
+        }
+    }
+}

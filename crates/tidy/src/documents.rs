@@ -4,7 +4,8 @@
 //! Downstream: nothing.
 //!
 //! A path is a quoted word (`like/this.rs`) that begins with one of the repository's folders, or
-//! the target of a link. After a path of a Rust file, `: name` or `: Type::name` names what it defines.
+//! the target of a link. After a path of a Rust file, `: name` or `: Type::name` names what it
+//! defines.
 
 use crate::manifest::array;
 use crate::source::words;

@@ -1,7 +1,7 @@
 //! Wire cases: what a memcached 1.6.45 answers to given bytes, our server answers too.
 //!
-//! The fixture holds inputs, whole replies and whether the connection stays open; where we depart on
-//! purpose, the case says why and its reply is ours. All text and meta cases run in the order of
+//! The fixture holds inputs, whole replies and whether the connection stays open; where we depart
+//! on purpose, the case says why and its reply is ours. All text and meta cases run in the order of
 //! their ids against a fresh server for each pass, over TCP and a unix socket, by `io_uring` and by
 //! epoll: whole, byte by byte, and cut at seeded places. A piece is sent only once the server has
 //! read the one before.

@@ -1,9 +1,9 @@
 //! Whether the server has read everything that was sent to it: without that, pieces would melt.
 //!
 //! The kernel knows. What a unix socket has sent is charged to it until the other side has read it.
-//! For TCP two questions: has the other side's kernel acknowledged all (asked of our socket), and has
-//! its process read all (asked of its socket, by `sock_diag`, or in /proc/net/tcp where the kernel
-//! lacks that).
+//! For TCP two questions: has the other side's kernel acknowledged all (asked of our socket), and
+//! has its process read all (asked of its socket, by `sock_diag`, or in /proc/net/tcp where the
+//! kernel lacks that).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};

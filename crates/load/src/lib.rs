@@ -20,6 +20,7 @@ mod keys;
 mod meter;
 mod options;
 mod popularity;
+mod replay;
 mod reply;
 mod report;
 mod request;
@@ -28,19 +29,23 @@ mod server;
 mod session;
 mod steady;
 mod tally;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 
 use crate::keys::Keys;
-use crate::options::{Command, CommonOptions, Options, ReplayOptions, SteadyOptions};
+use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
 use crate::popularity::Popularity;
+use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server};
 use crate::schedule::Schedule;
 use crate::session::{Phases, Session};
 use crate::steady::{Mix, Preload, Steady, thread_seed};
+use crate::trace::Trace;
 
 /// Exit status when the options make no sense or no server is there.
 const EXIT_USAGE: u8 = 2;
@@ -116,7 +121,28 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
 
 fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     options.check()?;
-    Err("replay: under construction".into())
+    let trace = Trace::read(&options.file, options.value_scale, options.limit)?;
+    if options.facts {
+        println!("{}", as_json(&trace.facts));
+        return Ok(true);
+    }
+    let session = Session::open(&options.common)?;
+    let server = server_of(&session);
+    let is_paced = options.pace == Pace::Trace;
+    let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced };
+    let threads = options.common.threads as u64;
+    let unix_start = SystemTime::now().duration_since(UNIX_EPOCH);
+    let unix_start_s = unix_start.map_or(0, |since| since.as_secs() as u32);
+    let make_preload = |_: usize| -> Preload { unreachable!("a replay starts cold") };
+    let make_source = |index: usize, start_ns: u64, _until_ns: u64| {
+        let share = Share { index: index as u64, threads };
+        let pacing = is_paced.then_some(Pacing { start_ns, speed: options.speed });
+        Replay::new(&trace, share, pacing, options.common.check, unix_start_s)
+    };
+    let measured = session.run(phases, None, &make_preload, &make_source)?;
+    let mut report = Report::new("replay", as_json(options), server, &measured, false);
+    report.trace = Some(as_json(&trace.facts));
+    finish(&report, &options.common)
 }
 
 fn server_of(session: &Session) -> Server {

@@ -120,8 +120,8 @@ impl Meter {
 
     /// The difference of two readings (I1).
     pub(crate) fn cost(&self, earlier: &Reading, later: &Reading) -> Cost {
-        assert!(later.at_ns > earlier.at_ns, "I1");
-        let elapsed_ns = (later.at_ns - earlier.at_ns) as f64;
+        assert!(later.at_ns >= earlier.at_ns, "I1");
+        let elapsed_ns = (later.at_ns - earlier.at_ns).max(1) as f64;
         let task_ns = later.task_ns.saturating_sub(earlier.task_ns) as f64;
         let own_ns = later.own_ns.saturating_sub(earlier.own_ns) as f64;
         let cores = earlier.cores.iter().zip(&later.cores);

@@ -59,6 +59,7 @@ Examples:
     about = "Drives a memcached server and measures it.",
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
+    args_override_self = true,
     disable_help_subcommand = true,
     max_term_width = 100
 )]
@@ -75,7 +76,7 @@ pub(crate) struct Options {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Replays a recorded trace
-    #[command(after_help = REPLAY_HELP, max_term_width = 100)]
+    #[command(after_help = REPLAY_HELP, args_override_self = true, max_term_width = 100)]
     Replay(ReplayOptions),
 }
 
@@ -190,6 +191,9 @@ pub(crate) struct ReplayOptions {
     /// Replay at most so many requests of the trace
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
+    /// Say what is in the trace, as JSON, and send nothing
+    #[arg(long)]
+    pub(crate) facts: bool,
 }
 
 /// How a trace's time passes.

@@ -279,7 +279,8 @@ impl Conductor<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
             }
             let now_ns = self.now_ns();
-            if earlier.is_none() && now_ns >= from_ns {
+            // A run that fails during its warm-up has an empty window; its errors count all the same.
+            if earlier.is_none() && (now_ns >= from_ns || running == 0) {
                 earlier = Some(self.session.meter.read(now_ns)); // I2
             }
             let is_end = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || running == 0;
@@ -290,12 +291,13 @@ impl Conductor<'_> {
         }
         progress.clear();
         let (Some(tally), Some(earlier), Some(later)) = (sum, earlier, later) else {
-            return Err("the run ended before its measured part began".into());
+            unreachable!("I2: read at the latest when the last thread ended");
         };
-        let window_ns = match until_ns {
-            Some(until_ns) => until_ns.min(self.now_ns()) - from_ns,
-            None => tally.last_ns.max(from_ns + 1) - from_ns,
+        let end_ns = match until_ns {
+            Some(until_ns) => until_ns.min(self.now_ns()),
+            None => tally.last_ns,
         };
+        let window_ns = end_ns.saturating_sub(from_ns).max(1);
         let cost = self.session.meter.cost(&earlier, &later);
         Ok(Measured { tally, window_s: window_ns as f64 / 1e9, cost, preload })
     }

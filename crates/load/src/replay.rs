@@ -1,0 +1,377 @@
+//! Replays a trace, look-aside.
+//!
+//! Upstream:   `trace` holds the records; each thread walks over all of them and sends those whose keys
+//!             fall to it.
+//! Downstream: `drive` sends what is worded here, on whatever connection has room.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  At most one request is under way for a key, and requests of a key keep the trace's order; so
+//!   hits and misses are those of one client that asks one request after the other, however many
+//!   connections there are (but for the order among different keys).
+//! - I2  At most `WAITING_MAX` records wait for their keys; then the trace waits too.
+//! - I3  A get that misses keeps its key until the set that follows is answered.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::keys::{is_value, put_value};
+use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source, put_number, put_store};
+use crate::trace::{Operation, Record, Trace};
+
+/// How far the trace may run ahead of a record whose key is busy, in records that wait.
+const WAITING_MAX: usize = 4096;
+/// Marks the token of a set that follows a miss.
+const FOLLOWS: u64 = 1 << 63;
+/// Longer TTLs are points in time to a memcached server.
+const RELATIVE_TTL_S_MAX: u32 = 30 * 24 * 3600;
+/// A counter's value has so many digits at most.
+const COUNTER_DIGITS_MAX: usize = 10;
+
+/// One thread's share of a trace.
+#[derive(Debug)]
+pub(crate) struct Replay<'t> {
+    trace: &'t Trace,
+    share: Share,
+    /// Trace's time to the run's: absent when flat out.
+    pacing: Option<Pacing>,
+    check: bool,
+    unix_start_s: u32,
+    cursor: usize,
+    is_busy: Vec<bool>,
+    waiting: HashMap<u32, VecDeque<u32>>,
+    waiting_count: usize,
+    ready: VecDeque<u32>,
+    cas_tokens: Vec<u64>,
+}
+
+/// Which keys fall to a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// The thread.
+    pub(crate) index: u64,
+    /// Of so many.
+    pub(crate) threads: u64,
+}
+
+/// How the trace's time becomes the run's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pacing {
+    /// When the first record is due.
+    pub(crate) start_ns: u64,
+    /// So many times as fast.
+    pub(crate) speed: f64,
+}
+
+impl<'t> Replay<'t> {
+    /// A thread's share, from the trace's beginning. `unix_start_s` turns long TTLs into points in time.
+    pub(crate) fn new(
+        trace: &'t Trace,
+        share: Share,
+        pacing: Option<Pacing>,
+        check: bool,
+        unix_start_s: u32,
+    ) -> Self {
+        assert!(share.index < share.threads, "I1: keys are shared out over the threads");
+        let has_cas = trace.records.iter().any(|record| record.operation == Operation::Cas);
+        Self {
+            trace,
+            share,
+            pacing,
+            check,
+            unix_start_s,
+            cursor: 0,
+            is_busy: vec![false; trace.key_count()],
+            waiting: HashMap::new(),
+            waiting_count: 0,
+            ready: VecDeque::new(),
+            cas_tokens: vec![0; if has_cas { trace.key_count() } else { 0 }],
+        }
+    }
+
+    fn due_ns(&self, index: usize) -> u64 {
+        self.pacing.map_or(0, |pacing| {
+            pacing.start_ns + (self.trace.offset_ns(index) as f64 / pacing.speed) as u64
+        })
+    }
+
+    fn request(&mut self, index: u32, now_ns: u64, outbox: &mut Outbox) -> Next {
+        let record = self.trace.records[index as usize];
+        assert!(self.is_busy[record.key as usize], "I1");
+        let kind = self.word(record, &mut outbox.bytes);
+        let intended_ns = match self.pacing {
+            None => now_ns,
+            Some(_) => self.due_ns(index as usize),
+        };
+        let keys = 1;
+        Next::Request(Pending { kind, keys, token: u64::from(index), intended_ns, sent_ns: now_ns })
+    }
+
+    fn word(&self, record: Record, out: &mut Vec<u8>) -> Kind {
+        let key = self.trace.key(record.key);
+        let verb = record.operation.name().as_bytes();
+        match record.operation {
+            Operation::Set
+            | Operation::Add
+            | Operation::Replace
+            | Operation::Append
+            | Operation::Prepend => self.put_value_of(record, verb, None, out),
+            Operation::Cas => {
+                let token = self.cas_tokens[record.key as usize];
+                self.put_value_of(record, verb, Some(token), out);
+            }
+            Operation::Get | Operation::Gets | Operation::Delete => {
+                out.extend_from_slice(verb);
+                out.push(b' ');
+                out.extend_from_slice(key);
+                out.extend_from_slice(b"\r\n");
+            }
+            Operation::Incr | Operation::Decr => {
+                out.extend_from_slice(verb);
+                out.push(b' ');
+                out.extend_from_slice(key);
+                out.push(b' ');
+                put_number(out, 1);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        match record.operation {
+            Operation::Get | Operation::Gets => Kind::Get,
+            Operation::Delete | Operation::Incr | Operation::Decr => Kind::Other,
+            _ => Kind::Set,
+        }
+    }
+
+    fn put_value_of(&self, record: Record, verb: &[u8], cas: Option<u64>, out: &mut Vec<u8>) {
+        let key = self.trace.key(record.key);
+        let ttl_s = match record.ttl_s {
+            ttl_s if ttl_s <= RELATIVE_TTL_S_MAX => ttl_s,
+            // Seconds stop at i32's end for a memcached server.
+            ttl_s => self.unix_start_s.saturating_add(ttl_s).min(i32::MAX as u32),
+        };
+        let put_key = |out: &mut Vec<u8>| out.extend_from_slice(key);
+        let value_bytes = record.value_bytes as usize;
+        if self.trace.key_use(record.key).is_counter {
+            let digits = value_bytes.clamp(1, COUNTER_DIGITS_MAX);
+            put_store(out, verb, put_key, ttl_s, digits, cas, |out| {
+                out.extend(std::iter::repeat_n(b'1', digits));
+            });
+            return;
+        }
+        let seed = self.trace.seed(record.key);
+        put_store(out, verb, put_key, ttl_s, value_bytes, cas, |out| {
+            put_value(seed, value_bytes, out);
+        });
+    }
+
+    /// Gives a key back; the next record that waits for it becomes ready.
+    fn release(&mut self, key: u32) {
+        assert!(self.is_busy[key as usize], "I1");
+        if self.waiting_count > 0
+            && let Some(queue) = self.waiting.get_mut(&key)
+        {
+            let index = queue.pop_front().expect("I2: queues are removed when empty");
+            if queue.is_empty() {
+                self.waiting.remove(&key);
+            }
+            self.waiting_count -= 1;
+            self.ready.push_back(index);
+            return;
+        }
+        self.is_busy[key as usize] = false;
+    }
+
+    fn is_mine(&self, key: u32) -> bool {
+        // The stream's seed decides the value's first bytes; another part of it decides the thread.
+        self.share.threads == 1
+            || (self.trace.seed(key) >> 17) % self.share.threads == self.share.index
+    }
+}
+
+impl Source for Replay<'_> {
+    #[inline]
+    fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
+        if let Some(index) = self.ready.pop_front() {
+            return self.request(index, now_ns, outbox);
+        }
+        while let Some(record) = self.trace.records.get(self.cursor) {
+            let key = record.key;
+            if !self.is_mine(key) {
+                self.cursor += 1;
+                continue;
+            }
+            let due_ns = self.due_ns(self.cursor);
+            if due_ns > now_ns {
+                return Next::At(due_ns);
+            }
+            let index = self.cursor as u32;
+            if self.is_busy[key as usize] {
+                if self.waiting_count >= WAITING_MAX {
+                    return Next::Blocked; // I2
+                }
+                self.waiting.entry(key).or_default().push_back(index);
+                self.waiting_count += 1;
+                self.cursor += 1;
+                continue;
+            }
+            self.is_busy[key as usize] = true;
+            self.cursor += 1;
+            return self.request(index, now_ns, outbox);
+        }
+        if self.waiting_count > 0 { Next::Blocked } else { Next::Finished }
+    }
+
+    #[inline]
+    fn item(
+        &mut self,
+        pending: &Pending,
+        key: &[u8],
+        value: &[u8],
+        cas: Option<u64>,
+        _asked: &mut Asked,
+    ) -> bool {
+        let number = self.trace.records[pending.token as usize].key;
+        if let (Some(cas), Some(token)) = (cas, self.cas_tokens.get_mut(number as usize)) {
+            *token = cas;
+        }
+        if !self.check {
+            return true;
+        }
+        key == self.trace.key(number)
+            && (self.trace.key_use(number).is_loose || is_value(self.trace.seed(number), value))
+    }
+
+    #[inline]
+    fn answered(
+        &mut self,
+        pending: &Pending,
+        outcome: Outcome,
+        now_ns: u64,
+        outbox: &mut Outbox,
+    ) -> Option<Pending> {
+        let record = self.trace.records[(pending.token & !FOLLOWS) as usize];
+        if pending.kind == Kind::Get && outcome == Outcome::Hits(0) {
+            self.put_value_of(record, b"set", None, &mut outbox.bytes);
+            let (intended_ns, sent_ns) = (now_ns, now_ns);
+            let token = pending.token | FOLLOWS; // I3
+            return Some(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns });
+        }
+        self.release(record.key);
+        None
+    }
+
+    fn until_ns(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALONE: Share = Share { index: 0, threads: 1 };
+
+    fn trace(text: &str) -> Trace {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), text).expect("written");
+        Trace::read(file.path(), 1.0, None).expect("valid")
+    }
+
+    fn take(replay: &mut Replay<'_>) -> (Pending, String) {
+        let mut outbox = Outbox::default();
+        match replay.next(0, &mut outbox) {
+            Next::Request(pending) => {
+                (pending, String::from_utf8_lossy(&outbox.bytes).into_owned())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn operations_are_worded_as_they_are() {
+        let trace = trace(
+            "0,a,1,0,1,gets,0\n0,b,1,0,1,set,60\n0,c,1,3,1,add,2592001\n0,d,1,0,1,delete,0\n\
+             0,e,1,2,1,incr,0\n0,f,1,0,1,cas,9\n0,g,1,0,1,prepend,0\n",
+        );
+        let mut replay = Replay::new(&trace, ALONE, None, true, 1_000_000_000);
+        let lines: Vec<String> = (0..7)
+            .map(|_| take(&mut replay).1.split("\r\n").next().unwrap_or_default().to_owned())
+            .collect();
+        let expected = [
+            "gets a",
+            "set b 0 60 0",
+            "add c 0 1002592001 3",
+            "delete d",
+            "incr e 1",
+            "cas f 0 9 0 0",
+            "prepend g 0 0 0",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn requests_of_one_key_follow_each_other_and_a_miss_is_set_first() {
+        let trace = trace("0,a,1,4,1,get,0\n0,a,1,4,1,get,0\n0,b,1,4,1,get,0\n");
+        let mut replay = Replay::new(&trace, ALONE, None, true, 0);
+        let mut outbox = Outbox::default();
+        let (first, words) = take(&mut replay);
+        assert_eq!(words, "get a\r\n");
+        assert_eq!(take(&mut replay).1, "get b\r\n", "I1: a is busy, b is not");
+        assert!(matches!(replay.next(0, &mut outbox), Next::Blocked), "I1");
+        let set = replay.answered(&first, Outcome::Hits(0), 5, &mut outbox).expect("a set");
+        assert!(outbox.bytes.starts_with(b"set a 0 0 4\r\n"));
+        assert!(matches!(replay.next(0, &mut outbox), Next::Blocked), "I3");
+        assert!(replay.answered(&set, Outcome::Done, 6, &mut outbox).is_none());
+        assert_eq!(take(&mut replay).1, "get a\r\n");
+        assert!(matches!(replay.next(0, &mut outbox), Next::Finished));
+    }
+
+    #[test]
+    fn a_failed_request_gives_its_key_back() {
+        let trace = trace("0,a,1,4,1,get,0\n0,a,1,4,1,get,0\n");
+        let mut replay = Replay::new(&trace, ALONE, None, true, 0);
+        let (first, _) = take(&mut replay);
+        assert!(matches!(replay.next(0, &mut Outbox::default()), Next::Blocked));
+        assert!(replay.answered(&first, Outcome::Failed, 0, &mut Outbox::default()).is_none());
+        assert_eq!(take(&mut replay).0.token, 1);
+    }
+
+    #[test]
+    fn a_hot_key_holds_the_trace_back_before_the_list_overflows() {
+        let text = "0,a,1,4,1,get,0\n".repeat(WAITING_MAX + 10);
+        let trace = trace(&text);
+        let mut replay = Replay::new(&trace, ALONE, None, false, 0);
+        take(&mut replay);
+        assert!(matches!(replay.next(0, &mut Outbox::default()), Next::Blocked));
+        assert_eq!(replay.waiting_count, WAITING_MAX, "I2");
+    }
+
+    #[test]
+    fn the_traces_time_passes_as_fast_as_asked() {
+        let trace = trace("0,a,1,4,1,get,0\n4,b,1,4,1,get,0\n");
+        let pacing = Some(Pacing { start_ns: 100, speed: 2.0 });
+        let mut replay = Replay::new(&trace, ALONE, pacing, false, 0);
+        let mut outbox = Outbox::default();
+        assert!(matches!(replay.next(99, &mut outbox), Next::At(100)));
+        assert!(matches!(replay.next(100, &mut outbox), Next::Request(_)));
+        assert!(matches!(replay.next(100, &mut outbox), Next::At(2_000_000_100)));
+        let Next::Request(late) = replay.next(9_000_000_000, &mut outbox) else { panic!("due") };
+        assert_eq!(late.intended_ns, 2_000_000_100);
+    }
+
+    #[test]
+    fn threads_share_the_keys_out() {
+        let text: String = (0..100).map(|key| format!("0,k{key},3,4,1,get,0\n")).collect();
+        let trace = trace(&text);
+        let mut seen = vec![0; 100];
+        for index in 0..3 {
+            let mut replay = Replay::new(&trace, Share { index, threads: 3 }, None, false, 0);
+            let mut outbox = Outbox::default();
+            let mut count = 0;
+            while let Next::Request(pending) = replay.next(0, &mut outbox) {
+                seen[pending.token as usize] += 1;
+                count += 1;
+            }
+            assert!(count > 15, "{count}");
+        }
+        assert_eq!(seen, vec![1; 100]);
+    }
+}

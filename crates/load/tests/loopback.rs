@@ -1,0 +1,315 @@
+//! The load generator from its command line to its JSON file, against a small server on loopback.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How the server misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Holds everything up once, for so long, at the get of this number.
+    Stall {
+        at_get: usize,
+        for_ms: u64,
+    },
+    /// Gives one value too many a wrong byte, from this get on.
+    WrongByte {
+        at_get: usize,
+    },
+    /// Closes the connection at this get.
+    Close {
+        at_get: usize,
+    },
+    /// Never answers a get from this one on.
+    Silent {
+        at_get: usize,
+    },
+    /// Answers gets with an error line.
+    Refuse,
+}
+
+type Store = HashMap<Vec<u8>, Vec<u8>>;
+
+/// What connections of the server share.
+struct Server {
+    fault: Fault,
+    store: Mutex<Store>,
+    gets: AtomicUsize,
+}
+
+/// Starts a server; it lives as long as the test process. Returns its address.
+fn serve(fault: Fault) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let server =
+        Arc::new(Server { fault, store: Mutex::new(Store::new()), gets: AtomicUsize::new(0) });
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let server = Arc::clone(&server);
+            // A connection that fails ends its thread, no more.
+            std::thread::spawn(move || server.talk(stream).ok());
+        }
+    });
+    address
+}
+
+impl Server {
+    fn talk(&self, stream: TcpStream) -> std::io::Result<()> {
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut output = stream;
+        let mut line = String::new();
+        while input.read_line(&mut line)? > 0 {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            let mut answer = Vec::new();
+            match words[..] {
+                ["version"] => answer.extend(b"VERSION 0.0.1\r\n"),
+                ["stats"] => {
+                    answer.extend(format!("STAT pid {}\r\nEND\r\n", std::process::id()).bytes())
+                }
+                ["get" | "gets", ref keys @ ..] => {
+                    if !self.get(words[0], keys, &mut answer) {
+                        return Ok(());
+                    }
+                }
+                [verb, key, _, _, bytes] => {
+                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
+                    input.read_exact(&mut block)?;
+                    block.truncate(block.len() - 2);
+                    answer.extend(self.put(verb, key, block));
+                }
+                ["delete", key] => {
+                    let mut store = self.store.lock().expect("no panic");
+                    let was_there = store.remove(key.as_bytes()).is_some();
+                    answer.extend(if was_there { &b"DELETED\r\n"[..] } else { b"NOT_FOUND\r\n" });
+                }
+                ["incr", key, _] => answer.extend(self.incr(key)),
+                _ => answer.extend(b"ERROR\r\n"),
+            }
+            output.write_all(&answer)?;
+            line.clear();
+        }
+        Ok(())
+    }
+
+    /// False: hang up.
+    fn get(&self, verb: &str, keys: &[&str], answer: &mut Vec<u8>) -> bool {
+        let store = self.store.lock().expect("no panic");
+        let number = self.gets.fetch_add(1, Ordering::Relaxed);
+        match self.fault {
+            // Holding the lock, so that every connection is held up.
+            Fault::Stall { at_get, for_ms } if number == at_get => {
+                std::thread::sleep(Duration::from_millis(for_ms));
+            }
+            Fault::Close { at_get } if number >= at_get => return false,
+            Fault::Silent { at_get } if number >= at_get => return true,
+            Fault::Refuse => {
+                answer.extend(b"SERVER_ERROR not today\r\n");
+                return true;
+            }
+            _ => {}
+        }
+        for key in keys {
+            let Some(value) = store.get(key.as_bytes()) else { continue };
+            let cas = if verb == "gets" { " 7" } else { "" };
+            answer.extend(format!("VALUE {key} 0 {}{cas}\r\n", value.len()).bytes());
+            let start = answer.len();
+            answer.extend(value);
+            if matches!(self.fault, Fault::WrongByte { at_get } if number >= at_get) {
+                answer[start] ^= 1;
+            }
+            answer.extend(b"\r\n");
+        }
+        answer.extend(b"END\r\n");
+        true
+    }
+
+    fn put(&self, verb: &str, key: &str, block: Vec<u8>) -> &'static [u8] {
+        let mut store = self.store.lock().expect("no panic");
+        if verb == "add" && store.contains_key(key.as_bytes()) {
+            return b"NOT_STORED\r\n";
+        }
+        store.insert(key.as_bytes().to_vec(), block);
+        b"STORED\r\n"
+    }
+
+    fn incr(&self, key: &str) -> Vec<u8> {
+        let mut store = self.store.lock().expect("no panic");
+        let Some(value) = store.get_mut(key.as_bytes()) else {
+            return b"NOT_FOUND\r\n".to_vec();
+        };
+        let number: u64 = std::str::from_utf8(value).expect("ASCII").parse().expect("a number");
+        *value = (number + 1).to_string().into_bytes();
+        format!("{}\r\n", number + 1).into_bytes()
+    }
+}
+
+/// Runs `kachel load` with these words; the exit code and what the JSON file says.
+fn load(server: &str, words: &str) -> (ExitCode, Value) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let json = folder.path().join("run.json");
+    let args = words.split_whitespace().map(OsString::from);
+    let common = ["--server", server, "--quiet", "--json"].map(OsString::from);
+    let code = kachel_load::run(args.chain(common).chain([json.clone().into_os_string()]));
+    let text = std::fs::read_to_string(json).unwrap_or_else(|_| "null".into());
+    (code, serde_json::from_str(&text).expect("JSON"))
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {value}"))
+}
+
+fn by_kind(value: &Value) -> HashMap<String, u64> {
+    let pairs = value.pointer("/result/by_kind").expect("there");
+    let pairs: Vec<(String, u64)> = serde_json::from_value(pairs.clone()).expect("pairs");
+    pairs.into_iter().collect()
+}
+
+/// What `small.csv` comes to under the rules of look-aside with a server that forgets nothing.
+const HITS: u64 = 486;
+const MISSES: u64 = 53;
+const NOT_DONE: u64 = 11;
+const GETS: u64 = 539;
+const SETS: u64 = 99;
+const OTHERS: u64 = 25;
+
+const SMALL: &str = "--keys 500 --duration-s 0.3 --warm-up-s 0.05 --connections 4";
+
+#[test]
+fn a_preloaded_server_hits_always_and_every_value_is_right() {
+    let server = serve(Fault::None);
+    let words = "--depth 8 --ratio 3:1 --value-size 0-300 --check --server-pid auto --zipf 0.9";
+    let (code, run) = load(&server, &format!("{SMALL} {words}"));
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    assert_eq!(number(&run, "/result/hit_ratio"), 1.0);
+    assert_eq!(number(&run, "/result/errors/total"), 0.0);
+    assert_eq!(number(&run, "/preload/keys"), 500.0);
+    assert_eq!(run.pointer("/server/version"), Some(&Value::from("0.0.1")));
+    let (gets, sets) = (by_kind(&run)["get"] as f64, by_kind(&run)["set"] as f64);
+    assert!(gets + sets > 100.0 && (2.0..4.5).contains(&(gets / sets)), "{gets} {sets}");
+    assert_eq!(number(&run, "/result/response/count"), gets + sets);
+    assert!(number(&run, "/result/server_cpu_us_per_request") > 0.0);
+}
+
+#[test]
+fn multigets_count_keys_and_are_checked_in_order() {
+    let server = serve(Fault::None);
+    let (code, run) = load(&server, &format!("{SMALL} --threads 2 --keys-per-get 20 --check"));
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let (keys, requests) = (number(&run, "/result/keys"), number(&run, "/result/requests"));
+    assert_eq!(keys, requests * 20.0);
+    assert_eq!(number(&run, "/result/hits"), keys);
+}
+
+#[test]
+fn a_cold_server_misses_until_look_aside_fills_it() {
+    let server = serve(Fault::None);
+    let (_, cold) = load(&server, &format!("{SMALL} --no-preload"));
+    assert_eq!(number(&cold, "/result/hits"), 0.0);
+    let (_, filling) = load(&server, &format!("{SMALL} --no-preload --look-aside --warm-up-s 0"));
+    let (misses, sets) = (number(&filling, "/result/misses"), by_kind(&filling)["set"] as f64);
+    // One of a connection's sets may be answered after the window.
+    assert!(misses > 0.0 && misses - sets <= 4.0, "{misses} {sets}");
+    let (_, warm) = load(&server, &format!("{SMALL} --no-preload"));
+    assert!(number(&warm, "/result/hit_ratio") > 0.5, "{warm}");
+}
+
+#[test]
+fn a_wrong_byte_is_an_error() {
+    let server = serve(Fault::WrongByte { at_get: 20 });
+    let (code, run) = load(&server, &format!("{SMALL} --check"));
+    assert_eq!(code, ExitCode::FAILURE);
+    assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
+}
+
+#[test]
+fn a_stall_is_seen_from_the_intended_time_on() {
+    let words = "--keys 100 --warm-up-s 0 --duration-s 1 --connections 2 --rate 1000";
+    let server = serve(Fault::Stall { at_get: 300, for_ms: 400 });
+    let (code, run) = load(&server, &format!("{words} --arrivals fixed"));
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    // Late, but none is left out: 1,000 were meant to be sent.
+    let offered = number(&run, "/result/offered");
+    assert!((998.0..=1001.0).contains(&offered), "{offered}");
+    assert_eq!(number(&run, "/result/response/count"), offered);
+    // 40 % of them were meant to be sent during the stall and waited 200 ms on average; only those
+    // under way, two, noticed it in their service time.
+    assert!(number(&run, "/result/response/p95_us") > 250_000.0, "{run}");
+    assert!(number(&run, "/result/response/p99_us") > 350_000.0, "{run}");
+    assert!(number(&run, "/result/service/p95_us") < 100_000.0, "{run}");
+    // A closed loop with the same stall would have told a nicer story.
+    let server = serve(Fault::Stall { at_get: 300, for_ms: 400 });
+    let (_, closed) = load(&server, "--keys 100 --warm-up-s 0 --duration-s 1 --connections 2");
+    assert!(number(&closed, "/result/response/p95_us") < 100_000.0, "{closed}");
+    assert!(number(&closed, "/result/response/max_us") > 350_000.0, "{closed}");
+}
+
+#[test]
+fn a_server_that_hangs_up_ends_the_run_with_errors() {
+    let server = serve(Fault::Close { at_get: 50 });
+    let (code, run) = load(&server, SMALL);
+    assert_eq!(code, ExitCode::FAILURE);
+    assert_eq!(number(&run, "/result/errors/lost"), 4.0, "{run}");
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up() {
+    let server = serve(Fault::Silent { at_get: 50 });
+    let (code, run) = load(&server, &format!("{SMALL} --patience-s 0.2"));
+    assert_eq!(code, ExitCode::FAILURE);
+    assert_eq!(number(&run, "/result/errors/unanswered"), 4.0, "{run}");
+}
+
+#[test]
+fn refusals_are_counted_and_quoted() {
+    let server = serve(Fault::Refuse);
+    let (code, run) = load(&server, SMALL);
+    assert_eq!(code, ExitCode::FAILURE);
+    assert!(number(&run, "/result/errors/refused") > 0.0);
+    let first = run.pointer("/result/errors/first");
+    assert_eq!(first, Some(&Value::from("SERVER_ERROR not today")));
+}
+
+#[test]
+fn a_replay_hits_and_misses_as_one_client_would() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small.csv");
+    for words in ["", "--connections 8 --depth 4", "--threads 3", "--pace trace --speed 100"] {
+        let server = serve(Fault::None);
+        let (code, run) = load(&server, &format!("replay {trace} --check {words}"));
+        assert_eq!(code, ExitCode::SUCCESS, "{words}: {run}");
+        let counts = ["/result/hits", "/result/misses", "/result/not_done"];
+        let counts = counts.map(|path| number(&run, path) as u64);
+        assert_eq!(counts, [HITS, MISSES, NOT_DONE], "{words}");
+        let kinds = by_kind(&run);
+        assert_eq!([kinds["get"], kinds["set"], kinds["other"]], [GETS, SETS, OTHERS], "{words}");
+    }
+}
+
+#[test]
+fn a_replay_reads_zstd_and_stops_at_the_limit() {
+    let plain = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/small.csv"));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let packed = zstd::encode_all(&plain.expect("the fixture")[..], 3).expect("packed");
+    std::fs::write(file.path(), packed).expect("written");
+    let words = format!("replay {} --limit 100", file.path().display());
+    let (code, run) = load(&serve(Fault::None), &words);
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    assert_eq!(number(&run, "/trace/requests"), 100.0);
+}
+
+#[test]
+fn what_cannot_begin_says_so() {
+    let (code, _) = load("127.0.0.1:1", "");
+    assert_eq!(code, ExitCode::from(2));
+    let (code, _) = load(&serve(Fault::None), "--depth 0");
+    assert_eq!(code, ExitCode::from(2));
+    let (code, _) = load(&serve(Fault::None), "replay no-such-file.csv");
+    assert_eq!(code, ExitCode::from(2));
+}

@@ -123,6 +123,11 @@ impl Pool {
         1 << self.segment_shift
     }
 
+    /// Bytes of all segments that the reserved address space holds: no limit can be higher.
+    pub const fn bytes_max(&self) -> u64 {
+        (self.segments as u64) << self.segment_shift
+    }
+
     /// Bytes charged for a segment: itself and its line of knowledge.
     pub(crate) const fn charge_bytes(&self) -> u64 {
         (self.segment_bytes() + META_BYTES) as u64

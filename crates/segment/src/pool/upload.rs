@@ -52,6 +52,11 @@ impl Pool {
 }
 
 impl Upload {
+    /// Bytes of the whole value, as announced.
+    pub const fn total_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
     /// Adds the next bytes; all of them or, when memory is short, none.
     ///
     /// Cost: a copy, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
@@ -90,11 +95,6 @@ impl Upload {
         }
         debug_assert!(self.taken.is_empty(), "every block taken is used");
         Ok(())
-    }
-
-    /// Bytes announced.
-    pub const fn value_bytes(&self) -> usize {
-        self.value_bytes
     }
 
     /// Bytes still to come.

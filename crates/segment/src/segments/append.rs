@@ -33,7 +33,6 @@ impl Segments {
     ) -> Result<ItemAt, NoRoom> {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
-        let was_active = item.replaces.is_some_and(|old| self.item(old).active());
         let draft = Draft {
             key: item.key,
             cas: item.cas.filter(|_| self.options.cas),
@@ -43,7 +42,7 @@ impl Segments {
             expiry: item.expiry,
             stale: item.stale,
             win_sent: item.win_sent,
-            access: item.access.unwrap_or(Access::unread(now).with_active(was_active)),
+            access: item.access.unwrap_or(Access::unread(now)),
         };
         match item.value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, now, index),
@@ -58,12 +57,14 @@ impl Segments {
         }
     }
 
-    /// An item that replaces one of the main queue belongs there, and so does a ghost that returns.
+    /// An item that replaces one of the main queue, or an active one, belongs to the main queue, and so
+    /// does a ghost that returns.
     fn queue_for(&mut self, item: &NewItem<'_>) -> Queue {
         if !self.options.evict {
             return Queue::Probation;
         }
         match item.replaces {
+            Some(old) if self.item(old).active() => Queue::Main,
             Some(old) => self.queue_of(self.pool.segment_of(old)),
             None if self.ghosts.take(item.hash) => {
                 self.counts.ghost_hits += 1;
@@ -152,7 +153,7 @@ impl Segments {
     ) -> Result<ItemAt, NoRoom> {
         let added_bytes = match added {
             Added::Bytes(bytes) => bytes.len(),
-            Added::Upload(upload) => upload.value_bytes(),
+            Added::Upload(upload) => upload.total_bytes(),
         };
         let value_bytes = self.item(old).value().bytes() + added_bytes;
         let added_inline: &[u8] = match added {
@@ -226,9 +227,7 @@ impl Segments {
             let mut attempts = 0;
             while upload.write(piece).is_err() {
                 attempts += 1;
-                // One block more than the piece: it may begin and end within blocks.
-                let wanted = (piece.len() + BLOCK_BYTES) as u64;
-                if attempts > ATTEMPTS_MAX || !self.make_upload_room(wanted, now, index) {
+                if attempts > ATTEMPTS_MAX || !self.make_upload_room(piece.len(), now, index) {
                     return Err(NoRoom);
                 }
             }

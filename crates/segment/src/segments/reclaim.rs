@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::open::{For, Need, Stream};
 use super::ttl::ttl_bucket;
 use super::{BINS, Index, Queue, Segments};
+use crate::BLOCK_BYTES;
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, NONE, Phase, SLOT, TOUCHED, USED};
 use crate::pool::Pool;
@@ -102,7 +103,9 @@ impl Segments {
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
-    pub fn make_upload_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
+    pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
+        // The piece may begin and end within blocks.
+        let bytes = (bytes + BLOCK_BYTES) as u64;
         self.work_until(now, index, |pool, _spare| pool.upload_room_bytes() >= bytes)
     }
 

@@ -1,1 +1,10 @@
+//! The log against a `BTreeMap` that knows what must be there, and the promises in figures.
 
+mod audit;
+mod capacity;
+mod index;
+mod large;
+mod life;
+mod miss_ratio;
+mod model;
+mod overwrite;

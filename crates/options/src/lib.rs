@@ -29,7 +29,6 @@ use std::fmt;
 pub use listen::{Host, Listeners, TcpListen, UnixListen};
 pub use manual::manual;
 pub use serve::{CalledAs, Echo, Engine, IoChoice, Protocol, Reads, ServeOptions};
-pub use settings::Live;
 
 /// The memcached whose command line, replies and statistics are ours.
 pub const MEMCACHED_VERSION: &str = "1.6.45";

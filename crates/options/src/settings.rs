@@ -1,36 +1,19 @@
 //! What `stats settings` says, in memcached's order.
 //!
-//! Upstream:   `shard` asks, with what has changed since the start.
+//! Upstream:   `kachel` asks once, at the start, and gives the pairs to the shards.
 //! Downstream: the words go to the client as they are.
 
 use std::fmt::Display;
 
 use crate::{Engine, IoChoice, Reads, ServeOptions};
 
-/// What the running server knows better than its command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// Bytes of the memory limit; `cache_memlimit` moves it.
-    pub memory_bytes: u64,
-    /// Threads that serve.
-    pub threads: u16,
-    /// `verbosity` moves it.
-    pub verbosity: u32,
-    /// The second, counted from the start, of the last `flush_all`; 0: none.
-    pub oldest_s: u64,
-    /// Whether prefixes are counted; `stats detail` switches it.
-    pub detail: bool,
-    /// Whether the crawler may be asked for work; `lru_crawler` switches it.
-    pub crawler: bool,
-}
-
 /// The pairs on their way.
-struct Pairs(Vec<(&'static str, String)>);
+struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
     fn say(&mut self, key: &'static str, value: impl Display) {
         // A path may hold a line end, which would end the line of the reply.
-        self.0.push((key, value.to_string().replace(char::is_control, "?")));
+        self.0.push((key.to_string(), value.to_string().replace(char::is_control, "?")));
     }
 
     fn yes_no(&mut self, key: &'static str, value: bool) {
@@ -39,38 +22,31 @@ impl Pairs {
 }
 
 impl ServeOptions {
-    /// What a server just started knows: nothing has moved yet. `threads` is what `-t` came to.
-    pub fn live(&self, threads: u16) -> Live {
-        Live {
-            memory_bytes: self.memory_bytes,
-            threads,
-            verbosity: self.verbosity,
-            oldest_s: 0,
-            detail: self.detail_at_start,
-            crawler: self.echo.lru_crawler,
-        }
-    }
-
-    /// Key and value of every line of `stats settings`: memcached's keys in its order, then ours. No
-    /// value is empty or has a line end. Cost: an allocation a line.
-    pub fn settings(&self, live: &Live) -> Vec<(&'static str, String)> {
+    /// Key and value of every line of `stats settings` when the server has just started: memcached's keys
+    /// in its order, then ours. `threads` is what `-t` came to. No value is empty or has a line end.
+    ///
+    /// The running server says otherwise of what it has changed since: `maxbytes` (`cache_memlimit`),
+    /// `verbosity`, `oldest` (`flush_all`), `detail_enabled` (`stats detail`) and `lru_crawler`.
+    ///
+    /// Cost: two allocations a line.
+    pub fn settings(&self, threads: u16) -> Vec<(String, String)> {
         let mut pairs = Pairs(Vec::with_capacity(64));
-        self.say_network(live, &mut pairs);
-        self.say_work(live, &mut pairs);
-        self.say_slabs_and_lru(live, &mut pairs);
+        self.say_network(&mut pairs);
+        self.say_work(threads, &mut pairs);
+        self.say_slabs_and_lru(&mut pairs);
         self.say_rest(&mut pairs);
         pairs.0
     }
 
-    fn say_network(&self, live: &Live, pairs: &mut Pairs) {
+    fn say_network(&self, pairs: &mut Pairs) {
         let echo = &self.echo;
-        pairs.say("maxbytes", live.memory_bytes);
+        pairs.say("maxbytes", self.memory_bytes);
         pairs.say("maxconns", self.connections_max);
         pairs.say("tcpport", echo.tcp_port);
         pairs.say("udpport", 0);
         pairs.say("inter", echo.inter.as_deref().unwrap_or("NULL"));
-        pairs.say("verbosity", live.verbosity);
-        pairs.say("oldest", live.oldest_s);
+        pairs.say("verbosity", self.verbosity);
+        pairs.say("oldest", 0);
         pairs.say("evictions", if self.evict { "on" } else { "off" });
         pairs.say("domain_socket", echo.unix_path.as_deref().unwrap_or("NULL"));
         pairs.say("umask", format_args!("{:o}", echo.unix_mode));
@@ -79,12 +55,12 @@ impl ServeOptions {
         pairs.say("chunk_size", echo.chunk_size);
     }
 
-    fn say_work(&self, live: &Live, pairs: &mut Pairs) {
+    fn say_work(&self, threads: u16, pairs: &mut Pairs) {
         let several = self.echo.inter.as_deref().is_some_and(|list| list.contains(','));
-        pairs.say("num_threads", live.threads);
-        pairs.say("num_threads_per_udp", if several { 1 } else { live.threads });
+        pairs.say("num_threads", threads);
+        pairs.say("num_threads_per_udp", if several { 1 } else { threads });
         pairs.say("stat_key_prefix", char::from(self.prefix_delimiter));
-        pairs.yes_no("detail_enabled", live.detail);
+        pairs.yes_no("detail_enabled", self.detail_at_start);
         pairs.say("reqs_per_event", self.requests_per_tick);
         pairs.yes_no("cas_enabled", self.cas);
         pairs.say("tcp_backlog", self.backlog);
@@ -95,7 +71,7 @@ impl ServeOptions {
         pairs.yes_no("maxconns_fast", self.maxconns_fast);
     }
 
-    fn say_slabs_and_lru(&self, live: &Live, pairs: &mut Pairs) {
+    fn say_slabs_and_lru(&self, pairs: &mut Pairs) {
         let echo = &self.echo;
         pairs.say("hashpower_init", echo.hashpower);
         pairs.yes_no("slab_reassign", echo.slab_reassign);
@@ -103,7 +79,7 @@ impl ServeOptions {
         pairs.say("slab_automove_ratio", format_args!("{:.2}", echo.slab_automove_ratio));
         pairs.say("slab_automove_window", echo.slab_automove_window);
         pairs.say("slab_chunk_max", echo.slab_chunk_bytes_max);
-        pairs.yes_no("lru_crawler", live.crawler);
+        pairs.yes_no("lru_crawler", echo.lru_crawler);
         pairs.say("lru_crawler_sleep", echo.lru_crawler_sleep);
         pairs.say("lru_crawler_tocrawl", echo.lru_crawler_tocrawl);
         pairs.say("tail_repair_time", echo.tail_repair_time);

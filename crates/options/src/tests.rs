@@ -302,7 +302,7 @@ fn tools_find_memcached_in_the_first_line() {
 #[test]
 fn settings_have_the_keys_of_memcached_in_its_order() {
     let options = memcached(&["-l", "127.0.0.1", "-p", "21998"]);
-    let said = options.settings(&options.live(4));
+    let said = options.settings(4);
     let lines: Vec<String> = said.iter().map(|(key, value)| format!("{key} {value}")).collect();
     // What memcached 1.6.45, built without its second tier, answers to `stats settings`.
     let memcached = "maxbytes 67108864|maxconns 1024|tcpport 21998|udpport 0|inter 127.0.0.1|verbosity 0|\
@@ -321,14 +321,14 @@ fn settings_have_the_keys_of_memcached_in_its_order() {
     assert_eq!(lines[..memcached.len()], memcached[..]);
     assert!(said[memcached.len()..].iter().all(|(key, _)| key.starts_with("kachel_")));
     let odd = memcached_settings(&["-s", "/tmp/a\nb", "-D", "/", "-M"]);
-    assert!(odd.contains(&("domain_socket", "/tmp/a?b".into())));
-    assert!(odd.contains(&("stat_key_prefix", "/".into())));
-    assert!(odd.contains(&("evictions", "off".into())));
+    assert!(odd.contains(&("domain_socket".into(), "/tmp/a?b".into())));
+    assert!(odd.contains(&("stat_key_prefix".into(), "/".into())));
+    assert!(odd.contains(&("evictions".into(), "off".into())));
 }
 
-fn memcached_settings(args: &[&str]) -> Vec<(&'static str, String)> {
+fn memcached_settings(args: &[&str]) -> Vec<(String, String)> {
     let options = memcached(args);
-    options.settings(&options.live(1))
+    options.settings(1)
 }
 
 #[test]

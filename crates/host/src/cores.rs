@@ -1,0 +1,236 @@
+//! Which cores the process may use, and how much of them.
+//!
+//! Upstream:   `kachel` asks how many threads to start when `-t` does not say, and pins them.
+//! Downstream: the affinity mask, and the control groups' files under `/sys/fs/cgroup`.
+//!
+//! Invariants:
+//! - I1  A process may always use one core.
+//! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as threads,
+//!   and no other Kachel on this machine that has pinned its own.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::thread::CpuSet;
+
+/// Cores that this process may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// Cores in the affinity mask; at least 1.
+    pub allowed_count: u16,
+    /// Thousandths of a core that the control groups grant; `None`: no quota.
+    pub quota_millicores: Option<u64>,
+}
+
+/// The right to pin threads, of which there is one on a machine; given back when dropped.
+#[derive(Debug)]
+pub struct PinClaim {
+    _socket: OwnedFd,
+}
+
+impl Cores {
+    /// Asks the kernel. What cannot be read counts as no limit. Cost: a few small files.
+    pub fn of_this_process() -> Self {
+        let allowed_count = allowed_cores().len().clamp(1, usize::from(u16::MAX));
+        let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self {
+            allowed_count: u16::try_from(allowed_count).expect("clamped"),
+            quota_millicores: quota_millicores(Path::new("/sys/fs/cgroup"), &membership),
+        }
+    }
+
+    /// Threads to start: one a core that may be used, a part of a core counting whole (I1).
+    pub fn thread_count(&self) -> u16 {
+        match self.quota_millicores {
+            None => self.allowed_count,
+            Some(quota) => {
+                let cores = u16::try_from(quota.div_ceil(1000)).unwrap_or(u16::MAX);
+                self.allowed_count.min(cores).max(1)
+            }
+        }
+    }
+
+    /// The right to pin `threads` threads to cores of their own, or `None` (I2).
+    pub fn claim_pins(&self, threads: u16) -> Option<PinClaim> {
+        if self.quota_millicores.is_some() || threads > self.allowed_count {
+            return None;
+        }
+        PinClaim::take(b"kachel: threads are pinned")
+    }
+}
+
+impl PinClaim {
+    /// Who binds the abstract name has the claim; the kernel takes the name away with the process.
+    fn take(name: &[u8]) -> Option<Self> {
+        let address = SocketAddrUnix::new_abstract_name(name).ok()?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
+        rustix::net::bind(&socket, &address).ok()?;
+        Some(Self { _socket: socket })
+    }
+}
+
+/// Pins the calling thread to the core that stands at `index` in its affinity mask, counted from 0 and
+/// round again.
+///
+/// Errors: the kernel refuses, because the mask has changed meanwhile.
+pub fn pin_to_core_of(index: usize) -> io::Result<()> {
+    let allowed = allowed_cores();
+    let Some(&core) = allowed.get(index % allowed.len().max(1)) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let mut mask = CpuSet::new();
+    mask.set(core);
+    rustix::thread::sched_setaffinity(None, &mask)?;
+    Ok(())
+}
+
+/// The calling thread's cores; empty when the kernel has more than a mask of ours holds.
+fn allowed_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(mask) => (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The tightest quota from the process's group up to the root, of both versions of control groups.
+/// `membership` is `/proc/self/cgroup`; `mount` is where the groups are mounted.
+fn quota_millicores(mount: &Path, membership: &str) -> Option<u64> {
+    membership
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, group) = (fields.next()?, fields.next()?);
+            let group = group.trim_start_matches('/');
+            if controllers.is_empty() {
+                tightest(mount, group, &|folder| {
+                    let text = fs::read_to_string(folder.join("cpu.max")).ok()?;
+                    let (quota, period) = text.trim().split_once(' ')?;
+                    millicores(quota, period)
+                })
+            } else if controllers.split(',').any(|controller| controller == "cpu") {
+                tightest(&mount.join(controllers), group, &|folder| {
+                    let quota = fs::read_to_string(folder.join("cpu.cfs_quota_us")).ok()?;
+                    let period = fs::read_to_string(folder.join("cpu.cfs_period_us")).ok()?;
+                    millicores(quota.trim(), period.trim())
+                })
+            } else {
+                None
+            }
+        })
+        .min()
+}
+
+/// The least of what `quota_of` says of `group` under `mount` and of every group above it. A group that is
+/// not to be seen from in here says nothing.
+fn tightest(mount: &Path, group: &str, quota_of: &dyn Fn(&Path) -> Option<u64>) -> Option<u64> {
+    let folder = mount.join(group);
+    folder.ancestors().take_while(|above| above.starts_with(mount)).filter_map(quota_of).min()
+}
+
+/// `max` (version 2) and -1 (version 1) are no quota.
+fn millicores(quota: &str, period: &str) -> Option<u64> {
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    quota.checked_mul(1000)?.checked_div(period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of files, gone with the value.
+    struct Tree(std::path::PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("kachel-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::write(path, text).expect("a file");
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _left_behind = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_tightest_quota_on_the_way_up_counts() {
+        let tree = Tree::new(
+            "v2",
+            &[
+                ("a/b/cpu.max", "max 100000\n"),
+                ("a/cpu.max", "150000 100000\n"),
+                ("cpu.max", "400000 100000\n"),
+            ],
+        );
+        assert_eq!(quota_millicores(&tree.0, "0::/a/b\n"), Some(1500));
+        assert_eq!(quota_millicores(&tree.0, "0::/\n"), Some(4000));
+        assert_eq!(quota_millicores(&tree.0, "0::/not/to/be/seen\n"), Some(4000));
+        assert_eq!(quota_millicores(&tree.0, ""), None);
+    }
+
+    #[test]
+    fn quotas_of_the_first_version_are_read_where_its_cpu_controller_is() {
+        let tree = Tree::new(
+            "v1",
+            &[
+                ("cpu,cpuacct/docker/cpu.cfs_quota_us", "250000\n"),
+                ("cpu,cpuacct/docker/cpu.cfs_period_us", "100000\n"),
+                ("cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
+                ("cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+            ],
+        );
+        let membership = "5:memory:/docker\n4:cpu,cpuacct:/docker\n1:cpuset:/\n0::/docker\n";
+        assert_eq!(quota_millicores(&tree.0, membership), Some(2500));
+        assert_eq!(quota_millicores(&tree.0, "4:cpu,cpuacct:/\n"), None);
+    }
+
+    #[test]
+    fn threads_are_as_many_as_cores_and_quota_allow_but_at_least_one() {
+        let threads = |allowed_count, quota_millicores| {
+            Cores { allowed_count, quota_millicores }.thread_count()
+        };
+        assert_eq!(threads(8, None), 8);
+        assert_eq!(threads(8, Some(2500)), 3);
+        assert_eq!(threads(2, Some(64_000)), 2);
+        assert_eq!(threads(2, Some(0)), 1);
+        assert!(Cores::of_this_process().thread_count() >= 1);
+    }
+
+    #[test]
+    fn a_claim_is_had_once_until_it_is_given_back() {
+        let name = format!("kachel test {}", std::process::id());
+        let first = PinClaim::take(name.as_bytes());
+        assert!(first.is_some());
+        assert!(PinClaim::take(name.as_bytes()).is_none());
+        drop(first);
+        assert!(PinClaim::take(name.as_bytes()).is_some());
+    }
+
+    #[test]
+    fn a_quota_or_too_many_threads_forbid_pinning() {
+        let cores = |quota_millicores| Cores { allowed_count: 4, quota_millicores };
+        assert!(cores(Some(4000)).claim_pins(1).is_none());
+        assert!(cores(None).claim_pins(5).is_none());
+    }
+
+    #[test]
+    fn a_pinned_thread_has_one_core() {
+        let pinned = std::thread::spawn(|| {
+            pin_to_core_of(usize::MAX).expect("a core");
+            allowed_cores().len()
+        });
+        assert_eq!(pinned.join().expect("no panic"), 1);
+        assert!(!allowed_cores().is_empty());
+    }
+}

@@ -1,0 +1,92 @@
+//! Who the process is, and becoming someone with fewer rights.
+//!
+//! Upstream:   `kachel`, for `-u`, before there is a second thread.
+//! Downstream: the user database, `setgroups`, `setgid`, `setuid`.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// A user of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// The number of the user's first group.
+    pub gid: u32,
+}
+
+/// Bytes for one line of the user database; a longer one is an error.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// Whether the process has root's rights, really or effectively.
+pub fn is_root() -> bool {
+    rustix::process::getuid().is_root() || rustix::process::geteuid().is_root()
+}
+
+/// Looks `name` up; `None`: there is no such user.
+///
+/// Errors: the user database cannot be read.
+pub fn find_user(name: &str) -> io::Result<Option<User>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut line = vec![0 as libc::c_char; LINE_BYTES_MAX];
+    let mut found: *mut libc::passwd = ptr::null_mut();
+    // SAFETY:
+    // - `name` is a string that ends in zero: `CString`.
+    // - `entry` and `found` are places for one value each, and `line` has the length that is said: above.
+    // - all four outlive the call, and nothing else points to them.
+    let failed = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            line.as_mut_ptr(),
+            line.len(),
+            &raw mut found,
+        )
+    };
+    if found.is_null() {
+        return match failed {
+            0 | libc::ENOENT | libc::ESRCH => Ok(None),
+            error => Err(io::Error::from_raw_os_error(error)),
+        };
+    }
+    // SAFETY: the call found the user, so it filled `entry`: getpwnam_r(3).
+    let entry = unsafe { entry.assume_init() };
+    Ok(Some(User { uid: entry.pw_uid, gid: entry.pw_gid }))
+}
+
+/// Becomes `user` for good, in all threads, with no group but the user's first.
+///
+/// Errors: the process may not. Some rights may be gone then; end the process.
+pub fn become_user(user: User) -> io::Result<()> {
+    // SAFETY: no groups are read through the null pointer, since their number is 0.
+    let groups = unsafe { libc::setgroups(0, ptr::null()) };
+    if let Err(error) = checked(groups) {
+        // Not allowed where there are no groups to drop, in a user namespace.
+        if error.raw_os_error() != Some(libc::EPERM) {
+            return Err(error);
+        }
+    }
+    // SAFETY: takes a number and touches no memory of ours.
+    checked(unsafe { libc::setgid(user.gid) })?;
+    // SAFETY: as above.
+    checked(unsafe { libc::setuid(user.uid) })
+}
+
+fn checked(returned: libc::c_int) -> io::Result<()> {
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_found_by_name() {
+        assert_eq!(find_user("root").expect("a database"), Some(User { uid: 0, gid: 0 }));
+        assert_eq!(find_user("no user of this name").expect("a database"), None);
+        assert_eq!(find_user("zero\0inside").expect("a database"), None);
+    }
+}

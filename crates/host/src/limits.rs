@@ -1,0 +1,68 @@
+//! What the kernel lets the process have: open files, core files, memory that is not swapped.
+//!
+//! Upstream:   `kachel` asks at the start, for `-c`, `-r` and `-k`.
+//! Downstream: resource limits, `mlockall`, `sysinfo`.
+
+use std::io;
+
+use rustix::mm::MlockAllFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit on open files to `wanted`, if it is below, and says what it is then: less than wanted
+/// when the process may not raise its hard limit. It is never lowered.
+pub fn raise_open_files(wanted: u64) -> u64 {
+    raise(Resource::Nofile, wanted)
+}
+
+/// Lets a crash leave a core file of any size, as far as the process may. `false`: it may leave none.
+pub fn allow_core_files() -> bool {
+    raise(Resource::Core, u64::MAX) > 0
+}
+
+/// The soft limit after having raised it to `wanted`, or to the hard limit; `u64::MAX` is none.
+fn raise(resource: Resource, wanted: u64) -> u64 {
+    let now = getrlimit(resource);
+    let (soft, hard) = (now.current.unwrap_or(u64::MAX), now.maximum.unwrap_or(u64::MAX));
+    if soft >= wanted {
+        return soft;
+    }
+    let limit = |bound: u64| (bound < u64::MAX).then_some(bound);
+    let best = Rlimit { current: limit(wanted), maximum: limit(wanted.max(hard)) };
+    if setrlimit(resource, best).is_err() {
+        let as_is = Rlimit { current: limit(hard), maximum: limit(hard) };
+        let _soft_limit_stays = setrlimit(resource, as_is);
+    }
+    getrlimit(resource).current.unwrap_or(u64::MAX)
+}
+
+/// Keeps all memory, present and future, from being swapped out.
+///
+/// Errors: it is more than the process may lock.
+pub fn lock_memory() -> io::Result<()> {
+    rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
+    Ok(())
+}
+
+/// Bytes of memory of the machine.
+pub fn physical_memory_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    machine.totalram.saturating_mul(u64::from(machine.mem_unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_open_files_is_raised_and_never_lowered() {
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert_eq!(raise_open_files(1), before, "not lowered");
+        let after = raise_open_files(before.saturating_add(1));
+        assert!(after >= before, "{before} before, {after} after");
+    }
+
+    #[test]
+    fn the_machine_has_memory() {
+        assert!(physical_memory_bytes() > 1 << 20);
+    }
+}

@@ -1,0 +1,122 @@
+//! The signals that the process waits for.
+//!
+//! Upstream:   `kachel` makes one [`Signals`] before the first thread and waits on it.
+//! Downstream: the signal mask, which new threads inherit, and a signalfd.
+//!
+//! Invariants:
+//! - I1  The awaited signals are blocked in every thread, so that each goes to the descriptor.
+//! - I2  SIGPIPE is ignored: a client that went away is an error of `send`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT: end.
+    Interrupt,
+    /// SIGTERM: end.
+    Terminate,
+    /// SIGHUP: read again what can be read again.
+    HangUp,
+    /// SIGUSR1: end, and keep what can be kept.
+    User1,
+}
+
+const AWAITED: [(libc::c_int, Signal); 4] = [
+    (libc::SIGINT, Signal::Interrupt),
+    (libc::SIGTERM, Signal::Terminate),
+    (libc::SIGHUP, Signal::HangUp),
+    (libc::SIGUSR1, Signal::User1),
+];
+
+/// Where the awaited signals arrive.
+#[derive(Debug)]
+pub struct Signals {
+    file: File,
+}
+
+impl Signals {
+    /// Blocks the signals in this thread, and so in all that it starts, and opens the descriptor.
+    ///
+    /// Call it before the first thread is started (I1). Errors: out of descriptors.
+    pub fn block() -> io::Result<Self> {
+        // SAFETY: SIG_IGN is no function, so nothing of ours runs in a handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        let awaited = awaited_set();
+        // SAFETY: `awaited` is a filled set, and the old mask is not asked for.
+        let failed =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const awaited, ptr::null_mut()) };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+        // SAFETY: `awaited` is a filled set; -1 asks for a new descriptor.
+        let descriptor = unsafe { libc::signalfd(-1, &raw const awaited, libc::SFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just opened for us, and nothing else knows it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { file: descriptor.into() })
+    }
+
+    /// Waits until a signal comes. Errors: none that a process could survive.
+    pub fn wait(&mut self) -> io::Result<Signal> {
+        let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+        self.file.read_exact(&mut info)?;
+        // The number of the signal is the record's first word: signalfd(2).
+        let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+        let found = AWAITED.iter().find(|(awaited, _)| u32::try_from(*awaited) == Ok(number));
+        let Some((_, signal)) = found else {
+            unreachable!("I1: signal {number} was not asked for");
+        };
+        Ok(*signal)
+    }
+}
+
+fn awaited_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: there is room for a set; the call fills all of it.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: filled by the call above.
+    let mut set = unsafe { set.assume_init() };
+    for (number, _) in AWAITED {
+        // SAFETY: `set` is a filled set, and the numbers are those of signals.
+        unsafe { libc::sigaddset(&raw mut set, number) };
+    }
+    set
+}
+
+/// Sends this process SIGTERM, as if from outside.
+pub fn ask_to_terminate() {
+    let myself = rustix::process::getpid();
+    let sent = rustix::process::kill_process(myself, rustix::process::Signal::TERM);
+    assert!(sent.is_ok(), "a process may send itself signals: {sent:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Directed at the thread, which has them blocked: other tests' threads have not (I1).
+    fn raise(number: libc::c_int) {
+        // SAFETY: takes a number and touches no memory of ours.
+        assert_eq!(unsafe { libc::raise(number) }, 0);
+    }
+
+    #[test]
+    fn blocked_signals_arrive_at_the_descriptor() {
+        let waiter = std::thread::spawn(|| {
+            let mut signals = Signals::block().expect("a descriptor");
+            for (number, signal) in AWAITED {
+                raise(number);
+                assert_eq!(signals.wait().expect("a signal"), signal);
+            }
+            raise(libc::SIGPIPE);
+        });
+        waiter.join().expect("no panic, and no death by SIGPIPE");
+    }
+}

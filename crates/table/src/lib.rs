@@ -1,1 +1,26 @@
-//! Room under construction.
+//! The index of one shard: from a key's hash to the location of its item.
+//!
+//! Upstream:   `shard` hashes keys and asks; its closures compare keys and hash items again.
+//! Downstream: `host` for address space and the budget. No protocol and no item is known here.
+//!
+//! Source: two choices of bucket with moves between them (Pagh and Rodler, cuckoo hashing, ESA 2001;
+//! partial keys as in MemC3, Fan, Andersen and Kaminsky, NSDI 2013), over linear hashing (Litwin, VLDB
+//! 1980), which grows and shrinks one bucket at a time. What we changed: a slot keeps, beside the tag,
+//! the next four address bits of its key, so that neither moves nor three doublings in four have to
+//! read items.
+
+mod bucket;
+mod geometry;
+mod grow;
+mod hash;
+mod insert;
+mod match_tag;
+mod prefetch;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use bucket::SLOTS_PER_BUCKET;
+pub use hash::{KeyHash, Location};
+pub use insert::{Full, PATH_MOVES_MAX};
+pub use table::{Counters, Table};

@@ -1,0 +1,196 @@
+//! A bucket: one cache line of the table, holding seven slots and a control word.
+//!
+//! Upstream:   `table` finds, `insert` fills and moves, `grow` splits and merges.
+//! Downstream: `match_tag` compares tags; a slot's location leads to an item that nobody here reads.
+//!
+//! ```text
+//! byte 0         8         16        24        32        40        48        56        64
+//!      +---------+---------+---------+---------+---------+---------+---------+---------+
+//!      | control | slot 0  | slot 1  | slot 2  | slot 3  | slot 4  | slot 5  | slot 6  |
+//!      +---------+---------+---------+---------+---------+---------+---------+---------+
+//! control:                    version:64
+//! slot, low bits first:       location:44 | ahead:4 | tag:16
+//! ```
+//!
+//! `ahead` holds bits of the half that led the key into this bucket: of a bucket of depth d, the bits
+//! 4 * (d / 4) to 4 * (d / 4) + 3. They contain bit d, the one that the next split asks for.
+//!
+//! Invariants:
+//! - I1  A bucket is exactly one aligned cache line.
+//! - I2  A slot is empty if and only if its word is 0; no location and no tag is 0.
+//! - I3  Only the owner's thread stores, each slot with one release store: a reader that acquires a slot
+//!   sees the item that it leads to.
+//! - I4  The version grows before a slot is emptied by a move, a split or a merge, and after the copy is
+//!   stored: a reader that misses and finds both of its buckets' versions, and the number of buckets, as
+//!   they were when it began has not been deceived by a move.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::hash::{Half, Location, Tag};
+use crate::match_tag::match_tag;
+
+/// Slots of a bucket.
+pub const SLOTS_PER_BUCKET: usize = 7;
+/// Bytes of a bucket (I1).
+pub(crate) const BUCKET_BYTES: u64 = 64;
+
+const AHEAD_SHIFT: u32 = Location::BITS;
+const AHEAD_BITS: u32 = 4;
+const TAG_SHIFT: u32 = AHEAD_SHIFT + AHEAD_BITS;
+
+const _: () = {
+    assert!(TAG_SHIFT + u16::BITS == u64::BITS);
+    assert!((1 + SLOTS_PER_BUCKET as u64) * 8 == BUCKET_BYTES); // I1
+};
+
+/// The words of a bucket as they lie in memory.
+pub(crate) type Line = [AtomicU64; 1 + SLOTS_PER_BUCKET];
+
+/// What an occupied slot says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// The entry of the key with `tag` whose `half` leads to a bucket of depth `depth`.
+    #[inline]
+    pub(crate) fn new(tag: Tag, half: Half, depth: u32, location: Location) -> Self {
+        let ahead = u64::from(half.0 >> ahead_start(depth) & 0xf);
+        Self(u64::from(tag.0) << TAG_SHIFT | ahead << AHEAD_SHIFT | location.get())
+    }
+
+    #[inline]
+    pub(crate) fn tag(self) -> Tag {
+        Tag((self.0 >> TAG_SHIFT) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn location(self) -> Location {
+        Location::new(self.0 & ((1 << Location::BITS) - 1)) // I2
+    }
+
+    /// The same key elsewhere.
+    #[inline]
+    pub(crate) fn with_location(self, location: Location) -> Self {
+        Self(self.0 & !((1 << Location::BITS) - 1) | location.get())
+    }
+
+    /// The half that led into bucket `bucket` of depth `depth`, as far as it is known without reading the
+    /// item: bits below [`known_bits`]; those above are 0.
+    #[inline]
+    pub(crate) fn half_known(self, bucket: u32, depth: u32) -> Half {
+        let start = ahead_start(depth);
+        let ahead = (self.0 >> AHEAD_SHIFT) as u32 & 0xf;
+        Half(bucket & !(0xf << start) | ahead << start)
+    }
+}
+
+/// The first bit that `ahead` keeps in a bucket of depth `depth`.
+#[inline]
+fn ahead_start(depth: u32) -> u32 {
+    depth / AHEAD_BITS * AHEAD_BITS
+}
+
+/// How many low bits of a half an entry in a bucket of depth `depth` knows; more than `depth`.
+#[inline]
+pub(crate) fn known_bits(depth: u32) -> u32 {
+    ahead_start(depth) + AHEAD_BITS
+}
+
+/// The slots of one bucket. Whoever writes holds the table exclusively (I3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket<'table>(pub(crate) &'table Line);
+
+impl Bucket<'_> {
+    /// The entry of slot `slot`, if it is occupied.
+    #[inline]
+    pub(crate) fn entry(self, slot: usize) -> Option<Entry> {
+        let word = self.0[1 + slot].load(Ordering::Relaxed);
+        (word != 0).then_some(Entry(word))
+    }
+
+    /// The occupied slots and what they say.
+    #[inline]
+    pub(crate) fn entries(self) -> impl Iterator<Item = (usize, Entry)> {
+        (0..SLOTS_PER_BUCKET).filter_map(move |slot| Some((slot, self.entry(slot)?)))
+    }
+
+    /// The slots with `tag`, in ascending order.
+    #[inline]
+    pub(crate) fn slots_with(self, tag: Tag) -> Slots {
+        debug_assert_ne!(tag.0, 0, "I2");
+        Slots(match_tag(self.0, tag.0))
+    }
+
+    /// The first empty slot.
+    #[inline]
+    pub(crate) fn hole(self) -> Option<usize> {
+        Slots(match_tag(self.0, 0)).next() // I2
+    }
+
+    /// How many slots are empty.
+    #[inline]
+    pub(crate) fn holes(self) -> u32 {
+        match_tag(self.0, 0).count_ones() // I2
+    }
+
+    /// Stores `entry` in slot `slot` (I3).
+    #[inline]
+    pub(crate) fn put(self, slot: usize, entry: Entry) {
+        self.0[1 + slot].store(entry.0, Ordering::Release);
+    }
+
+    /// Empties slot `slot` of an item that is gone from the table.
+    #[inline]
+    pub(crate) fn clear(self, slot: usize) {
+        debug_assert!(self.entry(slot).is_some());
+        self.0[1 + slot].store(0, Ordering::Release);
+    }
+
+    /// Empties slot `slot` of an entry whose copy is stored elsewhere (I4).
+    #[inline]
+    pub(crate) fn clear_moved(self, slot: usize) {
+        let version = self.0[0].load(Ordering::Relaxed);
+        self.0[0].store(version.wrapping_add(1), Ordering::Release);
+        fence(Ordering::Release); // Who sees the empty slot sees the version.
+        self.clear(slot);
+    }
+}
+
+/// Slot numbers as a set of bits; iterates in ascending order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots(pub(crate) u32);
+
+impl Iterator for Slots {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let slot = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_gives_back_what_it_was_made_of() {
+        for depth in 6..32 {
+            let half = Half(0xb5d3_96a7);
+            let location = Location::new((1 << 44) - 1);
+            let entry = Entry::new(Tag(0xfedc), half, depth, location);
+            assert_eq!((entry.tag(), entry.location()), (Tag(0xfedc), location));
+            let bucket = half.0 & ((1_u64 << depth) - 1) as u32;
+            let known = ((1_u64 << known_bits(depth)) - 1) as u32;
+            assert!(known_bits(depth) > depth);
+            assert_eq!(entry.half_known(bucket, depth), Half(half.0 & known));
+            let elsewhere = entry.with_location(Location::new(7));
+            assert_eq!(elsewhere, Entry::new(Tag(0xfedc), half, depth, Location::new(7)));
+        }
+    }
+}

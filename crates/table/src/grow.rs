@@ -1,0 +1,178 @@
+//! Growing and shrinking, one bucket at a time.
+//!
+//! Upstream:   `insert`, when occupancy passes its limit; `shard`'s bounded maintenance.
+//! Downstream: `host`'s budget and region, a step of memory at a time.
+//!
+//! Invariants:
+//! - I1  Memory is charged before a bucket in it is used, and refunded after it was released.
+//! - I2  A split stores every copy in the new bucket, then counts the bucket, then clears the originals; a
+//!   merge goes the other way in the same order. So an entry can be found at every moment.
+//! - I3  A step is at most an eighth of what is charged, but at least a page.
+
+use kachel_host::PAGE_BYTES;
+
+use crate::bucket::{BUCKET_BYTES, Entry, SLOTS_PER_BUCKET, known_bits};
+use crate::geometry::{BUCKETS_MIN, Geometry};
+use crate::hash::{KeyHash, Location};
+use crate::table::Table;
+
+/// Thousandths of the slots above which maintenance splits, ahead of the inserts.
+const AHEAD_PERMILLE: u64 = 890;
+/// Thousandths of the slots below which maintenance merges. Far below growth, so that neither follows
+/// from the other.
+const SHRINK_PERMILLE: u64 = 600;
+/// The largest step of memory, bytes.
+const STEP_BYTES_MAX: u64 = 2 << 20;
+
+impl Table {
+    /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max` entries
+    /// were looked at; returns how many were. 0: nothing to do, or nothing that the budget allows.
+    ///
+    /// Cost: per bucket its line, its partner's, and for a merge the lines of up to fourteen others.
+    pub fn maintain(
+        &mut self,
+        moves_max: usize,
+        mut hash_of: impl FnMut(Location) -> KeyHash,
+    ) -> usize {
+        let mut moves = 0;
+        while moves < moves_max {
+            let stepped = if self.is_fuller_than(AHEAD_PERMILLE, 0) {
+                self.split_one(&mut hash_of)
+            } else if !self.is_fuller_than(SHRINK_PERMILLE, 0) {
+                self.merge_one(&mut hash_of)
+            } else {
+                false
+            };
+            if !stepped {
+                break;
+            }
+            moves += SLOTS_PER_BUCKET;
+        }
+        moves
+    }
+
+    /// Divides the next bucket in two; false when the budget or the table's largest size forbids it.
+    pub(crate) fn split_one(&mut self, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
+        let target = self.geometry.buckets();
+        if target == self.buckets_max || !self.charge_bucket() {
+            return false;
+        }
+        let source = self.geometry.next_split();
+        let after = Geometry::new(target + 1);
+        let depth = after.depth(source);
+        debug_assert_eq!(after.depth(target), depth);
+        let mut moved = 0_u32;
+        for slot in 0..SLOTS_PER_BUCKET {
+            let Some(entry) = self.bucket(source).entry(slot) else { continue };
+            let half = self.half(source, entry, known_bits(depth), hash_of);
+            let copy = Entry::new(entry.tag(), half, depth, entry.location());
+            if after.bucket_of(half) == target {
+                self.bucket(target).put(slot, copy);
+                moved |= 1 << slot;
+            } else if copy != entry {
+                self.bucket(source).put(slot, copy);
+            }
+        }
+        self.geometry = after; // I2
+        for slot in (0..SLOTS_PER_BUCKET).filter(|slot| moved >> slot & 1 == 1) {
+            self.bucket(source).clear_moved(slot);
+        }
+        self.counters.splits += 1;
+        true
+    }
+
+    /// Merges the last bucket into the one that it was split from; false when the table is at its
+    /// smallest, or when their entries cannot be brought into one bucket now.
+    fn merge_one(&mut self, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
+        if self.geometry.buckets() == BUCKETS_MIN {
+            return false;
+        }
+        let source = self.geometry.buckets() - 1;
+        let after = Geometry::new(source);
+        let target = after.next_split();
+        if !self.thin_out(source, target, hash_of) {
+            return false;
+        }
+        let depth = after.depth(target);
+        for (slot, entry) in self.bucket(target).entries() {
+            self.bucket(target).put(slot, self.shallower(target, entry, depth));
+        }
+        let mut moved = 0_u32;
+        for (slot, entry) in self.bucket(source).entries() {
+            let hole = self.bucket(target).hole().expect("thinned out");
+            self.bucket(target).put(hole, self.shallower(source, entry, depth));
+            moved |= 1 << slot;
+        }
+        self.geometry = after; // I2
+        for slot in (0..SLOTS_PER_BUCKET).filter(|slot| moved >> slot & 1 == 1) {
+            self.bucket(source).clear_moved(slot);
+        }
+        self.counters.merges += 1;
+        self.refund_step();
+        true
+    }
+
+    /// `entry`, now in `bucket`, as it reads in a bucket of the lesser depth `depth`.
+    fn shallower(&self, bucket: u32, entry: Entry, depth: u32) -> Entry {
+        let half = entry.half_known(bucket, self.geometry.depth(bucket));
+        Entry::new(entry.tag(), half, depth, entry.location())
+    }
+
+    /// Moves entries of `source` and `target` to their other buckets until the two fit into one.
+    fn thin_out(
+        &mut self,
+        source: u32,
+        target: u32,
+        hash_of: &mut impl FnMut(Location) -> KeyHash,
+    ) -> bool {
+        for bucket in [source, target] {
+            for slot in 0..SLOTS_PER_BUCKET {
+                let holes = self.bucket(source).holes() + self.bucket(target).holes();
+                if holes as usize >= SLOTS_PER_BUCKET {
+                    return true;
+                }
+                let Some(entry) = self.bucket(bucket).entry(slot) else { continue };
+                let other = self.other_bucket(bucket, entry);
+                if let Some(hole) = self.bucket(other).hole() {
+                    self.move_entry(bucket, slot, other, hole, hash_of);
+                }
+            }
+        }
+        let holes = self.bucket(source).holes() + self.bucket(target).holes();
+        holes as usize >= SLOTS_PER_BUCKET
+    }
+
+    /// Sees to it that one more bucket is charged (I1); false when the budget refuses.
+    fn charge_bucket(&mut self) -> bool {
+        let used = u64::from(self.geometry.buckets()) * BUCKET_BYTES;
+        if used < self.charged_bytes {
+            return true;
+        }
+        let room = self.region.bytes() as u64 - self.charged_bytes;
+        let step = step_bytes(self.charged_bytes).min(room);
+        assert!(step > 0, "below its largest size a table has address space left");
+        let charged = self.budget.charge(step);
+        if charged {
+            self.charged_bytes += step;
+        }
+        charged
+    }
+
+    /// Gives the last step of memory back when it and as much before it are unused (I1).
+    fn refund_step(&mut self) {
+        let used = u64::from(self.geometry.buckets()) * BUCKET_BYTES;
+        let step = step_bytes(self.charged_bytes);
+        if self.charged_bytes >= used + 2 * step {
+            let kept = self.charged_bytes - step;
+            self.region.release(kept as usize..self.charged_bytes as usize);
+            self.charged_bytes = kept;
+            self.budget.refund(step);
+        }
+    }
+}
+
+/// The step of memory by which a table of `charged_bytes` grows or shrinks (I3).
+fn step_bytes(charged_bytes: u64) -> u64 {
+    let page = PAGE_BYTES as u64;
+    (charged_bytes / 8 / page * page).clamp(page, STEP_BYTES_MAX)
+}

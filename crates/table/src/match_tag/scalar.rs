@@ -1,0 +1,16 @@
+//! The tags of a bucket, compared one by one.
+//!
+//! Upstream:   `bucket`, where there is no vector way; the property test of the twins.
+//! Downstream: nothing.
+
+use std::sync::atomic::Ordering;
+
+use crate::bucket::Line;
+
+/// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.
+#[inline]
+pub(crate) fn match_tag(line: &Line, tag: u16) -> u32 {
+    line[1..].iter().enumerate().fold(0, |slots, (slot, word)| {
+        slots | u32::from((word.load(Ordering::Relaxed) >> 48) as u16 == tag) << slot
+    })
+}

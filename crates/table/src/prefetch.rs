@@ -1,0 +1,17 @@
+//! A hint to the processor that a line will be read soon.
+//!
+//! Upstream:   `table`, a stage before it probes.
+//! Downstream: one instruction; nothing on processors for which none is written here.
+
+/// Asks for the cache line of `target`. Cost: one instruction; never a fault.
+#[inline]
+pub(crate) fn prefetch<T>(target: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program can see, at any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(target).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = target;
+}

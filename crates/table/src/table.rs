@@ -1,0 +1,207 @@
+//! The table: its memory, and what is asked of it without moving anything.
+//!
+//! Upstream:   `shard`, one table a shard, owned by the shard's thread.
+//! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow` move them.
+//!
+//! Invariants:
+//! - I1  A key is in at most one slot, and that is in one of its two buckets.
+//! - I2  Bucket n lies at byte 64 n of the region; beyond the last bucket every slot is empty.
+//! - I3  `charged_bytes` covers all buckets and is what the budget was charged.
+//! - I4  `len` is the number of occupied slots.
+
+use std::io;
+use std::sync::Arc;
+
+use kachel_host::{Budget, Region};
+
+use crate::bucket::{BUCKET_BYTES, Bucket, Line, SLOTS_PER_BUCKET};
+use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
+use crate::hash::{KeyHash, Location, Tag};
+use crate::prefetch::prefetch;
+
+/// What a table has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Buckets divided, each into itself and a new last one.
+    pub splits: u64,
+    /// Last buckets merged back.
+    pub merges: u64,
+    /// Entries moved to their other bucket, to make room.
+    pub moves: u64,
+    /// Items whose hash was asked for.
+    pub hashes_asked: u64,
+    /// Inserts that found neither a hole nor a short way to one at the first attempt.
+    pub pathless: u64,
+    /// Inserts answered with [`Full`](crate::Full).
+    pub refused: u64,
+}
+
+/// The index of one shard: which location belongs to a key, given its hash.
+///
+/// Seven slots of 8 bytes a cache line, filled to 90 %: 10.2 bytes an item. It grows and shrinks one
+/// bucket at a time, in [`Self::insert`] and [`Self::maintain`], within its budget.
+#[derive(Debug)]
+pub struct Table {
+    pub(crate) region: Region,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) geometry: Geometry,
+    pub(crate) buckets_max: u32,
+    pub(crate) charged_bytes: u64,
+    pub(crate) len: u64,
+    pub(crate) counters: Counters,
+}
+
+impl Table {
+    /// An empty table that may grow to `slots_max` slots (rounded up to whole buckets) as far as `budget`
+    /// allows.
+    ///
+    /// Cost: address space for `slots_max` slots; one page is charged, whatever the budget says of it.
+    /// Errors: of `mmap`; `OutOfMemory` when the budget does not even hold the first page.
+    pub fn new(budget: Arc<Budget>, slots_max: u64) -> io::Result<Self> {
+        let buckets_max = slots_max
+            .div_ceil(SLOTS_PER_BUCKET as u64)
+            .clamp(u64::from(BUCKETS_MIN), u64::from(BUCKETS_MAX));
+        let region = Region::reserve((buckets_max * BUCKET_BYTES) as usize, false)?;
+        let charged_bytes = u64::from(BUCKETS_MIN) * BUCKET_BYTES;
+        if !budget.charge(charged_bytes) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(Self {
+            region,
+            budget,
+            geometry: Geometry::new(BUCKETS_MIN),
+            buckets_max: buckets_max as u32,
+            charged_bytes,
+            len: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Asks for both cache lines that [`Self::find`] will read. Cost: no wait.
+    #[inline]
+    pub fn prefetch(&self, hash: KeyHash) {
+        let [first, second] = self.buckets_of(hash);
+        prefetch(self.bucket(first).0);
+        prefetch(self.bucket(second).0);
+    }
+
+    /// The location whose item has the wanted key; `None` is a miss.
+    ///
+    /// A tag match is only a hint: an unrelated slot matches once in 65,535 comparisons, so `is_key` must
+    /// compare the whole key. It is called only for slots whose tag matches.
+    ///
+    /// Cost: one or two cache lines, and what `is_key` reads.
+    #[inline]
+    pub fn find(
+        &self,
+        hash: KeyHash,
+        mut is_key: impl FnMut(Location) -> bool,
+    ) -> Option<Location> {
+        let tag = hash.tag();
+        for bucket in self.buckets_of(hash) {
+            let bucket = self.bucket(bucket);
+            for slot in bucket.slots_with(tag) {
+                let location = bucket.entry(slot)?.location();
+                if is_key(location) {
+                    return Some(location);
+                }
+            }
+        }
+        None
+    }
+
+    /// The first location whose tag matches, no key compared: the item to prefetch before a `find`.
+    ///
+    /// Cost: one or two cache lines.
+    #[inline]
+    pub fn candidate(&self, hash: KeyHash) -> Option<Location> {
+        self.find(hash, |_| true)
+    }
+
+    /// Lets the slot that leads to `from` lead to `to`, in one store; false when no slot does.
+    ///
+    /// Cost: one or two cache lines.
+    #[inline]
+    pub fn swing(&mut self, hash: KeyHash, from: Location, to: Location) -> bool {
+        let Some((bucket, slot)) = self.slot_of(hash, from) else { return false };
+        let bucket = self.bucket(bucket);
+        let entry = bucket.entry(slot).expect("the slot that was just found");
+        bucket.put(slot, entry.with_location(to));
+        true
+    }
+
+    /// Empties the slot that leads to `location`; false when no slot does.
+    ///
+    /// Cost: one or two cache lines. The table shrinks later, in [`Self::maintain`].
+    #[inline]
+    pub fn remove(&mut self, hash: KeyHash, location: Location) -> bool {
+        let Some((bucket, slot)) = self.slot_of(hash, location) else { return false };
+        self.bucket(bucket).clear(slot);
+        self.len -= 1; // I4
+        true
+    }
+
+    /// Items in the table.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Is no item in the table?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Slots that the table has now.
+    pub fn slots(&self) -> u64 {
+        u64::from(self.geometry.buckets()) * SLOTS_PER_BUCKET as u64
+    }
+
+    /// Bytes charged to the budget.
+    pub fn bytes(&self) -> u64 {
+        self.charged_bytes
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The two buckets that may hold a key, the preferred one first.
+    #[inline]
+    pub(crate) fn buckets_of(&self, hash: KeyHash) -> [u32; 2] {
+        let first = hash.first();
+        [first, first.other(hash.tag())].map(|half| self.geometry.bucket_of(half))
+    }
+
+    /// Bucket `index`, by I2.
+    #[inline]
+    pub(crate) fn bucket(&self, index: u32) -> Bucket<'_> {
+        let (lines, _) = self.region.words().as_chunks();
+        let lines: &[Line] = lines;
+        Bucket(&lines[index as usize])
+    }
+
+    /// Are more than `permille` thousandths of the slots taken once `more` items have come?
+    #[inline]
+    pub(crate) fn is_fuller_than(&self, permille: u64, more: u64) -> bool {
+        (self.len + more) * 1000 > self.slots() * permille
+    }
+
+    #[inline]
+    fn slot_of(&self, hash: KeyHash, location: Location) -> Option<(u32, usize)> {
+        let tag: Tag = hash.tag();
+        self.buckets_of(hash).into_iter().find_map(|index| {
+            let bucket = self.bucket(index);
+            let leads_there = |&slot: &usize| {
+                bucket.entry(slot).is_some_and(|entry| entry.location() == location)
+            };
+            Some((index, bucket.slots_with(tag).find(leads_there)?))
+        })
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.budget.refund(self.charged_bytes); // I3
+    }
+}

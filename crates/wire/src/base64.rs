@@ -4,8 +4,8 @@
 //! Downstream: shards see decoded keys only.
 //!
 //! Invariants:
-//! - I1  Decoding is as lenient as 1.6.45's: bytes outside the alphabet are passed over, the rest must
-//!   come in fours, the first four that are padded are the last that count.
+//! - I1  Decoding is as lenient as 1.6.45's: bytes outside the alphabet are passed over, the rest
+//!   must come in fours, the first four that are padded are the last that count.
 //! - I2  Encoding is canonical (RFC 4648, section 4).
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -29,7 +29,8 @@ pub const fn encoded_bytes(raw_bytes: usize) -> usize {
     raw_bytes.div_ceil(3) * 4
 }
 
-/// Decodes `text` into `out`; `None` when it is no base64 (I1), decodes to nothing, or `out` is too short.
+/// Decodes `text` into `out`; `None` when it is no base64 (I1), decodes to nothing, or `out` is too
+/// short.
 ///
 /// ```
 /// let mut out = [0; 8];

@@ -1,13 +1,13 @@
-//! Numbers as memcached 1.6.45 reads them: two ways, one for most places and one for two fields.
+//! Numbers as memcached 1.6.45 reads them: strictly in most places, loosely in three.
 //!
 //! Upstream:   the parsers hand over a word, or the text from a word on.
 //! Downstream: requests carry the values.
 //!
 //! Invariants:
-//! - I1  The strict readers take digits alone (after one `-` where the number is signed), no more than
-//!   `WORD32_BYTES_MAX` or `WORD64_BYTES_MAX` bytes of them, leading zeros counted.
-//! - I2  The loose readers behave as C's `strtoul` and `strtol` on 64 bits, cut to 32 bits afterwards:
-//!   client flags of 4294967296 are 0.
+//! - I1  The strict readers take digits alone (after one `-` where the number is signed), no more
+//!   than `WORD32_BYTES_MAX` or `WORD64_BYTES_MAX` bytes of them, leading zeros counted.
+//! - I2  The loose readers behave as C's `strtoul` and `strtol` on 64 bits, cut to 32 bits
+//!   afterwards: client flags of 4294967296 are 0.
 
 /// Bytes of the longest word read as a 32-bit number (I1).
 const WORD32_BYTES_MAX: usize = 11;
@@ -69,8 +69,8 @@ pub fn read_i32(word: &[u8]) -> Option<i32> {
     i32::try_from(if negative { -value } else { value }).ok()
 }
 
-/// Reads client flags loosely (I2) from the text that begins with their word.
-pub(crate) fn read_client_flags(text: &[u8]) -> Option<u32> {
+/// Reads a `u32` loosely (I2) from the text that begins with its word: client flags, slab classes.
+pub(crate) fn read_loose_u32(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = read_loosely(text)?;
     let value = if negative { magnitude.wrapping_neg() } else { magnitude };
     // C wraps a negative number around; one that is still large then is refused.
@@ -80,8 +80,8 @@ pub(crate) fn read_client_flags(text: &[u8]) -> Option<u32> {
     Some(low_half(value))
 }
 
-/// Reads an expiry time loosely (I2) from the text that begins with its word.
-pub(crate) fn read_exptime(text: &[u8]) -> Option<i32> {
+/// Reads an `i32` loosely (I2) from the text that begins with its word: the TTL of a storage line.
+pub(crate) fn read_loose_i32(text: &[u8]) -> Option<i32> {
     let (negative, magnitude) = read_loosely(text)?;
     let limit = i64::MAX.unsigned_abs() + u64::from(negative);
     if magnitude > limit {
@@ -129,7 +129,7 @@ const fn low_half(value: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{read_client_flags, read_exptime, read_i32, read_u32, read_u64};
+    use super::{read_i32, read_loose_i32, read_loose_u32, read_u32, read_u64};
 
     #[test]
     fn strict_numbers_are_read_as_1_6_45_reads_them() {
@@ -152,26 +152,26 @@ mod tests {
 
     #[test]
     fn client_flags_are_cut_to_32_bits() {
-        assert_eq!(read_client_flags(b"4294967296 0 1"), Some(0));
-        assert_eq!(read_client_flags(b"4294967297"), Some(1));
-        assert_eq!(read_client_flags(b"+7 "), Some(7));
-        assert_eq!(read_client_flags(b"\t 1 1"), Some(1), "white space reaches into the next word");
-        assert_eq!(read_client_flags(b"5\0x"), Some(5));
-        assert_eq!(read_client_flags(b"18446744073709551615 "), Some(u32::MAX));
-        assert_eq!(read_client_flags(b"-18446744073709551615 "), Some(1));
+        assert_eq!(read_loose_u32(b"4294967296 0 1"), Some(0));
+        assert_eq!(read_loose_u32(b"4294967297"), Some(1));
+        assert_eq!(read_loose_u32(b"+7 "), Some(7));
+        assert_eq!(read_loose_u32(b"\t 1 1"), Some(1), "white space reaches into the next word");
+        assert_eq!(read_loose_u32(b"5\0x"), Some(5));
+        assert_eq!(read_loose_u32(b"18446744073709551615 "), Some(u32::MAX));
+        assert_eq!(read_loose_u32(b"-18446744073709551615 "), Some(1));
         for bad in [&b"-1 "[..], b"xx", b"", b"-", b"18446744073709551616", b"5x"] {
-            assert_eq!(read_client_flags(bad), None, "{bad:?}");
+            assert_eq!(read_loose_u32(bad), None, "{bad:?}");
         }
     }
 
     #[test]
     fn expiry_times_are_cut_to_32_bits() {
-        assert_eq!(read_exptime(b"2147483648 1"), Some(i32::MIN));
-        assert_eq!(read_exptime(b"-1 1"), Some(-1));
-        assert_eq!(read_exptime(b"-9223372036854775808 1"), Some(0));
-        assert_eq!(read_exptime(b"9223372036854775807 1"), Some(-1));
+        assert_eq!(read_loose_i32(b"2147483648 1"), Some(i32::MIN));
+        assert_eq!(read_loose_i32(b"-1 1"), Some(-1));
+        assert_eq!(read_loose_i32(b"-9223372036854775808 1"), Some(0));
+        assert_eq!(read_loose_i32(b"9223372036854775807 1"), Some(-1));
         for bad in [&b"9223372036854775808"[..], b"-9223372036854775809", b"xx", b"- 1"] {
-            assert_eq!(read_exptime(bad), None, "{bad:?}");
+            assert_eq!(read_loose_i32(bad), None, "{bad:?}");
         }
     }
 }

@@ -1,15 +1,17 @@
 //! What a client asked for, borrowed from the bytes in which it asked.
 //!
 //! Upstream:   `text::parse` and `meta::parse` make requests out of a line.
-//! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words one.
+//! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words
+//! one.
 //!
 //! Invariants:
 //! - I1  A request owns nothing: every slice points into the line it was parsed from.
 //! - I2  Every key of a request, decoded, has 1 to `KEY_BYTES_MAX` bytes.
-//! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not part
-//!   of the request: whoever owns the connection collects it.
+//! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not
+//!   part of the request: whoever owns the connection collects it.
 //!
-//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
+//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's
+//! replies.
 
 /// Bytes of the longest key, after base64 decoding.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -179,8 +181,8 @@ pub struct MetaKey<'b> {
 pub struct Meta<'b> {
     /// The key.
     pub key: MetaKey<'b>,
-    /// The flags' text as sent, single spaces or more between them, no line end. Replies repeat `O` and
-    /// `k` and word the return flags in this order.
+    /// The flags' text as sent, single spaces or more between them, no line end. Replies repeat `O`
+    /// and `k` and word the return flags in this order.
     pub flags: &'b [u8],
     /// The letters that stand in `flags`.
     pub letters: Letters,
@@ -268,8 +270,9 @@ pub enum Admin<'b> {
         /// Everything behind `stats `, trimmed.
         topic: &'b [u8],
     },
-    /// A request that has one answer whatever the server holds: the tuning commands of memcached's inside
-    /// (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch` until it is built.
+    /// A request that has one answer whatever the server holds: the tuning commands of memcached's
+    /// inside (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch` until
+    /// it is built.
     Settled {
         /// The answer.
         reply: crate::reply::Reply,

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - I1  What a function here words, [`crate::parse`] reads back as the request that it names.
-//! - I2  Keys are the caller's duty: 1 to 250 bytes, no space and no line end in one that goes as text.
+//! - I2  Keys are the caller's duty: 1 to 250 bytes, no space and no line end in one that goes as
+//!   text.
 
 mod replies;
 

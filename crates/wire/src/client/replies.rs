@@ -4,9 +4,10 @@
 //! Downstream: whoever asked; values are given as ranges, nothing is copied.
 //!
 //! Invariants:
-//! - I1  A reply is given whole or not at all: until its last byte is there, `NeedMore` says how many bytes
-//!   are known to be missing.
-//! - I2  A `get` of any number of keys is answered by `Value`s and one `End`: each is a reply of its own.
+//! - I1  A reply is given whole or not at all: until its last byte is there, `NeedMore` says how
+//!   many bytes are known to be missing.
+//! - I2  A `get` of any number of keys is answered by `Value`s and one `End`: each is a reply of
+//!   its own.
 
 use std::ops::Range;
 

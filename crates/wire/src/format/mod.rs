@@ -4,8 +4,8 @@
 //! Downstream: a [`Sink`], which `net` makes of a connection's send queue.
 //!
 //! Invariants:
-//! - I1  Return flags of a meta reply stand in the order of the request's; `Z`, `X` and `W` come last, in
-//!   that order. A base64 key is followed by ` b`.
+//! - I1  Return flags of a meta reply stand in the order of the request's; `Z`, `X` and `W` come
+//!   last, in that order. A base64 key is followed by ` b`.
 //! - I2  Every head ends in CR LF. A value is followed by CR LF of its own, which the caller puts.
 //! - I3  Nothing here decides: what is silent is said by [`quiet_hides`], and the caller asks.
 //!
@@ -239,13 +239,14 @@ impl MetaCode {
     }
 }
 
-/// Whether `q` withholds a reply: the miss of `mg`, the success of the others. Refusals always go out.
+/// Whether `q` withholds a reply: the miss of `mg`, the success of the others. Refusals always go
+/// out.
 ///
 /// ```
 /// use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
 /// assert!(quiet_hides(MetaVerb::Get, MetaCode::En) && !quiet_hides(MetaVerb::Get, MetaCode::Hd));
-/// assert!(quiet_hides(MetaVerb::Delete, MetaCode::Hd) && !quiet_hides(MetaVerb::Delete, MetaCode::Nf));
-/// ```
+/// assert!(quiet_hides(MetaVerb::Delete, MetaCode::Hd) && !quiet_hides(MetaVerb::Delete,
+/// MetaCode::Nf)); ```
 #[inline]
 pub const fn quiet_hides(verb: MetaVerb, code: MetaCode) -> bool {
     match verb {
@@ -258,7 +259,8 @@ pub const fn quiet_hides(verb: MetaVerb, code: MetaCode) -> bool {
 /// What a meta reply may tell of an item. Facts that no flag asks for are not looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaFacts {
-    /// Bytes of the value: the item's (`mg`), the stored one's (`ms`, after appending), the digits (`ma`).
+    /// Bytes of the value: the item's (`mg`), the stored one's (`ms`, after appending), the digits
+    /// (`ma`).
     pub value_bytes: usize,
     /// The client flags.
     pub client_flags: u32,
@@ -266,8 +268,8 @@ pub struct MetaFacts {
     pub cas: u64,
     /// Seconds of life left before the request; `None` lives for ever and is worded `-1`.
     pub ttl_before: Option<i64>,
-    /// Seconds of life left after it: shown by a `t` that stands behind a `T`, or behind the `N` of an
-    /// item that this request made.
+    /// Seconds of life left after it: shown by a `t` that stands behind a `T`, or behind the `N` of
+    /// an item that this request made.
     pub ttl: Option<i64>,
     /// This request made the item (`N`).
     pub created: bool,
@@ -283,8 +285,8 @@ pub struct MetaFacts {
     pub win_sent: bool,
 }
 
-/// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made one, and
-/// every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
+/// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made
+/// one, and every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
 ///
 /// ```
 /// use kachel_wire::format::{MetaCode, MetaFacts, MetaVerb, meta_head};
@@ -369,18 +371,16 @@ fn key_flag(sink: &mut impl Sink, key: MetaKey<'_>) {
     }
 }
 
-/// Words a whole meta reply that tells of no item: every `md`, the misses of `mg` and `ma`, and their
-/// mismatches. `O` and `k` are returned.
+/// Words a whole meta reply that tells of no item: every `md`, the misses of `mg` and `ma`, and
+/// their mismatches. `O` and `k` are returned.
 ///
 /// ```
 /// use kachel_wire::format::{MetaCode, meta_plain};
 /// use kachel_wire::{Parsed, parse, request::Request};
 /// let line = b"md a2V5 q b k O9\r\n";
-/// let Parsed::Request { request: Request::MetaDelete(meta), .. } = parse(line, 0) else { panic!() };
-/// let mut reply = Vec::new();
-/// meta_plain(&mut reply, MetaCode::Nf, &meta);
-/// assert_eq!(reply, b"NF ka2V5 b O9\r\n");
-/// ```
+/// let Parsed::Request { request: Request::MetaDelete(meta), .. } = parse(line, 0) else { panic!()
+/// }; let mut reply = Vec::new(); meta_plain(&mut reply, MetaCode::Nf, &meta); assert_eq!(reply,
+/// b"NF ka2V5 b O9\r\n"); ```
 #[inline]
 pub fn meta_plain(sink: &mut impl Sink, code: MetaCode, meta: &Meta<'_>) {
     meta_head(sink, MetaVerb::Delete, code, meta, &MetaFacts::default());
@@ -449,9 +449,9 @@ pub struct DumpFacts {
     pub client_flags: u32,
 }
 
-/// Words one line of `lru_crawler metadump`, its key percent-encoded. The line ends in a space and a bare
-/// LF, as 1.6.45's does; [`crate::Reply::Ok`] comes before the first and [`crate::Reply::End`] after the
-/// last.
+/// Words one line of `lru_crawler metadump`, its key percent-encoded. The line ends in a space and
+/// a bare LF, as 1.6.45's does; [`crate::Reply::Ok`] comes before the first and
+/// [`crate::Reply::End`] after the last.
 ///
 /// ```
 /// let mut line = Vec::new();
@@ -493,8 +493,8 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
     }
 }
 
-/// Words one line of `lru_crawler mgdump`: a request that fetches the item. A key that no line can carry
-/// as text is worded in base64. [`crate::Reply::Ok`] comes before the first line and
+/// Words one line of `lru_crawler mgdump`: a request that fetches the item. A key that no line can
+/// carry as text is worded in base64. [`crate::Reply::Ok`] comes before the first line and
 /// [`crate::Reply::En`] after the last.
 ///
 /// ```

@@ -174,7 +174,9 @@ fn debug_and_dump_lines() {
 
 proptest! {
     #[test]
-    fn numbers_are_worded_as_the_standard_library_words_them(value: u64, signed: i64, short in 0..200_u64) {
+    fn numbers_are_worded_as_by_the_standard_library(
+        value: u64, signed: i64, short in 0..200_u64,
+    ) {
         let mut text = Vec::new();
         for value in [value, short] {
             text.clear();

@@ -4,8 +4,8 @@
 //! Downstream: the `text` and `meta` parsers read the line behind its verb.
 //!
 //! Invariants:
-//! - I1  A line that ends within the limits is consumed whole, whatever it says; `line_bytes` counts its
-//!   end.
+//! - I1  A line that ends within the limits is consumed whole, whatever it says; `line_bytes`
+//!   counts its end.
 //! - I2  Whether a line is too long is decided by its bytes, not by the pieces in which they came.
 //! - I3  A line has at least four bytes, its end included; a shorter one is no command.
 
@@ -15,12 +15,15 @@ use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, LINE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, StoreMode,
 };
+use crate::words::find;
 use crate::{meta, text};
 
 /// Bytes of the shortest line that can be a command, its end included (I3).
 const LINE_BYTES_MIN: usize = 4;
 /// The first byte of a request in the binary protocol.
 const BINARY_MAGIC: u8 = 0x80;
+/// Bytes of the front in which a newline is looked for first.
+const NEAR_BYTES: usize = 128;
 /// Bytes of the longest verb that is told apart here.
 const VERB_BYTES_MAX: usize = 7;
 
@@ -29,7 +32,8 @@ const VERB_BYTES_MAX: usize = 7;
 pub enum Parsed<'b> {
     /// No complete line yet, and what is there is within the limits.
     NeedMore,
-    /// A request. The data block of a `Store` or `MetaSet` (`value_bytes` and CR LF) follows the line.
+    /// A request. The data block of a `Store` or `MetaSet` (`value_bytes` and CR LF) follows the
+    /// line.
     Request {
         /// What is asked for.
         request: Request<'b>,
@@ -52,8 +56,8 @@ pub enum Parsed<'b> {
 pub struct ParseError {
     /// What is answered; [`Reply::Nothing`] when the client asked for no reply.
     pub reply: Reply,
-    /// Bytes to swallow behind the line: a data block and its CR LF, or 0. Run as commands instead, a
-    /// client's data would be.
+    /// Bytes to swallow behind the line: a data block and its CR LF, or 0. Run as commands instead,
+    /// a client's data would be.
     pub skip_bytes: u64,
 }
 
@@ -87,11 +91,33 @@ impl From<Reply> for Failure {
 /// What a verb's parser makes of a line.
 pub(crate) type Outcome<'b> = Result<Request<'b>, Failure>;
 
+impl Failure {
+    /// What becomes of a line of so many bytes.
+    #[cold]
+    const fn parsed<'b>(self, line_bytes: usize) -> Parsed<'b> {
+        match self {
+            Self::Refused(refusal) => Parsed::Refused { refusal, line_bytes },
+            Self::Close => Parsed::Close,
+        }
+    }
+}
+
+/// Makes a request of what a common verb's parser returned, in the place where it is wanted. (A
+/// request is large: through an `Outcome` it would be copied at each step.)
+macro_rules! request {
+    ($line_bytes:ident, $result:expr, $found:pat => $request:expr) => {
+        match $result {
+            Ok($found) => Parsed::Request { request: $request, line_bytes: $line_bytes },
+            Err(failure) => Failure::from(failure).parsed($line_bytes),
+        }
+    };
+}
+
 /// Reads one request from the front of `input`.
 ///
-/// `scanned_bytes` at the start are already known to hold no newline (the length of what was given when
-/// this said `NeedMore`), so a line that arrives in pieces is searched once. More than there is counts as
-/// all.
+/// `scanned_bytes` at the start are already known to hold no newline (the length of what was given
+/// when this said `NeedMore`), so a line that arrives in pieces is searched once. More than there
+/// is counts as all.
 ///
 /// Cost: linear in the line; no allocation. Panics: never.
 ///
@@ -105,17 +131,13 @@ pub(crate) type Outcome<'b> = Result<Request<'b>, Failure>;
 #[inline]
 pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
     let scanned = scanned_bytes.min(input.len());
-    let Some(at) = memchr(b'\n', &input[scanned..]) else { return unfinished(input) };
+    let Some(at) = find_newline(&input[scanned..]) else { return unfinished(input) };
     let line_bytes = scanned + at + 1;
     let line = &input[..line_bytes];
     if line_bytes > LINE_BYTES_MAX && line_bytes > line_bytes_max(line) {
         return Parsed::Close; // I2
     }
-    match parse_line(line) {
-        Ok(request) => Parsed::Request { request, line_bytes },
-        Err(Failure::Refused(refusal)) => Parsed::Refused { refusal, line_bytes },
-        Err(Failure::Close) => Parsed::Close,
-    }
+    parse_line(line)
 }
 
 /// What becomes of bytes that hold no newline.
@@ -128,56 +150,78 @@ fn unfinished(input: &[u8]) -> Parsed<'_> {
     Parsed::NeedMore
 }
 
-/// The limit for a line that begins like this one; at least `LINE_BYTES_MAX` of its bytes are here (I2).
+/// The limit for a line that begins like this one; at least `LINE_BYTES_MAX` of its bytes are here
+/// (I2).
 fn line_bytes_max(line: &[u8]) -> usize {
     let is_retrieval =
         [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|verb| line.starts_with(verb));
     if is_retrieval { RETRIEVE_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
 }
 
+/// Where the first newline stands. Most lines are short, so a search that has to set itself up
+/// waits.
+#[inline]
+fn find_newline(input: &[u8]) -> Option<usize> {
+    let (near, far) = input.split_at(input.len().min(NEAR_BYTES));
+    let at = find::<b'\n'>(near);
+    if at < near.len() { Some(at) } else { memchr(b'\n', far).map(|at| near.len() + at) }
+}
+
 /// Reads a complete line, its end included.
 #[inline]
-fn parse_line(line: &[u8]) -> Outcome<'_> {
+fn parse_line(line: &[u8]) -> Parsed<'_> {
+    let line_bytes = line.len();
     let body = match line {
         [body @ .., b'\r', b'\n'] | [body @ .., b'\n'] | body => body,
     };
     // The commonest request first: `get` of any number of keys.
     if let Some(rest) = body.strip_prefix(b"get ") {
-        return text::retrieve(rest, false);
+        return request!(line_bytes, text::retrieve(rest, false), found => Request::Retrieve(found));
     }
     if line.first() == Some(&BINARY_MAGIC) {
-        return Err(Failure::Close);
+        return Parsed::Close;
     }
     if line.len() < LINE_BYTES_MIN {
-        return Err(Reply::BadLine.into()); // I3
+        return Failure::from(Reply::BadLine).parsed(line_bytes); // I3
     }
-    let verb_bytes = body
-        .iter()
-        .take(VERB_BYTES_MAX + 1)
-        .position(|&byte| byte == b' ')
-        .unwrap_or(body.len().min(VERB_BYTES_MAX + 1));
+    let verb_bytes = find::<b' '>(&body[..body.len().min(VERB_BYTES_MAX + 1)]);
     let (verb, rest) = body.split_at(verb_bytes);
-    parse_verb(body, verb, rest)
+    match verb {
+        b"mg" => request!(line_bytes, meta::get(rest), meta => Request::MetaGet(meta)),
+        b"ms" => {
+            request!(line_bytes, meta::set(rest), (meta, mode, value_bytes) => {
+                Request::MetaSet { meta, mode, value_bytes }
+            })
+        }
+        b"gets" => {
+            request!(line_bytes, text::retrieve(rest, true), found => Request::Retrieve(found))
+        }
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" => {
+            let mode = match verb[0..2] {
+                [b's', _] => StoreMode::Set,
+                [b'r', _] => StoreMode::Replace,
+                [b'p', _] => StoreMode::Prepend,
+                [_, b'd'] => StoreMode::Add,
+                _ => StoreMode::Append,
+            };
+            request!(line_bytes, text::store(rest, mode), store => Request::Store(store))
+        }
+        _ => request!(line_bytes, parse_rarer(body, verb, rest), request => request),
+    }
 }
 
-/// Reads what stands behind a verb.
-fn parse_verb<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
+/// Reads the lines that do not make up the bulk of anybody's traffic.
+#[inline(never)]
+fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
     match verb {
-        b"mg" => meta::get(rest),
-        b"ms" => meta::set(rest),
         b"md" => meta::delete(rest),
         b"ma" => meta::arithmetic(rest),
         b"me" => meta::debug(rest),
         b"mn" => Ok(Request::MetaNoop),
-        b"get" => text::retrieve(rest, false),
-        b"gets" => text::retrieve(rest, true),
+        // With keys behind it, `get` was answered for.
+        b"get" => Err(Reply::BadLine.into()),
         b"gat" => text::retrieve_and_touch(rest, false),
         b"gats" => text::retrieve_and_touch(rest, true),
-        b"set" => text::store(rest, StoreMode::Set),
-        b"add" => text::store(rest, StoreMode::Add),
-        b"replace" => text::store(rest, StoreMode::Replace),
-        b"append" => text::store(rest, StoreMode::Append),
-        b"prepend" => text::store(rest, StoreMode::Prepend),
         b"cas" => text::compare_and_store(rest),
         b"delete" => text::delete(rest),
         b"touch" => text::touch(rest),

@@ -4,7 +4,8 @@
 //! Downstream: a `Meta`, with the mode that only `ms` and `ma` look at.
 //!
 //! Invariants:
-//! - I1  Every flag in a `Meta`'s `letters` is one that 1.6.45 knows, and stands once in its `flags`.
+//! - I1  Every flag in a `Meta`'s `letters` is one that 1.6.45 knows, and stands once in its
+//!   `flags`.
 //! - I2  The order in which mistakes win is the one that `meta` states.
 
 use super::Line;
@@ -26,7 +27,8 @@ pub(super) struct Flags<'b> {
 }
 
 impl<'b> Flags<'b> {
-    /// The request's key and flags, unless the opaque token is too long: the last mistake to be seen.
+    /// The request's key and flags, unless the opaque token is too long: the last mistake to be
+    /// seen.
     #[inline]
     pub(super) fn opaque_checked(self) -> Result<Meta<'b>, Reply> {
         if self.opaque_bytes > OPAQUE_BYTES_MAX { Err(Reply::OpaqueTooLong) } else { Ok(self.meta) }
@@ -35,14 +37,8 @@ impl<'b> Flags<'b> {
 
 impl<'b> Line<'b> {
     /// Reads the flags and checks the key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(self) -> Result<Flags<'b>, Reply> {
-        if self.key.len() > KEY_BYTES_MAX {
-            return Err(Reply::BadLine);
-        }
-        if self.word_count > META_FLAGS_MAX {
-            return Err(Reply::FlagsTooLong);
-        }
         let mut flags = Flags {
             meta: Meta {
                 key: MetaKey { text: self.key, base64: false },
@@ -60,24 +56,42 @@ impl<'b> Line<'b> {
             mode: None,
             opaque_bytes: 0,
         };
-        let mut mistake = None;
-        for flag in Words::new(self.flags) {
-            let letter = flag[0];
-            if !letter.is_ascii_alphabetic() {
-                return Err(Reply::InvalidFlag);
-            }
-            if flags.meta.letters.has(letter) {
-                return Err(Reply::DuplicateFlag);
-            }
-            flags.meta.letters = flags.meta.letters.with(letter);
-            flags.take(letter, flag, &mut mistake)?;
+        // In place: a `Meta` is large, and copied at each return.
+        match flags.fill(self.word_count) {
+            None => Ok(flags),
+            Some(mistake) => Err(mistake),
         }
-        mistake.map_or(Ok(flags), Err)
     }
 }
 
 impl Flags<'_> {
-    /// Takes one flag. An unknown one ends the search; another mistake is noted, the last one winning.
+    /// Takes all flags. Returns the mistake to be answered, if there is one.
+    fn fill(&mut self, word_count: usize) -> Option<Reply> {
+        if self.meta.key.text.len() > KEY_BYTES_MAX {
+            return Some(Reply::BadLine);
+        }
+        if word_count > META_FLAGS_MAX {
+            return Some(Reply::FlagsTooLong);
+        }
+        let mut mistake = None;
+        for flag in Words::new(self.meta.flags) {
+            let letter = flag[0];
+            if !letter.is_ascii_alphabetic() {
+                return Some(Reply::InvalidFlag);
+            }
+            if self.meta.letters.has(letter) {
+                return Some(Reply::DuplicateFlag);
+            }
+            self.meta.letters = self.meta.letters.with(letter);
+            if let Err(unknown) = self.take(letter, flag, &mut mistake) {
+                return Some(unknown);
+            }
+        }
+        mistake
+    }
+
+    /// Takes one flag. An unknown one ends the search; another mistake is noted, the last one
+    /// winning.
     #[inline]
     fn take(&mut self, letter: u8, flag: &[u8], mistake: &mut Option<Reply>) -> Result<(), Reply> {
         let token = &flag[1..];

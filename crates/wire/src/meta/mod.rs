@@ -5,9 +5,10 @@
 //!
 //! Invariants:
 //! - I1  A mistake is always answered, with `q` too; `noreply` means nothing here.
-//! - I2  Of several mistakes the one is answered that 1.6.45 answers: a flag that is no letter or digit,
-//!   then the key's length, then the number of words, then the flags in their order, where a repeated or
-//!   unknown flag ends the search and else the last mistake wins; then the mode; then the opaque token.
+//! - I2  Of several mistakes the one is answered that 1.6.45 answers: a flag that is no letter or
+//!   digit, then the key's length, then the number of words, then the flags in their order, where a
+//!   repeated or unknown flag ends the search and else the last mistake wins; then the mode; then
+//!   the opaque token.
 
 mod flags;
 
@@ -18,11 +19,11 @@ use crate::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, Request, StoreMode
 use crate::text::read_announced;
 use crate::words::{WORDS_MAX, Words};
 
-use flags::Flags;
-
-/// The key that a meta request means: decoded into `buffer` where it came as base64, else as it stands.
+/// The key that a meta request means: decoded into `buffer` where it came as base64, else as it
+/// stands.
 ///
-/// A key that is no base64 after all (a request that was not made by the parser) gives an empty one.
+/// A key that is no base64 after all (a request that was not made by the parser) gives an empty
+/// one.
 ///
 /// ```
 /// use kachel_wire::request::{KEY_BYTES_MAX, MetaKey};
@@ -36,23 +37,22 @@ pub fn parse_key<'k>(key: MetaKey<'k>, buffer: &'k mut [u8; KEY_BYTES_MAX]) -> &
 
 /// `mg`.
 #[inline]
-pub(crate) fn get(rest: &[u8]) -> Outcome<'_> {
-    let read = key_and_flags(rest, 1)?;
-    Ok(Request::MetaGet(read.opaque_checked()?))
+pub(crate) fn get(rest: &[u8]) -> Result<Meta<'_>, Reply> {
+    split(rest, 1)?.read()?.opaque_checked()
 }
 
 /// `md`.
 pub(crate) fn delete(rest: &[u8]) -> Outcome<'_> {
-    let read = key_and_flags(rest, 1)?;
-    Ok(Request::MetaDelete(read.opaque_checked()?))
+    Ok(Request::MetaDelete(get(rest)?))
 }
 
-/// `ms`: a length between key and flags; a refusal swallows the data block once the length is legible.
+/// `ms`: a length between key and flags; a refusal swallows the data block once the length is
+/// legible.
 #[inline]
-pub(crate) fn set(rest: &[u8]) -> Outcome<'_> {
+pub(crate) fn set(rest: &[u8]) -> Result<(Meta<'_>, StoreMode, u32), Failure> {
     let value_bytes = Words::new(rest).nth(1).and_then(read_announced).ok_or(Reply::BadLine)?;
     match checked_set(rest) {
-        Ok((meta, mode)) => Ok(Request::MetaSet { meta, mode, value_bytes }),
+        Ok((meta, mode)) => Ok((meta, mode, value_bytes)),
         Err(Refused::BeforeBlock(reply)) => Err(reply.into()),
         Err(Refused::WithBlock(reply)) => {
             Err(Failure::Refused(ParseError::with_block(reply, value_bytes)))
@@ -94,7 +94,8 @@ pub(crate) fn arithmetic(rest: &[u8]) -> Outcome<'_> {
     Ok(Request::MetaArithmetic { meta: read.opaque_checked()?, direction })
 }
 
-/// `me`. As in 1.6.45 (and not as its manual says) `b` is heeded only where one more word follows it.
+/// `me`. As in 1.6.45 (and not as its manual says) `b` is heeded only where one more word follows
+/// it.
 pub(crate) fn debug(rest: &[u8]) -> Outcome<'_> {
     let line = split(rest, 1)?;
     if line.key.len() > KEY_BYTES_MAX {
@@ -109,11 +110,6 @@ pub(crate) fn debug(rest: &[u8]) -> Outcome<'_> {
     Ok(Request::MetaDebug(key))
 }
 
-#[inline]
-fn key_and_flags(rest: &[u8], words_before: usize) -> Result<Flags<'_>, Reply> {
-    split(rest, words_before)?.read()
-}
-
 /// A meta line in its parts.
 struct Line<'b> {
     key: &'b [u8],
@@ -123,8 +119,9 @@ struct Line<'b> {
     word_count: usize,
 }
 
-/// Takes a line apart; `words_before` its flags and behind its verb are the key and, for `ms`, a length.
-#[inline]
+/// Takes a line apart; `words_before` its flags and behind its verb are the key and, for `ms`, a
+/// length.
+#[inline(always)]
 fn split(rest: &[u8], words_before: usize) -> Result<Line<'_>, Reply> {
     let mut words = Words::new(rest);
     let key = words.next().ok_or(Reply::BadLine)?;

@@ -4,12 +4,12 @@
 //! Downstream: `Admin` requests; most tuning is settled here.
 //!
 //! Invariants:
-//! - I1  A tuning command is judged as 1.6.45 judges it and changes nothing: there are no slab classes,
-//!   no LRU lists and no crawler here.
+//! - I1  A tuning command is judged as 1.6.45 judges it and changes nothing: there are no slab
+//!   classes, no LRU lists and no crawler here.
 //! - I2  Spaces may stand before these verbs, as in 1.6.45, though before no other.
 
 use crate::line::{Failure, Outcome};
-use crate::number::{read_i32, read_u32};
+use crate::number::{read_i32, read_loose_u32, read_u32};
 use crate::reply::Reply;
 use crate::request::{Admin, DumpForm, Request, Ttl};
 use crate::words::{Counted, Words, abbreviates};
@@ -122,7 +122,7 @@ fn crawled(target: &[u8]) -> Result<(), Reply> {
     let mut found = false;
     if classes.all(|class| {
         found = true;
-        read_u32(class).is_some_and(|class| (1..=CLASS_MAX).contains(&class))
+        read_loose_u32(class).is_some_and(|class| (1..=CLASS_MAX).contains(&class))
     }) {
         if found { Ok(()) } else { Err(Reply::CrawlerNotStarted) }
     } else {
@@ -144,7 +144,8 @@ fn slabs(words: &Counted<'_>) -> Reply {
     Reply::Error
 }
 
-/// A page never moves here. Saying so is safer than `OK`: who balances by hand would go on for ever.
+/// A page never moves here. Saying so is safer than `OK`: who balances by hand would go on for
+/// ever.
 fn reassigned(from: i32, to: i32) -> Reply {
     let is_class = |class| u32::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
     if from == to {
@@ -213,11 +214,12 @@ fn number(words: &Counted<'_>, place: usize) -> Option<u32> {
     (words.count() > place).then(|| read_u32(words.at(place)))?
 }
 
-/// The fraction at `place`, if there is one. Hexadecimal ones, which C reads, are not read.
+/// The fraction at `place`, if there is one; what stands behind white space in its word is passed
+/// over. Hexadecimal ones, which C reads, are not read.
 fn fraction(words: &Counted<'_>, place: usize) -> Option<f64> {
     let word = words.at(place);
     if word.len() > FRACTION_BYTES_MAX {
         return None;
     }
-    str::from_utf8(word).ok()?.parse().ok()
+    str::from_utf8(word).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -4,11 +4,12 @@
 //! Downstream: requests that own nothing.
 //!
 //! Invariants:
-//! - I1  Every key is checked before a request is made of a line; so nothing of a multiget is answered
-//!   when one of its keys is bad.
-//! - I2  A refused storage line swallows its data block if, and only if, the block's length was legible.
-//! - I3  `noreply` counts as the last word only, and silences a refusal only where 1.6.45 has looked for
-//!   it before refusing.
+//! - I1  Every key is checked before a request is made of a line; so nothing of a multiget is
+//!   answered when one of its keys is bad.
+//! - I2  A refused storage line swallows its data block if, and only if, the block's length was
+//!   legible.
+//! - I3  `noreply` counts as the last word only, and silences a refusal only where 1.6.45 has
+//!   looked for it before refusing.
 //!
 //! Source: 1.6.45's behavior, probed; see `docs/glossary.md` for the words.
 
@@ -16,21 +17,22 @@ pub(crate) mod admin;
 pub(crate) mod stats;
 
 use crate::line::{Failure, Outcome, ParseError};
-use crate::number::{read_client_flags, read_exptime, read_i32, read_u64};
+use crate::number::{read_i32, read_loose_i32, read_loose_u32, read_u64};
 use crate::reply::Reply;
 use crate::request::{Direction, KEY_BYTES_MAX, Keys, Request, Retrieve, Store, StoreMode, Ttl};
-use crate::words::Words;
+use crate::words::{Words, find};
 
-/// Bytes of the longest value that a line may announce: 1.6.45 counts the block's CR LF in an `int`.
+/// Bytes of the longest value that a line may announce: 1.6.45 counts the block's CR LF in an
+/// `int`.
 pub(crate) const ANNOUNCED_BYTES_MAX: i32 = i32::MAX - 2;
 
 const NOREPLY: &[u8] = b"noreply";
 
 /// `get` and `gets`: `rest` holds the keys.
 #[inline]
-pub(crate) fn retrieve(rest: &[u8], with_cas: bool) -> Outcome<'_> {
+pub(crate) fn retrieve(rest: &[u8], with_cas: bool) -> Result<Retrieve<'_>, Reply> {
     let keys = checked_keys(rest)?;
-    Ok(Request::Retrieve(Retrieve { with_cas, ttl: None, keys }))
+    Ok(Retrieve { with_cas, ttl: None, keys })
 }
 
 /// `gat` and `gats`: the TTL, then the keys.
@@ -49,32 +51,31 @@ pub(crate) fn retrieve_and_touch(rest: &[u8], with_cas: bool) -> Outcome<'_> {
 
 /// The keys of a retrieval, all of them checked (I1).
 #[inline]
-fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Failure> {
+fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Reply> {
     let rest = Words::new(text).rest_from_next();
     let mut unchecked = rest;
     if unchecked.is_empty() {
-        return Err(Reply::BadLine.into());
+        return Err(Reply::BadLine);
     }
-    while let Some(end) = memchr::memchr(b' ', unchecked) {
+    loop {
         // Spaces in a row enclose empty words here, which are not too long.
+        let end = find::<b' '>(unchecked);
         if end > KEY_BYTES_MAX {
-            return Err(Reply::BadLine.into());
+            return Err(Reply::BadLine);
         }
-        unchecked = &unchecked[end + 1..];
+        match unchecked.get(end + 1..) {
+            Some(behind) => unchecked = behind,
+            None => return Ok(Keys { rest }),
+        }
     }
-    if unchecked.len() > KEY_BYTES_MAX {
-        return Err(Reply::BadLine.into());
-    }
-    Ok(Keys { rest })
 }
 
 /// `set`, `add`, `replace`, `append` and `prepend`.
 #[inline]
-pub(crate) fn store(rest: &[u8], mode: StoreMode) -> Outcome<'_> {
+pub(crate) fn store(rest: &[u8], mode: StoreMode) -> Result<Store<'_>, Failure> {
     let (words, fields) = StoreFields::read(rest)?;
     let noreply = words.last_of_line(5) == Some(NOREPLY);
-    let store = fields.check(mode, noreply)?;
-    Ok(Request::Store(store))
+    fields.check(mode, noreply)
 }
 
 /// `cas`: as `set`, with a token behind the length.
@@ -99,7 +100,8 @@ struct StoreFields<'b> {
 }
 
 impl<'b> StoreFields<'b> {
-    /// Takes the words up to the length. What is refused here swallows nothing and is always answered.
+    /// Takes the words up to the length. What is refused here swallows nothing and is always
+    /// answered.
     #[inline]
     fn read(rest: &'b [u8]) -> Result<(Words<'b>, Self), Reply> {
         let mut words = Words::new(rest);
@@ -126,11 +128,11 @@ impl<'b> StoreFields<'b> {
         // Nearly every line has plain numbers; the loose readers are for the others.
         let client_flags = match flags[..flags_bytes] {
             [b'0'] => Some(0),
-            _ => read_client_flags(flags),
+            _ => read_loose_u32(flags),
         };
         let ttl = match exptime[..exptime_bytes] {
             [b'0'] => Some(0),
-            _ => read_exptime(exptime),
+            _ => read_loose_i32(exptime),
         };
         let (Some(client_flags), Some(ttl)) = (client_flags, ttl) else {
             return Err(self.refused(noreply));

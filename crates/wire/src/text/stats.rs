@@ -21,13 +21,13 @@ pub enum StatsTopic {
     General,
     /// `stats reset`.
     Reset,
-    /// `stats detail on`, `off` or `dump`. Where dumps are not allowed, neither is this, whatever it says
-    /// (`Reply::StatsDetailNotAllowed`).
+    /// `stats detail on`, `off` or `dump`. Where dumps are not allowed, neither is this, whatever
+    /// it says (`Reply::StatsDetailNotAllowed`).
     Detail(DetailTopic),
     /// `stats settings`.
     Settings,
-    /// `stats cachedump CLASS LIMIT`. Where dumps are not allowed, neither is this, whatever it says
-    /// (`Reply::CachedumpNotAllowed`).
+    /// `stats cachedump CLASS LIMIT`. Where dumps are not allowed, neither is this, whatever it
+    /// says (`Reply::CachedumpNotAllowed`).
     Cachedump(Result<Cachedump, Reply>),
     /// `stats conns`.
     Conns,

@@ -33,7 +33,15 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
         if document.contains('/') && !document.starts_with("docs/") {
             continue;
         }
+        let mut fenced = false;
         for (index, line) in text.lines().enumerate() {
+            fenced ^= line.starts_with("```");
+            if fenced || line.starts_with("```") {
+                continue;
+            }
+            if line.matches('`').count() % 2 == 1 {
+                report.find(RULE, document, index + 1, "a quoted word is broken over two lines");
+            }
             for quoted in line.split('`').skip(1).step_by(2) {
                 let Some((path, name)) = reference(quoted) else { continue };
                 paths += 1;
@@ -138,6 +146,7 @@ mod tests {
                     `get k`, `a/b`, [x](docs/x.md#part), [y](https://x.org/y), `crates/<name>/src`";
         assert_eq!(whats("README.md", text), [""; 0]);
         assert_eq!(whats("docs/deep/y.md", "[x](../x.md) [r](../../crates/a/src/lib.rs)"), [""; 0]);
+        assert_eq!(whats("README.md", "```sh\ncat `crates/gone.rs` `x\n```\n"), [""; 0]);
         assert_eq!(whats("crates/a/notes.md", "`crates/gone.rs`"), [""; 0]);
     }
 
@@ -149,6 +158,8 @@ mod tests {
         let text = "`crates/a/src/lib.rs: Tick::tur`";
         assert_eq!(whats("STYLE.md", text), ["crates/a/src/lib.rs has no `tur`"]);
         assert_eq!(whats("README.md", "[x](docs/gone.md)"), ["docs/gone.md does not exist"]);
+        let broken = "`crates/a/src/lib.rs:\nTick`";
+        assert_eq!(whats("README.md", broken), ["a quoted word is broken over two lines"; 2]);
     }
 
     #[test]

@@ -1,1 +1,79 @@
-//! x
+//! Dead space comes back before anything is evicted.
+
+use super::index::{Random, Shard, pattern};
+
+/// Items that fit before the first eviction.
+fn items_that_fit(limit_bytes: u64, value_bytes: usize) -> u64 {
+    let mut shard = Shard::new(limit_bytes, true);
+    let value = pattern(1, value_bytes);
+    let mut held = 0;
+    while shard.segments.stats().evictions == 0 {
+        shard.set(format!("key {held}").as_bytes(), &value, 100).expect("a cache makes room");
+        held += 1;
+    }
+    held
+}
+
+/// Overwrites four fifths of what fits, until `rounds` times the limit was written.
+fn overwrite(limit_bytes: u64, value_bytes: usize, rounds: u64, evict: bool) {
+    let keys = items_that_fit(limit_bytes, value_bytes) * 4 / 5;
+    let mut shard = Shard::new(limit_bytes, evict);
+    let mut random = Random(7);
+    for turn in 0..keys + rounds * limit_bytes / (value_bytes as u64 + 24) {
+        let number = if turn < keys { turn } else { random.below(keys) };
+        let key = format!("key {number}");
+        shard
+            .set(key.as_bytes(), &pattern(number, value_bytes), 100)
+            .expect("dead space is enough");
+        if turn.is_multiple_of(16) {
+            shard.segments.maintain(100, &mut shard.index, 8);
+        }
+    }
+    let stats = shard.segments.stats();
+    assert_eq!(stats.evictions, 0);
+    assert_eq!(stats.items, keys);
+    assert!(stats.compacted > 0, "compaction did it");
+    shard.segments.audit();
+    for number in (0..keys).step_by(97) {
+        let value = shard.value(format!("key {number}").as_bytes());
+        assert_eq!(value, Some(pattern(number, value_bytes)));
+    }
+}
+
+#[test]
+fn overwriting_four_fifths_evicts_nothing() {
+    overwrite(16 << 20, 100, 20, true);
+}
+
+#[test]
+fn overwriting_four_fifths_of_long_items_evicts_nothing() {
+    overwrite(16 << 20, 1000, 20, true);
+}
+
+#[test]
+fn overwriting_four_fifths_of_a_store_is_never_refused() {
+    overwrite(16 << 20, 300, 20, false);
+}
+
+#[test]
+fn large_values_are_overwritten_without_eviction() {
+    let mut shard = Shard::new(32 << 20, true);
+    let mut random = Random(3);
+    for turn in 0..2000 {
+        let number = random.below(120);
+        let bytes = 20_000 + number as usize * 1700;
+        let key = format!("key {number}");
+        shard.set(key.as_bytes(), &pattern(number, bytes), 100).expect("there is room");
+        if turn % 100 == 0 {
+            shard.segments.audit();
+        }
+    }
+    assert_eq!(shard.segments.stats().evictions, 0);
+    for number in 0..120 {
+        let bytes = 20_000 + number as usize * 1700;
+        let key = format!("key {number}");
+        if let Some(value) = shard.value(key.as_bytes()) {
+            assert!(value == pattern(number, bytes), "{key}");
+        }
+    }
+}

@@ -1,1 +1,200 @@
-//! x
+//! Large values: whole, in order, freed, pinned, moved.
+
+use super::index::{Random, Shard, pattern};
+use crate::{Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, JoinPlace, NewItem, NewValue};
+
+#[test]
+fn large_values_round_trip_and_are_freed() {
+    let mut shard = Shard::new(16 << 20, false);
+    let sizes = [
+        INLINE_VALUE_BYTES_MAX,
+        BLOCK_BYTES,
+        BLOCK_BYTES + 1,
+        17 << 10,
+        2 * BLOCK_BYTES - 1,
+        2 * BLOCK_BYTES,
+        100_000,
+        1 << 20,
+        (4 << 20) + 17,
+    ];
+    for bytes in sizes {
+        let key = format!("{bytes}");
+        shard.set(key.as_bytes(), &pattern(bytes as u64, bytes), 9).expect("it fits");
+    }
+    for bytes in sizes {
+        let key = format!("{bytes}");
+        let at = shard.at(key.as_bytes()).expect("stored");
+        let value = shard.segments.item(at).value();
+        assert_eq!(value.bytes(), bytes);
+        assert_eq!(value.as_slice().is_some(), bytes <= INLINE_VALUE_BYTES_MAX);
+        assert!(value.equals(&pattern(bytes as u64, bytes)));
+        assert!(!value.equals(&pattern(bytes as u64 + 1, bytes)));
+    }
+    shard.segments.audit();
+    for bytes in sizes {
+        assert!(shard.delete(format!("{bytes}").as_bytes()));
+    }
+    let stats = shard.segments.stats();
+    assert_eq!((stats.items, stats.live_bytes, stats.block_bytes), (0, 0, 0));
+    assert_eq!(shard.segments.pool().free_blocks(), 0, "no block segment is left");
+}
+
+#[test]
+fn an_upload_takes_blocks_as_bytes_arrive_and_returns_them_when_dropped() {
+    let shard = Shard::new(16 << 20, true);
+    let room = || shard.segments.pool().upload_room_bytes();
+    let before = room();
+    let mut upload = shard.segments.pool().begin_upload(3_000_000).expect("fits the budget");
+    assert_eq!(room(), before);
+    upload.write(&[7; 10]).expect("memory is free");
+    assert_eq!(before - room(), BLOCK_BYTES as u64);
+    upload.write(&[7; BLOCK_BYTES]).expect("memory is free");
+    assert_eq!(before - room(), 2 * BLOCK_BYTES as u64);
+    upload.write(&vec![7; 2_900_000]).expect("memory is free");
+    drop(upload);
+    assert_eq!(room(), before);
+}
+
+#[test]
+fn an_upload_larger_than_memory_is_refused_and_a_refused_write_takes_nothing() {
+    let shard = Shard::new(2 << 20, true);
+    let pool = shard.segments.pool();
+    assert!(pool.begin_upload(3 << 20).is_err());
+    let mut upload = pool.begin_upload(2 << 20).expect("not larger than the limit");
+    upload.write(&vec![1; 1 << 20]).expect("memory is free");
+    let before = pool.upload_room_bytes();
+    assert!(upload.write(&vec![1; 1 << 20]).is_err());
+    assert_eq!(pool.upload_room_bytes(), before);
+    assert_eq!(upload.missing_bytes(), 1 << 20);
+}
+
+#[test]
+fn an_upload_may_be_filled_on_one_thread_and_stored_by_another() {
+    let mut shard = Shard::new(16 << 20, true);
+    let value = pattern(5, 300_000);
+    let mut upload = shard.segments.pool().begin_upload(value.len()).expect("fits the budget");
+    let upload = std::thread::scope(|scope| {
+        let filler = scope.spawn(|| {
+            for piece in value.chunks(7777) {
+                upload.write(piece).expect("memory is free");
+            }
+            upload
+        });
+        filler.join().expect("the filler does not panic")
+    });
+    shard.store(shard.new_item(b"far", NewValue::Upload(upload)), 9).expect("there is room");
+    assert!(shard.value(b"far") == Some(value));
+    shard.segments.audit();
+}
+
+#[test]
+fn a_pinned_value_outlives_its_item() {
+    let mut shard = Shard::new(4 << 20, true);
+    let large = pattern(1, 200_000);
+    let small = pattern(2, 500);
+    let large_at = shard.set(b"large", &large, 9).expect("there is room");
+    let small_at = shard.set(b"small", &small, 9).expect("there is room");
+    let pins = [shard.segments.pin(large_at), shard.segments.pin(small_at)];
+    shard.segments.flush();
+    shard.maintain_all(10);
+    shard.delete(b"large");
+    shard.delete(b"small");
+    for number in 0..3000 {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 3000), 11).expect("evicts");
+    }
+    assert!(shard.segments.stats().evictions > 0);
+    for (pinned, wanted) in pins.iter().zip([&large, &small]) {
+        assert_eq!(pinned.total_bytes(), wanted.len());
+        let mut read = vec![0; wanted.len() + 10];
+        assert_eq!(pinned.read_at(0, &mut read), wanted.len());
+        assert!(read[..wanted.len()] == wanted[..]);
+        let back = wanted.len() / 3;
+        let count = pinned.read_at(back, &mut read[..100]);
+        assert!(count == 100 && read[..100] == wanted[back..back + 100]);
+        assert_eq!(pinned.read_at(wanted.len(), &mut read), 0);
+    }
+    std::thread::spawn(move || drop(pins)).join().expect("unpinned elsewhere");
+    shard.segments.flush();
+    shard.maintain_all(12);
+    assert_eq!(shard.segments.stats().segments, 0, "everything came back");
+    assert_eq!(shard.segments.pool().free_blocks(), 0);
+}
+
+#[test]
+fn a_value_keeps_its_blocks_when_only_the_item_changes() {
+    let mut shard = Shard::new(4 << 20, true);
+    let value = pattern(1, 2_500_000);
+    let at = shard.set(b"key", &value, 9).expect("there is room");
+    let item = NewItem { client_flags: 5, ..shard.new_item(b"key", NewValue::Same(at)) };
+    let at = shard.store(item, 9).expect("no second copy is made");
+    shard.segments.audit();
+    assert!(shard.segments.item(at).value().equals(&value));
+    assert_eq!(shard.segments.item(at).client_flags(), 5);
+    assert!(shard.delete(b"key"));
+    assert_eq!(shard.segments.pool().free_blocks(), 0, "freed with the new item");
+}
+
+#[test]
+fn a_value_grows_from_small_to_large_on_either_side() {
+    let mut shard = Shard::new(4 << 20, true);
+    let mut wanted = pattern(1, 100);
+    shard.set(b"key", &wanted, 9).expect("there is room");
+    for turn in 2..12 {
+        let added = pattern(turn, 7000);
+        let old = shard.at(b"key").expect("stored");
+        let place = if turn % 2 == 0 { JoinPlace::After } else { JoinPlace::Before };
+        match place {
+            JoinPlace::After => wanted.extend_from_slice(&added),
+            JoinPlace::Before => drop(wanted.splice(0..0, added.iter().copied())),
+        }
+        let added = Added::Bytes(&added);
+        let item = shard.new_item(b"key", NewValue::Extended { old, added, place });
+        shard.store(item, 9).expect("there is room");
+        assert!(shard.value(b"key").as_ref() == Some(&wanted));
+    }
+    shard.segments.audit();
+}
+
+#[test]
+fn segments_strewn_with_a_few_blocks_are_emptied_for_small_items() {
+    let mut shard = Shard::new(16 << 20, false);
+    let bytes = BLOCK_BYTES + 5;
+    let mut stored = 0;
+    while shard.set(format!("{stored}").as_bytes(), &pattern(stored, bytes), 9).is_ok() {
+        stored += 1;
+    }
+    // One in four stays, so that most block segments keep some.
+    for number in (0..stored).filter(|number| number % 4 != 0) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    let free_blocks = shard.segments.pool().free_blocks();
+    assert!(free_blocks > 100, "space lies free in segments that also hold values");
+    let mut small = 0;
+    while shard.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
+        small += 1;
+    }
+    let small_bytes = small as usize * 232;
+    assert!(
+        small_bytes > free_blocks * BLOCK_BYTES * 8 / 10,
+        "{small_bytes} of {free_blocks} blocks"
+    );
+    shard.segments.audit();
+    for number in (0..stored).step_by(4) {
+        assert!(shard.value(format!("{number}").as_bytes()) == Some(pattern(number, bytes)));
+    }
+}
+
+#[test]
+fn large_values_make_room_for_each_other() {
+    let mut shard = Shard::new(8 << 20, true);
+    let mut random = Random(3);
+    for turn in 0..300 {
+        let bytes = 17_000 + random.below(1 << 20) as usize;
+        let key = format!("{turn}");
+        shard.set(key.as_bytes(), &pattern(turn, bytes), 9).expect("a cache makes room");
+        assert!(shard.value(key.as_bytes()) == Some(pattern(turn, bytes)));
+    }
+    shard.segments.audit();
+    let held = shard.segments.stats();
+    assert!(held.live_bytes > 5 << 20, "memory is used: {held:?}");
+}

@@ -1,1 +1,219 @@
-//! x
+//! Expiry, flush, limits and neighbors: where space comes back, and where it is refused.
+
+use std::sync::Arc;
+
+use kachel_host::Budget;
+
+use super::index::{MapIndex, Shard, hash, pattern};
+use crate::{NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments, WalkCursor};
+
+fn set_until(shard: &mut Shard, key: &str, expiry: u32, now: u32) {
+    let value = pattern(u64::from(expiry), 200);
+    let item = NewItem { expiry, ..shard.new_item(key.as_bytes(), NewValue::Bytes(&value)) };
+    shard.store(item, now).expect("there is room");
+}
+
+#[test]
+fn expired_segments_return_whole_and_evict_nothing() {
+    let mut shard = Shard::new(8 << 20, true);
+    for second in 0..2000_u32 {
+        let now = 100 + second;
+        for number in 0..200 {
+            set_until(&mut shard, &format!("{second} {number}"), now + 60, now);
+        }
+        shard.segments.maintain(now, &mut shard.index, 400);
+    }
+    let stats = shard.segments.stats();
+    assert_eq!(stats.evictions, 0);
+    assert!(stats.reclaimed > 380_000 && stats.expired_unfetched == stats.reclaimed, "{stats:?}");
+    assert!(stats.segments < 70, "a minute's items and little more: {stats:?}");
+    shard.segments.audit();
+    shard.maintain_all(10_000);
+    assert_eq!(shard.segments.stats().items, 0);
+}
+
+#[test]
+fn expiry_is_exact_to_the_second() {
+    let mut shard = Shard::new(4 << 20, true);
+    set_until(&mut shard, "key", 150, 100);
+    let at = shard.at(b"key").expect("stored");
+    assert!(shard.segments.is_live(at, 149));
+    assert!(!shard.segments.is_live(at, 150));
+    shard.segments.set_expiry(at, 151);
+    assert!(shard.segments.is_live(at, 150));
+    shard.segments.set_expiry(at, 0);
+    assert!(shard.segments.is_live(at, u32::MAX));
+}
+
+#[test]
+fn a_touched_item_survives_the_expiry_of_its_segment() {
+    let mut shard = Shard::new(4 << 20, true);
+    for number in 0..2000 {
+        set_until(&mut shard, &format!("{number}"), 160, 100);
+    }
+    let at = shard.at(b"77").expect("stored");
+    shard.segments.set_expiry(at, 5000);
+    shard.maintain_all(160);
+    assert_eq!(shard.segments.stats().items, 1, "all others are gone");
+    let at = shard.at(b"77").expect("touched");
+    assert_eq!(shard.segments.item(at).expiry(), 5000);
+    assert!(shard.segments.is_live(at, 4999));
+    shard.maintain_all(5000);
+    assert_eq!(shard.segments.stats().segments, 0);
+}
+
+#[test]
+fn many_ttls_share_open_segments() {
+    let mut shard = Shard::new(16 << 20, true);
+    let mut held = 0;
+    while shard.segments.stats().evictions == 0 {
+        let ttl = 1 + (held as u32).wrapping_mul(2_654_435_761) % 9_000_000;
+        set_until(&mut shard, &format!("{held:08}"), 100 + ttl, 100);
+        held += 1;
+    }
+    let part = held as f64 * 224.0 / f64::from(16 << 20);
+    assert!(part > 0.88, "open segments cost little: {part}");
+}
+
+#[test]
+fn a_flush_kills_at_once_and_cleans_in_steps() {
+    let mut shard = Shard::new(8 << 20, true);
+    for number in 0..20_000 {
+        set_until(&mut shard, &format!("{number}"), 0, 100);
+    }
+    let old = shard.at(b"5").expect("stored");
+    shard.segments.flush();
+    assert!(!shard.segments.is_live(old, 100));
+    set_until(&mut shard, "new", 0, 100);
+    let items = shard.segments.maintain(100, &mut shard.index, 100);
+    assert!((100..200).contains(&items), "a bounded step: {items}");
+    assert!(shard.segments.stats().items > 10_000);
+    shard.maintain_all(100);
+    assert_eq!(shard.segments.stats().items, 1);
+    assert_eq!(shard.index.map.keys().collect::<Vec<_>>(), [b"new"]);
+    assert!(shard.segments.is_live(shard.at(b"new").expect("stored later"), 100));
+    shard.segments.audit();
+}
+
+#[test]
+fn a_full_store_refuses_and_takes_again_what_was_freed() {
+    let mut shard = Shard::new(4 << 20, false);
+    let mut stored = 0;
+    while shard.set(format!("{stored}").as_bytes(), &pattern(stored, 500), 9).is_ok() {
+        stored += 1;
+    }
+    assert!(stored > 7000, "{stored}");
+    for number in (0..stored).step_by(2) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    for number in (0..stored).step_by(2).take(stored as usize * 4 / 10) {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 500), 9).expect("compacted");
+    }
+    shard.segments.audit();
+    assert_eq!(shard.segments.stats().evictions, 0);
+    assert_eq!(shard.value(b"1"), Some(pattern(1, 500)));
+}
+
+#[test]
+fn a_lowered_limit_is_obeyed_by_and_by() {
+    let mut shard = Shard::new(16 << 20, true);
+    for number in 0..100_000 {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 200), 9).expect("evicts");
+    }
+    shard.budget.set_limit_bytes(6 << 20);
+    assert!(shard.budget.overdrawn_bytes() > 0);
+    shard.maintain_all(9);
+    assert_eq!(shard.budget.overdrawn_bytes(), 0);
+    shard.segments.audit();
+    assert!(shard.segments.stats().live_bytes > 4 << 20, "no more than needed was dropped");
+}
+
+#[test]
+fn the_index_gets_room_from_items() {
+    let mut shard = Shard::new(8 << 20, true);
+    for number in 0..60_000 {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 200), 9).expect("evicts");
+    }
+    for _ in 0..20 {
+        assert!(!shard.budget.charge(100_000), "memory is spent");
+        assert!(shard.segments.make_room(100_000, 9, &mut shard.index));
+        assert!(shard.budget.charge(100_000));
+    }
+    shard.segments.audit();
+    assert!(!shard.segments.make_room(8 << 20, 9, &mut shard.index), "more than there is");
+}
+
+#[test]
+fn a_walk_shows_every_item_once() {
+    let mut shard = Shard::new(8 << 20, true);
+    for number in 0..10_000 {
+        set_until(&mut shard, &format!("{number}"), if number % 10 == 0 { 150 } else { 0 }, 100);
+    }
+    let mut cursor = WalkCursor::default();
+    let mut seen = Vec::new();
+    let mut calls = 0;
+    loop {
+        let mut shown = 0;
+        let more = shard.segments.walk(&mut cursor, 150, |item| {
+            seen.push(item.key().to_vec());
+            shown += 1;
+            shown < 7
+        });
+        assert!(shown <= 7);
+        cursor = WalkCursor::from_u64(cursor.to_u64());
+        calls += 1;
+        if !more {
+            break;
+        }
+    }
+    seen.sort_unstable();
+    let wanted = shard.index.map.keys().filter(|key| !key.ends_with(b"0")).cloned();
+    assert_eq!(seen, wanted.collect::<Vec<_>>());
+    assert!(calls < 3000);
+}
+
+#[test]
+fn a_shard_that_came_late_gets_its_share() {
+    let budget = Arc::new(Budget::new(16 << 20));
+    let options = PoolOptions { shards: 2, reserve_bytes: 0, huge: false };
+    let pool = Pool::new(budget, options).expect("address space");
+    let mut shards: Vec<(Segments, MapIndex)> = (0..2)
+        .map(|shard| {
+            let options = SegmentOptions { evict: true, cas: true, shard };
+            (Segments::new(Arc::clone(&pool), options), MapIndex::default())
+        })
+        .collect();
+    let store = |(segments, index): &mut (Segments, MapIndex), number: u32| {
+        let key = number.to_le_bytes();
+        let value = pattern(number.into(), 300);
+        let item = NewItem {
+            key: &key,
+            hash: hash(&key),
+            value: NewValue::Bytes(&value),
+            client_flags: 0,
+            expiry: 0,
+            cas: None,
+            stale: false,
+            win_sent: false,
+            replaces: None,
+            access: None,
+        };
+        let at = segments.append(item, 9, index)?;
+        index.map.insert(key.to_vec(), at);
+        Ok::<(), NoRoom>(())
+    };
+    for number in 0..60_000 {
+        store(&mut shards[0], number).expect("the first has memory to itself");
+    }
+    for number in 0..60_000 {
+        // The late one may be refused until the first has given something.
+        let _refused_at_first = store(&mut shards[1], number);
+        let (segments, index) = &mut shards[0];
+        segments.maintain(9, index, 16);
+    }
+    let bytes: Vec<u64> = shards.iter().map(|shard| shard.0.stats().live_bytes).collect();
+    assert!(bytes[1] > 6 << 20, "the shares even out: {bytes:?}");
+    for (segments, _) in &shards {
+        segments.audit();
+    }
+}

@@ -19,7 +19,7 @@ mod slots;
 pub use blocks::BlockPool;
 pub use connection::{Connection, Input, Phase};
 pub use connections::{ConnectionIndex, Connections};
-pub use outbox::{Outbox, Stream};
+pub use outbox::{Outbox, Source, Stream};
 pub use slots::{SlotIndex, Slots};
 
 /// Bytes a connection may owe its client before its requests wait; the reply under way comes on top.

@@ -1,0 +1,154 @@
+//! Requests that are not about one key.
+//!
+//! Upstream:   `serve`, when nothing of the connection is staged.
+//! Downstream: all shards (`flush_all`, dumps), `stats`, the process's switches.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use kachel_net::ConnectionIndex;
+use kachel_wire::Reply;
+use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
+
+use crate::core::Core;
+use crate::dump::{self, Dump};
+use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::stats;
+
+/// Megabytes below which `cache_memlimit` refuses.
+const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
+/// Megabytes from which `cache_memlimit` takes the number for bytes.
+const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
+
+/// Carries out `mn` or an administrative request. `false`, and nothing done: a mailbox has no room now.
+pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Request<'_>) -> bool {
+    let admin = match request {
+        Request::MetaNoop => {
+            core.text(connection, Reply::Mn.bytes());
+            return true;
+        }
+        Request::Admin(admin) => admin,
+        other => unreachable!("{other:?} is about a key"),
+    };
+    let (reply, noreply) = match *admin {
+        Admin::FlushAll { delay, noreply } => {
+            return flush_all(core, connection, delay, noreply);
+        }
+        Admin::Version => {
+            let version = core.shared.options.version;
+            core.text(connection, b"VERSION ");
+            core.text(connection, version.as_bytes());
+            core.text(connection, b"\r\n");
+            return true;
+        }
+        Admin::Verbosity { noreply, .. } => (Reply::Ok, noreply),
+        Admin::Quit => {
+            core.drain(connection);
+            return true;
+        }
+        Admin::Shutdown { .. } if !core.shared.options.shutdown_allowed => {
+            (Reply::ShutdownNotEnabled, false)
+        }
+        Admin::Shutdown { .. } => {
+            core.shared.ask_for_shutdown();
+            core.drain(connection);
+            return true;
+        }
+        Admin::CacheMemlimit { megabytes, noreply } => (set_limit(core, megabytes), noreply),
+        Admin::Dump { form } => (dump(core, connection, form), false),
+        Admin::Stats { topic } => {
+            stats::stats(core, connection, topic);
+            return true;
+        }
+        Admin::Settled { reply: Reply::WatchNotAllowed, .. } if is_pipelined(core, connection) => {
+            (Reply::WatchPipelined, false)
+        }
+        Admin::Settled { reply: Reply::InvalidShutdownMode, .. }
+            if !core.shared.options.shutdown_allowed =>
+        {
+            (Reply::ShutdownNotEnabled, false)
+        }
+        Admin::Settled { reply, noreply } => (reply, noreply),
+    };
+    if !noreply {
+        core.text(connection, reply.bytes());
+    }
+    true
+}
+
+/// Kills all items stored so far, on all shards, before `OK`; or remembers to do so later.
+fn flush_all(core: &mut Core, connection: ConnectionIndex, delay: Ttl, noreply: bool) -> bool {
+    let others = || (0..core.shared.options.shards).filter(|shard| *shard != core.id);
+    let has_room = others().all(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES));
+    if !has_room {
+        core.mailbox_was_full = true;
+        return false;
+    }
+    core.counters.cmd_flush.add(1);
+    if !core.shared.options.flush_allowed {
+        if !noreply {
+            core.text(connection, Reply::FlushNotAllowed.bytes());
+        }
+        return true;
+    }
+    let second = core.engine.second;
+    let due = core.epoch.expiry(delay, second);
+    if delay.0 > 0 && due > second + 1 {
+        // There is one slot: a later flush takes the place of a pending one.
+        core.shared.flush_second.store(due - 1, Relaxed);
+    } else {
+        core.shared.flush_second.store(0, Relaxed);
+        core.engine.flush();
+        let others: Vec<u16> = others().collect();
+        let awaited = u32::try_from(others.len()).expect("shards are numbered in 16 bits");
+        let slot = (!noreply && awaited > 0).then(|| core.keep_slot(connection, awaited));
+        for shard in others {
+            core.push_hop(shard, Hop::Flush, slot, b"");
+        }
+        if let Some(slot) = slot {
+            core.text_into(connection, slot, Reply::Ok.bytes());
+            return true;
+        }
+    }
+    if !noreply {
+        core.text(connection, Reply::Ok.bytes());
+    }
+    true
+}
+
+fn set_limit(core: &mut Core, megabytes: u32) -> Reply {
+    if megabytes < MEMLIMIT_MEGABYTES_MIN {
+        return Reply::MemlimitTooSmall;
+    }
+    if megabytes > MEMLIMIT_MEGABYTES_MAX {
+        return Reply::MemlimitNotMegabytes;
+    }
+    let bytes = u64::from(megabytes) << 20;
+    if bytes > core.engine.segments.pool().bytes_max() {
+        return Reply::MemlimitFailed;
+    }
+    core.shared.budget.set_limit_bytes(bytes);
+    Reply::Ok
+}
+
+fn dump(core: &mut Core, connection: ConnectionIndex, form: DumpForm) -> Reply {
+    let keys_only = form == DumpForm::Mgdump;
+    if !core.shared.options.dumps_allowed {
+        return if keys_only { Reply::MgdumpNotAllowed } else { Reply::MetadumpNotAllowed };
+    }
+    if is_pipelined(core, connection) {
+        return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
+    }
+    if let Some(open) = core.connections.get_mut(connection) {
+        open.dumping = true;
+    }
+    core.dumps.push(Dump::new(connection, keys_only));
+    dump::step(core);
+    Reply::Nothing
+}
+
+/// Whether replies to requests before this one are still to be sent.
+fn is_pipelined(core: &Core, connection: ConnectionIndex) -> bool {
+    core.connections
+        .get(connection)
+        .is_some_and(|open| open.outbox.has_unsent() || open.outbox.slots_in_use() > 0)
+}

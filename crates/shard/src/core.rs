@@ -1,0 +1,218 @@
+//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `mail` and `admin` work on.
+//!
+//! Upstream:   `shard::tick` owns it beside the `Io`, so that lent bytes and this can be used at once.
+//! Downstream: `engine`, `net`, `mailbox`.
+//!
+//! Invariants:
+//! - I1  A connection is in `dirty` exactly when its `dirty` mark is set; in `stalled` likewise.
+//! - I2  What is asked of a connection that is gone does nothing: an answer may come after its client left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use kachel_net::{
+    BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex, Slots, Source,
+};
+use kachel_segment::Pinned;
+use kachel_wire::Sink;
+use kachel_wire::request::{KEY_BYTES_MAX, Request};
+
+use crate::counters::Counters;
+use crate::dump::Dump;
+use crate::engine::Engine;
+use crate::execute::key_of;
+use crate::hop::REQUEST_HEAD_BYTES;
+use crate::mailbox::Mailboxes;
+use crate::second::Epoch;
+use crate::shared::Shared;
+use crate::upload::Uploading;
+
+/// A large value on its way to a client.
+#[derive(Debug)]
+pub(crate) struct LargeValue(pub(crate) Pinned);
+
+impl Source for LargeValue {
+    fn total_bytes(&self) -> usize {
+        self.0.total_bytes()
+    }
+
+    fn read_at(&self, offset: usize, target: &mut [u8]) -> usize {
+        self.0.read_at(offset, target)
+    }
+}
+
+/// A client's outbox as a place to word a reply into.
+pub(crate) struct ToClient<'a> {
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) slots: &'a mut Slots<LargeValue>,
+    connection: ConnectionIndex,
+    pool: &'a mut BlockPool,
+}
+
+impl Sink for ToClient<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.outbox.text(bytes, self.connection, self.pool, self.slots);
+    }
+}
+
+/// A shard without its door.
+pub(crate) struct Core {
+    pub(crate) id: u16,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) epoch: Epoch,
+    pub(crate) engine: Engine,
+    pub(crate) connections: Connections,
+    pub(crate) slots: Slots<LargeValue>,
+    pub(crate) pool: BlockPool,
+    pub(crate) mail: Mailboxes,
+    /// Connections with replies to hand to the kernel, or that are to be closed.
+    pub(crate) dirty: Vec<ConnectionIndex>,
+    /// Connections whose next request waits for room.
+    pub(crate) stalled: Vec<ConnectionIndex>,
+    /// Scratch: connections that are to be marked dirty once a loop over others is through.
+    pub(crate) dirty_later: Vec<ConnectionIndex>,
+    pub(crate) uploads: BTreeMap<u32, Uploading>,
+    pub(crate) dumps: Vec<Dump>,
+    /// Whether a request waits for room in a mailbox, so that sleep must be short.
+    pub(crate) mailbox_was_full: bool,
+    /// The text of an answer for another shard, while it is worded.
+    pub(crate) answer: Vec<u8>,
+    /// A request of another shard, while it is carried out.
+    pub(crate) request: Vec<u8>,
+    /// What the door is called, for `stats`.
+    pub(crate) io_kind: &'static str,
+}
+
+impl Core {
+    /// Engine, clock and outbox, to carry out a request of this client. `None`: it is gone (I2).
+    #[inline]
+    pub(crate) fn client(
+        &mut self,
+        connection: ConnectionIndex,
+    ) -> Option<(&mut Engine, &Epoch, ToClient<'_>)> {
+        let open = self.connections.get_mut(connection)?;
+        let sink = ToClient {
+            outbox: &mut open.outbox,
+            slots: &mut self.slots,
+            connection,
+            pool: &mut self.pool,
+        };
+        Some((&mut self.engine, &self.epoch, sink))
+    }
+
+    /// Words constant text to a client.
+    pub(crate) fn text(&mut self, connection: ConnectionIndex, text: &[u8]) {
+        if let Some((_, _, mut sink)) = self.client(connection) {
+            sink.put(text);
+            self.mark_dirty(connection);
+        }
+    }
+
+    /// Words constant text into a slot that is kept.
+    pub(crate) fn text_into(&mut self, connection: ConnectionIndex, slot: SlotIndex, text: &[u8]) {
+        if let Some(open) = self.connections.get_mut(connection) {
+            open.outbox.text_into(slot, text, &mut self.slots);
+        }
+    }
+
+    /// Lets requests behind a listing go on.
+    pub(crate) fn end_dump(&mut self, connection: ConnectionIndex) {
+        self.with(connection, |open| open.dumping = false);
+        self.mark_dirty(connection);
+    }
+
+    /// Whether a hop with this much text can be pushed to `owner` now.
+    pub(crate) fn has_room(&mut self, owner: u16, text_bytes: usize) -> bool {
+        let room = self.mail.has_room(owner, REQUEST_HEAD_BYTES + text_bytes);
+        self.mailbox_was_full |= !room;
+        room
+    }
+
+    /// Moves the shard to a later second: delayed flushes fall due.
+    pub(crate) fn turn_second(&mut self, second: u32) {
+        let before = self.engine.second;
+        self.engine.second = second;
+        let due = self.shared.flush_second.load(Relaxed);
+        if due != 0 && before < due && due <= second {
+            self.engine.flush();
+        }
+        self.engine.publish_gauges();
+    }
+
+    /// Keeps a place for the answers of `awaited` shards.
+    ///
+    /// Panics: when the connection is gone; requests are only carried out for open ones.
+    pub(crate) fn keep_slot(&mut self, connection: ConnectionIndex, awaited: u32) -> SlotIndex {
+        let open = self.connections.get_mut(connection).expect("its request is being served");
+        open.outbox.await_answers(awaited, connection, &mut self.slots)
+    }
+
+    /// Puts a connection on the list of those to flush (I1).
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection) {
+            if !open.dirty {
+                open.dirty = true;
+                self.dirty.push(connection);
+            }
+        }
+    }
+
+    /// Puts a connection on the list of those that wait for room (I1).
+    pub(crate) fn stall(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection) {
+            if !open.stalled {
+                open.stalled = true;
+                self.stalled.push(connection);
+                self.counters.conn_yields.add(1);
+            }
+        }
+    }
+
+    pub(crate) fn is_stalled(&self, connection: ConnectionIndex) -> bool {
+        self.connections.get(connection).is_some_and(|open| open.stalled)
+    }
+
+    /// Remembers that the input so far holds no whole line.
+    pub(crate) fn note_scanned(&mut self, connection: ConnectionIndex, bytes: usize) {
+        self.with(connection, |open| open.input.scanned_bytes = bytes);
+    }
+
+    /// Remembers that a data block of this size is awaited.
+    pub(crate) fn note_announced(&mut self, connection: ConnectionIndex, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.with(connection, |open| open.input.announced_bytes = bytes);
+    }
+
+    /// Lets the next `bytes` of input pass unread.
+    pub(crate) fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
+        self.with(connection, |open| open.input.skip_bytes = bytes);
+    }
+
+    /// Reads nothing more from this client; what it is owed is sent, then it is closed.
+    pub(crate) fn drain(&mut self, connection: ConnectionIndex) {
+        self.with(connection, |open| open.phase = Phase::Draining);
+        self.mark_dirty(connection);
+    }
+
+    fn with(&mut self, connection: ConnectionIndex, change: impl FnOnce(&mut Connection)) {
+        if let Some(open) = self.connections.get_mut(connection) {
+            change(open);
+        }
+    }
+
+    /// Whether an item with this key and value may be stored at all.
+    pub(crate) fn fits(&self, request: &Request<'_>, value_bytes: usize) -> bool {
+        let mut space = [0; KEY_BYTES_MAX];
+        let key_bytes = key_of(request, &mut space).len();
+        let client_flags = match request {
+            Request::Store(store) => store.client_flags,
+            Request::MetaSet { meta, .. } => meta.client_flags,
+            _ => 0,
+        };
+        self.engine.fits(key_bytes, value_bytes, client_flags)
+    }
+}

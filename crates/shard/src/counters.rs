@@ -1,0 +1,142 @@
+//! What a shard counts, for `stats`.
+//!
+//! Upstream:   verbs, `serve` and `mailbox` count as they work.
+//! Downstream: whichever shard answers `stats` sums the counters of all.
+//!
+//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store; other
+//! shards may read at any time and see each counter at some recent value.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One number that one thread changes and any may read.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `count`. Cost: a load and a store, no locked instruction.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// Replaces the number, for gauges.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// The number now.
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// The counters of one shard, on cache lines of their own.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct Counters { $($(#[$doc])* pub $name: Counter),+ }
+
+        impl Counters {
+            /// Begins to count again from 0 (`stats reset`); gauges keep their value.
+            pub fn reset(&self) {
+                let gauges = [self.connections.value(), self.items.value(), self.bytes.value(),
+                    self.index_bytes.value(), self.index_slots.value()];
+                $(self.$name.set(0);)+
+                self.connections.set(gauges[0]);
+                self.items.set(gauges[1]);
+                self.bytes.set(gauges[2]);
+                self.index_bytes.set(gauges[3]);
+                self.index_slots.set(gauges[4]);
+            }
+        }
+    };
+}
+
+counters! {
+    /// Gauge: connections open.
+    connections,
+    /// Gauge: items held.
+    items,
+    /// Gauge: bytes of items held.
+    bytes,
+    /// Gauge: bytes of the index.
+    index_bytes,
+    /// Gauge: slots of the index.
+    index_slots,
+    /// Connections ever opened.
+    connections_opened,
+    /// Connections turned away at the limit.
+    connections_rejected,
+    /// Connections closed for being idle.
+    idle_kicks,
+    /// Keys asked for.
+    cmd_get,
+    /// Values offered.
+    cmd_set,
+    /// `flush_all`s.
+    cmd_flush,
+    /// Touches.
+    cmd_touch,
+    /// Meta commands.
+    cmd_meta,
+    /// Keys found.
+    get_hits,
+    /// Keys not found.
+    get_misses,
+    /// Of the misses, found expired.
+    get_expired,
+    /// Of the misses, found flushed.
+    get_flushed,
+    /// Deletes of nothing.
+    delete_misses,
+    /// Deletes.
+    delete_hits,
+    /// `incr` of nothing.
+    incr_misses,
+    /// `incr`.
+    incr_hits,
+    /// `decr` of nothing.
+    decr_misses,
+    /// `decr`.
+    decr_hits,
+    /// `cas` of nothing.
+    cas_misses,
+    /// `cas` that matched.
+    cas_hits,
+    /// `cas` that did not match.
+    cas_badval,
+    /// Touches that found an item.
+    touch_hits,
+    /// Touches that did not.
+    touch_misses,
+    /// Values refused as too large.
+    store_too_large,
+    /// Values refused for want of memory.
+    store_no_memory,
+    /// Bytes received.
+    bytes_read,
+    /// Bytes sent.
+    bytes_written,
+    /// Times a connection had to wait for its turn.
+    conn_yields,
+    /// Items lost for want of room.
+    evictions,
+    /// Of those, never read.
+    evicted_unfetched,
+    /// Of those, read not long ago.
+    evicted_active,
+    /// Items that expired without being read.
+    expired_unfetched,
+    /// Items whose space came back because they had expired.
+    reclaimed,
+    /// Requests sent to other shards.
+    hops,
+    /// Turns of the loop.
+    ticks,
+    /// Turns that had requests.
+    busy_ticks,
+    /// Requests carried out by this shard, for others too.
+    requests,
+}

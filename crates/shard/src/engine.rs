@@ -1,0 +1,353 @@
+//! The engine of one shard: its index and its segments, kept in step.
+//!
+//! Upstream:   verbs look keys up and store items; `tick` asks for maintenance.
+//! Downstream: `table` (key hash to location) and `segment` (location to item).
+//!
+//! Invariants:
+//! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
+//! - I2  An item that is expired or flushed is never handed to a verb: `find` removes it first.
+//! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
+//!
+//! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
+
+use std::sync::Arc;
+
+use kachel_host::Budget;
+use kachel_segment::{
+    Index, Item, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, SegmentOptions, Segments, Upload,
+};
+use kachel_table::{KeyHash, Location, Table};
+
+use crate::counters::Counters;
+use crate::hash::KeyHasher;
+
+/// Work items of maintenance in one tick: slots moved, items copied or dropped.
+const MAINTENANCE_ITEMS_MAX: usize = 64;
+/// Times that a store makes room for the index and begins again before it gives up.
+const STORE_ATTEMPTS_MAX: u32 = 8;
+/// Bytes that the index asks for when it must grow and the budget is spent.
+const INDEX_ROOM_BYTES: u64 = 64 * 1024;
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Whether items are evicted when memory is full (`cache`) or stores refused (`store`, `-M`).
+    pub evict: bool,
+    /// Whether items carry CAS tokens (absent with `-C`).
+    pub cas: bool,
+    /// The largest item, `-I`: key, value and what memcached counts with them.
+    pub item_bytes_max: u64,
+}
+
+/// What `find` hands out: an item that is live now.
+pub(crate) type Found = ItemAt;
+
+/// What to store under a key.
+pub(crate) struct Draft<'a> {
+    pub(crate) value: NewValue<'a>,
+    pub(crate) client_flags: u32,
+    pub(crate) expiry: u32,
+    /// The token to give, or the next one.
+    pub(crate) cas: Option<u64>,
+    pub(crate) stale: bool,
+    pub(crate) win_sent: bool,
+    /// The item that this one takes the place of, as `find` gave it.
+    pub(crate) replaces: Option<Found>,
+}
+
+/// Index and segments of one shard.
+pub(crate) struct Engine {
+    table: Table,
+    pub(crate) segments: Segments,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) options: EngineOptions,
+    /// The current second, set once a tick.
+    pub(crate) second: u32,
+    cas_count: u64,
+    cas_stride: u64,
+    cas_shard: u64,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// The table as the segments see it: they move and drop items, it follows.
+struct TableIndex<'a> {
+    table: &'a mut Table,
+    hasher: &'a KeyHasher,
+    /// An item that is appended and has no slot yet; it may be moved or dropped like any other.
+    pending: Option<ItemAt>,
+}
+
+impl<'a> TableIndex<'a> {
+    fn new(table: &'a mut Table, hasher: &'a KeyHasher) -> Self {
+        Self { table, hasher, pending: None }
+    }
+}
+
+impl Index for TableIndex<'_> {
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.key_hash(key).0
+    }
+
+    fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt) {
+        if self.pending == Some(from) {
+            self.pending = Some(to);
+            return;
+        }
+        let swung = self.table.swing(self.hasher.key_hash(key), location(from), location(to));
+        assert!(swung, "I1: a live item is in the table");
+    }
+
+    fn remove(&mut self, key: &[u8], at: ItemAt) {
+        if self.pending == Some(at) {
+            self.pending = None;
+            return;
+        }
+        let removed = self.table.remove(self.hasher.key_hash(key), location(at));
+        assert!(removed, "I1: a live item is in the table");
+    }
+}
+
+fn location(at: ItemAt) -> Location {
+    Location::new(at.get())
+}
+
+fn item_at(location: Location) -> ItemAt {
+    ItemAt::new(location.get())
+}
+
+impl Engine {
+    /// An empty engine for shard `shard` of `shards`.
+    ///
+    /// Errors: the index's address space cannot be reserved.
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        budget: Arc<Budget>,
+        hasher: KeyHasher,
+        options: EngineOptions,
+        (shard, shards): (u16, u16),
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        // The smallest item takes 24 bytes; no more slots are ever needed than such items fit.
+        let slots_max = (pool.bytes_max() / 24).max(1 << 16);
+        let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
+        Ok(Self {
+            table: Table::new(budget, slots_max)?,
+            segments: Segments::new(pool, segment_options),
+            hasher,
+            options,
+            second: 2,
+            cas_count: 0,
+            cas_stride: u64::from(shards),
+            cas_shard: u64::from(shard),
+            counters,
+        })
+    }
+
+    /// Brings the key's two buckets near. Cost: two prefetches.
+    #[inline]
+    pub(crate) fn prefetch_buckets(&self, hash: KeyHash) {
+        self.table.prefetch(hash);
+    }
+
+    /// Brings the item near that probably has this hash. Cost: one bucket read, one prefetch.
+    #[inline]
+    pub(crate) fn prefetch_item(&self, hash: KeyHash) {
+        if let Some(location) = self.table.candidate(hash) {
+            self.segments.prefetch(item_at(location));
+        }
+    }
+
+    /// The live item under `key`. One that has died of time is removed and counted here (I2).
+    #[inline]
+    pub(crate) fn find(&mut self, key: &[u8], hash: KeyHash) -> Option<Found> {
+        let segments = &self.segments;
+        let found = self.table.find(hash, |location| segments.key_is(item_at(location), key))?;
+        let at = item_at(found);
+        if self.segments.is_live(at, self.second) {
+            return Some(at);
+        }
+        self.bury(hash, at);
+        None
+    }
+
+    #[cold]
+    fn bury(&mut self, hash: KeyHash, at: ItemAt) {
+        let item = self.segments.item(at);
+        let removed = self.table.remove(hash, location(at));
+        assert!(removed, "I1: a found item is in the table");
+        if item.expiry() != 0 && item.expiry() <= self.second {
+            self.counters.get_expired.add(1);
+            self.segments.expire(at);
+        } else {
+            self.counters.get_flushed.add(1);
+            self.segments.kill(at);
+        }
+    }
+
+    /// The item found before.
+    #[inline]
+    pub(crate) fn item(&self, at: Found) -> Item<'_> {
+        self.segments.item(at)
+    }
+
+    /// Notes that the item was read.
+    #[inline]
+    pub(crate) fn note_access(&self, at: Found) {
+        self.segments.note_access(at, self.second);
+    }
+
+    /// A handle by which a large value can be read after this tick.
+    pub(crate) fn pin(&self, at: Found) -> Pinned {
+        self.segments.pin(at)
+    }
+
+    /// Takes the item out.
+    pub(crate) fn remove(&mut self, hash: KeyHash, at: Found) {
+        let removed = self.table.remove(hash, location(at));
+        assert!(removed, "I1: a found item is in the table");
+        self.segments.kill(at);
+    }
+
+    /// The token that the next store gets (I3).
+    pub(crate) fn next_cas(&mut self) -> u64 {
+        self.cas_count += 1;
+        self.cas_count * self.cas_stride + self.cas_shard
+    }
+
+    /// Stores `draft` under `key`, in place of what is there.
+    ///
+    /// Making room may move or drop other items, and the old item of this key too: whoever held a
+    /// `Found` must find it again. Errors: nothing is left to evict, or nothing may be.
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        hash: KeyHash,
+        draft: Draft<'_>,
+    ) -> Result<Found, NoRoom> {
+        let cas = match draft.cas {
+            _ if !self.options.cas => None,
+            Some(chosen) => Some(chosen),
+            None => Some(self.next_cas()),
+        };
+        let item = NewItem {
+            key,
+            hash: hash.0,
+            value: draft.value,
+            client_flags: draft.client_flags,
+            expiry: draft.expiry,
+            cas,
+            stale: draft.stale,
+            win_sent: draft.win_sent,
+            replaces: draft.replaces,
+            access: None,
+        };
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let at = self.segments.append(item, self.second, &mut index)?;
+        let segments = &self.segments;
+        let is_key = |location| segments.key_is(item_at(location), key);
+        if let Some(old) = self.table.find(hash, is_key) {
+            let swung = self.table.swing(hash, old, location(at));
+            assert!(swung, "I1");
+            self.segments.kill(item_at(old));
+            return Ok(at);
+        }
+        self.insert(hash, at)
+    }
+
+    /// Gives an appended item its slot, at the cost of other items when the index may not grow.
+    #[inline]
+    fn insert(&mut self, hash: KeyHash, at: ItemAt) -> Result<Found, NoRoom> {
+        let (segments, hasher) = (&self.segments, &self.hasher);
+        let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
+        match self.table.insert(hash, location(at), hash_of) {
+            Ok(()) => Ok(at),
+            Err(_) => self.insert_into_full(hash, at),
+        }
+    }
+
+    #[cold]
+    fn insert_into_full(&mut self, hash: KeyHash, at: ItemAt) -> Result<Found, NoRoom> {
+        let mut at = at;
+        for _ in 0..STORE_ATTEMPTS_MAX {
+            let mut index = TableIndex::new(&mut self.table, &self.hasher);
+            index.pending = Some(at);
+            let made = self.segments.make_room(INDEX_ROOM_BYTES, self.second, &mut index);
+            at = index.pending.ok_or(NoRoom)?;
+            let (segments, hasher) = (&self.segments, &self.hasher);
+            let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
+            if self.table.insert(hash, location(at), hash_of).is_ok() {
+                return Ok(at);
+            }
+            if !made {
+                break;
+            }
+        }
+        self.segments.kill(at);
+        Err(NoRoom)
+    }
+
+    /// Begins to receive a large value; `None`: it is larger than all memory.
+    pub(crate) fn begin_upload(&self, value_bytes: usize) -> Option<Upload> {
+        self.segments.pool().begin_upload(value_bytes).ok()
+    }
+
+    /// Takes a piece of a large value, making room as need be. Errors: no room can be made.
+    pub(crate) fn write_upload(&mut self, upload: &mut Upload, bytes: &[u8]) -> Result<(), NoRoom> {
+        while upload.write(bytes).is_err() {
+            let mut index = TableIndex::new(&mut self.table, &self.hasher);
+            if !self.segments.make_upload_room(bytes.len(), self.second, &mut index) {
+                return Err(NoRoom);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that the right to refill the item was given away.
+    pub(crate) fn set_win_sent(&mut self, at: Found) {
+        self.segments.set_win_sent(at);
+    }
+
+    /// Gives the item a new expiry.
+    pub(crate) fn set_expiry(&mut self, at: Found, expiry: u32) {
+        self.segments.set_expiry(at, expiry);
+    }
+
+    /// Kills everything stored so far.
+    pub(crate) fn flush(&mut self) {
+        self.segments.flush();
+    }
+
+    /// A bounded step of upkeep; returns the work done.
+    pub(crate) fn maintain(&mut self) -> usize {
+        let (segments, hasher) = (&self.segments, &self.hasher);
+        let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
+        let moved = self.table.maintain(MAINTENANCE_ITEMS_MAX, hash_of);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        moved + self.segments.maintain(self.second, &mut index, MAINTENANCE_ITEMS_MAX)
+    }
+
+    /// Writes the gauges that `stats` shows.
+    pub(crate) fn publish_gauges(&self) {
+        let stats = self.segments.stats();
+        let counters = &self.counters;
+        counters.items.set(self.table.len());
+        counters.bytes.set(stats.live_bytes);
+        counters.index_bytes.set(self.table.bytes());
+        counters.index_slots.set(self.table.slots());
+        counters.evictions.set(stats.evictions);
+        counters.evicted_unfetched.set(stats.evicted_unfetched);
+        counters.evicted_active.set(stats.evicted_active);
+        counters.expired_unfetched.set(stats.expired_unfetched);
+        counters.reclaimed.set(stats.reclaimed);
+    }
+
+    /// Whether an item of this size may be stored at all: `-I` as memcached counts.
+    ///
+    /// memcached counts a 48-byte header, 8 for the CAS token, the key and a NUL, 4 for client flags
+    /// that are not 0, the value and CR LF.
+    pub(crate) fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
+        let header = 48 + 8 * u64::from(self.options.cas) + 4 * u64::from(client_flags != 0);
+        let bytes = header + key_bytes as u64 + 1 + value_bytes as u64 + 2;
+        bytes <= self.options.item_bytes_max
+    }
+}

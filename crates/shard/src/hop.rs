@@ -1,0 +1,158 @@
+//! Hops: requests that another shard owns, and their answers, as records in a ring.
+//!
+//! Upstream:   `serve` words a hop for a request whose key is not ours.
+//! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply back.
+//!
+//! ```text
+//! request:  slot u32 | kind u8 | flags u8 | pad u16 | ttl i32 | text ...
+//! answer:   slot u32 | kind u8 | pad [u8; 3]                  | text ...
+//! ```
+//!
+//! The text of a `Line` is what the client sent, its data block included, already found well-formed; the
+//! owner parses it again, which costs less than any second encoding of a request would to maintain.
+//!
+//! Invariants:
+//! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
+//! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
+
+use kachel_net::SlotIndex;
+use kachel_wire::request::Ttl;
+
+/// The slot of a request that wants no answer.
+const NO_SLOT: u32 = u32::MAX;
+/// Bytes before the text of a request.
+pub(crate) const REQUEST_HEAD_BYTES: usize = 12;
+/// Bytes before the text of an answer.
+pub(crate) const ANSWER_HEAD_BYTES: usize = 8;
+
+/// What a request record asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// A whole request; text: line and data block.
+    Line,
+    /// One key of a retrieval; text: the key.
+    Key { with_cas: bool, ttl: Option<Ttl> },
+    /// A storage request whose value lies in the tray; text: the line.
+    Upload,
+    /// Kill everything stored so far.
+    Flush,
+    /// A connection to take over; its socket lies in the tray.
+    Adopt,
+    /// List items from `cursor` (text: a cursor) on.
+    Dump { keys_only: bool },
+}
+
+/// What an answer record brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The reply's text.
+    Text,
+    /// The reply's text, and behind it a large value that lies in the tray.
+    TextAndValue,
+    /// A piece of a listing; the text begins with the cursor to go on from.
+    Dump,
+}
+
+const HAS_CAS: u8 = 1;
+const HAS_TTL: u8 = 2;
+const KEYS_ONLY: u8 = 1;
+
+impl Hop {
+    /// The head of a request record.
+    pub(crate) fn head(self, slot: Option<SlotIndex>) -> [u8; REQUEST_HEAD_BYTES] {
+        let (kind, flags, ttl) = match self {
+            Self::Line => (0, 0, 0),
+            Self::Key { with_cas, ttl } => {
+                let flags = u8::from(with_cas) * HAS_CAS + u8::from(ttl.is_some()) * HAS_TTL;
+                (1, flags, ttl.map_or(0, |ttl| ttl.0))
+            }
+            Self::Upload => (2, 0, 0),
+            Self::Flush => (3, 0, 0),
+            Self::Adopt => (4, 0, 0),
+            Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
+        };
+        let mut head = [0; REQUEST_HEAD_BYTES];
+        head[..4].copy_from_slice(&slot.map_or(NO_SLOT, |slot| slot.0).to_le_bytes());
+        head[4] = kind;
+        head[5] = flags;
+        head[8..12].copy_from_slice(&ttl.to_le_bytes());
+        head
+    }
+
+    /// Takes a request record apart.
+    ///
+    /// Panics: on a record that no shard pushed, which is a bug.
+    pub(crate) fn parse(record: &[u8]) -> (Self, Option<SlotIndex>, &[u8]) {
+        let (head, text) =
+            record.split_first_chunk::<REQUEST_HEAD_BYTES>().expect("a record has its head");
+        let [s0, s1, s2, s3, kind, flags, _, _, t0, t1, t2, t3] = *head;
+        let slot = u32::from_le_bytes([s0, s1, s2, s3]);
+        let hop = match kind {
+            0 => Self::Line,
+            1 => Self::Key {
+                with_cas: flags & HAS_CAS != 0,
+                ttl: (flags & HAS_TTL != 0).then_some(Ttl(i32::from_le_bytes([t0, t1, t2, t3]))),
+            },
+            2 => Self::Upload,
+            3 => Self::Flush,
+            4 => Self::Adopt,
+            5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
+            other => unreachable!("hop kind {other} is never pushed"),
+        };
+        (hop, (slot != NO_SLOT).then_some(SlotIndex(slot)), text)
+    }
+}
+
+impl Answer {
+    /// The head of an answer record.
+    pub(crate) fn head(self, slot: SlotIndex) -> [u8; ANSWER_HEAD_BYTES] {
+        let [s0, s1, s2, s3] = slot.0.to_le_bytes();
+        [s0, s1, s2, s3, self as u8, 0, 0, 0]
+    }
+
+    /// Takes an answer record apart.
+    ///
+    /// Panics: on a record that no shard pushed, which is a bug.
+    pub(crate) fn parse(record: &[u8]) -> (Self, SlotIndex, &[u8]) {
+        let (head, text) =
+            record.split_first_chunk::<ANSWER_HEAD_BYTES>().expect("a record has its head");
+        let [s0, s1, s2, s3, kind, ..] = *head;
+        let answer = match kind {
+            0 => Self::Text,
+            1 => Self::TextAndValue,
+            2 => Self::Dump,
+            other => unreachable!("answer kind {other} is never pushed"),
+        };
+        (answer, SlotIndex(u32::from_le_bytes([s0, s1, s2, s3])), text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hop_survives_its_record() {
+        let hops = [
+            Hop::Line,
+            Hop::Key { with_cas: true, ttl: None },
+            Hop::Key { with_cas: false, ttl: Some(Ttl(-7)) },
+            Hop::Upload,
+            Hop::Flush,
+            Hop::Adopt,
+            Hop::Dump { keys_only: true },
+        ];
+        for hop in hops {
+            for slot in [None, Some(SlotIndex(9))] {
+                let mut record = hop.head(slot).to_vec();
+                record.extend_from_slice(b"text");
+                assert_eq!(Hop::parse(&record), (hop, slot, &b"text"[..]));
+            }
+        }
+        for answer in [Answer::Text, Answer::TextAndValue, Answer::Dump] {
+            let mut record = answer.head(SlotIndex(5)).to_vec();
+            record.extend_from_slice(b"text");
+            assert_eq!(Answer::parse(&record), (answer, SlotIndex(5), &b"text"[..]));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The rings between two shards, and the tray for what does not fit a ring.
+//!
+//! Upstream:   `serve` pushes requests of its clients that other shards own; `hop` pushes answers.
+//! Downstream: the other shard's `hop` takes them off, once a tick.
+//!
+//! ```text
+//!            requests ring  A -> B   (record: see `hop`)
+//!  shard A   answers  ring  A <- B                         shard B
+//!            tray           A -> B   (uploads, sockets: owned things)
+//!            tray           A <- B   (pinned large values)
+//! ```
+//!
+//! Invariants:
+//! - I1  Records of one ring are taken in the order in which they were pushed; things in a tray likewise,
+//!   and the record that speaks of a thing is published after the thing was laid in the tray.
+//! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring has no
+//!   room. Hence no two shards can wait for each other.
+//! - I3  Published records wake a sleeping receiver once.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kachel_io::Waker;
+use kachel_segment::{Pinned, Upload};
+use kachel_stdx::{Consumer, Producer, Sleeper, byte_ring};
+
+/// Bytes of all rings of one shard together, before each is clamped.
+const RING_BYTES_PER_SHARD: usize = 1 << 20;
+/// The smallest ring: takes the largest record twice.
+const RING_BYTES_MIN: usize = 64 * 1024;
+/// The largest ring.
+const RING_BYTES_MAX: usize = 256 * 1024;
+
+/// What travels beside the rings: owned, and too large or not bytes at all.
+#[derive(Debug)]
+pub(crate) enum Parcel {
+    /// A large value, received whole.
+    Upload(Upload),
+    /// A large value to be sent from where it lies.
+    Pinned(Pinned),
+    /// A client's socket.
+    Socket(OwnedFd),
+}
+
+type Tray = Arc<Mutex<VecDeque<Parcel>>>;
+
+/// One shard's ends of the rings to and from one other shard.
+#[derive(Debug)]
+pub struct Mailbox {
+    pub(crate) requests_out: Producer,
+    pub(crate) requests_in: Consumer,
+    pub(crate) answers_out: Producer,
+    pub(crate) answers_in: Consumer,
+    tray_out: Tray,
+    tray_in: Tray,
+    peer: Arc<Sleeper>,
+    peer_waker: Option<Waker>,
+}
+
+impl Mailbox {
+    /// Lays a thing in the tray; its record is to be pushed next (I1).
+    pub(crate) fn lay(&self, parcel: Parcel) {
+        self.tray_out.lock().unwrap_or_else(PoisonError::into_inner).push_back(parcel);
+    }
+
+    /// Takes the next thing out of the tray.
+    ///
+    /// Panics: when there is none though a record spoke of one (I1).
+    pub(crate) fn take(&self) -> Parcel {
+        let taken = self.tray_in.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        taken.expect("I1: a record speaks of a thing that lies in the tray")
+    }
+
+    /// Shows the peer all that was pushed this tick, and wakes it if it sleeps (I3).
+    pub(crate) fn publish(&mut self) {
+        let requests = self.requests_out.publish();
+        let answers = self.answers_out.publish();
+        if (requests || answers) && self.peer.must_wake() {
+            if let Some(waker) = &self.peer_waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Whether nothing waits to be taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests_in.is_empty() && self.answers_in.is_empty()
+    }
+}
+
+/// All mailboxes of one shard, and its own sleeping flag.
+#[derive(Debug)]
+pub struct Mailboxes {
+    /// By the other shard's number; none at this shard's own.
+    pub(crate) boxes: Vec<Option<Mailbox>>,
+    pub(crate) sleeper: Arc<Sleeper>,
+}
+
+impl Mailboxes {
+    /// Tells how shard `peer` is woken; called for each peer before the first tick.
+    pub fn set_waker(&mut self, peer: u16, waker: Waker) {
+        if let Some(Some(mailbox)) = self.boxes.get_mut(usize::from(peer)) {
+            mailbox.peer_waker = Some(waker);
+        }
+    }
+
+    /// The mailbox to shard `peer`, which is not this one.
+    pub(crate) fn to(&mut self, peer: u16) -> &mut Mailbox {
+        let mailbox = self.boxes.get_mut(usize::from(peer)).and_then(Option::as_mut);
+        mailbox.expect("a hop goes to another shard of this process")
+    }
+
+    /// Whether a request record of this size can be pushed to shard `peer` now.
+    pub(crate) fn has_room(&self, peer: u16, record_bytes: usize) -> bool {
+        let mailbox = self.boxes.get(usize::from(peer)).and_then(Option::as_ref);
+        mailbox.is_some_and(|mailbox| mailbox.requests_out.room(record_bytes))
+    }
+
+    /// Whether no other shard has sent anything that was not taken yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.boxes.iter().flatten().all(Mailbox::is_empty)
+    }
+}
+
+/// The mailboxes of `shards` shards, connected each to each; element n is for shard n.
+///
+/// Cost: allocates all rings, 2 a pair and direction.
+pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
+    let count = usize::from(shards);
+    let ring_bytes = (RING_BYTES_PER_SHARD / (2 * count.max(2) - 2))
+        .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
+        .next_power_of_two();
+    let sleepers: Vec<_> = (0..count).map(|_| Arc::new(Sleeper::new())).collect();
+    let mut all: Vec<Mailboxes> = sleepers
+        .iter()
+        .map(|sleeper| Mailboxes {
+            boxes: (0..count).map(|_| None).collect(),
+            sleeper: Arc::clone(sleeper),
+        })
+        .collect();
+    for a in 0..count {
+        for b in a + 1..count {
+            let (a_requests_out, b_requests_in) = byte_ring(ring_bytes);
+            let (b_requests_out, a_requests_in) = byte_ring(ring_bytes);
+            let (a_answers_out, b_answers_in) = byte_ring(ring_bytes);
+            let (b_answers_out, a_answers_in) = byte_ring(ring_bytes);
+            let (a_to_b, b_to_a) = (Tray::default(), Tray::default());
+            all[a].boxes[b] = Some(Mailbox {
+                requests_out: a_requests_out,
+                requests_in: a_requests_in,
+                answers_out: a_answers_out,
+                answers_in: a_answers_in,
+                tray_out: Arc::clone(&a_to_b),
+                tray_in: Arc::clone(&b_to_a),
+                peer: Arc::clone(&sleepers[b]),
+                peer_waker: None,
+            });
+            all[b].boxes[a] = Some(Mailbox {
+                requests_out: b_requests_out,
+                requests_in: b_requests_in,
+                answers_out: b_answers_out,
+                answers_in: b_answers_in,
+                tray_out: b_to_a,
+                tray_in: a_to_b,
+                peer: Arc::clone(&sleepers[a]),
+                peer_waker: None,
+            });
+        }
+    }
+    all
+}

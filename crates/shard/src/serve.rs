@@ -1,0 +1,372 @@
+//! Serving a connection's input: parse, stage, and run the batch.
+//!
+//! Upstream:   `shard::tick` with the connections that have input.
+//! Downstream: `execute` for keys of ours, `mailbox` for keys of other shards, `admin` for the rest.
+//!
+//! Invariants:
+//! - I1  Requests of one connection are carried out in order: whatever is not a plain request of one key
+//!   first lets the batch run.
+//! - I2  A request that cannot be carried out yet (the client owes us its reading, a mailbox is full) is
+//!   rewound to: nothing of that connection behind it is carried out either.
+//! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
+
+use kachel_io::Io;
+use kachel_net::{ConnectionIndex, Phase, SlotIndex, Stream};
+use kachel_segment::INLINE_VALUE_BYTES_MAX;
+use kachel_wire::request::{KEY_BYTES_MAX, Request, Retrieve};
+use kachel_wire::{Parsed, Reply, parse};
+
+use crate::admin;
+use crate::core::{Core, LargeValue};
+use crate::execute::{announced_bytes, execute, is_noreply, key_of};
+use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::stage::{Batch, Ready, Staged, Work};
+use crate::upload;
+use crate::verb::{self, Block};
+
+/// Serves all ready connections.
+pub(crate) fn serve<I: Io>(io: &I, core: &mut Core, ready: &mut [Ready], taken: &[Vec<u8>]) {
+    let mut serving = Serving { core, ready, batch: Batch::new() };
+    for index in 0..serving.ready.len() {
+        let input = input_of(io, &serving.ready[index], taken);
+        serving.connection(index, input);
+    }
+    serving.run();
+}
+
+/// The bytes that a ready connection has to serve.
+pub(crate) fn input_of<'b, I: Io>(io: &'b I, ready: &Ready, taken: &'b [Vec<u8>]) -> &'b [u8] {
+    match (ready.tail, ready.lent) {
+        (Some(tail), _) => &taken[tail as usize],
+        (None, Some(lent)) => io.lent(lent),
+        (None, None) => &[],
+    }
+}
+
+struct Serving<'a, 'b> {
+    core: &'a mut Core,
+    ready: &'a mut [Ready],
+    batch: Batch<'b>,
+}
+
+impl<'b> Serving<'_, 'b> {
+    /// Serves one connection until its input is used up, incomplete, or has to wait.
+    fn connection(&mut self, index: usize, input: &'b [u8]) {
+        loop {
+            if self.batch.is_full() {
+                self.run();
+            }
+            let Ready { connection, offset, ended, .. } = self.ready[index];
+            if ended || offset == input.len() {
+                return;
+            }
+            let Some(open) = self.core.connections.get_mut(connection) else { return };
+            if open.phase == Phase::Draining {
+                self.ready[index].offset = input.len();
+                return;
+            }
+            let rest = &input[offset..];
+            if open.input.skip_bytes > 0 {
+                let skipped = (rest.len() as u64).min(open.input.skip_bytes);
+                open.input.skip_bytes -= skipped;
+                self.advance(index, usize::try_from(skipped).expect("at most the input"));
+                continue;
+            }
+            let special = open.uploading || open.dumping || open.outbox.is_full();
+            if special && !self.batch.is_empty() {
+                self.run();
+                continue;
+            }
+            if open.dumping || open.outbox.is_full() {
+                self.wait(index);
+                return;
+            }
+            if open.uploading {
+                let used = upload::feed(self.core, connection, rest);
+                self.advance(index, used);
+                if self.core.is_stalled(connection) {
+                    self.ready[index].ended = true;
+                }
+                continue;
+            }
+            let scanned = if offset == 0 { open.input.scanned_bytes } else { 0 };
+            if !self.request(index, connection, rest, scanned) {
+                return;
+            }
+        }
+    }
+
+    /// Parses and stages (or answers) one request. `false`: nothing more of this input this tick.
+    fn request(
+        &mut self,
+        index: usize,
+        connection: ConnectionIndex,
+        rest: &'b [u8],
+        scanned: usize,
+    ) -> bool {
+        match parse(rest, scanned) {
+            Parsed::NeedMore => {
+                self.core.note_scanned(connection, rest.len());
+                false
+            }
+            Parsed::Request { request, line_bytes } => match request {
+                Request::Retrieve(retrieve) => self.retrieval(index, rest, retrieve, line_bytes),
+                Request::Store(_) | Request::MetaSet { .. } => {
+                    self.storage(index, connection, rest, request, line_bytes)
+                }
+                Request::MetaNoop | Request::Admin(_) => {
+                    if self.settled() {
+                        if !admin::admin(self.core, connection, &request) {
+                            self.wait(index);
+                            return false;
+                        }
+                        self.advance(index, line_bytes);
+                    }
+                    true
+                }
+                _ => {
+                    let text = &rest[..line_bytes];
+                    self.stage(index, request, text, b"");
+                    true
+                }
+            },
+            Parsed::Refused { refusal, line_bytes } => {
+                if self.settled() {
+                    self.advance(index, line_bytes);
+                    self.core.text(connection, refusal.reply.bytes());
+                    self.core.skip(connection, refusal.skip_bytes);
+                }
+                true
+            }
+            Parsed::Close => {
+                if self.settled() {
+                    self.core.drain(connection);
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether nothing is staged; if something is, runs it, and the caller looks again (I1).
+    fn settled(&mut self) -> bool {
+        let settled = self.batch.is_empty();
+        if !settled {
+            self.run();
+        }
+        settled
+    }
+
+    fn advance(&mut self, index: usize, bytes: usize) {
+        self.ready[index].offset += bytes;
+    }
+
+    /// Leaves the rest of a connection's input for a later tick.
+    fn wait(&mut self, index: usize) {
+        self.ready[index].ended = true;
+        self.core.stall(self.ready[index].connection);
+    }
+
+    /// Stages the keys of a retrieval, each a request of its own.
+    fn retrieval(
+        &mut self,
+        index: usize,
+        rest: &'b [u8],
+        retrieve: Retrieve<'b>,
+        line_bytes: usize,
+    ) -> bool {
+        let Ready { connection, offset: start, .. } = self.ready[index];
+        let mut keys = retrieve.keys;
+        if let Some(open) = self.core.connections.get_mut(connection) {
+            let resume = std::mem::take(&mut open.input.resume_bytes);
+            if resume > 0 {
+                keys.rest = &rest[resume..offset_in(rest, keys.rest) + keys.rest.len()];
+            }
+        }
+        self.advance(index, line_bytes);
+        let mut next = keys.next();
+        while let Some(key) = next {
+            if self.batch.is_full() {
+                self.run();
+                if self.ready[index].ended {
+                    return false;
+                }
+            }
+            next = keys.next();
+            let resume_bytes = offset_in(rest, key);
+            let work = Work::Key { key, retrieve, resume_bytes, last: next.is_none() };
+            self.push(index, start, key, work);
+        }
+        true
+    }
+
+    /// Stages a storage request whose data block is whole, or begins to receive a large one.
+    fn storage(
+        &mut self,
+        index: usize,
+        connection: ConnectionIndex,
+        rest: &'b [u8],
+        request: Request<'b>,
+        line_bytes: usize,
+    ) -> bool {
+        let value_bytes =
+            announced_bytes(&request).expect("a storage request announces its block") as usize;
+        if !self.core.fits(&request, value_bytes) {
+            if self.settled() {
+                self.advance(index, line_bytes);
+                self.core.skip(connection, value_bytes as u64 + 2);
+                upload::refuse(self.core, connection, &request, Reply::TooLarge);
+            }
+            return true;
+        }
+        if value_bytes > INLINE_VALUE_BYTES_MAX {
+            if self.settled() {
+                self.advance(index, line_bytes);
+                upload::begin(self.core, connection, &rest[..line_bytes], value_bytes);
+            }
+            return true;
+        }
+        let text_bytes = line_bytes + value_bytes + 2;
+        if rest.len() < text_bytes {
+            self.core.note_announced(connection, value_bytes);
+            return false;
+        }
+        let block = &rest[line_bytes..text_bytes];
+        let Some(value) = block.strip_suffix(b"\r\n") else {
+            if self.settled() {
+                self.advance(index, text_bytes);
+                if !is_noreply(&request) {
+                    self.core.text(connection, Reply::BadDataChunk.bytes());
+                }
+            }
+            return true;
+        };
+        self.stage(index, request, &rest[..text_bytes], value);
+        true
+    }
+
+    fn stage(&mut self, index: usize, request: Request<'b>, text: &'b [u8], block: &'b [u8]) {
+        let start = self.ready[index].offset;
+        self.advance(index, text.len());
+        let mut space = [0; KEY_BYTES_MAX];
+        let key = key_of(&request, &mut space);
+        self.push(index, start, key, Work::Line { request, text, block });
+    }
+
+    fn push(&mut self, index: usize, start: usize, key: &[u8], work: Work<'b>) {
+        let hasher = &self.core.engine.hasher;
+        self.batch.push(Staged {
+            ready: u32::try_from(index).expect("few connections are ready at once"),
+            start,
+            owner: hasher.shard(key),
+            hash: hasher.key_hash(key),
+            work,
+        });
+    }
+
+    /// Carries out all that is staged.
+    fn run(&mut self) {
+        let core = &mut *self.core;
+        if self.batch.len() > 1 {
+            let ours = || self.batch.iter().filter(|staged| staged.owner == core.id);
+            ours().for_each(|staged| core.engine.prefetch_buckets(staged.hash));
+            ours().for_each(|staged| core.engine.prefetch_item(staged.hash));
+        }
+        for staged in self.batch.iter() {
+            let ready = &mut self.ready[staged.ready as usize];
+            if !ready.ended {
+                carry_out(core, ready, staged);
+            }
+        }
+        self.batch.clear();
+    }
+}
+
+/// Where `part`, which is a part of `whole`, begins in it.
+fn offset_in(whole: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr() - whole.as_ptr().addr()
+}
+
+/// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
+fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
+    let connection = ready.connection;
+    let Some(open) = core.connections.get_mut(connection) else { return };
+    let waits =
+        open.outbox.is_full() || (staged.owner != core.id && !hop(core, connection, staged));
+    if waits {
+        ready.ended = true;
+        ready.offset = staged.start;
+        core.stall(connection);
+        if let (Work::Key { resume_bytes, .. }, Some(open)) =
+            (staged.work, core.connections.get_mut(connection))
+        {
+            open.input.resume_bytes = resume_bytes;
+        }
+        return;
+    }
+    if staged.owner == core.id {
+        ours(core, connection, staged);
+    }
+    if let Work::Key { last: true, .. } = staged.work {
+        core.text(connection, Reply::End.bytes());
+    }
+}
+
+/// Carries out a request whose key is ours.
+fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
+    let Some((engine, epoch, mut sink)) = core.client(connection) else { return };
+    let pinned = match staged.work {
+        Work::Key { key, retrieve, .. } => {
+            let how = (retrieve.with_cas, retrieve.ttl);
+            engine.counters.requests.add(1);
+            verb::get(engine, epoch, (key, staged.hash), how, &mut sink)
+        }
+        Work::Line { request, block, .. } => {
+            execute(engine, epoch, &request, staged.hash, Block::Bytes(block), &mut sink)
+        }
+    };
+    if let Some(pinned) = pinned {
+        sink.outbox.stream(Stream::new(LargeValue(pinned)), connection, sink.slots);
+    }
+    core.mark_dirty(connection);
+}
+
+/// Sends a request to the shard that owns its key; `false`: its mailbox has no room now.
+fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> bool {
+    let (hop, text, wants_reply) = match staged.work {
+        Work::Key { key, retrieve, .. } => {
+            (Hop::Key { with_cas: retrieve.with_cas, ttl: retrieve.ttl }, key, true)
+        }
+        Work::Line { request, text, .. } => (Hop::Line, text, !is_noreply(&request)),
+    };
+    core.send_hop(connection, staged.owner, hop, text, wants_reply)
+}
+
+impl Core {
+    /// Sends a hop to `owner`, keeping a reply slot if a reply is wanted.
+    ///
+    /// `false`, and nothing done: the mailbox has no room now; the caller stalls the connection.
+    pub(crate) fn send_hop(
+        &mut self,
+        connection: ConnectionIndex,
+        owner: u16,
+        hop: Hop,
+        text: &[u8],
+        wants_reply: bool,
+    ) -> bool {
+        let mailbox = self.mail.to(owner);
+        if !mailbox.requests_out.room(REQUEST_HEAD_BYTES + text.len()) {
+            self.mailbox_was_full = true;
+            return false;
+        }
+        let slot = wants_reply.then(|| self.keep_slot(connection, 1));
+        self.push_hop(owner, hop, slot, text);
+        true
+    }
+
+    /// Pushes a hop for which there is room.
+    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, slot: Option<SlotIndex>, text: &[u8]) {
+        let pushed = self.mail.to(owner).requests_out.push(&[&hop.head(slot), text]);
+        assert!(pushed, "room was asked for");
+        self.counters.hops.add(1);
+    }
+}

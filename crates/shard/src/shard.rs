@@ -1,0 +1,520 @@
+//! A shard and its tick: receive, serve, publish, send, maintain.
+//!
+//! Upstream:   a thread of the process (or a simulation) calls `tick` again and again.
+//! Downstream: `io` for events and sends; `core` and all that works on it.
+//!
+//! Invariants:
+//! - I1  A connection stands among the ready at most once a tick.
+//! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
+//! - I3  Replies leave after the mailboxes are published: nothing is acknowledged before others can see it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
+use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots};
+use kachel_segment::Pool;
+use kachel_wire::Reply;
+
+use crate::core::Core;
+use crate::engine::{Engine, EngineOptions};
+use crate::hash::{KeyHasher, Seeds};
+use crate::hop::Hop;
+use crate::mail::{ANSWER_BYTES_MAX, take_mail};
+use crate::mailbox::{Mailboxes, Parcel};
+use crate::second::Epoch;
+use crate::serve::{input_of, serve};
+use crate::shared::Shared;
+use crate::stage::Ready;
+use crate::{deadline, dump};
+
+/// How long a shard with something to look after may sleep.
+const SLEEP_NS_MAX: u64 = 100_000_000;
+/// How long it may sleep while a request waits for room in a mailbox.
+const SLEEP_NS_WHILE_FULL: u64 = 50_000;
+/// Tails kept for the next partial request.
+const KEPT_TAILS_MAX: usize = 64;
+/// The largest tail that is kept.
+const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
+
+/// What a shard is made of.
+#[derive(Debug)]
+pub struct ShardOptions {
+    /// Its number.
+    pub id: u16,
+    /// How its engine behaves.
+    pub engine: EngineOptions,
+    /// The process's secret.
+    pub seeds: Seeds,
+    /// The monotonic time and the Unix time at which the process began.
+    pub start: (u64, i64),
+}
+
+/// What a tick says of the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Call again.
+    Again,
+    /// The process is to end and this shard owes nobody anything any more.
+    Finished,
+}
+
+/// One core's world.
+pub struct Shard<I: Io, C: Clock> {
+    io: I,
+    clock: C,
+    core: Core,
+    events: Vec<Event>,
+    ready: Vec<Ready>,
+    /// Tails of the ready connections, while they are served.
+    taken: Vec<Vec<u8>>,
+    spare_tails: Vec<Vec<u8>>,
+    adopted: Vec<OwnedFd>,
+    late: Vec<ConnectionIndex>,
+    /// Connections accepted in this tick, and the shard that each is meant for.
+    fresh: Vec<(ConnectionIndex, u16)>,
+    /// Sockets that were turned away and get one line before they are closed.
+    rejected: Vec<SocketId>,
+    listeners: Vec<ListenerId>,
+    /// Whether upkeep found work in the last tick.
+    upkeep: bool,
+    stopping: bool,
+    next_adopter: u16,
+}
+
+impl<I: Io, C: Clock> Shard<I, C> {
+    /// A shard with nothing in it.
+    ///
+    /// Errors: address space for its index cannot be reserved.
+    pub fn new(
+        io: I,
+        clock: C,
+        options: ShardOptions,
+        shared: Arc<Shared>,
+        pool: Arc<Pool>,
+        mail: Mailboxes,
+    ) -> std::io::Result<Self> {
+        let shards = shared.options.shards;
+        assert!(options.id < shards);
+        let counters = Arc::clone(&shared.counters[usize::from(options.id)]);
+        let engine = Engine::new(
+            pool,
+            Arc::clone(&shared.budget),
+            KeyHasher::new(options.seeds, shards),
+            options.engine,
+            (options.id, shards),
+            Arc::clone(&counters),
+        )?;
+        let core = Core {
+            id: options.id,
+            io_kind: io.kind(),
+            shared,
+            counters,
+            epoch: Epoch::new(options.start.0, options.start.1),
+            engine,
+            connections: Connections::new(),
+            slots: Slots::new(),
+            pool: BlockPool::new(),
+            mail,
+            dirty: Vec::with_capacity(1024),
+            stalled: Vec::with_capacity(64),
+            uploads: BTreeMap::new(),
+            dumps: Vec::new(),
+            dirty_later: Vec::with_capacity(64),
+            mailbox_was_full: false,
+            answer: Vec::with_capacity(ANSWER_BYTES_MAX),
+            request: Vec::with_capacity(ANSWER_BYTES_MAX),
+        };
+        Ok(Self {
+            io,
+            clock,
+            core,
+            events: Vec::with_capacity(1024),
+            ready: Vec::with_capacity(1024),
+            taken: Vec::with_capacity(64),
+            spare_tails: Vec::with_capacity(KEPT_TAILS_MAX),
+            adopted: Vec::new(),
+            late: Vec::new(),
+            fresh: Vec::new(),
+            rejected: Vec::new(),
+            listeners: Vec::new(),
+            upkeep: false,
+            stopping: false,
+            next_adopter: 0,
+        })
+    }
+
+    /// Accepts clients on a bound socket, from the next tick on.
+    pub fn listen(&mut self, socket: OwnedFd) {
+        let listener = self.io.listen(socket);
+        self.listeners.push(listener);
+    }
+
+    /// How other threads wake this shard.
+    pub fn waker(&self) -> kachel_io::Waker {
+        self.io.waker()
+    }
+
+    /// The door, for tests that hold its other side.
+    pub fn io_mut(&mut self) -> &mut I {
+        &mut self.io
+    }
+
+    /// One turn: everything that has come in is served, what is owed goes out.
+    ///
+    /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at all.
+    pub fn tick(&mut self) -> std::io::Result<Turn> {
+        self.receive()?;
+        self.turn_second();
+        self.collect();
+        let mail = take_mail(&mut self.core, &mut self.adopted);
+        self.adopt();
+        self.serve();
+        dump::step(&mut self.core);
+        self.publish();
+        self.send();
+        self.maintain();
+        self.core.counters.ticks.add(1);
+        self.core.counters.busy_ticks.add(u64::from(mail || !self.ready.is_empty()));
+        Ok(self.finish())
+    }
+
+    /// Waits for events. A shard that sleeps says so first, and looks at its mail once more.
+    fn receive(&mut self) -> std::io::Result<()> {
+        self.events.clear();
+        let busy = self.upkeep || !self.adopted.is_empty();
+        let wait = if busy || !self.core.mail.is_empty() {
+            Wait::Now
+        } else if self.core.mailbox_was_full {
+            Wait::AtMostNs(SLEEP_NS_WHILE_FULL)
+        } else {
+            Wait::AtMostNs(SLEEP_NS_MAX)
+        };
+        self.core.mailbox_was_full = false;
+        if wait == Wait::Now {
+            return self.io.poll(Wait::Now, &mut self.events);
+        }
+        self.core.mail.sleeper.prepare_sleep();
+        let wait = if self.core.mail.is_empty() { wait } else { Wait::Now };
+        let polled = self.io.poll(wait, &mut self.events);
+        self.core.mail.sleeper.cancel();
+        polled
+    }
+
+    /// Reads the clock: the only time in a tick.
+    fn turn_second(&mut self) {
+        let second = self.core.epoch.second(self.clock.now_ns());
+        if second == self.core.engine.second {
+            return;
+        }
+        self.core.turn_second(second);
+        deadline::collect_late(&self.core, second, &mut self.late);
+        while let Some(connection) = self.late.pop() {
+            self.close(connection);
+        }
+    }
+
+    /// Sorts the events: who has input, whose blocks came back, who came and who went.
+    fn collect(&mut self) {
+        self.ready.clear();
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Received { socket, bytes } => self.received(socket, bytes),
+                Event::Sent { socket, block } => self.sent(socket, block),
+                Event::Accepted { socket, peer, .. } => self.accepted(socket, peer),
+                Event::Finished { socket } => self.finished(socket),
+                Event::Failed { socket } => match self.core.connections.find(socket) {
+                    Some(connection) => self.close(connection),
+                    None => {
+                        self.rejected.retain(|turned| *turned != socket);
+                        self.io.close(socket);
+                    }
+                },
+                Event::Woken => {}
+            }
+        }
+        self.events = events;
+        self.hand_over();
+        self.collect_stalled();
+    }
+
+    fn received(&mut self, socket: SocketId, bytes: Lent) {
+        let Some(connection) = self.core.connections.find(socket) else { return };
+        let second = self.core.engine.second;
+        self.core.counters.bytes_read.add(bytes.byte_count() as u64);
+        let Some(open) = self.core.connections.get_mut(connection) else { return };
+        open.active_second = second;
+        let lent_before = match open.ready {
+            Some(place) => self.ready[place as usize].lent.take(),
+            None if open.input.tail.is_empty() && !open.stalled => {
+                open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
+                self.ready.push(Ready {
+                    connection,
+                    lent: Some(bytes),
+                    tail: None,
+                    offset: 0,
+                    ended: false,
+                });
+                return;
+            }
+            None => None,
+        };
+        // A second piece in one tick, or one behind what waits: it is joined to the tail.
+        if open.input.tail.capacity() == 0 {
+            open.input.tail = self.spare_tails.pop().unwrap_or_default();
+        }
+        for piece in lent_before.into_iter().chain([bytes]) {
+            open.input.tail.extend_from_slice(self.io.lent(piece));
+        }
+        if open.ready.is_none() && !open.stalled {
+            open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
+            self.ready.push(Ready { connection, lent: None, tail: None, offset: 0, ended: false });
+        }
+    }
+
+    fn sent(&mut self, socket: SocketId, block: kachel_io::SendBlock) {
+        self.core.counters.bytes_written.add(block.bytes().len() as u64);
+        let Some(connection) = self.core.connections.find(socket) else {
+            self.core.pool.put_back(block);
+            if let Some(place) = self.rejected.iter().position(|turned| *turned == socket) {
+                self.rejected.swap_remove(place);
+                self.io.close(socket);
+            }
+            return;
+        };
+        let second = self.core.engine.second;
+        if let Some(open) = self.core.connections.get_mut(connection) {
+            open.active_second = second;
+            open.outbox.sent(block, &mut self.core.pool);
+            if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
+                self.core.mark_dirty(connection);
+            }
+        }
+    }
+
+    fn accepted(&mut self, socket: SocketId, _peer: Peer) {
+        let shards = self.core.shared.options.shards;
+        if self.stopping || !self.core.shared.admit() {
+            self.core.counters.connections_rejected.add(1);
+            let mut block = self.core.pool.take();
+            block.put(Reply::TooManyConnections.bytes());
+            self.io.send(socket, block);
+            self.io.finish_sending(socket);
+            self.rejected.push(socket);
+            return;
+        }
+        self.core.counters.connections_opened.add(1);
+        let connection = self.open(socket);
+        let adopter = self.next_adopter;
+        self.next_adopter = (adopter + 1) % shards;
+        if adopter != self.core.id {
+            self.fresh.push((connection, adopter));
+        }
+    }
+
+    /// Hands new connections over to the shards whose turn it is. One that has spoken already stays.
+    fn hand_over(&mut self) {
+        while let Some((connection, adopter)) = self.fresh.pop() {
+            let room = self.core.has_room(adopter, 0);
+            let Some(open) = self.core.connections.get(connection) else { continue };
+            if open.ready.is_some() || open.finished || !room {
+                continue;
+            }
+            if let Some(fd) = self.io.give_up(open.socket) {
+                self.core.connections.close(connection);
+                self.core.mail.to(adopter).lay(Parcel::Socket(fd));
+                self.core.push_hop(adopter, Hop::Adopt, None, b"");
+            }
+        }
+        let open = u64::from(self.core.connections.count());
+        self.core.counters.connections.set(open);
+    }
+
+    fn open(&mut self, socket: SocketId) -> ConnectionIndex {
+        self.core.counters.connections.add(1);
+        self.core.connections.open(socket, self.core.engine.second)
+    }
+}
+impl<I: Io, C: Clock> Shard<I, C> {
+    /// The peer has ended its side: what it sent is served, then the connection ends.
+    fn finished(&mut self, socket: SocketId) {
+        if let Some(connection) = self.core.connections.find(socket) {
+            if let Some(open) = self.core.connections.get_mut(connection) {
+                open.finished = true;
+            }
+            self.core.mark_dirty(connection);
+        }
+    }
+
+    /// Looks again at the connections whose requests had to wait.
+    fn collect_stalled(&mut self) {
+        let mut stalled = std::mem::take(&mut self.core.stalled);
+        stalled.retain(|&connection| {
+            let Some(open) = self.core.connections.get_mut(connection) else { return false };
+            if open.outbox.is_full() || open.dumping {
+                return true;
+            }
+            open.stalled = false;
+            if !open.input.tail.is_empty() && open.ready.is_none() {
+                open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
+                self.ready.push(Ready {
+                    connection,
+                    lent: None,
+                    tail: None,
+                    offset: 0,
+                    ended: false,
+                });
+            }
+            self.core.dirty_later.push(connection);
+            false
+        });
+        stalled.append(&mut self.core.stalled);
+        self.core.stalled = stalled;
+        while let Some(connection) = self.core.dirty_later.pop() {
+            self.core.mark_dirty(connection);
+        }
+    }
+
+    /// Takes over the connections that other shards handed us.
+    fn adopt(&mut self) {
+        while let Some(fd) = self.adopted.pop() {
+            let socket = self.io.adopt(fd);
+            self.open(socket);
+        }
+    }
+
+    /// Serves what is ready, then keeps what could not be served yet (I2).
+    fn serve(&mut self) {
+        for entry in &mut self.ready {
+            if entry.lent.is_none() {
+                let Some(open) = self.core.connections.get_mut(entry.connection) else { continue };
+                entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
+                self.taken.push(std::mem::take(&mut open.input.tail));
+            }
+        }
+        serve(&self.io, &mut self.core, &mut self.ready, &self.taken);
+        for place in 0..self.ready.len() {
+            self.keep_rest(place);
+        }
+        self.taken.clear();
+    }
+
+    /// Keeps the input that was not served, and sees to the deadline of what it begins with (I2).
+    fn keep_rest(&mut self, place: usize) {
+        let entry = &self.ready[place];
+        let rest_bytes = input_of(&self.io, entry, &self.taken).len() - entry.offset;
+        let Some(open) = self.core.connections.get_mut(entry.connection) else { return };
+        open.ready = None;
+        let mut tail = match entry.tail {
+            Some(tail) => std::mem::take(&mut self.taken[tail as usize]),
+            None if rest_bytes == 0 => Vec::new(),
+            None => self.spare_tails.pop().unwrap_or_default(),
+        };
+        if entry.tail.is_some() {
+            tail.drain(..entry.offset);
+        } else if let Some(lent) = entry.lent {
+            tail.extend_from_slice(&self.io.lent(lent)[entry.offset..]);
+        }
+        if entry.offset > 0 && rest_bytes > 0 && !open.uploading {
+            // The first bytes are a request's first: its time begins now, its line is unread.
+            open.input.waiting_since = 0;
+        }
+        if open.stalled {
+            // What was found in the part that is served says nothing of the rest.
+            open.input.scanned_bytes = 0;
+        }
+        if rest_bytes == 0 {
+            if tail.capacity() > 0
+                && tail.capacity() <= KEPT_TAIL_BYTES_MAX
+                && self.spare_tails.len() < KEPT_TAILS_MAX
+            {
+                self.spare_tails.push(tail);
+            }
+            open.input.tail = Vec::new();
+            open.input.scanned_bytes = 0;
+            if !open.uploading {
+                open.input.waiting_since = 0;
+                open.input.announced_bytes = 0;
+            }
+        } else {
+            open.input.tail = tail;
+        }
+        let waits = rest_bytes > 0 || open.uploading || open.input.skip_bytes > 0;
+        if waits && open.input.waiting_since == 0 {
+            open.input.waiting_since = self.core.engine.second;
+        }
+        let (socket, stalled, paused) = (open.socket, open.stalled, open.paused);
+        open.paused = stalled;
+        match (stalled, paused) {
+            (true, false) => self.io.pause(socket),
+            (false, true) => self.io.resume(socket),
+            _ => {}
+        }
+        if open.finished {
+            let connection = self.ready[place].connection;
+            self.core.mark_dirty(connection);
+        }
+    }
+
+    /// Shows other shards what was pushed for them (I3).
+    fn publish(&mut self) {
+        for mailbox in self.core.mail.boxes.iter_mut().flatten() {
+            mailbox.publish();
+        }
+    }
+
+    /// Hands all that is worded to the kernel, and ends connections that are done.
+    fn send(&mut self) {
+        while let Some(connection) = self.core.dirty.pop() {
+            let Some(open) = self.core.connections.get_mut(connection) else { continue };
+            open.dirty = false;
+            open.outbox.settle(&mut self.core.pool, &mut self.core.slots);
+            if open.outbox.has_unsent() {
+                open.outbox.flush(open.socket, &mut self.io);
+            }
+            if open.paused && !open.stalled {
+                open.paused = false;
+                self.io.resume(open.socket);
+            }
+            let served = open.finished && !open.stalled && open.ready.is_none();
+            let over = served || open.phase == Phase::Draining;
+            if over && open.outbox.is_empty() {
+                self.close(connection);
+            }
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionIndex) {
+        let Some(mut closed) = self.core.connections.close(connection) else { return };
+        closed.outbox.abandon(&mut self.core.pool, &mut self.core.slots);
+        self.core.uploads.remove(&connection.0);
+        self.io.close(closed.socket);
+        self.core.counters.connections.set(u64::from(self.core.connections.count()));
+        self.core.shared.dismiss();
+    }
+
+    fn maintain(&mut self) {
+        self.upkeep = self.core.engine.maintain() > 0;
+    }
+
+    /// Once the process is to end: accepts nobody, lets everyone have what they are owed, says when done.
+    fn finish(&mut self) -> Turn {
+        if !self.core.shared.is_stopping() {
+            return Turn::Again;
+        }
+        if !self.stopping {
+            self.stopping = true;
+            for &listener in &self.listeners {
+                self.io.listen_pause(listener);
+            }
+            let open: Vec<ConnectionIndex> = self.core.connections.indices().collect();
+            for connection in open {
+                self.core.drain(connection);
+            }
+            return Turn::Again;
+        }
+        if self.core.connections.count() == 0 { Turn::Finished } else { Turn::Again }
+    }
+}

@@ -1,0 +1,144 @@
+//! `stats` and its topics.
+//!
+//! Upstream:   `admin`.
+//! Downstream: every shard's counters, summed; the options the process was started with.
+//!
+//! The keys are memcached's, in its order, as far as they are true here; Kachel's own begin with
+//! `kachel_`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use kachel_net::ConnectionIndex;
+use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
+
+use crate::core::Core;
+use crate::counters::{Counter, Counters};
+
+/// Answers `stats` with `topic` behind it.
+pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) {
+    match stats_topic(topic) {
+        StatsTopic::General => general(core, connection),
+        StatsTopic::Reset => {
+            core.shared.counters.iter().for_each(|counters| counters.reset());
+            core.text(connection, Reply::Reset.bytes());
+        }
+        StatsTopic::Settings => {
+            let shared = std::sync::Arc::clone(&core.shared);
+            for (name, value) in &shared.options.settings {
+                stat(core, connection, name, value.as_bytes());
+            }
+            core.text(connection, Reply::End.bytes());
+        }
+        StatsTopic::Detail(_) | StatsTopic::Cachedump(_) if !core.shared.options.dumps_allowed => {
+            let refused = match stats_topic(topic) {
+                StatsTopic::Detail(_) => Reply::StatsDetailNotAllowed,
+                _ => Reply::CachedumpNotAllowed,
+            };
+            core.text(connection, refused.bytes());
+        }
+        StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => {
+            core.text(connection, Reply::Ok.bytes());
+        }
+        StatsTopic::Detail(DetailTopic::Usage) => {
+            core.text(connection, Reply::StatsDetailUsage.bytes());
+        }
+        StatsTopic::Cachedump(Err(reply)) => core.text(connection, reply.bytes()),
+        StatsTopic::Unknown => core.text(connection, Reply::Error.bytes()),
+        StatsTopic::Sizes => {
+            stat(core, connection, "sizes_status", b"disabled");
+            core.text(connection, Reply::End.bytes());
+        }
+        // Nothing to show behind these names yet: memcached's slabs and tiers are not here.
+        StatsTopic::Detail(DetailTopic::Dump)
+        | StatsTopic::Cachedump(Ok(_))
+        | StatsTopic::Conns
+        | StatsTopic::Extstore
+        | StatsTopic::Items
+        | StatsTopic::Slabs => core.text(connection, Reply::End.bytes()),
+    }
+}
+
+fn stat(core: &mut Core, connection: ConnectionIndex, name: &str, value: &[u8]) {
+    if let Some((_, _, mut sink)) = core.client(connection) {
+        format::stat(&mut sink, name.as_bytes(), value);
+        core.mark_dirty(connection);
+    }
+}
+
+fn number(core: &mut Core, connection: ConnectionIndex, name: &str, value: u64) {
+    stat(core, connection, name, value.to_string().as_bytes());
+}
+
+fn general(core: &mut Core, connection: ConnectionIndex) {
+    core.engine.publish_gauges();
+    let shared = std::sync::Arc::clone(&core.shared);
+    let sum = |counter: fn(&Counters) -> &Counter| {
+        shared.counters.iter().map(|counters| counter(counters).value()).sum::<u64>()
+    };
+    let second = core.engine.second;
+    number(core, connection, "pid", u64::from(shared.options.pid));
+    number(core, connection, "uptime", u64::from(second));
+    let now = u64::try_from(core.epoch.unix(second)).unwrap_or(0);
+    number(core, connection, "time", now);
+    stat(core, connection, "version", shared.options.version.as_bytes());
+    stat(core, connection, "kachel_version", shared.options.own_version.as_bytes());
+    stat(core, connection, "kachel_io", core.io_kind.as_bytes());
+    number(core, connection, "pointer_size", 64);
+    number(core, connection, "max_connections", u64::from(shared.options.connections_max));
+    number(core, connection, "curr_connections", u64::from(shared.connections.load(Relaxed)));
+    number(core, connection, "total_connections", sum(|c| &c.connections_opened));
+    number(core, connection, "rejected_connections", sum(|c| &c.connections_rejected));
+    let rows: [(&str, fn(&Counters) -> &Counter); 22] = [
+        ("cmd_get", |c| &c.cmd_get),
+        ("cmd_set", |c| &c.cmd_set),
+        ("cmd_flush", |c| &c.cmd_flush),
+        ("cmd_touch", |c| &c.cmd_touch),
+        ("cmd_meta", |c| &c.cmd_meta),
+        ("get_hits", |c| &c.get_hits),
+        ("get_misses", |c| &c.get_misses),
+        ("get_expired", |c| &c.get_expired),
+        ("get_flushed", |c| &c.get_flushed),
+        ("delete_misses", |c| &c.delete_misses),
+        ("delete_hits", |c| &c.delete_hits),
+        ("incr_misses", |c| &c.incr_misses),
+        ("incr_hits", |c| &c.incr_hits),
+        ("decr_misses", |c| &c.decr_misses),
+        ("decr_hits", |c| &c.decr_hits),
+        ("cas_misses", |c| &c.cas_misses),
+        ("cas_hits", |c| &c.cas_hits),
+        ("cas_badval", |c| &c.cas_badval),
+        ("touch_hits", |c| &c.touch_hits),
+        ("touch_misses", |c| &c.touch_misses),
+        ("store_too_large", |c| &c.store_too_large),
+        ("store_no_memory", |c| &c.store_no_memory),
+    ];
+    for (name, counter) in rows {
+        number(core, connection, name, sum(counter));
+    }
+    let rows: [(&str, fn(&Counters) -> &Counter); 3] = [
+        ("idle_kicks", |c| &c.idle_kicks),
+        ("bytes_read", |c| &c.bytes_read),
+        ("bytes_written", |c| &c.bytes_written),
+    ];
+    for (name, counter) in rows {
+        number(core, connection, name, sum(counter));
+    }
+    number(core, connection, "limit_maxbytes", shared.budget.limit_bytes());
+    number(core, connection, "threads", u64::from(shared.options.shards));
+    number(core, connection, "conn_yields", sum(|c| &c.conn_yields));
+    number(core, connection, "hash_bytes", sum(|c| &c.index_bytes));
+    number(core, connection, "bytes", sum(|c| &c.bytes));
+    number(core, connection, "curr_items", sum(|c| &c.items));
+    number(core, connection, "total_items", sum(|c| &c.cmd_set));
+    number(core, connection, "expired_unfetched", sum(|c| &c.expired_unfetched));
+    number(core, connection, "evicted_unfetched", sum(|c| &c.evicted_unfetched));
+    number(core, connection, "evicted_active", sum(|c| &c.evicted_active));
+    number(core, connection, "evictions", sum(|c| &c.evictions));
+    number(core, connection, "reclaimed", sum(|c| &c.reclaimed));
+    number(core, connection, "kachel_hops", sum(|c| &c.hops));
+    number(core, connection, "kachel_requests", sum(|c| &c.requests));
+    number(core, connection, "kachel_ticks", sum(|c| &c.ticks));
+    number(core, connection, "kachel_busy_ticks", sum(|c| &c.busy_ticks));
+    number(core, connection, "kachel_memory_spent", shared.budget.spent_bytes());
+    core.text(connection, Reply::End.bytes());
+}

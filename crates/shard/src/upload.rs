@@ -1,0 +1,190 @@
+//! Large values on their way in: received piece by piece into memory that they will stay in.
+//!
+//! Upstream:   `serve` begins one when a storage request announces more than fits a segment's item.
+//! Downstream: the whole value is stored as any other, by its owner.
+//!
+//! Invariants:
+//! - I1  Memory is taken as bytes arrive, never as announced; a connection that goes gives it all back.
+//! - I2  A value that cannot be kept is swallowed to its end and then answered, so the stream stays in step.
+
+use kachel_net::ConnectionIndex;
+use kachel_segment::Upload;
+use kachel_wire::request::{KEY_BYTES_MAX, Request, StoreMode};
+use kachel_wire::{Parsed, Reply, parse};
+
+use crate::core::{Core, LargeValue};
+use crate::execute::{execute, is_noreply, key_of};
+use crate::hop::Hop;
+use crate::mailbox::Parcel;
+use crate::verb::Block;
+use kachel_net::Stream;
+
+/// A value of which not all has come yet.
+#[derive(Debug)]
+pub(crate) struct Uploading {
+    /// The command line, to be parsed again when the value is whole.
+    line: Vec<u8>,
+    /// Where the bytes go; none when there is no memory for them (I2).
+    upload: Option<Upload>,
+    value_bytes_left: usize,
+    /// What of the closing CR LF has come.
+    trailer: Vec<u8>,
+}
+
+/// Begins to receive a value of `value_bytes` for the request in `line`.
+pub(crate) fn begin(core: &mut Core, connection: ConnectionIndex, line: &[u8], value_bytes: usize) {
+    let upload = core.engine.begin_upload(value_bytes);
+    let uploading = Uploading {
+        line: line.to_vec(),
+        upload,
+        value_bytes_left: value_bytes,
+        trailer: Vec::new(),
+    };
+    core.uploads.insert(connection.0, uploading);
+    core.note_announced(connection, value_bytes);
+    if let Some(open) = core.connections.get_mut(connection) {
+        open.uploading = true;
+    }
+}
+
+/// Takes what has come of the value; stores it when it is whole. Returns the bytes used.
+pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -> usize {
+    let uploading = core.uploads.get_mut(&connection.0).expect("the connection is uploading");
+    let value = &input[..input.len().min(uploading.value_bytes_left)];
+    if let Some(upload) = &mut uploading.upload {
+        if !value.is_empty() && core.engine.write_upload(upload, value).is_err() {
+            uploading.upload = None;
+        }
+    }
+    uploading.value_bytes_left -= value.len();
+    let trailer = &input[value.len()..];
+    let trailer = &trailer[..trailer.len().min(2 - uploading.trailer.len())];
+    uploading.trailer.extend_from_slice(trailer);
+    let used = value.len() + trailer.len();
+    if uploading.trailer.len() == 2 && !complete(core, connection) {
+        // No room in the owner's mailbox: give one byte of the trailer back and come again.
+        let uploading = core.uploads.get_mut(&connection.0).expect("still uploading");
+        uploading.trailer.pop();
+        core.stall(connection);
+        return used - 1;
+    }
+    used
+}
+
+/// Stores the whole value, or answers why not. `false`: must be tried again later.
+fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
+    let uploading = core.uploads.remove(&connection.0).expect("the connection is uploading");
+    let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
+        unreachable!("the line was parsed before");
+    };
+    let done = match uploading.upload {
+        _ if uploading.trailer != b"\r\n" => {
+            if !is_noreply(&request) {
+                core.text(connection, Reply::BadDataChunk.bytes());
+            }
+            true
+        }
+        None => {
+            refuse(core, connection, &request, Reply::OutOfMemoryStoring);
+            true
+        }
+        Some(upload) => match commit(core, connection, &request, &uploading.line, upload) {
+            Ok(()) => true,
+            Err(upload) => {
+                let again =
+                    Uploading { line: uploading.line.clone(), upload: Some(upload), ..uploading };
+                core.uploads.insert(connection.0, again);
+                false
+            }
+        },
+    };
+    if done {
+        if let Some(open) = core.connections.get_mut(connection) {
+            open.uploading = false;
+            open.input.announced_bytes = 0;
+        }
+    }
+    done
+}
+
+/// Hands the value to its owner. Gives it back when the owner's mailbox has no room now.
+fn commit(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    request: &Request<'_>,
+    line: &[u8],
+    upload: Upload,
+) -> Result<(), Upload> {
+    let mut space = [0; KEY_BYTES_MAX];
+    let key = key_of(request, &mut space);
+    let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
+    if owner != core.id {
+        if !core.has_room(owner, line.len()) {
+            return Err(upload);
+        }
+        core.mail.to(owner).lay(Parcel::Upload(upload));
+        let sent = core.send_hop(connection, owner, Hop::Upload, line, !is_noreply(request));
+        assert!(sent, "room was asked for");
+        return Ok(());
+    }
+    let Some((engine, epoch, mut sink)) = core.client(connection) else { return Ok(()) };
+    let pinned = execute(engine, epoch, request, hash, Block::Upload(upload), &mut sink);
+    if let Some(pinned) = pinned {
+        sink.outbox.stream(Stream::new(LargeValue(pinned)), connection, sink.slots);
+    }
+    core.mark_dirty(connection);
+    Ok(())
+}
+
+/// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind where
+/// memcached removes it: for `set`, and for `ms` in every mode.
+pub(crate) fn refuse(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    request: &Request<'_>,
+    reply: Reply,
+) {
+    let counters = &core.counters;
+    let counter = if reply == Reply::TooLarge {
+        &counters.store_too_large
+    } else {
+        &counters.store_no_memory
+    };
+    counter.add(1);
+    let removal: Option<[&[u8]; 3]> = match request {
+        Request::Store(store) if store.mode == StoreMode::Set && store.compare_cas.is_none() => {
+            Some([b"delete ", store.key, b" noreply\r\n"])
+        }
+        Request::MetaSet { meta, .. } if meta.key.base64 => {
+            Some([b"md ", meta.key.text, b" b q\r\n"])
+        }
+        Request::MetaSet { meta, .. } => Some([b"md ", meta.key.text, b" q\r\n"]),
+        _ => None,
+    };
+    if let Some(removal) = removal {
+        remove_stale(core, connection, request, &removal.concat());
+    }
+    if !is_noreply(request) {
+        core.text(connection, reply.bytes());
+    }
+}
+
+fn remove_stale(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    request: &Request<'_>,
+    removal: &[u8],
+) {
+    let mut space = [0; KEY_BYTES_MAX];
+    let key = key_of(request, &mut space);
+    let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
+    if owner == core.id {
+        if let Some(at) = core.engine.find(key, hash) {
+            core.engine.remove(hash, at);
+        }
+    } else if core.has_room(owner, removal.len()) {
+        // Without an answer: the refusal does not wait for it, and later requests follow it in the ring.
+        let sent = core.send_hop(connection, owner, Hop::Line, removal, false);
+        assert!(sent, "room was asked for");
+    }
+}

@@ -1,0 +1,115 @@
+//! `ma`.
+//!
+//! Upstream:   `execute`.
+//! Downstream: `arithmetic::change`; `engine::put` for a number made on a miss.
+
+use kachel_segment::NewValue;
+use kachel_table::KeyHash;
+use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
+use kachel_wire::request::{Direction, Meta};
+use kachel_wire::{Reply, Sink};
+
+use super::arithmetic::{Changed, change};
+use super::ttl_left;
+use crate::engine::{Draft, Engine, Found};
+use crate::second::Epoch;
+
+/// Changes a number, or makes one, as the flags ask.
+pub(crate) fn meta_arithmetic(
+    engine: &mut Engine,
+    epoch: &Epoch,
+    (key, hash): (&[u8], KeyHash),
+    meta: &Meta<'_>,
+    direction: Direction,
+    sink: &mut impl Sink,
+) {
+    engine.counters.cmd_meta.add(1);
+    let by = (direction, meta.delta);
+    let tokens = (meta.compare_cas, meta.new_cas);
+    let (at, number, created) = match change(engine, (key, hash), by, tokens) {
+        Changed::Yes { at, number } => (at, number, false),
+        Changed::Miss if meta.vivify.is_some() => match make(engine, epoch, (key, hash), meta) {
+            Some(at) => (at, meta.initial, true),
+            None => {
+                sink.put(Reply::OutOfMemoryNewItem.bytes());
+                return;
+            }
+        },
+        Changed::Miss => {
+            let misses = match direction {
+                Direction::Up => &engine.counters.incr_misses,
+                Direction::Down => &engine.counters.decr_misses,
+            };
+            misses.add(1);
+            format::meta_plain(sink, MetaCode::Nf, meta);
+            return;
+        }
+        Changed::Differs => {
+            format::meta_plain(sink, MetaCode::Ex, meta);
+            return;
+        }
+        Changed::NonNumeric => {
+            sink.put(Reply::NonNumeric.bytes());
+            return;
+        }
+        Changed::NoMemory => {
+            sink.put(Reply::OutOfMemory.bytes());
+            return;
+        }
+    };
+    reply(engine, epoch, meta, (at, number, created), sink);
+}
+
+/// Words the number and what the flags ask for, and sets the TTL they give.
+fn reply(
+    engine: &mut Engine,
+    epoch: &Epoch,
+    meta: &Meta<'_>,
+    (at, number, created): (Found, u64, bool),
+    sink: &mut impl Sink,
+) {
+    let second = engine.second;
+    let before = engine.item(at).expiry();
+    let expiry = meta.ttl.map_or(before, |ttl| epoch.expiry(ttl, second));
+    if meta.ttl.is_some() {
+        engine.set_expiry(at, expiry);
+    }
+    if meta.letters.has(b'q') {
+        return;
+    }
+    let facts = MetaFacts {
+        value_bytes: format::digits(number),
+        cas: engine.item(at).cas(),
+        ttl_before: if created { None } else { ttl_left(before, second) },
+        ttl: ttl_left(expiry, second),
+        created,
+        ..MetaFacts::default()
+    };
+    let shows_value = meta.letters.has(b'v');
+    let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
+    format::meta_head(sink, MetaVerb::Arithmetic, code, meta, &facts);
+    if shows_value {
+        format::number(sink, number);
+    }
+}
+
+/// Makes the number that was missed. Its TTL is `N`'s, unless `T` gives another.
+fn make(
+    engine: &mut Engine,
+    epoch: &Epoch,
+    (key, hash): (&[u8], KeyHash),
+    meta: &Meta<'_>,
+) -> Option<Found> {
+    let mut digits = Vec::with_capacity(20);
+    format::put_u64(&mut digits, meta.initial);
+    let draft = Draft {
+        value: NewValue::Bytes(&digits),
+        client_flags: 0,
+        expiry: meta.vivify.map_or(0, |ttl| epoch.expiry(ttl, engine.second)),
+        cas: meta.new_cas,
+        stale: false,
+        win_sent: false,
+        replaces: None,
+    };
+    engine.put(key, hash, draft).ok()
+}

@@ -1,0 +1,312 @@
+//! What the server answers, over the in-memory door, with one shard and with several.
+
+mod world;
+
+use world::{World, WorldOptions};
+
+/// Runs a conversation: each row is what is sent and what must come back.
+fn converse(shards: u16, rows: &[(&str, &str)]) {
+    let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+    let client = world.connect();
+    for (input, reply) in rows {
+        let answered = world.ask(&client, input.as_bytes());
+        assert_eq!(String::from_utf8_lossy(&answered), *reply, "{shards} shards, asked {input:?}");
+    }
+}
+
+fn converse_with_all(rows: &[(&str, &str)]) {
+    for shards in [1, 2, 3, 8] {
+        converse(shards, rows);
+    }
+}
+
+#[test]
+fn what_is_set_is_read_until_it_is_deleted() {
+    converse_with_all(&[
+        ("get a\r\n", "END\r\n"),
+        ("set a 5 0 3\r\nabc\r\n", "STORED\r\n"),
+        ("get a\r\n", "VALUE a 5 3\r\nabc\r\nEND\r\n"),
+        ("set a 0 0 0\r\n\r\n", "STORED\r\n"),
+        ("get a\r\n", "VALUE a 0 0\r\n\r\nEND\r\n"),
+        ("delete a\r\n", "DELETED\r\n"),
+        ("delete a\r\n", "NOT_FOUND\r\n"),
+        ("get a\r\n", "END\r\n"),
+    ]);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_whoever_owns_their_keys() {
+    let mut input = String::new();
+    let mut reply = String::new();
+    for key in 0..200 {
+        input += &format!("set key{key} 0 0 3\r\n{key:03}\r\n");
+        reply += "STORED\r\n";
+    }
+    for key in 0..200 {
+        input += &format!("get key{key}\r\n");
+        reply += &format!("VALUE key{key} 0 3\r\n{key:03}\r\nEND\r\n");
+    }
+    converse_with_all(&[(&input, &reply)]);
+}
+
+#[test]
+fn a_multiget_answers_in_the_clients_order() {
+    let mut stores = String::new();
+    let mut line = String::from("get");
+    let mut reply = String::new();
+    for key in 0..300 {
+        line += &format!(" key{key}");
+        if key % 3 != 0 {
+            stores += &format!("set key{key} 0 0 4 noreply\r\nv{key:03}\r\n");
+            reply += &format!("VALUE key{key} 0 4\r\nv{key:03}\r\n");
+        }
+    }
+    line += "\r\n";
+    reply += "END\r\n";
+    converse_with_all(&[(&stores, ""), (&line, &reply), (&line, &reply)]);
+}
+
+#[test]
+fn storage_verbs_keep_their_conditions() {
+    converse_with_all(&[
+        ("replace a 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+        ("append a 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+        ("add a 7 0 1\r\nm\r\n", "STORED\r\n"),
+        ("add a 0 0 1\r\ny\r\n", "NOT_STORED\r\n"),
+        ("append a 1 0 2\r\nzz\r\n", "STORED\r\n"),
+        ("prepend a 1 0 2\r\naa\r\n", "STORED\r\n"),
+        ("get a\r\n", "VALUE a 7 5\r\naamzz\r\nEND\r\n"),
+        ("cas b 0 0 1 5\r\nx\r\n", "NOT_FOUND\r\n"),
+        ("cas a 0 0 1 0\r\nx\r\n", "EXISTS\r\n"),
+        ("cas a 0 0 1 999999\r\nx\r\n", "EXISTS\r\n"),
+        ("incr a 1\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
+        ("set n 0 0 2\r\n10\r\n", "STORED\r\n"),
+        ("incr n 5\r\n", "15\r\n"),
+        ("decr n 6\r\n", "9\r\n"),
+        ("get n\r\n", "VALUE n 0 2\r\n9 \r\nEND\r\n"),
+        ("decr n 100\r\n", "0\r\n"),
+        ("incr none 1\r\n", "NOT_FOUND\r\n"),
+        ("touch none 1\r\n", "NOT_FOUND\r\n"),
+        ("touch n 100\r\n", "TOUCHED\r\n"),
+        ("mn\r\n", "MN\r\n"),
+        ("version\r\n", "VERSION 1.6.45\r\n"),
+    ]);
+}
+
+#[test]
+fn expiry_is_exact_to_the_second() {
+    for shards in [1, 3] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        assert_eq!(
+            world.ask(&client, b"set a 0 2 1\r\nx\r\nset b 0 0 1\r\ny\r\n"),
+            b"STORED\r\nSTORED\r\n"
+        );
+        world.clock.advance_ns(1_999_000_000);
+        assert_eq!(world.ask(&client, b"mg a t v\r\n"), b"VA 1 t1\r\nx\r\n");
+        world.clock.advance_ns(1_000_000);
+        assert_eq!(world.ask(&client, b"get a\r\n"), b"END\r\n");
+        assert_eq!(world.ask(&client, b"gat 1 b\r\n"), b"VALUE b 0 1\r\ny\r\nEND\r\n");
+        world.clock.advance_s(1);
+        assert_eq!(world.ask(&client, b"get b\r\n"), b"END\r\n");
+    }
+}
+
+#[test]
+fn a_flush_kills_what_was_stored_before_and_nothing_later() {
+    for shards in [1, 2, 5] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        let mut stores = Vec::new();
+        for key in 0..50 {
+            stores.extend_from_slice(format!("set k{key} 0 0 1 noreply\r\nx\r\n").as_bytes());
+        }
+        world.ask(&client, &stores);
+        let mut input = b"flush_all\r\n".to_vec();
+        input.extend_from_slice(b"set k7 0 0 1\r\ny\r\nget k1 k2 k3 k7\r\n");
+        assert_eq!(
+            String::from_utf8_lossy(&world.ask(&client, &input)),
+            "OK\r\nSTORED\r\nVALUE k7 0 1\r\ny\r\nEND\r\n"
+        );
+        assert_eq!(
+            world.ask(&client, b"flush_all 3\r\nget k7\r\n"),
+            b"OK\r\nVALUE k7 0 1\r\ny\r\nEND\r\n"
+        );
+        world.clock.advance_s(3);
+        assert_eq!(world.ask(&client, b"get k7\r\n"), b"END\r\n");
+    }
+}
+
+#[test]
+fn stale_items_are_won_once() {
+    converse_with_all(&[
+        ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+        ("md a I T30\r\n", "HD\r\n"),
+        ("mg a v t\r\n", "VA 1 t30 X W\r\nx\r\n"),
+        ("mg a v\r\n", "VA 1 Z X\r\nx\r\n"),
+        ("ms a 1\r\ny\r\n", "HD\r\n"),
+        ("mg a v\r\n", "VA 1\r\ny\r\n"),
+        ("mg fresh N30 t v\r\n", "VA 0 t30 W\r\n\r\n"),
+        ("mg fresh N30 v\r\n", "VA 0 Z\r\n\r\n"),
+        ("mg none v q\r\nmn\r\n", "MN\r\n"),
+        ("ma num N0 J5 v\r\n", "VA 1\r\n5\r\n"),
+        ("ma num D10 v\r\n", "VA 2\r\n15\r\n"),
+        ("md a x\r\n", "HD\r\n"),
+        ("mg a v\r\n", "VA 0\r\n\r\n"),
+    ]);
+}
+
+#[test]
+fn large_values_come_back_as_they_were_stored() {
+    for shards in [1, 3] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        for (key, bytes) in
+            [("a", 16_383), ("b", 16_384), ("c", 20_000), ("d", 700_000), ("e", 1_000_000)]
+        {
+            let value: Vec<u8> =
+                (0..bytes).map(|index: usize| (index * 31 % 251).to_le_bytes()[0]).collect();
+            let mut input = format!("set {key} 1 0 {bytes}\r\n").into_bytes();
+            input.extend_from_slice(&value);
+            input.extend_from_slice(b"\r\n");
+            client.write_cut(&input, 9_000);
+            world.settle();
+            assert_eq!(client.read(), b"STORED\r\n", "{bytes} bytes, {shards} shards");
+            let mut reply = format!("VALUE {key} 1 {bytes}\r\n").into_bytes();
+            reply.extend_from_slice(&value);
+            reply.extend_from_slice(b"\r\nEND\r\nVERSION 1.6.45\r\n");
+            let answered = world.ask(&client, format!("get {key}\r\nversion\r\n").as_bytes());
+            assert!(answered == reply, "{bytes} bytes, {shards} shards: {} came", answered.len());
+        }
+        let appended = world.ask(&client, b"append d 0 0 3\r\nxyz\r\nmg d s\r\n");
+        assert_eq!(appended, b"STORED\r\nHD s700003\r\n");
+    }
+}
+
+#[test]
+fn a_value_over_the_limit_is_swallowed_and_the_old_one_is_gone() {
+    let value = "y".repeat(1 << 20);
+    let input = format!("set a 0 0 {}\r\n{value}\r\nget a\r\nversion\r\n", 1 << 20);
+    converse_with_all(&[
+        ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+        (&input, "SERVER_ERROR object too large for cache\r\nEND\r\nVERSION 1.6.45\r\n"),
+    ]);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_owed_little_and_loses_nothing() {
+    for shards in [1, 2] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        let value = "z".repeat(4000);
+        world.ask(&client, format!("set a 0 0 4000\r\n{value}\r\n").as_bytes());
+        client.stall();
+        for _ in 0..200 {
+            client.write(&b"get a\r\n".repeat(50));
+            world.turn();
+        }
+        world.settle();
+        assert_eq!(client.read(), b"");
+        client.allow_all();
+        world.settle();
+        let one = format!("VALUE a 0 4000\r\n{value}\r\nEND\r\n");
+        let answered = client.read();
+        assert_eq!(answered.len(), one.len() * 10_000, "{shards} shards");
+        assert!(answered == one.repeat(10_000).into_bytes());
+    }
+}
+
+#[test]
+fn all_that_was_pipelined_before_a_half_close_is_answered() {
+    for shards in [1, 3] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        client.write(&b"set a 0 0 1\r\nx\r\nget a\r\n".repeat(500));
+        client.finish();
+        world.settle();
+        assert_eq!(
+            client.read().len(),
+            "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n".len() * 500,
+            "{shards} shards"
+        );
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn a_connection_over_the_limit_is_told_so_and_the_limit_is_exact() {
+    let mut world =
+        World::new(WorldOptions { connections_max: 3, shards: 2, ..WorldOptions::default() });
+    let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
+    world.settle();
+    let fourth = world.connect();
+    world.settle();
+    assert_eq!(fourth.read(), b"ERROR Too many open connections\r\n");
+    assert!(fourth.is_closed());
+    for client in &clients {
+        assert_eq!(world.ask(client, b"version\r\n"), b"VERSION 1.6.45\r\n");
+    }
+    clients[0].finish();
+    world.settle();
+    let fifth = world.connect();
+    assert_eq!(world.ask(&fifth, b"mn\r\n").escape_ascii().to_string(), "MN\\r\\n");
+}
+
+#[test]
+fn a_line_that_takes_too_long_ends_its_connection() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    for _ in 0..12 {
+        client.write(b"g");
+        world.settle();
+        world.clock.advance_s(1);
+    }
+    world.settle();
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_dump_names_every_item_of_every_shard() {
+    for shards in [1, 3] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        for key in 0..500 {
+            world.ask(&client, format!("set k{key} 0 0 1 noreply\r\nx\r\n").as_bytes());
+        }
+        let dump = world.ask(&client, b"lru_crawler mgdump all\r\n");
+        let dump = String::from_utf8(dump).expect("text");
+        let mut keys: Vec<&str> = dump.lines().collect();
+        assert_eq!((keys.remove(0), keys.pop()), ("OK", Some("EN")), "{shards} shards");
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 500, "{shards} shards");
+        assert_eq!(world.ask(&client, b"mn\r\n"), b"MN\r\n");
+    }
+}
+
+#[test]
+fn memory_that_is_full_evicts_or_refuses_as_it_was_told() {
+    for (evict, shards) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let options = WorldOptions { shards, memory_bytes: 8 << 20, evict, ..Default::default() };
+        let mut world = World::new(options);
+        let client = world.connect();
+        let value = "v".repeat(1000);
+        let mut refused = 0;
+        for key in 0..20_000 {
+            let store = format!("set key-{key} 0 0 1000\r\n{value}\r\n");
+            match world.ask(&client, store.as_bytes()).as_slice() {
+                b"STORED\r\n" => {}
+                b"SERVER_ERROR out of memory storing object\r\n" => refused += 1,
+                other => panic!("{}", other.escape_ascii()),
+            }
+        }
+        assert_eq!(refused > 0, !evict, "evict {evict}, {shards} shards: {refused} refused");
+        let mut held = 0;
+        for key in 0..20_000 {
+            let reply = world.ask(&client, format!("get key-{key}\r\n").as_bytes());
+            held += usize::from(reply.starts_with(b"VALUE"));
+        }
+        assert!(held > 6_000, "evict {evict}, {shards} shards: {held} held");
+        assert!(world.shared.budget.spent_bytes() <= 8 << 20);
+    }
+}

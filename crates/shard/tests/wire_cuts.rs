@@ -1,0 +1,141 @@
+//! The measured wire cases, cut at every place, over the in-memory door, which delivers exactly the
+//! pieces that are written.
+//!
+//! Each pass is a fresh server on which all cases run in the order of their ids, each on a connection of
+//! its own, each cut in two at this pass's place. The fixture's terms stand beside it.
+
+mod world;
+
+use serde_json::Value;
+use world::{World, WorldOptions};
+
+const FIXTURE: &str = include_str!("../../kachel/tests/fixtures/wire_cases.json");
+/// Inputs up to this long are cut at every byte.
+const EVERY_CUT_BYTES_MAX: usize = 4096;
+/// Longer ones at each of their first and last bytes, and at as many seeded places besides.
+const FIRST_CUTS: usize = 512;
+const LAST_CUTS: usize = 64;
+const SEEDED_CUTS: usize = 200;
+/// Cases that the server under test does not answer yet: those of the binary protocol.
+const BINARY_MAGICS: [u8; 2] = [0x80, 0x81];
+
+struct Case {
+    id: String,
+    input: Vec<u8>,
+    reply: Option<Vec<u8>>,
+    closes: bool,
+    cuts: Vec<usize>,
+}
+
+fn bytes(pieces: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for piece in pieces.as_array().expect("a list of pieces") {
+        let hex = piece[0].as_str().expect("hex");
+        let repeat = piece[1].as_u64().expect("a count");
+        let piece: Vec<u8> = (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"))
+            .collect();
+        for _ in 0..repeat {
+            bytes.extend_from_slice(&piece);
+        }
+    }
+    bytes
+}
+
+/// The places at which an input of `count` bytes is cut.
+fn cuts(count: usize, seed: usize) -> Vec<usize> {
+    if count <= EVERY_CUT_BYTES_MAX {
+        return (1..count).collect();
+    }
+    let mut state = seed as u64 * 2 + 1;
+    let seeded = (0..SEEDED_CUTS).map(|_| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        1 + (state >> 33) as usize % (count - 1)
+    });
+    let seeded: Vec<usize> = seeded.collect();
+    (1..=FIRST_CUTS).chain(count - LAST_CUTS..count).chain(seeded).collect()
+}
+
+fn cases(fixture: &Value) -> Vec<Case> {
+    let cases = fixture["cases"].as_array().expect("cases").iter().enumerate();
+    cases
+        .filter_map(|(seed, case)| {
+            let input = bytes(&case["input"]);
+            let reply = &case["reply"];
+            let id = case["id"].as_str().expect("an id").to_owned();
+            let binary = input.first().is_some_and(|byte| BINARY_MAGICS.contains(byte));
+            (!binary).then(|| Case {
+                // W111 asks whether something is pipelined: only its whole is defined.
+                cuts: if id == "W111" { Vec::new() } else { cuts(input.len(), seed) },
+                id,
+                reply: (!reply.is_null()).then(|| bytes(reply)),
+                closes: case["then"] == "closed",
+                input,
+            })
+        })
+        .collect()
+}
+
+/// Cuts what follows `VERSION ` off: it names the server.
+fn without_version(reply: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::new();
+    for line in reply.split_inclusive(|&byte| byte == b'\n') {
+        kept.extend_from_slice(if line.starts_with(b"VERSION ") { b"VERSION\r\n" } else { line });
+    }
+    kept
+}
+
+fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
+    let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+    let client = world.connect();
+    world.ask(&client, setup);
+    client.finish();
+    let mut cut_cases = 0;
+    for case in cases {
+        let client = world.connect();
+        let cut = case.cuts.get(number).copied().unwrap_or(case.input.len());
+        cut_cases += usize::from(cut < case.input.len());
+        client.write(&case.input[..cut]);
+        world.settle();
+        client.write(&case.input[cut..]);
+        world.settle();
+        let reply = client.read();
+        if let Some(expected) = &case.reply {
+            assert!(
+                without_version(&reply) == without_version(expected),
+                "{} cut at {cut}, {shards} shards: answered {}, expected {}",
+                case.id,
+                excerpt(&reply),
+                excerpt(expected)
+            );
+        }
+        assert_eq!(client.is_closed(), case.closes, "{} cut at {cut}: closed?", case.id);
+        client.reset();
+    }
+    cut_cases
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    format!("({} bytes) {}", bytes.len(), bytes[..bytes.len().min(200)].escape_ascii())
+}
+
+#[test]
+fn every_case_is_answered_as_written_wherever_it_is_cut() {
+    let fixture: Value = serde_json::from_str(FIXTURE).expect("the fixture is JSON");
+    let setup = fixture["setup_text"].as_str().expect("the set-up");
+    let setup = setup.replace("<100000 bytes of x>", &"x".repeat(100_000));
+    let setup = setup.as_bytes();
+    let cases = cases(&fixture);
+    let passes = cases.iter().map(|case| case.cuts.len()).max().expect("cases");
+    let mut cut = 0;
+    // Whole first, which is the pass behind all cuts.
+    pass(setup, &cases, 1, usize::MAX);
+    pass(setup, &cases, 3, usize::MAX);
+    for number in 0..passes {
+        cut += pass(setup, &cases, 1 + 2 * u16::from(number % 8 == 7), number);
+    }
+    println!("{} cases whole and at {cut} cuts, in {} passes", cases.len(), passes + 2);
+    assert!(cases.len() > 90 && cut > 17_000);
+}

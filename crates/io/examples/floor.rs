@@ -1,5 +1,5 @@
 //! The do-nothing server: what the kernel alone costs. It answers each newline received with a fixed
-//! reply and looks at nothing else, so no server over the same backend can be cheaper.
+//! reply and looks at nothing else (but `version`), so no server over the same backend can be cheaper.
 //!
 //! ```text
 //! floor [epoll|uring|auto] [port] [end|value BYTES]
@@ -10,6 +10,8 @@
 use std::io::{self, Write};
 
 use kachel_io::{AnyIo, Choice, Event, Io, Limits, SendBlock, SocketId, Wait, listener, open};
+
+const VERSION: &[u8] = b"VERSION 1.6.45 do-nothing\r\n";
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -57,8 +59,12 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
         for event in events.drain(..) {
             match event {
                 Event::Received { socket, bytes } => {
-                    let count = io.lent(bytes).iter().filter(|byte| **byte == b'\n').count();
-                    answer(&mut io, socket, reply, count, &mut spare);
+                    let received = io.lent(bytes);
+                    let count = received.iter().filter(|byte| **byte == b'\n').count();
+                    // Load generators want to know whom they talk to.
+                    let asked = received.starts_with(b"version");
+                    let words = if asked { VERSION } else { reply };
+                    answer(&mut io, socket, words, count, &mut spare);
                 }
                 Event::Sent { mut block, .. } => {
                     block.clear();

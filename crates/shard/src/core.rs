@@ -153,22 +153,22 @@ impl Core {
     /// Puts a connection on the list of those to flush (I1).
     #[inline]
     pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection) {
-            if !open.dirty {
-                open.dirty = true;
-                self.dirty.push(connection);
-            }
+        if let Some(open) = self.connections.get_mut(connection)
+            && !open.dirty
+        {
+            open.dirty = true;
+            self.dirty.push(connection);
         }
     }
 
     /// Puts a connection on the list of those that wait for room (I1).
     pub(crate) fn stall(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection) {
-            if !open.stalled {
-                open.stalled = true;
-                self.stalled.push(connection);
-                self.counters.conn_yields.add(1);
-            }
+        if let Some(open) = self.connections.get_mut(connection)
+            && !open.stalled
+        {
+            open.stalled = true;
+            self.stalled.push(connection);
+            self.counters.conn_yields.add(1);
         }
     }
 

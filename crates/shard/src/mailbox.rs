@@ -76,10 +76,11 @@ impl Mailbox {
     pub(crate) fn publish(&mut self) {
         let requests = self.requests_out.publish();
         let answers = self.answers_out.publish();
-        if (requests || answers) && self.peer.must_wake() {
-            if let Some(waker) = &self.peer_waker {
-                waker.wake();
-            }
+        if (requests || answers)
+            && self.peer.must_wake()
+            && let Some(waker) = &self.peer_waker
+        {
+            waker.wake();
         }
     }
 

@@ -14,6 +14,9 @@ use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
 use crate::core::Core;
 use crate::counters::{Counter, Counters};
 
+/// Picks one counter of a shard's.
+type Pick = fn(&Counters) -> &Counter;
+
 /// Answers `stats` with `topic` behind it.
 pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) {
     match stats_topic(topic) {
@@ -72,7 +75,7 @@ fn number(core: &mut Core, connection: ConnectionIndex, name: &str, value: u64) 
 fn general(core: &mut Core, connection: ConnectionIndex) {
     core.engine.publish_gauges();
     let shared = std::sync::Arc::clone(&core.shared);
-    let sum = |counter: fn(&Counters) -> &Counter| {
+    let sum = |counter: Pick| {
         shared.counters.iter().map(|counters| counter(counters).value()).sum::<u64>()
     };
     let second = core.engine.second;
@@ -88,7 +91,7 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
     number(core, connection, "curr_connections", u64::from(shared.connections.load(Relaxed)));
     number(core, connection, "total_connections", sum(|c| &c.connections_opened));
     number(core, connection, "rejected_connections", sum(|c| &c.connections_rejected));
-    let rows: [(&str, fn(&Counters) -> &Counter); 22] = [
+    let rows: [(&str, Pick); 22] = [
         ("cmd_get", |c| &c.cmd_get),
         ("cmd_set", |c| &c.cmd_set),
         ("cmd_flush", |c| &c.cmd_flush),
@@ -115,7 +118,7 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
     for (name, counter) in rows {
         number(core, connection, name, sum(counter));
     }
-    let rows: [(&str, fn(&Counters) -> &Counter); 3] = [
+    let rows: [(&str, Pick); 3] = [
         ("idle_kicks", |c| &c.idle_kicks),
         ("bytes_read", |c| &c.bytes_read),
         ("bytes_written", |c| &c.bytes_written),

@@ -51,10 +51,11 @@ pub(crate) fn begin(core: &mut Core, connection: ConnectionIndex, line: &[u8], v
 pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -> usize {
     let uploading = core.uploads.get_mut(&connection.0).expect("the connection is uploading");
     let value = &input[..input.len().min(uploading.value_bytes_left)];
-    if let Some(upload) = &mut uploading.upload {
-        if !value.is_empty() && core.engine.write_upload(upload, value).is_err() {
-            uploading.upload = None;
-        }
+    if let Some(upload) = &mut uploading.upload
+        && !value.is_empty()
+        && core.engine.write_upload(upload, value).is_err()
+    {
+        uploading.upload = None;
     }
     uploading.value_bytes_left -= value.len();
     let trailer = &input[value.len()..];
@@ -98,11 +99,9 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
             }
         },
     };
-    if done {
-        if let Some(open) = core.connections.get_mut(connection) {
-            open.uploading = false;
-            open.input.announced_bytes = 0;
-        }
+    if done && let Some(open) = core.connections.get_mut(connection) {
+        open.uploading = false;
+        open.input.announced_bytes = 0;
     }
     done
 }

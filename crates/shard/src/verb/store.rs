@@ -221,10 +221,11 @@ pub(crate) fn classic_store(
         Stored::NotFound => Reply::NotFound,
         Stored::NoMemory => {
             // As memcached: a set that fails for want of memory leaves no stale value behind.
-            if request.mode == StoreMode::Set && request.compare_cas.is_none() {
-                if let Some(old) = engine.find(request.key, hash) {
-                    engine.remove(hash, old);
-                }
+            if request.mode == StoreMode::Set
+                && request.compare_cas.is_none()
+                && let Some(old) = engine.find(request.key, hash)
+            {
+                engine.remove(hash, old);
             }
             Reply::OutOfMemoryStoring
         }

@@ -4,12 +4,11 @@
 //! Each pass is a fresh server on which all cases run in the order of their ids, each on a connection of
 //! its own, each cut in two at this pass's place. The fixture's terms stand beside it.
 
-mod world;
-
 use serde_json::Value;
-use world::{World, WorldOptions};
 
-const FIXTURE: &str = include_str!("../../kachel/tests/fixtures/wire_cases.json");
+use crate::world::{World, WorldOptions};
+
+const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
 const EVERY_CUT_BYTES_MAX: usize = 4096;
 /// Longer ones at each of their first and last bytes, and at as many seeded places besides.

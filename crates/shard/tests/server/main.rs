@@ -1,0 +1,5 @@
+//! The whole server but for the kernel: shards over the in-memory door, on one thread.
+
+mod replies;
+mod wire_cuts;
+mod world;

@@ -121,16 +121,10 @@ impl Bucket<'_> {
         Slots(match_tag(self.0, tag.0))
     }
 
-    /// The first empty slot.
+    /// The empty slots, in ascending order.
     #[inline]
-    pub(crate) fn hole(self) -> Option<usize> {
-        Slots(match_tag(self.0, 0)).next() // I2
-    }
-
-    /// How many slots are empty.
-    #[inline]
-    pub(crate) fn holes(self) -> u32 {
-        match_tag(self.0, 0).count_ones() // I2
+    pub(crate) fn holes(self) -> Slots {
+        Slots(match_tag(self.0, 0)) // I2
     }
 
     /// Stores `entry` in slot `slot` (I3).
@@ -159,6 +153,14 @@ impl Bucket<'_> {
 /// Slot numbers as a set of bits; iterates in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots(pub(crate) u32);
+
+impl Slots {
+    /// How many there are.
+    #[inline]
+    pub(crate) fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
 
 impl Iterator for Slots {
     type Item = usize;

@@ -99,7 +99,7 @@ impl Table {
         }
         let mut moved = 0_u32;
         for (slot, entry) in self.bucket(source).entries() {
-            let hole = self.bucket(target).hole().expect("thinned out");
+            let hole = self.bucket(target).holes().next().expect("thinned out");
             self.bucket(target).put(hole, self.shallower(source, entry, depth));
             moved |= 1 << slot;
         }
@@ -127,19 +127,22 @@ impl Table {
     ) -> bool {
         for bucket in [source, target] {
             for slot in 0..SLOTS_PER_BUCKET {
-                let holes = self.bucket(source).holes() + self.bucket(target).holes();
-                if holes as usize >= SLOTS_PER_BUCKET {
+                if self.fit_into_one(source, target) {
                     return true;
                 }
                 let Some(entry) = self.bucket(bucket).entry(slot) else { continue };
                 let other = self.other_bucket(bucket, entry);
-                if let Some(hole) = self.bucket(other).hole() {
+                if let Some(hole) = self.bucket(other).holes().next() {
                     self.move_entry(bucket, slot, other, hole, hash_of);
                 }
             }
         }
-        let holes = self.bucket(source).holes() + self.bucket(target).holes();
-        holes as usize >= SLOTS_PER_BUCKET
+        self.fit_into_one(source, target)
+    }
+
+    fn fit_into_one(&self, source: u32, target: u32) -> bool {
+        let holes = [source, target].map(|bucket| self.bucket(bucket).holes().count());
+        holes[0] + holes[1] >= SLOTS_PER_BUCKET as u32
     }
 
     /// Sees to it that one more bucket is charged (I1); false when the budget refuses.

@@ -9,15 +9,18 @@
 //!   buckets (and for a moment in both).
 //! - I3  All buckets on a path but the last are full.
 
-use crate::bucket::{Entry, known_bits};
+use crate::bucket::{Entry, SLOTS_PER_BUCKET, known_bits};
 use crate::hash::{Half, KeyHash, Location};
+use crate::prefetch::prefetch;
 use crate::table::Table;
 
 /// Moves that one insert makes at most to reach a hole, splits apart.
 pub const PATH_MOVES_MAX: usize = 3;
 
-/// Two roots, 14 buckets one move away, 98 two moves away, and most of those three away.
-const NODES_MAX: usize = 512;
+/// Full buckets of which a search looks at all the entries' other buckets: those at most two moves away.
+const EXPANSIONS_MAX: usize = 72;
+/// Buckets that a search looks at: two roots and what was expanded.
+pub(crate) const NODES_MAX: usize = 2 + EXPANSIONS_MAX * SLOTS_PER_BUCKET;
 /// Thousandths of the slots above which an insert makes the table grow.
 /// Guess: two choices of seven slots could be filled further, at more moves an insert.
 const GROW_PERMILLE: u64 = 900;
@@ -43,7 +46,7 @@ impl std::error::Error for Full {}
 
 /// A bucket reached by a search, and the slot whose entry could move there.
 #[derive(Clone, Copy, Debug)]
-struct Node {
+pub(crate) struct Node {
     bucket: u32,
     /// Index of the node that holds the entry; its own index for a root.
     parent: u16,
@@ -51,13 +54,13 @@ struct Node {
 }
 
 const _: () = assert!(NODES_MAX <= u16::MAX as usize);
-const _: () = assert!(NODES_MAX <= 2 * (1 + 7 + 49 + 343)); // I1: three moves reach them all.
+const _: () = assert!(EXPANSIONS_MAX <= 2 + 2 * 7 + 2 * 49); // I1: no node is four moves away.
 
 impl Table {
     /// Lets the absent key with `hash` lead to `location`. `hash_of` gives the hash of an item in the table.
     ///
     /// Cost: two cache lines; above 90 % occupancy also one or two splits; for the few keys with both
-    /// buckets full a search of at most 512 buckets and up to [`PATH_MOVES_MAX`] moves. `hash_of` is called
+    /// buckets full a search of at most 506 buckets and up to [`PATH_MOVES_MAX`] moves. `hash_of` is called
     /// only in every fourth doubling of the table.
     /// Errors: [`Full`], with nothing changed that a reader could see.
     #[inline]
@@ -88,15 +91,14 @@ impl Table {
     /// Puts the key into the emptier of its buckets; false when both are full.
     #[inline]
     fn place(&mut self, hash: KeyHash, location: Location) -> bool {
-        let [first, second] = self.buckets_of(hash);
-        let halves = [hash.first(), hash.first().other(hash.tag())];
-        let (index, half) = if self.bucket(first).holes() >= self.bucket(second).holes() {
-            (first, halves[0])
-        } else {
-            (second, halves[1])
-        };
-        let Some(hole) = self.bucket(index).hole() else { return false };
-        let entry = Entry::new(hash.tag(), half, self.geometry.depth(index), location);
+        let tag = hash.tag();
+        let halves = [hash.first(), hash.first().other(tag)];
+        let indices = halves.map(|half| self.geometry.bucket_of(half));
+        let holes = indices.map(|index| self.bucket(index).holes());
+        let choice = usize::from(holes[0].count() < holes[1].count());
+        let (index, mut holes) = (indices[choice], holes[choice]);
+        let Some(hole) = holes.next() else { return false };
+        let entry = Entry::new(tag, halves[choice], self.geometry.depth(index), location);
         self.bucket(index).put(hole, entry);
         self.len += 1;
         true
@@ -128,33 +130,37 @@ impl Table {
         false
     }
 
-    /// Moves entries so that the nearest hole ends up in one of the key's two buckets; false, and nothing
+    /// Moves entries so that a near hole ends up in one of the key's two buckets; false, and nothing
     /// moved, when none is near.
     fn clear_path(&mut self, hash: KeyHash, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
-        let mut nodes = [Node { bucket: 0, parent: 0, slot: 0 }; NODES_MAX];
-        let Some(end) = self.search(hash, &mut nodes) else { return false };
-        self.walk_back(&nodes, end, hash_of);
-        true
+        let mut nodes = std::mem::take(&mut self.nodes); // Kept for its memory only.
+        nodes.clear();
+        let end = self.search(hash, &mut nodes);
+        if let Some(end) = end {
+            self.walk_back(&nodes, end, hash_of);
+        }
+        self.nodes = nodes;
+        end.is_some()
     }
 
     /// Searches breadth first from the key's two buckets for one with a hole; returns its node (I1).
-    fn search(&self, hash: KeyHash, nodes: &mut [Node; NODES_MAX]) -> Option<usize> {
+    ///
+    /// All buckets that one bucket's entries lead to are asked for before the first of them is looked at, so
+    /// that their cache lines come together.
+    fn search(&self, hash: KeyHash, nodes: &mut Vec<Node>) -> Option<usize> {
         for (index, bucket) in self.buckets_of(hash).into_iter().enumerate() {
-            nodes[index] = Node { bucket, parent: index as u16, slot: 0 };
+            nodes.push(Node { bucket, parent: index as u16, slot: 0 });
         }
-        let mut end = 2;
-        for at in 0..NODES_MAX {
-            let bucket = nodes[at].bucket;
+        for at in 0..EXPANSIONS_MAX {
+            let (bucket, first_new) = (nodes[at].bucket, nodes.len());
             for (slot, entry) in self.bucket(bucket).entries() {
-                if end == NODES_MAX {
-                    return None;
-                }
                 let other = self.other_bucket(bucket, entry);
-                nodes[end] = Node { bucket: other, parent: at as u16, slot: slot as u8 };
-                if self.bucket(other).holes() > 0 {
-                    return Some(end);
-                }
-                end += 1;
+                prefetch(self.bucket(other).0);
+                nodes.push(Node { bucket: other, parent: at as u16, slot: slot as u8 });
+            }
+            let has_hole = |node: &Node| self.bucket(node.bucket).holes().next().is_some();
+            if let Some(found) = nodes[first_new..].iter().position(has_hole) {
+                return Some(first_new + found);
             }
         }
         None
@@ -163,7 +169,7 @@ impl Table {
     /// Makes the moves of the path that ends at `nodes[end]`, the last one first.
     fn walk_back(
         &mut self,
-        nodes: &[Node; NODES_MAX],
+        nodes: &[Node],
         end: usize,
         hash_of: &mut impl FnMut(Location) -> KeyHash,
     ) {
@@ -174,7 +180,8 @@ impl Table {
                 return;
             }
             at = node.parent.into();
-            let hole = self.bucket(node.bucket).hole().expect("I3: the move before left one");
+            let hole =
+                self.bucket(node.bucket).holes().next().expect("I3: the move before left one");
             self.move_entry(nodes[at].bucket, node.slot.into(), node.bucket, hole, hash_of);
         }
         assert!(usize::from(nodes[at].parent) == at, "I1: a path of more than three moves");

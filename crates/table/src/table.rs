@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use kachel_host::{Budget, Region};
 
-use crate::bucket::{BUCKET_BYTES, Bucket, Line, SLOTS_PER_BUCKET};
+use crate::bucket::{BUCKET_BYTES, Bucket, Line, SLOTS_PER_BUCKET, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
 use crate::hash::{KeyHash, Location, Tag};
+use crate::insert::{NODES_MAX, Node};
 use crate::prefetch::prefetch;
 
 /// What a table has done since it was made.
@@ -49,6 +50,8 @@ pub struct Table {
     pub(crate) charged_bytes: u64,
     pub(crate) len: u64,
     pub(crate) counters: Counters,
+    /// The queue of a search, empty between two.
+    pub(crate) nodes: Vec<Node>,
 }
 
 impl Table {
@@ -74,6 +77,7 @@ impl Table {
             charged_bytes,
             len: 0,
             counters: Counters::default(),
+            nodes: Vec::with_capacity(NODES_MAX),
         })
     }
 
@@ -97,14 +101,12 @@ impl Table {
         hash: KeyHash,
         mut is_key: impl FnMut(Location) -> bool,
     ) -> Option<Location> {
-        let tag = hash.tag();
-        for bucket in self.buckets_of(hash) {
-            let bucket = self.bucket(bucket);
-            for slot in bucket.slots_with(tag) {
-                let location = bucket.entry(slot)?.location();
-                if is_key(location) {
-                    return Some(location);
-                }
+        let buckets = self.buckets_of(hash).map(|index| self.bucket(index));
+        // Both at once: which of the two holds the key cannot be predicted.
+        for (bucket, slot) in slots_with(buckets, hash.tag()) {
+            let location = bucket.entry(slot)?.location();
+            if is_key(location) {
+                return Some(location);
             }
         }
         None
@@ -124,7 +126,6 @@ impl Table {
     #[inline]
     pub fn swing(&mut self, hash: KeyHash, from: Location, to: Location) -> bool {
         let Some((bucket, slot)) = self.slot_of(hash, from) else { return false };
-        let bucket = self.bucket(bucket);
         let entry = bucket.entry(slot).expect("the slot that was just found");
         bucket.put(slot, entry.with_location(to));
         true
@@ -136,7 +137,7 @@ impl Table {
     #[inline]
     pub fn remove(&mut self, hash: KeyHash, location: Location) -> bool {
         let Some((bucket, slot)) = self.slot_of(hash, location) else { return false };
-        self.bucket(bucket).clear(slot);
+        bucket.clear(slot);
         self.len -= 1; // I4
         true
     }
@@ -187,17 +188,21 @@ impl Table {
         (self.len + more) * 1000 > self.slots() * permille
     }
 
+    /// The bucket and the slot that lead to `location`.
     #[inline]
-    fn slot_of(&self, hash: KeyHash, location: Location) -> Option<(u32, usize)> {
-        let tag: Tag = hash.tag();
-        self.buckets_of(hash).into_iter().find_map(|index| {
-            let bucket = self.bucket(index);
-            let leads_there = |&slot: &usize| {
-                bucket.entry(slot).is_some_and(|entry| entry.location() == location)
-            };
-            Some((index, bucket.slots_with(tag).find(leads_there)?))
+    fn slot_of(&self, hash: KeyHash, location: Location) -> Option<(Bucket<'_>, usize)> {
+        let buckets = self.buckets_of(hash).map(|index| self.bucket(index));
+        slots_with(buckets, hash.tag()).find(|&(bucket, slot)| {
+            bucket.entry(slot).is_some_and(|entry| entry.location() == location)
         })
     }
+}
+
+/// The slots with `tag` of two buckets.
+#[inline]
+fn slots_with(buckets: [Bucket<'_>; 2], tag: Tag) -> impl Iterator<Item = (Bucket<'_>, usize)> {
+    let [first, second] = buckets.map(|bucket| bucket.slots_with(tag).0);
+    Slots(first | second << 8).map(move |bit| (buckets[bit >> 3 & 1], bit & 7))
 }
 
 impl Drop for Table {

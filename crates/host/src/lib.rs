@@ -17,7 +17,9 @@ pub use budget::Budget;
 pub use cores::{Cores, PinClaim, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
 pub use identity::{User, become_user, find_user, is_root};
-pub use limits::{allow_core_files, lock_memory, physical_memory_bytes, raise_open_files};
+pub use limits::{
+    allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
+};
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use signals::{Signal, Signals, ask_to_terminate};

@@ -35,11 +35,22 @@ fn raise(resource: Resource, wanted: u64) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }
 
-/// Keeps all memory, present and future, from being swapped out.
+/// Lifts the limit on locked memory; `false`: the process may not.
+pub fn allow_locked_memory() -> bool {
+    raise(Resource::Memlock, u64::MAX) == u64::MAX
+}
+
+/// Keeps all memory, present and future, from being swapped out, a page from its first touch on: address
+/// space that is only reserved stays free.
 ///
-/// Errors: it is more than the process may lock.
+/// Errors: there is a limit on locked memory (which later reservations would run into), see
+/// [`allow_locked_memory`].
 pub fn lock_memory() -> io::Result<()> {
-    rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
+    if getrlimit(Resource::Memlock).current.is_some() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    rustix::mm::mlockall(all)?;
     Ok(())
 }
 

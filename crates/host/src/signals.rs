@@ -12,6 +12,9 @@ use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// A signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,22 @@ impl Signals {
     }
 }
 
+impl Signals {
+    /// As [`Signals::wait`], for at most `time`; `None`: none came.
+    ///
+    /// Errors: as `wait`.
+    pub fn wait_at_most(&mut self, time: Duration) -> io::Result<Option<Signal>> {
+        let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let mut readable = [PollFd::new(&self.file, PollFlags::IN)];
+        // Interrupted only where a debugger does it; the time is then cut short.
+        match rustix::event::poll(&mut readable, Some(&time)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(None),
+            Ok(_) => self.wait().map(Some),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 fn awaited_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: there is room for a set; the call fills all of it.
@@ -115,6 +134,10 @@ mod tests {
                 raise(number);
                 assert_eq!(signals.wait().expect("a signal"), signal);
             }
+            assert_eq!(signals.wait_at_most(Duration::ZERO).expect("no error"), None);
+            raise(libc::SIGHUP);
+            let signal = signals.wait_at_most(Duration::from_secs(60)).expect("no error");
+            assert_eq!(signal, Some(Signal::HangUp));
             raise(libc::SIGPIPE);
         });
         waiter.join().expect("no panic, and no death by SIGPIPE");

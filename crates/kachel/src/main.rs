@@ -1,2 +1,36 @@
-//! The one binary.
-fn main() {}
+//! The one binary: picks the subcommand and starts it.
+//!
+//! Upstream:   the command line, and the name by which the binary was called.
+//! Downstream: `serve` for the server, `kachel-load` for the load generator.
+#![forbid(unsafe_code)]
+
+mod listeners;
+mod serve;
+mod shards;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use kachel_options::Command;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    let called_as = words.next().unwrap_or_else(|| "kachel".into());
+    match kachel_options::parse(words, &called_as) {
+        Ok(Command::Serve(options)) => serve::run(*options),
+        Ok(Command::Load(words)) => kachel_load::run(words.into_iter()),
+        Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(error.exit_code)
+        }
+    }
+}
+
+/// Prints an answer; whoever stops reading it early is no failure.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}

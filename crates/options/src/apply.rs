@@ -9,7 +9,9 @@ use crate::getopt::{Found, Scan};
 use crate::listen::{Host, Listeners, TcpListen, UnixListen, port_number, read_list};
 use crate::suboptions::SUBOPTIONS;
 use crate::table::{Class, Takes};
-use crate::{CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, Engine, OptionsError, ServeOptions};
+use crate::{
+    CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, Engine, OptionsError, Protocol, ServeOptions,
+};
 
 /// Bytes of the smallest and the largest item limit that `-I` takes.
 const ITEM_BYTES_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 30;
@@ -256,6 +258,11 @@ impl Draft {
             return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
         }
         self.listen()?;
+        if self.serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary)
+            || self.serve.protocol == Protocol::Binary
+        {
+            return usage("-B binary: the binary protocol is not built yet.".to_string());
+        }
         assert!(
             !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
             "a server without listeners was refused above"

@@ -203,7 +203,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Text("addr"),
         "127.0.0.1; called as memcached: every interface",
         "interface to listen on: address, name or *, with :port after it or not; a list or repeated; \
-         IPv6 as [::1]:11211; proto[ascii]: or proto[binary]: before it",
+         IPv6 as [::1]:11211; proto[ascii]: before it",
         |draft, given| {
             draft.listen.push(given.text().to_string());
             Ok(())
@@ -220,7 +220,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('B', "protocol"),
         Word(&["auto", "ascii", "binary"]),
         "auto",
-        "protocol to speak: auto goes by a connection's first byte",
+        "protocol to speak; binary is not built yet",
         |draft, given| {
             set(
                 &mut draft.serve.protocol,

@@ -176,6 +176,8 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-o", "ext_path=/data/file:1G"],
         &["--reads=crew"],
         &["--engine=tree"],
+        &["-B", "binary"],
+        &["-l", "proto[binary]:127.0.0.1"],
     ] {
         let error = refusal(args);
         assert_eq!(error.exit_code, 64, "{error}");

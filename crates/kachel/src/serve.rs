@@ -1,0 +1,233 @@
+//! Starting the server, and ending it: what happens once, in its order.
+//!
+//! Upstream:   `main`, with the options.
+//! Downstream: `host` for rights and limits, `listeners` for sockets, `shards` for all that is served.
+//!
+//! ```text
+//! limits -> user -> daemon -> memory lock -> signals -> listen -> shards -> files, "ready" -> wait -> end
+//! ```
+//!
+//! Invariants:
+//! - I1  Rights are given up before a socket, a file or a client is touched.
+//! - I2  There is one thread until the signals are blocked: all others inherit the mask.
+//! - I3  Who waits for the daemon, the port file or the process number finds a server that listens.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kachel_host::{Cores, Daemon, Pidfile, Signal, Signals};
+use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
+
+use crate::listeners::{self, Open};
+use crate::shards;
+
+/// Files that the process opens beside one for each connection: for each shard, and for all.
+const FILES_PER_SHARD: u64 = 8;
+const FILES_OTHER: u64 = 64 + shards::SOCKETS_SPARE as u64;
+
+/// How long shards may take to send what they owe when the server ends.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Exit codes of sysexits.h, as memcached uses them.
+const EXIT_USAGE: u8 = 64;
+const EXIT_NO_USER: u8 = 67;
+const EXIT_OS: u8 = 71;
+
+/// Why the server does not start.
+struct Failure {
+    exit_code: u8,
+    sentence: String,
+}
+
+impl Failure {
+    fn os(sentence: impl Into<String>) -> Self {
+        Self { exit_code: EXIT_OS, sentence: sentence.into() }
+    }
+}
+
+/// Runs the server until a signal or a client ends it.
+pub(crate) fn run(options: ServeOptions) -> ExitCode {
+    for report in &options.reports {
+        eprintln!("{report}");
+    }
+    match serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { exit_code, sentence }) => {
+            eprintln!("{sentence}");
+            ExitCode::from(exit_code)
+        }
+    }
+}
+
+fn serve(options: ServeOptions) -> Result<(), Failure> {
+    // Read before the folder may change.
+    let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
+    let cores = Cores::of_this_process();
+    let threads = options.threads.unwrap_or_else(|| cores.thread_count());
+
+    raise_limits(&options, threads)?;
+    give_up_rights(&options)?; // I1
+    let daemon = leave_terminal(&options)?;
+    lock_memory(&options);
+    let signals =
+        Signals::block() // I2
+            .map_err(|error| Failure::os(format!("cannot wait for signals: {error}")))?;
+
+    let Open { sockets, places, port_lines } =
+        listeners::open(&options.listeners, options.backlog).map_err(Failure::os)?;
+    let pins = cores.claim_pins(threads);
+    let running = shards::start(&options, threads, sockets, pins.is_some())
+        .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
+
+    // I3: what follows tells others that the server listens.
+    let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
+    if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
+        let places = places.join(", ");
+        eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads");
+    }
+    if let Some(daemon) = daemon {
+        daemon
+            .ready()
+            .map_err(|error| Failure::os(format!("cannot leave the terminal: {error}")))?;
+    }
+
+    let signals = wait_for_the_end(signals, &options);
+    running.stop();
+    remove_pidfile(pidfile, &options);
+    end_in_time(signals);
+    running.join().map_err(|error| Failure { exit_code: 1, sentence: format!("ended by: {error}") })
+}
+
+/// Limits go up while there may still be rights to raise them.
+fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
+    if options.core_dumps && !kachel_host::allow_core_files() {
+        return Err(Failure::os("-r: the limit on core files is 0 and may not be raised"));
+    }
+    let connections = u64::from(options.connections_max);
+    let wanted = connections + u64::from(threads) * FILES_PER_SHARD + FILES_OTHER;
+    let limit = kachel_host::raise_open_files(wanted);
+    if limit < connections {
+        return Err(Failure::os(format!(
+            "-c {connections}: the limit on open files is {limit} and may not be raised; start as root, \
+             or ask for fewer connections"
+        )));
+    }
+    if limit < wanted {
+        let short = wanted - limit;
+        eprintln!("-c {connections}: open files suffice for about {short} connections fewer");
+    }
+    if options.lock_memory && !kachel_host::allow_locked_memory() {
+        eprintln!("-k: the limit on locked memory may not be raised; memory is not locked");
+    }
+    Ok(())
+}
+
+/// Becomes the user of `-u`, when started by root.
+fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
+    if !kachel_host::is_root() {
+        return Ok(());
+    }
+    let Some(name) = options.user.as_deref() else {
+        if options.called_as == CalledAs::Memcached {
+            let sentence = "started by root: say which user to become, -u root to stay root";
+            return Err(Failure { exit_code: EXIT_USAGE, sentence: sentence.to_string() });
+        }
+        eprintln!("started by root: runs with root's rights; better give a user by -u");
+        return Ok(());
+    };
+    let user = kachel_host::find_user(name)
+        .map_err(|error| Failure::os(format!("-u {name}: cannot read the users: {error}")))?;
+    let Some(user) = user else {
+        let sentence = format!("-u {name}: there is no such user");
+        return Err(Failure { exit_code: EXIT_NO_USER, sentence });
+    };
+    kachel_host::become_user(user)
+        .map_err(|error| Failure::os(format!("-u {name}: cannot become that user: {error}")))
+}
+
+fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
+    if !options.daemon {
+        return Ok(None);
+    }
+    kachel_host::leave_terminal(options.core_dumps, options.verbosity > 0)
+        .map(Some)
+        .map_err(|error| Failure::os(format!("-d: {error}")))
+}
+
+/// A lock does not survive a fork, so it comes after the daemon. Failing, it is a warning, as in memcached.
+fn lock_memory(options: &ServeOptions) {
+    if options.lock_memory
+        && let Err(error) = kachel_host::lock_memory()
+    {
+        eprintln!("-k: memory is not locked: {error}");
+    }
+}
+
+/// Writes the port file and the process number. A port file that cannot be written is a warning, since it
+/// is no option; `-P` was asked for.
+fn write_files(
+    options: &ServeOptions,
+    port_file: Option<&Path>,
+    port_lines: &str,
+) -> Result<Option<Pidfile>, Failure> {
+    if let Some(path) = port_file
+        && let Err(error) = kachel_host::write_whole(path, port_lines)
+    {
+        eprintln!("{PORT_FILE_ENV}: cannot write {}: {error}", path.display());
+    }
+    let Some(path) = options.pidfile.as_deref() else { return Ok(None) };
+    if let Some(other) = Pidfile::living(path).filter(|other| *other != std::process::id()) {
+        eprintln!("-P {}: named process {other}, which lives", path.display());
+    }
+    match Pidfile::write(path) {
+        Ok(pidfile) => Ok(Some(pidfile)),
+        Err(error) => Err(Failure::os(format!("-P {}: {error}", path.display()))),
+    }
+}
+
+/// Waits for a signal that ends the process. There is nothing yet to read again on SIGHUP.
+fn wait_for_the_end(mut signals: Signals, options: &ServeOptions) -> Signals {
+    loop {
+        match signals.wait() {
+            Ok(Signal::HangUp) => {
+                if options.verbosity > 0 {
+                    eprintln!("SIGHUP: there is nothing to read again");
+                }
+            }
+            Ok(signal) => {
+                if options.verbosity > 0 {
+                    eprintln!("ending: {signal:?}");
+                }
+                return signals;
+            }
+            Err(error) => {
+                eprintln!("ending: cannot wait for signals: {error}");
+                return signals;
+            }
+        }
+    }
+}
+
+/// As memcached, the file stays without `-d`.
+fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
+    if options.daemon
+        && let Some(pidfile) = pidfile
+        && let Err(error) = pidfile.remove()
+    {
+        eprintln!("-P: cannot remove the file: {error}");
+    }
+}
+
+/// Ends the process when a second signal comes, or when clients do not take what they are owed.
+fn end_in_time(mut signals: Signals) {
+    let body = move || {
+        let _second_signal = signals.wait_at_most(END_TIME_MAX);
+        eprintln!("ended with replies not sent");
+        std::process::exit(0);
+    };
+    let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);
+    if let Err(error) = spawned {
+        eprintln!("waits for clients as long as it takes: {error}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The shards' threads: each makes its door and its shard, and ticks until all is done.
+//!
+//! Upstream:   `serve` with the options and the bound sockets.
+//! Downstream: `kachel_shard::Shard::tick`, on a thread and, where there is one for each, a core of its own.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+
+use kachel_host::Budget;
+use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
+use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
+use kachel_segment::{Pool, PoolOptions};
+use kachel_shard::{
+    EngineOptions, Mailboxes, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
+};
+
+/// Sockets of a shard beyond `-c`: those that are turned away, and those that are being taken down.
+pub(crate) const SOCKETS_SPARE: u32 = 128;
+
+/// The shards of a process that serves.
+pub(crate) struct Running {
+    shared: Arc<Shared>,
+    wakers: Vec<Waker>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// What every shard's thread is given.
+#[derive(Clone)]
+struct Plan {
+    shared: Arc<Shared>,
+    pool: Arc<Pool>,
+    engine: EngineOptions,
+    seeds: Seeds,
+    start: (u64, i64),
+    limits: Limits,
+    /// All threads have told each other how to be woken when this opens.
+    met: Arc<Barrier>,
+    pin: bool,
+}
+
+/// Starts `shards` threads that serve clients of `listeners`.
+///
+/// Errors: memory cannot be reserved, or the chosen door is not to be had.
+pub(crate) fn start(
+    options: &ServeOptions,
+    shards: u16,
+    listeners: Vec<OwnedFd>,
+    pin: bool,
+) -> io::Result<Running> {
+    let budget = Arc::new(Budget::new(options.memory_bytes));
+    let reserve_bytes = kachel_host::physical_memory_bytes().max(options.memory_bytes);
+    let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
+    let pool = Pool::new(Arc::clone(&budget), pool_options)?;
+    let shared = Arc::new(Shared::new(shared_options(options, shards), budget));
+    let clock = SystemClock;
+    let plan = Plan {
+        shared: Arc::clone(&shared),
+        pool,
+        engine: EngineOptions {
+            evict: options.evict,
+            cas: options.cas,
+            item_bytes_max: u64::from(options.item_bytes_max),
+        },
+        seeds: Seeds { hash_keys: kachel_host::entropy()? },
+        start: (clock.now_ns(), clock.unix_s()),
+        limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
+        met: Arc::new(Barrier::new(usize::from(shards))),
+        pin,
+    };
+    match options.io {
+        IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
+        IoChoice::Uring => spawn(&plan, shards, listeners, kachel_io::Uring::new),
+        IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
+            spawn(&plan, shards, listeners, kachel_io::Uring::new)
+        }
+        IoChoice::Auto => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
+    }
+}
+
+fn shared_options(options: &ServeOptions, shards: u16) -> SharedOptions {
+    SharedOptions {
+        shards,
+        connections_max: options.connections_max,
+        flush_allowed: options.flush_allowed,
+        dumps_allowed: options.dumps_allowed,
+        shutdown_allowed: options.shutdown_allowed,
+        idle_timeout_s: options.idle_timeout_s,
+        pid: std::process::id(),
+        version: MEMCACHED_VERSION,
+        own_version: KACHEL_VERSION,
+        settings: options.settings(shards),
+    }
+}
+
+/// Spawns one thread a shard, and waits until each has its door or one has failed.
+fn spawn<I: Io + 'static>(
+    plan: &Plan,
+    shards: u16,
+    listeners: Vec<OwnedFd>,
+    open: fn(Limits) -> io::Result<I>,
+) -> io::Result<Running> {
+    let (told, wakers): (Vec<Sender<Vec<Waker>>>, Vec<Receiver<Vec<Waker>>>) =
+        (0..shards).map(|_| channel()).unzip();
+    let (opened, doors) = channel::<(u16, io::Result<Waker>)>();
+    let mut listeners = Some(listeners);
+    let mut threads = Vec::new();
+    for ((id, mail), wakers) in (0..shards).zip(mailboxes(shards)).zip(wakers) {
+        let (plan, opened) = (plan.clone(), opened.clone());
+        let listeners = listeners.take().unwrap_or_default();
+        let body = move || run(&plan, (id, mail), listeners, open, &opened, &wakers);
+        let name = format!("shard {id}");
+        threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+    }
+    drop(opened);
+    let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
+    for (id, waker) in doors.iter().take(usize::from(shards)) {
+        by_shard[usize::from(id)] = Some(waker?);
+    }
+    let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
+    for shard in told {
+        // A thread that has ended hears nothing; its error comes with `join`.
+        let _ended = shard.send(wakers.clone());
+    }
+    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads })
+}
+
+/// A shard's thread.
+fn run<I: Io>(
+    plan: &Plan,
+    (id, mut mail): (u16, Mailboxes),
+    listeners: Vec<OwnedFd>,
+    open: fn(Limits) -> io::Result<I>,
+    opened: &Sender<(u16, io::Result<Waker>)>,
+    wakers: &Receiver<Vec<Waker>>,
+) -> io::Result<()> {
+    if plan.pin {
+        kachel_host::pin_to_core_of(usize::from(id))?;
+    }
+    let io = match open(plan.limits) {
+        Ok(io) => io,
+        Err(error) => {
+            let _main_has_gone = opened.send((id, Err(error)));
+            return Ok(());
+        }
+    };
+    let _main_has_gone = opened.send((id, Ok(io.waker())));
+    let Ok(wakers) = wakers.recv() else { return Ok(()) };
+    for (peer, waker) in (0..).zip(wakers) {
+        mail.set_waker(peer, waker);
+    }
+    let options = ShardOptions { id, engine: plan.engine, seeds: plan.seeds, start: plan.start };
+    let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
+    let mut shard = Shard::new(io, SystemClock, options, shared, pool, mail)?;
+    plan.met.wait();
+    for listener in listeners {
+        shard.listen(listener);
+    }
+    while shard.tick()? == Turn::Again {
+        if plan.shared.shutdown_was_asked() && !plan.shared.is_stopping() {
+            kachel_host::ask_to_terminate();
+        }
+    }
+    Ok(())
+}
+
+impl Running {
+    /// Asks all shards to finish what they owe and end.
+    pub(crate) fn stop(&self) {
+        self.shared.stop();
+        self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// Waits until all shards have ended.
+    ///
+    /// Errors: what a shard died of.
+    pub(crate) fn join(self) -> io::Result<()> {
+        for thread in self.threads {
+            match thread.join() {
+                Ok(ended) => ended?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    }
+}

@@ -102,15 +102,21 @@ fn spawn<I: Io + 'static>(
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
-    let (told, wakers): (Vec<Sender<Vec<Waker>>>, Vec<Receiver<Vec<Waker>>>) =
-        (0..shards).map(|_| channel()).unzip();
+    let (told, wakers): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Waker>>()).unzip();
     let (opened, doors) = channel::<(u16, io::Result<Waker>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     for ((id, mail), wakers) in (0..shards).zip(mailboxes(shards)).zip(wakers) {
         let (plan, opened) = (plan.clone(), opened.clone());
         let listeners = listeners.take().unwrap_or_default();
-        let body = move || run(&plan, (id, mail), listeners, open, &opened, &wakers);
+        let body = move || {
+            let ended = run(&plan, (id, mail), listeners, open, &opened, &wakers);
+            if ended.is_err() {
+                // The keys of this shard are gone; the process says why, and ends.
+                kachel_host::ask_to_terminate();
+            }
+            ended
+        };
         let name = format!("shard {id}");
         threads.push(std::thread::Builder::new().name(name).spawn(body)?);
     }

@@ -175,6 +175,10 @@ impl Header {
         self.expiry() != 0 && self.expiry() <= now
     }
 
+    const fn marked(self, mark: u64, wanted: bool) -> Self {
+        Self(self.0 & !mark | if wanted { mark } else { 0 })
+    }
+
     pub(crate) const fn with_dead(self) -> Self {
         Self(self.0 | DEAD)
     }
@@ -249,59 +253,113 @@ impl Access {
     }
 }
 
-/// What is written of an item; the value's inline part comes in up to two pieces.
+/// What is written of an item, wherever it will lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) cas: Option<u64>,
-    pub(crate) client_flags: u32,
-    pub(crate) extent: Option<ExtentId>,
-    pub(crate) inline: [&'a [u8]; 2],
-    pub(crate) expiry: u32,
-    pub(crate) stale: bool,
-    pub(crate) win_sent: bool,
-    pub(crate) access: Access,
+    /// The header, but for the length of the CAS token.
+    header: Header,
+    access: Access,
+    cas: u64,
+    client_flags: u32,
+    extent: Option<ExtentId>,
+    body: Body<'a>,
 }
 
-impl Draft<'_> {
+/// What follows access word and CAS token.
+#[derive(Clone, Copy, Debug)]
+enum Body<'a> {
+    /// Key and value in pieces; client flags and extent are worded from their fields.
+    Pieces { key: &'a [u8], inline: [&'a [u8]; 2] },
+    /// All of it, as it lies in the item that is copied.
+    Copied(&'a [u8]),
+}
+
+impl<'a> Draft<'a> {
+    /// An item without a value.
+    pub(crate) fn new(key: &'a [u8], cas: Option<u64>, client_flags: u32, access: Access) -> Self {
+        debug_assert!(key.len() <= KEY_BYTES_MAX);
+        let header = Header((key.len() as u64) << 32)
+            .marked(HAS_CLIENT_FLAGS, client_flags != 0)
+            .marked(HAS_CAS, cas.is_some());
+        let body = Body::Pieces { key, inline: [&[], &[]] };
+        Self { header, access, cas: cas.unwrap_or(0), client_flags, extent: None, body }
+    }
+
+    /// The same with an expiry and the marks of a lease.
+    pub(crate) fn with_life(self, expiry: u32, stale: bool, win_sent: bool) -> Self {
+        let header = self.header.with_expiry(expiry);
+        Self { header: header.marked(STALE, stale).marked(WIN_SENT, win_sent), ..self }
+    }
+
+    /// The same with this value; its inline part comes in up to two pieces.
+    pub(crate) fn with_value<'b>(self, extent: Option<ExtentId>, inline: [&'b [u8]; 2]) -> Draft<'b>
+    where
+        'a: 'b,
+    {
+        let Body::Pieces { key, .. } = self.body else { unreachable!("a copy has its value") };
+        let inline_bytes = inline[0].len() + inline[1].len();
+        debug_assert!(inline_bytes <= INLINE_VALUE_BYTES_MAX && self.header.inline_bytes() == 0);
+        let header = Header(self.header.0 | (inline_bytes as u64) << 40);
+        let header = header.marked(EXTENT, extent.is_some());
+        Draft { header, extent, body: Body::Pieces { key, inline }, ..self }
+    }
+
+    pub(crate) const fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    pub(crate) const fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) const fn expiry(&self) -> u32 {
+        self.header.expiry()
+    }
+
+    pub(crate) const fn cas(&self) -> u64 {
+        self.cas
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.extent.map_or(0, |extent| extent.blocks as usize)
+    }
+
     /// The header that the item has in a segment with this CAS base.
+    #[inline]
     pub(crate) fn header(&self, cas_base: u64) -> Header {
-        let inline_bytes = self.inline[0].len() + self.inline[1].len();
-        debug_assert!(inline_bytes <= INLINE_VALUE_BYTES_MAX && self.key.len() <= KEY_BYTES_MAX);
-        let mut word =
-            u64::from(self.expiry) | (self.key.len() as u64) << 32 | (inline_bytes as u64) << 40;
-        let mut mark = |bit: u64, wanted: bool| word |= if wanted { bit } else { 0 };
-        mark(HAS_CLIENT_FLAGS, self.client_flags != 0);
-        mark(HAS_CAS, self.cas.is_some());
-        mark(LONG_CAS, self.cas.is_some_and(|cas| short_cas(cas, cas_base).is_none()));
-        mark(STALE, self.stale);
-        mark(WIN_SENT, self.win_sent);
-        mark(EXTENT, self.extent.is_some());
-        Header(word)
+        let is_long = self.header.has(HAS_CAS) && short_cas(self.cas, cas_base).is_none();
+        self.header.marked(LONG_CAS, is_long)
     }
 
     /// Writes the item at `at`, where room for `header.item_bytes()` is; the header last.
     pub(crate) fn write(&self, arena: &Arena, at: ItemAt, header: Header, cas_base: u64) {
-        let start = at.offset();
-        if let Some(cas) = self.cas {
-            match short_cas(cas, cas_base) {
-                Some(short) => arena.write(start + FIXED_BYTES, &short.to_le_bytes()),
-                None => arena.write(start + FIXED_BYTES, &cas.to_le_bytes()),
+        let cas_start = at.offset() + FIXED_BYTES;
+        match header.cas_bytes() {
+            0 => {}
+            4 => {
+                let short = self.cas.wrapping_sub(cas_base) as u32;
+                arena.write(cas_start, &short.to_le_bytes());
+            }
+            _ => arena.write(cas_start, &self.cas.to_le_bytes()),
+        }
+        let body_start = cas_start + header.cas_bytes();
+        match self.body {
+            Body::Copied(body) => arena.write(body_start, body),
+            Body::Pieces { key, inline } => {
+                if self.client_flags != 0 {
+                    arena.write(body_start, &self.client_flags.to_le_bytes());
+                }
+                let key_start = at.offset() + header.key_start();
+                arena.write(key_start, key);
+                if let Some(extent) = self.extent {
+                    let word = u64::from(extent.id) | u64::from(extent.blocks) << 32;
+                    arena.write(key_start + key.len(), &word.to_le_bytes());
+                }
+                let inline_start = at.offset() + header.inline_start();
+                arena.write(inline_start, inline[0]);
+                arena.write(inline_start + inline[0].len(), inline[1]);
             }
         }
-        if self.client_flags != 0 {
-            let flags_start = start + FIXED_BYTES + header.cas_bytes();
-            arena.write(flags_start, &self.client_flags.to_le_bytes());
-        }
-        arena.write(start + header.key_start(), self.key);
-        if let Some(extent) = self.extent {
-            let word = u64::from(extent.id) | u64::from(extent.blocks) << 32;
-            let extent_start = start + header.key_start() + self.key.len();
-            arena.write(extent_start, &word.to_le_bytes());
-        }
-        let inline_start = start + header.inline_start();
-        arena.write(inline_start, self.inline[0]);
-        arena.write(inline_start + self.inline[0].len(), self.inline[1]);
         self.access.store(arena, at);
         header.store(arena, at);
     }
@@ -451,18 +509,18 @@ impl<'a> Item<'a> {
         self.header.item_bytes() + blocks * BLOCK_BYTES
     }
 
-    /// The item as it would be written again, elsewhere.
+    /// The living item as it would be written again, elsewhere.
     pub(crate) fn draft(&self) -> Draft<'a> {
+        debug_assert!(!self.header.is_dead() && !self.header.has(EXTENT_GIVEN));
+        let body_start = FIXED_BYTES + self.header.cas_bytes();
+        let body_bytes = self.header.inline_start() + self.header.inline_bytes() - body_start;
         Draft {
-            key: self.key(),
-            cas: (self.header.cas_bytes() != 0).then(|| self.cas()),
-            client_flags: self.client_flags(),
-            extent: self.extent(),
-            inline: [self.inline(), &[]],
-            expiry: self.expiry(),
-            stale: self.stale(),
-            win_sent: self.win_sent(),
+            header: self.header.marked(LONG_CAS, false),
             access: self.access(),
+            cas: self.cas(),
+            client_flags: 0,
+            extent: self.extent(),
+            body: Body::Copied(self.field(body_start, body_bytes)),
         }
     }
 }

@@ -33,17 +33,13 @@ impl Segments {
     ) -> Result<ItemAt, NoRoom> {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
-        let draft = Draft {
-            key: item.key,
-            cas: item.cas.filter(|_| self.options.cas),
-            client_flags: item.client_flags,
-            extent: None,
-            inline: [&[], &[]],
-            expiry: item.expiry,
-            stale: item.stale,
-            win_sent: item.win_sent,
-            access: item.access.unwrap_or(Access::unread(now)),
-        };
+        let cas = item.cas.filter(|_| self.options.cas);
+        let access = item.access.unwrap_or(Access::unread(now));
+        let draft = Draft::new(item.key, cas, item.client_flags, access).with_life(
+            item.expiry,
+            item.stale,
+            item.win_sent,
+        );
         match item.value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, now, index),
             NewValue::Joined(head, tail) => {
@@ -90,7 +86,7 @@ impl Segments {
             }
             return self.append_upload(draft, upload, queue, now, index);
         }
-        let draft = Draft { inline: pieces, ..draft };
+        let draft = draft.with_value(None, pieces);
         let segment = self.place_or_make_room(&draft, queue, now, index)?;
         Ok(self.put(segment, &draft))
     }
@@ -106,7 +102,7 @@ impl Segments {
         assert!(upload.missing_bytes() == 0, "only a whole upload is stored");
         let extent = upload.extent();
         let at = {
-            let draft = Draft { inline: [upload.rest_bytes(), &[]], extent, ..draft };
+            let draft = draft.with_value(extent, [upload.rest_bytes(), &[]]);
             let segment = self.place_or_make_room(&draft, queue, now, index)?;
             self.put(segment, &draft)
         };
@@ -128,15 +124,13 @@ impl Segments {
         let pool = Arc::clone(&self.pool);
         let (segment, old) = {
             let item = Item::load(&pool, old);
-            let room = Draft { inline: [item.inline(), &[]], extent: item.extent(), ..draft };
+            let room = draft.with_value(item.extent(), [item.inline(), &[]]);
             self.place_beside(&room, old, queue, now, index)?
         };
         // Room was made, so the item may lie elsewhere: everything is read again.
         let item = Item::load(&pool, old);
-        let draft = Draft { inline: [item.inline(), &[]], extent: item.extent(), ..draft };
-        if draft.extent.is_some() {
-            self.give_extent_away(old);
-        }
+        let draft = draft.with_value(item.extent(), [item.inline(), &[]]);
+        self.give_extent_away(old);
         Ok(self.put(segment, &draft))
     }
 
@@ -173,10 +167,10 @@ impl Segments {
             }
         };
         let (segment, old) = {
-            let room = Draft { inline: joined(old), ..draft };
+            let room = draft.with_value(None, joined(old));
             self.place_beside(&room, old, queue, now, index)?
         };
-        let draft = Draft { inline: joined(old), ..draft };
+        let draft = draft.with_value(None, joined(old));
         Ok(self.put(segment, &draft))
     }
 
@@ -258,7 +252,7 @@ impl Segments {
         now: u32,
         index: &mut impl Index,
     ) -> Result<u32, NoRoom> {
-        let bucket = ttl_bucket(draft.expiry, now);
+        let bucket = ttl_bucket(draft.expiry(), now);
         for _ in 0..ATTEMPTS_MAX {
             let stream = Stream::fresh(queue);
             if let Some(segment) = self.place(stream, bucket, Need(draft), For::Append) {

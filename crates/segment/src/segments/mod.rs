@@ -56,6 +56,11 @@ pub trait Index {
     /// The secret hash of a key: the one that [`NewItem::hash`] carries.
     fn hash(&self, key: &[u8]) -> u64;
 
+    /// Brings the slots near that `key` may have: one of the two calls below may follow soon.
+    fn prefetch(&self, key: &[u8]) {
+        let _no_slots_to_prefetch = key;
+    }
+
     /// The item with `key` moved from `from` to `to`: the slot that holds `from` shall hold `to`.
     fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt);
 

@@ -14,7 +14,7 @@
 
 use super::ttl::{NEVER, TTL_BUCKETS};
 use super::{Queue, Segments};
-use crate::item::{Draft, Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::{Draft, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, NONE, OWNER, Phase, SLOT, USED};
 use crate::{BLOCK_BYTES, item::Header};
 
@@ -219,7 +219,7 @@ impl Segments {
         }
         let cas_base = match purpose {
             // Half the range of a short token below the first, so that older ones copied here fit too.
-            For::Append => need.0.cas.unwrap_or(0).saturating_sub(1 << 31),
+            For::Append => need.0.cas().saturating_sub(1 << 31),
             // The victim's own, so that no item grows on the way (S5).
             For::Job { victim } => self.pool.segment_cas_base(victim),
         };
@@ -296,15 +296,14 @@ impl Segments {
         draft.write(&self.pool.arena, at, header, cas_base);
         metas.set(segment, USED, (used + bytes) as u32);
         metas.set(segment, ITEMS, metas.get(segment, ITEMS) + 1);
-        let expiry = super::reclaim::expiry_or_never(draft.expiry);
+        let expiry = super::reclaim::expiry_or_never(draft.expiry());
         metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_BASE).max(expiry));
         metas.set(segment, EXPIRY_MAX, metas.get(segment, EXPIRY_MAX).max(expiry));
-        let blocks = draft.extent.map_or(0, |extent| extent.blocks as usize);
+        let blocks = draft.blocks();
         self.live_bytes += bytes + blocks * BLOCK_BYTES;
         self.blocks += blocks;
         self.queue_bytes[self.queue_of(segment) as usize] += blocks * BLOCK_BYTES;
         self.counts.items += 1;
-        debug_assert!(Item::load(&self.pool, at).key() == draft.key, "what was written is read");
         at
     }
 

@@ -40,6 +40,9 @@ const PINNED_MAX: usize = 16;
 /// Items of a job between two looks at whether there is room by now.
 const STRIDE_ITEMS: usize = 64;
 
+/// Items of a victim whose slots are prefetched together.
+const AHEAD_ITEMS: usize = 16;
+
 /// Segments of a shard from which on it frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
 
@@ -287,6 +290,9 @@ impl Segments {
     fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let pool = Arc::clone(&self.pool);
         for items in 0..items_max {
+            if items % AHEAD_ITEMS == 0 {
+                self.look_ahead(index);
+            }
             let Some(job) = &mut self.job else { return items };
             let segment = job.segment;
             if job.offset == pool.metas.get(segment, USED) as usize {
@@ -306,6 +312,24 @@ impl Segments {
             }
         }
         items_max
+    }
+
+    /// Brings the next living items of the victim near, and their slots.
+    fn look_ahead(&self, index: &impl Index) {
+        let Some(job) = &self.job else { return };
+        let start = self.pool.segment_start(job.segment);
+        let end = self.pool.metas.get(job.segment, USED) as usize;
+        let mut offset = job.offset;
+        for _ in 0..AHEAD_ITEMS {
+            if offset >= end {
+                return;
+            }
+            let item = Item::load(&self.pool, ItemAt::from_offset(start + offset));
+            offset += item.header().item_bytes();
+            if !item.header().is_dead() {
+                index.prefetch(item.key());
+            }
+        }
     }
 
     /// Decides what becomes of one living item of the victim, and does it; `false` when it must be
@@ -360,14 +384,14 @@ impl Segments {
         let (victim, evict) = (job.segment, job.evict);
         let mut draft = item.draft();
         if evict {
-            draft.access = draft.access.with_active(false);
+            draft = draft.with_access(draft.access().with_active(false));
         }
-        let bucket = ttl_bucket(draft.expiry, now);
+        let bucket = ttl_bucket(draft.expiry(), now);
         let Some(target) = self.place(stream, bucket, Need(&draft), For::Job { victim }) else {
             return false;
         };
         let to = self.put(target, &draft);
-        index.swing(draft.key, item.at(), to);
+        index.swing(item.key(), item.at(), to);
         if self.kept == Some(item.at()) {
             self.kept = Some(to);
         }

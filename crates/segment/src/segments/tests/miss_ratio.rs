@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::index::{Random, Shard};
 
-const KEYS: usize = 200_000;
-const REQUESTS: usize = 1_500_000;
-const LIMIT_BYTES: u64 = 4 << 20;
+const KEYS: usize = 100_000;
+const REQUESTS: usize = 500_000;
+const LIMIT_BYTES: u64 = 2 << 20;
 
 /// Draws key numbers with Zipf's law, exponent 0.99, from a table of cumulated weights.
 struct Zipf(Vec<f64>);

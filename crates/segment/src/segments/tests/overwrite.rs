@@ -42,17 +42,17 @@ fn overwrite(limit_bytes: u64, value_bytes: usize, rounds: u64, evict: bool) {
 
 #[test]
 fn overwriting_four_fifths_evicts_nothing() {
-    overwrite(16 << 20, 100, 20, true);
+    overwrite(8 << 20, 100, 20, true);
 }
 
 #[test]
 fn overwriting_four_fifths_of_long_items_evicts_nothing() {
-    overwrite(16 << 20, 1000, 20, true);
+    overwrite(8 << 20, 1000, 20, true);
 }
 
 #[test]
 fn overwriting_four_fifths_of_a_store_is_never_refused() {
-    overwrite(16 << 20, 300, 20, false);
+    overwrite(8 << 20, 300, 20, false);
 }
 
 #[test]

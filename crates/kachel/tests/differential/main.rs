@@ -1,0 +1,174 @@
+//! The same random commands to this server and to a memcached: the replies must be the same.
+//!
+//! Upstream:   `cargo test`, or `./test`, which installs Debian's memcached as the peer.
+//! Downstream: `run` drives both; `rules` lists the differences that are accepted.
+//!
+//! Environment: `KACHEL_PEER` names another memcached, `KACHEL_DIFF_COMMANDS` a number of commands,
+//! `KACHEL_DIFF_SEED` the seed, `KACHEL_DIFF_SERVER` another program in the place of ours.
+
+mod command;
+mod compare;
+mod generator;
+mod malformed;
+mod meta;
+mod plant;
+mod random;
+mod reply;
+mod rules;
+mod run;
+mod server;
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use plant::Plant;
+use rules::RULES;
+use run::{Outcome, Plan, run};
+use server::Server;
+
+/// How many commands `./test` compares.
+const COMMANDS: usize = 200_000;
+/// The run from which the counts below are demanded; a shorter one proves too little for them.
+const COUNTED_COMMANDS: usize = 200_000;
+/// How often each verb, and each flag of each meta verb, must at least be asked.
+const EACH_MIN: usize = 200;
+/// Within how many commands a planted fault finds its place.
+const PLANTED_COMMANDS: usize = 20_000;
+/// An item of one second is gone from both servers within this time.
+const EXPIRE_WITHIN: Duration = Duration::from_secs(5);
+
+fn setting(name: &str, default: usize) -> usize {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+        Err(_) => default,
+    }
+}
+
+fn program(name: &str, default: &str) -> PathBuf {
+    std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
+}
+
+/// The server under test, and the peer.
+fn servers() -> (Server, Server) {
+    let ours = program("KACHEL_DIFF_SERVER", env!("CARGO_BIN_EXE_kachel"));
+    let peer = program("KACHEL_PEER", "/usr/bin/memcached");
+    (Server::start(&ours), Server::start(&peer))
+}
+
+fn print(outcome: &Outcome, plan_seed: usize) {
+    let comparison = &outcome.comparison;
+    let malformed: usize = outcome.malformed.values().sum();
+    println!("seed {plan_seed}: {} commands, {malformed} malformed", outcome.commands);
+    println!("keys asked for {}, found {}", comparison.keys_asked, comparison.keys_found);
+    let (ours, peer) = (outcome.outlived_ours, outcome.outlived_peer);
+    println!(
+        "{} flushes, outlived by {ours} items on ours and {peer} on the peer",
+        outcome.flushes
+    );
+    println!("verbs {:?}", outcome.verbs);
+    println!("meta flags {:?}", outcome.flags);
+    println!("malformed {:?}", outcome.malformed);
+    println!("answers {:?}", comparison.answers);
+    for (rule, hits) in RULES.iter().zip(&comparison.hits).filter(|(_, hits)| hits.count > 0) {
+        println!(
+            "rule {}: {} times, since {}\n      {}",
+            rule.name, hits.count, rule.why, hits.example
+        );
+    }
+}
+
+#[test]
+fn random_commands_get_the_same_replies() {
+    let (ours, peer) = servers();
+    let commands = setting("KACHEL_DIFF_COMMANDS", COMMANDS);
+    let seed = setting("KACHEL_DIFF_SEED", 1);
+    let outcome = run(&ours, &peer, Plan { seed: seed as u64, commands, plant: None });
+    print(&outcome, seed);
+    let comparison = &outcome.comparison;
+    for difference in &comparison.differences {
+        println!("difference at command {}: {}", difference.index, difference.shown);
+    }
+    let said = ours.last_words();
+    assert!(comparison.differences.is_empty(), "the replies differ, see above; ours said: {said}");
+    // A memcached in our place is no better than the peer.
+    let stand_in = std::env::var_os("KACHEL_DIFF_SERVER").is_some();
+    assert!(stand_in || outcome.outlived_ours == 0, "items outlived a flush");
+
+    if commands >= COUNTED_COMMANDS {
+        for (verb, count) in &outcome.verbs {
+            assert!(*count >= EACH_MIN, "{verb} was asked only {count} times");
+        }
+        for ((verb, flag), count) in &outcome.flags {
+            assert!(*count >= EACH_MIN, "{verb} {flag} was asked only {count} times");
+        }
+        let found = comparison.keys_found * 100 / comparison.keys_asked;
+        assert!((30..=70).contains(&found), "{found} % of the keys were found");
+        let malformed: usize = outcome.malformed.values().sum();
+        assert!(malformed * 20 >= outcome.commands, "only {malformed} commands were malformed");
+    }
+}
+
+/// Runs until the wrong reply is in and found; it must be found in the batch that it was put into.
+fn is_caught(plant: Plant) {
+    let (ours, peer) = servers();
+    let plan = Plan { seed: 2, commands: PLANTED_COMMANDS, plant: Some(plant) };
+    let outcome = run(&ours, &peer, plan);
+    let planted = outcome.planted.expect("some batch takes the wrong reply");
+    let difference = outcome.comparison.differences.first().expect("the wrong reply is found");
+    assert!(planted.contains(&difference.index), "found elsewhere: {}", difference.shown);
+}
+
+#[test]
+fn a_swapped_end_is_caught() {
+    is_caught(plant::end_swapped);
+}
+
+#[test]
+fn a_flipped_value_byte_is_caught() {
+    is_caught(plant::value_byte_flipped);
+}
+
+#[test]
+fn a_dropped_reply_is_caught() {
+    is_caught(plant::reply_dropped);
+}
+
+#[test]
+fn a_decreased_token_is_caught() {
+    is_caught(plant::token_decreased);
+}
+
+#[test]
+fn a_time_off_by_five_is_caught() {
+    is_caught(plant::time_off_by_five);
+}
+
+/// The reply to one command that ends in `last`.
+fn ask(server: &Server, request: &str, last: &str) -> String {
+    let mut stream = server.connect();
+    stream.write_all(request.as_bytes()).expect("the server takes a command");
+    let mut reply = Vec::new();
+    while !reply.ends_with(last.as_bytes()) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("the server answers");
+        reply.push(byte[0]);
+    }
+    String::from_utf8(reply).expect("text")
+}
+
+#[test]
+fn items_of_one_second_are_gone_from_both() {
+    let (ours, peer) = servers();
+    for server in [&ours, &peer] {
+        ask(server, "set short 0 1 1\r\nx\r\nset long 0 3600 1\r\ny\r\nmn\r\n", "MN\r\n");
+    }
+    let began = Instant::now();
+    for server in [&ours, &peer] {
+        while ask(server, "get short\r\n", "END\r\n") != "END\r\n" {
+            assert!(began.elapsed() < EXPIRE_WITHIN, "still there after {EXPIRE_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(ask(server, "get long\r\n", "END\r\n"), "VALUE long 0 1\r\ny\r\nEND\r\n");
+    }
+}

@@ -85,13 +85,13 @@ struct Free {
 impl Pool {
     /// Reserves address space and decides the segment size; no memory is backed or charged yet.
     ///
-    /// Errors: when the kernel refuses the address space.
+    /// Errors: when the kernel refuses the address space, or a location could not name it (128 TiB).
     pub fn new(budget: Arc<Budget>, options: PoolOptions) -> io::Result<Arc<Self>> {
         let segment_bytes = segment_bytes_for(budget.limit_bytes(), options.shards);
         let reserve_bytes = options.reserve_bytes.max(budget.limit_bytes());
         let segments = u32::try_from(reserve_bytes.div_ceil(segment_bytes as u64))
             .ok()
-            .filter(|&segments| segments < NONE)
+            .filter(|&segments| segments < NONE && reserve_bytes < 8 << ItemAt::BITS)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let bytes = segments as usize * segment_bytes;
         let blocks = bytes / BLOCK_BYTES;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::index::{Random, Shard};
 
-const KEYS: usize = 100_000;
-const REQUESTS: usize = 500_000;
+const KEYS: usize = 300_000;
+const REQUESTS: usize = 800_000;
 const LIMIT_BYTES: u64 = 2 << 20;
 
 /// Draws key numbers with Zipf's law, exponent 0.99, from a table of cumulated weights.

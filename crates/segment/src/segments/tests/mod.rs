@@ -8,3 +8,4 @@ mod life;
 mod miss_ratio;
 mod model;
 mod overwrite;
+mod threads;

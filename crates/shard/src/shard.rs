@@ -38,6 +38,17 @@ const KEPT_TAILS_MAX: usize = 64;
 /// The largest tail that is kept.
 const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
 
+/// Ticks in which a new connection is offered to the shard it is meant for.
+const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
+
+/// A connection just accepted that another shard is to serve.
+#[derive(Debug)]
+struct Fresh {
+    connection: ConnectionIndex,
+    adopter: u16,
+    attempts: u32,
+}
+
 /// What a shard is made of.
 #[derive(Debug)]
 pub struct ShardOptions {
@@ -73,7 +84,7 @@ pub struct Shard<I: Io, C: Clock> {
     adopted: Vec<OwnedFd>,
     late: Vec<ConnectionIndex>,
     /// Connections accepted in this tick, and the shard that each is meant for.
-    fresh: Vec<(ConnectionIndex, u16)>,
+    fresh: Vec<Fresh>,
     /// Sockets that were turned away and get one line before they are closed.
     rejected: Vec<SocketId>,
     listeners: Vec<ListenerId>,
@@ -183,7 +194,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Waits for events. A shard that sleeps says so first, and looks at its mail once more.
     fn receive(&mut self) -> std::io::Result<()> {
         self.events.clear();
-        let busy = self.upkeep || !self.adopted.is_empty();
+        let busy = self.upkeep || !self.fresh.is_empty();
         let wait = if busy || !self.core.mail.is_empty() {
             Wait::Now
         } else if self.core.mailbox_was_full {
@@ -310,26 +321,35 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let adopter = self.next_adopter;
         self.next_adopter = (adopter + 1) % shards;
         if adopter != self.core.id {
-            self.fresh.push((connection, adopter));
+            self.fresh.push(Fresh { connection, adopter, attempts: 0 });
         }
     }
 
     /// Hands new connections over to the shards whose turn it is. One that has spoken already stays.
+    ///
+    /// A door that has a receive under way gives a socket up only once that has ended, some ticks later.
     fn hand_over(&mut self) {
-        while let Some((connection, adopter)) = self.fresh.pop() {
-            let room = self.core.has_room(adopter, 0);
-            let Some(open) = self.core.connections.get(connection) else { continue };
-            if open.ready.is_some() || open.finished || !room {
-                continue;
-            }
-            if let Some(fd) = self.io.give_up(open.socket) {
-                self.core.connections.close(connection);
-                self.core.mail.to(adopter).lay(Parcel::Socket(fd));
-                self.core.push_hop(adopter, Hop::Adopt, None, b"");
-            }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.retain_mut(|fresh| self.hand_one_over(fresh));
+        self.fresh = fresh;
+    }
+
+    /// `true`: to be tried again in the next tick.
+    fn hand_one_over(&mut self, fresh: &mut Fresh) -> bool {
+        let room = self.core.has_room(fresh.adopter, 0);
+        let Some(open) = self.core.connections.get(fresh.connection) else { return false };
+        let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
+        if has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
+            self.io.resume(open.socket);
+            return false;
         }
-        let open = u64::from(self.core.connections.count());
-        self.core.counters.connections.set(open);
+        fresh.attempts += 1;
+        let Some(fd) = self.io.give_up(open.socket) else { return true };
+        self.core.connections.close(fresh.connection);
+        self.core.counters.connections.set(u64::from(self.core.connections.count()));
+        self.core.mail.to(fresh.adopter).lay(Parcel::Socket(fd));
+        self.core.push_hop(fresh.adopter, Hop::Adopt, None, b"");
+        false
     }
 
     fn open(&mut self, socket: SocketId) -> ConnectionIndex {

@@ -181,6 +181,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_moved_entry_shows_in_the_version_and_a_removed_one_does_not() {
+        let line = Line::default();
+        let bucket = Bucket(&line);
+        let entry = Entry::new(Tag(9), Half(77), 6, Location::new(5));
+        bucket.put(3, entry);
+        bucket.put(6, entry);
+        assert_eq!(bucket.holes().count(), 5);
+        bucket.clear(3);
+        assert_eq!(line[0].load(Ordering::Relaxed), 0);
+        bucket.clear_moved(6);
+        assert_eq!(line[0].load(Ordering::Relaxed), 1);
+        assert_eq!(bucket.holes().count(), 7);
+    }
+
+    #[test]
     fn an_entry_gives_back_what_it_was_made_of() {
         for depth in 6..32 {
             let half = Half(0xb5d3_96a7);

@@ -7,7 +7,8 @@
 //! - I1  Memory is charged before a bucket in it is used, and refunded after it was released.
 //! - I2  A split stores every copy in the new bucket, then counts the bucket, then clears the originals; a
 //!   merge goes the other way in the same order. So an entry can be found at every moment.
-//! - I3  A step is at most an eighth of what is charged, but at least a page.
+//! - I3  A step is at most an eighth of what is charged, but at least a page; beyond `HUGE_FROM_BYTES` it
+//!   ends where a huge page does, so that what the kernel backs is what is charged.
 
 use kachel_host::PAGE_BYTES;
 
@@ -21,8 +22,11 @@ const AHEAD_PERMILLE: u64 = 890;
 /// Thousandths of the slots below which maintenance merges. Far below growth, so that neither follows
 /// from the other.
 const SHRINK_PERMILLE: u64 = 600;
-/// The largest step of memory, bytes.
-const STEP_BYTES_MAX: u64 = 2 << 20;
+/// Bytes of a huge page.
+const HUGE_BYTES: u64 = 2 << 20;
+/// Bytes from which on the table asks for huge pages: finds in batches take 4 % less time at a million
+/// keys and 15 % less at eight million (`examples/probe.rs`), for at most half as much memory again.
+const HUGE_FROM_BYTES: u64 = 2 * HUGE_BYTES;
 
 impl Table {
     /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max` entries
@@ -152,19 +156,38 @@ impl Table {
             return true;
         }
         let room = self.region.bytes() as u64 - self.charged_bytes;
-        let step = step_bytes(self.charged_bytes).min(room);
+        let step = if self.charged_bytes < HUGE_FROM_BYTES {
+            small_step_bytes(self.charged_bytes).min(HUGE_FROM_BYTES - self.charged_bytes)
+        } else {
+            HUGE_BYTES - self.address(self.charged_bytes) % HUGE_BYTES
+        };
+        let step = step.min(room);
         assert!(step > 0, "below its largest size a table has address space left");
-        let charged = self.budget.charge(step);
-        if charged {
-            self.charged_bytes += step;
+        if !self.budget.charge(step) {
+            return false;
         }
-        charged
+        if self.charged_bytes >= HUGE_FROM_BYTES {
+            // All of it, so that the small pages before it may be united too.
+            self.region.advise_huge(0..(self.charged_bytes + step) as usize);
+        }
+        self.charged_bytes += step;
+        true
+    }
+
+    /// The address of byte `offset` of the region. Huge pages lie at multiples of their size.
+    fn address(&self, offset: u64) -> u64 {
+        self.region.base().addr().get() as u64 + offset
     }
 
     /// Gives the last step of memory back when it and as much before it are unused (I1).
     fn refund_step(&mut self) {
         let used = u64::from(self.geometry.buckets()) * BUCKET_BYTES;
-        let step = step_bytes(self.charged_bytes);
+        let step = if self.charged_bytes <= HUGE_FROM_BYTES {
+            small_step_bytes(self.charged_bytes)
+        } else {
+            let last_bytes = (self.address(self.charged_bytes) - 1) % HUGE_BYTES + 1;
+            last_bytes.min(self.charged_bytes - HUGE_FROM_BYTES)
+        };
         if self.charged_bytes >= used + 2 * step {
             let kept = self.charged_bytes - step;
             self.region.release(kept as usize..self.charged_bytes as usize);
@@ -174,8 +197,8 @@ impl Table {
     }
 }
 
-/// The step of memory by which a table of `charged_bytes` grows or shrinks (I3).
-fn step_bytes(charged_bytes: u64) -> u64 {
+/// The step of memory by which a table of `charged_bytes` grows or shrinks below huge pages (I3).
+fn small_step_bytes(charged_bytes: u64) -> u64 {
     let page = PAGE_BYTES as u64;
-    (charged_bytes / 8 / page * page).clamp(page, STEP_BYTES_MAX)
+    (charged_bytes / 8 / page * page).max(page)
 }

@@ -161,7 +161,8 @@ fn a_million_random_keys_fill_nine_tenths_with_bounded_work_an_insert() {
     assert!(occupancy >= 0.899, "{occupancy}");
     let counters = world.table.counters();
     assert_eq!(counters.pathless, 0);
-    assert!((world.table.bytes() as f64) < 11.5 * world.table.len() as f64);
+    let used_bytes = world.table.slots() / SLOTS_PER_BUCKET as u64 * 64;
+    assert!(world.table.bytes() < used_bytes + (2 << 20), "a huge page at most is idle");
     assert!(counters.hashes_asked < 2 * 1_000_000, "{counters:?}");
 }
 
@@ -182,6 +183,27 @@ fn refused_memory_lets_the_table_fill_up_and_then_says_full() {
     assert_eq!(world.insert(hash_number(u64::MAX - 1), 2 << 40), Err(Full));
     world.budget.set_limit_bytes(1 << 20);
     assert_eq!(world.insert(hash_number(u64::MAX - 1), 2 << 40), Ok(()));
+    world.check();
+}
+
+#[test]
+fn a_shrinking_table_gives_back_huge_pages_and_then_small_steps() {
+    let mut world = World::new(1 << 30, 1 << 22);
+    for number in 1..=900_000_u64 {
+        world.insert(hash_number(number), number).expect("room");
+    }
+    let mut bytes = world.table.bytes();
+    assert!(bytes > 8 << 20);
+    for number in 1..=899_000_u64 {
+        world.remove(Location::new(number));
+    }
+    while world.maintain(7) > 0 {
+        let step = bytes - world.table.bytes();
+        let small = bytes <= 4 << 20;
+        assert!(step <= if small { (bytes / 8).max(4096) } else { 2 << 20 });
+        bytes = world.table.bytes();
+    }
+    assert!(bytes <= 6 * 4096, "{bytes}");
     world.check();
 }
 

@@ -13,6 +13,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// `USER_HZ`: how long a tick of `/proc/stat` is, the same on every Linux.
@@ -98,7 +99,9 @@ impl Meter {
     /// Cost: a few system calls for each thread of the server.
     pub(crate) fn read(&self, now_ns: u64) -> Reading {
         let (task_ns, threads) = self.pid.map_or((0, 0), |pid| self.tasks(&pid.to_string()));
-        let (own_ns, _) = self.tasks("self");
+        // The process's own clock, since threads that have ended are gone from its list of tasks.
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let own_ns = own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64;
         Reading { at_ns: now_ns, task_ns, threads, own_ns, cores: self.cores() }
     }
 

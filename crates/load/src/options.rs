@@ -156,8 +156,8 @@ pub(crate) struct SteadyOptions {
     #[arg(long, value_name = "THETA")]
     pub(crate) zipf: Option<f64>,
     /// TTL of sets; 0 is forever
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    pub(crate) ttl_s: u32,
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) ttl_s: i32,
     /// Set a key that a get missed
     #[arg(long)]
     pub(crate) look_aside: bool,
@@ -366,6 +366,7 @@ mod tests {
             "--duration-s 0",
             "--server-pid x",
             "--pin 3-1",
+            "--ttl-s -1",
             "--value-size 5-2",
             "--look-aside --keys-per-get 2",
             "--preload-only --no-preload",

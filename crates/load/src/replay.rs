@@ -13,8 +13,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use kachel_wire::client::{StoreRequest, decr, delete, get, incr, store_head};
+use kachel_wire::request::StoreMode;
+
 use crate::keys::{is_value, put_value};
-use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source, put_number, put_store};
+use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::trace::{Operation, Record, Trace};
 
 /// How far the trace may run ahead of a record whose key is busy, in records that wait.
@@ -107,59 +110,60 @@ impl<'t> Replay<'t> {
 
     fn word(&self, record: Record, out: &mut Vec<u8>) -> Kind {
         let key = self.trace.key(record.key);
-        let verb = record.operation.name().as_bytes();
-        match record.operation {
-            Operation::Set
-            | Operation::Add
-            | Operation::Replace
-            | Operation::Append
-            | Operation::Prepend => self.put_value_of(record, verb, None, out),
-            Operation::Cas => {
-                let token = self.cas_tokens[record.key as usize];
-                self.put_value_of(record, verb, Some(token), out);
+        let mode = match record.operation {
+            Operation::Get | Operation::Gets => {
+                get(out, [key], record.operation == Operation::Gets);
+                return Kind::Get;
             }
-            Operation::Get | Operation::Gets | Operation::Delete => {
-                out.extend_from_slice(verb);
-                out.push(b' ');
-                out.extend_from_slice(key);
-                out.extend_from_slice(b"\r\n");
+            Operation::Delete => {
+                delete(out, key, false);
+                return Kind::Other;
             }
-            Operation::Incr | Operation::Decr => {
-                out.extend_from_slice(verb);
-                out.push(b' ');
-                out.extend_from_slice(key);
-                out.push(b' ');
-                put_number(out, 1);
-                out.extend_from_slice(b"\r\n");
+            Operation::Incr => {
+                incr(out, key, 1, false);
+                return Kind::Other;
             }
-        }
-        match record.operation {
-            Operation::Get | Operation::Gets => Kind::Get,
-            Operation::Delete | Operation::Incr | Operation::Decr => Kind::Other,
-            _ => Kind::Set,
-        }
+            Operation::Decr => {
+                decr(out, key, 1, false);
+                return Kind::Other;
+            }
+            Operation::Set | Operation::Cas => StoreMode::Set,
+            Operation::Add => StoreMode::Add,
+            Operation::Replace => StoreMode::Replace,
+            Operation::Append => StoreMode::Append,
+            Operation::Prepend => StoreMode::Prepend,
+        };
+        let is_cas = record.operation == Operation::Cas;
+        let compare_cas = is_cas.then(|| self.cas_tokens[record.key as usize]);
+        self.put_store(record, mode, compare_cas, out);
+        Kind::Set
     }
 
-    fn put_value_of(&self, record: Record, verb: &[u8], cas: Option<u64>, out: &mut Vec<u8>) {
-        let key = self.trace.key(record.key);
+    fn put_store(
+        &self,
+        record: Record,
+        mode: StoreMode,
+        compare_cas: Option<u64>,
+        out: &mut Vec<u8>,
+    ) {
         let ttl_s = match record.ttl_s {
             ttl_s if ttl_s <= RELATIVE_TTL_S_MAX => ttl_s,
             // Seconds stop at i32's end for a memcached server.
-            ttl_s => self.unix_start_s.saturating_add(ttl_s).min(i32::MAX as u32),
+            ttl_s => self.unix_start_s.saturating_add(ttl_s),
         };
-        let put_key = |out: &mut Vec<u8>| out.extend_from_slice(key);
+        let ttl = i32::try_from(ttl_s).unwrap_or(i32::MAX);
+        let key = self.trace.key(record.key);
+        let request = StoreRequest { mode, ttl, compare_cas, ..StoreRequest::set(key) };
         let value_bytes = record.value_bytes as usize;
         if self.trace.key_use(record.key).is_counter {
             let digits = value_bytes.clamp(1, COUNTER_DIGITS_MAX);
-            put_store(out, verb, put_key, ttl_s, digits, cas, |out| {
-                out.extend(std::iter::repeat_n(b'1', digits));
-            });
-            return;
+            store_head(out, &request, digits);
+            out.extend(std::iter::repeat_n(b'1', digits));
+        } else {
+            store_head(out, &request, value_bytes);
+            put_value(self.trace.seed(record.key), value_bytes, out);
         }
-        let seed = self.trace.seed(record.key);
-        put_store(out, verb, put_key, ttl_s, value_bytes, cas, |out| {
-            put_value(seed, value_bytes, out);
-        });
+        out.extend_from_slice(b"\r\n");
     }
 
     /// Gives a key back; the next record that waits for it becomes ready.
@@ -249,7 +253,7 @@ impl Source for Replay<'_> {
     ) -> Option<Pending> {
         let record = self.trace.records[(pending.token & !FOLLOWS) as usize];
         if pending.kind == Kind::Get && outcome == Outcome::Hits(0) {
-            self.put_value_of(record, b"set", None, &mut outbox.bytes);
+            self.put_store(record, StoreMode::Set, None, &mut outbox.bytes);
             let (intended_ns, sent_ns) = (now_ns, now_ns);
             let token = pending.token | FOLLOWS; // I3
             return Some(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns });

@@ -1,12 +1,15 @@
-//! Reads a server's replies in place, without allocation.
+//! Reads a server's replies in place, without allocation, as far as the generator cares.
 //!
-//! Upstream:   `connection` lends the bytes received and not yet read.
+//! Upstream:   `connection` lends the bytes received and not yet read; `kachel_wire::client` says what
+//!             they are.
 //! Downstream: `drive` matches each reply with the oldest request that waits.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A reply is reported once, when all of its bytes are there, and `consumed` is all of them.
-//! - I2  Bytes that no server of this protocol sends are `Garbled`; the stream is lost then.
+//! - I2  Bytes that no server of this protocol sends, or that nobody here asked for, are `Garbled`;
+//!   the stream is lost then.
 
+use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use memchr::memchr;
 
 /// The longest line taken for a reply; a longer one is no memcached's.
@@ -60,85 +63,38 @@ pub(crate) enum Line<'b> {
 /// Cost: one pass over the line, none over the value.
 #[inline]
 pub(crate) fn scan(input: &[u8]) -> Scanned<'_> {
-    if input.starts_with(b"END\r\n") {
-        return Scanned::Line { line: Line::End, consumed: 5 };
-    }
-    let Some(newline) = memchr(b'\n', input) else {
-        return match input.len() {
-            length if length > LINE_BYTES_MAX => Scanned::Garbled,
-            length => Scanned::NeedMore { bytes: length + 1 },
-        };
+    let (reply, consumed) = match parse_reply(input) {
+        ReplyParsed::Reply { reply, reply_bytes } => (reply, reply_bytes),
+        ReplyParsed::NeedMore { missing_bytes } => return need_more(input, missing_bytes),
+        ReplyParsed::Garbage => return Scanned::Garbled,
     };
-    let line = match input[..newline].strip_suffix(b"\r") {
-        Some(line) => line,
-        None => return Scanned::Garbled,
+    let line = match reply {
+        ClientReply::Value { key, value, cas, .. } => {
+            return Scanned::Value { key, value: &input[value], cas, consumed };
+        }
+        ClientReply::End => Line::End,
+        ClientReply::Stored
+        | ClientReply::Deleted
+        | ClientReply::Touched
+        | ClientReply::Ok
+        | ClientReply::Number(_) => Line::Done,
+        ClientReply::NotStored | ClientReply::NotFound | ClientReply::Exists => Line::NotDone,
+        ClientReply::Error(words) => Line::Refused(words),
+        ClientReply::Meta { .. }
+        | ClientReply::Debug(_)
+        | ClientReply::Stat(_)
+        | ClientReply::Version(_) => return Scanned::Garbled,
     };
-    let head_bytes = newline + 1;
-    match line.strip_prefix(b"VALUE ") {
-        Some(facts) => scan_value(input, facts, head_bytes),
-        None => match word(line) {
-            Some(line) => Scanned::Line { line, consumed: head_bytes },
-            None => Scanned::Garbled,
-        },
-    }
+    Scanned::Line { line, consumed }
 }
 
 #[inline]
-fn scan_value<'b>(input: &'b [u8], facts: &'b [u8], head_bytes: usize) -> Scanned<'b> {
-    let mut fields = facts.split(|&byte| byte == b' ');
-    let (Some(key), Some(_client_flags), Some(bytes)) =
-        (fields.next(), fields.next().and_then(number), fields.next().and_then(number))
-    else {
-        return Scanned::Garbled;
-    };
-    let cas = match fields.next() {
-        None => None,
-        Some(field) => match number(field) {
-            Some(cas) => Some(cas),
-            None => return Scanned::Garbled,
-        },
-    };
-    if bytes > u64::from(u32::MAX) || key.is_empty() {
+fn need_more(input: &[u8], missing_bytes: usize) -> Scanned<'_> {
+    debug_assert!(missing_bytes > 0, "I1");
+    if input.len() > LINE_BYTES_MAX && memchr(b'\n', &input[..LINE_BYTES_MAX]).is_none() {
         return Scanned::Garbled;
     }
-    let value_end = head_bytes + bytes as usize;
-    let consumed = value_end + 2;
-    match input.get(head_bytes..consumed) {
-        None => Scanned::NeedMore { bytes: consumed },
-        Some(block) if block.ends_with(b"\r\n") => {
-            Scanned::Value { key, value: &input[head_bytes..value_end], cas, consumed }
-        }
-        Some(_) => Scanned::Garbled,
-    }
-}
-
-#[inline]
-fn word(line: &[u8]) -> Option<Line<'_>> {
-    match line {
-        b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" => Some(Line::Done),
-        b"NOT_STORED" | b"NOT_FOUND" | b"EXISTS" => Some(Line::NotDone),
-        b"ERROR" => Some(Line::Refused(line)),
-        _ if line.starts_with(b"CLIENT_ERROR ")
-            || line.starts_with(b"SERVER_ERROR ")
-            || line.starts_with(b"ERROR ") =>
-        {
-            Some(Line::Refused(line))
-        }
-        _ if number(line.trim_ascii_end()).is_some() => Some(Line::Done),
-        _ => None,
-    }
-}
-
-/// Reads a decimal number of up to 64 bits; anything else is `None`.
-#[inline]
-fn number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || text.len() > 20 {
-        return None;
-    }
-    text.iter().try_fold(0u64, |sum, &byte| match byte {
-        b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
-        _ => None,
-    })
+    Scanned::NeedMore { bytes: input.len() + missing_bytes }
 }
 
 #[cfg(test)]
@@ -198,7 +154,7 @@ mod tests {
     fn what_no_server_sends_is_garbled() {
         let rows: [&[u8]; 8] = [
             b"HTTP/1.1 200 OK\r\n",
-            b"END\n",
+            b"VERSION 1\r\n",
             b"VALUE a 0\r\n",
             b"VALUE a x 1\r\n",
             b"VALUE a 0 1 x\r\n",

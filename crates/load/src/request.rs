@@ -1,4 +1,4 @@
-//! Words requests, and says what a source is.
+//! What a request is while it is under way, and what a source of requests is.
 //!
 //! Upstream:   `drive` asks a source for the next request whenever a connection has room.
 //! Downstream: the bytes go out in order on that connection; a `Pending` waits for the answer.
@@ -146,63 +146,9 @@ pub(crate) trait Source {
     fn until_ns(&self) -> Option<u64>;
 }
 
-/// Appends a storage command's line and block. `verb` is worded as it is; `put_value` must append
-/// exactly `value_bytes` bytes.
-#[inline]
-pub(crate) fn put_store(
-    out: &mut Vec<u8>,
-    verb: &[u8],
-    put_key: impl FnOnce(&mut Vec<u8>),
-    ttl_s: u32,
-    value_bytes: usize,
-    cas: Option<u64>,
-    put_value: impl FnOnce(&mut Vec<u8>),
-) {
-    out.extend_from_slice(verb);
-    out.push(b' ');
-    put_key(out);
-    out.extend_from_slice(b" 0 ");
-    put_number(out, u64::from(ttl_s));
-    out.push(b' ');
-    put_number(out, value_bytes as u64);
-    if let Some(cas) = cas {
-        out.push(b' ');
-        put_number(out, cas);
-    }
-    out.extend_from_slice(b"\r\n");
-    let block_start = out.len();
-    put_value(out);
-    assert_eq!(out.len() - block_start, value_bytes, "I1: a block of the length announced");
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Appends a number in decimal.
-#[inline]
-pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0u8; 20];
-    let mut place = digits.len();
-    loop {
-        place -= 1;
-        digits[place] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[place..]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_store_is_worded_as_the_protocol_wants_it() {
-        let mut out = Vec::new();
-        put_store(&mut out, b"set", |o| o.push(b'k'), 0, 2, None, |o| o.extend(b"xy"));
-        put_store(&mut out, b"cas", |o| o.push(b'q'), 60, 0, Some(u64::MAX), |_| {});
-        assert_eq!(out, b"set k 0 0 2\r\nxy\r\ncas q 0 60 0 18446744073709551615\r\n\r\n");
-    }
 
     #[test]
     fn asked_keys_stay_with_their_request() {

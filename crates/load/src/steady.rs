@@ -10,12 +10,13 @@
 
 use std::ops::Range;
 
+use kachel_wire::client::{StoreRequest, store_head};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::keys::{Keys, below, is_value, mix, put_value};
 use crate::popularity::Popularity;
-use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source, put_store};
+use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 
 /// What the mix is made of.
@@ -32,7 +33,7 @@ pub(crate) struct Mix {
     /// Keys named by one get.
     pub(crate) keys_per_get: u32,
     /// TTL of sets; 0 is forever.
-    pub(crate) ttl_s: u32,
+    pub(crate) ttl_s: i32,
     /// Verify every value.
     pub(crate) check: bool,
     /// Set a key that was missed.
@@ -40,19 +41,17 @@ pub(crate) struct Mix {
 }
 
 impl Mix {
+    /// Words a set of the key; `scratch` is only there to be reused.
     #[inline]
-    fn put_set(&self, number: u64, out: &mut Vec<u8>) {
+    fn put_set(&self, number: u64, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
         let stream_seed = self.keys.stream_seed(number);
         let value_bytes = self.keys.value_bytes(stream_seed);
-        put_store(
-            out,
-            b"set",
-            |out| self.keys.put_key(number, out),
-            self.ttl_s,
-            value_bytes,
-            None,
-            |out| put_value(stream_seed, value_bytes, out),
-        );
+        scratch.clear();
+        self.keys.put_key(number, scratch);
+        let request = StoreRequest { ttl: self.ttl_s, ..StoreRequest::set(scratch) };
+        store_head(out, &request, value_bytes);
+        put_value(stream_seed, value_bytes, out);
+        out.extend_from_slice(b"\r\n");
     }
 
     fn is_item(&self, number: u64, value: &[u8]) -> bool {
@@ -68,6 +67,7 @@ pub(crate) struct Steady {
     random: Xoshiro256PlusPlus,
     schedule: Option<Schedule>,
     until_ns: u64,
+    scratch: Vec<u8>,
 }
 
 impl Steady {
@@ -75,7 +75,7 @@ impl Steady {
     pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, until_ns: u64, seed: u64) -> Self {
         assert!(mix.gets + mix.sets > 0 && mix.keys_per_get > 0, "I1: there is work");
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Self { mix, random, schedule, until_ns }
+        Self { mix, random, schedule, until_ns, scratch: Vec::new() }
     }
 
     #[inline]
@@ -88,7 +88,7 @@ impl Steady {
         };
         if is_set {
             let number = mix.popularity.draw(&mut self.random);
-            mix.put_set(number, &mut outbox.bytes);
+            mix.put_set(number, &mut self.scratch, &mut outbox.bytes);
             return (Kind::Set, 1, number);
         }
         outbox.bytes.extend_from_slice(b"get");
@@ -158,7 +158,7 @@ impl Source for Steady {
         if !(self.mix.look_aside && is_miss) {
             return None;
         }
-        self.mix.put_set(pending.token, &mut outbox.bytes);
+        self.mix.put_set(pending.token, &mut self.scratch, &mut outbox.bytes);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
         Some(Pending { kind: Kind::Set, keys: 1, intended_ns, sent_ns, ..*pending })
     }
@@ -173,6 +173,7 @@ impl Source for Steady {
 pub(crate) struct Preload {
     mix: Mix,
     rest: Range<u64>,
+    scratch: Vec<u8>,
 }
 
 impl Preload {
@@ -182,7 +183,7 @@ impl Preload {
         let count = mix.keys.count();
         let edge =
             |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
-        Self { rest: edge(index)..edge(index + 1), mix }
+        Self { rest: edge(index)..edge(index + 1), mix, scratch: Vec::new() }
     }
 }
 
@@ -191,7 +192,7 @@ impl Source for Preload {
         let Some(token) = self.rest.next() else {
             return Next::Finished;
         };
-        self.mix.put_set(token, &mut outbox.bytes);
+        self.mix.put_set(token, &mut self.scratch, &mut outbox.bytes);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
         Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns })
     }

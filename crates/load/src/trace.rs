@@ -59,11 +59,6 @@ impl Operation {
         (Self::Decr, "decr"),
     ];
 
-    /// The verb.
-    pub(crate) fn name(self) -> &'static str {
-        Self::NAMES[self as usize].1
-    }
-
     fn of(name: &[u8]) -> Option<Self> {
         Self::NAMES.iter().find(|(_, known)| known.as_bytes() == name).map(|&(it, _)| it)
     }

@@ -1,0 +1,205 @@
+"""What the comparisons share: servers started and pinned, interleaved rounds, medians.
+
+Upstream:   `speed`, `replay` and `capacity` beside this file.
+Downstream: a server knows nothing of this; `kachel load` measures it and writes JSON.
+
+Only Python's standard library. Linux only (taskset, /proc).
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+START_PATIENCE_S = 20.0
+BUSY_SHARE_MIN = 0.95
+SIDES = ("ours", "peer")
+
+
+def arguments(description, rounds, memory_mib):
+    """A parser with what every comparison takes."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--ours", default="target/release/kachel serve", help="command of one server")
+    parser.add_argument("--peer", default="memcached", help="command of the other server")
+    parser.add_argument("--load", default="target/release/kachel load", help="the generator")
+    parser.add_argument("--server-core", type=int, default=0, help="core both servers are pinned to")
+    parser.add_argument("--load-core", type=int, default=1, help="core the generator is pinned to")
+    parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the raw JSON")
+    parser.add_argument(
+        "--lock",
+        type=pathlib.Path,
+        default=pathlib.Path(tempfile.gettempdir()) / "kachel-bench.lock",
+        help="held while measuring, so that comparisons do not disturb each other",
+    )
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=rounds, help="interleaved rounds")
+    return parser
+
+
+@contextlib.contextmanager
+def alone(lock_path):
+    """Waits for the lock file and holds it; says so if the machine is busy with other things."""
+    with open(lock_path, "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for {lock_path}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        load = os.getloadavg()[0]
+        if load > 0.5:
+            print(f"warning: the machine is busy (load {load:.2f})", file=sys.stderr)
+        yield
+
+
+class Server:
+    """A server on an ephemeral loopback port, pinned to one core."""
+
+    def __init__(self, side, command, memory_mib, core):
+        self.side = side
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        words = ["taskset", "-c", str(core)] + shlex.split(command)
+        words += ["-l", "127.0.0.1", "-p", str(self.port), "-t", "1", "-m", str(memory_mib)]
+        if os.geteuid() == 0:
+            words += ["-u", "root"]
+        self.words = words
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+
+    def __enter__(self):
+        deadline = time.monotonic() + START_PATIENCE_S
+        while True:
+            if self.process.poll() is not None:
+                raise SystemExit(f"{self.side}: ended at once: {shlex.join(self.words)}")
+            try:
+                self.connect().close()
+                return self
+            except OSError:
+                if time.monotonic() > deadline:
+                    self.__exit__(None, None, None)
+                    raise SystemExit(f"{self.side}: does not listen: {shlex.join(self.words)}")
+                time.sleep(0.01)
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def connect(self):
+        """A new blocking connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+
+    def stats(self):
+        """What `stats` says, as text by name."""
+        with self.connect() as connection:
+            return stats(connection)
+
+    def memory_bytes(self, name):
+        """`VmRSS`, `VmHWM`, ... of the process, in bytes."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith(name + ":"):
+                    return int(line.split()[1]) * 1024
+        return None
+
+
+def stats(connection):
+    """What `stats` says on this connection, as text by name."""
+    connection.sendall(b"stats\r\n")
+    answer = b""
+    while not answer.endswith(b"END\r\n"):
+        piece = connection.recv(65536)
+        if not piece:
+            raise SystemExit("the server closed the connection")
+        answer += piece
+    lines = answer.decode("utf-8", "replace").splitlines()
+    return dict(line.split(" ", 2)[1:] for line in lines if line.startswith("STAT ") and line.count(" ") > 1)
+
+
+def run_load(options, server, words, json_path):
+    """Runs the generator against a server; what its JSON file says, or None if nothing is asked for."""
+    command = ["taskset", "-c", str(options.load_core)] + shlex.split(options.load)
+    command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        command += ["--server-pid", str(server.process.pid), "--json", str(json_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"generator failed: {shlex.join(command)}\n{done.stdout}")
+    if json_path is None:
+        if done.returncode != 0:
+            raise SystemExit(f"{server.side}: errors: {shlex.join(command)}\n{done.stdout}")
+        return None
+    run = json.loads(json_path.read_text())
+    errors = run["result"]["errors"]
+    if errors["total"] > 0:
+        print(f"{server.side}: {errors['total']} errors, first: {errors['first']}", file=sys.stderr)
+    return run
+
+
+def order(round_index):
+    """Who goes first: in turn, so that a drift of the machine hits both sides alike."""
+    return SIDES if round_index % 2 == 0 else SIDES[::-1]
+
+
+def commands(options):
+    """The command of each side."""
+    return {"ours": options.ours, "peer": options.peer}
+
+
+def middle(values):
+    """Median with range, as text; values may be absent."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return "-"
+    low, mid, high = min(values), statistics.median(values), max(values)
+    form = ".0f" if mid >= 1000 else ".3f"
+    return f"{mid:{form}} ({low:{form}}..{high:{form}})"
+
+
+def median(values):
+    """The median of the values that are there, or None."""
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+def ratio(ours, peer):
+    """Ours over the peer's, of medians."""
+    ours, peer = median(ours), median(peer)
+    return ours / peer if ours is not None and peer else None
+
+
+def table(rows):
+    """Prints rows in columns; the first row is the head."""
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def core_busy(run):
+    """Share of the pinned core that was not idle, of all causes, or None."""
+    cores = run["result"]["cost"]["cores"]
+    return 1.0 - cores[0]["idle"] if len(cores) == 1 else None
+
+
+def save(options, name, summary):
+    """Writes a summary beside the raw files."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / name
+    path.write_text(json.dumps(summary, indent=2) + "\n")
+    print(f"raw figures and summary: {path}")

@@ -1,0 +1,183 @@
+//! Starting and ending the server: exit codes, files, the daemon, users.
+//!
+//! Invariants:
+//! - I1  Nothing here waits for a fixed time: a server is ready when its files say so, and has ended when
+//!   the kernel says so.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// After which a test gives up; nothing takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A folder with the binary under both names.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["kachel", "memcached"] {
+            symlink(env!("CARGO_BIN_EXE_kachel"), folder.path().join(name)).expect("a link");
+        }
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(self.path(name));
+        command.args(args).env("MEMCACHED_PORT_FILENAME", self.path("ports"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn output(&self, name: &str, args: &[&str]) -> Output {
+        self.command(name, args).output().expect("the binary starts")
+    }
+
+    /// Waits until the port file is there, and reads the IPv4 port from it.
+    fn port(&self) -> u16 {
+        let ports = self.path("ports");
+        wait_until("a port file", || ports.exists());
+        let text = fs::read_to_string(ports).expect("a port file");
+        let line = text.lines().find_map(|line| line.strip_prefix("TCP INET: "));
+        line.expect("an IPv4 port").parse().expect("a number")
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited too long for {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// What the server answers to `version`.
+fn version(port: u16) -> String {
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("a server");
+    client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    client.write_all(b"version\r\nquit\r\n").expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").expect("proc").uid() == 0
+}
+
+/// `-u root` where root must say so.
+fn user() -> &'static [&'static str] {
+    if is_root() { &["-u", "root"] } else { &[] }
+}
+
+fn with_user<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [user(), args].concat()
+}
+
+fn living(path: &Path) -> Pid {
+    let number = fs::read_to_string(path).expect("a process number");
+    Pid::from_raw(number.trim().parse().expect("a number")).expect("a process")
+}
+
+#[test]
+fn a_server_serves_until_it_is_told_to_end() {
+    let bench = Bench::new();
+    let pidfile = bench.path("pid");
+    let pidfile = pidfile.to_str().expect("UTF-8");
+    for (name, signal) in [("kachel", Signal::TERM), ("memcached", Signal::INT)] {
+        let args = ["-l", "127.0.0.1", "-p", "-1", "-t", "1", "-P", pidfile];
+        let args = with_user(&args);
+        let serve: &[&str] = if name == "kachel" { &["serve"] } else { &[] };
+        let mut command = bench.command(name, &[serve, &args].concat());
+        let mut server = command.stderr(Stdio::null()).spawn().expect("the binary starts");
+        assert_eq!(version(bench.port()), "VERSION 1.6.45\r\n");
+        wait_until("a pid file", || Path::new(pidfile).exists());
+        let process = living(Path::new(pidfile));
+        assert_eq!(process.as_raw_pid(), i32::try_from(server.id()).expect("a process"));
+        kill_process(process, signal).expect("a signal");
+        assert!(server.wait().expect("an end").success(), "{name}");
+        assert!(Path::new(pidfile).exists(), "without -d the file stays");
+        fs::remove_file(pidfile).expect("removed");
+        fs::remove_file(bench.path("ports")).expect("removed");
+    }
+}
+
+#[test]
+fn a_daemon_is_left_once_it_listens_and_takes_its_pid_file_with_it() {
+    let bench = Bench::new();
+    let pidfile = bench.path("pid");
+    let args =
+        ["-d", "-l", "127.0.0.1", "-p", "-1", "-t", "1", "-P", pidfile.to_str().expect("UTF-8")];
+    let output = bench.output("memcached", &with_user(&args));
+    assert!(output.status.success(), "{output:?}");
+    // It listens already: no waiting for files here.
+    let port = fs::read_to_string(bench.path("ports")).expect("a port file");
+    assert!(port.starts_with("TCP INET: "), "{port}");
+    let process = living(&pidfile);
+    assert_eq!(version(bench.port()), "VERSION 1.6.45\r\n");
+    kill_process(process, Signal::TERM).expect("a signal");
+    wait_until("the daemon's end", || test_kill_process(process).is_err());
+    assert!(!pidfile.exists());
+}
+
+#[test]
+fn a_daemon_that_cannot_listen_fails_where_it_was_started() {
+    let bench = Bench::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    for daemon in [&["-d"][..], &[]] {
+        let args = [daemon, &["-l", "127.0.0.1", "-p", &port]].concat();
+        let output = bench.output("memcached", &with_user(&args));
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&port), "{said}");
+    }
+}
+
+#[test]
+fn exit_codes_say_what_was_wrong() {
+    let bench = Bench::new();
+    let unbuilt: &[&str] = &["-S"];
+    for (args, code) in [(&["--bogus"][..], 1), (unbuilt, 64), (&["-l", "203.0.113.1"], 71)] {
+        let output = bench.output("memcached", &with_user(args));
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    if is_root() {
+        assert_eq!(bench.output("memcached", &["-p", "-1"]).status.code(), Some(64));
+        let output = bench.output("memcached", &["-p", "-1", "-u", "nobody of this name"]);
+        assert_eq!(output.status.code(), Some(67));
+    }
+}
+
+#[test]
+fn answers_go_to_standard_output() {
+    let bench = Bench::new();
+    for (name, args, first) in [
+        ("memcached", &["-V"][..], "memcached 1.6.45"),
+        ("memcached", &["-h"], "memcached 1.6.45"),
+        ("kachel", &["serve", "-V"], concat!("kachel ", env!("CARGO_PKG_VERSION"))),
+        ("kachel", &["--version"], concat!("kachel ", env!("CARGO_PKG_VERSION"))),
+    ] {
+        let output = bench.output(name, args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(text.lines().next(), Some(first));
+    }
+    assert_eq!(bench.output("kachel", &["sevre"]).status.code(), Some(64));
+}

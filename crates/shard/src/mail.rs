@@ -57,9 +57,7 @@ fn take_answers(core: &mut Core, peer: u16) -> bool {
                     open.outbox.text_into(slot, text, &mut core.slots);
                     &mut open.outbox
                 });
-                let Parcel::Pinned(pinned) = mailbox.take() else {
-                    unreachable!("an answer brings a pinned value");
-                };
+                let pinned = mailbox.values_in.take();
                 if let Some(outbox) = owed {
                     let stream = Stream::new(LargeValue(pinned));
                     outbox.stream_into(slot, stream, &mut core.slots);
@@ -118,7 +116,7 @@ fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>
         }
         Hop::Line => line(core, text, None),
         Hop::Upload => {
-            let Parcel::Upload(upload) = core.mail.to(peer).take() else {
+            let Parcel::Upload(upload) = core.mail.to(peer).parcels_in.take() else {
                 unreachable!("an upload hop brings an upload");
             };
             line(core, text, Some(Block::Upload(upload)))
@@ -128,7 +126,7 @@ fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>
             None
         }
         Hop::Adopt => {
-            let Parcel::Socket(socket) = core.mail.to(peer).take() else {
+            let Parcel::Socket(socket) = core.mail.to(peer).parcels_in.take() else {
                 unreachable!("an adopt hop brings a socket");
             };
             adopted.push(socket);
@@ -168,7 +166,7 @@ fn answer(core: &mut Core, peer: u16, slot: SlotIndex, pinned: Option<Pinned>) {
     match pinned {
         None => push_answer(core, peer, Answer::Text, slot),
         Some(pinned) => {
-            core.mail.to(peer).lay(Parcel::Pinned(pinned));
+            core.mail.to(peer).values_out.lay(pinned);
             push_answer(core, peer, Answer::TextAndValue, slot);
         }
     }

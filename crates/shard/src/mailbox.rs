@@ -6,13 +6,14 @@
 //! ```text
 //!            requests ring  A -> B   (record: see `hop`)
 //!  shard A   answers  ring  A <- B                         shard B
-//!            tray           A -> B   (uploads, sockets: owned things)
-//!            tray           A <- B   (pinned large values)
+//!            requests' tray A -> B   (uploads, sockets: owned things)
+//!            answers'  tray A <- B   (pinned large values)
 //! ```
 //!
 //! Invariants:
-//! - I1  Records of one ring are taken in the order in which they were pushed; things in a tray likewise,
-//!   and the record that speaks of a thing is published after the thing was laid in the tray.
+//! - I1  Records of one ring are taken in the order in which they were pushed; things in its tray likewise,
+//!   and the record that speaks of a thing is published after the thing was laid in the tray. Each ring
+//!   has a tray of its own: the two rings to one shard are taken in no common order.
 //! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring has no
 //!   room. Hence no two shards can wait for each other.
 //! - I3  Published records wake a sleeping receiver once.
@@ -32,18 +33,38 @@ const RING_BYTES_MIN: usize = 64 * 1024;
 /// The largest ring.
 const RING_BYTES_MAX: usize = 256 * 1024;
 
-/// What travels beside the rings: owned, and too large or not bytes at all.
+/// What travels beside a request: owned, and too large or not bytes at all.
 #[derive(Debug)]
 pub(crate) enum Parcel {
     /// A large value, received whole.
     Upload(Upload),
-    /// A large value to be sent from where it lies.
-    Pinned(Pinned),
     /// A client's socket.
     Socket(OwnedFd),
 }
 
-type Tray = Arc<Mutex<VecDeque<Parcel>>>;
+/// Things on their way beside a ring. Both ends hold it.
+#[derive(Debug)]
+pub(crate) struct Tray<T>(Arc<Mutex<VecDeque<T>>>);
+
+impl<T> Tray<T> {
+    fn new() -> (Self, Self) {
+        let things = Arc::default();
+        (Self(Arc::clone(&things)), Self(things))
+    }
+
+    /// Lays a thing in; its record is to be pushed next (I1).
+    pub(crate) fn lay(&self, thing: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(thing);
+    }
+
+    /// Takes the next thing out.
+    ///
+    /// Panics: when there is none though a record spoke of one (I1).
+    pub(crate) fn take(&self) -> T {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        taken.expect("I1: a record speaks of a thing that lies in the tray")
+    }
+}
 
 /// One shard's ends of the rings to and from one other shard.
 #[derive(Debug)]
@@ -52,26 +73,15 @@ pub struct Mailbox {
     pub(crate) requests_in: Consumer,
     pub(crate) answers_out: Producer,
     pub(crate) answers_in: Consumer,
-    tray_out: Tray,
-    tray_in: Tray,
+    pub(crate) parcels_out: Tray<Parcel>,
+    pub(crate) parcels_in: Tray<Parcel>,
+    pub(crate) values_out: Tray<Pinned>,
+    pub(crate) values_in: Tray<Pinned>,
     peer: Arc<Sleeper>,
     peer_waker: Option<Waker>,
 }
 
 impl Mailbox {
-    /// Lays a thing in the tray; its record is to be pushed next (I1).
-    pub(crate) fn lay(&self, parcel: Parcel) {
-        self.tray_out.lock().unwrap_or_else(PoisonError::into_inner).push_back(parcel);
-    }
-
-    /// Takes the next thing out of the tray.
-    ///
-    /// Panics: when there is none though a record spoke of one (I1).
-    pub(crate) fn take(&self) -> Parcel {
-        let taken = self.tray_in.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        taken.expect("I1: a record speaks of a thing that lies in the tray")
-    }
-
     /// Shows the peer all that was pushed this tick, and wakes it if it sleeps (I3).
     pub(crate) fn publish(&mut self) {
         let requests = self.requests_out.publish();
@@ -146,14 +156,19 @@ pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
             let (b_requests_out, a_requests_in) = byte_ring(ring_bytes);
             let (a_answers_out, b_answers_in) = byte_ring(ring_bytes);
             let (b_answers_out, a_answers_in) = byte_ring(ring_bytes);
-            let (a_to_b, b_to_a) = (Tray::default(), Tray::default());
+            let (a_parcels_out, b_parcels_in) = Tray::new();
+            let (b_parcels_out, a_parcels_in) = Tray::new();
+            let (a_values_out, b_values_in) = Tray::new();
+            let (b_values_out, a_values_in) = Tray::new();
             all[a].boxes[b] = Some(Mailbox {
                 requests_out: a_requests_out,
                 requests_in: a_requests_in,
                 answers_out: a_answers_out,
                 answers_in: a_answers_in,
-                tray_out: Arc::clone(&a_to_b),
-                tray_in: Arc::clone(&b_to_a),
+                parcels_out: a_parcels_out,
+                parcels_in: a_parcels_in,
+                values_out: a_values_out,
+                values_in: a_values_in,
                 peer: Arc::clone(&sleepers[b]),
                 peer_waker: None,
             });
@@ -162,8 +177,10 @@ pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
                 requests_in: b_requests_in,
                 answers_out: b_answers_out,
                 answers_in: b_answers_in,
-                tray_out: b_to_a,
-                tray_in: a_to_b,
+                parcels_out: b_parcels_out,
+                parcels_in: b_parcels_in,
+                values_out: b_values_out,
+                values_in: b_values_in,
                 peer: Arc::clone(&sleepers[a]),
                 peer_waker: None,
             });

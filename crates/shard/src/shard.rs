@@ -347,7 +347,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let Some(fd) = self.io.give_up(open.socket) else { return true };
         self.core.connections.close(fresh.connection);
         self.core.counters.connections.set(u64::from(self.core.connections.count()));
-        self.core.mail.to(fresh.adopter).lay(Parcel::Socket(fd));
+        self.core.mail.to(fresh.adopter).parcels_out.lay(Parcel::Socket(fd));
         self.core.push_hop(fresh.adopter, Hop::Adopt, None, b"");
         false
     }

@@ -121,7 +121,7 @@ fn commit(
         if !core.has_room(owner, line.len()) {
             return Err(upload);
         }
-        core.mail.to(owner).lay(Parcel::Upload(upload));
+        core.mail.to(owner).parcels_out.lay(Parcel::Upload(upload));
         let sent = core.send_hop(connection, owner, Hop::Upload, line, !is_noreply(request));
         assert!(sent, "room was asked for");
         return Ok(());

@@ -182,6 +182,33 @@ fn large_values_come_back_as_they_were_stored() {
 }
 
 #[test]
+fn large_values_cross_between_shards_in_both_directions_at_once() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let clients: Vec<_> = (0..6).map(|_| world.connect()).collect();
+    world.settle();
+    let mut expected = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        let mut replies = Vec::new();
+        for round in 0..20 {
+            let bytes = 17_000 + number * 1000 + round;
+            let value = vec![b'a' + u8::try_from(round).expect("small"); bytes];
+            client.write(format!("set k{number}-{round} 0 0 {bytes}\r\n").as_bytes());
+            client.write(&value);
+            client.write(format!("\r\nget k{number}-{round}\r\n").as_bytes());
+            let head = format!("STORED\r\nVALUE k{number}-{round} 0 {bytes}\r\n");
+            replies.extend_from_slice(head.as_bytes());
+            replies.extend_from_slice(&value);
+            replies.extend_from_slice(b"\r\nEND\r\n");
+        }
+        expected.push(replies);
+    }
+    world.settle();
+    for (client, expected) in clients.iter().zip(&expected) {
+        assert!(client.read() == *expected);
+    }
+}
+
+#[test]
 fn a_value_over_the_limit_is_swallowed_and_the_old_one_is_gone() {
     let value = "y".repeat(1 << 20);
     let input = format!("set a 0 0 {}\r\n{value}\r\nget a\r\nversion\r\n", 1 << 20);

@@ -1,6 +1,7 @@
 //! What could be in std: no word of our domain is spoken here.
 //!
-//! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; whoever else needs a part.
+//! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; whoever else needs
+//! a part.
 //! Downstream: `core` and `alloc` only (loom in its models).
 
 mod byte_ring;

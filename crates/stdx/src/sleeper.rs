@@ -12,10 +12,11 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  If work is published before `must_wake`, then the owner's look at its work after `prepare_sleep`
-//!   sees it, or `must_wake` sees the owner asleep: two sequentially consistent fences, one between each
-//!   one's write and its read (Dekker), forbid that both miss.
-//! - I2  Each `prepare_sleep` is ended by one `cancel` or one `must_wake` that returned true; never by two.
+//! - I1  If work is published before `must_wake`, then the owner's look at its work after
+//!   `prepare_sleep` sees it, or `must_wake` sees the owner asleep: two sequentially consistent
+//!   fences, one between each one's write and its read (Dekker), forbid that both miss.
+//! - I2  Each `prepare_sleep` is ended by one `cancel` or one `must_wake` that returned true; never
+//!   by two.
 
 use crate::CachePadded;
 use crate::sync::{AtomicBool, Ordering, fence};
@@ -32,7 +33,8 @@ impl Sleeper {
         Self { asleep: CachePadded::new(AtomicBool::new(false)) }
     }
 
-    /// Owner: announces sleep. Look at all sources of work once more after this, then sleep or `cancel`.
+    /// Owner: announces sleep. Look at all sources of work once more after this, then sleep or
+    /// `cancel`.
     ///
     /// Cost: one swap and one full fence; sleeping costs more.
     pub fn prepare_sleep(&self) {
@@ -49,7 +51,8 @@ impl Sleeper {
         self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed)
     }
 
-    /// Waker: must it wake the owner? To be asked after publishing; true for one waker a sleep (I2).
+    /// Waker: must it wake the owner? To be asked after publishing; true for one waker a sleep
+    /// (I2).
     ///
     /// Cost: one full fence and one load of a line that is written only when the owner sleeps.
     #[must_use = "whoever is told true is the only one to wake the owner"]

@@ -3,8 +3,8 @@
 //! Upstream:   `cargo run --release -p kachel-table --example probe -- [keys]`.
 //! Downstream: `Table`; an "item" is a line of 64 bytes whose first word is its key's number.
 //!
-//! Each line is the best of `ROUNDS` rounds, beside a reference: reads of random lines of the same memory
-//! in batches of the same size, two for the table and one for the item.
+//! Each line is the best of `ROUNDS` rounds, beside a reference: reads of random lines of the same
+//! memory in batches of the same size, two for the table and one for the item.
 
 use std::hint::black_box;
 use std::sync::Arc;

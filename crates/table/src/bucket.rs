@@ -1,7 +1,8 @@
 //! A bucket: one cache line of the table, holding seven slots and a control word.
 //!
 //! Upstream:   `table` finds, `insert` fills and moves, `grow` splits and merges.
-//! Downstream: `match_tag` compares tags; a slot's location leads to an item that nobody here reads.
+//! Downstream: `match_tag` compares tags; a slot's location leads to an item that nobody here
+//! reads.
 //!
 //! ```text
 //! byte 0         8         16        24        32        40        48        56        64
@@ -12,17 +13,17 @@
 //! slot, low bits first:       location:44 | ahead:4 | tag:16
 //! ```
 //!
-//! `ahead` holds bits of the half that led the key into this bucket: of a bucket of depth d, the bits
-//! 4 * (d / 4) to 4 * (d / 4) + 3. They contain bit d, the one that the next split asks for.
+//! `ahead` holds bits of the half that led the key into this bucket: of a bucket of depth d, the
+//! bits 4 * (d / 4) to 4 * (d / 4) + 3. They contain bit d, the one that the next split asks for.
 //!
 //! Invariants:
 //! - I1  A bucket is exactly one aligned cache line.
 //! - I2  A slot is empty if and only if its word is 0; no location and no tag is 0.
-//! - I3  Only the owner's thread stores, each slot with one release store: a reader that acquires a slot
-//!   sees the item that it leads to.
-//! - I4  The version grows before a slot is emptied by a move, a split or a merge, and after the copy is
-//!   stored: a reader that misses and finds both of its buckets' versions, and the number of buckets, as
-//!   they were when it began has not been deceived by a move.
+//! - I3  Only the owner's thread stores, each slot with one release store: a reader that acquires a
+//!   slot sees the item that it leads to.
+//! - I4  The version grows before a slot is emptied by a move, a split or a merge, and after the
+//!   copy is stored: a reader that misses and finds both of its buckets' versions, and the number
+//!   of buckets, as they were when it began has not been deceived by a move.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -74,8 +75,8 @@ impl Entry {
         Self(self.0 & !((1 << Location::BITS) - 1) | location.get())
     }
 
-    /// The half that led into bucket `bucket` of depth `depth`, as far as it is known without reading the
-    /// item: bits below [`known_bits`]; those above are 0.
+    /// The half that led into bucket `bucket` of depth `depth`, as far as it is known without
+    /// reading the item: bits below [`known_bits`]; those above are 0.
     #[inline]
     pub(crate) fn half_known(self, bucket: u32, depth: u32) -> Half {
         let start = ahead_start(depth);

@@ -12,7 +12,8 @@
 //! A bucket of depth d holds the halves whose low d bits are its index.
 //!
 //! Invariants:
-//! - I1  Every half leads to exactly one bucket, and to the one whose index is its low `depth` bits.
+//! - I1  Every half leads to exactly one bucket, and to the one whose index is its low `depth`
+//!   bits.
 //! - I2  `BUCKETS_MIN` <= buckets <= `BUCKETS_MAX`.
 
 use crate::hash::Half;

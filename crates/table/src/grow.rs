@@ -5,10 +5,12 @@
 //!
 //! Invariants:
 //! - I1  Memory is charged before a bucket in it is used, and refunded after it was released.
-//! - I2  A split stores every copy in the new bucket, then counts the bucket, then clears the originals; a
-//!   merge goes the other way in the same order. So an entry can be found at every moment.
-//! - I3  A step is at most an eighth of what is charged, but at least a page; beyond `HUGE_FROM_BYTES` it
-//!   ends where a huge page does, so that what the kernel backs is what is charged.
+//! - I2  A split stores every copy in the new bucket, then counts the bucket, then clears the
+//!   originals; a merge goes the other way in the same order. So an entry can be found at every
+//!   moment.
+//! - I3  A step is at most an eighth of what is charged, but at least a page; beyond
+//!   `HUGE_FROM_BYTES` it ends where a huge page does, so that what the kernel backs is what is
+//!   charged.
 
 use kachel_host::PAGE_BYTES;
 
@@ -19,20 +21,23 @@ use crate::table::Table;
 
 /// Thousandths of the slots above which maintenance splits, ahead of the inserts.
 const AHEAD_PERMILLE: u64 = 890;
-/// Thousandths of the slots below which maintenance merges. Far below growth, so that neither follows
-/// from the other.
+/// Thousandths of the slots below which maintenance merges. Far below growth, so that neither
+/// follows from the other.
 const SHRINK_PERMILLE: u64 = 600;
 /// Bytes of a huge page.
 const HUGE_BYTES: u64 = 2 << 20;
-/// Bytes from which on the table asks for huge pages: finds in batches take 4 % less time at a million
-/// keys and 15 % less at eight million (`examples/probe.rs`), for at most half as much memory again.
+/// Bytes from which on the table asks for huge pages: finds in batches take 4 % less time at a
+/// million keys and 15 % less at eight million (`examples/probe.rs`), for at most half as much
+/// memory again.
 const HUGE_FROM_BYTES: u64 = 2 * HUGE_BYTES;
 
 impl Table {
-    /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max` entries
-    /// were looked at; returns how many were. 0: nothing to do, or nothing that the budget allows.
+    /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max`
+    /// entries were looked at; returns how many were. 0: nothing to do, or nothing that the budget
+    /// allows.
     ///
-    /// Cost: per bucket its line, its partner's, and for a merge the lines of up to fourteen others.
+    /// Cost: per bucket its line, its partner's, and for a merge the lines of up to fourteen
+    /// others.
     pub fn maintain(
         &mut self,
         moves_max: usize,
@@ -55,7 +60,8 @@ impl Table {
         moves
     }
 
-    /// Divides the next bucket in two; false when the budget or the table's largest size forbids it.
+    /// Divides the next bucket in two; false when the budget or the table's largest size forbids
+    /// it.
     pub(crate) fn split_one(&mut self, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
         let target = self.geometry.buckets();
         if target == self.buckets_max || !self.charge_bucket() {

@@ -1,11 +1,13 @@
 //! What the table is asked with and what it answers: a key's hash and an item's location.
 //!
-//! Upstream:   `shard`, whose secret hash function makes a `KeyHash`; `segment`, whose places are locations.
+//! Upstream:   `shard`, whose secret hash function makes a `KeyHash`; `segment`, whose places are
+//! locations.
 //! Downstream: `geometry` turns a half into a bucket; `bucket` keeps the tag in a slot.
 //!
 //! Invariants:
 //! - I1  A tag is never 0, so that it never matches an empty slot.
-//! - I2  The two halves of a key differ in bit 0, so its two buckets differ in every table of two or more.
+//! - I2  The two halves of a key differ in bit 0, so its two buckets differ in every table of two
+//!   or more.
 //! - I3  Either half and the tag give the other half.
 
 /// The secret, keyed 64-bit hash of a key. Its bits must look random to whoever chooses keys.

@@ -4,9 +4,10 @@
 //! Downstream: `bucket` stores; `grow` keeps the table from filling up.
 //!
 //! Invariants:
-//! - I1  A search looks at no more than `NODES_MAX` buckets; its path has no more than `PATH_MOVES_MAX` moves.
-//! - I2  A move stores the copy before it clears the original, so an entry is at all times in one of its
-//!   buckets (and for a moment in both).
+//! - I1  A search looks at no more than `NODES_MAX` buckets; its path has no more than
+//!   `PATH_MOVES_MAX` moves.
+//! - I2  A move stores the copy before it clears the original, so an entry is at all times in one
+//!   of its buckets (and for a moment in both).
 //! - I3  All buckets on a path but the last are full.
 
 use crate::bucket::{Entry, SLOTS_PER_BUCKET, known_bits};
@@ -17,7 +18,8 @@ use crate::table::Table;
 /// Moves that one insert makes at most to reach a hole, splits apart.
 pub const PATH_MOVES_MAX: usize = 3;
 
-/// Full buckets of which a search looks at all the entries' other buckets: those at most two moves away.
+/// Full buckets of which a search looks at all the entries' other buckets: those at most two moves
+/// away.
 const EXPANSIONS_MAX: usize = 72;
 /// Buckets that a search looks at: two roots and what was expanded.
 pub(crate) const NODES_MAX: usize = 2 + EXPANSIONS_MAX * SLOTS_PER_BUCKET;
@@ -31,8 +33,8 @@ const SPLITS_MAX: usize = 2;
 
 /// The table has no room for another item and its budget allows no more.
 ///
-/// The caller evicts and tries again, a bounded number of times: fifteen keys with one and the same hash
-/// have no room in any table.
+/// The caller evicts and tries again, a bounded number of times: fifteen keys with one and the same
+/// hash have no room in any table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -57,11 +59,12 @@ const _: () = assert!(NODES_MAX <= u16::MAX as usize);
 const _: () = assert!(EXPANSIONS_MAX <= 2 + 2 * 7 + 2 * 49); // I1: no node is four moves away.
 
 impl Table {
-    /// Lets the absent key with `hash` lead to `location`. `hash_of` gives the hash of an item in the table.
+    /// Lets the absent key with `hash` lead to `location`. `hash_of` gives the hash of an item in
+    /// the table.
     ///
-    /// Cost: two cache lines; above 90 % occupancy also one or two splits; for the few keys with both
-    /// buckets full a search of at most 506 buckets and up to [`PATH_MOVES_MAX`] moves. `hash_of` is called
-    /// only in every fourth doubling of the table.
+    /// Cost: two cache lines; above 90 % occupancy also one or two splits; for the few keys with
+    /// both buckets full a search of at most 506 buckets and up to [`PATH_MOVES_MAX`] moves.
+    /// `hash_of` is called only in every fourth doubling of the table.
     /// Errors: [`Full`], with nothing changed that a reader could see.
     #[inline]
     pub fn insert(
@@ -130,8 +133,8 @@ impl Table {
         false
     }
 
-    /// Moves entries so that a near hole ends up in one of the key's two buckets; false, and nothing
-    /// moved, when none is near.
+    /// Moves entries so that a near hole ends up in one of the key's two buckets; false, and
+    /// nothing moved, when none is near.
     fn clear_path(&mut self, hash: KeyHash, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
         let mut nodes = std::mem::take(&mut self.nodes); // Kept for its memory only.
         nodes.clear();
@@ -143,10 +146,11 @@ impl Table {
         end.is_some()
     }
 
-    /// Searches breadth first from the key's two buckets for one with a hole; returns its node (I1).
+    /// Searches breadth first from the key's two buckets for one with a hole; returns its node
+    /// (I1).
     ///
-    /// All buckets that one bucket's entries lead to are asked for before the first of them is looked at, so
-    /// that their cache lines come together.
+    /// All buckets that one bucket's entries lead to are asked for before the first of them is
+    /// looked at, so that their cache lines come together.
     fn search(&self, hash: KeyHash, nodes: &mut Vec<Node>) -> Option<usize> {
         for (index, bucket) in self.buckets_of(hash).into_iter().enumerate() {
             nodes.push(Node { bucket, parent: index as u16, slot: 0 });
@@ -187,7 +191,8 @@ impl Table {
         assert!(usize::from(nodes[at].parent) == at, "I1: a path of more than three moves");
     }
 
-    /// Moves the entry in `slot` of `source` to the empty `hole` of `target`, its other bucket (I2).
+    /// Moves the entry in `slot` of `source` to the empty `hole` of `target`, its other bucket
+    /// (I2).
     pub(crate) fn move_entry(
         &mut self,
         source: u32,
@@ -206,15 +211,15 @@ impl Table {
         self.counters.moves += 1;
     }
 
-    /// The other bucket that `entry`, now in `bucket`, may be in. Reads no item: an entry knows one bit
-    /// more than its bucket's depth, and no bucket is deeper than that.
+    /// The other bucket that `entry`, now in `bucket`, may be in. Reads no item: an entry knows one
+    /// bit more than its bucket's depth, and no bucket is deeper than that.
     pub(crate) fn other_bucket(&self, bucket: u32, entry: Entry) -> u32 {
         let half = entry.half_known(bucket, self.geometry.depth(bucket));
         self.geometry.bucket_of(half.other(entry.tag()))
     }
 
-    /// At least the low `bits` bits of the half that led `entry` into `bucket`; asks for the item's hash
-    /// when the entry does not know as many.
+    /// At least the low `bits` bits of the half that led `entry` into `bucket`; asks for the item's
+    /// hash when the entry does not know as many.
     pub(crate) fn half(
         &mut self,
         bucket: u32,

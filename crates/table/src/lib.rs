@@ -3,11 +3,11 @@
 //! Upstream:   `shard` hashes keys and asks; its closures compare keys and hash items again.
 //! Downstream: `host` for address space and the budget. No protocol and no item is known here.
 //!
-//! Source: two choices of bucket with moves between them (Pagh and Rodler, cuckoo hashing, ESA 2001;
-//! partial keys as in MemC3, Fan, Andersen and Kaminsky, NSDI 2013), over linear hashing (Litwin, VLDB
-//! 1980), which grows and shrinks one bucket at a time. What we changed: a slot keeps, beside the tag,
-//! the next four address bits of its key, so that neither moves nor three doublings in four have to
-//! read items.
+//! Source: two choices of bucket with moves between them (Pagh and Rodler, cuckoo hashing, ESA
+//! 2001; partial keys as in MemC3, Fan, Andersen and Kaminsky, NSDI 2013), over linear hashing
+//! (Litwin, VLDB 1980), which grows and shrinks one bucket at a time. What we changed: a slot
+//! keeps, beside the tag, the next four address bits of its key, so that neither moves nor three
+//! doublings in four have to read items.
 
 mod bucket;
 mod geometry;

@@ -1,7 +1,8 @@
 //! The table: its memory, and what is asked of it without moving anything.
 //!
 //! Upstream:   `shard`, one table a shard, owned by the shard's thread.
-//! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow` move them.
+//! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow`
+//! move them.
 //!
 //! Invariants:
 //! - I1  A key is in at most one slot, and that is in one of its two buckets.
@@ -39,8 +40,8 @@ pub struct Counters {
 
 /// The index of one shard: which location belongs to a key, given its hash.
 ///
-/// Seven slots of 8 bytes a cache line, filled to 90 %: 10.2 bytes an item. It grows and shrinks one
-/// bucket at a time, in [`Self::insert`] and [`Self::maintain`], within its budget.
+/// Seven slots of 8 bytes a cache line, filled to 90 %: 10.2 bytes an item. It grows and shrinks
+/// one bucket at a time, in [`Self::insert`] and [`Self::maintain`], within its budget.
 #[derive(Debug)]
 pub struct Table {
     pub(crate) region: Region,
@@ -55,10 +56,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table that may grow to `slots_max` slots (rounded up to whole buckets) as far as `budget`
-    /// allows.
+    /// An empty table that may grow to `slots_max` slots (rounded up to whole buckets) as far as
+    /// `budget` allows.
     ///
-    /// Cost: address space for `slots_max` slots; one page is charged, whatever the budget says of it.
+    /// Cost: address space for `slots_max` slots; one page is charged, whatever the budget says of
+    /// it.
     /// Errors: of `mmap`; `OutOfMemory` when the budget does not even hold the first page.
     pub fn new(budget: Arc<Budget>, slots_max: u64) -> io::Result<Self> {
         let buckets_max = slots_max
@@ -91,8 +93,8 @@ impl Table {
 
     /// The location whose item has the wanted key; `None` is a miss.
     ///
-    /// A tag match is only a hint: an unrelated slot matches once in 65,535 comparisons, so `is_key` must
-    /// compare the whole key. It is called only for slots whose tag matches.
+    /// A tag match is only a hint: an unrelated slot matches once in 65,535 comparisons, so
+    /// `is_key` must compare the whole key. It is called only for slots whose tag matches.
     ///
     /// Cost: one or two cache lines, and what `is_key` reads.
     #[inline]

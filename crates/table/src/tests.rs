@@ -56,7 +56,8 @@ impl World {
         self.table.maintain(moves_max, |location| self.hashes[&location])
     }
 
-    /// Every item is where it belongs, once, with the bits that its bucket needs; nothing else is there.
+    /// Every item is where it belongs, once, with the bits that its bucket needs; nothing else is
+    /// there.
     fn check(&self) {
         let (table, mut seen) = (&self.table, 0);
         for index in 0..table.geometry.buckets() {

@@ -4,11 +4,12 @@
 //! Downstream: one allocation, made zeroed so that untouched pages stay unbacked.
 //!
 //! Invariants:
-//! - M1  `base` is valid for `capacity_bytes`, aligned to `UNIT_BYTES`, until drop; its bytes are initialized.
+//! - M1  `base` is valid for `capacity_bytes`, aligned to `UNIT_BYTES`, until drop; its bytes are
+//!   initialized.
 //! - M2  `capacity_bytes` is a power of two and a multiple of `UNIT_BYTES`.
 //!
-//! Under loom every unit has a cell beside it that is touched with the unit, so that a model sees races
-//! of plain memory too.
+//! Under loom every unit has a cell beside it that is touched with the unit, so that a model sees
+//! races of plain memory too.
 
 use std::ptr::NonNull;
 
@@ -30,7 +31,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `capacity_bytes` zeroes. Panics: when that is no power of two of at least one unit.
+    /// Allocates `capacity_bytes` zeroes. Panics: when that is no power of two of at least one
+    /// unit.
     pub(super) fn new(capacity_bytes: usize) -> Self {
         assert!(capacity_bytes.is_power_of_two(), "M2");
         assert!(capacity_bytes as u64 >= UNIT_BYTES, "M2");
@@ -82,7 +84,8 @@ impl Memory {
         let target = self.at(position, source.len());
         // SAFETY:
         // - `target` is valid for the length: `at` asserted it (M1); `source` is by its type.
-        // - apart: a shared slice into this memory over these bytes would be a reader, whom the caller excludes.
+        // - apart: a shared slice into this memory over these bytes would be a reader, whom the
+        //   caller excludes.
         unsafe { target.copy_from_nonoverlapping(source.as_ptr(), source.len()) }
     }
 
@@ -95,7 +98,8 @@ impl Memory {
         #[cfg(loom)]
         self.touch(position, bytes, false);
         let source = self.at(position, bytes);
-        // SAFETY: valid and initialized for the length (`at`, M1); not written meanwhile: the caller.
+        // SAFETY: valid and initialized for the length (`at`, M1); not written meanwhile: the
+        // caller.
         unsafe { std::slice::from_raw_parts(source, bytes) }
     }
 

@@ -1,7 +1,8 @@
 //! A bounded ring of byte records of any length, from one thread to one other.
 //!
 //! Upstream:   one producer, which pushes records and publishes them in batches.
-//! Downstream: one consumer, which reads them in place, in order, and releases their room in batches.
+//! Downstream: one consumer, which reads them in place, in order, and releases their room in
+//! batches.
 //!
 //! ```text
 //! positions, monotone; memory is taken modulo the capacity
@@ -17,11 +18,11 @@
 //! - I1  released <= head <= published <= tail <= released + capacity.
 //! - I2  Only the producer writes `[published, released + capacity)`; nobody writes the rest.
 //! - I3  The consumer reads only `[released, published)`.
-//! - I4  `published` and `released` are stored with release and loaded with acquire by the other side:
-//!   bytes are written before they are read, and read before they are written again.
+//! - I4  `published` and `released` are stored with release and loaded with acquire by the other
+//!   side: bytes are written before they are read, and read before they are written again.
 //! - I5  A pad is followed by a record in the same push.
-//! - I6  A record with its header takes at most half of the capacity, so that with the pad before it (which
-//!   is shorter than the record) it fits an empty ring at every position.
+//! - I6  A record with its header takes at most half of the capacity, so that with the pad before
+//!   it (which is shorter than the record) it fits an empty ring at every position.
 
 mod memory;
 #[cfg(test)]
@@ -86,7 +87,8 @@ impl Producer {
             || self.fits(pad + whole, self.shared.released.load(Ordering::Acquire))
     }
 
-    /// Appends one record, the concatenation of `parts`; the consumer sees it after [`Self::publish`].
+    /// Appends one record, the concatenation of `parts`; the consumer sees it after
+    /// [`Self::publish`].
     ///
     /// The consumer will see its bytes in one piece, starting at a multiple of 8.
     /// Returns false, with nothing written, when the ring has no room.
@@ -149,7 +151,8 @@ impl Producer {
         debug_assert!(position >= self.tail, "I2");
         // SAFETY: no other thread touches these bytes:
         // - they are at or after `tail`, so unpublished, and the consumer stays away (I3);
-        // - the consumer has released what was there before: `fits` held with a loaded `released` (I4).
+        // - the consumer has released what was there before: `fits` held with a loaded `released`
+        //   (I4).
         unsafe { self.shared.memory.write(position, source) }
     }
 }
@@ -175,7 +178,8 @@ impl Consumer {
         Some(self.read(self.head + HEADER_BYTES, bytes))
     }
 
-    /// Steps over the record that [`Self::front`] shows; its room stays taken until [`Self::release`].
+    /// Steps over the record that [`Self::front`] shows; its room stays taken until
+    /// [`Self::release`].
     ///
     /// Panics: when there is none.
     #[inline]
@@ -185,7 +189,8 @@ impl Consumer {
         debug_assert!(self.head <= self.published_seen, "I1");
     }
 
-    /// Gives the room of all popped records back to the producer. Cost: one release store, or nothing.
+    /// Gives the room of all popped records back to the producer. Cost: one release store, or
+    /// nothing.
     pub fn release(&mut self) {
         if self.released != self.head {
             self.released = self.head;

@@ -25,7 +25,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn twins_agree(tags in proptest::array::uniform8(tag()), rest in any::<u64>(), tag in tag()) {
+        fn twins_agree(
+            tags in proptest::array::uniform8(tag()),
+            rest in any::<u64>(),
+            tag in tag(),
+        ) {
             #[repr(align(64))]
             struct Aligned([AtomicU64; 8]);
             let line = Aligned(tags.map(|tag| AtomicU64::new(u64::from(tag) << 48 | rest >> 16)));

@@ -18,8 +18,8 @@ use crate::bucket::Line;
 
 /// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.
 ///
-/// The loads are plain, so nobody may store to the line meanwhile: the caller borrows the table, and
-/// every store needs the table exclusively.
+/// The loads are plain, so nobody may store to the line meanwhile: the caller borrows the table,
+/// and every store needs the table exclusively.
 #[inline]
 pub(crate) fn match_tag(line: &Line, tag: u16) -> u32 {
     // SAFETY: SSE2 belongs to every x86-64 processor, and this file is compiled for no other.
@@ -36,7 +36,8 @@ fn match_tag_vectors(line: &Line, tag: u16) -> u32 {
         let place = unsafe { words.add(pair) };
         // SAFETY:
         // - 16 readable bytes, of any alignment: as above.
-        // - no store races with it: all stores take `&mut Table`, which the borrow of `line` excludes.
+        // - no store races with it: all stores take `&mut Table`, which the borrow of `line`
+        //   excludes.
         _mm_castsi128_ps(unsafe { _mm_loadu_si128(place) })
     };
     let low = _mm_castps_si128(_mm_shuffle_ps::<HIGH_HALVES>(load(0), load(1)));

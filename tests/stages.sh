@@ -74,7 +74,8 @@ show_failure() {
     echo "    the whole log: $1"
 }
 
-# Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log; never fails itself.
+# Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log. Never fails itself; the
+# command runs in a subshell, so that it may end as it likes.
 stage() {
     local name=$1 how=$2 log status=0 good bad idle began=$SECONDS
     shift 2
@@ -82,7 +83,7 @@ stage() {
     stage_number=$((stage_number + 1))
     log=$logs/$name.log
     printf '[%d] %-12s ' "$stage_number" "$name"
-    "$@" >"$log" 2>&1 </dev/null || status=$?
+    ("$@") >"$log" 2>&1 </dev/null || status=$?
     read -r good bad idle < <(count_log "$how" "$status" "$log")
     passed=$((passed + good))
     failed=$((failed + bad))

@@ -22,6 +22,7 @@ import time
 
 START_PATIENCE_S = 20.0
 BUSY_SHARE_MIN = 0.95
+FOREIGN_SHARE_MAX = 0.05
 SIDES = ("ours", "peer")
 
 
@@ -30,11 +31,11 @@ def arguments(description, rounds, memory_mib):
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--ours", default="target/release/kachel serve", help="command of one server")
-    parser.add_argument("--peer", default="memcached", help="command of the other server")
+    parser.add_argument("--ours", default="target/release/kachel serve", help="one server")
+    parser.add_argument("--peer", default="memcached", help="the other server")
     parser.add_argument("--load", default="target/release/kachel load", help="the generator")
-    parser.add_argument("--server-core", type=int, default=0, help="core both servers are pinned to")
-    parser.add_argument("--load-core", type=int, default=1, help="core the generator is pinned to")
+    parser.add_argument("--server-core", type=int, default=0, help="core of both servers")
+    parser.add_argument("--load-core", type=int, default=1, help="core of the generator")
     parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the raw JSON")
     parser.add_argument(
@@ -128,11 +129,12 @@ def stats(connection):
             raise SystemExit("the server closed the connection")
         answer += piece
     lines = answer.decode("utf-8", "replace").splitlines()
-    return dict(line.split(" ", 2)[1:] for line in lines if line.startswith("STAT ") and line.count(" ") > 1)
+    fields = (line.split(" ", 2) for line in lines if line.startswith("STAT "))
+    return {words[1]: words[2] for words in fields if len(words) == 3}
 
 
 def run_load(options, server, words, json_path):
-    """Runs the generator against a server; what its JSON file says, or None if nothing is asked for."""
+    """Runs the generator against a server; what its JSON file says, or None without a path."""
     command = ["taskset", "-c", str(options.load_core)] + shlex.split(options.load)
     command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
     if json_path is not None:
@@ -195,6 +197,17 @@ def core_busy(run):
     """Share of the pinned core that was not idle, of all causes, or None."""
     cores = run["result"]["cost"]["cores"]
     return 1.0 - cores[0]["idle"] if len(cores) == 1 else None
+
+
+def foreign_share(run):
+    """Share of the pinned core that neither the server nor interrupts used, or None."""
+    cost = run["result"]["cost"]
+    if len(cost["cores"]) != 1:
+        return None
+    core = cost["cores"][0]
+    used = core["user"] + core["system"] + core["steal"]
+    # Interrupts on top of the server's own time are in the server's account in part.
+    return max(0.0, used - cost["server_busy_cores"])
 
 
 def save(options, name, summary):

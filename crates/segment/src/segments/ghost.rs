@@ -33,9 +33,8 @@ impl Ghosts {
     }
 
     fn locate(&mut self, hash: u64) -> Option<(&mut [u16; GROUP_TAGS], u16)> {
-        let count = self.groups.len() as u64;
         // The tag from the low bits, the group from the rest, scaled to any count without a division.
-        let index = ((hash >> 16) * count) >> 48;
+        let index = (u128::from(hash >> 16) * self.groups.len() as u128) >> 48;
         let group = self.groups.get_mut(index as usize)?;
         Some((&mut group.0, (hash as u16).max(1)))
     }
@@ -70,6 +69,13 @@ mod tests {
         let remembered: Vec<u64> = (1..=40).filter(|&hash| ghosts.take(hash)).collect();
         assert_eq!(remembered, (9..=40).collect::<Vec<_>>());
         assert!((1..=40).all(|hash| !ghosts.take(hash)));
+    }
+
+    #[test]
+    fn the_largest_hash_finds_its_group_in_a_large_table() {
+        let mut ghosts = Ghosts::new(1 << 17);
+        ghosts.add(u64::MAX);
+        assert!(ghosts.take(u64::MAX));
     }
 
     #[test]

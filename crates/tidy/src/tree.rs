@@ -13,7 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Folders that hold no sources of ours, wherever they stand.
-const SKIPPED_FOLDERS: [&str; 5] = [".git", "target", "node_modules", ".venv", "__pycache__"];
+const SKIPPED_FOLDERS: [&str; 6] =
+    [".cache", ".git", "target", "node_modules", ".venv", "__pycache__"];
 
 /// Files by path.
 #[derive(Clone, Debug, Default)]

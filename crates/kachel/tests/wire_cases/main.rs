@@ -27,6 +27,8 @@ const CUTS: u64 = 32;
 const SEED: u64 = 0x006b_6163_6865_6c21;
 /// Bytes from an input's start that are sent one by one.
 const BYTES_ALONE_MAX: usize = 4096;
+/// Wrong cases after which a run ends: each may have cost a long wait.
+const WRONG_MAX: usize = 12;
 /// A case that means its lines to arrive together: cut, its second line is another case.
 const WHOLE_ONLY: &str = "W111";
 
@@ -107,6 +109,9 @@ fn pass(
             counts.not_compared += 1;
         } else if let Err(why) = outcome {
             wrong.push(format!("{} {} ({pieces:?}): {why}", case.id, case.name));
+            if wrong.len() >= WRONG_MAX {
+                break;
+            }
         }
     }
     server.assert_alive();
@@ -119,6 +124,9 @@ fn run(transport: Transport, io: &str) {
     let cuts = (0..CUTS).map(Pieces::Cut);
     for pieces in [Pieces::Whole, Pieces::Bytes].into_iter().chain(cuts) {
         pass(&cases, transport, io, pieces, &mut counts, &mut wrong);
+        if wrong.len() >= WRONG_MAX {
+            break;
+        }
     }
     tell(&format!("wire cases: {transport:?} {io}: {counts:?}, {} wrong\n", wrong.len()));
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));

@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::unread::{Diagnosis, sent_and_not_taken};
 
 /// How long a reply, an end or a read by the server may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nothing must come where no reply is owed: the one thing that cannot be waited for.
 const QUIET: Duration = Duration::from_millis(10);
 

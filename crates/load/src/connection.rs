@@ -1,4 +1,5 @@
-//! One connection to the server: its socket, the bytes in both directions, and what waits for answers.
+//! One connection to the server: its socket, the bytes in both directions, and what waits for
+//! answers.
 //!
 //! Upstream:   `session` connects before the run begins; `drive` fills and reads.
 //! Downstream: the server.

@@ -3,8 +3,8 @@
 //! Upstream:   a `Source` words requests; the kernel says which sockets are ready.
 //! Downstream: the tally, and live counters for the progress line.
 //!
-//! Each ready connection is served to the end before the next one: receive, read the replies, refill
-//! to the depth, send. So each connection behaves like a client of its own.
+//! Each ready connection is served to the end before the next one: receive, read the replies,
+//! refill to the depth, send. So each connection behaves like a client of its own.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A connection never has more than `depth` requests under way.

@@ -24,7 +24,8 @@ pub(crate) const VALUE_BYTES_MAX: u32 = 1 << 30;
 /// Largest value that `Sizes::Etc` draws.
 const ETC_VALUE_BYTES_MAX: f64 = 8192.0;
 
-/// How long the values of synthetic keys are; drawn once per key, so that every set of a key agrees.
+/// How long the values of synthetic keys are; drawn once per key, so that every set of a key
+/// agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Sizes {

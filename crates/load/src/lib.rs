@@ -9,9 +9,9 @@
 //!             meter (the server's CPU time)         tally -> report (text, JSON)
 //! ```
 //!
-//! Sources are a steady mix (`steady`: keys, popularity, schedule), its preload, and a recorded trace
-//! (`trace`, `replay`). Response times count from the intended send time, so a server that stalls
-//! cannot hide it by being asked less (coordinated omission).
+//! Sources are a steady mix (`steady`: keys, popularity, schedule), its preload, and a recorded
+//! trace (`trace`, `replay`). Response times count from the intended send time, so a server that
+//! stalls cannot hide it by being asked less (coordinated omission).
 #![forbid(unsafe_code)]
 
 mod connection;

@@ -43,8 +43,8 @@ A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,op
 (the format of the Twitter cache traces), plain or compressed with zstd.
 
 Look-aside: a get that misses is followed by a set with the trace's value size and TTL, on the same
-connection. Everything else is sent as it is. Requests for one key never overtake each other, however
-many connections there are; with several threads, each replays the keys that fall to it.
+connection. Everything else is sent as it is. Requests for one key never overtake each other,
+however many connections there are; with several threads, each replays the keys that fall to it.
 
 Examples:
   kachel load replay recs.csv.zst
@@ -156,7 +156,8 @@ pub(crate) struct SteadyOptions {
     #[arg(long, value_name = "THETA")]
     pub(crate) zipf: Option<f64>,
     /// TTL of sets; 0 is forever
-    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    #[arg(value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) ttl_s: i32,
     /// Set a key that a get missed
     #[arg(long)]
@@ -182,7 +183,7 @@ pub(crate) struct ReplayOptions {
     /// Multiply the trace's value sizes
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     pub(crate) value_scale: f64,
-    /// As fast as the server answers, or at the times in the trace (response time counts from those)
+    /// As fast as the server answers, or at the trace's times (response time counts from those)
     #[arg(long, value_enum, default_value_t = Pace::Flat)]
     pub(crate) pace: Pace,
     /// Pass the trace's time so many times as fast

@@ -1,12 +1,12 @@
 //! Replays a trace, look-aside.
 //!
-//! Upstream:   `trace` holds the records; each thread walks over all of them and sends those whose keys
-//!             fall to it.
+//! Upstream:   `trace` holds the records; each thread walks over all of them and sends those whose
+//!             keys fall to it.
 //! Downstream: `drive` sends what is worded here, on whatever connection has room.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  At most one request is under way for a key, and requests of a key keep the trace's order; so
-//!   hits and misses are those of one client that asks one request after the other, however many
+//! - I1  At most one request is under way for a key, and requests of a key keep the trace's order;
+//!   so hits and misses are those of one client that asks one request after the other, however many
 //!   connections there are (but for the order among different keys).
 //! - I2  At most `WAITING_MAX` records wait for their keys; then the trace waits too.
 //! - I3  A get that misses keeps its key until the set that follows is answered.
@@ -65,7 +65,8 @@ pub(crate) struct Pacing {
 }
 
 impl<'t> Replay<'t> {
-    /// A thread's share, from the trace's beginning. `unix_start_s` turns long TTLs into points in time.
+    /// A thread's share, from the trace's beginning. `unix_start_s` turns long TTLs into points in
+    /// time.
     pub(crate) fn new(
         trace: &'t Trace,
         share: Share,

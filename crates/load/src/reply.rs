@@ -1,7 +1,7 @@
 //! Reads a server's replies in place, without allocation, as far as the generator cares.
 //!
-//! Upstream:   `connection` lends the bytes received and not yet read; `kachel_wire::client` says what
-//!             they are.
+//! Upstream:   `connection` lends the bytes received and not yet read; `kachel_wire::client` says
+//!             what they are.
 //! Downstream: `drive` matches each reply with the oldest request that waits.
 //!
 //! Invariants, cited by number where they are asserted:

@@ -207,8 +207,8 @@ impl Machine {
 }
 
 impl Report {
-    /// Makes figures of what was measured. `has_fixed_window`: the window ended by the clock and not
-    /// because the source had no more.
+    /// Makes figures of what was measured. `has_fixed_window`: the window ended by the clock and
+    /// not because the source had no more.
     pub(crate) fn new(
         mode: &'static str,
         options: serde_json::Value,
@@ -300,11 +300,13 @@ impl Report {
             }
             writeln!(f, ", {busy:.3} cores busy")?;
             for core in cost.cores.iter().take(8) {
-                writeln!(
+                write!(
                     f,
-                    "  core {:<4} user {:.3} system {:.3} irq {:.3} softirq {:.3} steal {:.3} idle {:.3}",
-                    core.cpu, core.user, core.system, core.irq, core.softirq, core.steal, core.idle
+                    "  core {:<4} user {:.3} system {:.3}",
+                    core.cpu, core.user, core.system
                 )?;
+                write!(f, " irq {:.3} softirq {:.3}", core.irq, core.softirq)?;
+                writeln!(f, " steal {:.3} idle {:.3}", core.steal, core.idle)?;
             }
         }
         writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)

@@ -279,7 +279,8 @@ impl Conductor<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
             }
             let now_ns = self.now_ns();
-            // A run that fails during its warm-up has an empty window; its errors count all the same.
+            // A run that fails during its warm-up has an empty window; its errors count all the
+            // same.
             if earlier.is_none() && (now_ns >= from_ns || running == 0) {
                 earlier = Some(self.session.meter.read(now_ns)); // I2
             }
@@ -393,7 +394,8 @@ impl Progress {
         let errors = of.errors();
         self.show(|| {
             format!(
-                "{phase}: {answered} answered, {rate:.0}/s, hits {hit_percent:.2} %, {errors} errors"
+                "{phase}: {answered} answered, {rate:.0}/s, hits {hit_percent:.2} %, \
+                 {errors} errors"
             )
         });
     }

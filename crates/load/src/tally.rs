@@ -125,8 +125,8 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was not answered; in an open loop its age so far stands for its response
-    /// time (I2).
+    /// Counts a request that was not answered; in an open loop its age so far stands for its
+    /// response time (I2).
     pub(crate) fn record_unanswered(&mut self, pending: &Pending, now_ns: u64) {
         self.errors.unanswered += 1;
         self.errors.note(|| "no answer before patience ended".into());

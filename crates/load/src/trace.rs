@@ -1,13 +1,14 @@
 //! A recorded trace, read into memory whole.
 //!
-//! Upstream:   a file with one request a line, plain or zstd: the format of the Twitter cache traces
-//!             (Yang, Yue and Vinayak, OSDI 2020).
+//! Upstream:   a file with one request a line, plain or zstd: the format of the Twitter cache
+//!             traces (Yang, Yue and Vinayak, OSDI 2020).
 //! Downstream: `replay` walks over the records.
 //!
 //! ```text
 //! timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
 //! ```
-//! The key is everything between the first comma and the fifth from the end, so it may contain commas.
+//! The key is everything between the first comma and the fifth from the end, so it may contain
+//! commas.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Every record's key number is below the count of keys.

@@ -1,11 +1,12 @@
-//! The do-nothing server: what the kernel alone costs. It answers each newline received with a fixed
-//! reply and looks at nothing else (but `version`), so no server over the same backend can be cheaper.
+//! The do-nothing server: what the kernel alone costs. It answers each newline received with a
+//! fixed reply and looks at nothing else (but `version`), so no server over the same backend can be
+//! cheaper.
 //!
 //! ```text
 //! floor [epoll|uring|auto] [port] [end|value BYTES]
 //! ```
-//! `end` answers `END`, as a miss; `value 32` answers a hit with a value of 32 bytes. The port, 0 by
-//! default, is printed once the server listens. It runs until it is killed.
+//! `end` answers `END`, as a miss; `value 32` answers a hit with a value of 32 bytes. The port, 0
+//! by default, is printed once the server listens. It runs until it is killed.
 
 use std::io::{self, Write};
 

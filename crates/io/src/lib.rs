@@ -1,8 +1,8 @@
 //! The kernel's door: one [`Io`] for each shard's thread. Events come in a batch a tick, sends go
 //! out a batch a tick.
 //!
-//! Upstream:   the kernel, by io_uring ([`Uring`]) or epoll ([`Epoll`]); in tests and simulation the
-//!             other end of each connection ([`memory`]).
+//! Upstream:   the kernel, by io_uring ([`Uring`]) or epoll ([`Epoll`]); in tests and simulation
+//!             the other end of each connection ([`memory`]).
 //! Downstream: `net` reads the lent bytes and queues replies; `shard` polls once a tick.
 //!
 //! Reading order: `event` (the words), `send_block`, then [`Io`], then one backend. In each backend
@@ -50,8 +50,8 @@ pub use waker::Waker;
 /// The kernel's door as a shard sees it.
 ///
 /// An `Io` belongs to the thread that made it: only that thread polls. Whoever passes a `SocketId`
-/// after its `close` or `give_up`, or one of another `Io`, has a bug; the call panics. A socket that
-/// `Failed` may be passed until it is closed; what is sent to it is dropped.
+/// after its `close` or `give_up`, or one of another `Io`, has a bug; the call panics. A socket
+/// that `Failed` may be passed until it is closed; what is sent to it is dropped.
 pub trait Io {
     /// Hands queued sends to the kernel, takes back every buffer lent by the last poll, waits as
     /// told when there is nothing to report, and appends what happened. It may return without

@@ -15,7 +15,8 @@
 //!   `lent_bytes` says how much of it was filled), never both.
 //! - I2  Memory of a buffer is read only while it is lent, and only by shared references that end
 //!   before `give_back`, which wants `&mut self`.
-//! - I3  The mapping lives as long as `Buffers`, and `Buffers` longer than any receive (`ring`, I1).
+//! - I3  The mapping lives as long as `Buffers`, and `Buffers` longer than any receive (`ring`,
+//!   I1).
 
 use std::io;
 use std::ptr::NonNull;
@@ -76,7 +77,7 @@ impl Buffers {
         };
         let address = mapping.as_ptr() as u64;
         // SAFETY:
-        // - the ring's memory is valid, page-aligned and large enough: mapped above, asserted above.
+        // - the ring's memory is valid, page-aligned and large enough: mapped and asserted above.
         // - it stays so until the io_uring is gone: I3.
         unsafe {
             submitter.register_buf_ring_with_flags(address, RECEIVE_BUFFERS as u16, BUFFER_GROUP, 0)

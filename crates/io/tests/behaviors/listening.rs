@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use kachel_io::{Io, Limits, Peer, Wait, listener};
 
@@ -67,6 +68,15 @@ fn at_the_limit_clients_wait_until_one_leaves<D: Door>(_: Bench<D>) {
     let _waiting = bench.dial();
     bench.settle(&mut client, socket);
     assert_eq!(bench.log.accepted.len(), 2);
+    if D::KIND != "memory" {
+        // Who waits outside does not keep the server awake.
+        let polls = bench.log.polls;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            bench.poll(Wait::AtMostNs(30_000_000));
+        }
+        assert!(bench.log.polls - polls <= 4, "a busy loop");
+    }
     bench.io.close(leaving);
     bench.poll_until("the third client", |log| log.accepted.len() == 3);
     bench.poll(Wait::Now);

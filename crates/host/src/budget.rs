@@ -1,6 +1,6 @@
 //! The process's one memory budget: what `-m` promises, counted in bytes.
 //!
-//! Upstream:   the index, segments, large values, unfinished uploads and long request lines charge it.
+//! Upstream:   the index, segments, large values, unfinished uploads and long lines charge it.
 //! Downstream: nothing; it only counts.
 //!
 //! Invariants:
@@ -53,7 +53,8 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Moves the limit (`cache_memlimit`). Below what is spent, charges fail until enough is refunded.
+    /// Moves the limit (`cache_memlimit`). Below what is spent, charges fail until enough is
+    /// refunded.
     pub fn set_limit_bytes(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes, Ordering::Relaxed);
     }

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - I1  A process may always use one core.
-//! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as threads,
-//!   and no other Kachel on this machine that has pinned its own.
+//! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as
+//!   threads, and no other Kachel on this machine that has pinned its own.
 
 use std::fs;
 use std::io;
@@ -74,8 +74,8 @@ impl PinClaim {
     }
 }
 
-/// Pins the calling thread to the core that stands at `index` in its affinity mask, counted from 0 and
-/// round again.
+/// Pins the calling thread to the core that stands at `index` in its affinity mask, counted from 0
+/// and round again.
 ///
 /// Errors: the kernel refuses, because the mask has changed meanwhile.
 pub fn pin_to_core_of(index: usize) -> io::Result<()> {
@@ -125,8 +125,8 @@ fn quota_millicores(mount: &Path, membership: &str) -> Option<u64> {
         .min()
 }
 
-/// The least of what `quota_of` says of `group` under `mount` and of every group above it. A group that is
-/// not to be seen from in here says nothing.
+/// The least of what `quota_of` says of `group` under `mount` and of every group above it. A group
+/// that is not to be seen from in here says nothing.
 fn tightest(mount: &Path, group: &str, quota_of: &dyn Fn(&Path) -> Option<u64>) -> Option<u64> {
     let folder = mount.join(group);
     folder.ancestors().take_while(|above| above.starts_with(mount)).filter_map(quota_of).min()

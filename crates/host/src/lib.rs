@@ -1,6 +1,6 @@
 //! What the process asks of the machine.
 //!
-//! Upstream:   `kachel` starts the process with it; `table` and `segment` take their memory from it.
+//! Upstream:   `kachel` starts the process with it; `table` and `segment` take memory from it.
 //! Downstream: the kernel, through `rustix` and `libc`.
 
 mod budget;

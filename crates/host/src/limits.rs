@@ -8,13 +8,14 @@ use std::io;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to `wanted`, if it is below, and says what it is then: less than wanted
-/// when the process may not raise its hard limit. It is never lowered.
+/// Raises the limit on open files to `wanted`, if it is below, and says what it is then: less than
+/// wanted when the process may not raise its hard limit. It is never lowered.
 pub fn raise_open_files(wanted: u64) -> u64 {
     raise(Resource::Nofile, wanted)
 }
 
-/// Lets a crash leave a core file of any size, as far as the process may. `false`: it may leave none.
+/// Lets a crash leave a core file of any size, as far as the process may. `false`: it may leave
+/// none.
 pub fn allow_core_files() -> bool {
     raise(Resource::Core, u64::MAX) > 0
 }
@@ -40,8 +41,8 @@ pub fn allow_locked_memory() -> bool {
     raise(Resource::Memlock, u64::MAX) == u64::MAX
 }
 
-/// Keeps all memory, present and future, from being swapped out, a page from its first touch on: address
-/// space that is only reserved stays free.
+/// Keeps all memory, present and future, from being swapped out, a page from its first touch on:
+/// address space that is only reserved stays free.
 ///
 /// Errors: there is a limit on locked memory (which later reservations would run into), see
 /// [`allow_locked_memory`].

@@ -6,7 +6,8 @@
 //! Invariants:
 //! - I1  `base` is page-aligned, readable and writable for `bytes`, and never moves until drop.
 //! - I2  Memory that was never written, or was released since, reads as zero.
-//! - I3  Raw memory is lent as `&[AtomicU64]` or as raw pointers, never as `&mut` or `&[u8]` from here.
+//! - I3  Raw memory is lent as `&[AtomicU64]` or as raw pointers, never as `&mut` or `&[u8]` from
+//!   here.
 
 use std::io;
 use std::ops::Range;
@@ -76,8 +77,9 @@ impl Region {
 
     /// Asks the kernel to back `range` (byte offsets, whole pages) with huge pages from now on.
     ///
-    /// An advice: the kernel may ignore it, and where pages lie already it follows late or never. What was
-    /// written stays. Memory comes in pieces of 2 MiB then, so the caller should mean to use them whole.
+    /// An advice: the kernel may ignore it, and where pages lie already it follows late or never.
+    /// What was written stays. Memory comes in pieces of 2 MiB then, so the caller should mean to
+    /// use them whole.
     /// Panics: when the range is not whole pages of this region.
     pub fn advise_huge(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.bytes);
@@ -90,7 +92,8 @@ impl Region {
         };
     }
 
-    /// Hands the pages of `range` (byte offsets, whole pages) back to the kernel; they read as zero after.
+    /// Hands the pages of `range` (byte offsets, whole pages) back to the kernel; they read as zero
+    /// after.
     ///
     /// Panics: when the range is not whole pages of this region.
     pub fn release(&self, range: Range<usize>) {

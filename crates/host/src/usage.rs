@@ -32,7 +32,8 @@ pub fn usage() -> Usage {
     Usage { user_us: microseconds(usage.ru_utime), system_us: microseconds(usage.ru_stime) }
 }
 
-/// Two random words from the kernel, fit for secrets. It waits until the kernel has gathered enough.
+/// Two random words from the kernel, fit for secrets. It waits until the kernel has gathered
+/// enough.
 ///
 /// Errors: a kernel without `getrandom`.
 pub fn entropy() -> io::Result<[u64; 2]> {

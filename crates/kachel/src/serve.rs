@@ -1,10 +1,11 @@
 //! Starting the server, and ending it: what happens once, in its order.
 //!
 //! Upstream:   `main`, with the options.
-//! Downstream: `host` for rights and limits, `listeners` for sockets, `shards` for all that is served.
+//! Downstream: `host` for rights and limits, `listeners` for sockets, `shards` for all that is
+//!             served.
 //!
 //! ```text
-//! limits -> user -> daemon -> memory lock -> signals -> listen -> shards -> files, "ready" -> wait -> end
+//! limits -> user -> daemon -> memory lock -> signals -> listen -> shards -> files -> wait -> end
 //! ```
 //!
 //! Invariants:
@@ -155,7 +156,8 @@ fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
         .map_err(|error| Failure::os(format!("-d: {error}")))
 }
 
-/// A lock does not survive a fork, so it comes after the daemon. Failing, it is a warning, as in memcached.
+/// A lock does not survive a fork, so it comes after the daemon. Failing, it is a warning, as in
+/// memcached.
 fn lock_memory(options: &ServeOptions) {
     if options.lock_memory
         && let Err(error) = kachel_host::lock_memory()
@@ -164,8 +166,8 @@ fn lock_memory(options: &ServeOptions) {
     }
 }
 
-/// Writes the port file and the process number. A port file that cannot be written is a warning, since it
-/// is no option; `-P` was asked for.
+/// Writes the port file and the process number. A port file that cannot be written is a warning,
+/// since it is no option; `-P` was asked for.
 fn write_files(
     options: &ServeOptions,
     port_file: Option<&Path>,

@@ -1,7 +1,8 @@
 //! The shards' threads: each makes its door and its shard, and ticks until all is done.
 //!
 //! Upstream:   `serve` with the options and the bound sockets.
-//! Downstream: `kachel_shard::Shard::tick`, on a thread and, where there is one for each, a core of its own.
+//! Downstream: `kachel_shard::Shard::tick`, on a thread and, where there is one for each, a core of
+//!             its own.
 
 use std::io;
 use std::os::fd::OwnedFd;

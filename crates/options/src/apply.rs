@@ -39,7 +39,8 @@ impl<'words> Given<'words> {
         self.text
     }
 
-    /// The value as a number. Panics: when the row's range does not fit the type, a bug in the table.
+    /// The value as a number. Panics: when the row's range does not fit the type, a bug in the
+    /// table.
     pub(crate) fn integer<T: TryFrom<i64>>(self) -> T {
         T::try_from(self.integer)
             .unwrap_or_else(|_| panic!("the row's range fits the option's type: {}", self.integer))
@@ -81,7 +82,8 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
                 classify(&spelled, row.class, &mut draft.serve.reports)?;
                 (row.effect)(&mut draft, given)?;
             }
-            // memcached lets such a word pass; at `kachel serve` it is more likely a dash forgotten.
+            // memcached lets such a word pass; at `kachel serve` it is more likely a dash
+            // forgotten.
             Found::Operand(word) if called_as == CalledAs::Memcached => {
                 draft.serve.reports.push(format!("{word}: no option, passed over"));
             }
@@ -126,8 +128,8 @@ fn classify(spelled: &str, class: Class, reports: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
-/// Holds a value against what its row takes. Numbers are read as far as they are digits, as memcached
-/// reads them, and what is left over is reported.
+/// Holds a value against what its row takes. Numbers are read as far as they are digits, as
+/// memcached reads them, and what is left over is reported.
 fn read<'words>(
     spelled: &str,
     value: Option<&'words str>,

@@ -3,9 +3,9 @@
 //! Upstream:   the words after the program's name.
 //! Downstream: `apply.rs` lets each row take effect, in order.
 //!
-//! Habits that are kept: bundled flags (`-dvv`), values attached or apart (`-m64`, `-m 64`), long options
-//! with `=` or apart, unique beginnings of long names, words that are no options anywhere between, `--`
-//! to end the options, and blanks before and after a value in one word (`"-m 8192"`).
+//! Habits that are kept: bundled flags (`-dvv`), values attached or apart (`-m64`, `-m 64`), long
+//! options with `=` or apart, unique beginnings of long names, words that are no options anywhere
+//! between, `--` to end the options, and blanks before and after a value in one word (`"-m 8192"`).
 
 use crate::table::{OPTIONS, OptionRow, Takes};
 use crate::{EXIT_FAILURE, OptionsError};
@@ -19,8 +19,8 @@ pub(crate) enum Found<'words> {
     Operand(&'words str),
 }
 
-/// All options and operands of `words`, in order; each is an error of its own, so that what stands before
-/// a mistake still takes effect.
+/// All options and operands of `words`, in order; each is an error of its own, so that what stands
+/// before a mistake still takes effect.
 pub(crate) struct Scan<'words> {
     words: std::slice::Iter<'words, String>,
     /// What is left of a word of bundled short options.

@@ -1,14 +1,16 @@
-//! Every option once: what it is called, what it takes, what it does here, and what memcached says of it.
+//! Every option once: its names, what it takes, what it does here, and what memcached calls it.
 //!
 //! Upstream:   `kachel` hands over the words of the command line.
 //! Downstream: `kachel` starts what the [`Command`] says; `shard` answers `stats settings` from
 //!             [`ServeOptions::settings`]; `docs/options.md` is printed from the same table.
 //!
 //! Invariants:
-//! - I1  An option stands in one row of one table (`table.rs`, `suboptions.rs`): its names, its value,
-//!   its help and its effect. Help, manual and parser read that row.
-//! - I2  An option that promises protection or durability and is not built is refused, never ignored.
-//! - I3  An option that is accepted and has no effect leaves a sentence in [`ServeOptions::reports`].
+//! - I1  An option stands in one row of one table (`table.rs`, `suboptions.rs`): its names, its
+//!   value, its help and its effect. Help, manual and parser read that row.
+//! - I2  An option that promises protection or durability and is not built is refused, never
+//!   ignored.
+//! - I3  An option that is accepted and has no effect leaves a sentence in
+//!   [`ServeOptions::reports`].
 #![forbid(unsafe_code)]
 
 mod apply;
@@ -87,14 +89,15 @@ impl fmt::Display for OptionsError {
 
 impl std::error::Error for OptionsError {}
 
-/// Reads the words after the program's name; `called_as` is that name (`argv[0]`, with or without path).
+/// Reads the words after the program's name; `called_as` is that name (`argv[0]`, with or without
+/// path).
 ///
 /// Called as `memcached` (or `memcached-anything`) the words are memcached's options and so are the
-/// defaults; otherwise the first word is a subcommand. Words are read in order, as `getopt_long` does, so
-/// `-h` answers before a mistake that stands after it.
+/// defaults; otherwise the first word is a subcommand. Words are read in order, as `getopt_long`
+/// does, so `-h` answers before a mistake that stands after it.
 ///
-/// Errors: an unknown option, a value it does not take, options that do not go together, or one that is
-/// not built and may not be ignored (I2).
+/// Errors: an unknown option, a value it does not take, options that do not go together, or one
+/// that is not built and may not be ignored (I2).
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     called_as: &OsStr,

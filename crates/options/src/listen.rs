@@ -46,8 +46,8 @@ pub struct UnixListen {
     pub mode: u32,
 }
 
-/// Reads one `-l` list, `port` standing for those that name none; sentences about what was accepted and
-/// means nothing go to `reports`.
+/// Reads one `-l` list, `port` standing for those that name none; sentences about what was accepted
+/// and means nothing go to `reports`.
 ///
 /// Errors: what memcached refuses, and listeners that need TLS or the proxy.
 pub(crate) fn read_list(

@@ -112,7 +112,8 @@ pub struct ServeOptions {
     pub pidfile: Option<PathBuf>,
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
-    /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`: no).
+    /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
+    /// no).
     pub dumps_allowed: bool,
     /// Whether `watch` is answered (`-W`: no).
     pub watch_allowed: bool,
@@ -148,7 +149,8 @@ pub struct ServeOptions {
     pub reports: Vec<String>,
 }
 
-/// memcached's settings that Kachel has no use for; `stats settings` says them back, as tools expect.
+/// memcached's settings that Kachel has no use for; `stats settings` says them back, as tools
+/// expect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Echo {
     /// The `-l` list as given; `None`: every interface.

@@ -22,11 +22,13 @@ impl Pairs {
 }
 
 impl ServeOptions {
-    /// Key and value of every line of `stats settings` when the server has just started: memcached's keys
-    /// in its order, then ours. `threads` is what `-t` came to. No value is empty or has a line end.
+    /// Key and value of every line of `stats settings` when the server has just started:
+    /// memcached's keys in its order, then ours. `threads` is what `-t` came to. No value is empty
+    /// or has a line end.
     ///
-    /// The running server says otherwise of what it has changed since: `maxbytes` (`cache_memlimit`),
-    /// `verbosity`, `oldest` (`flush_all`), `detail_enabled` (`stats detail`) and `lru_crawler`.
+    /// The running server says otherwise of what it has changed since: `maxbytes`
+    /// (`cache_memlimit`), `verbosity`, `oldest` (`flush_all`), `detail_enabled` (`stats detail`)
+    /// and `lru_crawler`.
     ///
     /// Cost: two allocations a line.
     pub fn settings(&self, threads: u16) -> Vec<(String, String)> {

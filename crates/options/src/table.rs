@@ -1,8 +1,9 @@
 //! The table of options: memcached's and our own, a row each.
 //!
 //! Upstream:   nothing; it is data.
-//! Downstream: `getopt.rs` finds a row by name, `apply.rs` lets it take effect, `text.rs` and `manual.rs`
-//!             print it. What `-o` takes stands in `suboptions.rs`, in rows of the same kind of word.
+//! Downstream: `getopt.rs` finds a row by name, `apply.rs` lets it take effect, `text.rs` and
+//!             `manual.rs` print it. What `-o` takes stands in `suboptions.rs`, in rows of the same
+//!             kind of word.
 
 use std::path::PathBuf;
 
@@ -55,7 +56,8 @@ pub(crate) enum Class {
     Works,
     /// An option of Kachel's own.
     Own,
-    /// It is read and checked, said back by `stats settings`, and has no effect; the word says why (I3).
+    /// It is read and checked, said back by `stats settings`, and has no effect; the word says why
+    /// (I3).
     NoMeaning(&'static str),
     /// It is an error; the sentence says why (I2).
     Refused(&'static str),

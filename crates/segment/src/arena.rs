@@ -4,13 +4,16 @@
 //! Downstream: `kachel_host::Region`.
 //!
 //! Invariants, on which every unsafe block here rests:
-//! - I1  The region is longer than all segments together by `SLACK_BYTES`, more than any item takes; so
-//!   what begins inside a segment and is bounded by an item's fields lies inside the region.
-//! - I2  Bytes are written only while nothing refers to them: above a segment's write position, or in
-//!   a block that belongs to one unfinished upload. Everything readable is immutable.
-//! - I3  The two words of an item that do change (header, access) are reached as atomics only, and no
-//!   byte slice covers them.
-//! - I4  A segment is written by the shard that owns it, and reused only when nothing is pinned there.
+//! - I1  The region is longer than all segments together by `SLACK_BYTES`, more than any item
+//!   takes; so what begins inside a segment and is bounded by an item's fields lies inside the
+//!   region.
+//! - I2  Bytes are written only while nothing refers to them: above a segment's write position, or
+//!   in a block that belongs to one unfinished upload or was taken just now. Everything
+//!   readable is immutable.
+//! - I3  The two words of an item that do change (header, access) are reached as atomics only, and
+//!   no byte slice covers them.
+//! - I4  A segment is written by the shard that owns it, and reused only when nothing is pinned
+//!   there.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -74,7 +77,8 @@ impl Arena {
         // SAFETY: the offset lies inside the region (asserted above).
         let target = unsafe { self.region.base().as_ptr().add(offset) };
         // SAFETY:
-        // - the target is inside the region (asserted above) and nothing refers to it: I2, the caller.
+        // - the target is inside the region (asserted above) and nothing refers to it: I2, the
+        //   caller.
         // - `source` therefore does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }

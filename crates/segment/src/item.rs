@@ -11,13 +11,15 @@
 //!      |                 |        | bytes  | 0 or 4 |     |           |       |         |
 //!      +-----------------+--------+--------+--------+-----+-----------+-------+---------+
 //! header, low bits first:  expiry:32 | key bytes:8 | value bytes:14 | client flags:1 | CAS:1 |
-//!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 | extent given:1 | 0:2
+//!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
+//!                          extent given:1 | 0:2
 //! access, low bits first:  fetched:1 | active:1 | second of the last access:30
 //! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
 //! ```
 //!
 //! Invariants:
-//! - I1  Everything but header and access is written once, before the item's location is handed out.
+//! - I1  Everything but header and access is written once, before the item's location is handed
+//!   out.
 //! - I2  The header is stored by the owner alone; the access word by any reader.
 //! - I3  An item begins at a multiple of 8 and lies in one segment.
 //! - I4  A short CAS is relative to the CAS base in its segment's head.
@@ -198,8 +200,9 @@ impl Header {
 
 /// The 32-bit access word: whether and when an item was read.
 ///
-/// Two steps, as in memcached: the first read marks an item *fetched*, the second *active*. Eviction
-/// keeps active items, and clears that mark alone; *fetched* stays until the item is replaced.
+/// Two steps, as in memcached: the first read marks an item *fetched*, the second *active*.
+/// Eviction keeps active items, and clears that mark alone; *fetched* stays until the item is
+/// replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 

@@ -1,10 +1,12 @@
 //! Values in memory: items in segments, TTL buckets, expiry, eviction, compaction, large values.
 //!
 //! Upstream:   `shard` appends, reads, kills; it owns one [`Segments`] and all share one [`Pool`].
-//! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of `-m`.
+//! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of
+//! `-m`.
 //!
-//! An item is appended once and never changes, but for two words (expiry and marks; accesses). Space
-//! comes back a segment at a time. The index belongs to the shard and is reached through [`Index`].
+//! An item is appended once and never changes, but for two words (expiry and marks; accesses).
+//! Space comes back a segment at a time. The index belongs to the shard and is reached through
+//! [`Index`].
 //!
 //! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is
 //! S3-FIFO (Yang et al., SOSP 2023) said in segments: the small queue is a list of *probation*

@@ -147,7 +147,8 @@ impl Metas {
         self.word(segment, 7).store(bits, Ordering::Relaxed);
     }
 
-    /// Whether someone still reads the segment; once false it stays so until the owner pins again (I2).
+    /// Whether someone still reads the segment; once false it stays so until the owner pins again
+    /// (I2).
     pub(crate) fn is_pinned(&self, segment: u32) -> bool {
         self.word(segment, 2).load(Ordering::Acquire) != 0
     }

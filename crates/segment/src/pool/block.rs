@@ -1,7 +1,7 @@
 //! Blocks: the unit of large values, cut from segments; and extents, the chains they form.
 //!
-//! Upstream:   `upload` takes blocks as bytes arrive; `segments` frees extents, and moves their blocks.
-//! Downstream: `pool` for whole segments, `meta` for the bitmap of each.
+//! Upstream:   `upload` takes blocks as bytes arrive; `segments` frees extents, and moves their
+//! blocks. Downstream: `pool` for whole segments, `meta` for the bitmap of each.
 //!
 //! ```text
 //! per block:   next block:32 | previous block:32      extent:32 | 0:32
@@ -12,8 +12,8 @@
 //! - B1  Links, owners and bitmaps change under the pool's lock. An extent that belongs to an item
 //!   changes by its shard's thread alone, so that thread reads the chain without the lock.
 //! - B2  An extent is freed once: by whoever brings its state to 'dead, no pins'.
-//! - B3  A block segment stands in the list of its number of free blocks; in none when it has no free
-//!   one; and goes back to the idle ones when all are free.
+//! - B3  A block segment stands in the list of its number of free blocks; in none when it has no
+//!   free one; and goes back to the idle ones when all are free.
 //! - B4  A pinned extent is neither freed nor moved.
 
 use std::io;
@@ -228,7 +228,8 @@ impl Pool {
         head.store(pair(low(head), shard.into()), Ordering::Relaxed);
     }
 
-    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The shard's thread only.
+    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The shard's thread
+    /// only.
     pub(crate) fn pin_extent(&self, extent: ExtentId) {
         let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
         assert!(before & DEAD == 0, "B2: only a living item's extent is pinned");
@@ -265,8 +266,8 @@ impl Pool {
         free.blocks.extents_unused.push(extent.id);
     }
 
-    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments into fuller ones;
-    /// whether a segment came free. At most `GATHER_SEGMENTS_MAX` segments are looked at.
+    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments into fuller
+    /// ones; whether a segment came free. At most `GATHER_SEGMENTS_MAX` segments are looked at.
     ///
     /// Only `shard`'s thread calls it, while it reads none of its large values (B1).
     pub(crate) fn gather_blocks(&self, shard: u16) -> bool {

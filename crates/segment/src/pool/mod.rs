@@ -4,8 +4,8 @@
 //! Downstream: `arena`, `meta`, and the budget, which is charged a segment at a time.
 //!
 //! Invariants:
-//! - I1  A segment is in exactly one place: never used, released, idle, owned by a shard, or cut into
-//!   blocks. All but the first two are charged to the budget.
+//! - I1  A segment is in exactly one place: never used, released, idle, owned by a shard, or cut
+//!   into blocks. All but the first two are charged to the budget.
 //! - I2  Idle segments keep their pages and are handed out first; released ones have none.
 //! - I3  The lock is taken per segment or per write of an upload, never per small item.
 
@@ -47,7 +47,8 @@ impl std::error::Error for NoMemory {}
 pub struct PoolOptions {
     /// Shards that will share the pool; with the budget's limit it decides the segment size.
     pub shards: u16,
-    /// Address space to reserve: the highest limit the budget will ever have; at least today's is taken.
+    /// Address space to reserve: the highest limit the budget will ever have; at least today's is
+    /// taken.
     pub reserve_bytes: u64,
     /// Ask the kernel for huge pages.
     pub huge: bool,
@@ -85,7 +86,8 @@ struct Free {
 impl Pool {
     /// Reserves address space and decides the segment size; no memory is backed or charged yet.
     ///
-    /// Errors: when the kernel refuses the address space, or a location could not name it (128 TiB).
+    /// Errors: when the kernel refuses the address space, or a location could not name it (128
+    /// TiB).
     pub fn new(budget: Arc<Budget>, options: PoolOptions) -> io::Result<Arc<Self>> {
         let segment_bytes = segment_bytes_for(budget.limit_bytes(), options.shards);
         let reserve_bytes = options.reserve_bytes.max(budget.limit_bytes());
@@ -179,7 +181,8 @@ impl Pool {
                 || self.released.load(Ordering::Relaxed) > 0)
     }
 
-    /// A segment for the caller's own, its line clean, its head written; `None` when memory is spent.
+    /// A segment for the caller's own, its line clean, its head written; `None` when memory is
+    /// spent.
     pub(crate) fn take(&self, cas_base: u64) -> Option<u32> {
         if !self.may_take() {
             return None;

@@ -4,8 +4,8 @@
 //! Downstream: `meta` and `block`, which count pins.
 //!
 //! Invariants:
-//! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and the
-//!   extent that holds its blocks is neither freed nor moved.
+//! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
+//!   the extent that holds its blocks is neither freed nor moved.
 
 use std::cell::Cell;
 use std::fmt;
@@ -67,7 +67,8 @@ impl Pinned {
         inline.get(offset - self.blocks() * BLOCK_BYTES..).unwrap_or(&[])
     }
 
-    /// Copies the value's bytes from `offset` on into `target`; how many, less than asked at the end.
+    /// Copies the value's bytes from `offset` on into `target`; how many, less than asked at the
+    /// end.
     pub fn read_at(&self, offset: usize, target: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < target.len() {

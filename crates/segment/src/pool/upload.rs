@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - U1  `written` never exceeds `value_bytes`.
-//! - U2  Block `i` holds bytes from `i * BLOCK_BYTES`; whole blocks are chained as an extent, the block
-//!   of the rest is not and dies with the upload.
+//! - U2  Block `i` holds bytes from `i * BLOCK_BYTES`; whole blocks are chained as an extent, the
+//!   block of the rest is not and dies with the upload.
 //! - U3  Dropped before it became an item, an upload gives every block back.
 
 use std::fmt;
@@ -60,8 +60,8 @@ impl Upload {
     /// Adds the next bytes; all of them or, when memory is short, none.
     ///
     /// Cost: a copy, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
-    /// Errors: no memory: make room (`Segments::make_upload_room`) and write the same bytes again, or
-    /// drop the upload.
+    /// Errors: no memory: make room (`Segments::make_upload_room`) and write the same bytes again,
+    /// or drop the upload.
     /// Panics: when more bytes come than were announced, which is a bug of the caller's framing.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
         assert!(bytes.len() <= self.value_bytes - self.written, "U1: more than was announced");

@@ -53,8 +53,8 @@ impl Segments {
         }
     }
 
-    /// An item that replaces one of the main queue, or an active one, belongs to the main queue, and so
-    /// does a ghost that returns.
+    /// An item that replaces one of the main queue, or an active one, belongs to the main queue,
+    /// and so does a ghost that returns.
     fn queue_for(&mut self, item: &NewItem<'_>) -> Queue {
         if !self.options.evict {
             return Queue::Probation;
@@ -174,8 +174,8 @@ impl Segments {
         Ok(self.put(segment, &draft))
     }
 
-    /// The extended value as an upload, copied from pinned memory: the old item may be evicted while
-    /// room is made.
+    /// The extended value as an upload, copied from pinned memory: the old item may be evicted
+    /// while room is made.
     fn extend_large(
         &mut self,
         old: ItemAt,
@@ -229,8 +229,8 @@ impl Segments {
         Ok(())
     }
 
-    /// As [`Self::place_or_make_room`], while `old` is neither evicted nor lost sight of; says where
-    /// `old` lies then.
+    /// As [`Self::place_or_make_room`], while `old` is neither evicted nor lost sight of; says
+    /// where `old` lies then.
     fn place_beside(
         &mut self,
         draft: &Draft<'_>,
@@ -265,7 +265,8 @@ impl Segments {
         Err(NoRoom)
     }
 
-    /// Takes the blocks of the item at `old` out of its account: another item is about to name them.
+    /// Takes the blocks of the item at `old` out of its account: another item is about to name
+    /// them.
     fn give_extent_away(&mut self, old: ItemAt) {
         let Some(extent) = self.item(old).extent() else { return };
         let header = Header::load(&self.pool.arena, old);

@@ -33,7 +33,8 @@ impl Ghosts {
     }
 
     fn locate(&mut self, hash: u64) -> Option<(&mut [u16; GROUP_TAGS], u16)> {
-        // The tag from the low bits, the group from the rest, scaled to any count without a division.
+        // The tag from the low bits, the group from the rest, scaled to any count without a
+        // division.
         let index = (u128::from(hash >> 16) * self.groups.len() as u128) >> 48;
         let group = self.groups.get_mut(index as usize)?;
         Some((&mut group.0, (hash as u16).max(1)))

@@ -14,8 +14,8 @@
 //! - S1  `own` lists exactly the segments with this shard's items; each knows its place there.
 //! - S2  `live_bytes`, `dead_bytes` and `items` are the sums over `own`; a segment's `dead` counts
 //!   removed items, not tails that were too short for the next item.
-//! - S3  A sealed segment stands in its queue's FIFO, and in the bin of its dead space if it has some.
-//!   An open copy target stands in the FIFO too, in the place of its first victim.
+//! - S3  A sealed segment stands in its queue's FIFO, and in the bin of its dead space if it has
+//!   some. An open copy target stands in the FIFO too, in the place of its first victim.
 //! - S4  One job at a time; while it runs its victim is in the FIFO and in no bin.
 //! - S5  At least one spare segment is kept for jobs. A job takes at most one more segment than its
 //!   victim, so it always ends and gives the victim back.
@@ -110,8 +110,8 @@ pub struct NewItem<'a> {
     pub stale: bool,
     /// The right to refill it was already given away.
     pub win_sent: bool,
-    /// The item of the same key that this one replaces, so that it keeps its queue. Only a hint: the
-    /// caller kills it, at the place where the index then finds it.
+    /// The item of the same key that this one replaces, so that it keeps its queue. Only a hint:
+    /// the caller kills it, at the place where the index then finds it.
     pub replaces: Option<ItemAt>,
     /// The access word to begin with; `None` for an item never read.
     pub access: Option<Access>,
@@ -135,8 +135,8 @@ pub enum NewValue<'a> {
         /// On which side.
         place: JoinPlace,
     },
-    /// The value of a stored item, unchanged: for a new CAS token or new client flags. A large value
-    /// keeps its blocks, which then belong to the new item; the old is still to be killed.
+    /// The value of a stored item, unchanged: for a new CAS token or new client flags. A large
+    /// value keeps its blocks, which then belong to the new item; the old is still to be killed.
     Same(ItemAt),
 }
 
@@ -167,8 +167,8 @@ enum Queue {
     Main,
 }
 
-/// One shard's items. Every location it gives out is good until the next call with `&mut self`, which
-/// may move any item (and tells the index).
+/// One shard's items. Every location it gives out is good until the next call with `&mut self`,
+/// which may move any item (and tells the index).
 #[derive(Debug)]
 pub struct Segments {
     pool: Arc<Pool>,
@@ -360,8 +360,8 @@ impl Segments {
         Pinned::new(&self.pool, &Item::load(&self.pool, at))
     }
 
-    /// Makes every item dead at once; their space comes back in bounded steps, in [`Self::maintain`]
-    /// and whenever room is needed.
+    /// Makes every item dead at once; their space comes back in bounded steps, in
+    /// [`Self::maintain`] and whenever room is needed.
     pub fn flush(&mut self) {
         self.close_all();
         self.epoch = self.epoch.wrapping_add(1);

@@ -4,13 +4,13 @@
 //! Downstream: `pool` and the spare segments.
 //!
 //! Four streams fill segments: new items on probation, items for the main queue, and for each queue
-//! what compaction copies; a copy target keeps the place in the FIFO of the victim it was opened for,
-//! so that compaction makes nothing younger.
+//! what compaction copies; a copy target keeps the place in the FIFO of the victim it was opened
+//! for, so that compaction makes nothing younger.
 //!
 //! Invariants:
 //! - O1  `open[stream][bucket]` names a segment exactly when its bit is set, and that one is open.
-//! - O2  Open segments are at most `segments_max`, and one a stream besides; beyond that, items go to
-//!   the open segment of the nearest TTL bucket.
+//! - O2  Open segments are at most `segments_max`, and one a stream besides; beyond that, items go
+//!   to the open segment of the nearest TTL bucket.
 
 use super::ttl::{NEVER, TTL_BUCKETS};
 use super::{Queue, Segments};
@@ -218,7 +218,8 @@ impl Segments {
             return None;
         }
         let cas_base = match purpose {
-            // Half the range of a short token below the first, so that older ones copied here fit too.
+            // Half the range of a short token below the first, so that older ones copied here fit
+            // too.
             For::Append => need.0.cas().saturating_sub(1 << 31),
             // The victim's own, so that no item grows on the way (S5).
             For::Job { victim } => self.pool.segment_cas_base(victim),

@@ -7,10 +7,10 @@
 //! index; of the rest compaction copies all, eviction copies the active ones to the main queue and
 //! drops the others. At its end nothing in the victim lives, and it goes back.
 //!
-//! What is chosen, in this order: a segment whose items expired or were flushed; gathering the blocks
-//! of large values, when whole segments of them are free; the segment with the most dead space, when a
-//! tenth of memory is dead; the oldest of probation while that holds more than a tenth of memory; the
-//! oldest of main.
+//! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
+//! blocks of large values, when whole segments of them are free; the segment with the most dead
+//! space, when a tenth of memory is dead; the oldest of probation while that holds more than a
+//! tenth of memory; the oldest of main.
 
 use std::sync::Arc;
 
@@ -87,9 +87,10 @@ pub(super) const fn expiry_or_never(expiry: u32) -> u32 {
 }
 
 impl Segments {
-    /// Does up to about `items_max` items' worth of what is due: returns expired and flushed segments,
-    /// gives memory back when the budget is overdrawn or another shard is short, and keeps one segment
-    /// ready when memory is full. Returns the items handled; 0 when nothing is due.
+    /// Does up to about `items_max` items' worth of what is due: returns expired and flushed
+    /// segments, gives memory back when the budget is overdrawn or another shard is short, and
+    /// keeps one segment ready when memory is full. Returns the items handled; 0 when nothing is
+    /// due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let mut items = 0;
         while items < items_max {
@@ -101,8 +102,8 @@ impl Segments {
         items
     }
 
-    /// Frees memory until the budget can be charged `bytes`: for the index, which wants to grow. The
-    /// pages go back to the kernel. Whether it succeeded.
+    /// Frees memory until the budget can be charged `bytes`: for the index, which wants to grow.
+    /// The pages go back to the kernel. Whether it succeeded.
     ///
     /// Cost: as many victims as that takes; the caller asks for little at a time.
     pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
@@ -199,7 +200,8 @@ impl Segments {
         }
     }
 
-    /// The next segment whose items expired or were flushed becomes the victim; whether there was one.
+    /// The next segment whose items expired or were flushed becomes the victim; whether there was
+    /// one.
     fn hunt_down(&mut self, now: u32) -> bool {
         if self.hunt.done == Some(now) {
             return false;
@@ -308,7 +310,8 @@ impl Segments {
             let item = Item::load(&pool, at);
             job.offset += item.header().item_bytes();
             if !item.header().is_dead() && !self.settle(&item, now, index) {
-                // No segment for a copy, which compaction never lacks (S5); the victim keeps its items.
+                // No segment for a copy, which compaction never lacks (S5); the victim keeps its
+                // items.
                 self.job = None;
                 pool.metas.set_phase(segment, Phase::Sealed);
                 self.rebin(segment, 0, pool.metas.get(segment, DEAD) as usize);
@@ -383,7 +386,8 @@ impl Segments {
         true
     }
 
-    /// Copies a living item out of the victim and swings the index; `false` when there is no segment.
+    /// Copies a living item out of the victim and swings the index; `false` when there is no
+    /// segment.
     fn copy(&mut self, item: &Item<'_>, stream: Stream, now: u32, index: &mut impl Index) -> bool {
         let Some(job) = &self.job else { unreachable!("S4: items are copied in a job") };
         let (victim, evict) = (job.segment, job.evict);
@@ -404,7 +408,8 @@ impl Segments {
         true
     }
 
-    /// The job is done: nothing in the victim lives, and unless it was pinned meanwhile it goes back.
+    /// The job is done: nothing in the victim lives, and unless it was pinned meanwhile it goes
+    /// back.
     fn finish(&mut self, segment: u32) {
         let metas = &self.pool.metas;
         assert!(metas.get(segment, ITEMS) == 0, "a job leaves nothing alive in its victim");

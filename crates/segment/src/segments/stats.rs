@@ -35,7 +35,8 @@ impl Counts {
 /// What one shard's segments hold and have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentStats {
-    /// Items neither removed nor replaced; flushed and expired ones count until their space returns.
+    /// Items neither removed nor replaced; flushed and expired ones count until their space
+    /// returns.
     pub items: u64,
     /// Bytes of these items, blocks included.
     pub live_bytes: u64,

@@ -4,8 +4,8 @@
 //! Downstream: nothing.
 //!
 //! Four ranges of 256 buckets each, 8, 128, 2048 and 32768 seconds wide, and one bucket for never.
-//! The last bucket of the last range takes everything longer. A bucket decides only where space comes
-//! back; expiry itself is exact.
+//! The last bucket of the last range takes everything longer. A bucket decides only where space
+//! comes back; expiry itself is exact.
 //!
 //! Source: Segcache (NSDI 2021), section 3.2.
 

@@ -19,7 +19,8 @@ const GENERATION_MASK: u64 = (1 << 19) - 1;
 /// How far a walk has come. Begins with [`Self::default`].
 ///
 /// The walk sees each item that stays where it is exactly once. An item that compaction or eviction
-/// moves meanwhile may be seen twice or not at all, and one stored meanwhile may or may not be seen.
+/// moves meanwhile may be seen twice or not at all, and one stored meanwhile may or may not be
+/// seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkCursor(u64);
 

@@ -2,8 +2,8 @@
 
 use super::index::Shard;
 
-/// Items of these sizes that fit 64 MiB before one is evicted, as a part of what would fit if memory
-/// were nothing but items: 16 bytes of overhead each, rounded up to 8.
+/// Items of these sizes that fit 64 MiB before one is evicted, as a part of what would fit if
+/// memory were nothing but items: 16 bytes of overhead each, rounded up to 8.
 fn filled_part(key_bytes: usize, value_bytes: usize) -> f64 {
     let limit_bytes: u64 = 64 << 20;
     let mut shard = Shard::new(limit_bytes, true);

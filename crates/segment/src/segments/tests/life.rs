@@ -144,6 +144,24 @@ fn the_index_gets_room_from_items() {
 }
 
 #[test]
+fn a_key_that_returns_soon_after_eviction_goes_to_the_main_queue() {
+    let mut shard = Shard::new(8 << 20, true);
+    let mut number = 0;
+    while shard.index.removed.len() < 100 {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 200), 9).expect("evicts");
+        number += 1;
+    }
+    assert_eq!(shard.segments.stats().ghost_hits, 0);
+    let evicted = std::mem::take(&mut shard.index.removed);
+    for key in &evicted {
+        shard.set(key, b"back", 9).expect("evicts");
+    }
+    let stats = shard.segments.stats();
+    assert_eq!(stats.ghost_hits, evicted.len() as u64);
+    assert!(stats.main_bytes > 0 && stats.main_bytes <= 2 * stats.segment_bytes, "{stats:?}");
+}
+
+#[test]
 fn a_walk_shows_every_item_once() {
     let mut shard = Shard::new(8 << 20, true);
     for number in 0..10_000 {

@@ -32,6 +32,7 @@ mod tally;
 mod trace;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -112,7 +113,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     let preload_keys = (!options.no_preload).then_some(options.keys);
     let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;
     if let (true, Some((keys, elapsed_s))) = (options.preload_only, measured.preload) {
-        println!("preload    {keys} keys in {elapsed_s:.2} s");
+        say(&format_args!("preload    {keys} keys in {elapsed_s:.2} s\n"));
         return Ok(measured.tally.errors.total() == 0);
     }
     let report = Report::new("steady", as_json(options), server, &measured, true);
@@ -123,7 +124,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     options.check()?;
     let trace = Trace::read(&options.file, options.value_scale, options.limit)?;
     if options.facts {
-        println!("{}", as_json(&trace.facts));
+        say(&format_args!("{}\n", as_json(&trace.facts)));
         return Ok(true);
     }
     let session = Session::open(&options.common)?;
@@ -159,13 +160,18 @@ fn as_json(options: &impl serde::Serialize) -> serde_json::Value {
 
 /// Prints the report and writes the file of `--json`; true if nothing went wrong.
 fn finish(report: &Report, options: &CommonOptions) -> Result<bool, String> {
-    print!("{report}");
+    say(report);
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(report).expect("a report is plain data");
         std::fs::write(path, text + "\n")
             .map_err(|error| format!("--json {}: {error}", path.display()))?;
     }
     Ok(report.is_clean())
+}
+
+/// Prints a result; whoever stops reading it early misses the rest, and that is all.
+fn say(words: &impl std::fmt::Display) {
+    let _ = write!(std::io::stdout(), "{words}");
 }
 
 fn nanoseconds(seconds: f64) -> u64 {

@@ -16,7 +16,7 @@ mod unread;
 mod wire;
 
 use std::io::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cases::{Case, Cases};
 use server::{Server, Transport};
@@ -78,6 +78,8 @@ struct Counts {
     cases: usize,
     pieces: usize,
     not_compared: usize,
+    /// The case that took longest, and how long. Told only: this machine may be busy.
+    slowest: (Duration, String),
 }
 
 /// One pass: a fresh server, its set-up, then every case; what went wrong is appended to `wrong`.
@@ -104,7 +106,11 @@ fn pass(
         assert_eq!(lengths.iter().sum::<usize>(), case.input.len());
         counts.cases += 1;
         counts.pieces += lengths.len();
+        let began = Instant::now();
         let outcome = wire::run(&server, case, &lengths, wire::PATIENCE);
+        if began.elapsed() > counts.slowest.0 {
+            counts.slowest = (began.elapsed(), format!("{} {pieces:?}", case.id));
+        }
         if server.is_other() && case.differs.is_some() {
             counts.not_compared += 1;
         } else if let Err(why) = outcome {

@@ -51,6 +51,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) cas: Option<u64>,
     pub(crate) stale: bool,
     pub(crate) win_sent: bool,
+    /// Whether the item counts as read when the one that it replaces was.
+    pub(crate) keeps_access: bool,
     /// The item that this one takes the place of, as `find` gave it.
     pub(crate) replaces: Option<Found>,
 }
@@ -229,6 +231,7 @@ impl Engine {
             Some(chosen) => Some(chosen),
             None => Some(self.next_cas()),
         };
+        let kept = draft.replaces.filter(|_| draft.keeps_access);
         let item = NewItem {
             key,
             hash: hash.0,
@@ -239,7 +242,7 @@ impl Engine {
             stale: draft.stale,
             win_sent: draft.win_sent,
             replaces: draft.replaces,
-            access: None,
+            access: kept.map(|old| self.segments.item(old).access()),
         };
         let mut index = TableIndex::new(&mut self.table, &self.hasher);
         let at = self.segments.append(item, self.second, &mut index)?;

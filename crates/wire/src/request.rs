@@ -13,6 +13,8 @@
 //! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's
 //! replies.
 
+use crate::words::Words;
+
 /// Bytes of the longest key, after base64 decoding.
 pub const KEY_BYTES_MAX: usize = 250;
 /// Bytes of the longest command line, its end included; lines of `get gets gat gats` may be longer.
@@ -202,6 +204,13 @@ pub struct Meta<'b> {
     pub initial: u64,
     /// `D`: by how much to change a number; 1 when absent.
     pub delta: u64,
+}
+
+impl Meta<'_> {
+    /// The letters of the flags, in the order in which they stand.
+    pub fn letters_in_order(&self) -> impl Iterator<Item = u8> {
+        Words::new(self.flags).map(|flag| flag[0])
+    }
 }
 
 /// A set of ASCII letters.

@@ -63,13 +63,11 @@ pub(crate) fn change(
         cas: new_cas,
         stale: item.stale(),
         win_sent: item.win_sent(),
+        keeps_access: true,
         replaces: Some(at),
     };
     match engine.put(key, hash, draft) {
-        Ok(at) => {
-            engine.note_access(at);
-            Changed::Yes { at, number }
-        }
+        Ok(at) => Changed::Yes { at, number },
         Err(_) => Changed::NoMemory,
     }
 }

@@ -10,7 +10,7 @@ use kachel_wire::request::{Direction, Meta};
 use kachel_wire::{Reply, Sink};
 
 use super::arithmetic::{Changed, change};
-use super::ttl_left;
+use super::{live_on, ttl_left};
 use crate::engine::{Draft, Engine, Found};
 use crate::second::Epoch;
 
@@ -70,9 +70,9 @@ fn reply(
 ) {
     let second = engine.second;
     let before = engine.item(at).expiry();
-    let expiry = meta.ttl.map_or(before, |ttl| epoch.expiry(ttl, second));
-    if meta.ttl.is_some() {
-        engine.set_expiry(at, expiry);
+    let life = live_on(meta, (epoch, second), (before, created));
+    if life.expiry != before {
+        engine.set_expiry(at, life.expiry);
     }
     if meta.letters.has(b'q') {
         return;
@@ -81,7 +81,8 @@ fn reply(
         value_bytes: format::digits(number),
         cas: engine.item(at).cas(),
         ttl_before: if created { None } else { ttl_left(before, second) },
-        ttl: ttl_left(expiry, second),
+        ttl: life.ttl,
+        ttl_made: life.ttl_made,
         created,
         ..MetaFacts::default()
     };
@@ -93,7 +94,7 @@ fn reply(
     }
 }
 
-/// Makes the number that was missed. Its TTL is `N`'s, unless `T` gives another.
+/// Makes the number that was missed. Its TTL is `N`'s, unless a `T` behind that gives another.
 fn make(
     engine: &mut Engine,
     epoch: &Epoch,
@@ -109,6 +110,7 @@ fn make(
         cas: meta.new_cas,
         stale: false,
         win_sent: false,
+        keeps_access: false,
         replaces: None,
     };
     engine.put(key, hash, draft).ok()

@@ -12,7 +12,7 @@ use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
 use kachel_wire::request::{Meta, Ttl};
 use kachel_wire::{Reply, Sink};
 
-use super::ttl_left;
+use super::{live_on, ttl_left};
 use crate::engine::{Draft, Engine, Found};
 use crate::second::Epoch;
 
@@ -56,20 +56,15 @@ pub(crate) fn meta_get(
     facts.cas = item.cas();
     facts.client_flags = item.client_flags();
     facts.value_bytes = item.value().bytes();
-    let expiry = match meta.ttl {
-        Some(ttl) => epoch.expiry(ttl, second),
-        None => item.expiry(),
-    };
-    facts.ttl = ttl_left(expiry, second);
-    let recache = meta.recache.is_some_and(|seconds| {
-        let limit = epoch.expiry(Ttl(seconds), second);
-        !facts.created && !facts.win_sent && expiry != 0 && expiry < limit
-    });
+    let before = item.expiry();
+    let life = live_on(meta, (epoch, second), (before, facts.created));
+    (facts.ttl, facts.ttl_made) = (life.ttl, life.ttl_made);
+    let recache = life.recached && !facts.created && !facts.win_sent;
     facts.won = facts.created || recache || facts.stale && !facts.win_sent;
     let shows_value =
         meta.letters.has(b'v') && meta.compare_cas.is_none_or(|token| token != facts.cas);
-    if meta.ttl.is_some() {
-        engine.set_expiry(at, expiry);
+    if life.expiry != before {
+        engine.set_expiry(at, life.expiry);
     }
     if facts.won {
         engine.set_win_sent(at);
@@ -97,6 +92,7 @@ fn vivify(
         cas: meta.new_cas,
         stale: false,
         win_sent: false,
+        keeps_access: false,
         replaces: None,
     };
     engine.put(key, hash, draft).ok()

@@ -74,6 +74,7 @@ impl StoreTerms {
             cas: self.new_cas,
             stale: false,
             win_sent: false,
+            keeps_access: false,
             replaces,
         }
     }
@@ -123,10 +124,7 @@ pub(crate) fn store(
     };
     let mut draft = terms.draft(Some(old), terms.expiry);
     match terms.mode {
-        StoreMode::Add => {
-            engine.note_access(old);
-            return Stored::No;
-        }
+        StoreMode::Add => return Stored::No,
         StoreMode::Set | StoreMode::Replace if terms.needs_item => match compared {
             Compared::Matches => engine.counters.cas_hits.add(1),
             Compared::Older => {

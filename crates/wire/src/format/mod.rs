@@ -268,9 +268,10 @@ pub struct MetaFacts {
     pub cas: u64,
     /// Seconds of life left before the request; `None` lives for ever and is worded `-1`.
     pub ttl_before: Option<i64>,
-    /// Seconds of life left after it: shown by a `t` that stands behind a `T`, or behind the `N` of
-    /// an item that this request made.
+    /// Seconds of life that `T` gives: shown by a `t` that stands behind it.
     pub ttl: Option<i64>,
+    /// Seconds of life that `N` gives to an item that this request made: shown by a `t` behind it.
+    pub ttl_made: Option<i64>,
     /// This request made the item (`N`).
     pub created: bool,
     /// The item was fetched before this request.
@@ -330,8 +331,10 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &M
     let mut ttl = facts.ttl_before;
     for flag in Words::new(meta.flags) {
         let letter = flag[0];
-        if letter == b'T' || letter == b'N' && facts.created {
+        if letter == b'T' {
             ttl = facts.ttl;
+        } else if letter == b'N' && facts.created {
+            ttl = facts.ttl_made;
         }
         // A letter that the parser let pass is one; a request made otherwise may hold anything.
         if !letter.is_ascii_alphabetic() || !returned.has(letter) {
@@ -343,7 +346,12 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &M
             b'k' => key_flag(sink, meta.key),
             b't' => {
                 sink.put(b"t");
-                put_i64(sink, ttl.unwrap_or(-1));
+                match ttl {
+                    // As memcached: an item that dies of this very request shows its negative
+                    // rest modulo 2^32. -1 would say that it lives for ever.
+                    Some(seconds) => put_u64(sink, u64::from(seconds as u32)),
+                    None => sink.put(b"-1"),
+                }
             }
             _ => {
                 sink.put(&flag[..1]);

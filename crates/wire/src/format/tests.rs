@@ -37,6 +37,7 @@ const FACTS: MetaFacts = MetaFacts {
     cas: 42,
     ttl_before: Some(10),
     ttl: Some(60),
+    ttl_made: None,
     created: false,
     hit_before: true,
     since_access_s: 5,
@@ -65,12 +66,16 @@ fn a_meta_get_returns_what_was_asked_for_in_that_order() {
 #[test]
 fn a_ttl_is_the_one_that_holds_where_it_is_asked_for() {
     let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
-    let created = MetaFacts { created: true, ttl_before: None, ttl: Some(30), ..FACTS };
+    let created = MetaFacts { created: true, ttl_before: None, ttl_made: Some(30), ..FACTS };
     check_head(b"mg k t T60\r\n", get, hd, &FACTS, b"HD t10\r\n");
+    let dead = MetaFacts { ttl: Some(-3), ..FACTS };
+    check_head(b"mg k T-1 t\r\n", get, hd, &dead, b"HD t4294967293\r\n");
     check_head(b"mg k T60 t\r\n", get, hd, &FACTS, b"HD t60\r\n");
     check_head(b"mg k N30 t\r\n", get, hd, &FACTS, b"HD t10\r\n");
     check_head(b"mg k N30 t\r\n", get, hd, &created, b"HD t30\r\n");
     check_head(b"mg k t N30\r\n", get, hd, &created, b"HD t-1\r\n");
+    check_head(b"mg k T60 t N30\r\n", get, hd, &created, b"HD t60\r\n");
+    check_head(b"mg k T60 N30 t\r\n", get, hd, &created, b"HD t30\r\n");
     check_head(b"ma k T60 t\r\n", MetaVerb::Arithmetic, hd, &FACTS, b"HD t60\r\n");
 }
 

@@ -15,7 +15,8 @@
 //!   now and then keeps an item stored in the second of the flush.
 //! - G6  What is counted down is not appended to: memcached fills a shorter number up with spaces
 //!   unless another of its threads happens to hold the item, and a rule excuses just that. Nor
-//!   is such an item given a token or a time, which it then loses; one that is never read is not held.
+//!   is such an item given a token or a time, which it then loses, or asked whether it was read.
+//!   So there are keys of numbers, of which some are never read, and those of other values.
 //! - G7  Memcached 1.6.18 takes some numbers of 2^63 and more for none, depending on what happens to
 //!   follow the item in memory. Beside a peer that old no item holds one.
 
@@ -74,11 +75,12 @@ impl Generator {
         self.waiting.push(command);
     }
 
-    /// Every key that `key` and `number_key` may name (G5).
+    /// Every key that commands name more than once (G5).
     pub(crate) fn pool() -> Vec<Vec<u8>> {
         let numbers = (0..NUMBER_KEY_COUNT).map(|number| format!("number{number}").into_bytes());
         let tallies = (0..NUMBER_KEY_COUNT).map(|number| format!("tally{number}").into_bytes());
-        (0..KEY_COUNT).map(Self::numbered_key).chain(numbers).chain(tallies).collect()
+        let others = ["key1", "number1", "double", "spent"].map(|key| key.as_bytes().to_vec());
+        (0..KEY_COUNT).map(Self::numbered_key).chain(numbers).chain(tallies).chain(others).collect()
     }
 
     /// A key that most commands may meet. The lower numbers are met more often.
@@ -132,7 +134,7 @@ impl Generator {
         }
     }
 
-    /// A value: mostly small, some with what looks like replies in it, a few large (G3).
+    /// A value that is no number: mostly small, some with what looks like replies in it, a few large (G3).
     pub(crate) fn value(&mut self) -> Vec<u8> {
         let length = match self.random.below(1_000) {
             0..2 => self.random.below(600_000),
@@ -143,8 +145,13 @@ impl Generator {
         };
         match self.random.below(10) {
             0 => b"END\r\nSTORED\r\nVALUE key1 0 3\r\nabc\r\n".to_vec(),
-            1 => self.number(),
-            2..5 => (0..length).map(|_| self.random.next() as u8).collect(),
+            1..4 => {
+                let mut value: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+                if let Some(first) = value.first_mut() {
+                    *first |= 0x80; // G6: it is no number
+                }
+                value
+            }
             _ => {
                 let first = self.random.below(26);
                 (0..length).map(|index| b'a' + ((first + index * 7) % 26) as u8).collect()

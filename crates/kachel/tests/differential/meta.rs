@@ -173,7 +173,8 @@ impl Generator {
 
     fn meta_arithmetic(&mut self) -> Command {
         let newer = self.random.below(8) == 0;
-        // Memcached loses a time as it loses a token (G6): items that are read are given none here.
+        // Memcached loses a time as it loses a token, when the item is read (G6) or the number grows
+        // longer: it sets them on the old item. So they are given only to those that count down.
         let timed = !newer && self.random.percent(30);
         let key = match (newer, timed) {
             (true, _) => self.apart_number_key(),
@@ -181,7 +182,10 @@ impl Generator {
             (false, false) => self.number_key(),
         };
         let (command, encoded) = self.meta_key("ma", &key);
-        let command = if newer { self.meta_flag(command, b'E') } else { command };
+        let mut command = if newer { self.meta_flag(command, b'E') } else { command };
+        if newer || timed {
+            command = command.flag(b'M', self.random.pick(&["D", "-"]));
+        }
         let flags = [
             (b'v', 50),
             (b'c', 20),
@@ -190,7 +194,7 @@ impl Generator {
             (b'J', 20),
             (b'k', 12),
             (b'L', 8),
-            (b'M', 40),
+            (b'M', if newer || timed { 0 } else { 40 }),
             (b'N', 25),
             (b'O', 12),
             (b'P', 8),

@@ -85,6 +85,13 @@ fn words_without<'a>(line: &Line<'a>, letters: &[u8]) -> Vec<&'a [u8]> {
     words
 }
 
+/// The words of the line that begin with one of these letters.
+fn words_with<'a>(line: &Line<'a>, letters: &[u8]) -> Vec<&'a [u8]> {
+    let mut words = line.words();
+    words.retain(|word| word.first().is_some_and(|letter| letters.contains(letter)));
+    words
+}
+
 /// All accepted differences: first those that hold for any peer.
 pub(crate) const RULES: &[Rule] = &[
     Rule {
@@ -94,6 +101,19 @@ pub(crate) const RULES: &[Rule] = &[
         excuse: Excuse::Words(|command, ours, peer| {
             let both = |name: &[u8]| ours.starts_with(name) && peer.starts_with(name);
             command.verb == "me" && (both(b"cls=") || both(b"size="))
+        }),
+    },
+    Rule {
+        name: "time_of_the_expired",
+        why: "an item that dies of the request itself shows its rest modulo 2^32, counted from the \
+              server's start",
+        peer: None,
+        excuse: Excuse::Words(|command, ours, peer| {
+            let negative = |word: &[u8]| {
+                let seconds = word.strip_prefix(b"t").and_then(number::<u32>);
+                seconds.is_some_and(|seconds| seconds > u32::MAX / 2)
+            };
+            command.has(b't') && negative(ours) && negative(peer)
         }),
     },
     Rule {
@@ -109,6 +129,27 @@ pub(crate) const RULES: &[Rule] = &[
             let filled = ours.data?.len() > peer.data?.len();
             let same = filled && our_number == peer_number && our_words.len() == peer_words.len();
             mismatch.one_each(same && same_key)
+        }),
+    },
+    Rule {
+        name: "key_shown_as_asked",
+        why: "memcached shows a key in the form in which its item was stored, plain or base64; ours in \
+              the form in which it was asked for",
+        peer: None,
+        excuse: Excuse::Lines(|mismatch| {
+            let (ours, peer) = (mismatch.ours.first()?, mismatch.peer.first()?);
+            let (our_words, peer_words) =
+                (words_without(ours, b"tlces"), words_without(peer, b"tlces"));
+            let rest =
+                |words: &[&[u8]]| words.iter().skip(2).copied().map(<[u8]>::to_vec).collect();
+            if mismatch.command.verb == "me" {
+                let (ours, peer): (Vec<_>, Vec<_>) = (rest(&our_words), rest(&peer_words));
+                return mismatch.one_each(our_words.get(1) != peer_words.get(1) && ours == peer);
+            }
+            let (our_key, peer_key) = (words_with(ours, b"kb"), words_with(peer, b"kb"));
+            let same = words_without(ours, b"kbtlc") == words_without(peer, b"kbtlc");
+            let shown = mismatch.command.has(b'k') && our_key != peer_key;
+            mismatch.one_each(shown && same && ours.data == peer.data)
         }),
     },
     Rule {
@@ -171,7 +212,7 @@ pub(crate) const RULES: &[Rule] = &[
             let (ours, peer) = (mismatch.ours.first()?, mismatch.peer.first()?);
             let compared = mismatch.command.verb == "mg" && mismatch.command.has(b'C');
             let shown = ours.head.starts_with(b"HD") && peer.head.starts_with(b"VA");
-            let same = words_without(ours, b"Hctl")[..] == words_without(peer, b"Vctl")[1..];
+            let same = words_without(ours, b"Hctlkb")[..] == words_without(peer, b"Vctlkb")[1..];
             mismatch.one_each(compared && shown && same)
         }),
     },
@@ -245,9 +286,10 @@ pub(crate) const RULES: &[Rule] = &[
         why: "1.6.18 has one reply for unknown and repeated flags of md",
         peer: Some(PeerAge::Older),
         excuse: Excuse::Lines(|mismatch| {
-            let same = mismatch.ours() == b"CLIENT_ERROR duplicate flag"
+            let refusals = [&b"CLIENT_ERROR duplicate flag"[..], b"CLIENT_ERROR invalid flag"];
+            let same = refusals.contains(&mismatch.ours())
                 && mismatch.peer() == b"CLIENT_ERROR invalid or duplicate flag";
-            mismatch.one_each(same && mismatch.wrong(&["repeated_flag"]))
+            mismatch.one_each(same && mismatch.wrong(&["repeated_flag", "unknown_flag"]))
         }),
     },
     Rule {

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 
 use kachel_host::Budget;
@@ -37,8 +37,6 @@ struct Plan {
     seeds: Seeds,
     start: (u64, i64),
     limits: Limits,
-    /// All threads have told each other how to be woken when this opens.
-    met: Arc<Barrier>,
     pin: bool,
 }
 
@@ -68,7 +66,6 @@ pub(crate) fn start(
         seeds: Seeds { hash_keys: kachel_host::entropy()? },
         start: (clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
-        met: Arc::new(Barrier::new(usize::from(shards))),
         pin,
     };
     match options.io {
@@ -134,34 +131,28 @@ fn spawn<I: Io + 'static>(
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads })
 }
 
-/// A shard's thread.
+/// A shard's thread: makes its shard, meets the others, ticks.
 fn run<I: Io>(
     plan: &Plan,
-    (id, mut mail): (u16, Mailboxes),
+    (id, mail): (u16, Mailboxes),
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Waker>)>,
     wakers: &Receiver<Vec<Waker>>,
 ) -> io::Result<()> {
-    if plan.pin {
-        kachel_host::pin_to_core_of(usize::from(id))?;
-    }
-    let io = match open(plan.limits) {
-        Ok(io) => io,
+    let mut shard = match make(plan, id, mail, open) {
+        Ok(shard) => shard,
         Err(error) => {
             let _main_has_gone = opened.send((id, Err(error)));
             return Ok(());
         }
     };
-    let _main_has_gone = opened.send((id, Ok(io.waker())));
+    let _main_has_gone = opened.send((id, Ok(shard.waker())));
+    // Comes when all shards are made; never, when one could not be.
     let Ok(wakers) = wakers.recv() else { return Ok(()) };
     for (peer, waker) in (0..).zip(wakers) {
-        mail.set_waker(peer, waker);
+        shard.set_waker(peer, waker);
     }
-    let options = ShardOptions { id, engine: plan.engine, seeds: plan.seeds, start: plan.start };
-    let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
-    let mut shard = Shard::new(io, SystemClock, options, shared, pool, mail)?;
-    plan.met.wait();
     for listener in listeners {
         shard.listen(listener);
     }
@@ -171,6 +162,21 @@ fn run<I: Io>(
         }
     }
     Ok(())
+}
+
+/// A shard, its door opened on the thread that will use it.
+fn make<I: Io>(
+    plan: &Plan,
+    id: u16,
+    mail: Mailboxes,
+    open: fn(Limits) -> io::Result<I>,
+) -> io::Result<Shard<I, SystemClock>> {
+    if plan.pin {
+        kachel_host::pin_to_core_of(usize::from(id))?;
+    }
+    let options = ShardOptions { id, engine: plan.engine, seeds: plan.seeds, start: plan.start };
+    let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
+    Shard::new(open(plan.limits)?, SystemClock, options, shared, pool, mail)
 }
 
 impl Running {

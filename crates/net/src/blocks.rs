@@ -28,7 +28,8 @@ impl BlockPool {
         Self { spare }
     }
 
-    /// An empty block. Cost: a pop, or an allocation of 16 KiB when more are in flight than ever before.
+    /// An empty block. Cost: a pop, or an allocation of 16 KiB when more are in flight than ever
+    /// before.
     pub fn take(&mut self) -> SendBlock {
         let block = self.spare.pop().unwrap_or_default();
         debug_assert!(block.bytes().is_empty(), "I1");

@@ -14,8 +14,8 @@
 //! Invariants:
 //! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
 //! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
-//! - I3  `resume_bytes` > 0 only for a retrieval of many keys whose first keys have been answered: the
-//!   offset in its line of the first key that has not.
+//! - I3  `resume_bytes` > 0 only for a retrieval of many keys whose first keys have been answered:
+//!   the offset in its line of the first key that has not.
 
 use kachel_io::SocketId;
 
@@ -33,7 +33,8 @@ pub enum Phase {
 /// What has come in and is not served yet.
 #[derive(Debug)]
 pub struct Input {
-    /// A partial request, or requests that must wait. Empty in the steady state, and then without memory.
+    /// A partial request, or requests that must wait. Empty in the steady state, and then without
+    /// memory.
     pub tail: Vec<u8>,
     /// Bytes at the tail's start that hold no line end.
     pub scanned_bytes: usize,
@@ -41,7 +42,8 @@ pub struct Input {
     pub resume_bytes: usize,
     /// Bytes of a refused data block still to come.
     pub skip_bytes: u64,
-    /// The second in which the request at the tail's start began to wait for its rest; 0: none waits.
+    /// The second in which the request at the tail's start began to wait for its rest; 0: none
+    /// waits.
     pub waiting_since: u32,
     /// Bytes of data block that the request at the front announced; they lengthen its deadline.
     pub announced_bytes: u32,
@@ -68,7 +70,8 @@ pub struct Connection {
     pub dumping: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
     pub finished: bool,
-    /// The second of the last request or of the last progress in reading, for idle and stalled clients.
+    /// The second of the last request or of the last progress in reading, for idle and stalled
+    /// clients.
     pub active_second: u32,
     /// What has come in.
     pub input: Input,

@@ -4,7 +4,8 @@
 //! Downstream: `Connection`.
 //!
 //! Invariants:
-//! - I1  A connection stands at the index of its socket (`SocketId::index`), and only while it is open.
+//! - I1  A connection stands at the index of its socket (`SocketId::index`), and only while it is
+//!   open.
 //! - I2  An event for a socket whose generation differs is of an earlier connection and is dropped.
 
 use kachel_io::SocketId;

@@ -5,8 +5,10 @@
 //!
 //! Architecture invariants:
 //! - No system call, no clock: seconds come in as arguments, bytes through `kachel_io::Io`.
-//! - An idle connection holds no buffer: input is lent by `io`, and only a partial request is copied.
-//! - Replies leave in the order of the requests, whichever shard answered first (`outbox`, `slots`).
+//! - An idle connection holds no buffer: input is lent by `io`, and only a partial request is
+//!   copied.
+//! - Replies leave in the order of the requests, whichever shard answered first (`outbox`,
+//!   `slots`).
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +24,8 @@ pub use connections::{ConnectionIndex, Connections};
 pub use outbox::{Outbox, Source, Stream};
 pub use slots::{SlotIndex, Slots};
 
-/// Bytes a connection may owe its client before its requests wait; the reply under way comes on top.
+/// Bytes a connection may owe its client before its requests wait; the reply under way comes on
+/// top.
 pub const OWED_BYTES_MAX: usize = 64 * 1024;
 /// Replies of one connection that may wait for other shards or for their turn.
 pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;

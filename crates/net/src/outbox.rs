@@ -1,7 +1,7 @@
 //! What a connection still owes its client, in order.
 //!
-//! Upstream:   verbs word replies into it (`text`), keep a place in it for the answer of another shard
-//!             (`await_answers`), or let a large value flow through it (`stream`).
+//! Upstream:   verbs word replies into it (`text`), keep a place in it for the answer of another
+//!             shard (`await_answers`), or let a large value flow through it (`stream`).
 //! Downstream: blocks go to `io` (`flush`), which gives them back when the kernel has them.
 //!
 //! ```text

@@ -16,7 +16,8 @@
 //! - I1  A slot is in exactly one place: the free list, one connection's list, or orphaned (its
 //!   connection is gone and an answer is still to come).
 //! - I2  A slot with `awaited > 0` is known to that many other shards, so its index is not reused.
-//! - I3  Slots and chunks are never given back to the allocator: their number is the most ever in use.
+//! - I3  Slots and chunks are never given back to the allocator: their number is the most ever in
+//!   use.
 
 use crate::connections::ConnectionIndex;
 use crate::outbox::Stream;
@@ -49,7 +50,8 @@ struct Chunk {
     bytes: [u8; CHUNK_BYTES],
 }
 
-/// All reply slots of a shard, and the text that waits in them. `S` is what large values stream from.
+/// All reply slots of a shard, and the text that waits in them. `S` is what large values stream
+/// from.
 #[derive(Debug)]
 pub struct Slots<S> {
     slots: Vec<Slot<S>>,

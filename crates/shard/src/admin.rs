@@ -19,7 +19,8 @@ const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
 /// Megabytes from which `cache_memlimit` takes the number for bytes.
 const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// Carries out `mn` or an administrative request. `false`, and nothing done: a mailbox has no room now.
+/// Carries out `mn` or an administrative request. `false`, and nothing done: a mailbox has no room
+/// now.
 pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Request<'_>) -> bool {
     let admin = match request {
         Request::MetaNoop => {

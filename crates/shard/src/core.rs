@@ -1,11 +1,14 @@
-//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `mail` and `admin` work on.
+//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `mail` and `admin`
+//! work on.
 //!
-//! Upstream:   `shard::tick` owns it beside the `Io`, so that lent bytes and this can be used at once.
+//! Upstream:   `shard::tick` owns it beside the `Io`, so that lent bytes and this can be used at
+//!             once.
 //! Downstream: `engine`, `net`, `mailbox`.
 //!
 //! Invariants:
 //! - I1  A connection is in `dirty` exactly when its `dirty` mark is set; in `stalled` likewise.
-//! - I2  What is asked of a connection that is gone does nothing: an answer may come after its client left.
+//! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
+//!   client left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,6 +132,15 @@ impl Core {
         let room = self.mail.has_room(owner, REQUEST_HEAD_BYTES + text_bytes);
         self.mailbox_was_full |= !room;
         room
+    }
+
+    /// Whether a stalled connection waits for nothing any more: what freed it came too late for
+    /// this tick, so the next one must not sleep.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.stalled.iter().any(|&connection| {
+            let open = self.connections.get(connection);
+            open.is_some_and(|open| !open.outbox.is_full() && !open.dumping)
+        })
     }
 
     /// Moves the shard to a later second: delayed flushes fall due.

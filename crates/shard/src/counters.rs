@@ -3,8 +3,8 @@
 //! Upstream:   verbs, `serve` and `mailbox` count as they work.
 //! Downstream: whichever shard answers `stats` sums the counters of all.
 //!
-//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store; other
-//! shards may read at any time and see each counter at some recent value.
+//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store;
+//! other shards may read at any time and see each counter at some recent value.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

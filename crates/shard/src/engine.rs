@@ -90,6 +90,10 @@ impl Index for TableIndex<'_> {
         self.hasher.key_hash(key).0
     }
 
+    fn prefetch(&self, key: &[u8]) {
+        self.table.prefetch(self.hasher.key_hash(key));
+    }
+
     fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt) {
         if self.pending == Some(from) {
             self.pending = Some(to);
@@ -346,8 +350,8 @@ impl Engine {
 
     /// Whether an item of this size may be stored at all: `-I` as memcached counts.
     ///
-    /// memcached counts a 48-byte header, 8 for the CAS token, the key and a NUL, 4 for client flags
-    /// that are not 0, the value and CR LF.
+    /// memcached counts a 48-byte header, 8 for the CAS token, the key and a NUL, 4 for client
+    /// flags that are not 0, the value and CR LF.
     pub(crate) fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
         let header = 48 + 8 * u64::from(self.options.cas) + 4 * u64::from(client_flags != 0);
         let bytes = header + key_bytes as u64 + 1 + value_bytes as u64 + 2;

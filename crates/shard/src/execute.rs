@@ -12,7 +12,8 @@ use crate::engine::Engine;
 use crate::second::Epoch;
 use crate::verb::{self, Block};
 
-/// The key that a request is about, decoded into `space` where need be; empty for those without one.
+/// The key that a request is about, decoded into `space` where need be; empty for those without
+/// one.
 #[inline]
 pub(crate) fn key_of<'k>(request: &Request<'k>, space: &'k mut [u8; KEY_BYTES_MAX]) -> &'k [u8] {
     match *request {
@@ -29,7 +30,8 @@ pub(crate) fn key_of<'k>(request: &Request<'k>, space: &'k mut [u8; KEY_BYTES_MA
     }
 }
 
-/// Whether the client wants no reply, whatever happens (classic `noreply`; quiet meta still errs aloud).
+/// Whether the client wants no reply, whatever happens (classic `noreply`; quiet meta still errs
+/// aloud).
 #[inline]
 pub(crate) const fn is_noreply(request: &Request<'_>) -> bool {
     match request {
@@ -58,7 +60,8 @@ impl Sink for Silence {
     fn put(&mut self, _bytes: &[u8]) {}
 }
 
-/// Carries a request of one key out and words its reply; a pin is a value that is to follow the text.
+/// Carries a request of one key out and words its reply; a pin is a value that is to follow the
+/// text.
 pub(crate) fn execute(
     engine: &mut Engine,
     epoch: &Epoch,

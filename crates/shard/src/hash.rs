@@ -3,10 +3,11 @@
 //! Upstream:   `stage` hashes each key once a request.
 //! Downstream: the public hash picks a partition and so a shard; the secret one a bucket and a tag.
 //!
-//! The public hash is rapidhash v3 with its fixed seed: stable across versions, so clients may steer and
-//! restarts agree. It cannot be kept from attackers, and need not be: it only spreads work. The secret
-//! one is SipHash-1-3 under keys drawn at the start, because chosen keys must not meet in one bucket
-//! (seeded rapidhash does not hold: 100,000 legal keys with one hash under every seed are known).
+//! The public hash is rapidhash v3 with its fixed seed: stable across versions, so clients may
+//! steer and restarts agree. It cannot be kept from attackers, and need not be: it only spreads
+//! work. The secret one is SipHash-1-3 under keys drawn at the start, because chosen keys must not
+//! meet in one bucket (seeded rapidhash does not hold: 100,000 legal keys with one hash under every
+//! seed are known).
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
 use std::hash::Hasher as _;

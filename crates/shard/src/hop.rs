@@ -1,15 +1,17 @@
 //! Hops: requests that another shard owns, and their answers, as records in a ring.
 //!
 //! Upstream:   `serve` words a hop for a request whose key is not ours.
-//! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply back.
+//! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply
+//!             back.
 //!
 //! ```text
 //! request:  slot u32 | kind u8 | flags u8 | pad u16 | ttl i32 | text ...
 //! answer:   slot u32 | kind u8 | pad [u8; 3]                  | text ...
 //! ```
 //!
-//! The text of a `Line` is what the client sent, its data block included, already found well-formed; the
-//! owner parses it again, which costs less than any second encoding of a request would to maintain.
+//! The text of a `Line` is what the client sent, its data block included, already found
+//! well-formed; the owner parses it again, which costs less than any second encoding of a request
+//! would to maintain.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.

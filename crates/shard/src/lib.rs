@@ -1,10 +1,13 @@
 //! One core's world: the tick, routing, hops to other shards, one verb per file, counters.
 //!
-//! Upstream:   `kachel` starts one thread a shard and calls `Shard::tick` until it says that all is done.
-//! Downstream: `net` for connections, `wire` for bytes, `table` and `segment` for items, `io` for the kernel.
+//! Upstream:   `kachel` starts one thread a shard and calls `Shard::tick` until it says that all is
+//!             done.
+//! Downstream: `net` for connections, `wire` for bytes, `table` and `segment` for items, `io` for
+//!             the kernel.
 //!
 //! Architecture invariants:
-//! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}` and `Seeds`.
+//! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}` and
+//!   `Seeds`.
 //! - A shard's thread alone changes its table and its items; others send it hops.
 //! - Only this crate knows both `table` and `segment`.
 

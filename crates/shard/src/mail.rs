@@ -4,8 +4,8 @@
 //! Downstream: `execute` for requests; the outbox of whoever waits for answers.
 //!
 //! Invariants:
-//! - I1  Every request that wants an answer is answered once, in this tick; requests are left in the ring
-//!   while the answer ring lacks room for the largest answer.
+//! - I1  Every request that wants an answer is answered once, in this tick; requests are left in
+//!   the ring while the answer ring lacks room for the largest answer.
 //! - I2  Answers are always taken, whatever state their connection is in.
 
 use std::os::fd::OwnedFd;

@@ -11,11 +11,12 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  Records of one ring are taken in the order in which they were pushed; things in its tray likewise,
-//!   and the record that speaks of a thing is published after the thing was laid in the tray. Each ring
-//!   has a tray of its own: the two rings to one shard are taken in no common order.
-//! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring has no
-//!   room. Hence no two shards can wait for each other.
+//! - I1  Records of one ring are taken in the order in which they were pushed; things in its tray
+//!   likewise, and the record that speaks of a thing is published after the thing was laid in the
+//!   tray. Each ring has a tray of its own: the two rings to one shard are taken in no common
+//!   order.
+//! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring
+//!   has no room. Hence no two shards can wait for each other.
 //! - I3  Published records wake a sleeping receiver once.
 
 use std::collections::VecDeque;
@@ -110,7 +111,7 @@ pub struct Mailboxes {
 
 impl Mailboxes {
     /// Tells how shard `peer` is woken; called for each peer before the first tick.
-    pub fn set_waker(&mut self, peer: u16, waker: Waker) {
+    pub(crate) fn set_waker(&mut self, peer: u16, waker: Waker) {
         if let Some(Some(mailbox)) = self.boxes.get_mut(usize::from(peer)) {
             mailbox.peer_waker = Some(waker);
         }

@@ -25,7 +25,8 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// The epoch of a process that starts at `start_ns` of the monotonic clock, at Unix time `unix_s`.
+    /// The epoch of a process that starts at `start_ns` of the monotonic clock, at Unix time
+    /// `unix_s`.
     pub(crate) fn new(start_ns: u64, unix_s: i64) -> Self {
         Self { start_ns, unix_s: unix_s - i64::from(FIRST_SECOND) }
     }

@@ -1,13 +1,14 @@
 //! Serving a connection's input: parse, stage, and run the batch.
 //!
 //! Upstream:   `shard::tick` with the connections that have input.
-//! Downstream: `execute` for keys of ours, `mailbox` for keys of other shards, `admin` for the rest.
+//! Downstream: `execute` for keys of ours, `mailbox` for keys of other shards, `admin` for the
+//!             rest.
 //!
 //! Invariants:
-//! - I1  Requests of one connection are carried out in order: whatever is not a plain request of one key
-//!   first lets the batch run.
-//! - I2  A request that cannot be carried out yet (the client owes us its reading, a mailbox is full) is
-//!   rewound to: nothing of that connection behind it is carried out either.
+//! - I1  Requests of one connection are carried out in order: whatever is not a plain request of
+//!   one key first lets the batch run.
+//! - I2  A request that cannot be carried out yet (the client owes us its reading, a mailbox is
+//!   full) is rewound to: nothing of that connection behind it is carried out either.
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;

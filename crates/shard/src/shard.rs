@@ -6,7 +6,8 @@
 //! Invariants:
 //! - I1  A connection stands among the ready at most once a tick.
 //! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
-//! - I3  Replies leave after the mailboxes are published: nothing is acknowledged before others can see it.
+//! - I3  Replies leave after the mailboxes are published: nothing is acknowledged before others can
+//!   see it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -162,6 +163,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.listeners.push(listener);
     }
 
+    /// Tells how shard `peer` is woken; called for each before the first tick.
+    pub fn set_waker(&mut self, peer: u16, waker: kachel_io::Waker) {
+        self.core.mail.set_waker(peer, waker);
+    }
+
     /// How other threads wake this shard.
     pub fn waker(&self) -> kachel_io::Waker {
         self.io.waker()
@@ -174,7 +180,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     /// One turn: everything that has come in is served, what is owed goes out.
     ///
-    /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at all.
+    /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at
+    /// all.
     pub fn tick(&mut self) -> std::io::Result<Turn> {
         self.receive()?;
         self.turn_second();
@@ -194,7 +201,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Waits for events. A shard that sleeps says so first, and looks at its mail once more.
     fn receive(&mut self) -> std::io::Result<()> {
         self.events.clear();
-        let busy = self.upkeep || !self.fresh.is_empty();
+        let resumed = !self.core.mailbox_was_full && self.core.may_go_on();
+        let busy = self.upkeep || resumed || !self.fresh.is_empty();
         let wait = if busy || !self.core.mail.is_empty() {
             Wait::Now
         } else if self.core.mailbox_was_full {
@@ -325,9 +333,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
     }
 
-    /// Hands new connections over to the shards whose turn it is. One that has spoken already stays.
+    /// Hands new connections over to the shards whose turn it is. One that has spoken already
+    /// stays.
     ///
-    /// A door that has a receive under way gives a socket up only once that has ended, some ticks later.
+    /// A door that has a receive under way gives a socket up only once that has ended, some ticks
+    /// later.
     fn hand_over(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.retain_mut(|fresh| self.hand_one_over(fresh));
@@ -519,7 +529,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.upkeep = self.core.engine.maintain() > 0;
     }
 
-    /// Once the process is to end: accepts nobody, lets everyone have what they are owed, says when done.
+    /// Once the process is to end: accepts nobody, lets everyone have what they are owed, says when
+    /// done.
     fn finish(&mut self) -> Turn {
         if !self.core.shared.is_stopping() {
             return Turn::Again;

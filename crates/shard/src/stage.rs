@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - I1  Staged requests of one connection stand in the order in which they came.
-//! - I2  A staged request borrows the input that it was parsed from; the input stays put until it ran.
+//! - I2  A staged request borrows the input that it was parsed from; the input stays put until it
+//!   ran.
 
 use kachel_io::Lent;
 use kachel_net::ConnectionIndex;

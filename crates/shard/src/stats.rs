@@ -72,12 +72,10 @@ fn number(core: &mut Core, connection: ConnectionIndex, name: &str, value: u64) 
     stat(core, connection, name, value.to_string().as_bytes());
 }
 
+/// The process's own facts, then what all shards counted.
 fn general(core: &mut Core, connection: ConnectionIndex) {
     core.engine.publish_gauges();
     let shared = std::sync::Arc::clone(&core.shared);
-    let sum = |counter: Pick| {
-        shared.counters.iter().map(|counters| counter(counters).value()).sum::<u64>()
-    };
     let second = core.engine.second;
     number(core, connection, "pid", u64::from(shared.options.pid));
     number(core, connection, "uptime", u64::from(second));
@@ -89,59 +87,69 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
     number(core, connection, "pointer_size", 64);
     number(core, connection, "max_connections", u64::from(shared.options.connections_max));
     number(core, connection, "curr_connections", u64::from(shared.connections.load(Relaxed)));
-    number(core, connection, "total_connections", sum(|c| &c.connections_opened));
-    number(core, connection, "rejected_connections", sum(|c| &c.connections_rejected));
-    let rows: [(&str, Pick); 22] = [
-        ("cmd_get", |c| &c.cmd_get),
-        ("cmd_set", |c| &c.cmd_set),
-        ("cmd_flush", |c| &c.cmd_flush),
-        ("cmd_touch", |c| &c.cmd_touch),
-        ("cmd_meta", |c| &c.cmd_meta),
-        ("get_hits", |c| &c.get_hits),
-        ("get_misses", |c| &c.get_misses),
-        ("get_expired", |c| &c.get_expired),
-        ("get_flushed", |c| &c.get_flushed),
-        ("delete_misses", |c| &c.delete_misses),
-        ("delete_hits", |c| &c.delete_hits),
-        ("incr_misses", |c| &c.incr_misses),
-        ("incr_hits", |c| &c.incr_hits),
-        ("decr_misses", |c| &c.decr_misses),
-        ("decr_hits", |c| &c.decr_hits),
-        ("cas_misses", |c| &c.cas_misses),
-        ("cas_hits", |c| &c.cas_hits),
-        ("cas_badval", |c| &c.cas_badval),
-        ("touch_hits", |c| &c.touch_hits),
-        ("touch_misses", |c| &c.touch_misses),
-        ("store_too_large", |c| &c.store_too_large),
-        ("store_no_memory", |c| &c.store_no_memory),
-    ];
-    for (name, counter) in rows {
-        number(core, connection, name, sum(counter));
-    }
-    let rows: [(&str, Pick); 3] = [
-        ("idle_kicks", |c| &c.idle_kicks),
-        ("bytes_read", |c| &c.bytes_read),
-        ("bytes_written", |c| &c.bytes_written),
-    ];
-    for (name, counter) in rows {
-        number(core, connection, name, sum(counter));
+    for (name, counter) in BEFORE_LIMITS {
+        sum(core, connection, name, *counter);
     }
     number(core, connection, "limit_maxbytes", shared.budget.limit_bytes());
     number(core, connection, "threads", u64::from(shared.options.shards));
-    number(core, connection, "conn_yields", sum(|c| &c.conn_yields));
-    number(core, connection, "hash_bytes", sum(|c| &c.index_bytes));
-    number(core, connection, "bytes", sum(|c| &c.bytes));
-    number(core, connection, "curr_items", sum(|c| &c.items));
-    number(core, connection, "total_items", sum(|c| &c.cmd_set));
-    number(core, connection, "expired_unfetched", sum(|c| &c.expired_unfetched));
-    number(core, connection, "evicted_unfetched", sum(|c| &c.evicted_unfetched));
-    number(core, connection, "evicted_active", sum(|c| &c.evicted_active));
-    number(core, connection, "evictions", sum(|c| &c.evictions));
-    number(core, connection, "reclaimed", sum(|c| &c.reclaimed));
-    number(core, connection, "kachel_hops", sum(|c| &c.hops));
-    number(core, connection, "kachel_requests", sum(|c| &c.requests));
-    number(core, connection, "kachel_ticks", sum(|c| &c.ticks));
-    number(core, connection, "kachel_busy_ticks", sum(|c| &c.busy_ticks));
+    for (name, counter) in BEHIND_LIMITS {
+        sum(core, connection, name, *counter);
+    }
     number(core, connection, "kachel_memory_spent", shared.budget.spent_bytes());
     core.text(connection, Reply::End.bytes());
 }
+
+fn sum(core: &mut Core, connection: ConnectionIndex, name: &str, counter: Pick) {
+    let counters = core.shared.counters.iter();
+    let sum = counters.map(|counters| counter(counters).value()).sum();
+    number(core, connection, name, sum);
+}
+
+/// memcached's keys from `total_connections` to `bytes_written`.
+const BEFORE_LIMITS: &[(&str, Pick)] = &[
+    ("total_connections", |c| &c.connections_opened),
+    ("rejected_connections", |c| &c.connections_rejected),
+    ("cmd_get", |c| &c.cmd_get),
+    ("cmd_set", |c| &c.cmd_set),
+    ("cmd_flush", |c| &c.cmd_flush),
+    ("cmd_touch", |c| &c.cmd_touch),
+    ("cmd_meta", |c| &c.cmd_meta),
+    ("get_hits", |c| &c.get_hits),
+    ("get_misses", |c| &c.get_misses),
+    ("get_expired", |c| &c.get_expired),
+    ("get_flushed", |c| &c.get_flushed),
+    ("delete_misses", |c| &c.delete_misses),
+    ("delete_hits", |c| &c.delete_hits),
+    ("incr_misses", |c| &c.incr_misses),
+    ("incr_hits", |c| &c.incr_hits),
+    ("decr_misses", |c| &c.decr_misses),
+    ("decr_hits", |c| &c.decr_hits),
+    ("cas_misses", |c| &c.cas_misses),
+    ("cas_hits", |c| &c.cas_hits),
+    ("cas_badval", |c| &c.cas_badval),
+    ("touch_hits", |c| &c.touch_hits),
+    ("touch_misses", |c| &c.touch_misses),
+    ("store_too_large", |c| &c.store_too_large),
+    ("store_no_memory", |c| &c.store_no_memory),
+    ("idle_kicks", |c| &c.idle_kicks),
+    ("bytes_read", |c| &c.bytes_read),
+    ("bytes_written", |c| &c.bytes_written),
+];
+
+/// memcached's keys from `conn_yields` to the end, then ours.
+const BEHIND_LIMITS: &[(&str, Pick)] = &[
+    ("conn_yields", |c| &c.conn_yields),
+    ("hash_bytes", |c| &c.index_bytes),
+    ("bytes", |c| &c.bytes),
+    ("curr_items", |c| &c.items),
+    ("total_items", |c| &c.cmd_set),
+    ("expired_unfetched", |c| &c.expired_unfetched),
+    ("evicted_unfetched", |c| &c.evicted_unfetched),
+    ("evicted_active", |c| &c.evicted_active),
+    ("evictions", |c| &c.evictions),
+    ("reclaimed", |c| &c.reclaimed),
+    ("kachel_hops", |c| &c.hops),
+    ("kachel_requests", |c| &c.requests),
+    ("kachel_ticks", |c| &c.ticks),
+    ("kachel_busy_ticks", |c| &c.busy_ticks),
+];

@@ -4,8 +4,10 @@
 //! Downstream: the whole value is stored as any other, by its owner.
 //!
 //! Invariants:
-//! - I1  Memory is taken as bytes arrive, never as announced; a connection that goes gives it all back.
-//! - I2  A value that cannot be kept is swallowed to its end and then answered, so the stream stays in step.
+//! - I1  Memory is taken as bytes arrive, never as announced; a connection that goes gives it all
+//!   back.
+//! - I2  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
+//!   in step.
 
 use kachel_net::ConnectionIndex;
 use kachel_segment::Upload;
@@ -135,8 +137,8 @@ fn commit(
     Ok(())
 }
 
-/// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind where
-/// memcached removes it: for `set`, and for `ms` in every mode.
+/// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind
+/// where memcached removes it: for `set`, and for `ms` in every mode.
 pub(crate) fn refuse(
     core: &mut Core,
     connection: ConnectionIndex,
@@ -182,7 +184,8 @@ fn remove_stale(
             core.engine.remove(hash, at);
         }
     } else if core.has_room(owner, removal.len()) {
-        // Without an answer: the refusal does not wait for it, and later requests follow it in the ring.
+        // Without an answer: the refusal does not wait for it, and later requests follow it in the
+        // ring.
         let sent = core.send_hop(connection, owner, Hop::Line, removal, false);
         assert!(sent, "room was asked for");
     }

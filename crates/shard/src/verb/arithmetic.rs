@@ -28,7 +28,8 @@ pub(crate) enum Changed {
     NoMemory,
 }
 
-/// Adds or subtracts. A shorter result keeps the value's length, padded with spaces, as memcached does.
+/// Adds or subtracts. A shorter result keeps the value's length, padded with spaces, as memcached
+/// does.
 pub(crate) fn change(
     engine: &mut Engine,
     (key, hash): (&[u8], KeyHash),
@@ -86,7 +87,8 @@ impl Sink for Text {
     }
 }
 
-/// Reads a stored value as memcached does: white space, a sign, digits, then white space or the end.
+/// Reads a stored value as memcached does: white space, a sign, digits, then white space or the
+/// end.
 fn stored_number(value: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r');
     let start = value.iter().position(|byte| !is_space(byte))?;

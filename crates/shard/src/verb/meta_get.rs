@@ -3,8 +3,9 @@
 //! Upstream:   `execute`.
 //! Downstream: `engine`; the reply line is `format::meta_head`'s.
 //!
-//! Stale and win, as memcached keeps them: an item marked stale shows `X`; the first to read it wins the
-//! right to refill it (`W`), later readers see that it was given away (`Z`), until a store.
+//! Stale and win, as memcached keeps them: an item marked stale shows `X`; the first to read it
+//! wins the right to refill it (`W`), later readers see that it was given away (`Z`), until a
+//! store.
 
 use kachel_segment::{NewValue, Pinned};
 use kachel_table::KeyHash;

@@ -3,8 +3,8 @@
 //! Upstream:   `execute` picks the verb of a request.
 //! Downstream: `engine` for items, `kachel_wire` for words.
 //!
-//! A verb writes its reply into a sink. A value too large for one block is not written: the verb returns
-//! a pin on it, and whoever owns the connection lets it flow, CR LF behind it.
+//! A verb writes its reply into a sink. A value too large for one block is not written: the verb
+//! returns a pin on it, and whoever owns the connection lets it flow, CR LF behind it.
 
 mod arithmetic;
 mod delete;
@@ -54,9 +54,9 @@ pub(crate) struct Life {
     pub(crate) recached: bool,
 }
 
-/// Carries out `T`, `N` (on an item that this request made) and `R` on an item of expiry `before`, in
-/// the order in which they stand, as memcached does: the later of `T` and `N` holds, and `R` looks at
-/// what the flags before it left.
+/// Carries out `T`, `N` (on an item that this request made) and `R` on an item of expiry `before`,
+/// in the order in which they stand, as memcached does: the later of `T` and `N` holds, and `R`
+/// looks at what the flags before it left.
 pub(crate) fn live_on(
     meta: &Meta<'_>,
     (epoch, second): (&Epoch, u32),

@@ -1,8 +1,9 @@
 //! The measured wire cases, cut at every place, over the in-memory door, which delivers exactly the
 //! pieces that are written.
 //!
-//! Each pass is a fresh server on which all cases run in the order of their ids, each on a connection of
-//! its own, each cut in two at this pass's place. The fixture's terms stand beside it.
+//! Each pass is a fresh server on which all cases run in the order of their ids, each on a
+//! connection of its own, each cut in two at this pass's place. The fixture's terms stand beside
+//! it.
 
 use serde_json::Value;
 

@@ -66,6 +66,8 @@ pub struct Connection {
     pub ready: Option<u32>,
     /// Whether a large value is being received.
     pub uploading: bool,
+    /// Whether the value waits until its owner has made room: until no reply is awaited.
+    pub awaits_room: bool,
     /// Whether a listing of items is being sent; requests behind it wait.
     pub dumping: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
@@ -90,6 +92,7 @@ impl Connection {
             dirty: false,
             ready: None,
             uploading: false,
+            awaits_room: false,
             dumping: false,
             finished: false,
             active_second: second,
@@ -103,6 +106,12 @@ impl Connection {
             },
             outbox: Outbox::new(),
         }
+    }
+
+    /// Whether its next request must wait: for the client's reading, for a listing, or for room.
+    pub fn must_wait(&self) -> bool {
+        let awaits_room = self.awaits_room && self.outbox.slots_in_use() > 0;
+        self.outbox.is_full() || self.dumping || awaits_room
     }
 
     /// Whether the request in progress has taken longer than it may at `second`.

@@ -139,7 +139,7 @@ impl Core {
     pub(crate) fn may_go_on(&self) -> bool {
         self.stalled.iter().any(|&connection| {
             let open = self.connections.get(connection);
-            open.is_some_and(|open| !open.outbox.is_full() && !open.dumping)
+            open.is_some_and(|open| !open.must_wait())
         })
     }
 

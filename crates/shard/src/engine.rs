@@ -23,10 +23,10 @@ use crate::hash::KeyHasher;
 
 /// Work items of maintenance in one tick: slots moved, items copied or dropped.
 const MAINTENANCE_ITEMS_MAX: usize = 64;
+/// Slots looked at when the index grows in one go, after it was too full for a key.
+const GROWTH_SLOTS_MAX: usize = 4096;
 /// Times that a store makes room for the index and begins again before it gives up.
 const STORE_ATTEMPTS_MAX: u32 = 8;
-/// Bytes that the index asks for when it must grow and the budget is spent.
-const INDEX_ROOM_BYTES: u64 = 64 * 1024;
 
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
@@ -276,12 +276,15 @@ impl Engine {
     fn insert_into_full(&mut self, hash: KeyHash, at: ItemAt) -> Result<Found, NoRoom> {
         let mut at = at;
         for _ in 0..STORE_ATTEMPTS_MAX {
+            let wanted = self.table.growth_bytes();
             let mut index = TableIndex::new(&mut self.table, &self.hasher);
             index.pending = Some(at);
-            let made = self.segments.make_room(INDEX_ROOM_BYTES, self.second, &mut index);
+            let made = self.segments.make_room(wanted, self.second, &mut index);
             at = index.pending.ok_or(NoRoom)?;
             let (segments, hasher) = (&self.segments, &self.hasher);
             let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
+            // So full that this key found no path: a few splits elsewhere would not help it.
+            self.table.maintain(GROWTH_SLOTS_MAX, hash_of);
             if self.table.insert(hash, location(at), hash_of).is_ok() {
                 return Ok(at);
             }
@@ -298,15 +301,11 @@ impl Engine {
         self.segments.pool().begin_upload(value_bytes).ok()
     }
 
-    /// Takes a piece of a large value, making room as need be. Errors: no room can be made.
-    pub(crate) fn write_upload(&mut self, upload: &mut Upload, bytes: &[u8]) -> Result<(), NoRoom> {
-        while upload.write(bytes).is_err() {
-            let mut index = TableIndex::new(&mut self.table, &self.hasher);
-            if !self.segments.make_upload_room(bytes.len(), self.second, &mut index) {
-                return Err(NoRoom);
-            }
-        }
-        Ok(())
+    /// Frees memory for a piece of a large value, at the cost of other items. `false`: none is left
+    /// to free.
+    pub(crate) fn make_upload_room(&mut self, bytes: usize) -> bool {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        self.segments.make_upload_room(bytes, self.second, &mut index)
     }
 
     /// Notes that the right to refill the item was given away.

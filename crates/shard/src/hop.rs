@@ -40,6 +40,8 @@ pub(crate) enum Hop {
     Flush,
     /// A connection to take over; its socket lies in the tray.
     Adopt,
+    /// Free memory for so many bytes (text: 8 bytes) of a large value.
+    MakeRoom,
     /// List items from `cursor` (text: a cursor) on.
     Dump { keys_only: bool },
 }
@@ -72,6 +74,7 @@ impl Hop {
             Self::Flush => (3, 0, 0),
             Self::Adopt => (4, 0, 0),
             Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
+            Self::MakeRoom => (6, 0, 0),
         };
         let mut head = [0; REQUEST_HEAD_BYTES];
         head[..4].copy_from_slice(&slot.map_or(NO_SLOT, |slot| slot.0).to_le_bytes());
@@ -99,6 +102,7 @@ impl Hop {
             3 => Self::Flush,
             4 => Self::Adopt,
             5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
+            6 => Self::MakeRoom,
             other => unreachable!("hop kind {other} is never pushed"),
         };
         (hop, (slot != NO_SLOT).then_some(SlotIndex(slot)), text)
@@ -142,6 +146,7 @@ mod tests {
             Hop::Upload,
             Hop::Flush,
             Hop::Adopt,
+            Hop::MakeRoom,
             Hop::Dump { keys_only: true },
         ];
         for hop in hops {

@@ -125,6 +125,13 @@ fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>
             core.engine.flush();
             None
         }
+        Hop::MakeRoom => {
+            let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
+            let bytes = usize::try_from(bytes).expect("what a tick receives");
+            // The one who asked finds out by trying again.
+            let _made = core.engine.make_upload_room(bytes);
+            None
+        }
         Hop::Adopt => {
             let Parcel::Socket(socket) = core.mail.to(peer).parcels_in.take() else {
                 unreachable!("an adopt hop brings a socket");

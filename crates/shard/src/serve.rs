@@ -222,7 +222,8 @@ impl<'b> Serving<'_, 'b> {
         if value_bytes > INLINE_VALUE_BYTES_MAX {
             if self.settled() {
                 self.advance(index, line_bytes);
-                upload::begin(self.core, connection, &rest[..line_bytes], value_bytes);
+                let line = &rest[..line_bytes];
+                upload::begin(self.core, connection, (&request, line), value_bytes);
             }
             return true;
         }

@@ -383,10 +383,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let mut stalled = std::mem::take(&mut self.core.stalled);
         stalled.retain(|&connection| {
             let Some(open) = self.core.connections.get_mut(connection) else { return false };
-            if open.outbox.is_full() || open.dumping {
+            if open.must_wait() {
                 return true;
             }
             open.stalled = false;
+            open.awaits_room = false;
             if !open.input.tail.is_empty() && open.ready.is_none() {
                 open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
                 self.ready.push(Ready {

@@ -6,7 +6,9 @@
 //! Invariants:
 //! - I1  Memory is taken as bytes arrive, never as announced; a connection that goes gives it all
 //!   back.
-//! - I2  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
+//! - I2  Room is made by the shard that will own the value, so that no shard lives at another's
+//!   cost; meanwhile the connection waits.
+//! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
 use kachel_net::ConnectionIndex;
@@ -26,21 +28,37 @@ use kachel_net::Stream;
 pub(crate) struct Uploading {
     /// The command line, to be parsed again when the value is whole.
     line: Vec<u8>,
-    /// Where the bytes go; none when there is no memory for them (I2).
+    /// Where the bytes go; none when there is no memory for them (I3).
     upload: Option<Upload>,
     value_bytes_left: usize,
     /// What of the closing CR LF has come.
     trailer: Vec<u8>,
+    /// Who will own the value.
+    owner: u16,
+    /// Times that room was asked for since the last piece was kept.
+    asked: u32,
 }
 
+/// Times that room is asked for before a value is given up: others may take what was made.
+const ASKS_MAX: u32 = 32;
+
 /// Begins to receive a value of `value_bytes` for the request in `line`.
-pub(crate) fn begin(core: &mut Core, connection: ConnectionIndex, line: &[u8], value_bytes: usize) {
+pub(crate) fn begin(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    (request, line): (&Request<'_>, &[u8]),
+    value_bytes: usize,
+) {
+    let mut space = [0; KEY_BYTES_MAX];
+    let owner = core.engine.hasher.shard(key_of(request, &mut space));
     let upload = core.engine.begin_upload(value_bytes);
     let uploading = Uploading {
         line: line.to_vec(),
         upload,
         value_bytes_left: value_bytes,
         trailer: Vec::new(),
+        owner,
+        asked: 0,
     };
     core.uploads.insert(connection.0, uploading);
     core.note_announced(connection, value_bytes);
@@ -53,11 +71,16 @@ pub(crate) fn begin(core: &mut Core, connection: ConnectionIndex, line: &[u8], v
 pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -> usize {
     let uploading = core.uploads.get_mut(&connection.0).expect("the connection is uploading");
     let value = &input[..input.len().min(uploading.value_bytes_left)];
-    if let Some(upload) = &mut uploading.upload
-        && !value.is_empty()
-        && core.engine.write_upload(upload, value).is_err()
-    {
-        uploading.upload = None;
+    if let Some(upload) = &mut uploading.upload {
+        if value.is_empty() || upload.write(value).is_ok() {
+            uploading.asked = 0;
+        } else if uploading.asked < ASKS_MAX {
+            uploading.asked += 1;
+            ask_for_room(core, connection, value.len());
+            return 0;
+        } else {
+            uploading.upload = None;
+        }
     }
     uploading.value_bytes_left -= value.len();
     let trailer = &input[value.len()..];
@@ -72,6 +95,22 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
         return used - 1;
     }
     used
+}
+
+/// Has the value's owner free memory, and lets the connection wait for it (I2).
+fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) {
+    let owner = core.uploads.get(&connection.0).map_or(core.id, |uploading| uploading.owner);
+    if owner == core.id {
+        let _made = core.engine.make_upload_room(bytes);
+        return;
+    }
+    let text = (bytes as u64).to_le_bytes();
+    if core.send_hop(connection, owner, Hop::MakeRoom, &text, true)
+        && let Some(open) = core.connections.get_mut(connection)
+    {
+        open.awaits_room = true;
+    }
+    core.stall(connection);
 }
 
 /// Stores the whole value, or answers why not. `false`: must be tried again later.

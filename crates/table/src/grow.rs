@@ -161,13 +161,7 @@ impl Table {
         if used < self.charged_bytes {
             return true;
         }
-        let room = self.region.bytes() as u64 - self.charged_bytes;
-        let step = if self.charged_bytes < HUGE_FROM_BYTES {
-            small_step_bytes(self.charged_bytes).min(HUGE_FROM_BYTES - self.charged_bytes)
-        } else {
-            HUGE_BYTES - self.address(self.charged_bytes) % HUGE_BYTES
-        };
-        let step = step.min(room);
+        let step = self.growth_bytes();
         assert!(step > 0, "below its largest size a table has address space left");
         if !self.budget.charge(step) {
             return false;
@@ -178,6 +172,17 @@ impl Table {
         }
         self.charged_bytes += step;
         true
+    }
+
+    /// Bytes that the table charges when it next takes memory; what to make room for after
+    /// [`crate::Full`].
+    pub fn growth_bytes(&self) -> u64 {
+        let step = if self.charged_bytes < HUGE_FROM_BYTES {
+            small_step_bytes(self.charged_bytes).min(HUGE_FROM_BYTES - self.charged_bytes)
+        } else {
+            HUGE_BYTES - self.address(self.charged_bytes) % HUGE_BYTES
+        };
+        step.min(self.region.bytes() as u64 - self.charged_bytes)
     }
 
     /// The address of byte `offset` of the region. Huge pages lie at multiples of their size.

@@ -5,8 +5,8 @@
 //!
 //! - G1  No command gives an item a time that passes during the run: times are 0, an hour or more,
 //!   or already past. So the two servers' clocks need not agree, and expiry has its own test.
-//! - G2  Once 1.6.18 and 1.6.45 would no longer agree on an item, no other command looks at it: what
-//!   the older one cannot do is asked of keys of its own (`apart_key`).
+//! - G2  Once 1.6.18 and 1.6.45 would no longer agree on an item, no other command looks at it:
+//!   what the older one cannot do is asked of keys of its own (`apart_key`).
 //! - G3  No item comes near the largest size but those that are clearly above it: how much of it
 //!   the server needs itself is its own affair.
 //! - G4  A delayed flush is followed at once by an immediate one, for memcached forgets the earlier
@@ -17,8 +17,8 @@
 //!   unless another of its threads happens to hold the item, and a rule excuses just that. Nor
 //!   is such an item given a token or a time, which it then loses, or asked whether it was read.
 //!   So there are keys of numbers, of which some are never read, and those of other values.
-//! - G7  Memcached 1.6.18 takes some numbers of 2^63 and more for none, depending on what happens to
-//!   follow the item in memory. Beside a peer that old no item holds one.
+//! - G7  Memcached 1.6.18 takes some numbers of 2^63 and more for none, depending on what happens
+//!   to follow the item in memory. Beside a peer that old no item holds one.
 
 use crate::command::Command;
 use crate::random::Random;
@@ -134,7 +134,8 @@ impl Generator {
         }
     }
 
-    /// A value that is no number: mostly small, some with what looks like replies in it, a few large (G3).
+    /// A value that is no number: mostly small, some with what looks like replies in it, a few
+    /// large (G3).
     pub(crate) fn value(&mut self) -> Vec<u8> {
         let length = match self.random.below(1_000) {
             0..2 => self.random.below(600_000),

@@ -173,8 +173,9 @@ impl Generator {
 
     fn meta_arithmetic(&mut self) -> Command {
         let newer = self.random.below(8) == 0;
-        // Memcached loses a time as it loses a token, when the item is read (G6) or the number grows
-        // longer: it sets them on the old item. So they are given only to those that count down.
+        // Memcached loses a time as it loses a token, when the item is read (G6) or the number
+        // grows longer: it sets them on the old item. So they are given only to those that count
+        // down.
         let timed = !newer && self.random.percent(30);
         let key = match (newer, timed) {
             (true, _) => self.apart_number_key(),

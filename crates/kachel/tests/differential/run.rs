@@ -5,14 +5,14 @@
 //!
 //! - R1  A batch goes to one connection of each server, and the next is sent only when both have
 //!   answered it: so all commands have one order on both sides, on whichever connection.
-//! - R2  A command that takes a piece of what follows it for its data is followed by one whose reply
-//!   depends on nothing: the two share the second's mark, and no batch ends in the first.
-//! - R3  A flush ends its batch. After it our server has none of the pool's keys; what memcached has
-//!   left of them is counted and deleted, so that both are empty.
-//! - R4  A retrieval of a key that is too long begins its batch: over it memcached 1.6.45 forgets the
-//!   replies to the commands before it that it has not sent yet.
-//! - R5  A refused `ms` is followed by a `set` of a key that nothing else names: 1.6.45 keeps the token
-//!   meant for the one and gives it to the next classic store on the connection.
+//! - R2  A command that takes a piece of what follows it for its data is followed by one whose
+//!   reply depends on nothing: the two share the second's mark, and no batch ends in the first.
+//! - R3  A flush ends its batch. After it our server has none of the pool's keys; what memcached
+//!   has left of them is counted and deleted, so that both are empty.
+//! - R4  A retrieval of a key that is too long begins its batch: over it memcached 1.6.45 forgets
+//!   the replies to the commands before it that it has not sent yet.
+//! - R5  A refused `ms` is followed by a `set` of a key that nothing else names: 1.6.45 keeps the
+//!   token meant for the one and gives it to the next classic store on the connection.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -70,8 +70,8 @@ pub(crate) fn peer_age(peer: &Server) -> PeerAge {
     if version(&reply) < (1, 6, 45) { PeerAge::Older } else { PeerAge::Same }
 }
 
-/// Sends a request and reads until the reply ends with `last`. What had come until the time limit or
-/// the connection's end otherwise.
+/// Sends a request and reads until the reply ends with `last`. What had come until the time limit
+/// or the connection's end otherwise.
 fn exchange(stream: &TcpStream, request: &[u8], last: &[u8]) -> Vec<u8> {
     std::thread::scope(|scope| {
         let write = move || {

@@ -1,4 +1,5 @@
-//! A server process for the length of a test: started on a port of its own choice, killed at the end.
+//! A server process for the length of a test: started on a port of its own choice, killed at the
+//! end.
 //!
 //! Upstream:   the tests name a program that takes memcached's options.
 //! Downstream: `run` opens connections to the address.

@@ -335,3 +335,40 @@ fn memory_that_is_full_evicts_or_refuses_as_it_was_told() {
         assert!(world.shared.budget.spent_bytes() <= 8 << 20);
     }
 }
+
+#[test]
+fn memory_moves_between_small_and_large_values() {
+    for shards in [1, 2] {
+        let options = WorldOptions { shards, memory_bytes: 32 << 20, ..Default::default() };
+        let mut world = World::new(options);
+        let client = world.connect();
+        for (round, bytes) in [100, 10_000, 900_000, 100, 900_000, 32].into_iter().enumerate() {
+            let value = vec![b'v'; bytes];
+            let count = (48 << 20) / (bytes + 60);
+            let mut refused = 0;
+            for key in 0..count {
+                client.write(format!("set k{round}-{key} 0 0 {bytes}\r\n").as_bytes());
+                client.write(&value);
+                client.write(b"\r\n");
+                if key % 64 == 63 || key + 1 == count {
+                    world.settle();
+                    let replies = client.read();
+                    refused += replies
+                        .split(|&byte| byte == b'\n')
+                        .filter(|l| l.starts_with(b"SERVER"))
+                        .count();
+                }
+            }
+            assert_eq!(refused, 0, "{bytes} bytes, {shards} shards");
+            let mut held = 0;
+            for key in 0..count {
+                let reply = world.ask(&client, format!("get k{round}-{key}\r\n").as_bytes());
+                held += if reply.starts_with(b"VALUE") { bytes + 8 } else { 0 };
+            }
+            let share = held * 100 / (32 << 20);
+            let least = if bytes < 50 { 45 } else { 60 };
+            assert!(share >= least, "{bytes} bytes, {shards} shards: {share} %");
+            assert!(world.shared.budget.spent_bytes() <= 32 << 20);
+        }
+    }
+}

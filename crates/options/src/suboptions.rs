@@ -52,9 +52,13 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "close connections above -c with an error at once",
         |draft, _| set(&mut draft.serve.maxconns_fast, true),
     ),
-    works("no_maxconns_fast", Nothing, "off", "let connections above -c wait", |draft, _| {
-        set(&mut draft.serve.maxconns_fast, false)
-    }),
+    no_meaning(
+        "no_maxconns_fast",
+        Nothing,
+        "off",
+        "connections above -c are told so and closed, never left to wait",
+        |draft, _| set(&mut draft.serve.maxconns_fast, false),
+    ),
     works(
         "idle_timeout",
         Integer("seconds", 0, U32_MAX),
@@ -62,7 +66,7 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "close connections that were idle so long",
         |draft, given| set(&mut draft.serve.idle_timeout_s, given.integer()),
     ),
-    works("track_sizes", Nothing, "off", "count items by size, for \"stats sizes\"", |draft, _| {
+    no_meaning("track_sizes", Nothing, "off", "\"stats sizes\" is not built yet", |draft, _| {
         set(&mut draft.serve.track_sizes, true)
     }),
     works("modern", Nothing, "on", "what is default anyway", nothing),

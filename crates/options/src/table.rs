@@ -280,10 +280,11 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "threads, each with its shard of the keys",
         |draft, given| set(&mut draft.serve.threads, Some(given.integer())),
     ),
-    works(
+    no_meaning(
         ('R', "max-reqs-per-event"),
         Integer("num", 1, I32_MAX),
         "20",
+        "a connection's turn ends with what one tick received of it, at most 16 KiB",
         "requests of one connection before others have their turn",
         |draft, given| set(&mut draft.serve.requests_per_tick, given.integer()),
     ),
@@ -345,13 +346,19 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "answer what -X refuses: keys and prefixes become readable to every client",
         |draft, _| set(&mut draft.serve.dumps_allowed, true),
     ),
-    works(('W', "disable-watch"), Nothing, "off", "refuse the command \"watch\"", {
-        |draft, _| set(&mut draft.serve.watch_allowed, false)
-    }),
-    works(
+    no_meaning(
+        ('W', "disable-watch"),
+        Nothing,
+        "off",
+        "\"watch\" is not built yet, and refused in any case",
+        "refuse the command \"watch\"",
+        |draft, _| set(&mut draft.serve.watch_allowed, false),
+    ),
+    no_meaning(
         ('D', ""),
         Text("char"),
         ":",
+        "statistics by prefix are not built yet",
         "the character that ends a key's prefix, for \"stats detail\"; counting starts at once",
         apply::prefix_delimiter,
     ),
@@ -383,10 +390,11 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(('r', "enable-coredumps"), Nothing, "off", "let a crash leave a core file", {
         |draft, _| set(&mut draft.serve.core_dumps, true)
     }),
-    works(
+    no_meaning(
         ('v', "verbose"),
         OptionalText("num"),
         "0",
+        "only how the server starts and ends is said; commands are not logged yet",
         "say errors and warnings; -vv: commands and replies too, -vvv: more",
         |draft, _| {
             draft.serve.verbosity += 1;

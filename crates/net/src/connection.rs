@@ -21,6 +21,13 @@ use kachel_io::SocketId;
 
 use crate::outbox::Outbox;
 
+impl Input {
+    /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
+    pub fn chargeable_bytes(&self) -> u64 {
+        self.tail.capacity().saturating_sub(crate::OWN_BYTES_PER_CONNECTION) as u64
+    }
+}
+
 /// Whether requests are still read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -36,6 +43,8 @@ pub struct Input {
     /// A partial request, or requests that must wait. Empty in the steady state, and then without
     /// memory.
     pub tail: Vec<u8>,
+    /// Bytes of the tail's memory that the process's budget was charged for.
+    pub charged_bytes: u64,
     /// Bytes at the tail's start that hold no line end.
     pub scanned_bytes: usize,
     /// See I3.
@@ -98,6 +107,7 @@ impl Connection {
             active_second: second,
             input: Input {
                 tail: Vec::new(),
+                charged_bytes: 0,
                 scanned_bytes: 0,
                 resume_bytes: 0,
                 skip_bytes: 0,

@@ -27,6 +27,8 @@ pub use slots::{SlotIndex, Slots};
 /// Bytes a connection may owe its client before its requests wait; the reply under way comes on
 /// top.
 pub const OWED_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of input that a connection may keep without their counting against `-m`.
+pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
 /// Replies of one connection that may wait for other shards or for their turn.
 pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;
 /// Seconds that a command line may take from its first byte to its last.

@@ -18,8 +18,8 @@ use kachel_net::{
     BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex, Slots, Source,
 };
 use kachel_segment::Pinned;
-use kachel_wire::Sink;
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
+use kachel_wire::{Reply, Sink};
 
 use crate::counters::Counters;
 use crate::dump::Dump;
@@ -141,6 +141,29 @@ impl Core {
             let open = self.connections.get(connection);
             open.is_some_and(|open| !open.must_wait())
         })
+    }
+
+    /// Squares a connection's kept input with the budget; one whose long line finds no room is told
+    /// so and closed.
+    pub(crate) fn charge_input(&mut self, connection: ConnectionIndex) {
+        let Some(open) = self.connections.get_mut(connection) else { return };
+        let (wanted, charged) = (open.input.chargeable_bytes(), open.input.charged_bytes);
+        let budget = &self.shared.budget;
+        if wanted <= charged {
+            budget.refund(charged - wanted);
+            open.input.charged_bytes = wanted;
+            return;
+        }
+        let more = wanted - charged;
+        if budget.charge(more) || self.engine.make_room(more) && budget.charge(more) {
+            open.input.charged_bytes = wanted;
+            return;
+        }
+        open.input.tail = Vec::new();
+        budget.refund(charged);
+        open.input.charged_bytes = 0;
+        self.text(connection, Reply::OutOfMemoryReading.bytes());
+        self.drain(connection);
     }
 
     /// Moves the shard to a later second: delayed flushes fall due.

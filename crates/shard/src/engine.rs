@@ -301,6 +301,12 @@ impl Engine {
         self.segments.pool().begin_upload(value_bytes).ok()
     }
 
+    /// Gives memory back to the budget, at the cost of items. `false`: none is left to give.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> bool {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        self.segments.make_room(bytes, self.second, &mut index)
+    }
+
     /// Frees memory for a piece of a large value, at the cost of other items. `false`: none is left
     /// to free.
     pub(crate) fn make_upload_room(&mut self, bytes: usize) -> bool {

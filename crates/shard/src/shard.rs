@@ -428,6 +428,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         serve(&self.io, &mut self.core, &mut self.ready, &self.taken);
         for place in 0..self.ready.len() {
             self.keep_rest(place);
+            self.core.charge_input(self.ready[place].connection);
         }
         self.taken.clear();
     }
@@ -520,6 +521,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     fn close(&mut self, connection: ConnectionIndex) {
         let Some(mut closed) = self.core.connections.close(connection) else { return };
         closed.outbox.abandon(&mut self.core.pool, &mut self.core.slots);
+        self.core.shared.budget.refund(closed.input.charged_bytes);
         self.core.uploads.remove(&connection.0);
         self.io.close(closed.socket);
         self.core.counters.connections.set(u64::from(self.core.connections.count()));

@@ -372,3 +372,41 @@ fn memory_moves_between_small_and_large_values() {
         }
     }
 }
+
+#[test]
+fn long_lines_count_against_the_memory_of_the_process() {
+    let options = WorldOptions { memory_bytes: 8 << 20, ..Default::default() };
+    let mut world = World::new(options);
+    let value = vec![b'v'; 1000];
+    let filler = world.connect();
+    for key in 0..9_000 {
+        filler.write(format!("set k{key} 0 0 1000 noreply\r\n").as_bytes());
+        filler.write(&value);
+        filler.write(b"\r\n");
+        world.turn();
+    }
+    world.settle();
+    // Lines that never end, 1 MiB each: the cache gives way to them, up to all that it has.
+    let clients: Vec<_> = (0..20).map(|_| world.connect()).collect();
+    let mut line = b"get ".to_vec();
+    line.resize(1 << 20, b'a');
+    line.iter_mut().skip(4).step_by(100).for_each(|byte| *byte = b' ');
+    for client in &clients {
+        client.write(&line);
+        world.settle();
+    }
+    let refused = clients.iter().filter(|client| client.is_closed()).count();
+    assert!((8..20).contains(&refused), "{refused} of 20 refused");
+    assert!(world.shared.budget.spent_bytes() <= 8 << 20);
+    assert!(
+        clients
+            .iter()
+            .filter(|client| client.is_closed())
+            .all(|client| client.read() == b"SERVER_ERROR out of memory reading request\r\n")
+    );
+    let before = world.shared.budget.spent_bytes();
+    clients.iter().for_each(kachel_io::FarEnd::reset);
+    world.settle();
+    assert!(world.shared.budget.spent_bytes() + (4 << 20) < before);
+    assert_eq!(world.ask(&filler, b"set a 0 0 1\r\nx\r\nget a\r\n").len(), 8 + 21);
+}

@@ -65,12 +65,14 @@ count_log() {
 
 # Shows what a reader needs of a failed stage's log: the failures by name, then its end.
 show_failure() {
-    grep -n -E '^(FAIL|error(\[|:)|test .* FAILED|thread .* panicked)' "$1" | head -n 20 | sed 's/^/    | /'
+    grep -n -E '^(FAIL|error(\[|:)|test .* FAILED)' "$1" | head -n 20 | sed 's/^/    | /'
+    awk '/^failures:$/ { shown = 1 } shown; /^test result: FAILED/ { shown = 0 }' "$1" |
+        head -n 60 | sed 's/^/    | /'
     skip_names "$1" | while IFS= read -r name; do
         skip_allowed "$name" ||
             echo "    | skipped, but not named in tests/allowed_skips.txt: $name"
     done
-    tail -n 40 "$1" | sed 's/^/    | /'
+    tail -n 20 "$1" | sed 's/^/    | /'
     echo "    the whole log: $1"
 }
 

@@ -105,8 +105,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "time_of_the_expired",
-        why: "an item that dies of the request itself shows its rest modulo 2^32, counted from the \
-              server's start",
+        why: "an item that dies of the request itself shows its rest modulo 2^32, counted from \
+              the server's start",
         peer: None,
         excuse: Excuse::Words(|command, ours, peer| {
             let negative = |word: &[u8]| {
@@ -118,8 +118,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "decr_fills_with_spaces",
-        why: "memcached fills a shorter number up to its old length, but not while one of its other \
-              threads holds the item; ours always does",
+        why: "memcached fills a shorter number up to its old length, but not while one of its \
+              other threads holds the item; ours always does",
         peer: None,
         excuse: Excuse::Lines(|mismatch| {
             let (ours, peer) = (mismatch.ours.first()?, mismatch.peer.first()?);
@@ -133,8 +133,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "key_shown_as_asked",
-        why: "memcached shows a key in the form in which its item was stored, plain or base64; ours in \
-              the form in which it was asked for",
+        why: "memcached shows a key in the form in which its item was stored, plain or base64; \
+              ours in the form in which it was asked for",
         peer: None,
         excuse: Excuse::Lines(|mismatch| {
             let (ours, peer) = (mismatch.ours.first()?, mismatch.peer.first()?);
@@ -163,7 +163,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "older_short_or_incomplete_line",
-        why: "1.6.18 calls a line of less than 4 bytes, or one that lacks words, an unknown command",
+        why: "1.6.18 calls a line of less than 4 bytes, or one that lacks words, an unknown \
+              command",
         peer: Some(PeerAge::Older),
         excuse: Excuse::Lines(|mismatch| {
             let kinds =
@@ -265,8 +266,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "older_words_of_refused_flags",
-        why: "1.6.18 words the refusal of too many flags, of bad numbers and keys in md and of long keys in ma \
-              differently",
+        why: "1.6.18 words the refusal of too many flags, of bad numbers and keys in md and of \
+              long keys in ma differently",
         peer: Some(PeerAge::Older),
         excuse: Excuse::Lines(|mismatch| {
             let (ours, peer) = (mismatch.ours(), mismatch.peer());
@@ -304,7 +305,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         name: "older_storage_with_surplus_words",
-        why: "1.6.18 takes a storage line with surplus words for an unknown command, and its data too",
+        why: "1.6.18 takes a storage line with surplus words for an unknown command, and its \
+              data too",
         peer: Some(PeerAge::Older),
         excuse: Excuse::Lines(|mismatch| {
             let twice = mismatch.peer.iter().filter(|line| line.head == b"ERROR").count() == 2;

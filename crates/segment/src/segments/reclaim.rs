@@ -31,11 +31,6 @@ const DEAD_PERCENT: usize = 10;
 /// Eviction keeps at most this many quarters of a victim, so that each victim frees something.
 const KEPT_QUARTERS_MAX: usize = 3;
 
-/// Mean sizes that an item may have and be kept when memory is short. With this rule the hit ratio
-/// on the trace `recs` at 10 % of its footprint rose from 0.616 to 0.638 (memcached: 0.622), on
-/// `oltp` it is 0.684 (memcached: 0.676); other values are not tried yet.
-const KEPT_MEANS_MAX: usize = 8;
-
 /// Segments looked at for expiry in one call.
 const HUNT_SEGMENTS_MAX: usize = 4096;
 
@@ -255,16 +250,6 @@ impl Segments {
         })
     }
 
-    /// Whether an item at the end of its queue is read often enough for the room that it takes.
-    ///
-    /// A byte is worth the hits it brings: one read is enough for an item below the mean size, two
-    /// for one of up to [`KEPT_MEANS_MAX`] times it.
-    fn earns_its_place(&self, item: &Item<'_>) -> bool {
-        let mean_bytes = self.live_bytes / (self.counts.items as usize).max(1);
-        let bytes = item.memory_bytes();
-        item.fetched() && bytes < mean_bytes || item.active() && bytes < mean_bytes * KEPT_MEANS_MAX
-    }
-
     /// The segment to evict: of probation while that is large, of main otherwise.
     fn oldest(&mut self) -> Option<u32> {
         let probation = self.queue_bytes[Queue::Probation as usize];
@@ -378,7 +363,7 @@ impl Segments {
         }
         let bytes = item.header().item_bytes();
         let kept_max = self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX;
-        let is_kept = self.earns_its_place(item) && kept_bytes + bytes <= kept_max;
+        let is_kept = item.active() && kept_bytes + bytes <= kept_max;
         if is_kept || self.kept == Some(at) {
             self.job = self.job.take().map(|job| Job { kept_bytes: kept_bytes + bytes, ..job });
             if self.copy(item, Stream::fresh(Queue::Main), now, index) {

@@ -1,7 +1,7 @@
 //! What comes from other shards: their requests for our keys, and their answers to ours.
 //!
 //! Upstream:   `shard::tick`, once a tick, before our own clients are served.
-//! Downstream: `execute` for requests; the outbox of whoever waits for answers.
+//! Downstream: `verb::get` and `execute` for requests; the outbox of whoever waits for answers.
 //!
 //! Invariants:
 //! - I1  Every request that wants an answer is answered once, in this tick; requests are left in

@@ -1,7 +1,7 @@
 //! The rings between two shards, and the tray for what does not fit a ring.
 //!
-//! Upstream:   `serve` pushes requests of its clients that other shards own; `hop` pushes answers.
-//! Downstream: the other shard's `hop` takes them off, once a tick.
+//! Upstream:   `serve` pushes requests of its clients that other shards own; `mail` pushes answers.
+//! Downstream: the other shard's `mail` takes them off, once a tick. `hop` is the records' form.
 //!
 //! ```text
 //!            requests ring  A -> B   (record: see `hop`)

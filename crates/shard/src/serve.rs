@@ -1,8 +1,8 @@
 //! Serving a connection's input: parse, stage, and run the batch.
 //!
 //! Upstream:   `shard::tick` with the connections that have input.
-//! Downstream: `execute` for keys of ours, `mailbox` for keys of other shards, `admin` for the
-//!             rest.
+//! Downstream: `verb::get` and `execute` for keys of ours, `mailbox` for keys of other shards,
+//!             `admin` for the rest.
 //!
 //! Invariants:
 //! - I1  Requests of one connection are carried out in order: whatever is not a plain request of

@@ -1,6 +1,6 @@
 //! What a client asked for, borrowed from the bytes in which it asked.
 //!
-//! Upstream:   `text::parse` and `meta::parse` make requests out of a line.
+//! Upstream:   `parse` makes requests out of lines.
 //! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words
 //! one.
 //!

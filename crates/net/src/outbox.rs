@@ -14,7 +14,8 @@
 //! Invariants:
 //! - I1  `owed_bytes` counts the bytes in flight, queued and in the open block.
 //! - I2  Bytes leave in the order in which their requests came.
-//! - I3  A stream is copied out only while `owed_bytes` is below `OWED_BYTES_MAX`.
+//! - I3  `slot_bytes` counts the text that waits in slots; with `owed_bytes` it decides `is_full`.
+//! - I4  A stream is copied out only while `owed_bytes` is below `OWED_BYTES_MAX`.
 
 use std::collections::VecDeque;
 
@@ -64,6 +65,8 @@ pub struct Outbox {
     owed_bytes: usize,
     in_flight_blocks: u32,
     slots: SlotList,
+    /// Bytes of text that wait in slots.
+    slot_bytes: usize,
 }
 
 impl Outbox {
@@ -75,6 +78,7 @@ impl Outbox {
             owed_bytes: 0,
             in_flight_blocks: 0,
             slots: SlotList::EMPTY,
+            slot_bytes: 0,
         }
     }
 
@@ -86,7 +90,8 @@ impl Outbox {
     /// Whether more requests must wait until the client has read, or other shards have answered.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.owed_bytes >= OWED_BYTES_MAX || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+        self.owed_bytes + self.slot_bytes >= OWED_BYTES_MAX
+            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
     }
 
     /// Bytes worded and not yet taken by the kernel.
@@ -117,6 +122,7 @@ impl Outbox {
             _ => slots.push(&mut self.slots, connection, 0),
         };
         slots.write(last, bytes);
+        self.slot_bytes += bytes.len();
     }
 
     /// Keeps a place for what `awaited` other shards will answer.
@@ -133,6 +139,7 @@ impl Outbox {
     /// Puts text into a slot that is still kept (`await_answers`).
     pub fn text_into<S>(&mut self, slot: SlotIndex, bytes: &[u8], slots: &mut Slots<S>) {
         slots.write(slot, bytes);
+        self.slot_bytes += bytes.len();
     }
 
     /// Lets a large value follow what was asked for before.
@@ -165,7 +172,7 @@ impl Outbox {
         }
     }
 
-    /// Moves what is ready at the head of the slots into blocks, and streams as far as I3 allows.
+    /// Moves what is ready at the head of the slots into blocks, and streams as far as I4 allows.
     ///
     /// A slot with text and a stream gives its text first, then the stream, then CR LF.
     pub fn settle<S: Source>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
@@ -175,7 +182,10 @@ impl Outbox {
             }
             let stream = slots.stream_mut(head).take();
             if stream.as_ref().is_none_or(|stream| stream.offset == 0) {
-                slots.read(head, |piece| self.put(piece, pool));
+                slots.read(head, |piece| {
+                    self.slot_bytes -= piece.len();
+                    self.put(piece, pool);
+                });
             }
             if let Some(mut stream) = stream {
                 self.pump(&mut stream, pool);
@@ -235,6 +245,7 @@ impl Outbox {
             pool.put_back(block);
         }
         self.owed_bytes = 0;
+        self.slot_bytes = 0;
     }
 }
 

@@ -224,7 +224,13 @@ impl Core {
 
     /// Lets the next `bytes` of input pass unread.
     pub(crate) fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
-        self.with(connection, |open| open.input.skip_bytes = bytes);
+        if bytes > 0 {
+            self.note_announced(connection, usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.with(connection, |open| {
+                open.input.skip_bytes = bytes;
+                open.input.waiting_since = 0;
+            });
+        }
     }
 
     /// Reads nothing more from this client; what it is owed is sent, then it is closed.

@@ -13,13 +13,19 @@ use kachel_wire::{Reply, Sink, format};
 
 use crate::core::Core;
 use crate::engine::Engine;
-use crate::hop::Hop;
+use crate::hop::{ANSWER_HEAD_BYTES, Hop};
+use crate::mail::ANSWER_BYTES_MAX;
 use crate::second::Epoch;
 
 /// The cursor that says that a shard has listed everything.
 const CURSOR_END: u64 = u64::MAX;
 /// Items of one piece.
 const PIECE_ITEMS_MAX: usize = 64;
+/// Bytes of the longest line of a listing: a key, each of its bytes as `%XX`, and what is said of
+/// it.
+const LINE_BYTES_MAX: usize = 1024;
+/// Bytes of one piece, so that it fits an answer (I1).
+const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES_MAX;
 
 /// A listing that a client waits for.
 #[derive(Debug)]
@@ -130,7 +136,7 @@ pub(crate) fn piece(
             format::metadump_line(out, item.key(), &facts);
         }
         items += 1;
-        items < PIECE_ITEMS_MAX
+        items < PIECE_ITEMS_MAX && out.len() < PIECE_BYTES_MAX
     });
     let next = if more { cursor.to_u64() } else { CURSOR_END };
     out[..8].copy_from_slice(&next.to_le_bytes());

@@ -187,8 +187,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.turn_second();
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
-        self.adopt();
         self.serve();
+        self.adopt();
         dump::step(&mut self.core);
         self.publish();
         self.send();
@@ -246,10 +246,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
                 Event::Finished { socket } => self.finished(socket),
                 Event::Failed { socket } => match self.core.connections.find(socket) {
                     Some(connection) => self.close(connection),
-                    None => {
-                        self.rejected.retain(|turned| *turned != socket);
-                        self.io.close(socket);
-                    }
+                    // One that was turned away; or one that this tick has closed already.
+                    None => self.close_rejected(socket),
                 },
                 Event::Woken => {}
             }
@@ -264,7 +262,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let second = self.core.engine.second;
         self.core.counters.bytes_read.add(bytes.byte_count() as u64);
         let Some(open) = self.core.connections.get_mut(connection) else { return };
-        open.active_second = second;
+        if open.outbox.owed_bytes() == 0 {
+            // While a reply is owed only reading counts as a sign of life.
+            open.active_second = second;
+        }
         let lent_before = match open.ready {
             Some(place) => self.ready[place as usize].lent.take(),
             None if open.input.tail.is_empty() && !open.stalled => {
@@ -297,10 +298,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.core.counters.bytes_written.add(block.bytes().len() as u64);
         let Some(connection) = self.core.connections.find(socket) else {
             self.core.pool.put_back(block);
-            if let Some(place) = self.rejected.iter().position(|turned| *turned == socket) {
-                self.rejected.swap_remove(place);
-                self.io.close(socket);
-            }
+            self.close_rejected(socket);
             return;
         };
         let second = self.core.engine.second;
@@ -310,6 +308,13 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
                 self.core.mark_dirty(connection);
             }
+        }
+    }
+
+    fn close_rejected(&mut self, socket: SocketId) {
+        if let Some(place) = self.rejected.iter().position(|turned| *turned == socket) {
+            self.rejected.swap_remove(place);
+            self.io.close(socket);
         }
     }
 
@@ -349,7 +354,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let room = self.core.has_room(fresh.adopter, 0);
         let Some(open) = self.core.connections.get(fresh.connection) else { return false };
         let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
-        if has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
+        if self.stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
             self.io.resume(open.socket);
             return false;
         }
@@ -412,7 +417,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
     fn adopt(&mut self) {
         while let Some(fd) = self.adopted.pop() {
             let socket = self.io.adopt(fd);
-            self.open(socket);
+            let connection = self.open(socket);
+            if self.stopping {
+                self.core.drain(connection);
+            }
         }
     }
 
@@ -449,7 +457,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         } else if let Some(lent) = entry.lent {
             tail.extend_from_slice(&self.io.lent(lent)[entry.offset..]);
         }
-        if entry.offset > 0 && rest_bytes > 0 && !open.uploading {
+        let in_block = open.uploading || open.input.skip_bytes > 0;
+        if entry.offset > 0 && rest_bytes > 0 && !in_block {
             // The first bytes are a request's first: its time begins now, its line is unread.
             open.input.waiting_since = 0;
         }
@@ -466,15 +475,14 @@ impl<I: Io, C: Clock> Shard<I, C> {
             }
             open.input.tail = Vec::new();
             open.input.scanned_bytes = 0;
-            if !open.uploading {
+            if !in_block {
                 open.input.waiting_since = 0;
                 open.input.announced_bytes = 0;
             }
         } else {
             open.input.tail = tail;
         }
-        let waits = rest_bytes > 0 || open.uploading || open.input.skip_bytes > 0;
-        if waits && open.input.waiting_since == 0 {
+        if (rest_bytes > 0 || in_block) && open.input.waiting_since == 0 {
             open.input.waiting_since = self.core.engine.second;
         }
         let (socket, stalled, paused) = (open.socket, open.stalled, open.paused);
@@ -510,7 +518,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
                 open.paused = false;
                 self.io.resume(open.socket);
             }
-            let served = open.finished && !open.stalled && open.ready.is_none();
+            let served = open.finished && !open.stalled && !open.dumping && open.ready.is_none();
             let over = served || open.phase == Phase::Draining;
             if over && open.outbox.is_empty() {
                 self.close(connection);
@@ -520,6 +528,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     fn close(&mut self, connection: ConnectionIndex) {
         let Some(mut closed) = self.core.connections.close(connection) else { return };
+        if let Some(place) = closed.ready {
+            // Its input is nobody's now, least of all that of a connection at the same index.
+            let entry = &mut self.ready[place as usize];
+            (entry.lent, entry.ended) = (None, true);
+        }
         closed.outbox.abandon(&mut self.core.pool, &mut self.core.slots);
         self.core.shared.budget.refund(closed.input.charged_bytes);
         self.core.uploads.remove(&connection.0);
@@ -549,6 +562,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             }
             return Turn::Again;
         }
-        if self.core.connections.count() == 0 { Turn::Finished } else { Turn::Again }
+        // Clients of other shards may still wait for answers of this one.
+        if self.core.shared.open_connections() == 0 { Turn::Finished } else { Turn::Again }
     }
 }

@@ -45,7 +45,7 @@ pub struct Shared {
     /// The memory that `-m` promises.
     pub budget: Arc<Budget>,
     /// Connections open in the whole process.
-    pub(crate) connections: AtomicU32,
+    connections: AtomicU32,
     /// The second from which everything stored before it is dead; 0: no flush is pending.
     pub(crate) flush_second: AtomicU32,
     /// Set when the process is to end: shards stop accepting, finish what they owe, and return.
@@ -96,6 +96,11 @@ impl Shared {
                 (open < self.options.connections_max).then_some(open + 1)
             })
             .is_ok()
+    }
+
+    /// Connections open in the whole process.
+    pub(crate) fn open_connections(&self) -> u32 {
+        self.connections.load(Relaxed)
     }
 
     /// Counts a connection out.

@@ -6,8 +6,6 @@
 //! The keys are memcached's, in its order, as far as they are true here; Kachel's own begin with
 //! `kachel_`.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use kachel_net::ConnectionIndex;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
 
@@ -86,7 +84,7 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
     stat(core, connection, "kachel_io", core.io_kind.as_bytes());
     number(core, connection, "pointer_size", 64);
     number(core, connection, "max_connections", u64::from(shared.options.connections_max));
-    number(core, connection, "curr_connections", u64::from(shared.connections.load(Relaxed)));
+    number(core, connection, "curr_connections", u64::from(shared.open_connections()));
     for (name, counter) in BEFORE_LIMITS {
         sum(core, connection, name, *counter);
     }

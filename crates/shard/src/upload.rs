@@ -64,6 +64,8 @@ pub(crate) fn begin(
     core.note_announced(connection, value_bytes);
     if let Some(open) = core.connections.get_mut(connection) {
         open.uploading = true;
+        // A new request: its time begins when this tick ends.
+        open.input.waiting_since = 0;
     }
 }
 
@@ -75,8 +77,11 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
         if value.is_empty() || upload.write(value).is_ok() {
             uploading.asked = 0;
         } else if uploading.asked < ASKS_MAX {
-            uploading.asked += 1;
-            ask_for_room(core, connection, value.len());
+            if ask_for_room(core, connection, value.len())
+                && let Some(uploading) = core.uploads.get_mut(&connection.0)
+            {
+                uploading.asked += 1;
+            }
             return 0;
         } else {
             uploading.upload = None;
@@ -98,19 +103,20 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
 }
 
 /// Has the value's owner free memory, and lets the connection wait for it (I2).
-fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) {
+/// `false`: it could not be asked now.
+fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> bool {
     let owner = core.uploads.get(&connection.0).map_or(core.id, |uploading| uploading.owner);
     if owner == core.id {
         let _made = core.engine.make_upload_room(bytes);
-        return;
+        return true;
     }
     let text = (bytes as u64).to_le_bytes();
-    if core.send_hop(connection, owner, Hop::MakeRoom, &text, true)
-        && let Some(open) = core.connections.get_mut(connection)
-    {
-        open.awaits_room = true;
+    let sent = core.send_hop(connection, owner, Hop::MakeRoom, &text, true);
+    if let Some(open) = core.connections.get_mut(connection) {
+        open.awaits_room |= sent;
     }
     core.stall(connection);
+    sent
 }
 
 /// Stores the whole value, or answers why not. `false`: must be tried again later.
@@ -143,6 +149,7 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
     if done && let Some(open) = core.connections.get_mut(connection) {
         open.uploading = false;
         open.input.announced_bytes = 0;
+        open.input.waiting_since = 0;
     }
     done
 }

@@ -410,3 +410,68 @@ fn long_lines_count_against_the_memory_of_the_process() {
     assert!(world.shared.budget.spent_bytes() + (4 << 20) < before);
     assert_eq!(world.ask(&filler, b"set a 0 0 1\r\nx\r\nget a\r\n").len(), 8 + 21);
 }
+
+#[test]
+fn a_set_cut_behind_a_line_that_was_cut_before_keeps_its_frame() {
+    for shards in [1, 2] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        let long_key = "k".repeat(200);
+        client.write(format!("get {}", &long_key[..100]).as_bytes());
+        world.settle();
+        client.write(format!("{}\r\nset k 0 0 50\r\nabc", &long_key[100..]).as_bytes());
+        world.settle();
+        client.write(format!("{}\r\n", "d".repeat(47)).as_bytes());
+        assert_eq!(world.ask(&client, b"mn\r\n"), b"END\r\nSTORED\r\nMN\r\n", "{shards} shards");
+    }
+}
+
+#[test]
+fn a_client_that_resets_in_the_second_in_which_it_is_late_ends_alone() {
+    let mut world = World::new(WorldOptions::default());
+    let (late, other) = (world.connect(), world.connect());
+    late.write(b"get a");
+    world.settle();
+    world.clock.advance_s(30);
+    late.reset();
+    assert_eq!(world.ask(&other, b"mn\r\n"), b"MN\r\n");
+}
+
+#[test]
+fn a_dump_of_long_keys_fits_the_answers_of_other_shards() {
+    for shards in [2, 9] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let client = world.connect();
+        for key in 0..400 {
+            let key = format!("{}{key:03}", "\u{7f}".repeat(240));
+            world.ask(&client, format!("set {key} 0 0 1 noreply\r\nx\r\n").as_bytes());
+        }
+        let dump = world.ask(&client, b"lru_crawler metadump all\r\n");
+        assert_eq!(dump.iter().filter(|&&byte| byte == b'\n').count(), 402, "{shards} shards");
+    }
+}
+
+#[test]
+fn replies_that_wait_behind_an_awaited_one_are_bounded() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let client = world.connect();
+    let value = "v".repeat(10_000);
+    let mut line = b"get".to_vec();
+    for key in 0..8 {
+        world.ask(&client, format!("set k{key} 0 0 10000\r\n{value}\r\n").as_bytes());
+    }
+    for _ in 0..500 {
+        for key in 0..8 {
+            line.extend_from_slice(format!(" k{key}").as_bytes());
+        }
+    }
+    line.extend_from_slice(b"\r\n");
+    client.stall();
+    client.write(&line);
+    world.settle();
+    let requests: u64 = world.shared.counters.iter().map(|c| c.requests.value()).sum();
+    assert!(requests < 1_000, "{requests} of 4,000 keys were answered to one who does not read");
+    client.allow_all();
+    world.settle();
+    assert_eq!(client.read().len(), 4_000 * ("VALUE k0 0 10000\r\n".len() + 10_002) + 5);
+}

@@ -6,7 +6,9 @@
 //! Downstream: `engine`, `net`, `mailbox`.
 //!
 //! Invariants:
-//! - I1  A connection is in `dirty` exactly when its `dirty` mark is set; in `stalled` likewise.
+//! - I1  An open connection whose `dirty` mark is set is in `dirty`; in `stalled` likewise. The
+//!   lists may also name a connection that has closed since: whoever takes it off finds it gone, or
+//!   unmarked.
 //! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
 //!   client left.
 

@@ -269,14 +269,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let lent_before = match open.ready {
             Some(place) => self.ready[place as usize].lent.take(),
             None if open.input.tail.is_empty() && !open.stalled => {
-                open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
-                self.ready.push(Ready {
-                    connection,
-                    lent: Some(bytes),
-                    tail: None,
-                    offset: 0,
-                    ended: false,
-                });
+                open.ready = Some(Ready::add(&mut self.ready, connection, Some(bytes)));
                 return;
             }
             None => None,
@@ -289,8 +282,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             open.input.tail.extend_from_slice(self.io.lent(piece));
         }
         if open.ready.is_none() && !open.stalled {
-            open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
-            self.ready.push(Ready { connection, lent: None, tail: None, offset: 0, ended: false });
+            open.ready = Some(Ready::add(&mut self.ready, connection, None));
         }
     }
 
@@ -394,14 +386,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             open.stalled = false;
             open.awaits_room = false;
             if !open.input.tail.is_empty() && open.ready.is_none() {
-                open.ready = Some(u32::try_from(self.ready.len()).expect("fewer than 2^32"));
-                self.ready.push(Ready {
-                    connection,
-                    lent: None,
-                    tail: None,
-                    offset: 0,
-                    ended: false,
-                });
+                open.ready = Some(Ready::add(&mut self.ready, connection, None));
             }
             self.core.dirty_later.push(connection);
             false

@@ -29,6 +29,19 @@ pub(crate) struct Ready {
     pub(crate) ended: bool,
 }
 
+impl Ready {
+    /// Adds a connection to the ready; its place among them. Without lent bytes its tail is served.
+    pub(crate) fn add(
+        ready: &mut Vec<Self>,
+        connection: ConnectionIndex,
+        lent: Option<Lent>,
+    ) -> u32 {
+        let place = u32::try_from(ready.len()).expect("sockets are numbered in 32 bits");
+        ready.push(Self { connection, lent, tail: None, offset: 0, ended: false });
+        place
+    }
+}
+
 /// What a staged request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work<'b> {

@@ -30,12 +30,11 @@ pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) 
             }
             core.text(connection, Reply::End.bytes());
         }
-        StatsTopic::Detail(_) | StatsTopic::Cachedump(_) if !core.shared.options.dumps_allowed => {
-            let refused = match stats_topic(topic) {
-                StatsTopic::Detail(_) => Reply::StatsDetailNotAllowed,
-                _ => Reply::CachedumpNotAllowed,
-            };
-            core.text(connection, refused.bytes());
+        StatsTopic::Detail(_) if !core.shared.options.dumps_allowed => {
+            core.text(connection, Reply::StatsDetailNotAllowed.bytes());
+        }
+        StatsTopic::Cachedump(_) if !core.shared.options.dumps_allowed => {
+            core.text(connection, Reply::CachedumpNotAllowed.bytes());
         }
         StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => {
             core.text(connection, Reply::Ok.bytes());

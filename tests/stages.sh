@@ -63,11 +63,13 @@ count_log() {
     echo "$good $bad $idle"
 }
 
-# Shows what a reader needs of a failed stage's log: the failures by name, then its end.
+# Shows what a reader needs of a failed stage's log: the failures by name, then its end. Everything is
+# read to its end: who closes a pipe early ends the whole run, and with it the stages to come.
 show_failure() {
-    grep -n -E '^(FAIL|error(\[|:)|test .* FAILED)' "$1" | head -n 20 | sed 's/^/    | /'
+    grep -n -E '^(FAIL|error(\[|:)|test .* FAILED)' "$1" |
+        sed -n '1,20s/^/    | /p' || true
     awk '/^failures:$/ { shown = 1 } shown; /^test result: FAILED/ { shown = 0 }' "$1" |
-        head -n 60 | sed 's/^/    | /'
+        sed -n '1,60s/^/    | /p'
     skip_names "$1" | while IFS= read -r name; do
         skip_allowed "$name" ||
             echo "    | skipped, but not named in tests/allowed_skips.txt: $name"

@@ -6,7 +6,7 @@
 //! - D1  Everything is compared byte for byte but CAS tokens, seconds, and what a rule excuses.
 //! - D2  For each key there is one order-preserving renaming between the tokens of the two servers:
 //!   a token never means two things, and none is lower than an earlier one unless both are.
-//! - D3  Seconds differ by one at most.
+//! - D3  Seconds differ by one at most; by two once the peer's clock was seen to jump (`clock`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,6 +50,9 @@ pub(crate) struct Comparison {
     /// How many keys were asked for, and how many of them were there.
     pub(crate) keys_asked: usize,
     pub(crate) keys_found: usize,
+    /// Whether a server's clock left a second out so far.
+    pub(crate) our_clock_jumped: bool,
+    pub(crate) peer_clock_jumped: bool,
     /// How often each first word of a reply was answered.
     pub(crate) answers: BTreeMap<String, usize>,
 }
@@ -86,6 +89,8 @@ impl Comparison {
             reason: String::new(),
             keys_asked: 0,
             keys_found: 0,
+            our_clock_jumped: false,
+            peer_clock_jumped: false,
             answers: BTreeMap::new(),
         }
     }
@@ -176,7 +181,8 @@ impl Comparison {
                     }
                 }
                 (Word::Seconds(name, our_seconds), Word::Seconds(other, peer_seconds)) => {
-                    name == other && (our_seconds - peer_seconds).abs() <= 1
+                    let apart_max = 1 + i64::from(self.peer_clock_jumped); // D3
+                    name == other && (our_seconds - peer_seconds).abs() <= apart_max
                 }
                 (our_word, peer_word) => our_word == peer_word,
             };

@@ -6,6 +6,7 @@
 //! Environment: `KACHEL_PEER` names another memcached, `KACHEL_DIFF_COMMANDS` a number of commands,
 //! `KACHEL_DIFF_SEED` the seed, `KACHEL_DIFF_SERVER` another program in the place of ours.
 
+mod clock;
 mod command;
 mod compare;
 mod generator;
@@ -66,6 +67,7 @@ fn print(outcome: &Outcome, plan_seed: usize) {
         "{} flushes, outlived by {ours} items on ours and {peer} on the peer",
         outcome.flushes
     );
+    println!("the peer's clock left a second out: {}", comparison.peer_clock_jumped);
     println!("verbs {:?}", outcome.verbs);
     println!("meta flags {:?}", outcome.flags);
     println!("malformed {:?}", outcome.malformed);
@@ -94,6 +96,7 @@ fn random_commands_get_the_same_replies() {
     // A memcached in our place is no better than the peer.
     let stand_in = std::env::var_os("KACHEL_DIFF_SERVER").is_some();
     assert!(stand_in || outcome.outlived_ours == 0, "items outlived a flush");
+    assert!(stand_in || !comparison.our_clock_jumped, "our second left one out");
 
     if commands >= COUNTED_COMMANDS {
         for (verb, count) in &outcome.verbs {

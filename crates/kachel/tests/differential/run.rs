@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
+use crate::clock::Clock;
 use crate::command::{Command, Side};
 use crate::compare::{Comparison, DIFFERENCES_MAX, Difference, Share, show, version};
 use crate::generator::Generator;
@@ -216,6 +217,7 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
     };
     let connections: Vec<(TcpStream, TcpStream)> =
         (0..CONNECTION_COUNT).map(|_| (ours.connect(), peer.connect())).collect();
+    let (mut our_clock, mut peer_clock) = (Clock::new(ours), Clock::new(peer));
     while outcome.commands < plan.commands {
         let first = outcome.commands;
         let commands = batch(&mut generator, plan.commands - first);
@@ -243,6 +245,8 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
             from_ours = changed;
             outcome.planted = Some(first..outcome.commands);
         }
+        outcome.comparison.our_clock_jumped = our_clock.has_jumped();
+        outcome.comparison.peer_clock_jumped = peer_clock.has_jumped();
         if !outcome.compare(first, &commands, &from_ours, &from_peer) {
             break;
         }

@@ -1,0 +1,96 @@
+//! Watches a server's clock: does its second follow the time at a constant distance?
+//!
+//! Upstream:   `run` reads both servers' clocks before and after each batch.
+//! Downstream: `compare` allows the peer's seconds one more once its clock was seen to jump.
+//!
+//! memcached does not read the time for a command: a timer, set anew each time for one second
+//! later, stores the second. Each firing is a little later than the last, and when that adds up to
+//! a whole second, one is left out: 1.6.45's `uptime` was seen to go from 11 to 13 within 21 ms. An
+//! item read before and shown after is then two seconds old, and was read this instant.
+//!
+//! - C1  A server that takes the whole seconds of a steady clock says a second `u` with
+//!   `t + phase - 1 < u <= t + phase`, its phase constant: so `u - t` moves within less than one.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use crate::server::Server;
+
+/// How far a clock's second was seen ahead of the time, at most and at least (C1).
+pub(crate) struct Distance {
+    most: f64,
+    least: f64,
+}
+
+impl Distance {
+    /// Nothing seen yet.
+    pub(crate) fn new() -> Self {
+        Self { most: f64::NEG_INFINITY, least: f64::INFINITY }
+    }
+
+    /// The clock said `second` at some time between the two, in seconds.
+    pub(crate) fn note(&mut self, second: u32, before: f64, after: f64) {
+        self.most = self.most.max(f64::from(second) - after);
+        self.least = self.least.min(f64::from(second) - before);
+    }
+
+    /// Whether the clock left a second out, or stood still for one.
+    pub(crate) fn has_jumped(&self) -> bool {
+        self.most - self.least >= 1.0
+    }
+}
+
+/// Asks one server for its second.
+pub(crate) struct Clock {
+    stream: TcpStream,
+    began: Instant,
+    distance: Distance,
+}
+
+impl Clock {
+    /// Begins to watch, on a connection of its own.
+    pub(crate) fn new(server: &Server) -> Self {
+        Self { stream: server.connect(), began: Instant::now(), distance: Distance::new() }
+    }
+
+    /// Reads the server's clock; whether it has jumped so far.
+    pub(crate) fn has_jumped(&mut self) -> bool {
+        let before = self.began.elapsed().as_secs_f64();
+        let uptime = self.uptime();
+        let after = self.began.elapsed().as_secs_f64();
+        self.distance.note(uptime, before, after);
+        self.distance.has_jumped()
+    }
+
+    fn uptime(&mut self) -> u32 {
+        self.stream.write_all(b"stats\r\n").expect("the server takes a command");
+        let (mut reply, mut buffer) = (Vec::new(), [0; 8 << 10]);
+        while !reply.ends_with(b"\r\nEND\r\n") {
+            let count = self.stream.read(&mut buffer).expect("the server answers");
+            assert!(count > 0, "the server closed a connection that only asked for stats");
+            reply.extend_from_slice(&buffer[..count]);
+        }
+        let text = String::from_utf8_lossy(&reply);
+        let uptime = text.lines().find_map(|line| line.strip_prefix("STAT uptime "));
+        uptime.and_then(|text| text.trim().parse().ok()).expect("an uptime among the stats")
+    }
+}
+
+/// Whether a clock that says `second(t)` at `t` milliseconds, read every 10 ms, is found to jump.
+fn jumps(span_ms: u32, second: impl Fn(u32) -> u32) -> bool {
+    let mut distance = Distance::new();
+    for at in (0..span_ms).step_by(10) {
+        let seen = f64::from(at) / 1000.0;
+        distance.note(second(at), seen - 0.005, seen + 0.005);
+    }
+    distance.has_jumped()
+}
+
+#[test]
+fn a_clock_that_leaves_a_second_out_is_found() {
+    let steady = |at: u32| (at + 370) / 1000;
+    assert!(!jumps(20_000, steady), "a steady clock");
+    assert!(jumps(120_000, |at| (at / 1010 * 1010 + 370) / 1000), "a timer 10 ms late each time");
+    assert!(jumps(20_000, |at| steady(at) + u32::from(at > 7_000)), "a leap");
+}

@@ -3,8 +3,6 @@
 //! Upstream:   `serve`, when nothing of the connection is staged.
 //! Downstream: all shards (`flush_all`, dumps), `stats`, the process's switches.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use kachel_net::ConnectionIndex;
 use kachel_wire::Reply;
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
@@ -95,9 +93,9 @@ fn flush_all(core: &mut Core, connection: ConnectionIndex, delay: Ttl, noreply: 
     let due = core.epoch.expiry(delay, second);
     if delay.0 > 0 && due > second + 1 {
         // There is one slot: a later flush takes the place of a pending one.
-        core.shared.flush_second.store(due - 1, Relaxed);
+        core.shared.delay_flush(due - 1);
     } else {
-        core.shared.flush_second.store(0, Relaxed);
+        core.shared.delay_flush(0);
         core.engine.flush();
         let others: Vec<u16> = others().collect();
         let awaited = u32::try_from(others.len()).expect("shards are numbered in 16 bits");

@@ -14,7 +14,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use kachel_net::{
     BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex, Slots, Source,
@@ -69,6 +68,8 @@ pub(crate) struct Core {
     pub(crate) counters: Arc<Counters>,
     pub(crate) epoch: Epoch,
     pub(crate) engine: Engine,
+    /// The number of the last delayed flush that this shard has carried out.
+    pub(crate) flushes_done: u32,
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue>,
     pub(crate) pool: BlockPool,
@@ -168,15 +169,14 @@ impl Core {
         self.drain(connection);
     }
 
-    /// Moves the shard to a later second: delayed flushes fall due.
-    pub(crate) fn turn_second(&mut self, second: u32) {
-        let before = self.engine.second;
-        self.engine.second = second;
-        let due = self.shared.flush_second.load(Relaxed);
-        if due != 0 && before < due && due <= second {
+    /// Carries out the delayed flush, once, when it is due. Looked at in every tick: another shard
+    /// may set one for a second in which this shard is already.
+    pub(crate) fn flush_when_due(&mut self) {
+        let (number, due) = self.shared.delayed_flush();
+        if due != 0 && due <= self.engine.second && self.flushes_done != number {
+            self.flushes_done = number;
             self.engine.flush();
         }
-        self.engine.publish_gauges();
     }
 
     /// Keeps a place for the answers of `awaited` shards.

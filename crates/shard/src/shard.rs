@@ -125,6 +125,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             counters,
             epoch: Epoch::new(options.start.0, options.start.1),
             engine,
+            flushes_done: 0,
             connections: Connections::new(),
             slots: Slots::new(),
             pool: BlockPool::new(),
@@ -224,10 +225,12 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Reads the clock: the only time in a tick.
     fn turn_second(&mut self) {
         let second = self.core.epoch.second(self.clock.now_ns());
-        if second == self.core.engine.second {
+        let before = std::mem::replace(&mut self.core.engine.second, second);
+        self.core.flush_when_due();
+        if second == before {
             return;
         }
-        self.core.turn_second(second);
+        self.core.engine.publish_gauges();
         deadline::collect_late(&self.core, second, &mut self.late);
         while let Some(connection) = self.late.pop() {
             self.close(connection);

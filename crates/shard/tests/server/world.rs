@@ -1,10 +1,12 @@
 //! A whole server in memory, on one thread: what the tests of this crate drive.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_host::Budget;
+use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Memory, MemoryNet};
-use kachel_io::{ListenerId, ManualClock, Peer};
 use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
 
@@ -23,11 +25,29 @@ impl Default for WorldOptions {
     }
 }
 
+/// The world's clock as one shard last looked at it: shards of one process read it at different
+/// moments.
+struct ShardClock {
+    clock: ManualClock,
+    lag_ns: Rc<Cell<u64>>,
+}
+
+impl Clock for ShardClock {
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns().saturating_sub(self.lag_ns.get())
+    }
+
+    fn unix_s(&self) -> i64 {
+        self.clock.unix_s()
+    }
+}
+
 /// A server and the network that its clients are on.
 pub(crate) struct World {
     net: MemoryNet,
     listener: ListenerId,
-    shards: Vec<Shard<Memory, ManualClock>>,
+    shards: Vec<Shard<Memory, ShardClock>>,
+    lags_ns: Vec<Rc<Cell<u64>>>,
     pub(crate) clock: ManualClock,
     pub(crate) shared: Arc<Shared>,
 }
@@ -62,6 +82,7 @@ impl World {
         let clock = ManualClock::new(1_800_000_000);
         let net = MemoryNet::new();
         let engine = EngineOptions { evict: options.evict, cas: true, item_bytes_max: 1 << 20 };
+        let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
         let mut shards: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))
             .map(|(id, mail)| {
@@ -72,22 +93,32 @@ impl World {
                     start: (0, 1_800_000_000),
                 };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
-                Shard::new(net.open(), clock.clone(), shard, shared, pool, mail).expect("a shard")
+                let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
+                let clock = ShardClock { clock: clock.clone(), lag_ns };
+                Shard::new(net.open(), clock, shard, shared, pool, mail).expect("a shard")
             })
             .collect();
         let listener = shards[0].io_mut().listen_here();
-        Self { net, listener, shards, clock, shared }
+        Self { net, listener, shards, lags_ns, clock, shared }
     }
 
     pub(crate) fn connect(&self) -> FarEnd {
         self.net.connect(0, self.listener, Peer::Local)
     }
 
+    /// Has one shard see the time as it was `ns` ago.
+    pub(crate) fn lag_ns(&self, shard: usize, ns: u64) {
+        self.lags_ns[shard].set(ns);
+    }
+
     /// One tick of every shard.
     pub(crate) fn turn(&mut self) {
-        for shard in &mut self.shards {
-            shard.tick().expect("memory never fails");
-        }
+        (0..self.shards.len()).for_each(|shard| self.turn_of(shard));
+    }
+
+    /// One tick of one shard, while the others do nothing.
+    pub(crate) fn turn_of(&mut self, shard: usize) {
+        self.shards[shard].tick().expect("memory never fails");
     }
 
     /// Ticks until nothing that concerns a client has happened for a while.
@@ -100,6 +131,11 @@ impl World {
             quiet = if now == before { quiet + 1 } else { 0 };
             before = now;
         }
+    }
+
+    /// Requests that shards have sent to others so far.
+    pub(crate) fn hops(&self) -> u64 {
+        self.shared.counters.iter().map(|counters| counters.hops.value()).sum()
     }
 
     fn work(&self) -> u64 {

@@ -213,9 +213,12 @@ impl<'b> Serving<'_, 'b> {
             announced_bytes(&request).expect("a storage request announces its block") as usize;
         if !self.core.fits(&request, value_bytes) {
             if self.settled() {
+                if !upload::refuse(self.core, connection, &request, Reply::TooLarge) {
+                    self.wait(index);
+                    return false;
+                }
                 self.advance(index, line_bytes);
                 self.core.skip(connection, value_bytes as u64 + 2);
-                upload::refuse(self.core, connection, &request, Reply::TooLarge);
             }
             return true;
         }

@@ -79,7 +79,8 @@ impl Shared {
         self.stopping.load(Relaxed)
     }
 
-    /// Has every shard flush in `second`; a flush that was pending is forgotten. 0: none is to come.
+    /// Has every shard flush in `second`; a flush that was pending is forgotten. 0: none is to
+    /// come.
     pub(crate) fn delay_flush(&self, second: u32) {
         let next = |flush: u64| Some(((flush >> 32) + 1) << 32 | u64::from(second));
         let _before = self.delayed_flush.fetch_update(Relaxed, Relaxed, next);

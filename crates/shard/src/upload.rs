@@ -133,8 +133,12 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
             true
         }
         None => {
-            refuse(core, connection, &request, Reply::OutOfMemoryStoring);
-            true
+            let done = refuse(core, connection, &request, Reply::OutOfMemoryStoring);
+            if !done {
+                let again = Uploading { line: uploading.line.clone(), ..uploading };
+                core.uploads.insert(connection.0, again);
+            }
+            done
         }
         Some(upload) => match commit(core, connection, &request, &uploading.line, upload) {
             Ok(()) => true,
@@ -185,19 +189,14 @@ fn commit(
 
 /// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind
 /// where memcached removes it: for `set`, and for `ms` in every mode.
+///
+/// `false`, and nothing done: the mailbox of the stale value's owner has no room now.
 pub(crate) fn refuse(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     reply: Reply,
-) {
-    let counters = &core.counters;
-    let counter = if reply == Reply::TooLarge {
-        &counters.store_too_large
-    } else {
-        &counters.store_no_memory
-    };
-    counter.add(1);
+) -> bool {
     let removal: Option<[&[u8]; 3]> = match request {
         Request::Store(store) if store.mode == StoreMode::Set && store.compare_cas.is_none() => {
             Some([b"delete ", store.key, b" noreply\r\n"])
@@ -208,31 +207,41 @@ pub(crate) fn refuse(
         Request::MetaSet { meta, .. } => Some([b"md ", meta.key.text, b" q\r\n"]),
         _ => None,
     };
-    if let Some(removal) = removal {
-        remove_stale(core, connection, request, &removal.concat());
+    if let Some(removal) = removal
+        && !remove_stale(core, connection, request, &removal.concat())
+    {
+        return false;
     }
+    let counters = &core.counters;
+    let counter = if reply == Reply::TooLarge {
+        &counters.store_too_large
+    } else {
+        &counters.store_no_memory
+    };
+    counter.add(1);
     if !is_noreply(request) {
         core.text(connection, reply.bytes());
     }
+    true
 }
 
+/// `false`, and nothing done: the owner's mailbox has no room now.
 fn remove_stale(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     removal: &[u8],
-) {
+) -> bool {
     let mut space = [0; KEY_BYTES_MAX];
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
-    if owner == core.id {
-        if let Some(at) = core.engine.find(key, hash) {
-            core.engine.remove(hash, at);
-        }
-    } else if core.has_room(owner, removal.len()) {
+    if owner != core.id {
         // Without an answer: the refusal does not wait for it, and later requests follow it in the
         // ring.
-        let sent = core.send_hop(connection, owner, Hop::Line, removal, false);
-        assert!(sent, "room was asked for");
+        return core.send_hop(connection, owner, Hop::Line, removal, false);
     }
+    if let Some(at) = core.engine.find(key, hash) {
+        core.engine.remove(hash, at);
+    }
+    true
 }

@@ -1,0 +1,67 @@
+//! What happens while the ring to another shard is full.
+
+use kachel_io::FarEnd;
+
+use crate::world::{World, WorldOptions};
+
+/// Fills the ring from shard 0 to shard 1, which does not turn meanwhile; `key` is shard 1's.
+fn fill_ring(world: &mut World, filler: &FarEnd, key: &str) {
+    // Small records, so that not even a small one finds room behind them.
+    const RECORDS: usize = 20_000;
+    let before = world.hops();
+    filler.write(format!("touch {key} 0 noreply\r\n").repeat(RECORDS).as_bytes());
+    for _ in 0..100 {
+        world.turn_of(0);
+    }
+    let pushed = world.hops() - before;
+    assert!(pushed < RECORDS as u64, "{pushed} of {RECORDS} requests found room in the ring");
+}
+
+/// Two keys of the shard that does not serve this client.
+fn keys_of_the_other(world: &mut World, client: &FarEnd) -> [String; 2] {
+    let mut keys = (0..64).map(|number| format!("other{number}")).filter(|key| {
+        let before = world.hops();
+        world.ask(client, format!("get {key}\r\n").as_bytes());
+        world.hops() > before
+    });
+    [(); 2].map(|()| keys.next().expect("shard 1 owns half of all keys"))
+}
+
+/// Two clients of shard 0 of two.
+fn two_clients_of_one_shard(world: &mut World) -> [FarEnd; 2] {
+    // Every second connection is shard 1's.
+    let clients = [(); 3].map(|()| {
+        let client = world.connect();
+        world.ask(&client, b"mn\r\n");
+        client
+    });
+    let [first, _, second] = clients;
+    [first, second]
+}
+
+#[test]
+fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
+    let too_large = (1 << 20) + 1;
+    let value = "y".repeat(too_large);
+    for verb in ["set KEY 0 0 SIZE\r\n", "ms KEY SIZE\r\n"] {
+        let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+        let [filler, client] = two_clients_of_one_shard(&mut world);
+        let [key, filled] = keys_of_the_other(&mut world, &client);
+        assert_eq!(
+            world.ask(&client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()),
+            b"STORED\r\n"
+        );
+        fill_ring(&mut world, &filler, &filled);
+        let line = verb.replace("KEY", &key).replace("SIZE", &too_large.to_string());
+        client.write(format!("{line}{value}\r\nget {key}\r\n").as_bytes());
+        for _ in 0..100 {
+            world.turn_of(0);
+        }
+        world.settle();
+        assert_eq!(
+            String::from_utf8_lossy(&client.read()),
+            "SERVER_ERROR object too large for cache\r\nEND\r\n",
+            "{line}"
+        );
+    }
+}

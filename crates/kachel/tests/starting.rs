@@ -7,12 +7,17 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+#[path = "server/mod.rs"]
+mod server;
+
+use server::{Address, Launch, Server, announced_port, user};
 
 /// After which a test gives up; nothing takes that long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,9 +57,7 @@ impl Bench {
     fn port(&self) -> u16 {
         let ports = self.path("ports");
         wait_until("a port file", || ports.exists());
-        let text = fs::read_to_string(ports).expect("a port file");
-        let line = text.lines().find_map(|line| line.strip_prefix("TCP INET: "));
-        line.expect("an IPv4 port").parse().expect("a number")
+        announced_port(&ports).expect("an IPv4 port")
     }
 }
 
@@ -76,15 +79,6 @@ fn version(port: u16) -> String {
     answer
 }
 
-fn is_root() -> bool {
-    fs::metadata("/proc/self").expect("proc").uid() == 0
-}
-
-/// `-u root` where root must say so.
-fn user() -> &'static [&'static str] {
-    if is_root() { &["-u", "root"] } else { &[] }
-}
-
 fn with_user<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [user(), args].concat()
 }
@@ -96,24 +90,24 @@ fn living(path: &Path) -> Pid {
 
 #[test]
 fn a_server_serves_until_it_is_told_to_end() {
-    let bench = Bench::new();
-    let pidfile = bench.path("pid");
-    let pidfile = pidfile.to_str().expect("UTF-8");
-    for (name, signal) in [("kachel", Signal::TERM), ("memcached", Signal::INT)] {
-        let args = ["-l", "127.0.0.1", "-p", "-1", "-t", "1", "-P", pidfile];
-        let args = with_user(&args);
-        let serve: &[&str] = if name == "kachel" { &["serve"] } else { &[] };
-        let mut command = bench.command(name, &[serve, &args].concat());
-        let mut server = command.stderr(Stdio::null()).spawn().expect("the binary starts");
-        assert_eq!(version(bench.port()), "VERSION 1.6.45\r\n");
-        wait_until("a pid file", || Path::new(pidfile).exists());
-        let process = living(Path::new(pidfile));
-        assert_eq!(process.as_raw_pid(), i32::try_from(server.id()).expect("a process"));
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let scratch = tempfile::tempdir().expect("a folder");
+    let pidfile = scratch.path().join("pid");
+    let pid = pidfile.to_str().expect("UTF-8");
+    for (called_as, signal) in [("kachel", Signal::TERM), ("memcached", Signal::INT)] {
+        let serve: &[&str] = if called_as == "kachel" { &["serve"] } else { &[] };
+        let options = [serve, &["-t", "1", "-P", pid]].concat();
+        let mut server =
+            Server::start(&Launch { program, called_as, unix: false, options: &options });
+        let Address::Tcp(address) = server.address else { unreachable!("asked for TCP") };
+        assert_eq!(version(address.port()), "VERSION 1.6.45\r\n");
+        wait_until("a pid file", || pidfile.exists());
+        let process = living(&pidfile);
+        assert_eq!(process.as_raw_pid(), i32::try_from(server.process.id()).expect("a process"));
         kill_process(process, signal).expect("a signal");
-        assert!(server.wait().expect("an end").success(), "{name}");
-        assert!(Path::new(pidfile).exists(), "without -d the file stays");
-        fs::remove_file(pidfile).expect("removed");
-        fs::remove_file(bench.path("ports")).expect("removed");
+        assert!(server.process.wait().expect("an end").success(), "{called_as}");
+        assert!(pidfile.exists(), "without -d the file stays");
+        fs::remove_file(&pidfile).expect("removed");
     }
 }
 
@@ -158,7 +152,7 @@ fn exit_codes_say_what_was_wrong() {
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(!output.stderr.is_empty());
     }
-    if is_root() {
+    if !user().is_empty() {
         assert_eq!(bench.output("memcached", &["-p", "-1"]).status.code(), Some(64));
         let output = bench.output("memcached", &["-p", "-1", "-u", "nobody of this name"]);
         assert_eq!(output.status.code(), Some(67));

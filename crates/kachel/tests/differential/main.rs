@@ -17,7 +17,9 @@ mod random;
 mod reply;
 mod rules;
 mod run;
+#[path = "../server/mod.rs"]
 mod server;
+mod subject;
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -54,7 +56,7 @@ fn program(name: &str, default: &str) -> PathBuf {
 fn servers() -> (Server, Server) {
     let ours = program("KACHEL_DIFF_SERVER", env!("CARGO_BIN_EXE_kachel"));
     let peer = program("KACHEL_PEER", "/usr/bin/memcached");
-    (Server::start(&ours), Server::start(&peer))
+    (subject::start(&ours), subject::start(&peer))
 }
 
 fn print(outcome: &Outcome, plan_seed: usize) {

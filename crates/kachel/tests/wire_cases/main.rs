@@ -11,7 +11,9 @@
 
 mod cases;
 mod matching;
+#[path = "../server/mod.rs"]
 mod server;
+mod subject;
 mod unread;
 mod wire;
 
@@ -19,7 +21,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use cases::{Case, Cases};
-use server::{Server, Transport};
+use subject::Transport;
 
 /// Cuts of each input.
 const CUTS: u64 = 32;
@@ -91,9 +93,9 @@ fn pass(
     counts: &mut Counts,
     wrong: &mut Vec<String>,
 ) {
-    let mut server = Server::start(transport, io);
+    let mut server = subject::start(transport, io);
     wire::set_up(&server, &cases.setup);
-    if !server.is_other() {
+    if !subject::is_other() {
         let stats = wire::stats(&server);
         assert!(stats.contains(&format!("STAT kachel_io {io}\r\n")), "not {io}: {stats}");
     }
@@ -111,7 +113,7 @@ fn pass(
         if began.elapsed() > counts.slowest.0 {
             counts.slowest = (began.elapsed(), format!("{} {pieces:?}", case.id));
         }
-        if server.is_other() && case.differs.is_some() {
+        if subject::is_other() && case.differs.is_some() {
             counts.not_compared += 1;
         } else if let Err(why) = outcome {
             wrong.push(format!("{} {} ({pieces:?}): {why}", case.id, case.name));
@@ -165,8 +167,8 @@ fn every_text_case_is_answered_over_a_unix_socket_by_epoll() {
 
 #[test]
 fn watch_alone_is_refused_in_words() {
-    let server = Server::start(Transport::Tcp, "epoll");
-    if server.is_other() {
+    let server = subject::start(Transport::Tcp, "epoll");
+    if subject::is_other() {
         return;
     }
     let case = Case::new("watch\r\n", "CLIENT_ERROR watch commands not allowed\r\n");
@@ -176,7 +178,7 @@ fn watch_alone_is_refused_in_words() {
 /// The suite itself: each way in which a reply can be wrong is seen.
 #[test]
 fn a_wrong_reply_is_seen() {
-    let server = Server::start(Transport::Unix, "epoll");
+    let server = subject::start(Transport::Unix, "epoll");
     let judge = |input: &str, reply: &str, stays_open: bool| {
         let case = Case { stays_open, ..Case::new(input, reply) };
         wire::run(&server, &case, &[case.input.len()], Duration::from_millis(500))

@@ -1,0 +1,44 @@
+//! The server under test, ours or another that is named, and connections to it.
+
+use std::path::PathBuf;
+
+use crate::server::{Address, Launch, Server};
+use crate::wire::Connection;
+
+/// The variable that names another server.
+const OTHER: &str = "KACHEL_CASES_SERVER";
+
+/// How clients reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Tcp,
+    Unix,
+}
+
+/// Whether it is another server, not ours.
+pub(crate) fn is_other() -> bool {
+    std::env::var_os(OTHER).is_some()
+}
+
+/// Starts a server, called as `memcached`, and waits until it listens.
+pub(crate) fn start(transport: Transport, io: &str) -> Server {
+    let other = std::env::var_os(OTHER).map(PathBuf::from);
+    let program = other.unwrap_or_else(|| env!("CARGO_BIN_EXE_kachel").into());
+    let mut options = vec!["-m", "64", "-t", "2", "-U", "0"];
+    if !is_other() {
+        options.extend(["--io", io]);
+    }
+    let unix = transport == Transport::Unix;
+    Server::start(&Launch { program: &program, called_as: "memcached", unix, options: &options })
+}
+
+impl Server {
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Connection {
+        let stream = self.stream().unwrap();
+        match self.address {
+            Address::Tcp(_) => Connection::tcp(stream.into()),
+            Address::Unix(_) => Connection::unix(stream.into()),
+        }
+    }
+}

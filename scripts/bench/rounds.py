@@ -72,10 +72,15 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        words = ["taskset", "-c", str(core)] + shlex.split(command)
-        words += ["-l", "127.0.0.1", "-p", str(self.port), "-t", "1", "-m", str(memory_mib)]
-        if os.geteuid() == 0:
-            words += ["-u", "root"]
+        words = ["taskset", "-c", str(core)]
+        if "{port}" in command:
+            # A server that does not take memcached's options.
+            words += shlex.split(command.replace("{port}", str(self.port)))
+        else:
+            words += shlex.split(command)
+            words += ["-l", "127.0.0.1", "-p", str(self.port), "-t", "1", "-m", str(memory_mib)]
+            if os.geteuid() == 0:
+                words += ["-u", "root"]
         self.words = words
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
 
@@ -154,9 +159,9 @@ def run_load(options, server, words, json_path):
     return run
 
 
-def order(round_index):
-    """Who goes first: in turn, so that a drift of the machine hits both sides alike."""
-    return SIDES if round_index % 2 == 0 else SIDES[::-1]
+def order(round_index, sides=SIDES):
+    """Who goes first: in turn, so that a drift of the machine hits all sides alike."""
+    return sides if round_index % 2 == 0 else sides[::-1]
 
 
 def commands(options):

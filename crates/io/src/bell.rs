@@ -93,6 +93,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod tests {
     use super::Bell;
+    use kachel_stdx::model::explore;
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering};
 
@@ -101,9 +102,7 @@ mod tests {
     fn no_message_is_lost_between_looking_and_sleeping() {
         // All interleavings with two ringers take minutes; three preemptions take seconds. All of
         // them have been run once.
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore("bell", Some(3), || {
             let bell = Arc::new(Bell::new());
             let message = Arc::new(AtomicU32::new(0));
             let roused = Arc::new(AtomicU32::new(0));

@@ -1,14 +1,18 @@
 //! What could be in std: no word of our domain is spoken here.
 //!
-//! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; whoever else needs
-//! a part.
+//! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
+//! quiescence; whoever else needs a part.
 //! Downstream: `core` and `alloc` only (loom in its models).
 
 mod byte_ring;
 mod cache_padded;
+#[cfg(loom)]
+pub mod model;
+mod quiescence;
 mod sleeper;
 mod sync;
 
 pub use byte_ring::{Consumer, Producer, byte_ring};
 pub use cache_padded::CachePadded;
+pub use quiescence::{Quiescence, Reader, Stamp};
 pub use sleeper::Sleeper;

@@ -22,18 +22,21 @@
 //! - I3  Only the owner's thread stores, each slot with one release store: a reader that acquires a
 //!   slot sees the item that it leads to.
 //! - I4  The version grows before a slot is emptied by a move, a split or a merge, and after the
-//!   copy is stored: a reader that misses and finds both of its buckets' versions, and the number
-//!   of buckets, as they were when it began has not been deceived by a move.
-
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+//!   copy is stored: a reader that misses and finds both of its buckets' versions, and the shape
+//!   of the table, as they were when it began has not been deceived by a move.
 
 use crate::hash::{Half, Location, Tag};
 use crate::match_tag::match_tag;
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Slots of a bucket.
+#[cfg(not(loom))]
 pub const SLOTS_PER_BUCKET: usize = 7;
+/// Slots of a bucket in a model: enough to be full, and to have a neighbor.
+#[cfg(loom)]
+pub const SLOTS_PER_BUCKET: usize = 2;
 /// Bytes of a bucket (I1).
-pub(crate) const BUCKET_BYTES: u64 = 64;
+pub(crate) const BUCKET_BYTES: u64 = if cfg!(loom) { 24 } else { 64 };
 
 const AHEAD_SHIFT: u32 = Location::BITS;
 const AHEAD_BITS: u32 = 4;
@@ -128,6 +131,25 @@ impl Bucket<'_> {
         Slots(match_tag(self.0, 0)) // I2
     }
 
+    /// Any core: the locations in slots with `tag`, each with the item that it leads to (I3).
+    ///
+    /// Relaxed until one is taken: most are not, and an acquiring load of each would stand in the
+    /// way of the next on processors that are not x86.
+    #[inline]
+    pub(crate) fn locations_with(self, tag: Tag) -> impl Iterator<Item = Location> {
+        (0..SLOTS_PER_BUCKET).filter_map(move |slot| {
+            let entry = self.entry(slot).filter(|entry| entry.tag() == tag)?;
+            fence(Ordering::Acquire);
+            Some(entry.location())
+        })
+    }
+
+    /// Any core: the version, and whatever moved before it (I4).
+    #[inline]
+    pub(crate) fn version(self) -> u64 {
+        self.0[0].load(Ordering::Acquire)
+    }
+
     /// Stores `entry` in slot `slot` (I3).
     #[inline]
     pub(crate) fn put(self, slot: usize, entry: Entry) {
@@ -177,7 +199,7 @@ impl Iterator for Slots {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -83,7 +83,7 @@ impl Table {
                 self.bucket(source).put(slot, copy);
             }
         }
-        self.geometry = after; // I2
+        self.set_geometry(after); // I2
         for slot in (0..SLOTS_PER_BUCKET).filter(|slot| moved >> slot & 1 == 1) {
             self.bucket(source).clear_moved(slot);
         }
@@ -113,13 +113,18 @@ impl Table {
             self.bucket(target).put(hole, self.shallower(source, entry, depth));
             moved |= 1 << slot;
         }
-        self.geometry = after; // I2
+        self.set_geometry(after); // I2
         for slot in (0..SLOTS_PER_BUCKET).filter(|slot| moved >> slot & 1 == 1) {
             self.bucket(source).clear_moved(slot);
         }
         self.counters.merges += 1;
         self.refund_step();
         true
+    }
+
+    fn set_geometry(&mut self, geometry: Geometry) {
+        self.geometry = geometry;
+        self.lines.set_geometry(geometry);
     }
 
     /// `entry`, now in `bucket`, as it reads in a bucket of the lesser depth `depth`.
@@ -168,7 +173,7 @@ impl Table {
         }
         if self.charged_bytes >= HUGE_FROM_BYTES {
             // All of it, so that the small pages before it may be united too.
-            self.region.advise_huge(0..(self.charged_bytes + step) as usize);
+            self.lines.region.advise_huge(0..(self.charged_bytes + step) as usize);
         }
         self.charged_bytes += step;
         true
@@ -182,12 +187,12 @@ impl Table {
         } else {
             HUGE_BYTES - self.address(self.charged_bytes) % HUGE_BYTES
         };
-        step.min(self.region.bytes() as u64 - self.charged_bytes)
+        step.min(self.lines.region.bytes() as u64 - self.charged_bytes)
     }
 
     /// The address of byte `offset` of the region. Huge pages lie at multiples of their size.
     fn address(&self, offset: u64) -> u64 {
-        self.region.base().addr().get() as u64 + offset
+        self.lines.region.base().addr().get() as u64 + offset
     }
 
     /// Gives the last step of memory back when it and as much before it are unused (I1).
@@ -201,7 +206,7 @@ impl Table {
         };
         if self.charged_bytes >= used + 2 * step {
             let kept = self.charged_bytes - step;
-            self.region.release(kept as usize..self.charged_bytes as usize);
+            self.lines.region.release(kept as usize..self.charged_bytes as usize);
             self.charged_bytes = kept;
             self.budget.refund(step);
         }

@@ -3,6 +3,9 @@
 //! Upstream:   `shard` hashes keys and asks; its closures compare keys and hash items again.
 //! Downstream: `host` for address space and the budget. No protocol and no item is known here.
 //!
+//! One thread owns a [`Table`] and alone changes it; any other core may look keys up meanwhile,
+//! through a [`Reader`].
+//!
 //! Source: two choices of bucket with moves between them (Pagh and Rodler, cuckoo hashing, ESA
 //! 2001; partial keys as in MemC3, Fan, Andersen and Kaminsky, NSDI 2013), over linear hashing
 //! (Litwin, VLDB 1980), which grows and shrinks one bucket at a time. What we changed: a slot
@@ -14,13 +17,19 @@ mod geometry;
 mod grow;
 mod hash;
 mod insert;
+mod lines;
 mod match_tag;
+#[cfg(all(test, loom))]
+mod models;
 mod prefetch;
+mod reader;
+mod sync;
 mod table;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use bucket::SLOTS_PER_BUCKET;
 pub use hash::{KeyHash, Location};
 pub use insert::{Full, PATH_MOVES_MAX};
+pub use reader::{Reader, Seen};
 pub use table::{Counters, Table};

@@ -13,13 +13,16 @@
 use std::io;
 use std::sync::Arc;
 
-use kachel_host::{Budget, Region};
+use kachel_host::Budget;
 
-use crate::bucket::{BUCKET_BYTES, Bucket, Line, SLOTS_PER_BUCKET, Slots};
+use crate::bucket::{BUCKET_BYTES, Bucket, SLOTS_PER_BUCKET, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
 use crate::hash::{KeyHash, Location, Tag};
 use crate::insert::{NODES_MAX, Node};
+use crate::lines::Lines;
 use crate::prefetch::prefetch;
+use crate::reader::Reader;
+use crate::sync::Region;
 
 /// What a table has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,8 +47,9 @@ pub struct Counters {
 /// one bucket at a time, in [`Self::insert`] and [`Self::maintain`], within its budget.
 #[derive(Debug)]
 pub struct Table {
-    pub(crate) region: Region,
+    pub(crate) lines: Arc<Lines>,
     pub(crate) budget: Arc<Budget>,
+    /// The owner's own: what it is in `lines`, but for the middle of a split or merge.
     pub(crate) geometry: Geometry,
     pub(crate) buckets_max: u32,
     pub(crate) charged_bytes: u64,
@@ -71,16 +75,23 @@ impl Table {
         if !budget.charge(charged_bytes) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        let geometry = Geometry::new(BUCKETS_MIN);
         Ok(Self {
-            region,
+            lines: Arc::new(Lines::new(region, geometry)),
             budget,
-            geometry: Geometry::new(BUCKETS_MIN),
+            geometry,
             buckets_max: buckets_max as u32,
             charged_bytes,
             len: 0,
             counters: Counters::default(),
             nodes: Vec::with_capacity(NODES_MAX),
         })
+    }
+
+    /// The table for a core that does not own it. It keeps the address space after the table is
+    /// gone.
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::clone(&self.lines))
     }
 
     /// Asks for both cache lines that [`Self::find`] will read. Cost: no wait.
@@ -179,9 +190,7 @@ impl Table {
     /// Bucket `index`, by I2.
     #[inline]
     pub(crate) fn bucket(&self, index: u32) -> Bucket<'_> {
-        let (lines, _) = self.region.words().as_chunks();
-        let lines: &[Line] = lines;
-        Bucket(&lines[index as usize])
+        self.lines.bucket(index)
     }
 
     /// Are more than `permille` thousandths of the slots taken once `more` items have come?

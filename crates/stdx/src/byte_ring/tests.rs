@@ -130,20 +130,14 @@ mod plain {
 
 #[cfg(loom)]
 mod models {
+    use crate::model::explore;
     use crate::{Sleeper, byte_ring};
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
-    /// Runs `model` in every order of steps with at most three preemptions.
-    fn explore(model: impl Fn() + Send + Sync + 'static) {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(model);
-    }
-
     #[test]
     fn records_cross_whole_and_in_order_in_every_interleaving() {
-        explore(|| {
+        explore("ring", Some(3), || {
             let (mut producer, mut consumer) = byte_ring(64);
             // Three of 32 bytes in 64: the third reuses the first's memory.
             let writer = thread::spawn(move || {
@@ -168,7 +162,7 @@ mod models {
 
     #[test]
     fn no_wake_up_is_lost() {
-        explore(|| {
+        explore("sleeper", Some(3), || {
             let sleeper = Arc::new(Sleeper::new());
             let bell = Arc::new((Mutex::new(false), Condvar::new()));
             let mut consumers = Vec::new();

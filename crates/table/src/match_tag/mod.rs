@@ -3,17 +3,17 @@
 //! Upstream:   `bucket`.
 //! Downstream: `scalar`, the plain way; `sse2`, the same with vectors, which every x86-64 has.
 
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(any(test, loom, not(target_arch = "x86_64")))]
 mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 mod sse2;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(loom, not(target_arch = "x86_64")))]
 pub(crate) use scalar::match_tag;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 pub(crate) use sse2::match_tag;
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, target_arch = "x86_64", not(loom)))]
 mod tests {
     use super::{scalar, sse2};
     use proptest::prelude::{Strategy, any, prop_oneof, proptest};

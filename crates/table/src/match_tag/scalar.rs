@@ -3,9 +3,8 @@
 //! Upstream:   `bucket`, where there is no vector way; the property test of the twins.
 //! Downstream: nothing.
 
-use std::sync::atomic::Ordering;
-
 use crate::bucket::Line;
+use crate::sync::Ordering;
 
 /// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.
 #[inline]

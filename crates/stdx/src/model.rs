@@ -1,0 +1,40 @@
+//! Running a loom model to the end of its stated bound, and saying how far that was.
+//!
+//! Upstream:   the models of every crate; compiled with `--cfg loom` only.
+//! Downstream: loom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Steps of one run of a model; one that takes more waits for something that never comes.
+const STEPS_MAX: usize = 10_000;
+
+/// Runs `model` in every order of steps that differs in what threads see of each other, and with
+/// every value that a load may see in each; prints and returns how many that were.
+///
+/// `preemptions_max` keeps to those orders with so many preemptions at most (a thread that waits
+/// or ends is none); `None`: all of them. `LOOM_MAX_PREEMPTIONS` takes its place.
+/// Panics: when `model` does in one of them, or when nothing interleaved.
+pub fn explore(
+    name: &str,
+    preemptions_max: Option<usize>,
+    model: impl Fn() + Send + Sync + 'static,
+) -> u64 {
+    let explored = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&explored);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(preemptions_max);
+    builder.max_branches = STEPS_MAX;
+    let bound = match builder.preemption_bound {
+        Some(preemptions) => format!("at most {preemptions} preemptions"),
+        None => "no bound on preemptions".to_owned(),
+    };
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    let explored = explored.load(Ordering::Relaxed);
+    println!("model {name}: {explored} interleavings, {bound}");
+    assert!(explored > 1, "a model in which nothing interleaves proves nothing");
+    explored
+}

@@ -1,0 +1,281 @@
+//! When nobody can still read what was taken out of reach: every reader that is awake has said so.
+//!
+//! Upstream:   readers register, and say when a round of theirs is over, when they sleep and wake.
+//! Downstream: whoever takes things out of reach stamps them, and asks before it uses them again.
+//!
+//! ```text
+//! word of a place:  0 free | 1 asleep | the newest stamp that the reader knew when it last held
+//!                   nothing
+//!
+//!            register              sleep                    drop
+//!   free ----------------> awake ---------> asleep     any ------> free
+//!                          |  ^   <---------
+//!                          +--+      wake
+//!                        round_over
+//! ```
+//!
+//! Invariants:
+//! - I1  A reader holds nothing that it found before its last `round_over`, `sleep`, `wake` or
+//!   `register`; asleep it looks for nothing.
+//! - I2  A thing is taken out of reach before it is stamped. A reader that knows the stamp does not
+//!   find the thing any more: the stamp is drawn with release and read with acquire.
+//! - I3  One that falls asleep or ends a round has read before (release, acquire) it is found so.
+//! - I4  A reader that wakes either finds the thing gone or is found awake: two sequentially
+//!   consistent fences, one between each one's write and its read (Dekker), forbid that both miss.
+//!
+//! Source: quiescent-state-based reclamation, as in McKenney and Slingwine, "Read-copy update",
+//! PDCS 1998. What we changed: a sleeper is out of the count, so it need not be woken to say so.
+
+use std::sync::Arc;
+
+use crate::CachePadded;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+const FREE: u64 = 0;
+const ASLEEP: u64 = 1;
+/// The stamp of before anything was stamped.
+const FIRST: u64 = 2;
+
+/// Readers, and what they have seen the last of; shared by readers and reclaimers.
+#[derive(Debug)]
+pub struct Quiescence {
+    newest: CachePadded<AtomicU64>,
+    places: Box<[CachePadded<AtomicU64>]>,
+}
+
+/// A moment at which something was taken out of reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(u64);
+
+/// One reader's place in a [`Quiescence`]; awake when it is made. Dropped, it is out of the count.
+#[derive(Debug)]
+pub struct Reader {
+    shared: Arc<Quiescence>,
+    place: usize,
+}
+
+impl Quiescence {
+    /// With places for `readers_max` readers, none registered. Cost: 128 bytes a place.
+    pub fn new(readers_max: usize) -> Self {
+        let places = (0..readers_max).map(|_| CachePadded::new(AtomicU64::new(FREE))).collect();
+        Self { newest: CachePadded::new(AtomicU64::new(FIRST)), places }
+    }
+
+    /// A reader more, awake; `None` when all places are taken.
+    ///
+    /// Cost: a look at the places, a full fence.
+    pub fn register(self: &Arc<Self>) -> Option<Reader> {
+        let newest = self.newest.load(Ordering::Acquire);
+        let place = self.places.iter().position(|place| {
+            place.compare_exchange(FREE, newest, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })?;
+        fence(Ordering::SeqCst); // I4
+        Some(Reader { shared: Arc::clone(self), place })
+    }
+
+    /// Stamps what the caller has taken out of reach. Cost: a full fence and a shared write.
+    pub fn stamp(&self) -> Stamp {
+        fence(Ordering::SeqCst); // I4: out of reach before anyone is looked at.
+        Stamp(self.newest.fetch_add(1, Ordering::AcqRel) + 1) // I2
+    }
+
+    /// Can no reader hold what was stamped so? Once true, it stays so.
+    ///
+    /// Cost: a line a place, until one is found that may.
+    pub fn is_past(&self, stamp: Stamp) -> bool {
+        self.places.iter().all(|place| {
+            let word = place.load(Ordering::Acquire); // I3
+            word == FREE || word == ASLEEP || word >= stamp.0
+        })
+    }
+}
+
+impl Reader {
+    /// A round is over, and nothing is held of it. Cost: a load, and a store where something was
+    /// stamped since.
+    pub fn round_over(&mut self) {
+        let newest = self.shared.newest.load(Ordering::Acquire); // I2
+        self.word().store(newest, Ordering::Release); // I3
+    }
+
+    /// Nothing is held, and nothing will be looked for until [`Self::wake`]. Cost: a store.
+    pub fn sleep(&mut self) {
+        self.word().store(ASLEEP, Ordering::Release); // I3
+    }
+
+    /// Looks for things again from now on. Cost: a load, a store and a full fence.
+    pub fn wake(&mut self) {
+        let newest = self.shared.newest.load(Ordering::Acquire);
+        self.word().store(newest, Ordering::Release);
+        fence(Ordering::SeqCst); // I4: in the count before anything is looked for.
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        &self.shared.places[self.place]
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.word().store(FREE, Ordering::Release); // I3
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_past_once_every_reader_awake_has_ended_a_round() {
+        let quiescence = Arc::new(Quiescence::new(2));
+        assert!(quiescence.is_past(quiescence.stamp()), "nobody reads");
+        let mut readers = [(); 2].map(|()| quiescence.register().expect("two places"));
+        assert!(quiescence.register().is_none(), "and no third");
+        let stamp = quiescence.stamp();
+        assert!(!quiescence.is_past(stamp));
+        readers[0].round_over();
+        assert!(!quiescence.is_past(stamp));
+        readers[1].round_over();
+        assert!(quiescence.is_past(stamp));
+        assert!(!quiescence.is_past(quiescence.stamp()), "rounds count from the stamp on");
+    }
+
+    #[test]
+    fn a_sleeper_and_one_who_left_are_out_of_the_count() {
+        let quiescence = Arc::new(Quiescence::new(2));
+        let mut sleeper = quiescence.register().expect("a place");
+        let left = quiescence.register().expect("a place");
+        let early = quiescence.stamp();
+        sleeper.sleep();
+        drop(left);
+        assert!(quiescence.is_past(early));
+        let late = quiescence.stamp();
+        sleeper.wake();
+        assert!(quiescence.is_past(late), "it woke after that was out of reach");
+        assert!(!quiescence.is_past(quiescence.stamp()));
+        assert!(quiescence.register().is_some(), "a place that was left is free");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::model::explore;
+    use loom::sync::atomic::AtomicUsize;
+    use loom::thread;
+    use std::sync::atomic::AtomicU64 as Count;
+
+    /// Two things, of which `within_reach` says which one a reader finds.
+    struct Things {
+        cells: [AtomicU64; 2],
+        within_reach: AtomicUsize,
+        quiescence: Arc<Quiescence>,
+    }
+
+    const FIRST_USE: u64 = 7;
+    const SECOND_USE: u64 = 8;
+
+    impl Things {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                cells: [AtomicU64::new(FIRST_USE), AtomicU64::new(0)],
+                within_reach: AtomicUsize::new(0),
+                quiescence: Arc::new(Quiescence::new(2)),
+            })
+        }
+
+        fn read(&self) {
+            let found = self.within_reach.load(Ordering::Acquire);
+            let read = self.cells[found].load(Ordering::Relaxed);
+            assert_eq!(read, FIRST_USE, "used again while it is read");
+        }
+
+        /// Brings the second thing within reach instead of the first, and uses the first again as
+        /// soon as it may; whether it could before it was tired of asking.
+        fn replace(&self, tries: usize) -> bool {
+            self.cells[1].store(FIRST_USE, Ordering::Relaxed);
+            self.within_reach.store(1, Ordering::Release);
+            let stamp = self.quiescence.stamp();
+            for _ in 0..tries {
+                if self.quiescence.is_past(stamp) {
+                    self.cells[0].store(SECOND_USE, Ordering::Relaxed);
+                    return true;
+                }
+                thread::yield_now();
+            }
+            false
+        }
+    }
+
+    /// Runs `reader` beside a thread that replaces; both ends of that must have been seen.
+    fn beside_a_reclaimer(name: &str, reader: impl Fn(&Things) + Copy + Send + Sync + 'static) {
+        let used_again = Arc::new([Count::new(0), Count::new(0)]);
+        let counts = Arc::clone(&used_again);
+        explore(name, None, move || {
+            let things = Things::new();
+            let read = Arc::clone(&things);
+            let reading = thread::spawn(move || reader(&read));
+            counts[usize::from(things.replace(2))].fetch_add(1, Ordering::Relaxed);
+            reading.join().expect("joins");
+        });
+        let [waited, used] = &*used_again;
+        assert!(used.load(Ordering::Relaxed) > 0, "never used again");
+        assert!(waited.load(Ordering::Relaxed) > 0, "never had to wait");
+    }
+
+    #[test]
+    fn nothing_is_used_again_while_a_reader_ends_rounds() {
+        beside_a_reclaimer("quiescence, rounds", |things| {
+            let mut reader = things.quiescence.register().expect("a place");
+            things.read();
+            reader.round_over();
+            things.read();
+        });
+    }
+
+    #[test]
+    fn nothing_is_used_again_while_a_reader_sleeps_and_wakes() {
+        beside_a_reclaimer("quiescence, sleep", |things| {
+            let mut reader = things.quiescence.register().expect("a place");
+            things.read();
+            reader.sleep();
+            reader.wake();
+            things.read();
+        });
+    }
+
+    #[test]
+    fn a_reader_that_comes_and_goes_keeps_nothing_from_use() {
+        explore("quiescence, last reader", None, || {
+            let things = Things::new();
+            let read = Arc::clone(&things);
+            let reading = thread::spawn(move || {
+                let reader = read.quiescence.register().expect("a place");
+                read.read();
+                drop(reader);
+            });
+            let used = things.replace(1);
+            reading.join().expect("joins");
+            assert!(used || things.quiescence.is_past(things.quiescence.stamp()));
+        });
+    }
+
+    #[test]
+    fn two_readers_are_both_waited_for() {
+        explore("quiescence, two readers", Some(3), || {
+            let things = Things::new();
+            let readers = [(); 2].map(|()| {
+                let read = Arc::clone(&things);
+                thread::spawn(move || {
+                    let mut reader = read.quiescence.register().expect("a place");
+                    read.read();
+                    reader.round_over();
+                })
+            });
+            things.replace(1);
+            for reader in readers {
+                reader.join().expect("joins");
+            }
+        });
+    }
+}

@@ -1,0 +1,77 @@
+//! Looking up from another core, while the owner inserts, moves, removes, grows.
+//!
+//! Upstream:   a shard that does not own the table, in the read mode `crew`; nobody else yet.
+//! Downstream: `lines`, word by word; the caller's closure reads the item and compares its key.
+//!
+//! ```text
+//! shape, both versions -> fourteen slots, one by one -> a hit: done
+//!   ^                              |
+//!   |                              v a miss
+//!   +---- something changed --- both versions, shape again ---- all as before: a true miss
+//! ```
+//!
+//! Invariants:
+//! - I1  A key that is in the table all the while is never missed: whoever finds a slot empty that
+//!   a move has cleared also finds the version (`bucket`, I4) or the shape (`lines`, I1) changed.
+//! - I2  A location is one that the owner stored for an item with this tag, and what was written
+//!   before it was stored is visible.
+//! - I3  The item at a location stays what it is until the reader ends its tick, if the reader is
+//!   registered with `kachel_stdx::Quiescence`. It may be dead by then: its header says.
+
+use std::sync::Arc;
+
+use crate::hash::{KeyHash, Location};
+use crate::lines::Lines;
+use crate::sync::{Ordering, fence};
+
+/// Looks at the same two buckets before the owner is asked instead. A guess: each further look
+/// means that the owner moved something of these two within the last.
+const LOOKS_MAX: usize = 8;
+
+/// What a [`Reader`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The item with the key lies here.
+    At(Location),
+    /// No item had the key, at one moment of the call at least.
+    Nowhere,
+    /// The owner moved entries in every look: ask the owner.
+    Unsettled,
+}
+
+/// A table as another core sees it; made by [`crate::Table::reader`].
+#[derive(Clone, Debug)]
+pub struct Reader {
+    lines: Arc<Lines>,
+}
+
+impl Reader {
+    pub(crate) fn new(lines: Arc<Lines>) -> Self {
+        Self { lines }
+    }
+
+    /// The location whose item has the wanted key.
+    ///
+    /// `is_key` compares the whole key, and is called only for slots whose tag matches; the items
+    /// that it reads may be dead. Cost: three or four cache lines, none of them written.
+    pub fn find(&self, hash: KeyHash, mut is_key: impl FnMut(Location) -> bool) -> Seen {
+        let (first, tag) = (hash.first(), hash.tag());
+        for _ in 0..LOOKS_MAX {
+            let shape = self.lines.shape();
+            let geometry = shape.geometry();
+            let buckets =
+                [first, first.other(tag)].map(|half| self.lines.bucket(geometry.bucket_of(half)));
+            let versions = buckets.map(|bucket| bucket.version());
+            for location in buckets.into_iter().flat_map(|bucket| bucket.locations_with(tag)) {
+                if is_key(location) {
+                    return Seen::At(location);
+                }
+            }
+            fence(Ordering::Acquire); // Whoever cleared a slot seen empty had published before (I1).
+            if buckets.map(|bucket| bucket.version()) == versions && self.lines.shape() == shape {
+                return Seen::Nowhere;
+            }
+        }
+        Seen::Unsettled
+    }
+}

@@ -1,0 +1,196 @@
+//! Answers: what the model says would be replied, and whether that is what the client saw.
+//!
+//! Upstream:   `classic` and `meta` make answers.
+//! Downstream: a state, in which a token that was shown is known from now on.
+//!
+//! Invariants:
+//! - I1  A token in a reply is that of the item which the operation leaves.
+//! - I2  What `q` or `noreply` withholds was not seen, and what they do not withhold was.
+
+use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
+use kachel_wire::request::{Meta, MetaKey};
+
+use super::{Branch, Span, State};
+use crate::{Outcome, Value, Window};
+
+const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// Whether a refusal is the one that tells of the item.
+pub(super) fn is_non_numeric(line: &[u8]) -> bool {
+    line == NON_NUMERIC
+}
+
+/// What would be replied.
+pub(super) enum Answer<'r> {
+    /// The item that the operation leaves.
+    Hit { with_cas: bool },
+    /// Exactly this.
+    Plain(Outcome),
+    /// The refusal of a value that is no number; with `q` too.
+    NonNumeric,
+    /// A meta reply.
+    Meta(MetaAnswer<'r>),
+    /// `ME`, of the item.
+    Debug(MetaKey<'r>),
+    /// `EN`, whatever the request was.
+    DebugMiss,
+}
+
+/// A meta reply.
+pub(super) struct MetaAnswer<'r> {
+    code: MetaCode,
+    is_hidden: bool,
+    key: MetaKey<'r>,
+    returns: Vec<(&'r [u8], Return)>,
+    pub(super) value: Option<Value>,
+    /// `Z`, `X`, `W`.
+    pub(super) marks: [bool; 3],
+}
+
+/// What a return flag shows.
+#[derive(Clone, Copy)]
+pub(super) enum Return {
+    /// The request's own token, or the key.
+    Echo,
+    Number(u64),
+    /// 0 or 1.
+    Flag,
+    /// The token of the item that the operation leaves (I1).
+    Token,
+    /// The life that this expiry leaves; -1 for ever.
+    Life(Option<Span>),
+    /// The seconds since a time that is not before this second.
+    Since(u32),
+}
+
+impl<'r> MetaAnswer<'r> {
+    pub(super) fn new(
+        verb: MetaVerb,
+        code: MetaCode,
+        meta: &Meta<'r>,
+        returns: Vec<(&'r [u8], Return)>,
+    ) -> Self {
+        let is_hidden = meta.letters.has(b'q') && quiet_hides(verb, code);
+        Self { code, is_hidden, key: meta.key, returns, value: None, marks: [false; 3] }
+    }
+}
+
+/// What the client saw, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'o> {
+    pub(super) outcome: &'o Outcome,
+    pub(super) window: Window,
+    pub(super) is_noreply: bool,
+}
+
+impl Seen<'_> {
+    /// The state that follows, if this branch is what the client saw.
+    pub(super) fn accept(self, branch: Branch<'_>) -> Option<State> {
+        let Branch { answer, next } = branch;
+        if *self.outcome == Outcome::Unknown {
+            return Some(next);
+        }
+        if *self.outcome == Outcome::Silent {
+            let hidden = matches!(&answer, Answer::Meta(meta) if meta.is_hidden);
+            return (self.is_noreply || hidden).then_some(next); // I2
+        }
+        match (answer, self.outcome) {
+            (Answer::Plain(expected), seen) => (expected == *seen).then_some(next),
+            (Answer::NonNumeric, Outcome::Refused(line)) => is_non_numeric(line).then_some(next),
+            (Answer::Hit { with_cas }, Outcome::Hit { value, client_flags, cas }) => {
+                let item = next.item.as_ref()?;
+                let same = item.value == *value && item.client_flags == *client_flags;
+                match cas {
+                    _ if !same || cas.is_some() != with_cas => None,
+                    Some(token) => next.bound(*token),
+                    None => Some(next),
+                }
+            }
+            (Answer::Meta(meta), Outcome::Meta { code, flags, value }) => {
+                let same = meta.code.letters() == code && meta.value == *value;
+                if meta.is_hidden || !same { None } else { self.meta(&meta, flags, next) }
+            }
+            (Answer::Debug(key), Outcome::Debug(rest)) => self.debug(key, rest, next),
+            (Answer::DebugMiss, Outcome::Meta { code, flags, .. }) => {
+                (code == b"EN" && flags.is_empty()).then_some(next)
+            }
+            _ => None,
+        }
+    }
+
+    /// Compares the return flags, in the request's order; marks come last, in any order.
+    fn meta(self, answer: &MetaAnswer<'_>, flags: &[u8], mut next: State) -> Option<State> {
+        let mut words = flags.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        for (asked, shown) in &answer.returns {
+            let word = words.next()?;
+            let (letter, text) = word.split_first()?;
+            if *letter != asked[0] {
+                return None;
+            }
+            match shown {
+                Return::Echo if asked[0] == b'k' => {
+                    let marked = !answer.key.base64 || words.next()? == b"b";
+                    if text != answer.key.text || !marked {
+                        return None;
+                    }
+                }
+                Return::Echo if word == *asked => {}
+                Return::Number(wanted) if number(text)? == *wanted => {}
+                Return::Flag if number(text)? <= 1 => {}
+                Return::Token => next = next.bound(number(text)?)?,
+                Return::Life(expiry) if self.is_life_left(text, *expiry)? => {}
+                Return::Since(second) if self.is_since(number(text)?, *second) => {}
+                _ => return None,
+            }
+        }
+        let mut marks = [false; 3];
+        for word in words {
+            let place = [b"Z", b"X", b"W"].iter().position(|mark| *mark == word)?;
+            if std::mem::replace(&mut marks[place], true) {
+                return None;
+            }
+        }
+        (marks == answer.marks).then_some(next)
+    }
+
+    /// `me`: what stands behind `ME `.
+    fn debug(self, key: MetaKey<'_>, rest: &[u8], next: State) -> Option<State> {
+        let item = next.item.clone()?;
+        let mut words = rest.strip_prefix(key.text)?.split(|byte| *byte == b' ').skip(1);
+        let mut field = |name: &[u8]| words.next()?.strip_prefix(name);
+        let expiry = field(b"exp=")?;
+        let since_s = number(field(b"la=")?)?;
+        let token = number(field(b"cas=")?)?;
+        let fetched = field(b"fetch=")? == b"yes";
+        let is_right = self.is_life_left(expiry, item.expiry)?
+            && self.is_since(since_s, item.since_s)
+            && item.fetched.is_none_or(|known| known == fetched);
+        if is_right { next.bound(token) } else { None }
+    }
+
+    /// Whether `text` may be the seconds that `expiry` leaves. What dies of the request itself
+    /// shows its negative rest modulo 2^32.
+    fn is_life_left(self, text: &[u8], expiry: Option<Span>) -> Option<bool> {
+        if text == b"-1" {
+            return Some(expiry.is_none());
+        }
+        let seconds = i64::from(u32::try_from(number(text)?).ok()? as i32);
+        let bounds = |expiry: Span| {
+            let least = i64::from(expiry.first) - i64::from(self.window.latest_s);
+            // What is dead at once is given a second that is past: which one is not said.
+            let dead_at_once = expiry.last == 0 && seconds <= 0;
+            dead_at_once
+                || (least..=i64::from(expiry.last) - i64::from(self.window.earliest_s))
+                    .contains(&seconds)
+        };
+        Some(expiry.is_some_and(bounds))
+    }
+
+    fn is_since(self, seconds: u64, second: u32) -> bool {
+        seconds <= u64::from(self.window.latest_s.saturating_sub(second))
+    }
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    kachel_wire::number::read_u64(text).filter(|_| !text.is_empty())
+}

@@ -1,0 +1,346 @@
+//! The meta verbs: what their flags ask, and what they return.
+//!
+//! Upstream:   `Model::carry_out`.
+//! Downstream: branches, to be compared with what the client saw.
+//!
+//! An item marked stale shows `X`; the first to read it wins the right to refill it (`W`), later
+//! readers see that it was given away (`Z`), until a store. The same right comes of making an item
+//! on a miss (`N`), and of reading one with little life left (`R`).
+
+use kachel_wire::format::{MetaCode, MetaVerb};
+use kachel_wire::request::{Direction, Meta, MetaKey, StoreMode};
+
+use super::answer::{Answer, MetaAnswer, Return};
+use super::classic::{Compared, StoreTerms, Stored, changed, compare};
+use super::{Branch, Item, Model, Span, State};
+use crate::{Operation, Value, Window};
+
+/// What a reply that tells of no item is made of.
+fn plain<'r>(verb: MetaVerb, code: MetaCode, meta: &Meta<'r>) -> Answer<'r> {
+    let returns = returns(meta, |letter| match letter {
+        b'O' | b'k' => Some(Return::Echo),
+        _ => None,
+    });
+    Answer::Meta(MetaAnswer::new(verb, code, meta, returns))
+}
+
+/// The return flags that a reply has, in the request's order; `what` says of each letter what is
+/// shown for it.
+fn returns<'r>(
+    meta: &Meta<'r>,
+    mut what: impl FnMut(u8) -> Option<Return>,
+) -> Vec<(&'r [u8], Return)> {
+    let flags = meta.flags.split(|byte| *byte == b' ').filter(|flag| !flag.is_empty());
+    flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
+}
+
+/// `me`.
+pub(super) fn debug<'r>(state: &State, key: MetaKey<'r>) -> Branch<'r> {
+    let answer = if state.item.is_some() { Answer::Debug(key) } else { Answer::DebugMiss };
+    Branch { answer, next: state.clone() }
+}
+
+/// What `T`, `N` and `R` do, one flag after the other.
+struct Life {
+    expiry: Option<Span>,
+    /// Whether `R` may have found little life left, and whether it may have found enough.
+    recached: (bool, bool),
+}
+
+impl Model {
+    fn live_on(
+        &self,
+        meta: &Meta<'_>,
+        window: Window,
+        (before, created): (Option<Span>, bool),
+    ) -> Life {
+        let mut life = Life { expiry: before, recached: (false, true) };
+        for letter in meta.letters_in_order() {
+            match (letter, meta.ttl, meta.vivify, meta.recache) {
+                (b'T', Some(ttl), _, _) => life.expiry = self.rules.expiry(ttl, window),
+                (b'N', _, Some(ttl), _) if created => {
+                    life.expiry = self.rules.expiry(ttl, window);
+                }
+                (b'R', _, _, Some(seconds)) => {
+                    let limit = self.rules.expiry(kachel_wire::request::Ttl(seconds), window);
+                    life.recached = match (life.expiry, limit) {
+                        (Some(expiry), Some(limit)) => {
+                            (expiry.first < limit.last, expiry.last >= limit.first)
+                        }
+                        _ => (false, true),
+                    };
+                }
+                _ => {}
+            }
+        }
+        life
+    }
+
+    /// What `t` shows where it stands: the life left before, or what a flag before it gave.
+    fn shown_expiry<'r>(
+        &self,
+        meta: &Meta<'r>,
+        window: Window,
+        (before, created): (Option<Span>, bool),
+    ) -> Option<Span> {
+        let mut shown = if created { None } else { before };
+        for letter in meta.letters_in_order() {
+            match (letter, meta.ttl, meta.vivify) {
+                (b't', _, _) => return shown,
+                (b'T', Some(ttl), _) => shown = self.rules.expiry(ttl, window),
+                (b'N', _, Some(ttl)) if created => shown = self.rules.expiry(ttl, window),
+                _ => {}
+            }
+        }
+        shown
+    }
+
+    fn vivified(&self, meta: &Meta<'_>, value: &[u8], window: Window) -> Option<Item> {
+        let expiry = self.rules.expiry(meta.vivify?, window);
+        Some(Item {
+            value: Value::new(value),
+            client_flags: 0,
+            expiry,
+            token: self.new_token(meta.new_cas),
+            stale: false,
+            win_sent: false,
+            fetched: Some(false),
+            since_s: window.earliest_s,
+        })
+    }
+
+    pub(super) fn meta_get<'r>(
+        &self,
+        state: &State,
+        meta: &Meta<'r>,
+        window: Window,
+        branches: &mut Vec<Branch<'r>>,
+    ) {
+        let (found, created) = match &state.item {
+            Some(_) => (state.clone(), false),
+            None => match self.vivified(meta, b"", window) {
+                Some(item) => (state.with(item), true),
+                None => {
+                    let answer = plain(MetaVerb::Get, MetaCode::En, meta);
+                    branches.push(Branch { answer, next: state.clone() });
+                    return;
+                }
+            },
+        };
+        let asks_value = meta.letters.has(b'v');
+        let ways = match meta.compare_cas.filter(|_| asks_value) {
+            Some(token) => compare(&found, token),
+            None => vec![(Compared::Newer, found)],
+        };
+        for (compared, known) in ways {
+            let shows_value = asks_value && compared != Compared::Matches;
+            self.meta_hit(&known, meta, (created, shows_value), window, branches);
+        }
+    }
+
+    fn meta_hit<'r>(
+        &self,
+        state: &State,
+        meta: &Meta<'r>,
+        (created, shows_value): (bool, bool),
+        window: Window,
+        branches: &mut Vec<Branch<'r>>,
+    ) {
+        let Some(item) = &state.item else { unreachable!("a hit has an item") };
+        let life = self.live_on(meta, window, (item.expiry, created));
+        let shown = self.shown_expiry(meta, window, (item.expiry, created));
+        let wins = created || item.stale && !item.win_sent;
+        for won in [false, true] {
+            let possible = match (wins, item.win_sent) {
+                (true, _) => won,
+                (false, true) => !won,
+                (false, false) => {
+                    if won {
+                        life.recached.0
+                    } else {
+                        life.recached.1
+                    }
+                }
+            };
+            if !possible {
+                continue;
+            }
+            let returns = returns(meta, |letter| match letter {
+                b'O' | b'k' => Some(Return::Echo),
+                b's' => Some(Return::Number(item.value.bytes().len() as u64)),
+                b'f' => Some(Return::Number(u64::from(item.client_flags))),
+                b'c' => Some(Return::Token),
+                b't' => Some(Return::Life(shown)),
+                b'l' => Some(Return::Since(item.since_s)),
+                b'h' => Some(
+                    item.fetched.map_or(Return::Flag, |fetched| Return::Number(u64::from(fetched))),
+                ),
+                _ => None,
+            });
+            let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
+            let mut answer = MetaAnswer::new(MetaVerb::Get, code, meta, returns);
+            answer.value = shows_value.then(|| item.value.clone());
+            answer.marks = [item.win_sent, item.stale, won];
+            let next = Item {
+                expiry: life.expiry,
+                win_sent: item.win_sent || won,
+                fetched: if meta.letters.has(b'u') { item.fetched } else { Some(true) },
+                ..item.clone()
+            };
+            branches.push(Branch { answer: Answer::Meta(answer), next: state.with(next) });
+        }
+    }
+
+    pub(super) fn meta_set<'r>(
+        &self,
+        state: &State,
+        operation: &Operation,
+        (meta, mode): (&Meta<'r>, StoreMode),
+        window: Window,
+        branches: &mut Vec<Branch<'r>>,
+    ) {
+        let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+        let terms = StoreTerms {
+            mode,
+            client_flags: meta.client_flags,
+            expiry: meta.ttl.and_then(|ttl| self.rules.expiry(ttl, window)),
+            compare_cas: meta.compare_cas,
+            new_cas: meta.new_cas,
+            stale_allowed: meta.letters.has(b'I'),
+            vivify: meta.vivify.filter(|_| joins).map(|ttl| self.rules.expiry(ttl, window)),
+        };
+        let block_bytes = operation.value().map_or(0, |value| value.bytes().len());
+        for (stored, next) in self.store(state, operation, terms, window) {
+            let (code, value_bytes) = match stored {
+                Stored::Yes { value_bytes } => (MetaCode::Hd, value_bytes),
+                Stored::No => (MetaCode::Ns, block_bytes),
+                Stored::Exists => (MetaCode::Ex, block_bytes),
+                Stored::NotFound => (MetaCode::Nf, block_bytes),
+            };
+            let token = if code == MetaCode::Hd { Return::Token } else { Return::Number(0) };
+            let returns = returns(meta, |letter| match letter {
+                b'O' | b'k' => Some(Return::Echo),
+                b's' => Some(Return::Number(value_bytes as u64)),
+                b'c' => Some(token),
+                _ => None,
+            });
+            let answer = Answer::Meta(MetaAnswer::new(MetaVerb::Set, code, meta, returns));
+            branches.push(Branch { answer, next });
+        }
+    }
+
+    pub(super) fn meta_delete<'r>(
+        &self,
+        state: &State,
+        meta: &Meta<'r>,
+        window: Window,
+        branches: &mut Vec<Branch<'r>>,
+    ) {
+        let answer = |code| plain(MetaVerb::Delete, code, meta);
+        if state.item.is_none() {
+            branches.push(Branch { answer: answer(MetaCode::Nf), next: state.clone() });
+            return;
+        }
+        let ways = match meta.compare_cas {
+            Some(token) => compare(state, token),
+            None => vec![(Compared::Matches, state.clone())],
+        };
+        for (compared, known) in ways {
+            if compared == Compared::Matches {
+                let next = self.marked_or_gone(&known, meta, window);
+                branches.push(Branch { answer: answer(MetaCode::Hd), next });
+            } else {
+                branches.push(Branch { answer: answer(MetaCode::Ex), next: known });
+            }
+        }
+    }
+
+    /// What `md` leaves: nothing, or an item that is stale (`I`), emptied (`x`), or both.
+    fn marked_or_gone(&self, state: &State, meta: &Meta<'_>, window: Window) -> State {
+        let (empties, stale) = (meta.letters.has(b'x'), meta.letters.has(b'I'));
+        let Some(item) = state.item.as_ref().filter(|_| empties || stale) else {
+            return state.without_item();
+        };
+        let ttl = meta.ttl.map(|ttl| self.rules.expiry(ttl, window));
+        // Emptying alone keeps the token; marking stale moves it on.
+        let keeps_token = !stale && meta.new_cas.is_none();
+        let token = if keeps_token { item.token } else { self.new_token(meta.new_cas) };
+        let mut next = Item { token, stale, win_sent: false, ..item.clone() };
+        next.expiry = ttl.unwrap_or(item.expiry);
+        if empties {
+            next.value = Value::new(b"");
+            next.client_flags = meta.client_flags;
+            next.expiry = ttl.flatten();
+            next.fetched = Some(false);
+            next.since_s = window.earliest_s;
+        }
+        state.with(next)
+    }
+
+    pub(super) fn meta_arithmetic<'r>(
+        &self,
+        state: &State,
+        (meta, direction): (&Meta<'r>, Direction),
+        window: Window,
+        branches: &mut Vec<Branch<'r>>,
+    ) {
+        let Some(item) = &state.item else {
+            let digits = meta.initial.to_string();
+            match self.vivified(meta, digits.as_bytes(), window) {
+                Some(made) => {
+                    let made = (made, meta.initial, true);
+                    branches.push(self.counted(state, meta, made, window));
+                }
+                None => branches.push(Branch {
+                    answer: plain(MetaVerb::Arithmetic, MetaCode::Nf, meta),
+                    next: state.clone(),
+                }),
+            }
+            return;
+        };
+        // What cannot be a number is refused before its token is looked at.
+        let bytes = item.value.bytes().len();
+        let is_hopeless = bytes == 0 || bytes > 1024;
+        let ways = match meta.compare_cas.filter(|token| *token != 0 && !is_hopeless) {
+            Some(token) => compare(state, token),
+            None => vec![(Compared::Matches, state.clone())],
+        };
+        for (compared, known) in ways {
+            let branch = match changed(item, (direction, meta.delta)) {
+                _ if compared != Compared::Matches => {
+                    Branch { answer: plain(MetaVerb::Arithmetic, MetaCode::Ex, meta), next: known }
+                }
+                None => Branch { answer: Answer::NonNumeric, next: known },
+                Some((number, value)) => {
+                    let next = self.with_number(item, value, meta.new_cas);
+                    self.counted(&known, meta, (next, number, false), window)
+                }
+            };
+            branches.push(branch);
+        }
+    }
+
+    /// The branch in which `ma` has left `item`, which says `number`.
+    fn counted<'r>(
+        &self,
+        state: &State,
+        meta: &Meta<'r>,
+        (item, number, created): (Item, u64, bool),
+        window: Window,
+    ) -> Branch<'r> {
+        let life = self.live_on(meta, window, (item.expiry, created));
+        let shown = self.shown_expiry(meta, window, (item.expiry, created));
+        let returns = returns(meta, |letter| match letter {
+            b'O' | b'k' => Some(Return::Echo),
+            b'c' => Some(Return::Token),
+            b't' => Some(Return::Life(shown)),
+            _ => None,
+        });
+        let shows_value = meta.letters.has(b'v');
+        let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
+        let mut answer = MetaAnswer::new(MetaVerb::Arithmetic, code, meta, returns);
+        answer.value = shows_value.then(|| Value::new(number.to_string().as_bytes()));
+        let next = state.with(Item { expiry: life.expiry, ..item });
+        Branch { answer: Answer::Meta(answer), next }
+    }
+}

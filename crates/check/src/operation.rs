@@ -1,0 +1,181 @@
+//! An operation: what one client asked of one key, as the wire has it.
+//!
+//! Upstream:   request bytes, as a client sent them.
+//! Downstream: `model` carries it out; `violation` and the history file show it.
+//!
+//! Invariants:
+//! - I1  The bytes are one whole request that `kachel_wire::parse` takes, and its data block.
+//! - I2  A retrieval has one key: a multiget is as many operations as it has keys, for no promise
+//!   holds between them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kachel_wire::client;
+use kachel_wire::request::{Admin, KEY_BYTES_MAX, Request};
+use kachel_wire::{Parsed, parse, parse_key};
+
+use crate::Value;
+
+/// One request of one key, or `flush_all`, which is about every key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Operation {
+    wire: Arc<[u8]>,
+    line_bytes: usize,
+    key: Arc<[u8]>,
+    value: Option<Value>,
+}
+
+/// The operations of the request that stands at the front of `input`, and its bytes, data block
+/// included. `None`: that is no complete request of a key, nor `flush_all`.
+///
+/// ```
+/// let (operations, request_bytes) = kachel_check::operations(b"get a b\r\nget c\r\n").unwrap();
+/// assert_eq!((operations.len(), request_bytes), (2, 9));
+/// assert_eq!(operations[1].wire(), b"get b\r\n");
+/// ```
+pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
+    let Parsed::Request { request, line_bytes } = parse(input, 0) else { return None };
+    let value_bytes = match request {
+        Request::Store(store) => Some(store.value_bytes as usize),
+        Request::MetaSet { value_bytes, .. } => Some(value_bytes as usize),
+        _ => None,
+    };
+    let request_bytes = line_bytes + value_bytes.map_or(0, |bytes| bytes + 2);
+    let wire = input.get(..request_bytes)?;
+    let whole = |key: &[u8]| {
+        let value = value_bytes.map(|bytes| Value::new(&wire[line_bytes..line_bytes + bytes]));
+        Operation { wire: wire.into(), line_bytes, key: key.into(), value }
+    };
+    let mut space = [0; KEY_BYTES_MAX];
+    let operations = match request {
+        Request::Retrieve(retrieve) => {
+            let verb_bytes = wire.iter().position(|byte| *byte == b' ')?;
+            retrieve
+                .keys
+                .map(|key| {
+                    // I2
+                    let mut line = wire[..verb_bytes].to_vec();
+                    if let Some(ttl) = retrieve.ttl {
+                        line.extend_from_slice(format!(" {}", ttl.0).as_bytes());
+                    }
+                    line.push(b' ');
+                    line.extend_from_slice(key);
+                    line.extend_from_slice(b"\r\n");
+                    let line_bytes = line.len();
+                    Operation { wire: line.into(), line_bytes, key: key.into(), value: None }
+                })
+                .collect()
+        }
+        Request::Store(store) => vec![whole(store.key)],
+        Request::Delete { key, .. }
+        | Request::Touch { key, .. }
+        | Request::Arithmetic { key, .. } => vec![whole(key)],
+        Request::MetaGet(meta)
+        | Request::MetaDelete(meta)
+        | Request::MetaSet { meta, .. }
+        | Request::MetaArithmetic { meta, .. } => vec![whole(parse_key(meta.key, &mut space))],
+        Request::MetaDebug(key) => vec![whole(parse_key(key, &mut space))],
+        Request::Admin(Admin::FlushAll { .. }) => vec![whole(b"")],
+        Request::MetaNoop | Request::Admin(_) => return None,
+    };
+    Some((operations, request_bytes))
+}
+
+impl Operation {
+    /// The operation that `wire` asks for. `None`: it asks for none, for more than one, or is
+    /// followed by something.
+    pub fn new(wire: &[u8]) -> Option<Self> {
+        let (mut operations, request_bytes) = operations(wire)?;
+        let operation = operations.pop()?;
+        (operations.is_empty() && request_bytes == wire.len()).then_some(operation)
+    }
+
+    /// A plain `get`.
+    ///
+    /// Panics: if `key` is no key that can stand in a line.
+    pub fn get(key: &[u8]) -> Self {
+        let mut wire = Vec::new();
+        client::get(&mut wire, [key], false);
+        Self::new(&wire).expect("a key that can stand in a line")
+    }
+
+    /// The request, data block included.
+    pub fn wire(&self) -> &[u8] {
+        &self.wire
+    }
+
+    /// The key, decoded; empty for `flush_all`.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The value that came with the request.
+    pub fn value(&self) -> Option<&Value> {
+        self.value.as_ref()
+    }
+
+    /// Whether the operation is about every key.
+    pub fn is_flush(&self) -> bool {
+        self.key.is_empty()
+    }
+
+    /// What is asked for.
+    pub fn request(&self) -> Request<'_> {
+        match parse(&self.wire[..self.line_bytes], 0) {
+            Parsed::Request { request, .. } => request,
+            other => unreachable!("I1: {other:?}"),
+        }
+    }
+
+    /// Whether the client asked for no reply, whatever happens.
+    pub fn is_noreply(&self) -> bool {
+        match self.request() {
+            Request::Store(store) => store.noreply,
+            Request::Delete { noreply, .. }
+            | Request::Touch { noreply, .. }
+            | Request::Arithmetic { noreply, .. }
+            | Request::Admin(Admin::FlushAll { noreply, .. }) => noreply,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}", Value::new(&self.wire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operation, operations};
+
+    #[test]
+    fn a_multiget_is_as_many_operations_as_it_has_keys() {
+        let (found, bytes) = operations(b"gats 60  a b\r\n").expect("a request");
+        let wires: Vec<&[u8]> = found.iter().map(Operation::wire).collect();
+        assert_eq!((wires, bytes), (vec![&b"gats 60 a\r\n"[..], b"gats 60 b\r\n"], 14));
+    }
+
+    #[test]
+    fn an_operation_is_made_of_a_whole_request_and_of_nothing_else() {
+        let set = Operation::new(b"set k 0 0 3\r\nabc\r\n").expect("a whole set");
+        assert_eq!(
+            (set.key(), set.value().map(|value| value.bytes())),
+            (&b"k"[..], Some(&b"abc"[..]))
+        );
+        let meta = Operation::new(b"md a2V5 b q\r\n").expect("a whole md");
+        assert_eq!(meta.key(), b"key");
+        assert!(Operation::new(b"flush_all 0\r\n").expect("a flush").is_flush());
+        for wrong in [
+            &b"set k 0 0 3\r\nab"[..],
+            b"get a b\r\n",
+            b"mn\r\n",
+            b"get\r\n",
+            b"get a\r\nget b\r\n",
+        ] {
+            assert_eq!(Operation::new(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+}

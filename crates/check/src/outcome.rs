@@ -1,0 +1,104 @@
+//! An outcome: what a client was told of an operation, or that it was told nothing.
+//!
+//! Upstream:   reply bytes, as the client received them.
+//! Downstream: `model` says which outcomes are possible.
+//!
+//! Invariants:
+//! - I1  `Unknown` says nothing: the operation may be carried out now, later or never. `Silent`
+//!   says that it was, and that its reply is one that was withheld.
+
+use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+
+use crate::Value;
+
+/// What came of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The client lost sight of it.
+    Unknown,
+    /// Withheld, by `noreply` or `q`; a later reply on its connection says that it is done.
+    Silent,
+    /// `END` alone: a retrieval that found nothing.
+    Miss,
+    /// `VALUE` and `END`.
+    Hit {
+        /// The value.
+        value: Value,
+        /// The client flags.
+        client_flags: u32,
+        /// The CAS token, where it was asked for.
+        cas: Option<u64>,
+    },
+    /// `STORED`.
+    Stored,
+    /// `NOT_STORED`.
+    NotStored,
+    /// `EXISTS`.
+    Exists,
+    /// `NOT_FOUND`.
+    NotFound,
+    /// `DELETED`.
+    Deleted,
+    /// `TOUCHED`.
+    Touched,
+    /// `OK`.
+    Ok,
+    /// The answer of `incr` and `decr`.
+    Number(u64),
+    /// A meta reply.
+    Meta {
+        /// The code's two letters.
+        code: [u8; 2],
+        /// The return flags as they stand in the line.
+        flags: Vec<u8>,
+        /// The value, of `VA`.
+        value: Option<Value>,
+    },
+    /// `ME`: the rest of the line.
+    Debug(Vec<u8>),
+    /// A refusal, without its line end.
+    Refused(Vec<u8>),
+}
+
+impl Outcome {
+    /// The outcome that stands at the front of `input`, and its bytes. `None`: it is not complete,
+    /// or no reply of an operation.
+    ///
+    /// ```
+    /// use kachel_check::Outcome;
+    /// assert_eq!(Outcome::read(b"STORED\r\nEND\r\n"), Some((Outcome::Stored, 8)));
+    /// assert_eq!(Outcome::read(b"END\r\n"), Some((Outcome::Miss, 5)));
+    /// ```
+    pub fn read(input: &[u8]) -> Option<(Self, usize)> {
+        let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(input) else { return None };
+        let outcome = match reply {
+            ClientReply::Value { client_flags, value, cas, .. } => {
+                let end = parse_reply(&input[reply_bytes..]);
+                let ReplyParsed::Reply { reply: ClientReply::End, reply_bytes: end_bytes } = end
+                else {
+                    return None;
+                };
+                let value = Value::new(&input[value]);
+                return Some((Self::Hit { value, client_flags, cas }, reply_bytes + end_bytes));
+            }
+            ClientReply::End => Self::Miss,
+            ClientReply::Stored => Self::Stored,
+            ClientReply::NotStored => Self::NotStored,
+            ClientReply::Exists => Self::Exists,
+            ClientReply::NotFound => Self::NotFound,
+            ClientReply::Deleted => Self::Deleted,
+            ClientReply::Touched => Self::Touched,
+            ClientReply::Ok => Self::Ok,
+            ClientReply::Number(number) => Self::Number(number),
+            ClientReply::Meta { code, flags, value } => Self::Meta {
+                code,
+                flags: flags.to_vec(),
+                value: value.map(|range| Value::new(&input[range])),
+            },
+            ClientReply::Debug(rest) => Self::Debug(rest.to_vec()),
+            ClientReply::Error(line) => Self::Refused(line.to_vec()),
+            ClientReply::Stat(_) | ClientReply::Version(_) => return None,
+        };
+        Some((outcome, reply_bytes))
+    }
+}

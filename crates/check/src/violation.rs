@@ -1,0 +1,132 @@
+//! What a history is found guilty of, in words that a person can follow.
+//!
+//! Upstream:   `judge`.
+//! Downstream: whoever reads a failed test.
+
+use std::fmt;
+
+use crate::{Entry, NEVER, State, Value};
+
+/// Why a history was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// No order explains what clients saw of a key.
+    Contradiction(Box<Contradiction>),
+    /// The search was given up: neither right nor wrong.
+    TooLarge {
+        /// The key.
+        key: Vec<u8>,
+        /// Steps of the model until then.
+        steps: u64,
+    },
+}
+
+/// The shortest beginning of a key's history that no order explains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its entries, by the time of invocation.
+    pub prefix: Vec<Entry>,
+    /// The longest order that was found, as indexes into `prefix`.
+    pub order: Vec<usize>,
+    /// In which of these states the key is after it.
+    pub states: Vec<State>,
+}
+
+/// Entries shown at most, the last ones.
+const SHOWN_MAX: usize = 40;
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contradiction(contradiction) => contradiction.fmt(formatter),
+            Self::TooLarge { key, steps } => {
+                let key = key.escape_ascii();
+                write!(formatter, "key {key}: given up after {steps} steps, proves nothing")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, count) = (self.key.escape_ascii(), self.prefix.len());
+        writeln!(
+            formatter,
+            "key {key}: no order of these {count} operations explains the replies."
+        )?;
+        let left: Vec<usize> = (0..count).filter(|index| !self.order.contains(index)).collect();
+        // Of a long history only the end is of interest: it was well until then.
+        let first = left.first().copied().unwrap_or(count).min(count.saturating_sub(SHOWN_MAX));
+        let first = first.max(count.saturating_sub(2 * SHOWN_MAX));
+        if first > 0 {
+            writeln!(formatter, "  (the first {first} are not shown)")?;
+        }
+        writeln!(formatter, "  place client invoked..returned")?;
+        for (index, entry) in self.prefix.iter().enumerate().skip(first) {
+            let place = self.order.iter().position(|placed| *placed == index);
+            let place = place.map_or_else(|| "-".to_owned(), |place| (place + 1).to_string());
+            writeln!(formatter, "  {place:>5} {}", Line(entry))?;
+        }
+        let placed = self.order.len();
+        writeln!(formatter, "The longest order places {placed}. After it the key is one of")?;
+        for state in &self.states {
+            writeln!(formatter, "  {}", Shown(state))?;
+        }
+        write!(formatter, "and none of those without a place (-) could come next.")
+    }
+}
+
+/// One entry in a line.
+struct Line<'e>(&'e Entry);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { client, operation, outcome, invoked, returned, window } = self.0;
+        write!(formatter, "{client:>6} {invoked}..")?;
+        if *returned != NEVER {
+            write!(formatter, "{returned}")?;
+        }
+        write!(formatter, " {operation:?} -> {outcome:?}")?;
+        write!(formatter, " in second {}", window.earliest_s)?;
+        match window.latest_s {
+            u32::MAX => write!(formatter, " or later"),
+            latest if latest > window.earliest_s => write!(formatter, "..{latest}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A state in a line.
+struct Shown<'s>(&'s State);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let State { item, token_floor, flush } = self.0;
+        match item {
+            None => write!(formatter, "absent")?,
+            Some(item) => {
+                let value = Value::clone(&item.value);
+                write!(formatter, "{value:?}, client flags {}", item.client_flags)?;
+                match item.token {
+                    Some(token) => write!(formatter, ", token {token}")?,
+                    None => write!(formatter, ", token above {token_floor}")?,
+                }
+                if let Some(expiry) = item.expiry {
+                    write!(formatter, ", dies in second {}..{}", expiry.first, expiry.last)?;
+                }
+                if item.stale {
+                    write!(formatter, ", stale")?;
+                }
+                if item.win_sent {
+                    write!(formatter, ", win sent")?;
+                }
+            }
+        }
+        if let Some(due) = flush {
+            write!(formatter, "; a flush falls due in second {}..{}", due.first, due.last)?;
+        }
+        Ok(())
+    }
+}

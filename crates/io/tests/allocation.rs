@@ -2,40 +2,46 @@
 //!
 //! Alone in its process, because the allocator is the process's.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use kachel_io::{Epoll, Event, Io, Limits, SendBlock, Uring, Wait, listener};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY:
-// - every call is passed on to the system's allocator, unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY:
-        // - the layout is valid: discharged by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY:
-        // - it came from `alloc` with this layout: discharged by the caller.
-        unsafe { System.dealloc(memory, layout) };
-    }
-}
+use kachel_stdx::{CountingAllocator, counted};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const CLIENTS: usize = 20;
+
+/// Polls until every client's request was answered and every block came back; requests answered.
+fn answer_all(io: &mut impl Io, events: &mut Vec<Event>, blocks: &mut Vec<SendBlock>) -> usize {
+    let mut answered = 0;
+    let mut given_back = 0;
+    while given_back < 2 * CLIENTS {
+        io.poll(Wait::Forever, events).unwrap();
+        for event in events.drain(..) {
+            match event {
+                Event::Received { socket, bytes } => {
+                    assert_eq!(io.lent(bytes), b"get k\r\n");
+                    answered += 1;
+                    for _ in 0..2 {
+                        let mut block = blocks.pop().unwrap();
+                        block.clear();
+                        block.put(b"END\r\n");
+                        io.send(socket, block);
+                    }
+                }
+                Event::Sent { block, .. } => {
+                    given_back += 1;
+                    blocks.push(block);
+                }
+                Event::Accepted { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    answered
+}
 
 fn requests_are_answered_without_allocation(mut io: impl Io) {
     let socket = listener::tcp("127.0.0.1:0".parse().unwrap(), 64, false).unwrap();
@@ -49,34 +55,9 @@ fn requests_are_answered_without_allocation(mut io: impl Io) {
         for client in &mut clients {
             client.write_all(b"get k\r\n").unwrap();
         }
-        let before = COUNT.get();
-        let mut answered = 0;
-        let mut given_back = 0;
-        while given_back < 2 * CLIENTS {
-            io.poll(Wait::Forever, &mut events).unwrap();
-            for event in events.drain(..) {
-                match event {
-                    Event::Received { socket, bytes } => {
-                        assert_eq!(io.lent(bytes), b"get k\r\n");
-                        answered += 1;
-                        for _ in 0..2 {
-                            let mut block = blocks.pop().unwrap();
-                            block.clear();
-                            block.put(b"END\r\n");
-                            io.send(socket, block);
-                        }
-                    }
-                    Event::Sent { block, .. } => {
-                        given_back += 1;
-                        blocks.push(block);
-                    }
-                    Event::Accepted { .. } => {}
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
+        let (answered, allocations) = counted(|| answer_all(&mut io, &mut events, &mut blocks));
         assert_eq!(answered, CLIENTS);
-        counts.push(COUNT.get() - before);
+        counts.push(allocations);
         for client in &mut clients {
             let mut reply = [0; 10];
             client.read_exact(&mut reply).unwrap();
@@ -84,7 +65,7 @@ fn requests_are_answered_without_allocation(mut io: impl Io) {
         }
     }
     assert!(counts[0] > 0, "the counter does not count");
-    assert_eq!(counts[100..].iter().sum::<usize>(), 0, "allocations with {}", io.kind());
+    assert_eq!(counts[100..].iter().sum::<u64>(), 0, "allocations with {}", io.kind());
 }
 
 #[test]

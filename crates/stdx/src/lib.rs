@@ -2,8 +2,9 @@
 //!
 //! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
 //! quiescence; whoever else needs a part.
-//! Downstream: `core` and `alloc` only (loom in its models).
+//! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
 
+mod allocations;
 mod byte_ring;
 mod cache_padded;
 #[cfg(loom)]
@@ -12,6 +13,7 @@ mod quiescence;
 mod sleeper;
 mod sync;
 
+pub use allocations::{CountingAllocator, counted, uncounted};
 pub use byte_ring::{Consumer, Producer, byte_ring};
 pub use cache_padded::CachePadded;
 pub use quiescence::{Quiescence, Reader, Stamp};

@@ -1,0 +1,92 @@
+//! An allocator that counts: how tests see that a piece of work allocates nothing.
+//!
+//! Upstream:   a test binary names [`CountingAllocator`] its `#[global_allocator]`; nothing else
+//!             uses it.
+//! Downstream: the system's allocator.
+//!
+//! Invariants:
+//! - I1  Only what the thread itself does inside [`counted`], and outside [`uncounted`], is
+//!   counted: a test harness, other tests and other threads do not disturb.
+//! - I2  Giving memory back is not counted: who gives back has taken before.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+
+/// Allocations of one piece of work whose place is shown when `KACHEL_ALLOCATIONS` is set.
+const SHOWN_MAX: u32 = 5;
+
+thread_local! {
+    static COUNTING: Cell<bool> = const { Cell::new(false) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static TO_SHOW: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs `work`; what it gave, and how often it took memory or more of it.
+///
+/// Shows where, for the first few, when the environment has `KACHEL_ALLOCATIONS`.
+pub fn counted<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    let shown = std::env::var_os("KACHEL_ALLOCATIONS").map_or(0, |_| SHOWN_MAX);
+    TO_SHOW.set(shown);
+    let before = COUNT.get();
+    let outer = COUNTING.replace(true);
+    let done = work();
+    COUNTING.set(outer);
+    (done, COUNT.get() - before)
+}
+
+/// Runs `work`, which may lie inside what is counted, without counting.
+pub fn uncounted<R>(work: impl FnOnce() -> R) -> R {
+    let outer = COUNTING.replace(false);
+    let done = work();
+    COUNTING.set(outer);
+    done
+}
+
+/// The system's allocator, with a count of each thread's allocations (I1).
+#[derive(Debug)]
+pub struct CountingAllocator;
+
+fn note() {
+    if !COUNTING.get() {
+        return;
+    }
+    COUNT.set(COUNT.get() + 1);
+    let to_show = TO_SHOW.get();
+    if to_show > 0 {
+        TO_SHOW.set(to_show - 1);
+        uncounted(|| eprintln!("an allocation at\n{}", Backtrace::force_capture()));
+    }
+}
+
+// SAFETY:
+// - every call is passed on to the system's allocator, unchanged.
+// - `note` does not unwind: it changes thread-local numbers, and prints only when asked to.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY:
+        // - the layout is valid: discharged by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY:
+        // - the layout is valid: discharged by the caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        note();
+        // SAFETY:
+        // - it came from here with this layout, and `bytes` is valid: discharged by the caller.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY:
+        // - it came from here with this layout: discharged by the caller.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}

@@ -38,6 +38,22 @@ pub(crate) struct ExtentId {
     pub(crate) blocks: u32,
 }
 
+/// Blocks of an upload that are taken and not written yet, first taken first: linked like an
+/// extent's, so that a queue holds no memory of its own.
+#[derive(Debug)]
+pub(super) struct BlockQueue {
+    first: u32,
+    last: u32,
+}
+
+impl BlockQueue {
+    pub(super) const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+}
+
 /// Links of blocks and state of extents, for the whole arena; pages come as they are used.
 #[derive(Debug)]
 pub(crate) struct ExtentTable {
@@ -124,22 +140,35 @@ impl Pool {
         self.arena.write(block as usize * BLOCK_BYTES + start, bytes);
     }
 
-    /// Takes `count` blocks into `blocks`, all or none; the densest segments give theirs first.
-    pub(super) fn take_blocks(&self, count: usize, blocks: &mut Vec<u32>) -> Result<(), NoMemory> {
+    /// Adds `count` blocks to `queue`; when there are not so many, it gives back all that the queue
+    /// holds. The densest segments give theirs first.
+    pub(super) fn take_blocks(&self, count: usize, queue: &mut BlockQueue) -> Result<(), NoMemory> {
         let mut free = self.lock();
-        let before = blocks.len();
         for _ in 0..count {
-            match self.take_block(&mut free) {
-                Some(block) => blocks.push(block),
-                None => {
-                    for block in blocks.drain(before..) {
-                        self.give_block(&mut free, block);
-                    }
-                    return Err(NoMemory);
+            let Some(block) = self.take_block(&mut free) else {
+                while let Some(block) = self.next_taken(queue) {
+                    self.give_block(&mut free, block);
                 }
+                return Err(NoMemory);
+            };
+            self.extents.set_links(block, NONE, NONE);
+            match queue.last {
+                NONE => queue.first = block,
+                last => self.extents.set_links(last, block, NONE),
             }
+            queue.last = block;
         }
         Ok(())
+    }
+
+    /// Takes the first block out of an upload's queue.
+    pub(super) fn next_taken(&self, queue: &mut BlockQueue) -> Option<u32> {
+        let first = Some(queue.first).filter(|&first| first != NONE)?;
+        queue.first = self.next_block(first);
+        if queue.first == NONE {
+            queue.last = NONE;
+        }
+        Some(first)
     }
 
     pub(super) fn give_one_block(&self, block: u32) {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kachel_host::Budget;
 
 pub(crate) use block::ExtentId;
-use block::{BlockLists, ExtentTable};
+use block::{BlockLists, BlockQueue, ExtentTable};
 pub use pinned::Pinned;
 pub use upload::Upload;
 
@@ -52,21 +52,6 @@ pub struct PoolOptions {
     pub reserve_bytes: u64,
     /// Ask the kernel for huge pages.
     pub huge: bool,
-}
-
-/// Where the segments of a [`Pool`] are, for who checks that it adds up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolBooks {
-    /// Segments charged to the budget.
-    pub charged_segments: u64,
-    /// What the budget is charged for each.
-    pub charge_bytes: u64,
-    /// Charged segments that nobody uses.
-    pub idle_segments: u64,
-    /// Blocks free in segments that also hold used ones.
-    pub free_blocks: u64,
-    /// Blocks that a segment is cut into.
-    pub blocks_per_segment: u64,
 }
 
 /// The item memory of one process.
@@ -127,8 +112,9 @@ impl Pool {
             asked: AtomicU32::new(0),
             generations: AtomicU64::new(1),
             free: Mutex::new(Free {
-                idle: Vec::new(),
-                released: Vec::new(),
+                // Room for all: a segment that comes back finds its place without an allocation.
+                idle: Vec::with_capacity(segments as usize),
+                released: Vec::with_capacity(segments as usize),
                 blocks: BlockLists::new(),
             }),
         }))
@@ -138,19 +124,6 @@ impl Pool {
     #[inline]
     pub const fn segment_bytes(&self) -> usize {
         1 << self.segment_shift
-    }
-
-    /// Where its segments are now (I1).
-    pub fn books(&self) -> PoolBooks {
-        let touched = self.touched.load(Ordering::Relaxed);
-        let charged = touched - self.released.load(Ordering::Relaxed);
-        PoolBooks {
-            charged_segments: charged.into(),
-            charge_bytes: self.charge_bytes(),
-            idle_segments: self.idle.load(Ordering::Relaxed).into(),
-            free_blocks: self.free_blocks.load(Ordering::Relaxed).into(),
-            blocks_per_segment: self.blocks_per_segment() as u64,
-        }
     }
 
     /// Bytes of all segments that the reserved address space holds: no limit can be higher.

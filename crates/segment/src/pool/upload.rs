@@ -12,7 +12,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{ExtentId, NoMemory, Pool};
+use super::{BlockQueue, ExtentId, NoMemory, Pool};
 use crate::BLOCK_BYTES;
 
 /// Blocks taken from the pool under one lock, at most.
@@ -28,7 +28,7 @@ pub struct Upload {
     last: u32,
     /// The block of the value's rest, once there is any of it.
     rest: Option<u32>,
-    taken: Vec<u32>,
+    taken: BlockQueue,
 }
 
 impl Pool {
@@ -46,7 +46,7 @@ impl Pool {
             extent: None,
             last: 0,
             rest: None,
-            taken: Vec::new(),
+            taken: BlockQueue::EMPTY,
         })
     }
 }
@@ -59,7 +59,7 @@ impl Upload {
 
     /// Adds the next bytes; all of them or, when memory is short, none.
     ///
-    /// Cost: a copy, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
+    /// Cost: a copy, no allocation, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
     /// Errors: no memory: make room (`Segments::make_upload_room`) and write the same bytes again,
     /// or drop the upload.
     /// Panics: when more bytes come than were announced, which is a bug of the caller's framing.
@@ -71,19 +71,9 @@ impl Upload {
         let mut missing = blocks_wanted - blocks_begun;
         while missing > 0 {
             let count = missing.min(TAKE_BLOCKS_MAX);
-            let mut taken = std::mem::take(&mut self.taken);
-            let result = self.pool.take_blocks(count, &mut taken);
-            self.taken = taken;
-            if let Err(no_memory) = result {
-                for block in self.taken.drain(..) {
-                    self.pool.give_one_block(block);
-                }
-                return Err(no_memory);
-            }
+            self.pool.take_blocks(count, &mut self.taken)?;
             missing -= count;
         }
-        // The last taken is used first otherwise; a chain in address order reads faster.
-        self.taken.reverse();
         let mut left = bytes;
         while !left.is_empty() {
             let start = self.written % BLOCK_BYTES;
@@ -131,7 +121,8 @@ impl Upload {
     }
 
     fn begin_block(&mut self) -> u32 {
-        let Some(block) = self.taken.pop() else { unreachable!("one was taken for each begun") };
+        let taken = self.pool.next_taken(&mut self.taken);
+        let Some(block) = taken else { unreachable!("one was taken for each begun") };
         if self.written / BLOCK_BYTES == self.value_bytes / BLOCK_BYTES {
             self.rest = Some(block);
             return block;

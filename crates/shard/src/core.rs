@@ -12,7 +12,6 @@
 //! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
 //!   client left.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kachel_net::{
@@ -30,7 +29,7 @@ use crate::hop::REQUEST_HEAD_BYTES;
 use crate::mailbox::Mailboxes;
 use crate::second::Epoch;
 use crate::shared::Shared;
-use crate::upload::Uploading;
+use crate::upload::Uploads;
 
 /// A large value on its way to a client.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) stalled: Vec<ConnectionIndex>,
     /// Scratch: connections that are to be marked dirty once a loop over others is through.
     pub(crate) dirty_later: Vec<ConnectionIndex>,
-    pub(crate) uploads: BTreeMap<u32, Uploading>,
+    pub(crate) uploads: Uploads,
     pub(crate) dumps: Vec<Dump>,
     /// Whether a request waits for room in a mailbox, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,

@@ -13,7 +13,7 @@
 
 use kachel_net::ConnectionIndex;
 use kachel_segment::Upload;
-use kachel_wire::request::{KEY_BYTES_MAX, Request, StoreMode};
+use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::core::{Core, LargeValue};
@@ -31,12 +31,64 @@ pub(crate) struct Uploading {
     /// Where the bytes go; none when there is no memory for them (I3).
     upload: Option<Upload>,
     value_bytes_left: usize,
-    /// What of the closing CR LF has come.
-    trailer: Vec<u8>,
+    /// What of the closing CR LF has come, and how much of it.
+    trailer: [u8; 2],
+    trailer_bytes: usize,
     /// Who will own the value.
     owner: u16,
     /// Times that room was asked for since the last piece was kept.
     asked: u32,
+}
+
+/// Lines kept for later uploads, so that those allocate nothing.
+const SPARE_LINES_MAX: usize = 64;
+
+/// All uploads of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads {
+    /// By the connection that sends it.
+    places: Vec<Option<Uploading>>,
+    spare_lines: Vec<Vec<u8>>,
+}
+
+impl Uploads {
+    /// A copy of `line`. Cost: no allocation but for more uploads at once than ever before.
+    fn keep_line(&mut self, line: &[u8]) -> Vec<u8> {
+        let spare = self.spare_lines.pop();
+        let mut kept = spare.unwrap_or_else(|| Vec::with_capacity(LINE_BYTES_MAX));
+        kept.clear();
+        kept.extend_from_slice(line);
+        kept
+    }
+
+    fn reuse_line(&mut self, line: Vec<u8>) {
+        if self.spare_lines.len() < SPARE_LINES_MAX {
+            self.spare_lines.push(line);
+        }
+    }
+
+    fn insert(&mut self, connection: ConnectionIndex, uploading: Uploading) {
+        let index = connection.0 as usize;
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, || None);
+        }
+        self.places[index] = Some(uploading);
+    }
+
+    fn get_mut(&mut self, connection: ConnectionIndex) -> Option<&mut Uploading> {
+        self.places.get_mut(connection.0 as usize)?.as_mut()
+    }
+
+    fn remove(&mut self, connection: ConnectionIndex) -> Option<Uploading> {
+        self.places.get_mut(connection.0 as usize)?.take()
+    }
+
+    /// Gives back what has come for a connection that is gone (I1).
+    pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
+        if let Some(uploading) = self.remove(connection) {
+            self.reuse_line(uploading.line);
+        }
+    }
 }
 
 /// Times that room is asked for before a value is given up: others may take what was made.
@@ -53,14 +105,15 @@ pub(crate) fn begin(
     let owner = core.engine.hasher.shard(key_of(request, &mut space));
     let upload = core.engine.begin_upload(value_bytes);
     let uploading = Uploading {
-        line: line.to_vec(),
+        line: core.uploads.keep_line(line),
         upload,
         value_bytes_left: value_bytes,
-        trailer: Vec::new(),
+        trailer: [0; 2],
+        trailer_bytes: 0,
         owner,
         asked: 0,
     };
-    core.uploads.insert(connection.0, uploading);
+    core.uploads.insert(connection, uploading);
     core.note_announced(connection, value_bytes);
     if let Some(open) = core.connections.get_mut(connection) {
         open.uploading = true;
@@ -71,14 +124,14 @@ pub(crate) fn begin(
 
 /// Takes what has come of the value; stores it when it is whole. Returns the bytes used.
 pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -> usize {
-    let uploading = core.uploads.get_mut(&connection.0).expect("the connection is uploading");
+    let uploading = core.uploads.get_mut(connection).expect("the connection is uploading");
     let value = &input[..input.len().min(uploading.value_bytes_left)];
     if let Some(upload) = &mut uploading.upload {
         if value.is_empty() || upload.write(value).is_ok() {
             uploading.asked = 0;
         } else if uploading.asked < ASKS_MAX {
             if ask_for_room(core, connection, value.len())
-                && let Some(uploading) = core.uploads.get_mut(&connection.0)
+                && let Some(uploading) = core.uploads.get_mut(connection)
             {
                 uploading.asked += 1;
             }
@@ -89,13 +142,15 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
     }
     uploading.value_bytes_left -= value.len();
     let trailer = &input[value.len()..];
-    let trailer = &trailer[..trailer.len().min(2 - uploading.trailer.len())];
-    uploading.trailer.extend_from_slice(trailer);
-    let used = value.len() + trailer.len();
-    if uploading.trailer.len() == 2 && !complete(core, connection) {
+    let missing = &mut uploading.trailer[uploading.trailer_bytes..];
+    let come = trailer.len().min(missing.len());
+    missing[..come].copy_from_slice(&trailer[..come]);
+    uploading.trailer_bytes += come;
+    let used = value.len() + come;
+    if uploading.trailer_bytes == 2 && !complete(core, connection) {
         // No room in the owner's mailbox: give one byte of the trailer back and come again.
-        let uploading = core.uploads.get_mut(&connection.0).expect("still uploading");
-        uploading.trailer.pop();
+        let uploading = core.uploads.get_mut(connection).expect("still uploading");
+        uploading.trailer_bytes -= 1;
         core.stall(connection);
         return used - 1;
     }
@@ -105,7 +160,7 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
 /// Has the value's owner free memory, and lets the connection wait for it (I2).
 /// `false`: it could not be asked now.
 fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> bool {
-    let owner = core.uploads.get(&connection.0).map_or(core.id, |uploading| uploading.owner);
+    let owner = core.uploads.get_mut(connection).map_or(core.id, |uploading| uploading.owner);
     if owner == core.id {
         let _made = core.engine.make_upload_room(bytes);
         return true;
@@ -121,41 +176,35 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
 
 /// Stores the whole value, or answers why not. `false`: must be tried again later.
 fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
-    let uploading = core.uploads.remove(&connection.0).expect("the connection is uploading");
+    let mut uploading = core.uploads.remove(connection).expect("the connection is uploading");
     let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
         unreachable!("the line was parsed before");
     };
-    let done = match uploading.upload {
-        _ if uploading.trailer != b"\r\n" => {
+    let done = match uploading.upload.take() {
+        _ if uploading.trailer != *b"\r\n" => {
             if !is_noreply(&request) {
                 core.text(connection, Reply::BadDataChunk.bytes());
             }
             true
         }
-        None => {
-            let done = refuse(core, connection, &request, Reply::OutOfMemoryStoring);
-            if !done {
-                let again = Uploading { line: uploading.line.clone(), ..uploading };
-                core.uploads.insert(connection.0, again);
-            }
-            done
+        None => refuse(core, connection, &request, Reply::OutOfMemoryStoring),
+        Some(upload) => {
+            let committed = commit(core, connection, &request, &uploading.line, upload);
+            uploading.upload = committed.err();
+            uploading.upload.is_none()
         }
-        Some(upload) => match commit(core, connection, &request, &uploading.line, upload) {
-            Ok(()) => true,
-            Err(upload) => {
-                let again =
-                    Uploading { line: uploading.line.clone(), upload: Some(upload), ..uploading };
-                core.uploads.insert(connection.0, again);
-                false
-            }
-        },
     };
-    if done && let Some(open) = core.connections.get_mut(connection) {
+    if !done {
+        core.uploads.insert(connection, uploading);
+        return false;
+    }
+    core.uploads.reuse_line(uploading.line);
+    if let Some(open) = core.connections.get_mut(connection) {
         open.uploading = false;
         open.input.announced_bytes = 0;
         open.input.waiting_since = 0;
     }
-    done
+    true
 }
 
 /// Hands the value to its owner. Gives it back when the owner's mailbox has no room now.
@@ -207,10 +256,15 @@ pub(crate) fn refuse(
         Request::MetaSet { meta, .. } => Some([b"md ", meta.key.text, b" q\r\n"]),
         _ => None,
     };
-    if let Some(removal) = removal
-        && !remove_stale(core, connection, request, &removal.concat())
-    {
-        return false;
+    if let Some(removal) = removal {
+        let mut text = std::mem::take(&mut core.answer); // For its memory: nothing is worded now.
+        text.clear();
+        removal.iter().for_each(|piece| text.extend_from_slice(piece));
+        let removed = remove_stale(core, connection, request, &text);
+        core.answer = text;
+        if !removed {
+            return false;
+        }
     }
     let counters = &core.counters;
     let counter = if reply == Reply::TooLarge {

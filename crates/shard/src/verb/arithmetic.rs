@@ -55,7 +55,7 @@ pub(crate) fn change(
         Direction::Down => &engine.counters.decr_hits,
     };
     hits.add(1);
-    let mut text = Text { bytes: [b' '; NUMERIC_VALUE_BYTES_MAX], used: 0 };
+    let mut text = Text::<NUMERIC_VALUE_BYTES_MAX>::new();
     format::put_u64(&mut text, number);
     let draft = Draft {
         value: NewValue::Bytes(&text.bytes[..text.used.max(value.len())]),
@@ -74,12 +74,23 @@ pub(crate) fn change(
 }
 
 /// A number's digits over a ground of spaces.
-struct Text {
-    bytes: [u8; NUMERIC_VALUE_BYTES_MAX],
+pub(crate) struct Text<const BYTES: usize> {
+    bytes: [u8; BYTES],
     used: usize,
 }
 
-impl Sink for Text {
+impl<const BYTES: usize> Text<BYTES> {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [b' '; BYTES], used: 0 }
+    }
+
+    /// The digits, without the ground.
+    pub(crate) fn digits(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+}
+
+impl<const BYTES: usize> Sink for Text<BYTES> {
     fn put(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         self.bytes[self.used..end].copy_from_slice(bytes);

@@ -9,10 +9,13 @@ use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
 use kachel_wire::request::{Direction, Meta};
 use kachel_wire::{Reply, Sink};
 
-use super::arithmetic::{Changed, change};
+use super::arithmetic::{Changed, Text, change};
 use super::{live_on, ttl_left};
 use crate::engine::{Draft, Engine, Found};
 use crate::second::Epoch;
+
+/// Digits of the longest number.
+const NUMBER_BYTES_MAX: usize = 20;
 
 /// Changes a number, or makes one, as the flags ask.
 pub(crate) fn meta_arithmetic(
@@ -101,10 +104,10 @@ fn make(
     (key, hash): (&[u8], KeyHash),
     meta: &Meta<'_>,
 ) -> Option<Found> {
-    let mut digits = Vec::with_capacity(20);
-    format::put_u64(&mut digits, meta.initial);
+    let mut text = Text::<NUMBER_BYTES_MAX>::new();
+    format::put_u64(&mut text, meta.initial);
     let draft = Draft {
-        value: NewValue::Bytes(&digits),
+        value: NewValue::Bytes(text.digits()),
         client_flags: 0,
         expiry: meta.vivify.map_or(0, |ttl| epoch.expiry(ttl, engine.second)),
         cas: meta.new_cas,

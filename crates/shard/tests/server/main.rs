@@ -1,5 +1,6 @@
 //! The whole server but for the kernel: shards over the in-memory door, on one thread.
 
+mod allocation;
 mod flushes;
 mod full_rings;
 mod replies;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
-use kachel_io::{FarEnd, Memory, MemoryNet};
+use kachel_io::{FarEnd, Io, Memory, MemoryNet};
 use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
 
@@ -43,10 +43,10 @@ impl Clock for ShardClock {
 }
 
 /// A server and the network that its clients are on.
-pub(crate) struct World {
+pub(crate) struct World<I: Io = Memory> {
     net: MemoryNet,
     listener: ListenerId,
-    shards: Vec<Shard<Memory, ShardClock>>,
+    shards: Vec<Shard<I, ShardClock>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     pub(crate) clock: ManualClock,
     pub(crate) shared: Arc<Shared>,
@@ -57,6 +57,13 @@ const QUIET_TURNS: u32 = 4;
 
 impl World {
     pub(crate) fn new(options: WorldOptions) -> Self {
+        Self::behind(options, |door| door)
+    }
+}
+
+impl<I: Io> World<I> {
+    /// A server whose shards meet the network through what `door` makes of each endpoint.
+    pub(crate) fn behind(options: WorldOptions, door: impl Fn(Memory) -> I) -> Self {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let pool_options = PoolOptions {
             shards: options.shards,
@@ -81,11 +88,14 @@ impl World {
         ));
         let clock = ManualClock::new(1_800_000_000);
         let net = MemoryNet::new();
+        let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
+        let listener = endpoints[0].listen_here();
         let engine = EngineOptions { evict: options.evict, cas: true, item_bytes_max: 1 << 20 };
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
-        let mut shards: Vec<_> = (0..options.shards)
+        let shards = (0..options.shards)
             .zip(mailboxes(options.shards))
-            .map(|(id, mail)| {
+            .zip(endpoints)
+            .map(|((id, mail), endpoint)| {
                 let shard = ShardOptions {
                     id,
                     engine,
@@ -95,10 +105,9 @@ impl World {
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns };
-                Shard::new(net.open(), clock, shard, shared, pool, mail).expect("a shard")
+                Shard::new(door(endpoint), clock, shard, shared, pool, mail).expect("a shard")
             })
             .collect();
-        let listener = shards[0].io_mut().listen_here();
         Self { net, listener, shards, lags_ns, clock, shared }
     }
 
@@ -123,10 +132,15 @@ impl World {
 
     /// Ticks until nothing that concerns a client has happened for a while.
     pub(crate) fn settle(&mut self) {
+        self.settle_by(Self::turn);
+    }
+
+    /// The same, where `turn` does the ticking.
+    pub(crate) fn settle_by(&mut self, mut turn: impl FnMut(&mut Self)) {
         let mut quiet = 0;
         let mut before = self.work();
         while quiet < QUIET_TURNS {
-            self.turn();
+            turn(self);
             let now = self.work();
             quiet = if now == before { quiet + 1 } else { 0 };
             before = now;

@@ -1,0 +1,261 @@
+//! Once warm, the server takes no memory from the allocator, whatever it is asked.
+//!
+//! What is counted is each shard's tick, but for the door and the network behind it, which are of
+//! the test. Memory is full from the warm-up on, so that eviction and compaction are counted too.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use kachel_io::{Event, FarEnd, Io, Lent, ListenerId, Memory, SendBlock, SocketId, Wait, Waker};
+use kachel_stdx::{CountingAllocator, counted, uncounted};
+
+use crate::world::{World, WorldOptions};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Rounds of storing new keys before anything is counted: memory is full long before the last.
+const FILL_ROUNDS: u64 = 120;
+/// Rounds of each conversation before anything is counted.
+const WARM_ROUNDS: u64 = 20;
+/// Rounds of each conversation that are counted.
+const COUNTED_ROUNDS: u64 = 20;
+/// Connections that say the same thing at once.
+const CLIENTS: usize = 6;
+/// Requests of each connection in a round.
+const REQUESTS: u64 = 20;
+
+/// The in-memory door; what it allocates is not the server's.
+struct Door(Memory);
+
+impl Io for Door {
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        uncounted(|| self.0.poll(wait, events))
+    }
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        self.0.lent(bytes)
+    }
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        uncounted(|| self.0.send(socket, block));
+    }
+    fn pause(&mut self, socket: SocketId) {
+        self.0.pause(socket);
+    }
+    fn resume(&mut self, socket: SocketId) {
+        self.0.resume(socket);
+    }
+    fn finish_sending(&mut self, socket: SocketId) {
+        self.0.finish_sending(socket);
+    }
+    fn close(&mut self, socket: SocketId) {
+        uncounted(|| self.0.close(socket));
+    }
+    fn listen_pause(&mut self, listener: ListenerId) {
+        self.0.listen_pause(listener);
+    }
+    fn listen_resume(&mut self, listener: ListenerId) {
+        self.0.listen_resume(listener);
+    }
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        uncounted(|| self.0.adopt(fd))
+    }
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        uncounted(|| self.0.give_up(socket))
+    }
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        uncounted(|| self.0.listen(listener))
+    }
+    fn waker(&self) -> Waker {
+        self.0.waker()
+    }
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+}
+
+/// One thing that clients say, again and again.
+struct Conversation {
+    name: &'static str,
+    /// What a client says in its `n`th request; the number is never used again.
+    request: fn(n: u64) -> Vec<u8>,
+    /// What stands in the reply once a request.
+    reply: &'static str,
+}
+
+/// A value of `bytes` bytes, for a request that ends in its length.
+fn with_value(line: &str, bytes: usize) -> Vec<u8> {
+    [format!("{line} {bytes}\r\n").as_bytes(), &vec![b'v'; bytes], b"\r\n"].concat()
+}
+
+const CONVERSATIONS: [Conversation; 15] = [
+    Conversation {
+        name: "set: new keys of many sizes, so that others are evicted",
+        request: |n| with_value(&format!("set new{n} {} 0", n % 3), (n * 977 % 9000) as usize),
+        reply: "STORED\r\n",
+    },
+    Conversation {
+        name: "set: over the same keys, with a time to live",
+        request: |n| with_value(&format!("set key{} 0 {}", n % 500, 1000 + n % 7), 100),
+        reply: "STORED\r\n",
+    },
+    Conversation {
+        name: "get: hits",
+        request: |n| format!("get key{}\r\n", n % 500).into_bytes(),
+        reply: "END\r\n",
+    },
+    Conversation {
+        name: "get: misses",
+        request: |n| format!("get none{n}\r\n").into_bytes(),
+        reply: "END\r\n",
+    },
+    Conversation {
+        name: "gets: 100 keys",
+        request: |n| {
+            let keys: String = (0..100).map(|key| format!(" key{}", (n + key) % 600)).collect();
+            format!("gets{keys}\r\n").into_bytes()
+        },
+        reply: "END\r\n",
+    },
+    Conversation {
+        name: "incr, the number made first",
+        request: |n| format!("set c{0} 0 0 2\r\n98\r\nincr c{0} 1\r\n", n % 90).into_bytes(),
+        reply: "STORED\r\n99\r\n",
+    },
+    Conversation {
+        name: "append, prepend, cas",
+        request: |n| {
+            let key = n % 90;
+            format!(
+                "set a{key} 0 0 1\r\nx\r\nappend a{key} 0 0 1\r\ny\r\nprepend a{key} 0 0 1\r\nw\r\n\
+                 cas a{key} 0 0 1 1\r\nz\r\n"
+            )
+            .into_bytes()
+        },
+        reply: "STORED\r\nSTORED\r\nSTORED\r\nEXISTS\r\n",
+    },
+    Conversation {
+        name: "delete",
+        request: |n| format!("set d{0} 0 0 1\r\nx\r\ndelete d{0}\r\n", n % 90).into_bytes(),
+        reply: "STORED\r\nDELETED\r\n",
+    },
+    Conversation {
+        name: "touch, gat",
+        request: |n| {
+            let key = n % 90;
+            format!("set t{key} 0 50 1\r\nx\r\ntouch t{key} {}\r\ngat 9 t{key}\r\n", n % 99 + 1)
+                .into_bytes()
+        },
+        reply: "STORED\r\nTOUCHED\r\nVALUE",
+    },
+    Conversation {
+        name: "ms, mg, md, mn",
+        request: |n| {
+            let key = n % 90;
+            format!("ms m{key} 1 T90\r\nx\r\nmg m{key} v t h l k O{n}\r\nmd m{key} q\r\nmn\r\n")
+                .into_bytes()
+        },
+        reply: "MN\r\n",
+    },
+    Conversation {
+        name: "ma, mg with N and R, me",
+        request: |n| {
+            let key = n % 90;
+            format!(
+                "ma n{key} N90 J7 v\r\nmg n{key} s v R30 N9\r\nme n{key}\r\nmd n{key}\r\nmn\r\n"
+            )
+            .into_bytes()
+        },
+        reply: "MN\r\n",
+    },
+    Conversation {
+        name: "what is refused",
+        request: |n| {
+            format!("get {}\r\nbogus\r\nincr key1 x\r\n", "k".repeat(251 + n as usize % 9))
+                .into_bytes()
+        },
+        reply: "ERROR\r\n",
+    },
+    Conversation {
+        name: "set: large values",
+        request: |n| with_value(&format!("set large{} 0 0", n % 20), 17_000 + n as usize % 30_000),
+        reply: "STORED\r\n",
+    },
+    Conversation {
+        name: "get: large values",
+        request: |n| format!("get large{}\r\n", n % 20).into_bytes(),
+        reply: "END\r\n",
+    },
+    Conversation {
+        name: "version, verbosity",
+        request: |_| b"version\r\nverbosity 1\r\n".to_vec(),
+        reply: "VERSION 1.6.45\r\nOK\r\n",
+    },
+];
+
+/// Ticks until everything that was asked is answered; allocations on the way.
+fn settle(world: &mut World<Door>) -> u64 {
+    let mut allocations = 0;
+    world.settle_by(|world| allocations += counted(|| world.turn()).1);
+    allocations
+}
+
+/// Has all clients say it in one piece, or cut into pieces; allocations on the way.
+fn round(
+    world: &mut World<Door>,
+    clients: &[FarEnd],
+    talk: &Conversation,
+    round: u64,
+    cut: bool,
+) -> u64 {
+    for (client, from) in clients.iter().zip((round * CLIENTS as u64..).map(|n| n * REQUESTS)) {
+        let said: Vec<u8> = (from..from + REQUESTS).flat_map(talk.request).collect();
+        let piece_bytes = if cut { 1009 } else { said.len() };
+        client.write_cut(&said, piece_bytes);
+    }
+    let allocations = settle(world);
+    for client in clients {
+        let reply = client.read();
+        let reply = String::from_utf8_lossy(&reply);
+        assert_eq!(reply.matches(talk.reply).count() as u64, REQUESTS, "{}: {reply}", talk.name);
+    }
+    world.clock.advance_ns(20_000_000);
+    allocations
+}
+
+fn requests_are_served_without_allocation(shards: u16) {
+    let options = WorldOptions { shards, memory_bytes: 16 << 20, ..WorldOptions::default() };
+    let mut world = World::behind(options, Door);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
+    assert!(settle(&mut world) > 0, "the counter does not count");
+    let mut next = 0..;
+    let mut say = |world: &mut World<Door>, talk: &Conversation, rounds: u64, cut: bool| -> u64 {
+        next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
+    };
+    say(&mut world, &CONVERSATIONS[0], FILL_ROUNDS, false);
+    let evictions = world.shared.counters.iter().map(|counters| counters.evictions.value());
+    assert!(evictions.sum::<u64>() > 0, "memory is full");
+    let mut found = Vec::new();
+    for talk in &CONVERSATIONS {
+        say(&mut world, talk, WARM_ROUNDS, false);
+        say(&mut world, talk, WARM_ROUNDS, true);
+    }
+    for cut in [false, true] {
+        for talk in &CONVERSATIONS {
+            let allocations = say(&mut world, talk, COUNTED_ROUNDS, cut);
+            if allocations > 0 {
+                found.push((talk.name, allocations));
+            }
+        }
+    }
+    assert_eq!(found, [], "allocations of {shards} shards");
+}
+
+#[test]
+fn one_shard_serves_requests_without_allocation() {
+    requests_are_served_without_allocation(1);
+}
+
+#[test]
+fn three_shards_serve_requests_without_allocation() {
+    requests_are_served_without_allocation(3);
+}

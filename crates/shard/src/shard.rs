@@ -179,12 +179,49 @@ impl<I: Io, C: Clock> Shard<I, C> {
         &mut self.io
     }
 
+    /// All of it but the door.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// One turn: everything that has come in is served, what is owed goes out.
     ///
     /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at
     /// all.
     pub fn tick(&mut self) -> std::io::Result<Turn> {
-        self.receive()?;
+        let wait = self.lie_down();
+        self.get_up(wait)
+    }
+
+    /// The first half of a tick: how long its poll may wait. A shard that may sleep says so to the
+    /// others first, and looks at its mail once more.
+    ///
+    /// Apart from [`Self::get_up`] for a simulation, in which time passes between the two.
+    pub fn lie_down(&mut self) -> Wait {
+        let resumed = !self.core.mailbox_was_full && self.core.may_go_on();
+        let busy = self.upkeep || resumed || !self.fresh.is_empty();
+        let was_full = std::mem::take(&mut self.core.mailbox_was_full);
+        if busy || !self.core.mail.is_empty() {
+            return Wait::Now;
+        }
+        self.core.mail.sleeper.prepare_sleep();
+        if !self.core.mail.is_empty() {
+            Wait::Now
+        } else if was_full {
+            Wait::AtMostNs(SLEEP_NS_WHILE_FULL)
+        } else {
+            Wait::AtMostNs(SLEEP_NS_MAX)
+        }
+    }
+
+    /// The rest of a tick: polls, and does what there is to do.
+    ///
+    /// Errors: the kernel refuses to report events at all.
+    pub fn get_up(&mut self, wait: Wait) -> std::io::Result<Turn> {
+        self.events.clear();
+        let polled = self.io.poll(wait, &mut self.events);
+        self.core.mail.sleeper.cancel();
+        polled?;
         self.turn_second();
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
@@ -197,29 +234,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.core.counters.ticks.add(1);
         self.core.counters.busy_ticks.add(u64::from(mail || !self.ready.is_empty()));
         Ok(self.finish())
-    }
-
-    /// Waits for events. A shard that sleeps says so first, and looks at its mail once more.
-    fn receive(&mut self) -> std::io::Result<()> {
-        self.events.clear();
-        let resumed = !self.core.mailbox_was_full && self.core.may_go_on();
-        let busy = self.upkeep || resumed || !self.fresh.is_empty();
-        let wait = if busy || !self.core.mail.is_empty() {
-            Wait::Now
-        } else if self.core.mailbox_was_full {
-            Wait::AtMostNs(SLEEP_NS_WHILE_FULL)
-        } else {
-            Wait::AtMostNs(SLEEP_NS_MAX)
-        };
-        self.core.mailbox_was_full = false;
-        if wait == Wait::Now {
-            return self.io.poll(Wait::Now, &mut self.events);
-        }
-        self.core.mail.sleeper.prepare_sleep();
-        let wait = if self.core.mail.is_empty() { wait } else { Wait::Now };
-        let polled = self.io.poll(wait, &mut self.events);
-        self.core.mail.sleeper.cancel();
-        polled
     }
 
     /// Reads the clock: the only time in a tick.

@@ -83,6 +83,11 @@ impl Uploads {
         self.places.get_mut(connection.0 as usize)?.take()
     }
 
+    /// How many run. Cost: a look at each place.
+    pub(crate) fn count(&self) -> usize {
+        self.places.iter().flatten().count()
+    }
+
     /// Gives back what has come for a connection that is gone (I1).
     pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
         if let Some(uploading) = self.remove(connection) {

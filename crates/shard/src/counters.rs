@@ -131,6 +131,8 @@ counters! {
     expired_unfetched,
     /// Items whose space came back because they had expired.
     reclaimed,
+    /// Lines of more than 2 KiB that were read, which are retrievals of many keys.
+    long_lines,
     /// Requests sent to other shards.
     hops,
     /// Turns of the loop.

@@ -34,7 +34,7 @@ mod stats;
 mod upload;
 mod verb;
 
-pub use counters::Counters;
+pub use counters::{Counter, Counters};
 pub use engine::EngineOptions;
 pub use hash::Seeds;
 pub use holdings::Holdings;

@@ -12,9 +12,9 @@
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase, SlotIndex, Stream};
+use kachel_net::{ConnectionIndex, Phase, Resume, SlotIndex, Stream};
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
-use kachel_wire::request::{KEY_BYTES_MAX, Request, Retrieve};
+use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin;
@@ -90,6 +90,12 @@ impl<'b> Serving<'_, 'b> {
                 }
                 continue;
             }
+            if let Some(resume) = open.input.resume.take() {
+                if !self.keys(index, rest, resume) {
+                    return;
+                }
+                continue;
+            }
             let scanned = if offset == 0 { open.input.scanned_bytes } else { 0 };
             if !self.request(index, connection, rest, scanned) {
                 return;
@@ -111,7 +117,15 @@ impl<'b> Serving<'_, 'b> {
                 false
             }
             Parsed::Request { request, line_bytes } => match request {
-                Request::Retrieve(retrieve) => self.retrieval(index, rest, retrieve, line_bytes),
+                Request::Retrieve(retrieve) => {
+                    if line_bytes > LINE_BYTES_MAX {
+                        self.core.counters.long_lines.add(1);
+                    }
+                    let next_key = offset_in(rest, retrieve.keys.rest);
+                    let keys_end = next_key + retrieve.keys.rest.len();
+                    let Retrieve { with_cas, ttl, .. } = retrieve;
+                    self.keys(index, rest, Resume { next_key, keys_end, with_cas, ttl })
+                }
                 Request::Store(_) | Request::MetaSet { .. } => {
                     self.storage(index, connection, rest, request, line_bytes)
                 }
@@ -167,23 +181,12 @@ impl<'b> Serving<'_, 'b> {
         self.core.stall(self.ready[index].connection);
     }
 
-    /// Stages the keys of a retrieval, each a request of its own.
-    fn retrieval(
-        &mut self,
-        index: usize,
-        rest: &'b [u8],
-        retrieve: Retrieve<'b>,
-        line_bytes: usize,
-    ) -> bool {
-        let Ready { connection, offset: start, .. } = self.ready[index];
-        let mut keys = retrieve.keys;
-        if let Some(open) = self.core.connections.get_mut(connection) {
-            let resume = std::mem::take(&mut open.input.resume_bytes);
-            if resume > 0 {
-                keys.rest = &rest[resume..offset_in(rest, keys.rest) + keys.rest.len()];
-            }
-        }
-        self.advance(index, line_bytes);
+    /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.
+    fn keys(&mut self, index: usize, line: &'b [u8], resume: Resume) -> bool {
+        let start = self.ready[index].offset;
+        let end_bytes = if line[resume.keys_end] == b'\r' { 2 } else { 1 };
+        self.advance(index, resume.keys_end + end_bytes);
+        let mut keys = Keys { rest: &line[resume.next_key..resume.keys_end] };
         let mut next = keys.next();
         while let Some(key) = next {
             if self.batch.is_full() {
@@ -193,9 +196,8 @@ impl<'b> Serving<'_, 'b> {
                 }
             }
             next = keys.next();
-            let resume_bytes = offset_in(rest, key);
-            let work = Work::Key { key, retrieve, resume_bytes, last: next.is_none() };
-            self.push(index, start, key, work);
+            let from_here = Resume { next_key: offset_in(line, key), ..resume };
+            self.push(index, start, key, Work::Key { key, from_here, last: next.is_none() });
         }
         true
     }
@@ -303,10 +305,10 @@ fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
         ready.ended = true;
         ready.offset = staged.start;
         core.stall(connection);
-        if let (Work::Key { resume_bytes, .. }, Some(open)) =
+        if let (Work::Key { from_here, .. }, Some(open)) =
             (staged.work, core.connections.get_mut(connection))
         {
-            open.input.resume_bytes = resume_bytes;
+            open.input.resume = Some(from_here);
         }
         return;
     }
@@ -322,8 +324,8 @@ fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
 fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
     let Some((engine, epoch, mut sink)) = core.client(connection) else { return };
     let pinned = match staged.work {
-        Work::Key { key, retrieve, .. } => {
-            let how = (retrieve.with_cas, retrieve.ttl);
+        Work::Key { key, from_here, .. } => {
+            let how = (from_here.with_cas, from_here.ttl);
             engine.counters.requests.add(1);
             verb::get(engine, epoch, (key, staged.hash), how, &mut sink)
         }
@@ -340,8 +342,8 @@ fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
 /// Sends a request to the shard that owns its key; `false`: its mailbox has no room now.
 fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> bool {
     let (hop, text, wants_reply) = match staged.work {
-        Work::Key { key, retrieve, .. } => {
-            (Hop::Key { with_cas: retrieve.with_cas, ttl: retrieve.ttl }, key, true)
+        Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
+            (Hop::Key { with_cas, ttl }, key, true)
         }
         Work::Line { request, text, .. } => (Hop::Line, text, !is_noreply(&request)),
     };

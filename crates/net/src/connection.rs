@@ -83,6 +83,10 @@ pub struct Connection {
     pub paused: bool,
     /// Whether requests in the tail wait for room in the outbox or in a mailbox.
     pub stalled: bool,
+    /// Whether it waits in a mailbox's list; while it does, nothing else wakes it.
+    pub awaits_mail: bool,
+    /// Whether it is on the shard's list of stalled connections to look at again.
+    pub resumable: bool,
     /// Whether this connection is on the shard's list of those to flush.
     pub dirty: bool,
     /// Its place in the shard's list of connections to serve this tick, if it is there.
@@ -112,6 +116,8 @@ impl Connection {
             phase: Phase::Reading,
             paused: false,
             stalled: false,
+            awaits_mail: false,
+            resumable: false,
             dirty: false,
             ready: None,
             uploading: false,

@@ -48,13 +48,13 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let core = self.core();
         let index = core.engine.index_counters();
         let segments = core.engine.segments.stats();
-        let input = core.connections.indices().filter_map(|open| core.connections.get(open));
+        let open = || core.connections.indices().filter_map(|open| core.connections.get(open));
         Holdings {
             connections: core.connections.count().into(),
             reply_slots: core.slots.in_use().into(),
             uploads: core.uploads.count() as u64,
-            stalled: core.stalled.len() as u64,
-            input_bytes: input.map(|open| open.input.charged_bytes).sum(),
+            stalled: open().filter(|open| open.stalled).count() as u64,
+            input_bytes: open().map(|open| open.input.charged_bytes).sum(),
             index_items: core.engine.index_items(),
             index_bytes: core.engine.index_bytes(),
             index_splits: index.splits,

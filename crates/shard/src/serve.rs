@@ -20,7 +20,8 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::admin;
 use crate::core::{Core, LargeValue};
 use crate::execute::{announced_bytes, execute, is_noreply, key_of};
-use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::hop::Hop;
+use crate::mailbox::MailboxFull;
 use crate::stage::{Batch, Ready, Staged, Work};
 use crate::upload;
 use crate::verb::{self, Block};
@@ -131,8 +132,8 @@ impl<'b> Serving<'_, 'b> {
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if !admin::admin(self.core, connection, &request) {
-                            self.wait(index);
+                        if let Err(full) = admin::admin(self.core, connection, &request) {
+                            self.wait_for(index, full);
                             return false;
                         }
                         self.advance(index, line_bytes);
@@ -181,6 +182,12 @@ impl<'b> Serving<'_, 'b> {
         self.core.stall(self.ready[index].connection);
     }
 
+    /// As `wait`, until a mailbox has room.
+    fn wait_for(&mut self, index: usize, full: MailboxFull) {
+        self.ready[index].ended = true;
+        self.core.stall_for(self.ready[index].connection, full);
+    }
+
     /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.
     fn keys(&mut self, index: usize, line: &'b [u8], resume: Resume) -> bool {
         let start = self.ready[index].offset;
@@ -215,8 +222,9 @@ impl<'b> Serving<'_, 'b> {
             announced_bytes(&request).expect("a storage request announces its block") as usize;
         if !self.core.fits(&request, value_bytes) {
             if self.settled() {
-                if !upload::refuse(self.core, connection, &request, Reply::TooLarge) {
-                    self.wait(index);
+                let refused = upload::refuse(self.core, connection, &request, Reply::TooLarge);
+                if let Err(full) = refused {
+                    self.wait_for(index, full);
                     return false;
                 }
                 self.advance(index, line_bytes);
@@ -299,12 +307,16 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
     let connection = ready.connection;
     let Some(open) = core.connections.get_mut(connection) else { return };
-    let waits =
-        open.outbox.is_full() || (staged.owner != core.id && !hop(core, connection, staged));
-    if waits {
+    let is_full = open.outbox.is_full();
+    let hopped =
+        if is_full || staged.owner == core.id { Ok(()) } else { hop(core, connection, staged) };
+    if is_full || hopped.is_err() {
         ready.ended = true;
         ready.offset = staged.start;
-        core.stall(connection);
+        match hopped {
+            Ok(()) => core.stall(connection),
+            Err(full) => core.stall_for(connection, full),
+        }
         if let (Work::Key { from_here, .. }, Some(open)) =
             (staged.work, core.connections.get_mut(connection))
         {
@@ -339,8 +351,12 @@ fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
     core.mark_dirty(connection);
 }
 
-/// Sends a request to the shard that owns its key; `false`: its mailbox has no room now.
-fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> bool {
+/// Sends a request to the shard that owns its key.
+fn hop(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    staged: &Staged<'_>,
+) -> Result<(), MailboxFull> {
     let (hop, text, wants_reply) = match staged.work {
         Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
             (Hop::Key { with_cas, ttl }, key, true)
@@ -353,7 +369,7 @@ fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> boo
 impl Core {
     /// Sends a hop to `owner`, keeping a reply slot if a reply is wanted.
     ///
-    /// `false`, and nothing done: the mailbox has no room now; the caller stalls the connection.
+    /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
     pub(crate) fn send_hop(
         &mut self,
         connection: ConnectionIndex,
@@ -361,15 +377,11 @@ impl Core {
         hop: Hop,
         text: &[u8],
         wants_reply: bool,
-    ) -> bool {
-        let mailbox = self.mail.to(owner);
-        if !mailbox.requests_out.room(REQUEST_HEAD_BYTES + text.len()) {
-            self.mailbox_was_full = true;
-            return false;
-        }
+    ) -> Result<(), MailboxFull> {
+        self.has_room(owner, text.len())?;
         let slot = wants_reply.then(|| self.keep_slot(connection, 1));
         self.push_hop(owner, hop, slot, text);
-        true
+        Ok(())
     }
 
     /// Pushes a hop for which there is room.

@@ -131,10 +131,9 @@ impl<I: Io, C: Clock> Shard<I, C> {
             pool: BlockPool::new(),
             mail,
             dirty: Vec::with_capacity(1024),
-            stalled: Vec::with_capacity(64),
+            resumable: Vec::with_capacity(64),
             uploads: Uploads::default(),
             dumps: Vec::new(),
-            dirty_later: Vec::with_capacity(64),
             mailbox_was_full: false,
             answer: Vec::with_capacity(ANSWER_BYTES_MAX),
             request: Vec::with_capacity(ANSWER_BYTES_MAX),
@@ -198,9 +197,9 @@ impl<I: Io, C: Clock> Shard<I, C> {
     ///
     /// Apart from [`Self::get_up`] for a simulation, in which time passes between the two.
     pub fn lie_down(&mut self) -> Wait {
-        let resumed = !self.core.mailbox_was_full && self.core.may_go_on();
-        let busy = self.upkeep || resumed || !self.fresh.is_empty();
-        let was_full = std::mem::take(&mut self.core.mailbox_was_full);
+        let busy = self.upkeep || !self.core.resumable.is_empty() || !self.fresh.is_empty();
+        let was_full =
+            std::mem::take(&mut self.core.mailbox_was_full) || self.core.mail.is_waited_for();
         if busy || !self.core.mail.is_empty() {
             return Wait::Now;
         }
@@ -271,7 +270,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
         self.events = events;
         self.hand_over();
-        self.collect_stalled();
+        self.collect_resumable();
     }
 
     fn received(&mut self, socket: SocketId, bytes: Lent) {
@@ -317,6 +316,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
                 self.core.mark_dirty(connection);
             }
+            self.core.look_again(connection);
         }
     }
 
@@ -360,7 +360,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     /// `true`: to be tried again in the next tick.
     fn hand_one_over(&mut self, fresh: &mut Fresh) -> bool {
-        let room = self.core.has_room(fresh.adopter, 0);
+        let room = self.core.has_room(fresh.adopter, 0).is_ok();
         let Some(open) = self.core.connections.get(fresh.connection) else { return false };
         let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
         if self.stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
@@ -392,27 +392,25 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
     }
 
-    /// Looks again at the connections whose requests had to wait.
-    fn collect_stalled(&mut self) {
-        let mut stalled = std::mem::take(&mut self.core.stalled);
-        stalled.retain(|&connection| {
-            let Some(open) = self.core.connections.get_mut(connection) else { return false };
-            if open.must_wait() {
-                return true;
+    /// Takes up the connections whose requests had to wait and need not any more.
+    fn collect_resumable(&mut self) {
+        self.core.look_at_mailboxes();
+        let mut resumable = std::mem::take(&mut self.core.resumable);
+        for connection in resumable.drain(..) {
+            let Some(open) = self.core.connections.get_mut(connection) else { continue };
+            self.core.counters.resumptions.add(1);
+            open.resumable = false;
+            if !open.stalled || open.awaits_mail || open.must_wait() {
+                continue;
             }
             open.stalled = false;
             open.awaits_room = false;
             if !open.input.tail.is_empty() && open.ready.is_none() {
                 open.ready = Some(Ready::add(&mut self.ready, connection, None));
             }
-            self.core.dirty_later.push(connection);
-            false
-        });
-        stalled.append(&mut self.core.stalled);
-        self.core.stalled = stalled;
-        while let Some(connection) = self.core.dirty_later.pop() {
             self.core.mark_dirty(connection);
         }
+        self.core.resumable = resumable;
     }
 
     /// Takes over the connections that other shards handed us.
@@ -524,6 +522,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
             let over = served || open.phase == Phase::Draining;
             if over && open.outbox.is_empty() {
                 self.close(connection);
+            } else {
+                self.core.look_again(connection);
             }
         }
     }

@@ -24,3 +24,28 @@ fn a_long_line_is_read_once_however_often_its_client_makes_it_wait() {
         assert_eq!(world.sum(|counters| &counters.long_lines), 1, "{shards} shards");
     }
 }
+
+#[test]
+fn clients_that_do_not_read_take_no_time_of_those_who_do() {
+    let mut world = World::new(WorldOptions::default());
+    let reader = world.connect();
+    let value = "v".repeat(10_000);
+    world.ask(&reader, format!("set k 0 0 10000\r\n{value}\r\n").as_bytes());
+    let sleepers: Vec<_> = (0..80).map(|_| world.connect()).collect();
+    for sleeper in &sleepers {
+        sleeper.stall();
+        sleeper.write("get k\r\n".repeat(50).as_bytes());
+    }
+    world.settle();
+    let before = world.sum(|counters| &counters.resumptions);
+    for _ in 0..300 {
+        assert_eq!(world.ask(&reader, b"mn\r\n"), b"MN\r\n");
+    }
+    assert_eq!(world.sum(|counters| &counters.resumptions), before);
+    for sleeper in &sleepers {
+        sleeper.allow_all();
+    }
+    world.settle();
+    let reply_bytes = "VALUE k 0 10000\r\n".len() + value.len() + "\r\nEND\r\n".len();
+    assert!(sleepers.iter().all(|sleeper| sleeper.read().len() == 50 * reply_bytes));
+}

@@ -19,7 +19,7 @@ mod pool;
 mod segments;
 
 pub use item::{Access, Item, ItemAt, Parts, Value};
-pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
+pub use pool::{NoMemory, Pinned, Pool, PoolOptions, Upload};
 pub use segments::{
     Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,
     WalkCursor,

@@ -19,7 +19,7 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::core::{Core, LargeValue};
 use crate::execute::{execute, is_noreply, key_of};
 use crate::hop::Hop;
-use crate::mailbox::{MailboxFull, Parcel};
+use crate::mailbox::Parcel;
 use crate::verb::Block;
 use kachel_net::Stream;
 
@@ -81,11 +81,6 @@ impl Uploads {
 
     fn remove(&mut self, connection: ConnectionIndex) -> Option<Uploading> {
         self.places.get_mut(connection.0 as usize)?.take()
-    }
-
-    /// How many run. Cost: a look at each place.
-    pub(crate) fn count(&self) -> usize {
-        self.places.iter().flatten().count()
     }
 
     /// Gives back what has come for a connection that is gone (I1).
@@ -152,13 +147,11 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
     missing[..come].copy_from_slice(&trailer[..come]);
     uploading.trailer_bytes += come;
     let used = value.len() + come;
-    if uploading.trailer_bytes == 2
-        && let Err(full) = complete(core, connection)
-    {
+    if uploading.trailer_bytes == 2 && !complete(core, connection) {
         // No room in the owner's mailbox: give one byte of the trailer back and come again.
         let uploading = core.uploads.get_mut(connection).expect("still uploading");
         uploading.trailer_bytes -= 1;
-        core.stall_for(connection, full);
+        core.stall(connection);
         return used - 1;
     }
     used
@@ -173,21 +166,16 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
         return true;
     }
     let text = (bytes as u64).to_le_bytes();
-    if let Err(full) = core.send_hop(connection, owner, Hop::MakeRoom, &text, true) {
-        core.stall_for(connection, full);
-        return false;
-    }
+    let sent = core.send_hop(connection, owner, Hop::MakeRoom, &text, true);
     if let Some(open) = core.connections.get_mut(connection) {
-        open.awaits_room = true;
+        open.awaits_room |= sent;
     }
     core.stall(connection);
-    true
+    sent
 }
 
-/// Stores the whole value, or answers why not.
-///
-/// Errors: the owner's mailbox has no room now; to be tried again.
-fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxFull> {
+/// Stores the whole value, or answers why not. `false`: must be tried again later.
+fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
     let mut uploading = core.uploads.remove(connection).expect("the connection is uploading");
     let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
         unreachable!("the line was parsed before");
@@ -197,19 +185,18 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxF
             if !is_noreply(&request) {
                 core.text(connection, Reply::BadDataChunk.bytes());
             }
-            Ok(())
+            true
         }
         None => refuse(core, connection, &request, Reply::OutOfMemoryStoring),
         Some(upload) => {
-            commit(core, connection, &request, &uploading.line, upload).map_err(|(upload, full)| {
-                uploading.upload = Some(upload);
-                full
-            })
+            let committed = commit(core, connection, &request, &uploading.line, upload);
+            uploading.upload = committed.err();
+            uploading.upload.is_none()
         }
     };
-    if done.is_err() {
+    if !done {
         core.uploads.insert(connection, uploading);
-        return done;
+        return false;
     }
     core.uploads.reuse_line(uploading.line);
     if let Some(open) = core.connections.get_mut(connection) {
@@ -217,7 +204,7 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxF
         open.input.announced_bytes = 0;
         open.input.waiting_since = 0;
     }
-    done
+    true
 }
 
 /// Hands the value to its owner. Gives it back when the owner's mailbox has no room now.
@@ -227,17 +214,17 @@ fn commit(
     request: &Request<'_>,
     line: &[u8],
     upload: Upload,
-) -> Result<(), (Upload, MailboxFull)> {
+) -> Result<(), Upload> {
     let mut space = [0; KEY_BYTES_MAX];
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
     if owner != core.id {
-        if let Err(full) = core.has_room(owner, line.len()) {
-            return Err((upload, full));
+        if !core.has_room(owner, line.len()) {
+            return Err(upload);
         }
         core.mail.to(owner).parcels_out.lay(Parcel::Upload(upload));
         let sent = core.send_hop(connection, owner, Hop::Upload, line, !is_noreply(request));
-        assert!(sent.is_ok(), "room was asked for");
+        assert!(sent, "room was asked for");
         return Ok(());
     }
     let Some((engine, epoch, mut sink)) = core.client(connection) else { return Ok(()) };
@@ -252,13 +239,13 @@ fn commit(
 /// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind
 /// where memcached removes it: for `set`, and for `ms` in every mode.
 ///
-/// Errors: the mailbox of the stale value's owner has no room now, and nothing is done.
+/// `false`, and nothing done: the mailbox of the stale value's owner has no room now.
 pub(crate) fn refuse(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     reply: Reply,
-) -> Result<(), MailboxFull> {
+) -> bool {
     let removal: Option<[&[u8]; 3]> = match request {
         Request::Store(store) if store.mode == StoreMode::Set && store.compare_cas.is_none() => {
             Some([b"delete ", store.key, b" noreply\r\n"])
@@ -275,7 +262,9 @@ pub(crate) fn refuse(
         removal.iter().for_each(|piece| text.extend_from_slice(piece));
         let removed = remove_stale(core, connection, request, &text);
         core.answer = text;
-        removed?;
+        if !removed {
+            return false;
+        }
     }
     let counters = &core.counters;
     let counter = if reply == Reply::TooLarge {
@@ -287,15 +276,16 @@ pub(crate) fn refuse(
     if !is_noreply(request) {
         core.text(connection, reply.bytes());
     }
-    Ok(())
+    true
 }
 
+/// `false`, and nothing done: the owner's mailbox has no room now.
 fn remove_stale(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     removal: &[u8],
-) -> Result<(), MailboxFull> {
+) -> bool {
     let mut space = [0; KEY_BYTES_MAX];
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
@@ -307,5 +297,5 @@ fn remove_stale(
     if let Some(at) = core.engine.find(key, hash) {
         core.engine.remove(hash, at);
     }
-    Ok(())
+    true
 }

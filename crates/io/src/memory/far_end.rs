@@ -106,7 +106,7 @@ impl FarEnd {
         self.with(|wire| {
             assert!(!wire.fin_in, "write after finish");
             if !bytes.is_empty() {
-                wire.incoming.push_back(bytes.iter().copied().collect());
+                wire.incoming.push_back(bytes.to_vec().into());
             }
         });
     }

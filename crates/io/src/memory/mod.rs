@@ -8,9 +8,6 @@
 //! - I1  One `FarEnd::write` is one `Received` (cut only where it exceeds a receive buffer), and a
 //!   poll reports at most one of them for each socket: so the test decides how bytes are cut.
 //! - I2  The near end takes bytes only within the window that the far end allows.
-//! - I3  `Memory::stir` is what a kernel does while the shard sleeps: it sends within the window,
-//!   and says whether a poll would have something to report. So who models sleep loses no wake-up
-//!   and adds none.
 
 mod far_end;
 
@@ -51,8 +48,6 @@ pub struct Memory {
 struct NearEnd {
     wire: usize,
     sends: SendQueue,
-    /// Blocks that are sent whole and not reported yet.
-    sent: Vec<SendBlock>,
     paused: bool,
     finished: bool,
     failed: bool,
@@ -61,19 +56,8 @@ struct NearEnd {
 
 impl NearEnd {
     fn begin(&mut self, wire: usize) {
-        self.lose_sends();
-        let (sends, sent) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.sent));
-        *self = Self { wire, sends, sent, ..Self::default() };
-    }
-
-    fn lose_sends(&mut self) {
         self.sends.clear();
-        self.sent.clear();
-    }
-
-    /// Whether a poll would receive something, or report the peer's end.
-    fn may_receive(&self, wire: &Wire) -> bool {
-        !self.paused && !self.finished && (wire.fin_in || !wire.incoming.is_empty())
+        *self = Self { wire, sends: std::mem::take(&mut self.sends), ..Self::default() };
     }
 }
 
@@ -105,31 +89,6 @@ impl Memory {
         listener
     }
 
-    /// Does what a kernel does while nobody polls (I3), and says whether the next poll has
-    /// something to report. For a simulation that lets its shard sleep only when this is false.
-    ///
-    /// Cost: looks at every socket.
-    pub fn stir(&mut self) -> bool {
-        let mut wires = self.wires.borrow_mut();
-        let backlogs = &wires.endpoints[self.endpoint];
-        let waiting = backlogs.iter().zip(&self.listeners_paused);
-        let accepts = !self.sockets.is_full()
-            && waiting.into_iter().any(|(backlog, paused)| !paused && !backlog.is_empty());
-        let mut stirred = accepts || self.waker.bell().is_rung();
-        for index in 0..self.sockets.len() {
-            let (Some(_), near) = self.sockets.at(index) else { continue };
-            let wire = &mut wires.wires[near.wire];
-            if near.failed {
-                continue;
-            }
-            if !wire.reset {
-                send(near, wire);
-            }
-            stirred |= wire.reset || !near.sent.is_empty() || near.may_receive(wire);
-        }
-        stirred
-    }
-
     fn accept(&mut self, events: &mut Vec<Event>) {
         let mut wires = self.wires.borrow_mut();
         for (index, paused) in self.listeners_paused.iter().enumerate() {
@@ -159,29 +118,27 @@ impl Memory {
             }
             if wire.reset {
                 near.failed = true;
-                near.lose_sends();
+                near.sends.clear();
                 events.push(Event::Failed { socket });
                 continue;
             }
-            send(near, wire);
-            events.extend(near.sent.drain(..).map(|block| Event::Sent { socket, block }));
+            send(near, wire, |block| events.push(Event::Sent { socket, block }));
             receive(near, wire, &mut self.area, self.tick, socket, events);
         }
         self.first_index = if count == 0 { 0 } else { (self.first_index + 1) % count };
     }
 }
 
-fn send(near: &mut NearEnd, wire: &mut Wire) {
-    let NearEnd { sends, sent, .. } = near;
-    sends.advance(0, |block| sent.push(block));
-    while wire.window > 0 && !sends.is_empty() {
-        let unsent = sends.first_unsent();
+fn send(near: &mut NearEnd, wire: &mut Wire, mut sent: impl FnMut(SendBlock)) {
+    near.sends.advance(0, &mut sent);
+    while wire.window > 0 && !near.sends.is_empty() {
+        let unsent = near.sends.first_unsent();
         let count = unsent.len().min(wire.window);
         wire.outgoing.extend_from_slice(&unsent[..count]);
         if wire.window != usize::MAX {
             wire.window -= count; // I2
         }
-        sends.advance(count, |block| sent.push(block));
+        near.sends.advance(count, &mut sent);
     }
     if near.fin_wanted && near.sends.is_empty() {
         wire.fin_out = true;
@@ -196,12 +153,14 @@ fn receive(
     socket: SocketId,
     events: &mut Vec<Event>,
 ) {
-    if !near.may_receive(wire) {
+    if near.paused || near.finished {
         return;
     }
     let Some(piece) = wire.incoming.front_mut() else {
-        near.finished = true;
-        events.push(Event::Finished { socket });
+        if wire.fin_in {
+            near.finished = true;
+            events.push(Event::Finished { socket });
+        }
         return;
     };
     let count = piece.len().min(RECEIVE_BUFFER_BYTES);
@@ -209,7 +168,12 @@ fn receive(
         return; // Later: the buffers of this poll are all lent.
     }
     let start = area.len() as u32;
-    area.extend(piece.drain(..count));
+    let (front, back) = piece.as_slices();
+    let (front, back) =
+        (&front[..front.len().min(count)], &back[..count.saturating_sub(front.len())]);
+    area.extend_from_slice(front);
+    area.extend_from_slice(back);
+    piece.drain(..count);
     if piece.is_empty() {
         wire.incoming.pop_front();
     }
@@ -256,7 +220,7 @@ impl Io for Memory {
 
     fn close(&mut self, socket: SocketId) {
         let near = self.sockets.live(socket);
-        near.lose_sends();
+        near.sends.clear();
         self.wires.borrow_mut().wires[near.wire].closed = true;
         self.sockets.retire(socket);
         self.sockets.release(socket.index());
@@ -282,7 +246,7 @@ impl Io for Memory {
     fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
         let near = self.sockets.live(socket);
         near.paused = true;
-        if near.failed || !near.sends.is_empty() || !near.sent.is_empty() {
+        if near.failed || !near.sends.is_empty() {
             return None;
         }
         let token = eventfd(0, EventfdFlags::CLOEXEC).ok()?;

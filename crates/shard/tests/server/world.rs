@@ -8,9 +8,7 @@ use kachel_host::Budget;
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet};
 use kachel_segment::{Pool, PoolOptions};
-use kachel_shard::{
-    Counter, Counters, EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes,
-};
+use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
 
 /// What a test may choose.
 #[derive(Clone, Copy)]
@@ -19,11 +17,18 @@ pub(crate) struct WorldOptions {
     pub(crate) memory_bytes: u64,
     pub(crate) evict: bool,
     pub(crate) connections_max: u32,
+    pub(crate) item_bytes_max: u64,
 }
 
 impl Default for WorldOptions {
     fn default() -> Self {
-        Self { shards: 1, memory_bytes: 64 << 20, evict: true, connections_max: 100 }
+        Self {
+            shards: 1,
+            memory_bytes: 64 << 20,
+            evict: true,
+            connections_max: 100,
+            item_bytes_max: 1 << 20,
+        }
     }
 }
 
@@ -92,7 +97,11 @@ impl<I: Io> World<I> {
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
         let listener = endpoints[0].listen_here();
-        let engine = EngineOptions { evict: options.evict, cas: true, item_bytes_max: 1 << 20 };
+        let engine = EngineOptions {
+            evict: options.evict,
+            cas: true,
+            item_bytes_max: options.item_bytes_max,
+        };
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
         let shards = (0..options.shards)
             .zip(mailboxes(options.shards))
@@ -151,12 +160,7 @@ impl<I: Io> World<I> {
 
     /// Requests that shards have sent to others so far.
     pub(crate) fn hops(&self) -> u64 {
-        self.sum(|counters| &counters.hops)
-    }
-
-    /// What all shards have counted so far.
-    pub(crate) fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
-        self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
+        self.shared.counters.iter().map(|counters| counters.hops.value()).sum()
     }
 
     fn work(&self) -> u64 {

@@ -1,0 +1,4 @@
+//! Replies as a client reads them.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kachel_fuzz::client(data));

@@ -1,0 +1,98 @@
+//! Words the seeds of every target from the measured wire cases: `seeds FOLDER`.
+//!
+//! One folder a target, one file a seed. The connection's seeds are the cases' inputs after the
+//! cases' set-up, played in one piece, byte by byte, and slowly by a client of three; the parsers'
+//! are the lines, the client's the replies.
+
+use std::collections::BTreeSet;
+use std::io::Result;
+use std::path::Path;
+
+use kachel_fuzz::{META_VERBS, escaped, plan, repeated};
+use serde_json::Value;
+
+const FIXTURE: &str = include_str!("../../../crates/kachel/tests/fixtures/wire_cases.json");
+/// Longer seeds are left out: a fuzzer that begins with small ones is quicker.
+const SEED_BYTES_MAX: usize = 2048;
+/// Ways in which each case is played: bytes a piece, switches, bytes that are read at once.
+const WAYS: [(u8, u8, u8); 3] = [(0, 0, 0), (1, 0, 0), (7, 0b10_0001, 1)];
+/// The items that the cases expect, those of them that are short.
+const SET_UP: &[u8] = b"set num 0 0 2\r\n10\r\nset txt 0 0 3\r\nabc\r\nset max 0 0 20\r\n\
+                        18446744073709551615\r\n";
+/// What the cases do not do: values too large for a segment, many replies, and both at once.
+const LARGE: [(&[u8], &[u8], usize, &[u8]); 4] = [
+    (b"set l 0 0 20000\r\n", b"v", 20_000, b"\r\nget l\r\nms l 16400 T0 c\r\n"),
+    (b"ms l 16384 c\r\n", b"w", 16_384, b"\r\nmg l v c\r\nget l l l l l l\r\ndelete l\r\n"),
+    (b"set a 0 0 9000\r\n", b"x", 9_000, b"\r\nget a b a c a d a e a f a g a h a i a\r\nmn\r\n"),
+    (b"append l 0 0 17000 noreply\r\n", b"y", 17_000, b"\r\nmd l q\r\nset l 0 0 3\r\nabc\r\n"),
+];
+
+fn main() -> Result<()> {
+    let folder = std::env::args().nth(1).expect("seeds FOLDER");
+    let folder = Path::new(&folder);
+    let fixture: Value = serde_json::from_str(FIXTURE).expect("the fixture is JSON");
+    let cases = fixture["cases"].as_array().expect("cases");
+    let (mut text, mut meta) = (BTreeSet::new(), BTreeSet::new());
+    let (mut client, mut connection) = (BTreeSet::new(), BTreeSet::new());
+    for case in cases {
+        let stream = words(&case["input"]);
+        for line in stream.split_inclusive(|&byte| byte == b'\n') {
+            let verb = META_VERBS.iter().position(|verb| line.starts_with(verb));
+            let (verb, seeds, line) = match verb {
+                Some(verb) => (verb, &mut meta, &line[3..]),
+                None => (0, &mut text, line),
+            };
+            let mut seed = vec![u8::try_from(verb).expect("few verbs")];
+            seed.extend_from_slice(line);
+            seeds.insert(seed);
+        }
+        if !case["reply"].is_null() {
+            client.insert(words(&case["reply"]));
+        }
+        for (piece_bytes, switches, reading_step) in WAYS {
+            let plan = plan(piece_bytes, switches, reading_step, &[]);
+            connection.insert([SET_UP, &stream, &plan].concat());
+        }
+    }
+    for (line, unit, times, behind) in LARGE {
+        let value = repeated(unit, times).expect("a short unit");
+        for (piece_bytes, switches, reading_step) in WAYS {
+            let plan = plan(piece_bytes, switches, reading_step, &[100, 16_000]);
+            connection.insert([line, &value, behind, &plan].concat());
+        }
+    }
+    for (target, seeds) in
+        [("text", text), ("meta", meta), ("client", client), ("connection", connection)]
+    {
+        write(&folder.join(target), &seeds)?;
+    }
+    // It needs none, but a folder to begin with.
+    write(&folder.join("canary"), &BTreeSet::from([b"get k\r\n".to_vec()]))
+}
+
+fn write(folder: &Path, seeds: &BTreeSet<Vec<u8>>) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let short = seeds.iter().filter(|seed| seed.len() <= SEED_BYTES_MAX);
+    for (number, seed) in short.clone().enumerate() {
+        std::fs::write(folder.join(format!("seed-{number:04}")), seed)?;
+    }
+    println!("{}: {} seeds", folder.display(), short.count());
+    Ok(())
+}
+
+/// The words of a list of pieces, `[hex, repeat count]` each.
+fn words(pieces: &Value) -> Vec<u8> {
+    let mut text = Vec::new();
+    for piece in pieces.as_array().expect("a list of pieces") {
+        let hex = piece[0].as_str().expect("hex");
+        let times = piece[1].as_u64().expect("a count");
+        let unit: Vec<u8> = (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"))
+            .collect();
+        let times = usize::try_from(times).expect("few");
+        let repeated = if times == 1 { None } else { repeated(&unit, times) };
+        text.extend(repeated.unwrap_or_else(|| escaped(&unit)));
+    }
+    text
+}

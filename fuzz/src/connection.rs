@@ -1,0 +1,269 @@
+//! One client and a whole server in memory: what it is answered depends on what it sends, and on
+//! nothing else.
+//!
+//! Upstream:   the connection target gives a script.
+//! Downstream: `shard` and all that it stands on, by the in-memory door.
+//!
+//! The script is played three times, each on a new server:
+//!
+//! | | shards | sent | read | beside other clients |
+//! |---|---|---|---|---|
+//! | plain | 1 | whole | at once | no |
+//! | cut | 1 | in the script's pieces | as the script says | no |
+//! | spread | 3 | likewise | likewise | if the script says so |
+//!
+//! Invariants:
+//! - I1  `cut` is answered as `plain` is, byte for byte.
+//! - I2  `spread` is answered as `plain` is but for the CAS tokens, which come from the shard.
+//! - I3  What a server answers, a client reads; it ends with a whole reply.
+//! - I4  When the client is gone the server has closed its connection, and serves others.
+//!
+//! Some requests are answered by what the server has counted or by whether a reply is still on its
+//! way. A script with one of those words in it is played, but not compared.
+
+use kachel_io::FarEnd;
+use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+
+use crate::script::Script;
+use crate::world::{World, WorldOptions};
+
+/// Bytes of replies that a client takes: what comes behind them is not looked at.
+const REPLY_BYTES_MAX: usize = 192 * 1024;
+/// Pieces between which a server is given time to answer.
+const PATIENT_PIECES_MAX: usize = 64;
+/// Steps in which a slow client reads before it takes the rest.
+const READING_STEPS_MAX: usize = 96;
+/// Largest items, by the script's choice.
+const ITEM_BYTES_MAX: [u64; 2] = [1 << 20, 20_000];
+/// Memory of a server: far more than a script can fill, and little to set up.
+const MEMORY_BYTES: u64 = 16 << 20;
+/// Bytes of the values that other clients get and set.
+const NOISE_VALUE_BYTES: usize = 9_000;
+/// Keys of one of their requests.
+const NOISE_KEYS: usize = 40;
+/// Pieces of the script for each of their requests.
+const NOISE_EVERY: usize = 16;
+
+/// Words in whose presence the answers may differ: whether earlier replies are still on their way
+/// (`watch`, `lru_crawler`) depends on the cuts.
+const UNDEFINED: [&[u8]; 2] = [b"lru_crawler", b"watch"];
+/// Words in whose presence only servers of as many shards answer alike: a client that knows a CAS
+/// token, memory that is divided.
+const UNDEFINED_OVER_SHARDS: [&[u8]; 4] = [b"cas ", b" C", b" E", b"cache_memlimit"];
+
+/// What came of a script.
+struct Played {
+    reply: Vec<u8>,
+    closed: bool,
+}
+
+impl Played {
+    /// Whether the client took all that there was.
+    fn is_whole(&self) -> bool {
+        self.reply.len() < REPLY_BYTES_MAX
+    }
+}
+
+/// Plays `data` as a script.
+pub fn connection(data: &[u8]) {
+    let script = Script::of(data);
+    let plain = play(&script, 1, false);
+    let cut = play(&script, 1, true);
+    let spread = play(&script, 3, true);
+    if contains_any(&script.stream, &UNDEFINED) {
+        return;
+    }
+    if contains_any(&script.stream, &[b"stats"]) {
+        same_lines(&plain, &cut);
+        return;
+    }
+    assert!(plain.reply == cut.reply, "I1: {}", difference(&plain.reply, &cut.reply));
+    assert!(!plain.is_whole() || plain.closed == cut.closed, "I1: closed");
+    if contains_any(&script.stream, &UNDEFINED_OVER_SHARDS) {
+        return;
+    }
+    let (one, other) = (without_tokens(&plain), without_tokens(&spread));
+    if plain.is_whole() && spread.is_whole() {
+        assert!(one == other, "I2: {}", difference(&one, &other));
+        assert_eq!(plain.closed, spread.closed, "I2: closed");
+    } else {
+        let both = one.len().min(other.len());
+        assert!(one[..both] == other[..both], "I2: {}", difference(&one, &other));
+    }
+}
+
+/// Plays a script on a new server of so many shards.
+fn play(script: &Script, shards: u16, in_pieces: bool) -> Played {
+    let item_bytes_max = ITEM_BYTES_MAX[usize::from(script.small_items)];
+    let mut world = World::new(WorldOptions {
+        shards,
+        item_bytes_max,
+        memory_bytes: MEMORY_BYTES,
+        ..Default::default()
+    });
+    // Connections are dealt out in turn.
+    let before: Vec<_> = (0..script.home).map(|_| world.connect()).collect();
+    let client = world.connect();
+    world.settle();
+    let noise = (script.noise && shards > 1).then(|| Noise::new(&mut world));
+    client.stall();
+    if in_pieces {
+        send_in_pieces(script, &mut world, &client, noise.as_ref());
+    } else {
+        client.allow(REPLY_BYTES_MAX);
+        client.write(&script.stream);
+        world.settle();
+    }
+    let played = Played { reply: client.read(), closed: client.is_closed() };
+    assert!(played.reply.len() <= REPLY_BYTES_MAX);
+    leave(script, &mut world, &client);
+    let others = before.len() + noise.map_or(0, |noise| noise.clients.len());
+    serves_others(&mut world, others);
+    played
+}
+
+fn send_in_pieces(script: &Script, world: &mut World, client: &FarEnd, noise: Option<&Noise>) {
+    let mut allowed = 0;
+    if script.reading_step == 0 {
+        client.allow(REPLY_BYTES_MAX);
+        allowed = REPLY_BYTES_MAX;
+    }
+    let patient = script.patient && script.cuts.len() <= PATIENT_PIECES_MAX;
+    for (number, piece) in script.pieces().enumerate() {
+        if let Some(noise) = noise
+            && number % NOISE_EVERY == 0
+        {
+            noise.ask(number / NOISE_EVERY);
+        }
+        client.write(piece);
+        if patient { world.settle() } else { world.turn() }
+    }
+    for _ in 0..READING_STEPS_MAX {
+        if allowed + script.reading_step > REPLY_BYTES_MAX || client.is_closed() {
+            break;
+        }
+        client.allow(script.reading_step);
+        allowed += script.reading_step;
+        world.turn();
+    }
+    world.settle();
+    client.allow(REPLY_BYTES_MAX - allowed);
+    world.settle();
+}
+
+/// The client goes (I4).
+fn leave(script: &Script, world: &mut World, client: &FarEnd) {
+    if script.resets {
+        client.reset();
+    } else {
+        client.allow_all();
+        client.finish();
+    }
+    world.settle();
+    assert!(script.resets || client.is_closed(), "I4: the connection is still open");
+}
+
+/// Another client is served, and nobody is counted who is gone (I4).
+fn serves_others(world: &mut World, others: usize) {
+    let next = world.connect();
+    assert_eq!(world.ask(&next, b"mn\r\n"), b"MN\r\n", "I4");
+    let open: u64 = world.shared.counters.iter().map(|shard| shard.connections.value()).sum();
+    assert_eq!(open, others as u64 + 1, "I4: open connections");
+}
+
+/// Clients that keep the rings busy while the script is played. They have keys of their own.
+struct Noise {
+    clients: Vec<FarEnd>,
+}
+
+impl Noise {
+    fn new(world: &mut World) -> Self {
+        let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
+        world.settle();
+        for (number, client) in clients.iter().enumerate() {
+            client.write(&Self::set(number));
+        }
+        world.settle();
+        Self { clients }
+    }
+
+    fn set(number: usize) -> Vec<u8> {
+        let mut set = format!("set noise{number} 0 0 {NOISE_VALUE_BYTES} noreply\r\n").into_bytes();
+        set.resize(set.len() + NOISE_VALUE_BYTES, b'n');
+        set.extend_from_slice(b"\r\n");
+        set
+    }
+
+    fn ask(&self, turn: usize) {
+        for (number, client) in self.clients.iter().enumerate() {
+            client.write(&Self::set((number + turn) % 8));
+            let mut line = b"get".to_vec();
+            for key in 0..NOISE_KEYS {
+                line.extend_from_slice(format!(" noise{}", (number + key) % 8).as_bytes());
+            }
+            line.extend_from_slice(b"\r\n");
+            client.write(&line);
+            let _taken = client.read();
+        }
+    }
+}
+
+/// The replies with the CAS tokens out of them (I2), each read as a client reads it (I3).
+fn without_tokens(played: &Played) -> Vec<u8> {
+    let mut text = Vec::with_capacity(played.reply.len());
+    let mut rest = &played.reply[..];
+    while !rest.is_empty() {
+        let (reply, reply_bytes) = match parse_reply(rest) {
+            ReplyParsed::Reply { reply, reply_bytes } => (reply, reply_bytes),
+            ReplyParsed::NeedMore { .. } if !played.is_whole() => return text,
+            other => panic!("I3: {other:?} of {}", excerpt(rest)),
+        };
+        match reply {
+            ClientReply::Value { key, client_flags, value, cas: Some(_) } => {
+                text.extend_from_slice(key);
+                text.extend_from_slice(&client_flags.to_le_bytes());
+                text.extend_from_slice(&rest[value]);
+            }
+            ClientReply::Meta { code, flags, value } => {
+                text.extend_from_slice(&code);
+                for flag in flags.split(|&byte| byte == b' ') {
+                    let is_token = flag.first() == Some(&b'c');
+                    text.extend_from_slice(if is_token { b"c" } else { flag });
+                    text.push(b' ');
+                }
+                text.extend_from_slice(&rest[value.unwrap_or(0..0)]);
+            }
+            // Its token, and the size, which counts the token's bytes.
+            ClientReply::Debug(_) => text.extend_from_slice(b"ME"),
+            _ => text.extend_from_slice(&rest[..reply_bytes]),
+        }
+        rest = &rest[reply_bytes..];
+    }
+    text
+}
+
+/// Of servers that were asked for statistics: the same lines but for those.
+fn same_lines(one: &Played, other: &Played) {
+    fn lines(played: &Played) -> impl Iterator<Item = &[u8]> {
+        let lines = played.reply.split_inclusive(|&byte| byte == b'\n');
+        lines.filter(|line| !line.starts_with(b"STAT "))
+    }
+    if one.is_whole() && other.is_whole() {
+        assert!(lines(one).eq(lines(other)), "I1: {}", difference(&one.reply, &other.reply));
+    }
+}
+
+fn contains_any(text: &[u8], words: &[&[u8]]) -> bool {
+    words.iter().any(|word| memchr::memmem::find(text, word).is_some())
+}
+
+/// Where two texts part, and what stands there.
+fn difference(one: &[u8], other: &[u8]) -> String {
+    let at = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let start = at.saturating_sub(40);
+    format!("at byte {at}:\n  {}\n  {}", excerpt(&one[start..]), excerpt(&other[start..]))
+}
+
+fn excerpt(text: &[u8]) -> String {
+    format!("({} bytes) {}", text.len(), text[..text.len().min(160)].escape_ascii())
+}

@@ -1,0 +1,329 @@
+//! The parser of lines: total, independent of the pieces in which they come, and undone by the
+//! client's wording.
+//!
+//! Upstream:   the text and meta targets; their first byte picks a verb, so that the fuzzer need
+//!             not find each by itself.
+//! Downstream: `kachel_wire::parse` and what reads its requests.
+
+use kachel_wire::client::{
+    ClientReply, ReplyParsed, StoreRequest, decr, delete, get, get_and_touch, incr,
+    meta_arithmetic, meta_delete, meta_get, meta_set, parse_reply, store_head, touch,
+};
+use kachel_wire::format::{MetaCode, MetaFacts, MetaVerb, meta_head, meta_plain, value_head};
+use kachel_wire::request::{
+    Admin, Direction, KEY_BYTES_MAX, LINE_BYTES_MAX, META_FLAGS_MAX, Meta, MetaKey,
+    OPAQUE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, Store, StoreMode,
+};
+use kachel_wire::{Parsed, parse, parse_key, stats_topic};
+
+use crate::client::cuts;
+
+/// Lines of one input that are looked at.
+const LINES_MAX: usize = 16;
+/// The longest value that is worded to see a storage request come back.
+const WORDED_VALUE_BYTES_MAX: u32 = 4096;
+
+/// Those of the text target: the first is none, so that the input is the line.
+const TEXT_VERBS: [&[u8]; 24] = [
+    b"",
+    b"get ",
+    b"gets ",
+    b"gat ",
+    b"gats ",
+    b"set ",
+    b"add ",
+    b"replace ",
+    b"append ",
+    b"prepend ",
+    b"cas ",
+    b"delete ",
+    b"touch ",
+    b"incr ",
+    b"decr ",
+    b"flush_all ",
+    b"stats ",
+    b"verbosity ",
+    b"cache_memlimit ",
+    b"lru_crawler ",
+    b"lru ",
+    b"slabs ",
+    b"watch ",
+    b"shutdown ",
+];
+/// The verbs that the meta target's first byte picks from.
+pub const META_VERBS: [&[u8]; 6] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn "];
+
+/// Classic verbs and everything that is not meta.
+pub fn text(data: &[u8]) {
+    with_verb(&TEXT_VERBS, data);
+}
+
+/// Meta verbs.
+pub fn meta(data: &[u8]) {
+    with_verb(&META_VERBS, data);
+}
+
+fn with_verb(verbs: &[&[u8]], data: &[u8]) {
+    let Some((&pick, rest)) = data.split_first() else { return };
+    let verb = verbs[usize::from(pick) % verbs.len()];
+    let mut input = Vec::with_capacity(verb.len() + rest.len());
+    input.extend_from_slice(verb);
+    input.extend_from_slice(rest);
+    lines(&input);
+}
+
+/// Checks each line of `input`.
+fn lines(input: &[u8]) {
+    let mut rest = input;
+    for _ in 0..LINES_MAX {
+        let parsed = parse(rest, 0);
+        let line_bytes = match parsed {
+            Parsed::NeedMore => return unfinished(rest),
+            Parsed::Close => return pieces(rest, rest.len(), parsed),
+            Parsed::Request { request, line_bytes } => {
+                request_holds(&request);
+                comes_back(&request);
+                answers_are_read(&request);
+                line_bytes
+            }
+            Parsed::Refused { refusal, line_bytes } => {
+                assert!(refusal.skip_bytes < 1 << 31);
+                line_bytes
+            }
+        };
+        let line = &rest[..line_bytes];
+        assert!(line.ends_with(b"\n") && !line[..line_bytes - 1].contains(&b'\n'));
+        let is_retrieval = line.starts_with(b"g");
+        let longest = if is_retrieval { RETRIEVE_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
+        assert!(line_bytes <= longest);
+        pieces(rest, line_bytes, parsed);
+        rest = &rest[line_bytes..];
+    }
+}
+
+/// A newline completes whatever there is.
+fn unfinished(input: &[u8]) {
+    assert!(!input.contains(&b'\n') && input.first() != Some(&0x80));
+    let mut line = input.to_vec();
+    line.push(b'\n');
+    match parse(&line, input.len()) {
+        Parsed::NeedMore => panic!("a whole line is not enough"),
+        Parsed::Request { line_bytes, .. } | Parsed::Refused { line_bytes, .. } => {
+            assert_eq!(line_bytes, line.len());
+        }
+        Parsed::Close => {}
+    }
+}
+
+/// What a line means depends neither on what is known of it already, nor on what follows it; and
+/// before its end it means nothing, or that the connection is closed.
+fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
+    for cut in cuts(line_bytes) {
+        let first = parse(&input[..cut], 0);
+        match first {
+            Parsed::NeedMore => {
+                if matches!(parsed, Parsed::Request { .. } | Parsed::Refused { .. }) {
+                    assert_eq!(parse(input, cut), parsed, "known up to {cut}");
+                }
+            }
+            Parsed::Close => assert_eq!(parsed, Parsed::Close, "cut at {cut}"),
+            other => {
+                // A line that closes the connection may stand behind another that does not, but
+                // then the other is the first.
+                panic!("cut at {cut} of {line_bytes}: {other:?}, whole {parsed:?}");
+            }
+        }
+    }
+    if let Parsed::Request { .. } | Parsed::Refused { .. } = parsed {
+        assert_eq!(parse(&input[..line_bytes], 0), parsed, "with nothing behind it");
+        assert_eq!(parse(input, line_bytes - 1), parsed);
+    }
+}
+
+/// What `wire` promises of each request.
+fn request_holds(request: &Request<'_>) {
+    let key_holds = |key: &[u8]| {
+        assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
+        assert!(!key.contains(&b' ') && !key.contains(&b'\n'));
+    };
+    match request {
+        Request::Retrieve(retrieve) => {
+            assert!(retrieve.keys.count() > 0);
+            retrieve.keys.for_each(key_holds);
+        }
+        Request::Store(store) => {
+            key_holds(store.key);
+            assert!(store.value_bytes <= i32::MAX as u32 - 2);
+            assert!(store.compare_cas.is_none() || store.mode == StoreMode::Set);
+        }
+        Request::Delete { key, .. }
+        | Request::Touch { key, .. }
+        | Request::Arithmetic { key, .. } => key_holds(key),
+        Request::MetaGet(meta) | Request::MetaDelete(meta) => meta_holds(meta),
+        Request::MetaSet { meta, value_bytes, .. } => {
+            meta_holds(meta);
+            assert!(*value_bytes <= i32::MAX as u32 - 2);
+        }
+        Request::MetaArithmetic { meta, .. } => meta_holds(meta),
+        Request::MetaDebug(key) => meta_key_holds(*key),
+        Request::MetaNoop => {}
+        Request::Admin(Admin::Stats { topic }) => {
+            let _topic = stats_topic(topic);
+        }
+        Request::Admin(_) => {}
+    }
+}
+
+fn meta_key_holds(key: MetaKey<'_>) {
+    let mut space = [0; KEY_BYTES_MAX];
+    assert!((1..=KEY_BYTES_MAX).contains(&parse_key(key, &mut space).len()));
+    assert!(!key.text.contains(&b' ') && !key.text.contains(&b'\n'));
+}
+
+fn meta_holds(meta: &Meta<'_>) {
+    meta_key_holds(meta.key);
+    assert_eq!(meta.letters.has(b'b'), meta.key.base64);
+    let mut count = 0;
+    for letter in meta.letters_in_order() {
+        assert!(meta.letters.has(letter));
+        count += 1;
+    }
+    assert_eq!(count, meta.letters.0.count_ones() as usize, "each letter stands once");
+    assert!(count <= META_FLAGS_MAX);
+    for flag in meta.flags.split(|&byte| byte == b' ').filter(|flag| flag.first() == Some(&b'O')) {
+        assert!(flag.len() <= OPAQUE_BYTES_MAX);
+    }
+}
+
+/// What the client words of a request, the parser reads as the same request.
+fn comes_back(request: &Request<'_>) {
+    let mut line = Vec::new();
+    match *request {
+        Request::Retrieve(Retrieve { with_cas, ttl: None, keys }) => {
+            get(&mut line, keys, with_cas);
+            let Parsed::Request { request: Request::Retrieve(again), .. } = parse(&line, 0) else {
+                // Spaces in a row are one in the client's words, so its line is never longer.
+                panic!("{}", line.escape_ascii());
+            };
+            assert!(again.with_cas == with_cas && again.ttl.is_none() && again.keys.eq(keys));
+            return;
+        }
+        Request::Retrieve(Retrieve { with_cas: false, ttl: Some(ttl), keys })
+            if keys.count() == 1 =>
+        {
+            let mut keys = keys;
+            get_and_touch(&mut line, keys.next().expect("one key"), ttl.0);
+        }
+        Request::Store(store) => store_worded(&mut line, &store),
+        // Of a key `noreply` that word says both: no client can delete it and get an answer.
+        Request::Delete { key: b"noreply", noreply: false } => return,
+        Request::Delete { key, noreply } => delete(&mut line, key, noreply),
+        Request::Touch { key, ttl, noreply } => touch(&mut line, key, ttl.0, noreply),
+        Request::Arithmetic { key, direction: Direction::Up, delta, noreply } => {
+            incr(&mut line, key, delta, noreply);
+        }
+        Request::Arithmetic { key, direction: Direction::Down, delta, noreply } => {
+            decr(&mut line, key, delta, noreply);
+        }
+        Request::MetaGet(meta) => meta_get(&mut line, meta.key.text, meta.flags),
+        Request::MetaDelete(meta) => meta_delete(&mut line, meta.key.text, meta.flags),
+        Request::MetaArithmetic { meta, .. } => {
+            meta_arithmetic(&mut line, meta.key.text, meta.flags);
+        }
+        Request::MetaSet {
+            meta, value_bytes: value_bytes @ 0..=WORDED_VALUE_BYTES_MAX, ..
+        } => {
+            meta_set(&mut line, meta.key.text, meta.flags, &vec![b'v'; value_bytes as usize]);
+        }
+        _ => return,
+    }
+    match parse(&line, 0) {
+        Parsed::Request { request: again, .. } if same(&again, request) => {}
+        // Numbers that were short may be worded longer than they were (and never more).
+        Parsed::Close if line.len() > LINE_BYTES_MAX => {}
+        other => panic!("{} is {other:?}, was {request:?}", line.escape_ascii()),
+    }
+}
+
+/// Whether two requests ask for the same: of a retrieval only the keys count, not the text that
+/// they stand in.
+fn same(one: &Request<'_>, other: &Request<'_>) -> bool {
+    match (one, other) {
+        (Request::Retrieve(one), Request::Retrieve(other)) => {
+            (one.with_cas, one.ttl) == (other.with_cas, other.ttl) && one.keys.eq(other.keys)
+        }
+        _ => one == other,
+    }
+}
+
+fn store_worded(line: &mut Vec<u8>, store: &Store<'_>) {
+    let request = StoreRequest {
+        mode: store.mode,
+        key: store.key,
+        client_flags: store.client_flags,
+        ttl: store.ttl.0,
+        compare_cas: store.compare_cas,
+        noreply: store.noreply,
+    };
+    store_head(line, &request, store.value_bytes as usize);
+}
+
+/// What the server words as an answer to a request, the client reads back.
+fn answers_are_read(request: &Request<'_>) {
+    const CODES: [MetaCode; 6] =
+        [MetaCode::Hd, MetaCode::Va, MetaCode::En, MetaCode::Ns, MetaCode::Ex, MetaCode::Nf];
+    let facts = MetaFacts {
+        value_bytes: 3,
+        client_flags: u32::MAX,
+        cas: u64::MAX,
+        ttl_before: Some(i64::MAX),
+        ttl: Some(-1),
+        won: true,
+        stale: true,
+        win_sent: true,
+        ..MetaFacts::default()
+    };
+    let (meta, verb) = match request {
+        Request::Retrieve(retrieve) => {
+            retrieve.keys.take(4).for_each(|key| value_is_read(key, retrieve.with_cas));
+            return;
+        }
+        Request::MetaGet(meta) => (meta, MetaVerb::Get),
+        Request::MetaSet { meta, .. } => (meta, MetaVerb::Set),
+        Request::MetaDelete(meta) => (meta, MetaVerb::Delete),
+        Request::MetaArithmetic { meta, .. } => (meta, MetaVerb::Arithmetic),
+        _ => return,
+    };
+    for code in CODES {
+        let mut reply = Vec::new();
+        meta_head(&mut reply, verb, code, meta, &facts);
+        if code == MetaCode::Va {
+            reply.extend_from_slice(b"abc\r\n");
+        } else {
+            meta_is_read(&reply, code);
+            reply.clear();
+            meta_plain(&mut reply, code, meta);
+        }
+        meta_is_read(&reply, code);
+    }
+}
+
+fn meta_is_read(reply: &[u8], code: MetaCode) {
+    match parse_reply(reply) {
+        ReplyParsed::Reply { reply: ClientReply::Meta { code: read, .. }, reply_bytes } => {
+            assert_eq!((&read, reply_bytes), (code.letters(), reply.len()));
+        }
+        other => panic!("{} is {other:?}", reply.escape_ascii()),
+    }
+}
+
+fn value_is_read(key: &[u8], with_cas: bool) {
+    let cas = with_cas.then_some(u64::MAX);
+    let mut reply = Vec::new();
+    value_head(&mut reply, key, u32::MAX, 2, cas);
+    let start = reply.len();
+    reply.extend_from_slice(b"ab\r\n");
+    let expected = ClientReply::Value { key, client_flags: u32::MAX, value: start..start + 2, cas };
+    let parsed = parse_reply(&reply);
+    assert_eq!(parsed, ReplyParsed::Reply { reply: expected, reply_bytes: reply.len() });
+}

@@ -1,0 +1,185 @@
+//! What one input of the connection target means: the bytes that a client sends, and how.
+//!
+//! Upstream:   the connection target; the generator of seeds, which words scripts.
+//! Downstream: `connection` plays them.
+//!
+//! ```text
+//! input:  stream ... | plan ... | bytes of the plan u8
+//! stream: bytes as they are, but  FE l n n  is: the last l bytes (u8), n (u16) times more;
+//!         FE 0 is FE
+//! plan:   piece bytes u8 | switches u8 | reading step u8 | cut u16 | cut u16 ...
+//! ```
+//!
+//! The plan stands at the end, so that bytes which are put into the stream or taken out of it leave
+//! it alone; what is missing of it is 0. So a wire case is a seed as it is.
+//!
+//! Invariants:
+//! - I1  Every input is a script.
+
+/// The byte that begins a repetition.
+const REPEAT: u8 = 0xfe;
+/// Bytes of a stream at most: enough for a large value, or to make a server owe a lot.
+pub const STREAM_BYTES_MAX: usize = 80 * 1024;
+/// Repetitions at once at most.
+const REPEATS_MAX: u16 = 0x7fff;
+/// Bytes of a plan at most.
+const PLAN_BYTES_MAX: usize = 40;
+/// Pieces of one stream at most, however small they are meant to be.
+const PIECES_MAX: usize = 400;
+
+/// A client's bytes and how they go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// Everything that the client sends.
+    pub stream: Vec<u8>,
+    /// Where the stream is cut: rising, each inside of it.
+    pub cuts: Vec<usize>,
+    /// The client takes so many bytes at a time; 0: all at once.
+    pub reading_step: usize,
+    /// Other clients are busy meanwhile.
+    pub noise: bool,
+    /// The server is given time to answer between two pieces.
+    pub patient: bool,
+    /// The shard that the client's connection comes to rest on, of three.
+    pub home: usize,
+    /// The client breaks the connection off instead of finishing it.
+    pub resets: bool,
+    /// The largest item is smaller than usual.
+    pub small_items: bool,
+}
+
+impl Script {
+    /// The script that `data` is (I1).
+    pub fn of(data: &[u8]) -> Self {
+        let (stream, plan) = split(data);
+        let stream = expanded(stream);
+        let at = |place: usize| plan.get(place).copied().unwrap_or(0);
+        let (piece_bytes, switches) = (usize::from(at(0)), at(1));
+        let mut cuts: Vec<usize> = plan
+            .get(3..)
+            .unwrap_or_default()
+            .chunks_exact(2)
+            .map(|cut| usize::from(u16::from_le_bytes([cut[0], cut[1]])) % (stream.len() + 1))
+            .collect();
+        if piece_bytes > 0 {
+            let piece_bytes = piece_bytes.max(stream.len() / PIECES_MAX);
+            cuts.extend((1..).map(|piece| piece * piece_bytes).take_while(|at| *at < stream.len()));
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.retain(|at| (1..stream.len()).contains(at));
+        Self {
+            cuts,
+            reading_step: usize::from(at(2)) * 32,
+            noise: switches & 1 != 0,
+            patient: switches & 2 != 0,
+            resets: switches & 4 != 0,
+            small_items: switches & 8 != 0,
+            home: usize::from(switches >> 4) % 3,
+            stream,
+        }
+    }
+
+    /// The stream in its pieces.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.cuts.iter().copied());
+        let ends = self.cuts.iter().copied().chain([self.stream.len()]);
+        starts.zip(ends).map(|(start, end)| &self.stream[start..end])
+    }
+}
+
+/// The bytes of a plan, to be put behind a stream.
+pub fn plan(piece_bytes: u8, switches: u8, reading_step: u8, cuts: &[u16]) -> Vec<u8> {
+    let mut plan = vec![piece_bytes, switches, reading_step];
+    plan.extend(cuts.iter().flat_map(|cut| cut.to_le_bytes()));
+    plan.push(u8::try_from(plan.len()).expect("a short plan"));
+    plan
+}
+
+fn split(data: &[u8]) -> (&[u8], &[u8]) {
+    let Some((&count, data)) = data.split_last() else { return (&[], &[]) };
+    let count = usize::from(count).min(PLAN_BYTES_MAX).min(data.len());
+    data.split_at(data.len() - count)
+}
+
+/// The stream with its repetitions carried out.
+fn expanded(text: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, behind)) = rest.split_first() {
+        if stream.len() >= STREAM_BYTES_MAX {
+            break;
+        }
+        rest = behind;
+        let [length @ 1..=255, low, high, ..] = *rest else {
+            stream.push(byte);
+            if byte == REPEAT && rest.first() == Some(&0) {
+                rest = &rest[1..];
+            }
+            continue;
+        };
+        if byte != REPEAT {
+            stream.push(byte);
+            continue;
+        }
+        rest = &rest[3..];
+        let start = stream.len().saturating_sub(usize::from(length));
+        let unit = stream[start..].to_vec();
+        let times = usize::from(u16::from_le_bytes([low, high]) & REPEATS_MAX);
+        let room = (STREAM_BYTES_MAX - stream.len()) / unit.len().max(1);
+        for _ in 0..times.min(room) {
+            stream.extend_from_slice(&unit);
+        }
+    }
+    stream
+}
+
+/// The words of a stream in which `unit` stands `times` times: the unit, then its repetition.
+pub fn repeated(unit: &[u8], times: usize) -> Option<Vec<u8>> {
+    let length = u8::try_from(unit.len()).ok().filter(|length| *length > 0)?;
+    let more = u16::try_from(times.checked_sub(1)?).ok().filter(|more| *more <= REPEATS_MAX)?;
+    let mut text = escaped(unit);
+    if more > 0 {
+        let [low, high] = more.to_le_bytes();
+        text.extend_from_slice(&[REPEAT, length, low, high]);
+    }
+    Some(text)
+}
+
+/// Bytes of a stream that mean themselves.
+pub fn escaped(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len());
+    for &byte in bytes {
+        text.push(byte);
+        if byte == REPEAT {
+            text.push(0);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Script, escaped, plan, repeated};
+
+    #[test]
+    fn a_seed_is_the_script_that_was_meant() {
+        let mut data = escaped(b"a\xfeb ");
+        data.extend(repeated(b"xy", 3).unwrap());
+        data.extend(plan(4, 0b10_0101, 2, &[1, 7]));
+        let script = Script::of(&data);
+        assert_eq!(script.stream, b"a\xfeb xyxyxy");
+        assert_eq!(script.cuts, [1, 4, 7, 8]);
+        assert_eq!(script.pieces().collect::<Vec<_>>().concat(), script.stream);
+        assert_eq!((script.reading_step, script.home), (64, 2));
+        assert!(script.noise && script.resets && !script.patient && !script.small_items);
+    }
+
+    #[test]
+    fn every_input_is_a_script() {
+        assert_eq!(Script::of(b""), Script::default());
+        assert_eq!(Script::of(b"\x09").stream, b"");
+        assert_eq!(Script::of(b"\xfe\0").stream, b"\xfe");
+        assert_eq!(Script::of(b"ab\xfe\xff\xff\0").stream.len(), 2 + 3);
+    }
+}

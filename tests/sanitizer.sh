@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# Which flags turn AddressSanitizer on with the Rust that is here. Sourced, never run.
+#
+#   asan_flags     prints them; fails, with one sentence, where no runtime is found
+#   rust_target    prints the target's name, which must be given so that build scripts are spared
+#
+# Sanitizers are unstable: their flags need RUSTC_BOOTSTRAP=1, which no build of the product may see.
+
+export RUSTC_BOOTSTRAP=1
+
+rust_target() {
+    rustc -vV | sed -n 's/^host: //p'
+}
+
+# Rust's own runtime where the toolchain has it; else the C compiler's, which the same instructions
+# speak to. That one must be the first library of all, or it refuses to start.
+asan_flags() {
+    local root target
+    root=$(rustc --print sysroot)
+    target=$(rust_target)
+    if compgen -G "$root/lib/rustlib/$target/lib/librustc*asan.a" >/dev/null; then
+        echo "-Zsanitizer=address"
+    elif [ -e "$(cc -print-file-name=libasan.so)" ]; then
+        echo "-Zsanitizer=address -Zexternal-clangrt -Zpre-link-args=-lasan"
+    else
+        echo "no runtime of AddressSanitizer: neither this Rust nor the C compiler has one;" \
+            "install gcc with its libasan, or a Rust by rustup" >&2
+        return 1
+    fi
+}

@@ -20,7 +20,8 @@
 //! Invariants:
 //! - I1  Everything but header and access is written once, before the item's location is handed
 //!   out.
-//! - I2  The header is stored by the owner alone; the access word by any reader.
+//! - I2  The header is stored by the owner alone; the access word by any reader, and only while it
+//!   is not active.
 //! - I3  An item begins at a multiple of 8 and lies in one segment.
 //! - I4  A short CAS is relative to the CAS base in its segment's head.
 
@@ -254,6 +255,23 @@ impl Access {
     pub(crate) fn store(self, arena: &Arena, at: ItemAt) {
         arena.half_word(at.offset() + 8).store(self.0, Ordering::Relaxed);
     }
+
+    /// Any core: the item at `at` was read in second `now`. Writes nothing once it is active (I2).
+    ///
+    /// Cost: a load; for an item's first two reads a compare and swap, which another core's at the
+    /// same time may have to repeat.
+    #[inline]
+    pub(crate) fn note(arena: &Arena, at: ItemAt, now: u32) {
+        let word = arena.half_word(at.offset() + 8);
+        let mut there = Self(word.load(Ordering::Relaxed));
+        while !there.active() {
+            let order = Ordering::Relaxed;
+            match word.compare_exchange(there.0, there.read(now).0, order, order) {
+                Ok(_) => return,
+                Err(other) => there = Self(other), // One read more: after two it is active.
+            }
+        }
+    }
 }
 
 /// What is written of an item, wherever it will lie.
@@ -373,7 +391,8 @@ fn short_cas(cas: u64, base: u64) -> Option<u32> {
     u32::try_from(cas.wrapping_sub(base)).ok()
 }
 
-/// One item, read in place. Whoever holds it holds the owner's `&Segments`, so it cannot move.
+/// One item, read in place. Whoever holds it holds the owner's `&Segments`, so it cannot move, or a
+/// reader whose round is not over, so its segment is not used again.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     pool: &'a Pool,
@@ -504,6 +523,25 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn last_access(&self) -> u32 {
         self.access().last_access()
+    }
+
+    /// Whether the item is in no index any more. A reader on another core may still find it.
+    #[inline]
+    pub const fn is_dead(&self) -> bool {
+        self.header.is_dead()
+    }
+
+    /// Whether the value is a large one. Its blocks are the owner's to pin: a reader on another
+    /// core must not look at them.
+    #[inline]
+    pub const fn is_large(&self) -> bool {
+        self.header.has_extent()
+    }
+
+    /// Notes that the item was read in second `now`. Writes nothing once it is active.
+    #[inline]
+    pub fn note_access(&self, now: u32) {
+        Access::note(&self.pool.arena, self.at, now);
     }
 
     /// Bytes that the item takes: in its segment, and in blocks.

@@ -12,12 +12,17 @@
 //! S3-FIFO (Yang et al., SOSP 2023) said in segments: the small queue is a list of *probation*
 //! segments, the main queue a list of *main* segments, and reinsertion is a copy.
 
+#[cfg(not(loom))]
 mod arena;
+#[cfg(loom)]
+mod arena_model;
 mod item;
 mod meta;
 mod pool;
 mod segments;
 
+#[cfg(loom)]
+use arena_model as arena;
 pub use item::{Access, Item, ItemAt, Parts, Value};
 pub use pool::{NoMemory, Pinned, Pool, PoolOptions, Upload};
 pub use segments::{

@@ -168,8 +168,7 @@ impl Bucket<'_> {
     pub(crate) fn clear_moved(self, slot: usize) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version.wrapping_add(1), Ordering::Release);
-        fence(Ordering::Release); // Who sees the empty slot sees the version.
-        self.clear(slot);
+        self.clear(slot); // A release: who sees the empty slot sees the version.
     }
 }
 

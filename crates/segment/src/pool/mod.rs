@@ -4,21 +4,29 @@
 //! Downstream: `arena`, `meta`, and the budget, which is charged a segment at a time.
 //!
 //! Invariants:
-//! - I1  A segment is in exactly one place: never used, released, idle, owned by a shard, or cut
-//!   into blocks. All but the first two are charged to the budget.
+//! - I1  A segment is in exactly one place: never used, released, retired, idle, owned by a shard,
+//!   or cut into blocks. All but the first two are charged to the budget.
 //! - I2  Idle segments keep their pages and are handed out first; released ones have none.
 //! - I3  The lock is taken per segment or per write of an upload, never per small item.
+//! - I4  A segment that held items is idle only once no reader on another core can still be in one
+//!   of them; until then it is retired. While no reader is registered that is at once.
 
 mod block;
 mod pinned;
 mod upload;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::Budget;
+use kachel_stdx::{Quiescence, Reader, Stamp};
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
 
 pub(crate) use block::ExtentId;
 use block::{BlockLists, BlockQueue, ExtentTable};
@@ -26,7 +34,7 @@ pub use pinned::Pinned;
 pub use upload::Upload;
 
 use crate::arena::Arena;
-use crate::item::{ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{META_BYTES, Metas, NONE, Phase};
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
@@ -41,6 +49,9 @@ impl fmt::Display for NoMemory {
 }
 
 impl std::error::Error for NoMemory {}
+
+/// Readers that may register beside one a shard. A guess: doors that read items in place.
+const READERS_BESIDE: usize = 8;
 
 /// How a [`Pool`] is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +83,9 @@ pub struct Pool {
     /// Segments that shards below their share could not get.
     asked: AtomicU32,
     generations: AtomicU64,
+    /// Who may be reading items that are not its own.
+    quiescence: Arc<Quiescence>,
+    retired: AtomicU32,
     free: Mutex<Free>,
 }
 
@@ -79,6 +93,8 @@ pub struct Pool {
 #[derive(Debug)]
 struct Free {
     idle: Vec<u32>,
+    /// In the order of their stamps.
+    retired: VecDeque<(u32, Stamp)>,
     released: Vec<u32>,
     blocks: BlockLists,
 }
@@ -111,9 +127,12 @@ impl Pool {
             free_blocks: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             generations: AtomicU64::new(1),
+            quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
+            retired: AtomicU32::new(0),
             free: Mutex::new(Free {
                 // Room for all: a segment that comes back finds its place without an allocation.
                 idle: Vec::with_capacity(segments as usize),
+                retired: VecDeque::new(), // Empty while no reader is registered.
                 released: Vec::with_capacity(segments as usize),
                 blocks: BlockLists::new(),
             }),
@@ -169,10 +188,44 @@ impl Pool {
         self.arena.word(self.segment_start(segment)).load(Ordering::Relaxed)
     }
 
+    /// A reader of items by another core than their owner's, awake; `None` when there are too many.
+    ///
+    /// While it is awake and in a round, segments that held items are not used again.
+    pub fn register_reader(&self) -> Option<Reader> {
+        self.quiescence.register()
+    }
+
+    /// The item at `at`, which the index named to `reader` in this round of its.
+    ///
+    /// It may be dead by now, and its large value is not to be looked at.
+    #[inline]
+    pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
+        Item::load(self, at)
+    }
+
+    /// Whether nobody can still be reading what was taken out of its index before now.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.quiescence.is_past(self.quiescence.stamp())
+    }
+
     /// Whether [`Self::take`] would find a segment now.
     #[inline]
     pub(crate) fn may_take(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) > 0 || self.may_charge()
+        self.idle.load(Ordering::Relaxed) > 0
+            || self.may_charge()
+            || (self.retired.load(Ordering::Relaxed) > 0 && self.free_retired(&mut self.lock()))
+    }
+
+    /// Retired segments that nobody can read any more are idle (I4); whether any is.
+    fn free_retired(&self, free: &mut Free) -> bool {
+        while let Some(&(segment, stamp)) = free.retired.front()
+            && self.quiescence.is_past(stamp)
+        {
+            free.retired.pop_front();
+            self.give_raw(free, segment);
+        }
+        self.retired.store(free.retired.len() as u32, Ordering::Relaxed);
+        !free.idle.is_empty()
     }
 
     fn may_charge(&self) -> bool {
@@ -202,6 +255,9 @@ impl Pool {
     }
 
     fn take_raw(&self, free: &mut Free) -> Option<u32> {
+        if !free.retired.is_empty() {
+            self.free_retired(free);
+        }
         if let Some(segment) = free.idle.pop() {
             self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
             return Some(segment);
@@ -233,9 +289,19 @@ impl Pool {
         self.asked.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes a segment back, unpinned; it stays backed, unless the budget is overdrawn.
+    /// Takes a segment back that held items: unpinned, and none of them in an index any more. It
+    /// stays backed, unless the budget is overdrawn.
     pub(crate) fn give(&self, segment: u32) {
-        self.give_raw(&mut self.lock(), segment);
+        let mut free = self.lock();
+        let stamp = self.quiescence.stamp();
+        if free.retired.is_empty() && self.quiescence.is_past(stamp) {
+            self.give_raw(&mut free, segment);
+        } else {
+            self.metas.clear(segment);
+            free.retired.push_back((segment, stamp));
+            self.retired.store(free.retired.len() as u32, Ordering::Relaxed);
+        }
+        drop(free);
         let asked = self.asked.load(Ordering::Relaxed);
         if asked > 0 {
             // Shards that give at once may count one gift for two; the asker asks again.
@@ -243,10 +309,11 @@ impl Pool {
         }
     }
 
+    /// Makes a segment idle, which nobody reads.
     fn give_raw(&self, free: &mut Free, segment: u32) {
         self.metas.clear(segment);
         debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
-        if cfg!(debug_assertions) {
+        if cfg!(debug_assertions) && !cfg!(loom) {
             // A reader of a segment that was given back should see nonsense, not the past.
             let start = self.segment_start(segment);
             for word in (SEGMENT_HEAD_BYTES..self.segment_bytes()).step_by(8) {
@@ -274,6 +341,9 @@ impl Pool {
     /// Releases idle segments until the budget has `bytes` to spend; whether it has.
     pub(crate) fn release_idle(&self, bytes: u64) -> bool {
         let mut free = self.lock();
+        if !free.retired.is_empty() {
+            self.free_retired(&mut free);
+        }
         loop {
             let limit = self.budget.limit_bytes();
             if self.budget.spent_bytes().saturating_add(bytes) <= limit {
@@ -346,6 +416,29 @@ mod tests {
         assert_eq!(segment_bytes_for(100 << 20, 1), 256 << 10);
         assert_eq!(segment_bytes_for(64 << 30, 16), 1 << 20);
         assert_eq!(segment_bytes_for(1 << 20, 0), 64 << 10);
+    }
+
+    #[test]
+    fn a_segment_comes_back_once_no_reader_can_be_in_it() {
+        let budget = Arc::new(Budget::new(1 << 20));
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
+        let mut reader = pool.register_reader().expect("a place");
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0)).collect();
+        pool.give(taken[3]);
+        assert!(!pool.may_take() && pool.take(0).is_none(), "the reader may be in it");
+        assert!(!pool.release_idle(pool.charge_bytes()), "and its pages stay");
+        reader.round_over();
+        assert_eq!(pool.take(0), Some(taken[3]));
+        pool.give(taken[4]);
+        reader.sleep();
+        assert!(pool.may_take(), "who sleeps reads nothing");
+        reader.wake();
+        pool.give(taken[5]);
+        assert_eq!((pool.take(0), pool.take(0)), (Some(taken[4]), None));
+        drop(reader);
+        assert_eq!(pool.take(0), Some(taken[5]));
+        assert_eq!(budget.spent_bytes(), taken.len() as u64 * pool.charge_bytes(), "I1");
     }
 
     #[test]

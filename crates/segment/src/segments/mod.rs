@@ -23,6 +23,8 @@
 
 mod append;
 mod ghost;
+#[cfg(all(test, loom))]
+mod models;
 mod open;
 mod reclaim;
 mod stats;
@@ -274,10 +276,7 @@ impl Segments {
     /// Notes that the item at `at` was read in second `now`. Writes nothing once it is active.
     #[inline]
     pub fn note_access(&self, at: ItemAt, now: u32) {
-        let access = Access::load(&self.pool.arena, at);
-        if !access.active() {
-            access.read(now).store(&self.pool.arena, at);
-        }
+        Access::note(&self.pool.arena, at, now);
     }
 
     /// Moves the second in which the item at `at` dies; 0 for never.

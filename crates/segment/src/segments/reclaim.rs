@@ -434,12 +434,16 @@ impl Segments {
             self.flushed_segments -= 1;
         }
         self.disown(segment);
-        if self.spare.len() < self.spare_target() {
+        let is_short = self.spare.len() < self.spare_target();
+        if is_short && self.pool.is_unread() {
             // As clean as if it came from the pool.
             self.pool.metas.clear(segment);
             self.spare.push(segment);
-        } else {
-            self.pool.give(segment);
+            return;
+        }
+        self.pool.give(segment);
+        if is_short {
+            self.spare.extend(self.pool.take(0)); // One that nobody reads, in its stead.
         }
     }
 

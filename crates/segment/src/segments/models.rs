@@ -1,0 +1,200 @@
+//! What a reader on another core is promised of items, in every interleaving with their owner.
+//!
+//! Upstream:   `tests/models/run kachel-segment models`.
+//! Downstream: `Segments`, `Pool` and `kachel_table`, a few items of a few bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use kachel_host::Budget;
+use kachel_stdx::Reader;
+use kachel_stdx::model::explore;
+use kachel_table::{KeyHash, Location, Seen, Table};
+use loom::thread;
+
+use crate::{
+    Index, ItemAt, NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments,
+};
+
+const NOW: u32 = 100;
+
+/// The owner's index, by hashes that are made of a key's only byte.
+struct Slots(Table);
+
+fn hash_of(key: &[u8]) -> KeyHash {
+    KeyHash(u64::from(key[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn location(at: ItemAt) -> Location {
+    Location::new(at.get())
+}
+
+impl Index for Slots {
+    fn hash(&self, key: &[u8]) -> u64 {
+        hash_of(key).0
+    }
+
+    fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt) {
+        assert!(self.0.swing(hash_of(key), location(from), location(to)));
+    }
+
+    fn remove(&mut self, key: &[u8], at: ItemAt) {
+        assert!(self.0.remove(hash_of(key), location(at)));
+    }
+}
+
+/// A shard that owns items, with memory for three segments, one of them its spare.
+struct Shard {
+    segments: Segments,
+    index: Slots,
+}
+
+impl Shard {
+    fn new() -> Self {
+        let budget = Arc::new(Budget::new(3 * (crate::SEGMENT_BYTES_MIN as u64 + 64)));
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let pool = Pool::new(budget, options).expect("address space");
+        let table = Table::new(Arc::new(Budget::new(1 << 20)), 4).expect("a few words");
+        let options = SegmentOptions { evict: false, cas: false, shard: 0 };
+        Self { segments: Segments::new(pool, options), index: Slots(table) }
+    }
+
+    /// Stores an item; in its index it takes the place of `replaces`.
+    fn store(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        replaces: Option<ItemAt>,
+    ) -> Result<ItemAt, NoRoom> {
+        let item = NewItem {
+            key,
+            hash: hash_of(key).0,
+            value: NewValue::Bytes(value),
+            client_flags: 0,
+            expiry: 0,
+            cas: None,
+            stale: false,
+            win_sent: false,
+            replaces,
+            access: None,
+        };
+        let at = self.segments.append(item, NOW, &mut self.index)?;
+        if let Some(old) = replaces {
+            self.index.swing(key, old, at);
+            self.segments.kill(old);
+        } else {
+            let table = &mut self.index.0;
+            table.insert(hash_of(key), location(at), |_| unreachable!("no split")).expect("room");
+        }
+        Ok(at)
+    }
+}
+
+/// Finds `key`, which is there all the time, and reads it twice; both times it has one of `values`.
+fn read(pool: &Pool, slots: &kachel_table::Reader, reader: &Reader, key: &[u8], values: &[&[u8]]) {
+    let item = |at: Location| pool.item(ItemAt::new(at.get()), reader);
+    let Seen::At(at) = slots.find(hash_of(key), |at| item(at).key() == key) else {
+        panic!("it is there all the time")
+    };
+    for _ in 0..2 {
+        let value = item(at).value().as_slice().expect("a small value");
+        assert!(item(at).key() == key && values.contains(&value), "another item was read");
+    }
+}
+
+/// A reader beside an owner who replaces the item and then wants the old one's segment. `round` is
+/// what the reader does between two looks; it begins asleep.
+fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 'static) {
+    let outcomes = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let counts = Arc::clone(&outcomes);
+    explore(name, None, move || {
+        let mut shard = Shard::new();
+        let old = shard.store(b"k", b"1111", None).expect("room");
+        shard.segments.close_all();
+        let pool = Arc::clone(shard.segments.pool());
+        let (slots, mut reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
+        reader.sleep();
+        let reading = thread::spawn(move || {
+            reader.wake();
+            read(&pool, &slots, &reader, b"k", &[b"1111", b"2222"]);
+            round(&mut reader);
+            read(&pool, &slots, &reader, b"k", &[b"1111", b"2222"]);
+        });
+        shard.store(b"k", b"2222", Some(old)).expect("room");
+        shard.segments.close_all();
+        // It lies where the first lay, or has no room.
+        let other = shard.store(b"j", b"3333", None);
+        assert!(other.is_err() || other == Ok(old));
+        counts[usize::from(other.is_ok())].fetch_add(1, Relaxed);
+        reading.join().expect("joins");
+    });
+    let [refused, reused] = outcomes.each_ref().map(|count| count.load(Relaxed));
+    println!("model {name}: the segment was reused in {reused}, and kept back in {refused}");
+    assert!(refused > 0 && reused > 0);
+}
+
+#[test]
+fn a_segment_is_not_reused_while_a_reader_is_in_its_round() {
+    segment_reuse("segment reuse, rounds", Reader::round_over);
+}
+
+#[test]
+fn a_segment_is_not_reused_under_a_reader_that_slept_when_it_was_retired() {
+    segment_reuse("segment reuse, sleep", |reader| {
+        reader.sleep();
+        reader.wake();
+    });
+}
+
+#[test]
+fn an_item_becomes_active_by_two_reads_and_is_not_written_again() {
+    explore("access word", None, || {
+        let mut shard = Shard::new();
+        let at = shard.store(b"k", b"1111", None).expect("room");
+        let pool = Arc::clone(shard.segments.pool());
+        let reading = thread::spawn(move || {
+            let reader = pool.register_reader().expect("one");
+            let item = pool.item(at, &reader);
+            for now in [NOW + 1, NOW + 2] {
+                item.note_access(now);
+                assert!(item.fetched(), "a read that was noted is not forgotten");
+            }
+            assert!(item.active(), "nor is the second");
+            item.access()
+        });
+        shard.segments.note_access(at, NOW + 3);
+        assert!(shard.segments.item(at).fetched());
+        let seen = shard.segments.item(at).access();
+        let last = reading.join().expect("joins");
+        let access = shard.segments.item(at).access();
+        assert!(access.active() && access == last, "active, and written no more");
+        assert!(!seen.active() || seen == last);
+        assert!((NOW + 1..=NOW + 3).contains(&access.last_access()));
+    });
+}
+
+#[test]
+fn a_reader_sees_an_item_whole_while_its_header_changes() {
+    explore("header word", None, || {
+        let mut shard = Shard::new();
+        let at = shard.store(b"k", b"1111", None).expect("room");
+        let pool = Arc::clone(shard.segments.pool());
+        let reading = thread::spawn(move || {
+            let reader = pool.register_reader().expect("one");
+            let mut before = 0;
+            for _ in 0..2 {
+                let item = pool.item(at, &reader);
+                assert_eq!((item.key(), item.value().as_slice()), (&b"k"[..], Some(&b"1111"[..])));
+                let marks = [item.expiry() == 200, item.win_sent(), item.is_dead()];
+                let step = marks.iter().filter(|&&mark| mark).count();
+                assert!(marks.is_sorted_by(|a, b| a >= b) && step >= before, "{marks:?}");
+                before = step;
+            }
+        });
+        shard.segments.set_expiry(at, 200);
+        shard.segments.set_win_sent(at);
+        shard.index.remove(b"k", at);
+        shard.segments.kill(at);
+        reading.join().expect("joins");
+    });
+}

@@ -38,7 +38,8 @@ impl Window {
 /// One operation of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who asked.
+    /// Who asked: one connection. What it asked is carried out in the order of its invocations,
+    /// also where several are under way. A connection that was lost and made again is another.
     pub client: u32,
     /// What was asked, and of which key.
     pub operation: Operation,

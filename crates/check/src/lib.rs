@@ -21,6 +21,7 @@ mod operation;
 mod outcome;
 mod value;
 
+mod file;
 mod history;
 
 mod model;
@@ -28,6 +29,7 @@ mod model;
 mod judge;
 mod violation;
 
+pub use file::{FileError, read_history, write_history};
 pub use history::{Entry, History, NEVER, Window};
 pub use judge::{STEPS_MAX, Stats, check_history};
 pub use model::{Item, Mode, Model, Rules, Span, State};

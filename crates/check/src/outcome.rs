@@ -8,6 +8,7 @@
 //!   says that it was, and that its reply is one that was withheld.
 
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+use kachel_wire::format;
 
 use crate::Value;
 
@@ -61,6 +62,48 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The outcome as a reply to a request of `key`; empty where there was none.
+    pub fn word(&self, key: &[u8]) -> Vec<u8> {
+        let line = |text: &[u8]| [text, b"\r\n"].concat();
+        match self {
+            Self::Unknown | Self::Silent => Vec::new(),
+            Self::Miss => line(b"END"),
+            Self::Hit { value, client_flags, cas } => {
+                let mut reply = Vec::new();
+                format::value_head(&mut reply, key, *client_flags, value.bytes().len(), *cas);
+                reply.extend_from_slice(value.bytes());
+                reply.extend_from_slice(b"\r\nEND\r\n");
+                reply
+            }
+            Self::Stored => line(b"STORED"),
+            Self::NotStored => line(b"NOT_STORED"),
+            Self::Exists => line(b"EXISTS"),
+            Self::NotFound => line(b"NOT_FOUND"),
+            Self::Deleted => line(b"DELETED"),
+            Self::Touched => line(b"TOUCHED"),
+            Self::Ok => line(b"OK"),
+            Self::Number(number) => line(number.to_string().as_bytes()),
+            Self::Meta { code, flags, value } => {
+                let mut reply = code.to_vec();
+                if let Some(value) = value {
+                    reply.extend_from_slice(format!(" {}", value.bytes().len()).as_bytes());
+                }
+                if !flags.is_empty() {
+                    reply.push(b' ');
+                    reply.extend_from_slice(flags);
+                }
+                reply.extend_from_slice(b"\r\n");
+                if let Some(value) = value {
+                    reply.extend_from_slice(value.bytes());
+                    reply.extend_from_slice(b"\r\n");
+                }
+                reply
+            }
+            Self::Debug(rest) => line(&[b"ME ", &rest[..]].concat()),
+            Self::Refused(refusal) => line(refusal),
+        }
+    }
+
     /// The outcome that stands at the front of `input`, and its bytes. `None`: it is not complete,
     /// or no reply of an operation.
     ///
@@ -100,5 +143,37 @@ impl Outcome {
             ClientReply::Stat(_) | ClientReply::Version(_) => return None,
         };
         Some((outcome, reply_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome;
+
+    #[test]
+    fn an_outcome_is_worded_as_it_was_read() {
+        for reply in [
+            &b"END\r\n"[..],
+            b"VALUE k 7 3\r\na\nc\r\nEND\r\n",
+            b"VALUE k 0 0 9\r\n\r\nEND\r\n",
+            b"STORED\r\n",
+            b"NOT_STORED\r\n",
+            b"EXISTS\r\n",
+            b"NOT_FOUND\r\n",
+            b"DELETED\r\n",
+            b"TOUCHED\r\n",
+            b"OK\r\n",
+            b"18446744073709551615\r\n",
+            b"HD\r\n",
+            b"EN kk\r\n",
+            b"VA 1 c7 W\r\na\r\n",
+            b"VA 0\r\n\r\n",
+            b"ME k exp=-1\r\n",
+            b"SERVER_ERROR out of memory\r\n",
+        ] {
+            let (outcome, read) = Outcome::read(reply).expect("a reply");
+            assert_eq!(read, reply.len());
+            assert_eq!(outcome.word(b"k"), reply, "{outcome:?}");
+        }
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! Invariants:
 //! - I1  An entry may be placed if every entry not placed yet returned no earlier than it was
-//!   invoked.
+//!   invoked, and what its client asked before and knows of is placed.
 //! - I2  `placed` and `order` name the same entries; `states` are those after all of them.
 
 use std::collections::{BTreeMap, HashSet};
@@ -172,6 +172,24 @@ fn shortest_prefix<'h>(model: Model, entries: &[&'h Entry]) -> Vec<&'h Entry> {
     begun(returns.get(bad).copied().unwrap_or(NEVER))
 }
 
+/// For each entry, the last one that the same client invoked earlier and knows of. Clients
+/// pipeline, and what they ask is carried out in their order; what was asked in the same moment
+/// (the keys of a multiget) is not.
+fn previous(entries: &[&Entry]) -> Vec<Vec<usize>> {
+    let mut last: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    let mut previous = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        let told = last.entry(entry.client).or_default();
+        let earlier = told.iter().rev().copied().filter(|at| entries[*at].invoked < entry.invoked);
+        let last = earlier.clone().next().map(|at| entries[at].invoked);
+        previous.push(earlier.take_while(|at| Some(entries[*at].invoked) == last).collect());
+        if entry.returned != NEVER || entry.outcome == Outcome::Silent {
+            told.push(index);
+        }
+    }
+    previous
+}
+
 /// How a search ended.
 enum Found {
     Order,
@@ -187,6 +205,9 @@ struct Search<'h> {
     model: Model,
     /// By the time of their invocation.
     entries: Vec<&'h Entry>,
+    /// For each entry, the last before it that its client knows of (I1): one, or the keys of a
+    /// multiget that are the same.
+    previous: Vec<Vec<usize>>,
     /// What returned later counts as not returned, and needs no place.
     until: u64,
     placed: Vec<u64>,
@@ -215,6 +236,7 @@ impl<'h> Search<'h> {
         Self {
             model,
             entries: entries.to_vec(),
+            previous: previous(entries),
             until: NEVER - 1,
             placed: vec![0; entries.len().div_ceil(64)],
             order: Vec::new(),
@@ -310,7 +332,8 @@ impl<'h> Search<'h> {
                     break; // I1
                 }
                 earliest_return = earliest_return.min(self.returned(index));
-                if next.contains_key(&index) {
+                let waits = self.previous[index].iter().any(|at| !self.is_placed(*at));
+                if waits || next.contains_key(&index) {
                     continue;
                 }
                 let states = self.step(index);
@@ -324,8 +347,9 @@ impl<'h> Search<'h> {
         }
         // What returned first is tried first, what never did last.
         next.retain(|index, states| {
-            let idle = self.returned(*index) == NEVER && *states == self.states;
-            !states.is_empty() && !idle
+            // Others wait for one that is known to have come about, whatever it did.
+            let must_come = self.entries[*index].outcome != Outcome::Unknown;
+            !states.is_empty() && (must_come || *states != self.states)
         });
         let mut next: Vec<(usize, States)> = next.into_iter().collect();
         next.sort_by_key(|(index, _)| std::cmp::Reverse((self.returned(*index), *index)));

@@ -7,7 +7,7 @@ use crate::{Entry, History, Mode, NEVER, Operation, Outcome, Rules, Violation, W
 /// a reply that was never seen.
 fn history(lines: &str) -> History {
     let mut history = History::default();
-    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in lines.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
         let mut words = line.splitn(3, ' ');
         let mut word = || words.next().expect("three parts");
         let client = word().parse().expect("a client");
@@ -16,6 +16,12 @@ fn history(lines: &str) -> History {
         let bytes = |text: &str| format!("{}\r\n", text.replace('|', "\r\n")).into_bytes();
         let operation = Operation::new(&bytes(request)).expect("an operation");
         let invoked = invoked.parse().expect("a time");
+        if reply.is_empty() {
+            let outcome = Outcome::Silent;
+            let (returned, window) = (NEVER, Window::ANY);
+            history.push(Entry { client, operation, outcome, invoked, returned, window });
+            continue;
+        }
         if reply == "?" {
             history.push(Entry::unknown(client, operation, invoked, 1));
             continue;
@@ -66,6 +72,18 @@ fn what_one_reader_saw_the_next_one_sees() {
     let script = "1 10-90 set k 0 0 1|a > STORED\n2 20-30 get k > VALUE k 0 1|a|END";
     right(&format!("{script}\n3 25-40 get k > END"));
     wrong(&format!("{script}\n3 31-40 get k > END"));
+}
+
+#[test]
+fn what_one_client_pipelines_is_carried_out_in_its_order() {
+    let script = "1 10-90 set k 0 0 1|a > STORED\n1 11-90 set k 0 0 1|b > STORED";
+    right(&format!("{script}\n1 12-91 get k > VALUE k 0 1|b|END"));
+    wrong(&format!("{script}\n1 12-91 get k > VALUE k 0 1|a|END"));
+    right(&format!("{script}\n2 12-91 get k > VALUE k 0 1|a|END"));
+    wrong(&format!("{script}\n1 92-93 get k > VALUE k 0 1|a|END"));
+    right(
+        "1 10-90 delete k > NOT_FOUND\n1 10-90 set k 0 0 1|a > STORED\n1 95-96 get k > END\n2 9-97 delete k > DELETED",
+    );
 }
 
 #[test]
@@ -144,7 +162,8 @@ fn the_search_never_loses_an_order_that_there_is() {
     let (mut accepted, mut rejected) = (0, 0);
     for _ in 0..3_000 {
         let mut history = History::default();
-        for client in 0..6 {
+        for _ in 0..6 {
+            let client = below(4) as u32;
             let value = below(3);
             let (request, replies): (String, Vec<String>) = match below(6) {
                 0 => (format!("set k 0 0 1|{value}"), vec!["STORED".into()]),
@@ -193,7 +212,12 @@ fn any_order(
     }
     left.iter().any(|&at| {
         let entry = &entries[at];
-        if left.iter().any(|other| entries[*other].returned < entry.invoked) {
+        let stands_before = |other: &Entry| {
+            let known = other.outcome != Outcome::Unknown;
+            let same = other.client == entry.client && known;
+            other.returned < entry.invoked || same && other.invoked < entry.invoked
+        };
+        if left.iter().any(|other| stands_before(&entries[*other])) {
             return false;
         }
         let mut next = Vec::new();

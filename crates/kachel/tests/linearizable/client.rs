@@ -1,0 +1,220 @@
+//! One client: asks in batches, notes when, and now and then loses its connection on purpose.
+//!
+//! Upstream:   `workload` says what is asked.
+//! Downstream: entries of a history.
+//!
+//! - P1  A time is the clock's nanoseconds, 64 to each, so that the requests of a batch have an
+//!   order. It is read before the batch is sent, and after the bytes of a reply have come.
+//! - P2  A reset sends nothing after it: what was not answered by then is unknown.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use kachel_check::{Entry, NEVER, Operation, Outcome, Window, operations};
+use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+
+use crate::random::Random;
+use crate::server::Server;
+use crate::workload::{Flavor, Workload};
+
+/// Requests sent before the first reply is read, at most.
+const BATCH_MAX: u64 = 12;
+/// Of so many batches one ends in a reset.
+const RESET_EVERY: u64 = 25;
+/// Parts of a nanosecond (P1).
+const PARTS: u64 = 64;
+/// A reply that takes longer than this is taken for missing.
+const REPLY_WITHIN: Duration = Duration::from_secs(20);
+
+/// Requests that were sent and not answered.
+struct Awaited {
+    operations: Vec<Operation>,
+    invoked: u64,
+}
+
+pub(crate) struct Client<'s> {
+    server: &'s Server,
+    began: Instant,
+    stream: TcpStream,
+    /// Of this connection; the next one has a number of its own.
+    number: u32,
+    /// How many clients there are: by that much the numbers of one client differ.
+    stride: u32,
+    random: Random,
+    workload: Workload,
+    received: Vec<u8>,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl<'s> Client<'s> {
+    pub(crate) fn new(
+        server: &'s Server,
+        (number, stride): (u32, u32),
+        random: Random,
+        began: Instant,
+    ) -> Self {
+        Self {
+            server,
+            began,
+            stream: connect(server),
+            number,
+            stride,
+            random,
+            workload: Workload::new(number),
+            received: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Asks until at least `wanted` operations are noted.
+    pub(crate) fn run(&mut self, keys: &[Vec<u8>], flavor: Flavor, wanted: usize) {
+        while self.entries.len() < wanted {
+            let resets = self.random.below(RESET_EVERY) == 0;
+            let mut sent = Vec::new();
+            let mut batch = Vec::new();
+            for _ in 0..=self.random.below(BATCH_MAX) {
+                let from = sent.len();
+                self.workload.ask(&mut self.random, keys, (flavor, resets), &mut sent);
+                let (operations, bytes) = operations(&sent[from..]).expect("a request");
+                assert_eq!(from + bytes, sent.len(), "one request at a time");
+                batch.push(operations);
+            }
+            let invoked = self.now();
+            let batch = batch.into_iter().zip(invoked..);
+            let awaited: Vec<Awaited> =
+                batch.map(|(operations, invoked)| Awaited { operations, invoked }).collect();
+            self.stream.write_all(&sent).expect("the server takes requests");
+            // Before a reset some of the replies are awaited, and what they imply is known.
+            let answered = if resets {
+                self.random.below(awaited.len() as u64) as usize
+            } else {
+                awaited.len()
+            };
+            for awaited in &awaited[..answered] {
+                self.take(awaited);
+            }
+            if resets {
+                for lost in &awaited[answered..] {
+                    self.lose(lost);
+                }
+                self.reset();
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64 * PARTS
+    }
+
+    /// The second of a time. The server's, whose beginning we do not know, is this or the next.
+    fn second(time: u64) -> u32 {
+        u32::try_from(time / PARTS / 1_000_000_000).expect("a test is short")
+    }
+
+    fn note(&mut self, operation: &Operation, outcome: Outcome, invoked: u64) {
+        self.workload.learn(operation, &outcome);
+        let silent = outcome == Outcome::Silent;
+        let returned = self.now();
+        let earliest_s = Self::second(invoked);
+        // Nobody promises by when a request is carried out that asked for no reply.
+        let (returned, latest_s) =
+            if silent { (NEVER, u32::MAX) } else { (returned, Self::second(returned) + 1) };
+        self.entries.push(Entry {
+            client: self.number,
+            operation: operation.clone(),
+            outcome,
+            invoked,
+            returned,
+            window: Window { earliest_s, latest_s },
+        });
+    }
+
+    fn lose(&mut self, lost: &Awaited) {
+        for operation in &lost.operations {
+            let entry = Entry::unknown(
+                self.number,
+                operation.clone(),
+                lost.invoked,
+                Self::second(lost.invoked),
+            );
+            self.entries.push(entry);
+        }
+    }
+
+    /// Reads the reply to one request.
+    fn take(&mut self, awaited: &Awaited) {
+        let [first, ..] = &awaited.operations[..] else { return };
+        if first.is_noreply() {
+            self.note(first, Outcome::Silent, awaited.invoked);
+            return;
+        }
+        if !first.wire().starts_with(b"g") {
+            let (outcome, bytes) = self.read(Outcome::read);
+            self.received.drain(..bytes);
+            self.note(first, outcome, awaited.invoked);
+            return;
+        }
+        // A retrieval: the hits in the order of the keys, then the end.
+        for operation in &awaited.operations {
+            let (outcome, bytes) = self.read(|received| hit_or_end(received, operation));
+            self.received.drain(..bytes);
+            self.note(operation, outcome, awaited.invoked);
+        }
+        let ((), bytes) = self.read(|received| match parse_reply(received) {
+            ReplyParsed::Reply { reply: ClientReply::End, reply_bytes } => Some(((), reply_bytes)),
+            _ => None,
+        });
+        self.received.drain(..bytes);
+    }
+
+    /// Receives until `parse` finds what it looks for.
+    fn read<T>(&mut self, parse: impl Fn(&[u8]) -> Option<(T, usize)>) -> (T, usize) {
+        loop {
+            if let Some(found) = parse(&self.received) {
+                return found;
+            }
+            let garbage = parse_reply(&self.received) == ReplyParsed::Garbage;
+            let shown = || self.received[..self.received.len().min(200)].escape_ascii();
+            assert!(!garbage, "no reply: {}", shown());
+            let mut chunk = [0; 16 << 10];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => panic!("closed by the server, with {}", shown()),
+                Ok(bytes) => self.received.extend_from_slice(&chunk[..bytes]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => panic!("{error}; received {}", shown()),
+            }
+        }
+    }
+
+    /// Lets the kernel send a reset instead of an end (P2), and connects again.
+    fn reset(&mut self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .expect("SO_LINGER");
+        self.stream = connect(self.server);
+        self.received.clear();
+        self.number += self.stride;
+    }
+}
+
+/// The outcome of one key of a retrieval. A value of another key, or the end, means that it missed:
+/// then nothing is taken.
+fn hit_or_end(received: &[u8], operation: &Operation) -> Option<(Outcome, usize)> {
+    let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(received) else { return None };
+    match reply {
+        ClientReply::Value { key, client_flags, value, cas } if key == operation.key() => {
+            let value = kachel_check::Value::new(&received[value]);
+            Some((Outcome::Hit { value, client_flags, cas }, reply_bytes))
+        }
+        ClientReply::Value { .. } | ClientReply::End => Some((Outcome::Miss, 0)),
+        other => panic!("{other:?} to {operation:?}"),
+    }
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::from(server.stream().expect("the server accepts"));
+    stream.set_nodelay(true).expect("TCP_NODELAY");
+    stream.set_read_timeout(Some(REPLY_WITHIN)).expect("a time limit for replies");
+    stream.set_write_timeout(Some(REPLY_WITHIN)).expect("a time limit for requests");
+    stream
+}

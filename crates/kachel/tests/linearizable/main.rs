@@ -1,0 +1,198 @@
+//! Eight clients at once, and an order of what they did that explains every reply.
+//!
+//! Upstream:   `cargo test`.
+//! Downstream: `client` drives the server; `kachel_check` judges what the clients saw.
+//!
+//! A history is 8 clients with connections of their own, 40 keys, pipelined requests, and
+//! connections that are reset now and then with replies outstanding. Threads decide the
+//! interleaving, so a seed repeats what was asked, not what happened: the history that failed is
+//! kept as a file, which `kachel_check::read_history` and `tests/porcupine` read.
+//!
+//! Environment: `KACHEL_HISTORIES` how many, `KACHEL_HISTORY_SEED` the seed, `KACHEL_HISTORY_KEEP`
+//! a folder in which every history that `tests/porcupine` can judge is kept.
+
+mod client;
+#[path = "../differential/random.rs"]
+mod random;
+#[path = "../server/mod.rs"]
+mod server;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::Instant;
+
+use kachel_check::{
+    History, Mode, Outcome, Rules, Stats, Value, Violation, check_history, write_history,
+};
+
+use client::Client;
+use random::Random;
+use server::{Launch, Server};
+use workload::Flavor;
+
+/// How many histories are judged unless the environment says otherwise.
+const HISTORIES: u64 = 200;
+const SEED: u64 = 1;
+const CLIENTS: u32 = 8;
+const KEYS: usize = 40;
+/// A history has at least so many operations.
+const OPERATIONS_MIN: usize = 2_000;
+/// How many percent of a history's outcomes may be unknown.
+const UNKNOWN_PERCENT_MAX: usize = 5;
+
+/// Every server that is judged: shards, door, engine.
+const SERVERS: [(&str, &str, &str); 8] = [
+    ("2", "auto", "store"),
+    ("4", "auto", "store"),
+    ("2", "epoll", "store"),
+    ("4", "epoll", "store"),
+    ("2", "auto", "cache"),
+    ("4", "auto", "cache"),
+    ("2", "epoll", "cache"),
+    ("4", "epoll", "cache"),
+];
+
+fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+        Err(_) => default,
+    }
+}
+
+fn start(shards: &str, door: &str, engine: &str) -> Server {
+    let options =
+        ["serve", "-t", shards, "-m", "1024", "--io", door, "--engine", engine, "-c", "1024"];
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    Server::start(&Launch { program, called_as: "kachel", unix: false, options: &options })
+}
+
+/// What eight clients see of a server that holds none of their keys.
+fn record(server: &Server, (seed, number): (u64, u64), flavor: Flavor, began: Instant) -> History {
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("h{number}:{key}").into_bytes()).collect();
+    let barrier = Barrier::new(CLIENTS as usize);
+    let mut history = History::default();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number_of_client| {
+                let (keys, barrier) = (&keys, &barrier);
+                let random = Random::new(seed ^ number << 16 ^ u64::from(number_of_client) << 56);
+                scope.spawn(move || {
+                    let mut client =
+                        Client::new(server, (number_of_client, CLIENTS), random, began);
+                    barrier.wait();
+                    let wanted = OPERATIONS_MIN / CLIENTS as usize;
+                    client.run(keys, flavor, wanted);
+                    client.entries
+                })
+            })
+            .collect();
+        for client in clients {
+            for entry in client.join().expect("a client that did not panic") {
+                history.push(entry);
+            }
+        }
+    });
+    history
+}
+
+fn rules(engine: &str) -> Rules {
+    Rules::new(if engine == "store" { Mode::Store } else { Mode::Cache })
+}
+
+/// Where the history lies that is to be looked at.
+fn keep(folder: &Path, name: &str, history: &History, rules: &Rules) -> PathBuf {
+    std::fs::create_dir_all(folder).expect("a folder for histories");
+    let path = folder.join(format!("{name}.history"));
+    std::fs::write(&path, write_history(history, rules)).expect("a history is written");
+    path
+}
+
+/// Judges a history and demands that it is one worth judging.
+fn judge(name: &str, seed: u64, history: &History, rules: &Rules) -> Stats {
+    let stats = check_history(history, rules).unwrap_or_else(|violation| {
+        let path = keep(Path::new(env!("CARGO_TARGET_TMPDIR")), name, history, rules);
+        panic!(
+            "{name}: {violation}\nseed {seed}; the history is {}; ask the same again with\n\
+             KACHEL_HISTORY_SEED={seed} cargo test -p kachel --test linearizable",
+            path.display()
+        )
+    });
+    assert!(stats.operations >= OPERATIONS_MIN, "{name}: {stats:?}");
+    assert!(stats.unknown * 100 <= stats.operations * UNKNOWN_PERCENT_MAX, "{name}: {stats:?}");
+    assert!(stats.unknown > 0 && stats.overlapping > 0, "{name}: {stats:?}");
+    let refused = history.entries.iter().find_map(|entry| match &entry.outcome {
+        Outcome::Refused(line) if !workload::may_be_refused(line) => Some((entry, line)),
+        _ => None,
+    });
+    assert!(refused.is_none(), "{name}: {refused:?}");
+    stats
+}
+
+#[test]
+fn what_eight_clients_see_at_once_is_explained_by_one_order() {
+    let (count, seed) =
+        (setting("KACHEL_HISTORIES", HISTORIES), setting("KACHEL_HISTORY_SEED", SEED));
+    let kept = std::env::var_os("KACHEL_HISTORY_KEEP").map(PathBuf::from);
+    let began = Instant::now();
+    let mut total = Stats::default();
+    let mut judged = 0;
+    for (place, (shards, door, engine)) in SERVERS.into_iter().enumerate() {
+        let mut server = start(shards, door, engine);
+        let rules = rules(engine);
+        for number in (place as u64..count).step_by(SERVERS.len()) {
+            // Both judges know the classic verbs; ours alone the meta verbs.
+            let flavor = if number / 8 % 4 == 3 { Flavor::Meta } else { Flavor::Classic };
+            let history = record(&server, (seed, number), flavor, began);
+            let name = format!("{number}-{shards}-{door}-{engine}");
+            if let Some(folder) = kept.as_ref().filter(|_| flavor == Flavor::Classic) {
+                keep(folder, &name, &history, &rules);
+            }
+            let stats = judge(&name, seed, &history, &rules);
+            total.operations += stats.operations;
+            total.unknown += stats.unknown;
+            total.overlapping += stats.overlapping;
+            total.steps += stats.steps;
+            judged += 1;
+        }
+        server.assert_alive();
+    }
+    println!(
+        "seed {seed}: {judged} histories, {} operations, {} of unknown outcome, {} overlapping, {} \
+         steps, {:.1} s",
+        total.operations,
+        total.unknown,
+        total.overlapping,
+        total.steps,
+        began.elapsed().as_secs_f64()
+    );
+    assert_eq!(judged, count);
+}
+
+#[test]
+fn one_wrong_reply_in_a_real_history_is_found() {
+    let server = start("2", "auto", "store");
+    let history = record(&server, (SEED, 0), Flavor::Classic, Instant::now());
+    let rules = rules("store");
+    assert_eq!(check_history(&history, &rules).map(|_| ()), Ok(()));
+    let mut planted = 0;
+    for index in (0..history.entries.len()).step_by(97) {
+        let mut wrong = history.clone();
+        let outcome = &mut wrong.entries[index].outcome;
+        *outcome = match outcome {
+            Outcome::Hit { client_flags, cas, .. } => {
+                let value = Value::new(b"never written");
+                Outcome::Hit { value, client_flags: *client_flags, cas: *cas }
+            }
+            Outcome::Number(number) => Outcome::Number(number.wrapping_add(1 << 40)),
+            Outcome::Stored => Outcome::Refused(b"CLIENT_ERROR bad data chunk".to_vec()),
+            _ => continue,
+        };
+        // A store that is said to have failed shows only if somebody read its value.
+        let must_show = !matches!(outcome, Outcome::Refused(_));
+        let found = matches!(check_history(&wrong, &rules), Err(Violation::Contradiction(_)));
+        assert!(found || !must_show, "{:?}", wrong.entries[index]);
+        planted += usize::from(found);
+    }
+    assert!(planted >= 5, "{planted}");
+}

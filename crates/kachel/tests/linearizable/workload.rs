@@ -1,0 +1,202 @@
+//! What a client asks: all verbs, few keys, values that tell who wrote them.
+//!
+//! Upstream:   a seeded stream of numbers.
+//! Downstream: request bytes, one request at a time.
+//!
+//! - P1  A value that is stored whole was never stored before, so that a read tells which store it
+//!   saw.
+//! - P2  The first quarter of the keys holds numbers.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+
+use kachel_check::{Operation, Outcome};
+
+use crate::random::Random;
+
+/// Which verbs are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavor {
+    /// The classic ones.
+    Classic,
+    /// Those and the meta ones, leases among them.
+    Meta,
+}
+
+/// Bytes of the values that the server takes in pieces: above 16 KiB.
+const LARGE_BYTES: usize = 20_000;
+
+/// A refusal that requests of ours may meet: a number was asked of something else, since a client
+/// appended to it or emptied it.
+pub(crate) fn may_be_refused(line: &[u8]) -> bool {
+    line == b"CLIENT_ERROR cannot increment or decrement non-numeric value"
+}
+
+/// A client's memory: which tokens it saw, and how many values it has made.
+pub(crate) struct Workload {
+    client: u32,
+    values: u64,
+    tokens: HashMap<Vec<u8>, u64>,
+}
+
+impl Workload {
+    pub(crate) fn new(client: u32) -> Self {
+        Self { client, values: 0, tokens: HashMap::new() }
+    }
+
+    /// Remembers a token that was shown.
+    pub(crate) fn learn(&mut self, operation: &Operation, outcome: &Outcome) {
+        let token = match outcome {
+            Outcome::Hit { cas: Some(token), .. } => Some(*token),
+            Outcome::Meta { flags, .. } => flags
+                .split(|byte| *byte == b' ')
+                .find_map(|flag| std::str::from_utf8(flag.strip_prefix(b"c")?).ok()?.parse().ok()),
+            _ => None,
+        };
+        if let Some(token) = token {
+            self.tokens.insert(operation.key().to_vec(), token);
+        }
+    }
+
+    fn value(&mut self, random: &mut Random, is_number: bool) -> Vec<u8> {
+        self.values += 1;
+        if is_number {
+            return (self.values * 1_000 + u64::from(self.client) * 100).to_string().into_bytes();
+        }
+        let mut value = format!("{}.{}", self.client, self.values).into_bytes();
+        if random.below(100) == 0 {
+            value.resize(LARGE_BYTES, b'.');
+        }
+        value
+    }
+
+    /// Seconds of life: mostly for ever, or longer than the test; now and then one.
+    fn ttl(random: &mut Random) -> i32 {
+        random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 1_000, 1])
+    }
+
+    /// Words one request of one of `keys`, or of several. Without `flushes` it is not `flush_all`:
+    /// what may come late must not meet the next history.
+    pub(crate) fn ask(
+        &mut self,
+        random: &mut Random,
+        keys: &[Vec<u8>],
+        (flavor, resets): (Flavor, bool),
+        sink: &mut Vec<u8>,
+    ) {
+        let index = random.below(keys.len() as u64) as usize;
+        let key = String::from_utf8_lossy(&keys[index]).into_owned();
+        let is_number = index < keys.len() / 4;
+        if !resets && random.below(1_000) == 0 {
+            sink.extend_from_slice(b"flush_all\r\n");
+        } else if flavor == Flavor::Meta && random.percent(50) {
+            self.meta(random, &key, is_number, sink);
+        } else if is_number && random.percent(40) {
+            let (verb, delta) = (random.pick(&["incr", "incr", "decr"]), random.below(9) + 1);
+            write!(sink, "{verb} {key} {delta}\r\n").expect("a vector takes everything");
+        } else {
+            self.classic(random, keys, (&key, is_number), sink);
+        }
+    }
+
+    fn classic(
+        &mut self,
+        random: &mut Random,
+        keys: &[Vec<u8>],
+        (key, is_number): (&str, bool),
+        sink: &mut Vec<u8>,
+    ) {
+        let noreply = if random.percent(5) { " noreply" } else { "" };
+        let written = match random.below(100) {
+            0..30 => write!(sink, "get {key}\r\n"),
+            30..42 => write!(sink, "gets {key}\r\n"),
+            42..50 => {
+                let from = random.below(keys.len() as u64 - 4) as usize;
+                sink.extend_from_slice(random.pick(&[b"get ", b"gets"]));
+                for key in &keys[from..from + 2 + random.below(3) as usize] {
+                    sink.push(b' ');
+                    sink.extend_from_slice(key);
+                }
+                write!(sink, "\r\n")
+            }
+            50..80 => {
+                let verb = match random.below(30) {
+                    0..16 => "set",
+                    16..21 => "add",
+                    21..24 => "replace",
+                    24..26 if !is_number => "append",
+                    26..28 if !is_number => "prepend",
+                    _ => "cas",
+                };
+                let value = self.value(random, is_number);
+                let (flags, ttl) = (random.below(3), Self::ttl(random));
+                write!(sink, "{verb} {key} {flags} {ttl} {}", value.len()).expect("a vector");
+                if verb == "cas" {
+                    let token = self.tokens.get(key.as_bytes()).copied().unwrap_or(1);
+                    write!(sink, " {token}").expect("a vector");
+                }
+                sink.extend_from_slice(noreply.as_bytes());
+                sink.extend_from_slice(b"\r\n");
+                sink.extend_from_slice(&value);
+                write!(sink, "\r\n")
+            }
+            80..90 => write!(sink, "delete {key}{noreply}\r\n"),
+            90..95 => write!(sink, "touch {key} {}{noreply}\r\n", Self::ttl(random)),
+            _ => {
+                let verb = random.pick(&["gat", "gats"]);
+                write!(sink, "{verb} {} {key}\r\n", Self::ttl(random))
+            }
+        };
+        written.expect("a vector takes everything");
+    }
+
+    fn meta(&mut self, random: &mut Random, key: &str, is_number: bool, sink: &mut Vec<u8>) {
+        let token = self.tokens.get(key.as_bytes()).copied().unwrap_or(1);
+        let written = match random.below(100) {
+            0..40 => {
+                let flags = random.pick(&[
+                    "v",
+                    "v c",
+                    "v c t f s",
+                    "v h l",
+                    "v c N100",
+                    "t R5000 v",
+                    "v T1000 t",
+                    "k O7 v",
+                ]);
+                write!(sink, "mg {key} {flags}\r\n")
+            }
+            40..70 => {
+                let value = self.value(random, is_number);
+                let flags = match random.below(8) {
+                    0..3 => "c".to_owned(),
+                    3 => "c T1000 F7".to_owned(),
+                    4 => format!("c C{token}"),
+                    5 => format!("I C{token}"),
+                    6 => "ME c".to_owned(),
+                    _ if is_number => "MR".to_owned(),
+                    _ => random.pick(&["MA c s", "MP", "MA N100"]).to_owned(),
+                };
+                write!(sink, "ms {key} {} {flags}\r\n", value.len()).expect("a vector");
+                sink.extend_from_slice(&value);
+                write!(sink, "\r\n")
+            }
+            70..85 => {
+                let flags = match random.below(6) {
+                    0..2 => "k".to_owned(),
+                    2 => format!("C{token}"),
+                    3 => "I T100".to_owned(),
+                    4 => "x".to_owned(),
+                    _ => "I x".to_owned(),
+                };
+                write!(sink, "md {key} {flags}\r\n")
+            }
+            85..97 if is_number => {
+                let flags = random.pick(&["v", "v c t", "MD D3 v", "N100 J50 v"]);
+                write!(sink, "ma {key} {flags}\r\n")
+            }
+            _ => write!(sink, "me {key}\r\n"),
+        };
+        written.expect("a vector takes everything");
+    }
+}

@@ -1,0 +1,74 @@
+//! How much a batch of requests gains over the same requests one by one.
+//!
+//! Upstream:   `tests/batch/run`, or `cargo run --release -p kachel-shard --example batch`.
+//! Downstream: `stock`.
+//!
+//! usage: batch [ITEMS [unprefetched]]. The second word plants a fault: batches that prefetch
+//! nothing.
+//!
+//! Both ways read the same number of random keys in turn, in one process, so that whatever else the
+//! machine does meets both; a round gives one ratio, and the median of all rounds is judged.
+
+mod stock;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use stock::{BATCH, Key, Stock, VALUE_BYTES, random_keys};
+
+/// What a batch must gain at least.
+const GAIN_MIN: f64 = 1.8;
+/// Rounds, each with both ways.
+const ROUNDS: usize = 2001;
+/// Keys that each way reads in a round: so few that most rounds run undisturbed on a busy machine.
+const KEYS: usize = 32 * 32;
+
+/// Nanoseconds a key.
+fn timed(keys: &[Key], read: impl FnOnce(&[Key])) -> f64 {
+    let start = Instant::now();
+    read(keys);
+    start.elapsed().as_nanos() as f64 / keys.len() as f64
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let items = arguments.next().map_or(1_000_000, |text| text.parse().expect("items"));
+    let prefetch = arguments.next().is_none();
+    let stock = Stock::filled(items);
+    let mut target = [0; VALUE_BYTES];
+    let (mut single, mut batched, mut gains) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let keys = random_keys(items, 2 * KEYS, 77 + round as u64);
+        let (one, other) = keys.split_at(KEYS);
+        let one_by_one = timed(one, |keys| {
+            for key in keys {
+                stock.read(key, stock.hash(key), &mut target);
+                black_box(&target);
+            }
+        });
+        let in_batches = timed(other, |keys| {
+            for batch in keys.chunks(BATCH) {
+                stock.read_batch(batch, prefetch, &mut target);
+                black_box(&target);
+            }
+        });
+        single.push(one_by_one);
+        batched.push(in_batches);
+        gains.push(one_by_one / in_batches);
+    }
+    let gain = median(gains);
+    let verdict = if gain >= GAIN_MIN { "ok" } else { "FAIL" };
+    println!(
+        "{verdict} batch {gain:.2}x (one by one {:.0} ns, in batches of {BATCH} {:.0} ns a key, \
+         {items} items; at least {GAIN_MIN}x)",
+        median(single),
+        median(batched),
+    );
+    if gain >= GAIN_MIN { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

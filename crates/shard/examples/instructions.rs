@@ -1,0 +1,230 @@
+//! Canonical batches, for callgrind to count the instructions of.
+//!
+//! Upstream:   `tests/instructions/run` runs it under callgrind, one batch at a time.
+//! Downstream: `wire`, `table` and `segment` by way of `stock`, and a whole `Shard`.
+//!
+//! Callgrind is told to begin or to stop counting at each entry into and exit from
+//! [`toggles_counting`] and [`toggles_counting_off`]; so what is set up is not counted, and neither
+//! is the door inside a tick.
+//! With `KACHEL_PLANT` in the environment each batch runs 5 % more often: the check must see that.
+
+mod stock;
+
+use std::hint::black_box;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use kachel_host::Budget;
+use kachel_io::{
+    Event, FarEnd, Io, Lent, ListenerId, ManualClock, Memory, MemoryNet, Peer, SendBlock, SocketId,
+    Wait, Waker,
+};
+use kachel_segment::{Pool, PoolOptions};
+use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
+use kachel_wire::{Parsed, Sink, format, parse};
+use stock::{BATCH, Stock, VALUE_BYTES, random_keys};
+
+/// How often each batch is run.
+const ROUNDS: usize = 200;
+/// Items in the index that is searched.
+const ITEMS: u64 = 100_000;
+
+/// Runs `work`, counted.
+#[inline(never)]
+fn toggles_counting<R>(work: impl FnOnce() -> R) -> R {
+    // Not the last call, or the function would be left before the work is done.
+    black_box(work())
+}
+
+/// Runs `work` inside what is counted, uncounted. By another name, because callgrind takes a
+/// function in itself for a third one.
+#[inline(never)]
+fn toggles_counting_off<R>(work: impl FnOnce() -> R) -> R {
+    black_box(work())
+}
+
+fn rounds() -> usize {
+    let planted = std::env::var_os("KACHEL_PLANT").is_some();
+    if planted { ROUNDS + ROUNDS / 20 } else { ROUNDS }
+}
+
+/// A batch of requests, worded by `request` for each of 32 keys.
+fn requests(request: impl Fn(&str) -> String) -> String {
+    let keys = random_keys(ITEMS, BATCH, 5);
+    keys.iter().map(|key| request(std::str::from_utf8(key).expect("ASCII"))).collect()
+}
+
+/// Parses requests one behind the other; a data block is `block_bytes` long.
+fn parse_all(input: &str, block_bytes: usize) {
+    let mut rest = black_box(input).as_bytes();
+    while !rest.is_empty() {
+        let Parsed::Request { request, line_bytes } = parse(rest, 0) else {
+            unreachable!("each line is a request");
+        };
+        black_box(&request);
+        rest = &rest[line_bytes + block_bytes..];
+    }
+}
+
+fn parsing(input: &str, block_bytes: usize) {
+    for _ in 0..rounds() {
+        toggles_counting(|| parse_all(input, block_bytes));
+    }
+}
+
+fn finding() {
+    let stock = Stock::filled(ITEMS);
+    let mut target = [0; VALUE_BYTES];
+    let keys = random_keys(ITEMS, rounds() * BATCH, 7);
+    for batch in keys.chunks(BATCH) {
+        toggles_counting(|| stock.read_batch(batch, true, &mut target));
+        black_box(&target);
+    }
+}
+
+/// Replies to 32 GETs, into a block as they go to the kernel.
+struct Reply(SendBlock);
+
+impl Sink for Reply {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.put(bytes);
+    }
+}
+
+fn formatting() {
+    let keys = random_keys(ITEMS, BATCH, 9);
+    let mut reply = Reply(SendBlock::new());
+    for _ in 0..rounds() {
+        reply.0.clear();
+        toggles_counting(|| {
+            for key in black_box(&keys) {
+                format::value_head(&mut reply, key, 0, VALUE_BYTES, None);
+                reply.put(&[b'v'; VALUE_BYTES]);
+                reply.put(b"\r\nEND\r\n");
+            }
+        });
+        black_box(reply.0.bytes());
+    }
+}
+
+/// The in-memory door, not counted.
+struct Door(Memory);
+
+impl Io for Door {
+    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+        toggles_counting_off(|| self.0.poll(wait, events))
+    }
+    fn lent(&self, bytes: Lent) -> &[u8] {
+        self.0.lent(bytes)
+    }
+    fn send(&mut self, socket: SocketId, block: SendBlock) {
+        toggles_counting_off(|| self.0.send(socket, block));
+    }
+    fn pause(&mut self, socket: SocketId) {
+        self.0.pause(socket);
+    }
+    fn resume(&mut self, socket: SocketId) {
+        self.0.resume(socket);
+    }
+    fn finish_sending(&mut self, socket: SocketId) {
+        self.0.finish_sending(socket);
+    }
+    fn close(&mut self, socket: SocketId) {
+        self.0.close(socket);
+    }
+    fn listen_pause(&mut self, listener: ListenerId) {
+        self.0.listen_pause(listener);
+    }
+    fn listen_resume(&mut self, listener: ListenerId) {
+        self.0.listen_resume(listener);
+    }
+    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        self.0.adopt(fd)
+    }
+    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
+        self.0.give_up(socket)
+    }
+    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
+        self.0.listen(listener)
+    }
+    fn waker(&self) -> Waker {
+        self.0.waker()
+    }
+    fn kind(&self) -> &'static str {
+        self.0.kind()
+    }
+}
+
+/// A shard alone, and a client that it has accepted.
+fn shard_and_client() -> (Shard<Door, ManualClock>, FarEnd) {
+    let budget = Arc::new(Budget::new(64 << 20));
+    let pool_options = PoolOptions { shards: 1, reserve_bytes: 64 << 20, huge: false };
+    let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
+    let shared_options = SharedOptions {
+        shards: 1,
+        connections_max: 10,
+        flush_allowed: true,
+        dumps_allowed: true,
+        shutdown_allowed: false,
+        idle_timeout_s: 0,
+        pid: 1,
+        version: "1.6.45",
+        own_version: "0",
+        settings: Vec::new(),
+    };
+    let options = ShardOptions {
+        id: 0,
+        engine: EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 },
+        seeds: Seeds { hash_keys: [11, 13] },
+        start: (0, 1_800_000_000),
+    };
+    let net = MemoryNet::new();
+    let mut door = Door(net.open());
+    let listener = door.0.listen_here();
+    let client = net.connect(0, listener, Peer::Local);
+    let shared = Arc::new(Shared::new(shared_options, budget));
+    let mail = mailboxes(1).pop().expect("one shard's");
+    let clock = ManualClock::new(1_800_000_000);
+    let shard = Shard::new(door, clock, options, shared, pool, mail).expect("a shard");
+    (shard, client)
+}
+
+/// Ticks in which a shard answers `input`, which begins with nothing stored but what `before` says.
+fn ticking(before: &str, input: &str) {
+    let (mut shard, client) = shard_and_client();
+    client.write_cut(before.as_bytes(), 10_000);
+    for _ in 0..20 {
+        shard.tick().expect("memory never fails");
+    }
+    assert!(!client.read().is_empty(), "what is stored first is stored");
+    for _ in 0..rounds() {
+        client.write(input.as_bytes());
+        toggles_counting(|| shard.tick()).expect("memory never fails");
+        shard.tick().expect("memory never fails");
+        assert!(client.read().ends_with(b"\r\n"), "all is answered in one tick");
+    }
+}
+
+fn main() {
+    let batch = std::env::args().nth(1).unwrap_or_default();
+    let get = requests(|key| format!("get {key}\r\n"));
+    let set = requests(|key| format!("set {key} 0 0 {VALUE_BYTES}\r\n{:100}\r\n", ""));
+    let meta_get = requests(|key| format!("mg {key} s v t O123\r\n"));
+    match batch.as_str() {
+        "parse_gets" => parsing(&get, 0),
+        "parse_sets" => parsing(&set, VALUE_BYTES + 2),
+        "parse_meta_gets" => parsing(&meta_get, 0),
+        "find" => finding(),
+        "format" => formatting(),
+        "tick_of_gets" => ticking(&set, &get),
+        "tick_of_sets" => ticking(&set, &set),
+        "vectors" => {
+            #[cfg(target_arch = "x86_64")]
+            println!("{}", if is_x86_feature_detected!("avx2") { "avx2" } else { "sse2" });
+            #[cfg(not(target_arch = "x86_64"))]
+            println!("{}", std::env::consts::ARCH);
+        }
+        other => panic!("no batch is called {other:?}"),
+    }
+}

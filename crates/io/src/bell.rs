@@ -52,6 +52,11 @@ impl Bell {
         self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
+    /// Whether a ring waits to be taken; for an owner that never blocks.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == RUNG
+    }
+
     /// Owner only, before it blocks: false when somebody rang, so it must not.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -14,10 +14,10 @@
 //! Invariants:
 //! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
 //! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
-//! - I3  `resume_bytes` > 0 only for a retrieval of many keys whose first keys have been answered:
-//!   the offset in its line of the first key that has not.
+//! - I3  While `resume` is kept the tail begins with the line of that retrieval.
 
 use kachel_io::SocketId;
+use kachel_wire::request::Ttl;
 
 use crate::outbox::Outbox;
 
@@ -37,6 +37,20 @@ pub enum Phase {
     Draining,
 }
 
+/// A retrieval whose line was read and whose first keys are answered: where it goes on. Offsets are
+/// from the line's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Where the first key stands that is not answered.
+    pub next_key: usize,
+    /// Where the last key ends, and the line's end begins.
+    pub keys_end: usize,
+    /// Whether the reply shows CAS tokens.
+    pub with_cas: bool,
+    /// The TTL to give.
+    pub ttl: Option<Ttl>,
+}
+
 /// What has come in and is not served yet.
 #[derive(Debug)]
 pub struct Input {
@@ -47,8 +61,8 @@ pub struct Input {
     pub charged_bytes: u64,
     /// Bytes at the tail's start that hold no line end.
     pub scanned_bytes: usize,
-    /// See I3.
-    pub resume_bytes: usize,
+    /// The retrieval at the tail's start, if its first keys are answered (I3).
+    pub resume: Option<Resume>,
     /// Bytes of a refused data block still to come.
     pub skip_bytes: u64,
     /// The second in which the request at the tail's start began to wait for its rest; 0: none
@@ -69,6 +83,10 @@ pub struct Connection {
     pub paused: bool,
     /// Whether requests in the tail wait for room in the outbox or in a mailbox.
     pub stalled: bool,
+    /// Whether it waits in a mailbox's list; while it does, nothing else wakes it.
+    pub awaits_mail: bool,
+    /// Whether it is on the shard's list of stalled connections to look at again.
+    pub resumable: bool,
     /// Whether this connection is on the shard's list of those to flush.
     pub dirty: bool,
     /// Its place in the shard's list of connections to serve this tick, if it is there.
@@ -98,6 +116,8 @@ impl Connection {
             phase: Phase::Reading,
             paused: false,
             stalled: false,
+            awaits_mail: false,
+            resumable: false,
             dirty: false,
             ready: None,
             uploading: false,
@@ -109,7 +129,7 @@ impl Connection {
                 tail: Vec::new(),
                 charged_bytes: 0,
                 scanned_bytes: 0,
-                resume_bytes: 0,
+                resume: None,
                 skip_bytes: 0,
                 waiting_since: 0,
                 announced_bytes: 0,

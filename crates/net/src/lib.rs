@@ -19,7 +19,7 @@ mod outbox;
 mod slots;
 
 pub use blocks::BlockPool;
-pub use connection::{Connection, Input, Phase};
+pub use connection::{Connection, Input, Phase, Resume};
 pub use connections::{ConnectionIndex, Connections};
 pub use outbox::{Outbox, Source, Stream};
 pub use slots::{SlotIndex, Slots};

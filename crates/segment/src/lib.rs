@@ -24,7 +24,7 @@ mod segments;
 #[cfg(loom)]
 use arena_model as arena;
 pub use item::{Access, Item, ItemAt, Parts, Value};
-pub use pool::{NoMemory, Pinned, Pool, PoolOptions, Upload};
+pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
     Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,
     WalkCursor,

@@ -10,6 +10,7 @@ use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use crate::core::Core;
 use crate::dump::{self, Dump};
 use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::mailbox::MailboxFull;
 use crate::stats;
 
 /// Megabytes below which `cache_memlimit` refuses.
@@ -17,13 +18,18 @@ const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
 /// Megabytes from which `cache_memlimit` takes the number for bytes.
 const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// Carries out `mn` or an administrative request. `false`, and nothing done: a mailbox has no room
-/// now.
-pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Request<'_>) -> bool {
+/// Carries out `mn` or an administrative request.
+///
+/// Errors: a mailbox has no room now, and nothing is done.
+pub(crate) fn admin(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    request: &Request<'_>,
+) -> Result<(), MailboxFull> {
     let admin = match request {
         Request::MetaNoop => {
             core.text(connection, Reply::Mn.bytes());
-            return true;
+            return Ok(());
         }
         Request::Admin(admin) => admin,
         other => unreachable!("{other:?} is about a key"),
@@ -37,12 +43,12 @@ pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Requ
             core.text(connection, b"VERSION ");
             core.text(connection, version.as_bytes());
             core.text(connection, b"\r\n");
-            return true;
+            return Ok(());
         }
         Admin::Verbosity { noreply, .. } => (Reply::Ok, noreply),
         Admin::Quit => {
             core.drain(connection);
-            return true;
+            return Ok(());
         }
         Admin::Shutdown { .. } if !core.shared.options.shutdown_allowed => {
             (Reply::ShutdownNotEnabled, false)
@@ -50,13 +56,13 @@ pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Requ
         Admin::Shutdown { .. } => {
             core.shared.ask_for_shutdown();
             core.drain(connection);
-            return true;
+            return Ok(());
         }
         Admin::CacheMemlimit { megabytes, noreply } => (set_limit(core, megabytes), noreply),
         Admin::Dump { form } => (dump(core, connection, form), false),
         Admin::Stats { topic } => {
             stats::stats(core, connection, topic);
-            return true;
+            return Ok(());
         }
         Admin::Settled { reply: Reply::WatchNotAllowed, .. } if is_pipelined(core, connection) => {
             (Reply::WatchPipelined, false)
@@ -71,23 +77,26 @@ pub(crate) fn admin(core: &mut Core, connection: ConnectionIndex, request: &Requ
     if !noreply {
         core.text(connection, reply.bytes());
     }
-    true
+    Ok(())
 }
 
 /// Kills all items stored so far, on all shards, before `OK`; or remembers to do so later.
-fn flush_all(core: &mut Core, connection: ConnectionIndex, delay: Ttl, noreply: bool) -> bool {
+///
+/// Errors: a mailbox has no room now, and nothing is done.
+fn flush_all(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    delay: Ttl,
+    noreply: bool,
+) -> Result<(), MailboxFull> {
     let others = || (0..core.shared.options.shards).filter(|shard| *shard != core.id);
-    let has_room = others().all(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES));
-    if !has_room {
-        core.mailbox_was_full = true;
-        return false;
-    }
+    others().try_for_each(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES))?;
     core.counters.cmd_flush.add(1);
     if !core.shared.options.flush_allowed {
         if !noreply {
             core.text(connection, Reply::FlushNotAllowed.bytes());
         }
-        return true;
+        return Ok(());
     }
     let second = core.engine.second;
     let due = core.epoch.expiry(delay, second);
@@ -105,13 +114,13 @@ fn flush_all(core: &mut Core, connection: ConnectionIndex, delay: Ttl, noreply: 
         }
         if let Some(slot) = slot {
             core.text_into(connection, slot, Reply::Ok.bytes());
-            return true;
+            return Ok(());
         }
     }
     if !noreply {
         core.text(connection, Reply::Ok.bytes());
     }
-    true
+    Ok(())
 }
 
 fn set_limit(core: &mut Core, megabytes: u32) -> Reply {

@@ -6,11 +6,14 @@
 //! Downstream: `engine`, `net`, `mailbox`.
 //!
 //! Invariants:
-//! - I1  An open connection whose `dirty` mark is set is in `dirty`; in `stalled` likewise. The
-//!   lists may also name a connection that has closed since: whoever takes it off finds it gone, or
-//!   unmarked.
+//! - I1  An open connection whose `dirty` mark is set is in `dirty`; `resumable` and `awaits_mail`
+//!   likewise. The lists may also name a connection that has closed since: whoever takes it off
+//!   finds it gone, or unmarked.
 //! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
 //!   client left.
+//! - I3  A stalled connection is in a mailbox's list, or it `must_wait`, or it is dirty or
+//!   resumable: what it waits for changes only by `sent` and `settle`, and after both it is looked
+//!   at. So no tick walks over those who wait.
 
 use std::sync::Arc;
 
@@ -25,11 +28,14 @@ use crate::counters::Counters;
 use crate::dump::Dump;
 use crate::engine::Engine;
 use crate::execute::key_of;
-use crate::hop::REQUEST_HEAD_BYTES;
-use crate::mailbox::Mailboxes;
+use crate::hop::{REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES};
+use crate::mailbox::{MailboxFull, Mailboxes};
 use crate::second::Epoch;
 use crate::shared::Shared;
 use crate::upload::Uploads;
+
+/// Connections that are woken in a tick because one mailbox has room again.
+const WOKEN_PER_MAILBOX_MAX: usize = 64;
 
 /// A large value on its way to a client.
 #[derive(Debug)]
@@ -75,13 +81,11 @@ pub(crate) struct Core {
     pub(crate) mail: Mailboxes,
     /// Connections with replies to hand to the kernel, or that are to be closed.
     pub(crate) dirty: Vec<ConnectionIndex>,
-    /// Connections whose next request waits for room.
-    pub(crate) stalled: Vec<ConnectionIndex>,
-    /// Scratch: connections that are to be marked dirty once a loop over others is through.
-    pub(crate) dirty_later: Vec<ConnectionIndex>,
+    /// Stalled connections that wait for nothing any more.
+    pub(crate) resumable: Vec<ConnectionIndex>,
     pub(crate) uploads: Uploads,
     pub(crate) dumps: Vec<Dump>,
-    /// Whether a request waits for room in a mailbox, so that sleep must be short.
+    /// Whether a mailbox had no room in this tick, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,
     /// The text of an answer for another shard, while it is worded.
     pub(crate) answer: Vec<u8>,
@@ -130,19 +134,10 @@ impl Core {
     }
 
     /// Whether a hop with this much text can be pushed to `owner` now.
-    pub(crate) fn has_room(&mut self, owner: u16, text_bytes: usize) -> bool {
+    pub(crate) fn has_room(&mut self, owner: u16, text_bytes: usize) -> Result<(), MailboxFull> {
         let room = self.mail.has_room(owner, REQUEST_HEAD_BYTES + text_bytes);
-        self.mailbox_was_full |= !room;
+        self.mailbox_was_full |= room.is_err();
         room
-    }
-
-    /// Whether a stalled connection waits for nothing any more: what freed it came too late for
-    /// this tick, so the next one must not sleep.
-    pub(crate) fn may_go_on(&self) -> bool {
-        self.stalled.iter().any(|&connection| {
-            let open = self.connections.get(connection);
-            open.is_some_and(|open| !open.must_wait())
-        })
     }
 
     /// Squares a connection's kept input with the budget; one whose long line finds no room is told
@@ -197,14 +192,67 @@ impl Core {
         }
     }
 
-    /// Puts a connection on the list of those that wait for room (I1).
+    /// Lets a connection's next request wait for its client's reading, a listing, or an answer.
     pub(crate) fn stall(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && !open.stalled
         {
             open.stalled = true;
-            self.stalled.push(connection);
             self.counters.conn_yields.add(1);
+            // What frees it may come later in this very tick: `send` looks (I3).
+            self.mark_dirty(connection);
+        }
+    }
+
+    /// Lets a connection's next request wait for room in a mailbox.
+    pub(crate) fn stall_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
+        self.stall(connection);
+        if let Some(open) = self.connections.get_mut(connection)
+            && !open.awaits_mail
+        {
+            open.awaits_mail = true;
+            self.mail.to(full.0).waiting.push_back(connection);
+        }
+    }
+
+    /// Lists a stalled connection that waits for nothing any more (I3).
+    pub(crate) fn look_again(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection)
+            && open.stalled
+            && !open.awaits_mail
+            && !open.must_wait()
+        {
+            self.list_resumable(connection);
+        }
+    }
+
+    /// Lists connections that wait for a mailbox which has room again: the first, and few a tick,
+    /// as each may fill it.
+    pub(crate) fn look_at_mailboxes(&mut self) {
+        for peer in 0..self.shared.options.shards {
+            if peer == self.id {
+                continue;
+            }
+            let mailbox = self.mail.to(peer);
+            if mailbox.waiting.is_empty() || !mailbox.requests_out.room(REQUEST_BYTES_MAX) {
+                continue;
+            }
+            for _ in 0..WOKEN_PER_MAILBOX_MAX {
+                let Some(connection) = self.mail.to(peer).waiting.pop_front() else { break };
+                let open = self.connections.get_mut(connection);
+                if open.is_some_and(|open| std::mem::take(&mut open.awaits_mail)) {
+                    self.list_resumable(connection);
+                }
+            }
+        }
+    }
+
+    fn list_resumable(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection)
+            && !open.resumable
+        {
+            open.resumable = true;
+            self.resumable.push(connection);
         }
     }
 

@@ -131,6 +131,10 @@ counters! {
     expired_unfetched,
     /// Items whose space came back because they had expired.
     reclaimed,
+    /// Times that a connection which had to wait was looked at again.
+    resumptions,
+    /// Lines of more than 2 KiB that were read, which are retrievals of many keys.
+    long_lines,
     /// Requests sent to other shards.
     hops,
     /// Turns of the loop.

@@ -104,7 +104,7 @@ fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
     }
     let hop = Hop::Dump { keys_only: dump.keys_only };
     let cursor = dump.cursor.to_u64().to_le_bytes();
-    dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, true);
+    dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, true).is_ok();
     true
 }
 

@@ -338,6 +338,21 @@ impl Engine {
         moved + self.segments.maintain(self.second, &mut index, MAINTENANCE_ITEMS_MAX)
     }
 
+    /// What the index has done so far.
+    pub(crate) fn index_counters(&self) -> kachel_table::Counters {
+        self.table.counters()
+    }
+
+    /// Items in the index.
+    pub(crate) fn index_items(&self) -> u64 {
+        self.table.len()
+    }
+
+    /// Bytes of the index.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.table.bytes()
+    }
+
     /// Writes the gauges that `stats` shows.
     pub(crate) fn publish_gauges(&self) {
         let stats = self.segments.stats();

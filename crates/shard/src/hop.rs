@@ -18,12 +18,16 @@
 //! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
 
 use kachel_net::SlotIndex;
-use kachel_wire::request::Ttl;
+use kachel_segment::INLINE_VALUE_BYTES_MAX;
+use kachel_wire::request::{LINE_BYTES_MAX, Ttl};
 
 /// The slot of a request that wants no answer.
 const NO_SLOT: u32 = u32::MAX;
 /// Bytes before the text of a request.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 12;
+/// Bytes of the longest request: a line and an inline value.
+pub(crate) const REQUEST_BYTES_MAX: usize =
+    REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
 /// Bytes before the text of an answer.
 pub(crate) const ANSWER_HEAD_BYTES: usize = 8;
 

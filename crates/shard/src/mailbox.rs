@@ -24,6 +24,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kachel_io::Waker;
+use kachel_net::ConnectionIndex;
 use kachel_segment::{Pinned, Upload};
 use kachel_stdx::{Consumer, Producer, Sleeper, byte_ring};
 
@@ -67,6 +68,12 @@ impl<T> Tray<T> {
     }
 }
 
+/// The ring of requests to this shard has no room now. Whoever wanted to push does nothing, and has
+/// its connection wait.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct MailboxFull(pub(crate) u16);
+
 /// One shard's ends of the rings to and from one other shard.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -78,6 +85,8 @@ pub struct Mailbox {
     pub(crate) parcels_in: Tray<Parcel>,
     pub(crate) values_out: Tray<Pinned>,
     pub(crate) values_in: Tray<Pinned>,
+    /// Connections whose next request waits for room among the requests to that shard.
+    pub(crate) waiting: VecDeque<ConnectionIndex>,
     peer: Arc<Sleeper>,
     peer_waker: Option<Waker>,
 }
@@ -124,9 +133,15 @@ impl Mailboxes {
     }
 
     /// Whether a request record of this size can be pushed to shard `peer` now.
-    pub(crate) fn has_room(&self, peer: u16, record_bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, peer: u16, record_bytes: usize) -> Result<(), MailboxFull> {
         let mailbox = self.boxes.get(usize::from(peer)).and_then(Option::as_ref);
-        mailbox.is_some_and(|mailbox| mailbox.requests_out.room(record_bytes))
+        let has_room = mailbox.is_some_and(|mailbox| mailbox.requests_out.room(record_bytes));
+        if has_room { Ok(()) } else { Err(MailboxFull(peer)) }
+    }
+
+    /// Whether a connection waits for room in one of them.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.boxes.iter().flatten().any(|mailbox| !mailbox.waiting.is_empty())
     }
 
     /// Whether no other shard has sent anything that was not taken yet.
@@ -170,6 +185,7 @@ pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
                 parcels_in: a_parcels_in,
                 values_out: a_values_out,
                 values_in: a_values_in,
+                waiting: VecDeque::new(),
                 peer: Arc::clone(&sleepers[b]),
                 peer_waker: None,
             });
@@ -182,6 +198,7 @@ pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
                 parcels_in: b_parcels_in,
                 values_out: b_values_out,
                 values_in: b_values_in,
+                waiting: VecDeque::new(),
                 peer: Arc::clone(&sleepers[a]),
                 peer_waker: None,
             });

@@ -12,15 +12,16 @@
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase, SlotIndex, Stream};
+use kachel_net::{ConnectionIndex, Phase, Resume, SlotIndex, Stream};
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
-use kachel_wire::request::{KEY_BYTES_MAX, Request, Retrieve};
+use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin;
 use crate::core::{Core, LargeValue};
 use crate::execute::{announced_bytes, execute, is_noreply, key_of};
-use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::hop::Hop;
+use crate::mailbox::MailboxFull;
 use crate::stage::{Batch, Ready, Staged, Work};
 use crate::upload;
 use crate::verb::{self, Block};
@@ -90,6 +91,12 @@ impl<'b> Serving<'_, 'b> {
                 }
                 continue;
             }
+            if let Some(resume) = open.input.resume.take() {
+                if !self.keys(index, rest, resume) {
+                    return;
+                }
+                continue;
+            }
             let scanned = if offset == 0 { open.input.scanned_bytes } else { 0 };
             if !self.request(index, connection, rest, scanned) {
                 return;
@@ -111,14 +118,22 @@ impl<'b> Serving<'_, 'b> {
                 false
             }
             Parsed::Request { request, line_bytes } => match request {
-                Request::Retrieve(retrieve) => self.retrieval(index, rest, retrieve, line_bytes),
+                Request::Retrieve(retrieve) => {
+                    if line_bytes > LINE_BYTES_MAX {
+                        self.core.counters.long_lines.add(1);
+                    }
+                    let next_key = offset_in(rest, retrieve.keys.rest);
+                    let keys_end = next_key + retrieve.keys.rest.len();
+                    let Retrieve { with_cas, ttl, .. } = retrieve;
+                    self.keys(index, rest, Resume { next_key, keys_end, with_cas, ttl })
+                }
                 Request::Store(_) | Request::MetaSet { .. } => {
                     self.storage(index, connection, rest, request, line_bytes)
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if !admin::admin(self.core, connection, &request) {
-                            self.wait(index);
+                        if let Err(full) = admin::admin(self.core, connection, &request) {
+                            self.wait_for(index, full);
                             return false;
                         }
                         self.advance(index, line_bytes);
@@ -167,23 +182,18 @@ impl<'b> Serving<'_, 'b> {
         self.core.stall(self.ready[index].connection);
     }
 
-    /// Stages the keys of a retrieval, each a request of its own.
-    fn retrieval(
-        &mut self,
-        index: usize,
-        rest: &'b [u8],
-        retrieve: Retrieve<'b>,
-        line_bytes: usize,
-    ) -> bool {
-        let Ready { connection, offset: start, .. } = self.ready[index];
-        let mut keys = retrieve.keys;
-        if let Some(open) = self.core.connections.get_mut(connection) {
-            let resume = std::mem::take(&mut open.input.resume_bytes);
-            if resume > 0 {
-                keys.rest = &rest[resume..offset_in(rest, keys.rest) + keys.rest.len()];
-            }
-        }
-        self.advance(index, line_bytes);
+    /// As `wait`, until a mailbox has room.
+    fn wait_for(&mut self, index: usize, full: MailboxFull) {
+        self.ready[index].ended = true;
+        self.core.stall_for(self.ready[index].connection, full);
+    }
+
+    /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.
+    fn keys(&mut self, index: usize, line: &'b [u8], resume: Resume) -> bool {
+        let start = self.ready[index].offset;
+        let end_bytes = if line[resume.keys_end] == b'\r' { 2 } else { 1 };
+        self.advance(index, resume.keys_end + end_bytes);
+        let mut keys = Keys { rest: &line[resume.next_key..resume.keys_end] };
         let mut next = keys.next();
         while let Some(key) = next {
             if self.batch.is_full() {
@@ -193,9 +203,8 @@ impl<'b> Serving<'_, 'b> {
                 }
             }
             next = keys.next();
-            let resume_bytes = offset_in(rest, key);
-            let work = Work::Key { key, retrieve, resume_bytes, last: next.is_none() };
-            self.push(index, start, key, work);
+            let from_here = Resume { next_key: offset_in(line, key), ..resume };
+            self.push(index, start, key, Work::Key { key, from_here, last: next.is_none() });
         }
         true
     }
@@ -213,8 +222,9 @@ impl<'b> Serving<'_, 'b> {
             announced_bytes(&request).expect("a storage request announces its block") as usize;
         if !self.core.fits(&request, value_bytes) {
             if self.settled() {
-                if !upload::refuse(self.core, connection, &request, Reply::TooLarge) {
-                    self.wait(index);
+                let refused = upload::refuse(self.core, connection, &request, Reply::TooLarge);
+                if let Err(full) = refused {
+                    self.wait_for(index, full);
                     return false;
                 }
                 self.advance(index, line_bytes);
@@ -297,16 +307,20 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
     let connection = ready.connection;
     let Some(open) = core.connections.get_mut(connection) else { return };
-    let waits =
-        open.outbox.is_full() || (staged.owner != core.id && !hop(core, connection, staged));
-    if waits {
+    let is_full = open.outbox.is_full();
+    let hopped =
+        if is_full || staged.owner == core.id { Ok(()) } else { hop(core, connection, staged) };
+    if is_full || hopped.is_err() {
         ready.ended = true;
         ready.offset = staged.start;
-        core.stall(connection);
-        if let (Work::Key { resume_bytes, .. }, Some(open)) =
+        match hopped {
+            Ok(()) => core.stall(connection),
+            Err(full) => core.stall_for(connection, full),
+        }
+        if let (Work::Key { from_here, .. }, Some(open)) =
             (staged.work, core.connections.get_mut(connection))
         {
-            open.input.resume_bytes = resume_bytes;
+            open.input.resume = Some(from_here);
         }
         return;
     }
@@ -322,8 +336,8 @@ fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
 fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
     let Some((engine, epoch, mut sink)) = core.client(connection) else { return };
     let pinned = match staged.work {
-        Work::Key { key, retrieve, .. } => {
-            let how = (retrieve.with_cas, retrieve.ttl);
+        Work::Key { key, from_here, .. } => {
+            let how = (from_here.with_cas, from_here.ttl);
             engine.counters.requests.add(1);
             verb::get(engine, epoch, (key, staged.hash), how, &mut sink)
         }
@@ -337,11 +351,15 @@ fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
     core.mark_dirty(connection);
 }
 
-/// Sends a request to the shard that owns its key; `false`: its mailbox has no room now.
-fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> bool {
+/// Sends a request to the shard that owns its key.
+fn hop(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    staged: &Staged<'_>,
+) -> Result<(), MailboxFull> {
     let (hop, text, wants_reply) = match staged.work {
-        Work::Key { key, retrieve, .. } => {
-            (Hop::Key { with_cas: retrieve.with_cas, ttl: retrieve.ttl }, key, true)
+        Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
+            (Hop::Key { with_cas, ttl }, key, true)
         }
         Work::Line { request, text, .. } => (Hop::Line, text, !is_noreply(&request)),
     };
@@ -351,7 +369,7 @@ fn hop(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) -> boo
 impl Core {
     /// Sends a hop to `owner`, keeping a reply slot if a reply is wanted.
     ///
-    /// `false`, and nothing done: the mailbox has no room now; the caller stalls the connection.
+    /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
     pub(crate) fn send_hop(
         &mut self,
         connection: ConnectionIndex,
@@ -359,15 +377,11 @@ impl Core {
         hop: Hop,
         text: &[u8],
         wants_reply: bool,
-    ) -> bool {
-        let mailbox = self.mail.to(owner);
-        if !mailbox.requests_out.room(REQUEST_HEAD_BYTES + text.len()) {
-            self.mailbox_was_full = true;
-            return false;
-        }
+    ) -> Result<(), MailboxFull> {
+        self.has_room(owner, text.len())?;
         let slot = wants_reply.then(|| self.keep_slot(connection, 1));
         self.push_hop(owner, hop, slot, text);
-        true
+        Ok(())
     }
 
     /// Pushes a hop for which there is room.

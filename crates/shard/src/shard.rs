@@ -131,10 +131,9 @@ impl<I: Io, C: Clock> Shard<I, C> {
             pool: BlockPool::new(),
             mail,
             dirty: Vec::with_capacity(1024),
-            stalled: Vec::with_capacity(64),
+            resumable: Vec::with_capacity(64),
             uploads: Uploads::default(),
             dumps: Vec::new(),
-            dirty_later: Vec::with_capacity(64),
             mailbox_was_full: false,
             answer: Vec::with_capacity(ANSWER_BYTES_MAX),
             request: Vec::with_capacity(ANSWER_BYTES_MAX),
@@ -179,12 +178,49 @@ impl<I: Io, C: Clock> Shard<I, C> {
         &mut self.io
     }
 
+    /// All of it but the door.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// One turn: everything that has come in is served, what is owed goes out.
     ///
     /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at
     /// all.
     pub fn tick(&mut self) -> std::io::Result<Turn> {
-        self.receive()?;
+        let wait = self.lie_down();
+        self.get_up(wait)
+    }
+
+    /// The first half of a tick: how long its poll may wait. A shard that may sleep says so to the
+    /// others first, and looks at its mail once more.
+    ///
+    /// Apart from [`Self::get_up`] for a simulation, in which time passes between the two.
+    pub fn lie_down(&mut self) -> Wait {
+        let busy = self.upkeep || !self.core.resumable.is_empty() || !self.fresh.is_empty();
+        let was_full =
+            std::mem::take(&mut self.core.mailbox_was_full) || self.core.mail.is_waited_for();
+        if busy || !self.core.mail.is_empty() {
+            return Wait::Now;
+        }
+        self.core.mail.sleeper.prepare_sleep();
+        if !self.core.mail.is_empty() {
+            Wait::Now
+        } else if was_full {
+            Wait::AtMostNs(SLEEP_NS_WHILE_FULL)
+        } else {
+            Wait::AtMostNs(SLEEP_NS_MAX)
+        }
+    }
+
+    /// The rest of a tick: polls, and does what there is to do.
+    ///
+    /// Errors: the kernel refuses to report events at all.
+    pub fn get_up(&mut self, wait: Wait) -> std::io::Result<Turn> {
+        self.events.clear();
+        let polled = self.io.poll(wait, &mut self.events);
+        self.core.mail.sleeper.cancel();
+        polled?;
         self.turn_second();
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
@@ -197,29 +233,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.core.counters.ticks.add(1);
         self.core.counters.busy_ticks.add(u64::from(mail || !self.ready.is_empty()));
         Ok(self.finish())
-    }
-
-    /// Waits for events. A shard that sleeps says so first, and looks at its mail once more.
-    fn receive(&mut self) -> std::io::Result<()> {
-        self.events.clear();
-        let resumed = !self.core.mailbox_was_full && self.core.may_go_on();
-        let busy = self.upkeep || resumed || !self.fresh.is_empty();
-        let wait = if busy || !self.core.mail.is_empty() {
-            Wait::Now
-        } else if self.core.mailbox_was_full {
-            Wait::AtMostNs(SLEEP_NS_WHILE_FULL)
-        } else {
-            Wait::AtMostNs(SLEEP_NS_MAX)
-        };
-        self.core.mailbox_was_full = false;
-        if wait == Wait::Now {
-            return self.io.poll(Wait::Now, &mut self.events);
-        }
-        self.core.mail.sleeper.prepare_sleep();
-        let wait = if self.core.mail.is_empty() { wait } else { Wait::Now };
-        let polled = self.io.poll(wait, &mut self.events);
-        self.core.mail.sleeper.cancel();
-        polled
     }
 
     /// Reads the clock: the only time in a tick.
@@ -257,7 +270,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
         self.events = events;
         self.hand_over();
-        self.collect_stalled();
+        self.collect_resumable();
     }
 
     fn received(&mut self, socket: SocketId, bytes: Lent) {
@@ -303,6 +316,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
                 self.core.mark_dirty(connection);
             }
+            self.core.look_again(connection);
         }
     }
 
@@ -346,7 +360,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     /// `true`: to be tried again in the next tick.
     fn hand_one_over(&mut self, fresh: &mut Fresh) -> bool {
-        let room = self.core.has_room(fresh.adopter, 0);
+        let room = self.core.has_room(fresh.adopter, 0).is_ok();
         let Some(open) = self.core.connections.get(fresh.connection) else { return false };
         let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
         if self.stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
@@ -378,27 +392,25 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
     }
 
-    /// Looks again at the connections whose requests had to wait.
-    fn collect_stalled(&mut self) {
-        let mut stalled = std::mem::take(&mut self.core.stalled);
-        stalled.retain(|&connection| {
-            let Some(open) = self.core.connections.get_mut(connection) else { return false };
-            if open.must_wait() {
-                return true;
+    /// Takes up the connections whose requests had to wait and need not any more.
+    fn collect_resumable(&mut self) {
+        self.core.look_at_mailboxes();
+        let mut resumable = std::mem::take(&mut self.core.resumable);
+        for connection in resumable.drain(..) {
+            let Some(open) = self.core.connections.get_mut(connection) else { continue };
+            self.core.counters.resumptions.add(1);
+            open.resumable = false;
+            if !open.stalled || open.awaits_mail || open.must_wait() {
+                continue;
             }
             open.stalled = false;
             open.awaits_room = false;
             if !open.input.tail.is_empty() && open.ready.is_none() {
                 open.ready = Some(Ready::add(&mut self.ready, connection, None));
             }
-            self.core.dirty_later.push(connection);
-            false
-        });
-        stalled.append(&mut self.core.stalled);
-        self.core.stalled = stalled;
-        while let Some(connection) = self.core.dirty_later.pop() {
             self.core.mark_dirty(connection);
         }
+        self.core.resumable = resumable;
     }
 
     /// Takes over the connections that other shards handed us.
@@ -510,6 +522,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
             let over = served || open.phase == Phase::Draining;
             if over && open.outbox.is_empty() {
                 self.close(connection);
+            } else {
+                self.core.look_again(connection);
             }
         }
     }

@@ -9,9 +9,9 @@
 //!   ran.
 
 use kachel_io::Lent;
-use kachel_net::ConnectionIndex;
+use kachel_net::{ConnectionIndex, Resume};
 use kachel_table::KeyHash;
-use kachel_wire::request::{Request, Retrieve};
+use kachel_wire::request::Request;
 
 use crate::BATCH_REQUESTS_MAX;
 
@@ -48,10 +48,8 @@ pub(crate) enum Work<'b> {
     /// One key of a retrieval.
     Key {
         key: &'b [u8],
-        /// The retrieval that the key is of.
-        retrieve: Retrieve<'b>,
-        /// Where in its line the key stands.
-        resume_bytes: usize,
+        /// The retrieval that the key is of, from this key on.
+        from_here: Resume,
         /// Whether `END` follows.
         last: bool,
     },

@@ -19,7 +19,7 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::core::{Core, LargeValue};
 use crate::execute::{execute, is_noreply, key_of};
 use crate::hop::Hop;
-use crate::mailbox::Parcel;
+use crate::mailbox::{MailboxFull, Parcel};
 use crate::verb::Block;
 use kachel_net::Stream;
 
@@ -81,6 +81,11 @@ impl Uploads {
 
     fn remove(&mut self, connection: ConnectionIndex) -> Option<Uploading> {
         self.places.get_mut(connection.0 as usize)?.take()
+    }
+
+    /// How many run. Cost: a look at each place.
+    pub(crate) fn count(&self) -> usize {
+        self.places.iter().flatten().count()
     }
 
     /// Gives back what has come for a connection that is gone (I1).
@@ -147,11 +152,13 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
     missing[..come].copy_from_slice(&trailer[..come]);
     uploading.trailer_bytes += come;
     let used = value.len() + come;
-    if uploading.trailer_bytes == 2 && !complete(core, connection) {
+    if uploading.trailer_bytes == 2
+        && let Err(full) = complete(core, connection)
+    {
         // No room in the owner's mailbox: give one byte of the trailer back and come again.
         let uploading = core.uploads.get_mut(connection).expect("still uploading");
         uploading.trailer_bytes -= 1;
-        core.stall(connection);
+        core.stall_for(connection, full);
         return used - 1;
     }
     used
@@ -166,16 +173,21 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
         return true;
     }
     let text = (bytes as u64).to_le_bytes();
-    let sent = core.send_hop(connection, owner, Hop::MakeRoom, &text, true);
+    if let Err(full) = core.send_hop(connection, owner, Hop::MakeRoom, &text, true) {
+        core.stall_for(connection, full);
+        return false;
+    }
     if let Some(open) = core.connections.get_mut(connection) {
-        open.awaits_room |= sent;
+        open.awaits_room = true;
     }
     core.stall(connection);
-    sent
+    true
 }
 
-/// Stores the whole value, or answers why not. `false`: must be tried again later.
-fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
+/// Stores the whole value, or answers why not.
+///
+/// Errors: the owner's mailbox has no room now; to be tried again.
+fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxFull> {
     let mut uploading = core.uploads.remove(connection).expect("the connection is uploading");
     let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
         unreachable!("the line was parsed before");
@@ -185,18 +197,19 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
             if !is_noreply(&request) {
                 core.text(connection, Reply::BadDataChunk.bytes());
             }
-            true
+            Ok(())
         }
         None => refuse(core, connection, &request, Reply::OutOfMemoryStoring),
         Some(upload) => {
-            let committed = commit(core, connection, &request, &uploading.line, upload);
-            uploading.upload = committed.err();
-            uploading.upload.is_none()
+            commit(core, connection, &request, &uploading.line, upload).map_err(|(upload, full)| {
+                uploading.upload = Some(upload);
+                full
+            })
         }
     };
-    if !done {
+    if done.is_err() {
         core.uploads.insert(connection, uploading);
-        return false;
+        return done;
     }
     core.uploads.reuse_line(uploading.line);
     if let Some(open) = core.connections.get_mut(connection) {
@@ -204,7 +217,7 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> bool {
         open.input.announced_bytes = 0;
         open.input.waiting_since = 0;
     }
-    true
+    done
 }
 
 /// Hands the value to its owner. Gives it back when the owner's mailbox has no room now.
@@ -214,17 +227,17 @@ fn commit(
     request: &Request<'_>,
     line: &[u8],
     upload: Upload,
-) -> Result<(), Upload> {
+) -> Result<(), (Upload, MailboxFull)> {
     let mut space = [0; KEY_BYTES_MAX];
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
     if owner != core.id {
-        if !core.has_room(owner, line.len()) {
-            return Err(upload);
+        if let Err(full) = core.has_room(owner, line.len()) {
+            return Err((upload, full));
         }
         core.mail.to(owner).parcels_out.lay(Parcel::Upload(upload));
         let sent = core.send_hop(connection, owner, Hop::Upload, line, !is_noreply(request));
-        assert!(sent, "room was asked for");
+        assert!(sent.is_ok(), "room was asked for");
         return Ok(());
     }
     let Some((engine, epoch, mut sink)) = core.client(connection) else { return Ok(()) };
@@ -239,13 +252,13 @@ fn commit(
 /// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind
 /// where memcached removes it: for `set`, and for `ms` in every mode.
 ///
-/// `false`, and nothing done: the mailbox of the stale value's owner has no room now.
+/// Errors: the mailbox of the stale value's owner has no room now, and nothing is done.
 pub(crate) fn refuse(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     reply: Reply,
-) -> bool {
+) -> Result<(), MailboxFull> {
     let removal: Option<[&[u8]; 3]> = match request {
         Request::Store(store) if store.mode == StoreMode::Set && store.compare_cas.is_none() => {
             Some([b"delete ", store.key, b" noreply\r\n"])
@@ -262,9 +275,7 @@ pub(crate) fn refuse(
         removal.iter().for_each(|piece| text.extend_from_slice(piece));
         let removed = remove_stale(core, connection, request, &text);
         core.answer = text;
-        if !removed {
-            return false;
-        }
+        removed?;
     }
     let counters = &core.counters;
     let counter = if reply == Reply::TooLarge {
@@ -276,16 +287,15 @@ pub(crate) fn refuse(
     if !is_noreply(request) {
         core.text(connection, reply.bytes());
     }
-    true
+    Ok(())
 }
 
-/// `false`, and nothing done: the owner's mailbox has no room now.
 fn remove_stale(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
     removal: &[u8],
-) -> bool {
+) -> Result<(), MailboxFull> {
     let mut space = [0; KEY_BYTES_MAX];
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
@@ -297,5 +307,5 @@ fn remove_stale(
     if let Some(at) = core.engine.find(key, hash) {
         core.engine.remove(hash, at);
     }
-    true
+    Ok(())
 }

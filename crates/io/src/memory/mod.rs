@@ -8,6 +8,9 @@
 //! - I1  One `FarEnd::write` is one `Received` (cut only where it exceeds a receive buffer), and a
 //!   poll reports at most one of them for each socket: so the test decides how bytes are cut.
 //! - I2  The near end takes bytes only within the window that the far end allows.
+//! - I3  `Memory::stir` is what a kernel does while the shard sleeps: it sends within the window,
+//!   and says whether a poll would have something to report. So who models sleep loses no wake-up
+//!   and adds none.
 
 mod far_end;
 
@@ -48,6 +51,8 @@ pub struct Memory {
 struct NearEnd {
     wire: usize,
     sends: SendQueue,
+    /// Blocks that are sent whole and not reported yet.
+    sent: Vec<SendBlock>,
     paused: bool,
     finished: bool,
     failed: bool,
@@ -56,8 +61,19 @@ struct NearEnd {
 
 impl NearEnd {
     fn begin(&mut self, wire: usize) {
+        self.lose_sends();
+        let (sends, sent) = (std::mem::take(&mut self.sends), std::mem::take(&mut self.sent));
+        *self = Self { wire, sends, sent, ..Self::default() };
+    }
+
+    fn lose_sends(&mut self) {
         self.sends.clear();
-        *self = Self { wire, sends: std::mem::take(&mut self.sends), ..Self::default() };
+        self.sent.clear();
+    }
+
+    /// Whether a poll would receive something, or report the peer's end.
+    fn may_receive(&self, wire: &Wire) -> bool {
+        !self.paused && !self.finished && (wire.fin_in || !wire.incoming.is_empty())
     }
 }
 
@@ -89,6 +105,31 @@ impl Memory {
         listener
     }
 
+    /// Does what a kernel does while nobody polls (I3), and says whether the next poll has
+    /// something to report. For a simulation that lets its shard sleep only when this is false.
+    ///
+    /// Cost: looks at every socket.
+    pub fn stir(&mut self) -> bool {
+        let mut wires = self.wires.borrow_mut();
+        let backlogs = &wires.endpoints[self.endpoint];
+        let waiting = backlogs.iter().zip(&self.listeners_paused);
+        let accepts = !self.sockets.is_full()
+            && waiting.into_iter().any(|(backlog, paused)| !paused && !backlog.is_empty());
+        let mut stirred = accepts || self.waker.bell().is_rung();
+        for index in 0..self.sockets.len() {
+            let (Some(_), near) = self.sockets.at(index) else { continue };
+            let wire = &mut wires.wires[near.wire];
+            if near.failed {
+                continue;
+            }
+            if !wire.reset {
+                send(near, wire);
+            }
+            stirred |= wire.reset || !near.sent.is_empty() || near.may_receive(wire);
+        }
+        stirred
+    }
+
     fn accept(&mut self, events: &mut Vec<Event>) {
         let mut wires = self.wires.borrow_mut();
         for (index, paused) in self.listeners_paused.iter().enumerate() {
@@ -118,27 +159,29 @@ impl Memory {
             }
             if wire.reset {
                 near.failed = true;
-                near.sends.clear();
+                near.lose_sends();
                 events.push(Event::Failed { socket });
                 continue;
             }
-            send(near, wire, |block| events.push(Event::Sent { socket, block }));
+            send(near, wire);
+            events.extend(near.sent.drain(..).map(|block| Event::Sent { socket, block }));
             receive(near, wire, &mut self.area, self.tick, socket, events);
         }
         self.first_index = if count == 0 { 0 } else { (self.first_index + 1) % count };
     }
 }
 
-fn send(near: &mut NearEnd, wire: &mut Wire, mut sent: impl FnMut(SendBlock)) {
-    near.sends.advance(0, &mut sent);
-    while wire.window > 0 && !near.sends.is_empty() {
-        let unsent = near.sends.first_unsent();
+fn send(near: &mut NearEnd, wire: &mut Wire) {
+    let NearEnd { sends, sent, .. } = near;
+    sends.advance(0, |block| sent.push(block));
+    while wire.window > 0 && !sends.is_empty() {
+        let unsent = sends.first_unsent();
         let count = unsent.len().min(wire.window);
         wire.outgoing.extend_from_slice(&unsent[..count]);
         if wire.window != usize::MAX {
             wire.window -= count; // I2
         }
-        near.sends.advance(count, &mut sent);
+        sends.advance(count, |block| sent.push(block));
     }
     if near.fin_wanted && near.sends.is_empty() {
         wire.fin_out = true;
@@ -153,14 +196,12 @@ fn receive(
     socket: SocketId,
     events: &mut Vec<Event>,
 ) {
-    if near.paused || near.finished {
+    if !near.may_receive(wire) {
         return;
     }
     let Some(piece) = wire.incoming.front_mut() else {
-        if wire.fin_in {
-            near.finished = true;
-            events.push(Event::Finished { socket });
-        }
+        near.finished = true;
+        events.push(Event::Finished { socket });
         return;
     };
     let count = piece.len().min(RECEIVE_BUFFER_BYTES);
@@ -220,7 +261,7 @@ impl Io for Memory {
 
     fn close(&mut self, socket: SocketId) {
         let near = self.sockets.live(socket);
-        near.sends.clear();
+        near.lose_sends();
         self.wires.borrow_mut().wires[near.wire].closed = true;
         self.sockets.retire(socket);
         self.sockets.release(socket.index());
@@ -246,7 +287,7 @@ impl Io for Memory {
     fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
         let near = self.sockets.live(socket);
         near.paused = true;
-        if near.failed || !near.sends.is_empty() {
+        if near.failed || !near.sends.is_empty() || !near.sent.is_empty() {
             return None;
         }
         let token = eventfd(0, EventfdFlags::CLOEXEC).ok()?;

@@ -189,3 +189,45 @@ fn at_the_limit_clients_wait_until_one_leaves() {
     io.poll(Wait::Now, &mut events).unwrap();
     assert!(second.is_accepted());
 }
+
+#[test]
+fn stirring_tells_what_the_next_poll_reports_and_nothing_else() {
+    let mut bench = Bench::new();
+    assert!(!bench.io.stir());
+    let waiting = bench.net.connect(bench.io.endpoint(), bench.listener, Peer::Local);
+    assert!(bench.io.stir() && !waiting.is_accepted());
+    bench.poll();
+    assert!(waiting.is_accepted() && !bench.io.stir());
+    let Event::Accepted { socket, .. } = bench.events[0] else { panic!() };
+
+    waiting.stall();
+    bench.io.send(socket, block(b"abc"));
+    assert!(!bench.io.stir());
+    waiting.allow(2);
+    assert!(!bench.io.stir(), "part of a block is no event");
+    assert_eq!(waiting.read(), b"ab");
+    waiting.allow(1);
+    assert!(bench.io.stir() && bench.io.stir());
+    bench.poll();
+    assert!(matches!(&bench.events[..], [Event::Sent { block, .. }] if block.bytes() == b"abc"));
+    assert!(!bench.io.stir());
+
+    bench.io.pause(socket);
+    waiting.write(b"x");
+    assert!(!bench.io.stir());
+    bench.io.resume(socket);
+    assert!(bench.io.stir());
+    bench.poll();
+    assert!(!bench.io.stir());
+    waiting.finish();
+    assert!(bench.io.stir());
+    bench.poll();
+    assert!(!bench.io.stir());
+    bench.io.waker().wake();
+    assert!(bench.io.stir());
+    bench.poll();
+    waiting.reset();
+    assert!(bench.io.stir());
+    bench.poll();
+    assert!(!bench.io.stir(), "a failure is told once");
+}

@@ -65,6 +65,21 @@ pub struct PoolOptions {
     pub huge: bool,
 }
 
+/// Where the segments of a [`Pool`] are, for who checks that it adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolBooks {
+    /// Segments charged to the budget.
+    pub charged_segments: u64,
+    /// What the budget is charged for each.
+    pub charge_bytes: u64,
+    /// Charged segments that nobody uses.
+    pub idle_segments: u64,
+    /// Blocks free in segments that also hold used ones.
+    pub free_blocks: u64,
+    /// Blocks that a segment is cut into.
+    pub blocks_per_segment: u64,
+}
+
 /// The item memory of one process.
 pub struct Pool {
     pub(crate) arena: Arena,
@@ -143,6 +158,19 @@ impl Pool {
     #[inline]
     pub const fn segment_bytes(&self) -> usize {
         1 << self.segment_shift
+    }
+
+    /// Where its segments are now (I1).
+    pub fn books(&self) -> PoolBooks {
+        let touched = self.touched.load(Ordering::Relaxed);
+        let charged = touched - self.released.load(Ordering::Relaxed);
+        PoolBooks {
+            charged_segments: charged.into(),
+            charge_bytes: self.charge_bytes(),
+            idle_segments: self.idle.load(Ordering::Relaxed).into(),
+            free_blocks: self.free_blocks.load(Ordering::Relaxed).into(),
+            blocks_per_segment: self.blocks_per_segment() as u64,
+        }
     }
 
     /// Bytes of all segments that the reserved address space holds: no limit can be higher.

@@ -27,16 +27,15 @@ fn keys_of_the_other(world: &mut World, client: &FarEnd) -> [String; 2] {
     [(); 2].map(|()| keys.next().expect("shard 1 owns half of all keys"))
 }
 
-/// Two clients of shard 0 of two.
-fn two_clients_of_one_shard(world: &mut World) -> [FarEnd; 2] {
+/// Clients of shard 0 of two, so many.
+fn clients_of_one_shard(world: &mut World, count: usize) -> Vec<FarEnd> {
     // Every second connection is shard 1's.
-    let clients = [(); 3].map(|()| {
+    let clients = (0..2 * count).map(|_| {
         let client = world.connect();
         world.ask(&client, b"mn\r\n");
         client
     });
-    let [first, _, second] = clients;
-    [first, second]
+    clients.step_by(2).collect()
 }
 
 #[test]
@@ -45,13 +44,14 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
     let value = "y".repeat(too_large);
     for verb in ["set KEY 0 0 SIZE\r\n", "ms KEY SIZE\r\n"] {
         let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
-        let [filler, client] = two_clients_of_one_shard(&mut world);
-        let [key, filled] = keys_of_the_other(&mut world, &client);
+        let clients = clients_of_one_shard(&mut world, 2);
+        let (filler, client) = (&clients[0], &clients[1]);
+        let [key, filled] = keys_of_the_other(&mut world, client);
         assert_eq!(
-            world.ask(&client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()),
+            world.ask(client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()),
             b"STORED\r\n"
         );
-        fill_ring(&mut world, &filler, &filled);
+        fill_ring(&mut world, filler, &filled);
         let line = verb.replace("KEY", &key).replace("SIZE", &too_large.to_string());
         client.write(format!("{line}{value}\r\nget {key}\r\n").as_bytes());
         for _ in 0..100 {
@@ -63,5 +63,29 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
             "SERVER_ERROR object too large for cache\r\nEND\r\n",
             "{line}"
         );
+    }
+}
+
+#[test]
+fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let clients = clients_of_one_shard(&mut world, 40);
+    let [key, _] = keys_of_the_other(&mut world, &clients[0]);
+    fill_ring(&mut world, &clients[0], &key);
+    for (number, client) in clients.iter().enumerate().skip(1) {
+        client.write(format!("set {key} 0 0 2\r\n{number:02}\r\nget {key}\r\n").as_bytes());
+    }
+    for _ in 0..10 {
+        world.turn_of(0);
+    }
+    let before = world.sum(|counters| &counters.resumptions);
+    for _ in 0..500 {
+        world.turn_of(0);
+    }
+    assert_eq!(world.sum(|counters| &counters.resumptions), before);
+    world.settle();
+    for client in &clients[1..] {
+        let reply = client.read();
+        assert!(reply.starts_with(b"STORED\r\nVALUE "), "{}", reply.escape_ascii());
     }
 }

@@ -4,5 +4,6 @@ mod allocation;
 mod flushes;
 mod full_rings;
 mod replies;
+mod waiting;
 mod wire_cuts;
 mod world;

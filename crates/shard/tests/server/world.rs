@@ -8,7 +8,9 @@ use kachel_host::Budget;
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet};
 use kachel_segment::{Pool, PoolOptions};
-use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
+use kachel_shard::{
+    Counter, Counters, EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes,
+};
 
 /// What a test may choose.
 #[derive(Clone, Copy)]
@@ -160,7 +162,12 @@ impl<I: Io> World<I> {
 
     /// Requests that shards have sent to others so far.
     pub(crate) fn hops(&self) -> u64 {
-        self.shared.counters.iter().map(|counters| counters.hops.value()).sum()
+        self.sum(|counters| &counters.hops)
+    }
+
+    /// What all shards have counted so far.
+    pub(crate) fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+        self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
     }
 
     fn work(&self) -> u64 {

@@ -1,0 +1,70 @@
+//! What a shard holds and has done, for who checks that it adds up.
+//!
+//! Upstream:   the simulation asks at the end of each run.
+//! Downstream: the books of the rooms below: connections, reply slots, table, segments.
+
+use kachel_io::{Clock, Io};
+
+use crate::shard::Shard;
+
+/// What a shard holds now, and how often what is rare has happened in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Connections open.
+    pub connections: u64,
+    /// Reply slots kept for some connection, or for one that is gone and is still answered.
+    pub reply_slots: u64,
+    /// Large values of which not all has come.
+    pub uploads: u64,
+    /// Connections listed as waiting for room.
+    pub stalled: u64,
+    /// Input beyond its connection's own share, charged to the budget.
+    pub input_bytes: u64,
+    /// Slots taken in the index.
+    pub index_items: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Buckets that the index ever added.
+    pub index_splits: u64,
+    /// Buckets that the index ever gave back.
+    pub index_merges: u64,
+    /// Items in the segments, flushed and expired ones too until their space returns.
+    pub items: u64,
+    /// Segments owned.
+    pub segments: u64,
+    /// Blocks that hold large values.
+    pub blocks: u64,
+    /// Items copied to make room.
+    pub compacted: u64,
+    /// Items evicted.
+    pub evictions: u64,
+    /// Items found expired, whose space came back.
+    pub reclaimed: u64,
+}
+
+impl<I: Io, C: Clock> Shard<I, C> {
+    /// What it holds now. Cost: a look at each connection.
+    pub fn holdings(&self) -> Holdings {
+        let core = self.core();
+        let index = core.engine.index_counters();
+        let segments = core.engine.segments.stats();
+        let open = || core.connections.indices().filter_map(|open| core.connections.get(open));
+        Holdings {
+            connections: core.connections.count().into(),
+            reply_slots: core.slots.in_use().into(),
+            uploads: core.uploads.count() as u64,
+            stalled: open().filter(|open| open.stalled).count() as u64,
+            input_bytes: open().map(|open| open.input.charged_bytes).sum(),
+            index_items: core.engine.index_items(),
+            index_bytes: core.engine.index_bytes(),
+            index_splits: index.splits,
+            index_merges: index.merges,
+            items: segments.items,
+            segments: segments.segments,
+            blocks: segments.block_bytes / kachel_segment::BLOCK_BYTES as u64,
+            compacted: segments.compacted,
+            evictions: segments.evictions,
+            reclaimed: segments.reclaimed,
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The process's one memory budget: what `-m` promises, counted in bytes.
 //!
-//! Upstream:   the index, segments, large values, unfinished uploads and long lines charge it.
+//! Upstream:   the index, segments, large values, unfinished uploads, long lines and replies
+//!             that are not read charge it.
 //! Downstream: nothing; it only counts.
 //!
 //! Invariants:

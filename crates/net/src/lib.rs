@@ -22,13 +22,16 @@ pub use blocks::BlockPool;
 pub use connection::{Connection, Input, Phase, Resume};
 pub use connections::{ConnectionIndex, Connections};
 pub use outbox::{Outbox, Source, Stream};
-pub use slots::{SlotIndex, Slots};
+pub use slots::{AnswerRoom, SlotIndex, Slots};
 
 /// Bytes a connection may owe its client before its requests wait; the reply under way comes on
 /// top.
 pub const OWED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of input that a connection may keep without their counting against `-m`.
+/// Bytes of input that a connection may keep without their counting against `-m`; and bytes that it
+/// may owe likewise.
 pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
+/// What a connection may owe beyond its own bytes, charged to `-m` as a whole when it needs more.
+pub const WIDENED_BYTES: u64 = (OWED_BYTES_MAX - OWN_BYTES_PER_CONNECTION) as u64;
 /// Replies of one connection that may wait for other shards or for their turn.
 pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;
 /// Seconds that a command line may take from its first byte to its last.

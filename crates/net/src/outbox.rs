@@ -14,17 +14,20 @@
 //! Invariants:
 //! - I1  `owed_bytes` counts the bytes in flight, queued and in the open block.
 //! - I2  Bytes leave in the order in which their requests came.
-//! - I3  `slot_bytes` counts the text that waits in slots; with `owed_bytes` it decides `is_full`.
-//! - I4  A stream is copied out only while `owed_bytes` is below `OWED_BYTES_MAX`.
+//! - I3  `slot_bytes` counts the text that waits in slots, `room_bytes` what is kept free for
+//!   awaited answers, `streams` the large values that wait.
+//! - I4  A stream is copied out only while the blocks before it take less than `limit_bytes`.
+//! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and no answer is longer
+//!   than the room kept for it; so memory is held for the limit and one reply, whoever answers.
 
 use std::collections::VecDeque;
 
-use kachel_io::{Io, SendBlock, SocketId};
+use kachel_io::{Io, SEND_BLOCK_BYTES, SendBlock, SocketId};
 
-use crate::OWED_BYTES_MAX;
 use crate::blocks::BlockPool;
 use crate::connections::ConnectionIndex;
-use crate::slots::{SlotIndex, SlotList, Slots};
+use crate::slots::{AnswerRoom, SlotIndex, SlotList, Slots};
+use crate::{OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
 
 /// Where a large value's bytes come from: read as the socket drains.
 pub trait Source {
@@ -67,7 +70,22 @@ pub struct Outbox {
     slots: SlotList,
     /// Bytes of text that wait in slots.
     slot_bytes: usize,
+    /// Bytes kept free for answers that are awaited.
+    room_bytes: usize,
+    /// Large values that wait, or are on their way.
+    streams: usize,
+    /// `OWN_BYTES_PER_CONNECTION`, or `OWED_BYTES_MAX` while the difference is charged to `-m`.
+    limit_bytes: usize,
+    /// Bytes of the values that answers brought of late: the next value is taken to be as long.
+    value_bytes_seen: u16,
 }
+
+/// Values are taken to be this long until the first answers come.
+const VALUE_BYTES_AT_FIRST: u16 = 2048;
+/// The least room for a value.
+const VALUE_BYTES_MIN: u16 = 128;
+/// The most room for a value: longer ones are no inline values.
+const VALUE_ROOM_MAX: u16 = 16 * 1024 - 1;
 
 impl Outbox {
     /// Nothing owed. Holds no memory.
@@ -79,6 +97,10 @@ impl Outbox {
             in_flight_blocks: 0,
             slots: SlotList::EMPTY,
             slot_bytes: 0,
+            room_bytes: 0,
+            streams: 0,
+            limit_bytes: OWN_BYTES_PER_CONNECTION,
+            value_bytes_seen: VALUE_BYTES_AT_FIRST,
         }
     }
 
@@ -90,8 +112,59 @@ impl Outbox {
     /// Whether more requests must wait until the client has read, or other shards have answered.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.owed_bytes + self.slot_bytes >= OWED_BYTES_MAX
-            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+        self.debt_bytes() >= self.limit_bytes || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+    }
+
+    /// What the client's not reading costs, or may cost when answers come: blocks count whole, as a
+    /// block with one byte in it takes as much memory; so does each large value that is held.
+    #[inline]
+    fn debt_bytes(&self) -> usize {
+        let open = self.open.as_ref().map_or(0, |open| open.bytes().len());
+        let streams = self.streams * SEND_BLOCK_BYTES;
+        self.block_bytes() + open + streams + self.slot_bytes + self.room_bytes
+    }
+
+    /// Memory of the blocks that are in flight or queued.
+    #[inline]
+    fn block_bytes(&self) -> usize {
+        (self.in_flight_blocks as usize + self.queued.len()) * SEND_BLOCK_BYTES
+    }
+
+    /// Bytes of memory held for what is owed.
+    pub fn memory_bytes(&self) -> usize {
+        let open = usize::from(self.open.is_some()) * SEND_BLOCK_BYTES;
+        self.block_bytes() + open + self.slot_bytes
+    }
+
+    /// Whether the limit is the wide one, and charged to `-m`.
+    #[inline]
+    pub fn is_wide(&self) -> bool {
+        self.limit_bytes > OWN_BYTES_PER_CONNECTION
+    }
+
+    /// Takes the wide limit: `WIDENED_BYTES` are charged.
+    pub fn widen(&mut self) {
+        self.limit_bytes = OWED_BYTES_MAX;
+    }
+
+    /// Goes back to the narrow limit when that suffices; `true`: `WIDENED_BYTES` are to be
+    /// refunded.
+    pub fn narrow(&mut self) -> bool {
+        let narrowed = self.is_wide() && self.debt_bytes() < OWN_BYTES_PER_CONNECTION;
+        if narrowed {
+            self.limit_bytes = OWN_BYTES_PER_CONNECTION;
+        }
+        narrowed
+    }
+
+    /// Whether a large value waits, or is on its way.
+    pub fn has_streams(&self) -> bool {
+        self.streams > 0
+    }
+
+    /// Room to keep for a value in the next answer.
+    pub fn value_room_bytes(&self) -> u16 {
+        self.value_bytes_seen
     }
 
     /// Bytes worded and not yet taken by the kernel.
@@ -119,21 +192,37 @@ impl Outbox {
         }
         let last = match self.slots.tail() {
             Some(tail) if slots.awaited(tail) == 0 && !slots.has_stream(tail) => tail,
-            _ => slots.push(&mut self.slots, connection, 0),
+            _ => slots.push(&mut self.slots, connection, (0, AnswerRoom::default())),
         };
         slots.write(last, bytes);
         self.slot_bytes += bytes.len();
     }
 
-    /// Keeps a place for what `awaited` other shards will answer.
+    /// Keeps a place, and room, for what `awaited` other shards will answer.
     pub fn await_answers<S>(
         &mut self,
-        awaited: u32,
+        (awaited, room): (u32, AnswerRoom),
         connection: ConnectionIndex,
         slots: &mut Slots<S>,
     ) -> SlotIndex {
         assert!(awaited > 0);
-        slots.push(&mut self.slots, connection, awaited)
+        self.room_bytes += room.bytes();
+        slots.push(&mut self.slots, connection, (awaited, room))
+    }
+
+    /// An answer has come, its text and its value are in the slot: the room kept for it is free.
+    /// `value_bytes` is what the value took, or would have taken, in the answer.
+    pub fn answered<S>(&mut self, slot: SlotIndex, value_bytes: usize, slots: &mut Slots<S>) {
+        let room = slots.room(slot);
+        slots.answered(slot);
+        if slots.awaited(slot) == 0 {
+            self.room_bytes -= room.bytes();
+        }
+        if room.value_bytes > 0 {
+            let value_bytes = u16::try_from(value_bytes).unwrap_or(u16::MAX);
+            let faded = self.value_bytes_seen - self.value_bytes_seen / 8;
+            self.value_bytes_seen = faded.max(value_bytes).clamp(VALUE_BYTES_MIN, VALUE_ROOM_MAX);
+        }
     }
 
     /// Puts text into a slot that is still kept (`await_answers`).
@@ -149,13 +238,15 @@ impl Outbox {
         connection: ConnectionIndex,
         slots: &mut Slots<S>,
     ) {
-        let slot = slots.push(&mut self.slots, connection, 0);
+        let slot = slots.push(&mut self.slots, connection, (0, AnswerRoom::default()));
+        self.streams += 1;
         *slots.stream_mut(slot) = Some(stream);
     }
 
     /// Lets a large value follow the text of a slot that is still kept.
     pub fn stream_into<S>(&mut self, slot: SlotIndex, stream: Stream<S>, slots: &mut Slots<S>) {
         debug_assert!(!slots.has_stream(slot), "one stream a slot");
+        self.streams += 1;
         *slots.stream_mut(slot) = Some(stream);
     }
 
@@ -195,13 +286,14 @@ impl Outbox {
                     return;
                 }
                 self.put(b"\r\n", pool);
+                self.streams -= 1;
             }
             slots.pop(&mut self.slots);
         }
     }
 
     fn pump<S: Source>(&mut self, stream: &mut Stream<S>, pool: &mut BlockPool) {
-        while stream.offset < stream.source.total_bytes() && self.owed_bytes < OWED_BYTES_MAX {
+        while stream.offset < stream.source.total_bytes() && self.block_bytes() < self.limit_bytes {
             let open = self.open.get_or_insert_with(|| pool.take());
             if open.room() == 0 {
                 self.queued.extend(self.open.take());
@@ -226,7 +318,7 @@ impl Outbox {
     /// Whether `flush` has anything to do.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        self.open.is_some()
+        self.open.is_some() || !self.queued.is_empty()
     }
 
     /// A block of this connection has been taken by the kernel.
@@ -246,6 +338,9 @@ impl Outbox {
         }
         self.owed_bytes = 0;
         self.slot_bytes = 0;
+        self.room_bytes = 0;
+        self.streams = 0;
+        self.in_flight_blocks = 0;
     }
 }
 
@@ -254,6 +349,7 @@ mod tests {
     use super::*;
 
     const CONNECTION: ConnectionIndex = ConnectionIndex(0);
+    const ROOM: AnswerRoom = AnswerRoom { line_bytes: 100, value_bytes: 2000 };
 
     /// Everything that would leave, the open block included.
     fn worded(outbox: &Outbox) -> Vec<u8> {
@@ -266,15 +362,15 @@ mod tests {
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
         outbox.text(b"one ", CONNECTION, &mut pool, &mut slots);
-        let two = outbox.await_answers(1, CONNECTION, &mut slots);
+        let two = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
         outbox.text(b"three ", CONNECTION, &mut pool, &mut slots);
-        let four = outbox.await_answers(1, CONNECTION, &mut slots);
+        let four = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
         outbox.text_into(four, b"four ", &mut slots);
-        slots.answered(four);
+        outbox.answered(four, 0, &mut slots);
         outbox.settle(&mut pool, &mut slots);
         assert_eq!(worded(&outbox), b"one ");
         outbox.text_into(two, b"two ", &mut slots);
-        slots.answered(two);
+        outbox.answered(two, 0, &mut slots);
         outbox.settle(&mut pool, &mut slots);
         assert_eq!(worded(&outbox), b"one two three four ");
         assert_eq!(outbox.slots_in_use(), 0);
@@ -313,5 +409,33 @@ mod tests {
         assert_eq!(received.len(), 300_005);
         assert!((0..300_000).all(|index| received[index] == index.to_le_bytes()[0]));
         assert_eq!(&received[300_000..], b"\r\nEND");
+    }
+
+    #[test]
+    fn requests_wait_while_the_answers_under_way_may_fill_the_limit() {
+        let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
+        outbox.widen();
+        let mut awaited = Vec::new();
+        while !outbox.is_full() {
+            awaited.push(outbox.await_answers((1, ROOM), CONNECTION, &mut slots));
+        }
+        assert_eq!(awaited.len(), OWED_BYTES_MAX.div_ceil(ROOM.bytes()));
+        for slot in awaited {
+            outbox.answered(slot, 0, &mut slots);
+        }
+        assert!(!outbox.is_full() && outbox.narrow());
+    }
+
+    #[test]
+    fn short_values_after_long_ones_are_given_little_room_again() {
+        let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
+        let mut answer = |value_bytes| {
+            let slot = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
+            outbox.answered(slot, value_bytes, &mut slots);
+            outbox.value_room_bytes()
+        };
+        assert_eq!(answer(100_000), VALUE_ROOM_MAX);
+        let rooms: Vec<u16> = (0..60).map(|_| answer(300)).collect();
+        assert!(rooms[0] > 14_000 && rooms[59] == 300, "{rooms:?}");
     }
 }

@@ -16,14 +16,16 @@
 //! - I1  A slot is in exactly one place: the free list, one connection's list, or orphaned (its
 //!   connection is gone and an answer is still to come).
 //! - I2  A slot with `awaited > 0` is known to that many other shards, so its index is not reused.
-//! - I3  Slots and chunks are never given back to the allocator: their number is the most ever in
-//!   use.
+//! - I3  Slots are never given back to the allocator: their number is the most ever in use. Chunks
+//!   are when no slot is in use and more than `KEPT_CHUNKS_MAX` were made.
 
 use crate::connections::ConnectionIndex;
 use crate::outbox::Stream;
 
 /// Bytes of text in one chunk.
 const CHUNK_BYTES: usize = 512;
+/// Chunks kept when no slot is in use: 512 KiB a shard.
+const KEPT_CHUNKS_MAX: usize = 1024;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
@@ -31,11 +33,29 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotIndex(pub u32);
 
+/// Bytes kept free for an answer that is awaited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerRoom {
+    /// For its lines.
+    pub line_bytes: u16,
+    /// For a value in it; a longer value comes as a reference. 0: none is asked for.
+    pub value_bytes: u16,
+}
+
+impl AnswerRoom {
+    /// Both together.
+    pub fn bytes(self) -> usize {
+        usize::from(self.line_bytes) + usize::from(self.value_bytes)
+    }
+}
+
 #[derive(Debug)]
 struct Slot<S> {
     next: u32,
     /// Answers of other shards still to come.
     awaited: u32,
+    /// What is kept free for them.
+    room: AnswerRoom,
     first_chunk: u32,
     last_chunk: u32,
     connection: ConnectionIndex,
@@ -103,11 +123,12 @@ impl<S> Slots<S> {
         &mut self,
         list: &mut SlotList,
         connection: ConnectionIndex,
-        awaited: u32,
+        (awaited, room): (u32, AnswerRoom),
     ) -> SlotIndex {
         let slot = Slot {
             next: NONE,
             awaited,
+            room,
             first_chunk: NONE,
             last_chunk: NONE,
             connection,
@@ -157,6 +178,10 @@ impl<S> Slots<S> {
         self.free_slot = index;
         self.slots_in_use -= 1;
         self.free_chunks(first, last);
+        if self.slots_in_use == 0 && self.chunks.len() > KEPT_CHUNKS_MAX {
+            self.chunks = Vec::new();
+            self.free_chunk = NONE;
+        }
     }
 
     fn free_chunks(&mut self, first: u32, last: u32) {
@@ -206,6 +231,11 @@ impl<S> Slots<S> {
         if kept.orphaned && kept.awaited == 0 {
             self.free(slot.0);
         }
+    }
+
+    /// What is kept free for the answers that `slot` awaits.
+    pub fn room(&self, slot: SlotIndex) -> AnswerRoom {
+        self.slots[slot.0 as usize].room
     }
 
     pub(crate) fn awaited(&self, slot: SlotIndex) -> u32 {
@@ -282,12 +312,14 @@ mod tests {
     use super::*;
 
     const CONNECTION: ConnectionIndex = ConnectionIndex(3);
+    /// No answer is awaited.
+    const NOW: (u32, AnswerRoom) = (0, AnswerRoom { line_bytes: 0, value_bytes: 0 });
 
     #[test]
     fn text_longer_than_a_chunk_is_read_back_whole() {
         let mut slots = Slots::<()>::new();
         let mut list = SlotList::EMPTY;
-        let slot = slots.push(&mut list, CONNECTION, 0);
+        let slot = slots.push(&mut list, CONNECTION, NOW);
         let text: Vec<u8> = (0..2000u32).map(|byte| byte.to_le_bytes()[0]).collect();
         slots.write(slot, &text[..700]);
         slots.write(slot, &text[700..]);
@@ -300,8 +332,8 @@ mod tests {
     fn an_orphan_is_freed_with_its_last_answer_and_not_before() {
         let mut slots = Slots::<()>::new();
         let mut list = SlotList::EMPTY;
-        let waiting = slots.push(&mut list, CONNECTION, 2);
-        slots.push(&mut list, CONNECTION, 0);
+        let waiting = slots.push(&mut list, CONNECTION, (2, AnswerRoom::default()));
+        slots.push(&mut list, CONNECTION, NOW);
         slots.orphan(&mut list);
         assert_eq!(slots.in_use(), 1);
         assert_eq!(slots.connection(waiting), None);
@@ -316,10 +348,29 @@ mod tests {
         let mut slots = Slots::<()>::new();
         for _ in 0..100 {
             let mut list = SlotList::EMPTY;
-            let slot = slots.push(&mut list, CONNECTION, 0);
+            let slot = slots.push(&mut list, CONNECTION, NOW);
             slots.write(slot, &[7; 1500]);
             slots.pop(&mut list);
         }
         assert_eq!((slots.slots.len(), slots.chunks.len()), (1, 3));
+    }
+
+    #[test]
+    fn chunks_of_a_crowd_are_given_back_when_it_has_gone() {
+        let mut slots = Slots::<()>::new();
+        let mut list = SlotList::EMPTY;
+        for _ in 0..2 * KEPT_CHUNKS_MAX {
+            let slot = slots.push(&mut list, CONNECTION, NOW);
+            slots.write(slot, &[7; CHUNK_BYTES]);
+        }
+        for _ in 0..2 * KEPT_CHUNKS_MAX {
+            slots.pop(&mut list);
+        }
+        assert_eq!(slots.chunks.capacity(), 0);
+        let slot = slots.push(&mut list, CONNECTION, NOW);
+        slots.write(slot, b"after");
+        let mut read = Vec::new();
+        slots.read(slot, |piece| read.extend_from_slice(piece));
+        assert_eq!(read, b"after");
     }
 }

@@ -3,13 +3,13 @@
 //! Upstream:   `serve`, when nothing of the connection is staged.
 //! Downstream: all shards (`flush_all`, dumps), `stats`, the process's switches.
 
-use kachel_net::ConnectionIndex;
+use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_wire::Reply;
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 
 use crate::core::Core;
 use crate::dump::{self, Dump};
-use crate::hop::{Hop, REQUEST_HEAD_BYTES};
+use crate::hop::{Hop, REQUEST_HEAD_BYTES, ReplyTo};
 use crate::mailbox::MailboxFull;
 use crate::stats;
 
@@ -108,9 +108,10 @@ fn flush_all(
         core.engine.flush();
         let others: Vec<u16> = others().collect();
         let awaited = u32::try_from(others.len()).expect("shards are numbered in 16 bits");
-        let slot = (!noreply && awaited > 0).then(|| core.keep_slot(connection, awaited));
+        let slot = (!noreply && awaited > 0)
+            .then(|| core.keep_slot(connection, (awaited, AnswerRoom::default())));
         for shard in others {
-            core.push_hop(shard, Hop::Flush, slot, b"");
+            core.push_hop(shard, Hop::Flush, ReplyTo { slot, value_bytes: 0 }, b"");
         }
         if let Some(slot) = slot {
             core.text_into(connection, slot, Reply::Ok.bytes());

@@ -18,7 +18,8 @@
 use std::sync::Arc;
 
 use kachel_net::{
-    BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex, Slots, Source,
+    AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex,
+    Slots, Source, WIDENED_BYTES,
 };
 use kachel_segment::Pinned;
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
@@ -33,6 +34,7 @@ use crate::mailbox::{MailboxFull, Mailboxes};
 use crate::second::Epoch;
 use crate::shared::Shared;
 use crate::upload::Uploads;
+use crate::verb::ReplySink;
 
 /// Connections that are woken in a tick because one mailbox has room again.
 const WOKEN_PER_MAILBOX_MAX: usize = 64;
@@ -66,6 +68,34 @@ impl Sink for ToClient<'_> {
     }
 }
 
+impl ReplySink for ToClient<'_> {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// The answer to another shard, while it is worded.
+pub(crate) struct AnswerText {
+    pub(crate) text: Vec<u8>,
+    /// Bytes of value that the one who waits has room for.
+    pub(crate) value_bytes_max: u16,
+}
+
+impl Sink for AnswerText {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.text.extend_from_slice(bytes);
+    }
+}
+
+impl ReplySink for AnswerText {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        usize::from(self.value_bytes_max)
+    }
+}
+
 /// A shard without its door.
 pub(crate) struct Core {
     pub(crate) id: u16,
@@ -87,8 +117,7 @@ pub(crate) struct Core {
     pub(crate) dumps: Vec<Dump>,
     /// Whether a mailbox had no room in this tick, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,
-    /// The text of an answer for another shard, while it is worded.
-    pub(crate) answer: Vec<u8>,
+    pub(crate) answer: AnswerText,
     /// A request of another shard, while it is carried out.
     pub(crate) request: Vec<u8>,
     /// What the door is called, for `stats`.
@@ -176,9 +205,39 @@ impl Core {
     /// Keeps a place for the answers of `awaited` shards.
     ///
     /// Panics: when the connection is gone; requests are only carried out for open ones.
-    pub(crate) fn keep_slot(&mut self, connection: ConnectionIndex, awaited: u32) -> SlotIndex {
+    pub(crate) fn keep_slot(
+        &mut self,
+        connection: ConnectionIndex,
+        (awaited, room): (u32, AnswerRoom),
+    ) -> SlotIndex {
         let open = self.connections.get_mut(connection).expect("its request is being served");
-        open.outbox.await_answers(awaited, connection, &mut self.slots)
+        open.outbox.await_answers((awaited, room), connection, &mut self.slots)
+    }
+
+    /// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must
+    /// wait for its client's reading.
+    #[cold]
+    pub(crate) fn widen(&mut self, connection: ConnectionIndex) -> bool {
+        let Some(open) = self.connections.get_mut(connection) else { return false };
+        if open.outbox.is_wide() {
+            return !open.outbox.is_full();
+        }
+        let budget = &self.shared.budget;
+        let charged = budget.charge(WIDENED_BYTES)
+            || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES);
+        if charged {
+            open.outbox.widen();
+        }
+        charged && !open.outbox.is_full()
+    }
+
+    /// Gives back what `widen` took, once a connection owes little again.
+    pub(crate) fn narrow(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection)
+            && open.outbox.narrow()
+        {
+            self.shared.budget.refund(WIDENED_BYTES);
+        }
     }
 
     /// Puts a connection on the list of those to flush (I1).

@@ -42,13 +42,14 @@ macro_rules! counters {
             /// Begins to count again from 0 (`stats reset`); gauges keep their value.
             pub fn reset(&self) {
                 let gauges = [self.connections.value(), self.items.value(), self.bytes.value(),
-                    self.index_bytes.value(), self.index_slots.value()];
+                    self.index_bytes.value(), self.index_slots.value(), self.owed_bytes.value()];
                 $(self.$name.set(0);)+
                 self.connections.set(gauges[0]);
                 self.items.set(gauges[1]);
                 self.bytes.set(gauges[2]);
                 self.index_bytes.set(gauges[3]);
                 self.index_slots.set(gauges[4]);
+                self.owed_bytes.set(gauges[5]);
             }
         }
     };
@@ -65,6 +66,8 @@ counters! {
     index_bytes,
     /// Gauge: slots of the index.
     index_slots,
+    /// Gauge: memory that holds replies which clients have not read, once a second.
+    owed_bytes,
     /// Connections ever opened.
     connections_opened,
     /// Connections turned away at the limit.

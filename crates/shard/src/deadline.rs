@@ -12,8 +12,10 @@ use crate::core::Core;
 /// Cost: a walk over all connections of the shard, once a second.
 pub(crate) fn collect_late(core: &Core, second: u32, late: &mut Vec<ConnectionIndex>) {
     let idle_timeout_s = core.shared.options.idle_timeout_s;
+    let mut owed_bytes = 0;
     for index in core.connections.indices() {
         let Some(open) = core.connections.get(index) else { continue };
+        owed_bytes += open.outbox.memory_bytes() as u64;
         let idle = idle_timeout_s != 0
             && open.outbox.is_empty()
             && second > open.active_second + idle_timeout_s;
@@ -24,4 +26,5 @@ pub(crate) fn collect_late(core: &Core, second: u32, late: &mut Vec<ConnectionIn
             late.push(index);
         }
     }
+    core.counters.owed_bytes.set(owed_bytes);
 }

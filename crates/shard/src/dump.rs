@@ -7,7 +7,7 @@
 //! - I1  A piece is bounded, so no other client waits for a listing.
 //! - I2  While a listing runs its connection carries out no other request.
 
-use kachel_net::ConnectionIndex;
+use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_segment::WalkCursor;
 use kachel_wire::{Reply, Sink, format};
 
@@ -93,18 +93,19 @@ fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
         return false;
     }
     if dump.shard == core.id {
-        let mut text = std::mem::take(&mut core.answer);
+        let mut text = std::mem::take(&mut core.answer.text);
         text.clear();
         piece(&core.engine, &core.epoch, dump.keys_only, dump.cursor, &mut text);
         let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
         dump.go_on(u64::from_le_bytes(*cursor));
         core.text(dump.connection, lines);
-        core.answer = text;
+        core.answer.text = text;
         return true;
     }
     let hop = Hop::Dump { keys_only: dump.keys_only };
     let cursor = dump.cursor.to_u64().to_le_bytes();
-    dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, true).is_ok();
+    let room = Some(AnswerRoom::default());
+    dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, room).is_ok();
     true
 }
 

@@ -3,6 +3,7 @@
 //! Upstream:   `serve` for our own clients, `mail` for other shards'.
 //! Downstream: `verb`.
 
+use kachel_net::AnswerRoom;
 use kachel_segment::Pinned;
 use kachel_table::KeyHash;
 use kachel_wire::request::{KEY_BYTES_MAX, MetaKey, Request};
@@ -10,7 +11,7 @@ use kachel_wire::{Sink, parse_key};
 
 use crate::engine::Engine;
 use crate::second::Epoch;
-use crate::verb::{self, Block};
+use crate::verb::{self, Block, ReplySink};
 
 /// The key that a request is about, decoded into `space` where need be; empty for those without
 /// one.
@@ -43,6 +44,33 @@ pub(crate) const fn is_noreply(request: &Request<'_>) -> bool {
     }
 }
 
+/// Bytes of the longest line that a classic request other than a retrieval is answered with.
+const CLASSIC_ANSWER_BYTES_MAX: u16 = 96;
+/// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
+const META_ANSWER_BYTES_MAX: u16 = 640;
+/// What stands beside the key in the line before a value.
+const VALUE_LINE_BYTES_MAX: u16 = 64;
+
+/// Room to keep for the answer to one key of a retrieval, its value taken to have `value_bytes`.
+pub(crate) fn room_for_key(key: &[u8], value_bytes: u16) -> AnswerRoom {
+    let key_bytes = u16::try_from(key.len()).expect("keys are short");
+    AnswerRoom { line_bytes: key_bytes + VALUE_LINE_BYTES_MAX, value_bytes }
+}
+
+/// Room to keep for the answer to a request; `None`: it wants none.
+pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> Option<AnswerRoom> {
+    let (line_bytes, value_bytes) = match request {
+        Request::MetaGet(meta) if meta.letters.has(b'v') => (META_ANSWER_BYTES_MAX, value_bytes),
+        Request::MetaGet(_)
+        | Request::MetaDelete(_)
+        | Request::MetaSet { .. }
+        | Request::MetaArithmetic { .. }
+        | Request::MetaDebug(_) => (META_ANSWER_BYTES_MAX, 0),
+        _ => (CLASSIC_ANSWER_BYTES_MAX, 0),
+    };
+    (!is_noreply(request)).then_some(AnswerRoom { line_bytes, value_bytes })
+}
+
 /// The value bytes that a request announces: those of its data block without CR LF.
 #[inline]
 pub(crate) const fn announced_bytes(request: &Request<'_>) -> Option<u32> {
@@ -68,7 +96,7 @@ pub(crate) fn execute(
     request: &Request<'_>,
     hash: KeyHash,
     block: Block<'_>,
-    sink: &mut impl Sink,
+    sink: &mut impl ReplySink,
 ) -> Option<Pinned> {
     engine.counters.requests.add(1);
     if is_noreply(request) {

@@ -4,6 +4,7 @@
 //! Downstream: the books of the rooms below: connections, reply slots, table, segments.
 
 use kachel_io::{Clock, Io};
+use kachel_net::WIDENED_BYTES;
 
 use crate::shard::Shard;
 
@@ -20,6 +21,8 @@ pub struct Holdings {
     pub stalled: u64,
     /// Input beyond its connection's own share, charged to the budget.
     pub input_bytes: u64,
+    /// What connections may owe beyond their own share, charged likewise.
+    pub owed_bytes: u64,
     /// Slots taken in the index.
     pub index_items: u64,
     /// Bytes of the index.
@@ -55,6 +58,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             uploads: core.uploads.count() as u64,
             stalled: open().filter(|open| open.stalled).count() as u64,
             input_bytes: open().map(|open| open.input.charged_bytes).sum(),
+            owed_bytes: open().filter(|open| open.outbox.is_wide()).count() as u64 * WIDENED_BYTES,
             index_items: core.engine.index_items(),
             index_bytes: core.engine.index_bytes(),
             index_splits: index.splits,

@@ -5,13 +5,14 @@
 //!             back.
 //!
 //! ```text
-//! request:  slot u32 | kind u8 | flags u8 | pad u16 | ttl i32 | text ...
+//! request:  slot u32 | kind u8 | flags u8 | value u16 | ttl i32 | text ...
 //! answer:   slot u32 | kind u8 | pad [u8; 3]                  | text ...
 //! ```
 //!
-//! The text of a `Line` is what the client sent, its data block included, already found
-//! well-formed; the owner parses it again, which costs less than any second encoding of a request
-//! would to maintain.
+//! `value` is how many bytes of value the answer may bring; a longer value is answered as a pinned
+//! reference in the tray. The text of a `Line` is what the client sent, its data block included,
+//! already found well-formed; the owner parses it again, which costs less than any second encoding
+//! of a request would to maintain.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
@@ -50,6 +51,15 @@ pub(crate) enum Hop {
     Dump { keys_only: bool },
 }
 
+/// Where the answer of a hop goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    /// The slot that waits for it; none when nobody does.
+    pub(crate) slot: Option<SlotIndex>,
+    /// Bytes of the longest value that it may bring.
+    pub(crate) value_bytes: u16,
+}
+
 /// What an answer record brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -67,7 +77,7 @@ const KEYS_ONLY: u8 = 1;
 
 impl Hop {
     /// The head of a request record.
-    pub(crate) fn head(self, slot: Option<SlotIndex>) -> [u8; REQUEST_HEAD_BYTES] {
+    pub(crate) fn head(self, reply: ReplyTo) -> [u8; REQUEST_HEAD_BYTES] {
         let (kind, flags, ttl) = match self {
             Self::Line => (0, 0, 0),
             Self::Key { with_cas, ttl } => {
@@ -81,9 +91,11 @@ impl Hop {
             Self::MakeRoom => (6, 0, 0),
         };
         let mut head = [0; REQUEST_HEAD_BYTES];
-        head[..4].copy_from_slice(&slot.map_or(NO_SLOT, |slot| slot.0).to_le_bytes());
+        let slot = reply.slot.map_or(NO_SLOT, |slot| slot.0);
+        head[..4].copy_from_slice(&slot.to_le_bytes());
         head[4] = kind;
         head[5] = flags;
+        head[6..8].copy_from_slice(&reply.value_bytes.to_le_bytes());
         head[8..12].copy_from_slice(&ttl.to_le_bytes());
         head
     }
@@ -91,10 +103,10 @@ impl Hop {
     /// Takes a request record apart.
     ///
     /// Panics: on a record that no shard pushed, which is a bug.
-    pub(crate) fn parse(record: &[u8]) -> (Self, Option<SlotIndex>, &[u8]) {
+    pub(crate) fn parse(record: &[u8]) -> (Self, ReplyTo, &[u8]) {
         let (head, text) =
             record.split_first_chunk::<REQUEST_HEAD_BYTES>().expect("a record has its head");
-        let [s0, s1, s2, s3, kind, flags, _, _, t0, t1, t2, t3] = *head;
+        let [s0, s1, s2, s3, kind, flags, v0, v1, t0, t1, t2, t3] = *head;
         let slot = u32::from_le_bytes([s0, s1, s2, s3]);
         let hop = match kind {
             0 => Self::Line,
@@ -109,7 +121,8 @@ impl Hop {
             6 => Self::MakeRoom,
             other => unreachable!("hop kind {other} is never pushed"),
         };
-        (hop, (slot != NO_SLOT).then_some(SlotIndex(slot)), text)
+        let slot = (slot != NO_SLOT).then_some(SlotIndex(slot));
+        (hop, ReplyTo { slot, value_bytes: u16::from_le_bytes([v0, v1]) }, text)
     }
 }
 
@@ -155,9 +168,10 @@ mod tests {
         ];
         for hop in hops {
             for slot in [None, Some(SlotIndex(9))] {
-                let mut record = hop.head(slot).to_vec();
+                let reply = ReplyTo { slot, value_bytes: 700 };
+                let mut record = hop.head(reply).to_vec();
                 record.extend_from_slice(b"text");
-                assert_eq!(Hop::parse(&record), (hop, slot, &b"text"[..]));
+                assert_eq!(Hop::parse(&record), (hop, reply, &b"text"[..]));
             }
         }
         for answer in [Answer::Text, Answer::TextAndValue, Answer::Dump] {

@@ -18,7 +18,7 @@ use kachel_wire::{Parsed, parse};
 use crate::core::{Core, LargeValue};
 use crate::dump;
 use crate::execute::{announced_bytes, execute, key_of};
-use crate::hop::{ANSWER_HEAD_BYTES, Answer, Hop};
+use crate::hop::{ANSWER_HEAD_BYTES, Answer, Hop, ReplyTo};
 use crate::mailbox::Parcel;
 use crate::verb::{self, Block};
 
@@ -50,30 +50,26 @@ fn take_answers(core: &mut Core, peer: u16) -> bool {
         any = true;
         let connection = core.slots.connection(slot);
         let open = connection.and_then(|connection| core.connections.get_mut(connection));
-        match (answer, open) {
-            (Answer::Text, Some(open)) => open.outbox.text_into(slot, text, &mut core.slots),
-            (Answer::TextAndValue, open) => {
-                let owed = open.map(|open| {
-                    open.outbox.text_into(slot, text, &mut core.slots);
-                    &mut open.outbox
-                });
-                let pinned = mailbox.values_in.take();
-                if let Some(outbox) = owed {
-                    let stream = Stream::new(LargeValue(pinned));
-                    outbox.stream_into(slot, stream, &mut core.slots);
-                }
+        let pinned = (answer == Answer::TextAndValue).then(|| mailbox.values_in.take());
+        let mut text = text;
+        if answer == Answer::Dump {
+            let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
+            dump::went_on(&mut core.dumps, connection, u64::from_le_bytes(*cursor));
+            text = lines;
+        }
+        if let Some(open) = open {
+            debug_assert!(answer == Answer::Dump || text.len() <= core.slots.room(slot).bytes());
+            open.outbox.text_into(slot, text, &mut core.slots);
+            let value_bytes = pinned.as_ref().map_or(text.len(), Pinned::total_bytes);
+            if let Some(pinned) = pinned {
+                let stream = Stream::new(LargeValue(pinned));
+                open.outbox.stream_into(slot, stream, &mut core.slots);
             }
-            (Answer::Dump, open) => {
-                let (cursor, text) = text.split_first_chunk().expect("a piece has its cursor");
-                if let Some(open) = open {
-                    open.outbox.text_into(slot, text, &mut core.slots);
-                }
-                dump::went_on(&mut core.dumps, connection, u64::from_le_bytes(*cursor));
-            }
-            (Answer::Text, None) => {}
+            open.outbox.answered(slot, value_bytes, &mut core.slots);
+        } else {
+            core.slots.answered(slot);
         }
         mailbox.answers_in.pop();
-        core.slots.answered(slot);
         if let Some(connection) = connection {
             core.mark_dirty(connection);
         }
@@ -105,8 +101,9 @@ fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool
 
 /// Carries out one request of another shard and answers it (I1).
 fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>) {
-    let (hop, slot, text) = Hop::parse(record);
-    core.answer.clear();
+    let (hop, ReplyTo { slot, value_bytes }, text) = Hop::parse(record);
+    core.answer.text.clear();
+    core.answer.value_bytes_max = value_bytes;
     let pinned = match hop {
         Hop::Key { with_cas, ttl } => {
             let hash = core.engine.hasher.key_hash(text);
@@ -142,7 +139,7 @@ fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>
         Hop::Dump { keys_only } => {
             let cursor = text.try_into().expect("a dump hop has its cursor");
             let cursor = WalkCursor::from_u64(u64::from_le_bytes(cursor));
-            dump::piece(&core.engine, &core.epoch, keys_only, cursor, &mut core.answer);
+            dump::piece(&core.engine, &core.epoch, keys_only, cursor, &mut core.answer.text);
             let slot = slot.expect("a dump is answered");
             push_answer(core, peer, Answer::Dump, slot);
             return;
@@ -180,6 +177,6 @@ fn answer(core: &mut Core, peer: u16, slot: SlotIndex, pinned: Option<Pinned>) {
 }
 
 fn push_answer(core: &mut Core, peer: u16, answer: Answer, slot: SlotIndex) {
-    let pushed = core.mail.to(peer).answers_out.push(&[&answer.head(slot), &core.answer]);
+    let pushed = core.mail.to(peer).answers_out.push(&[&answer.head(slot), &core.answer.text]);
     assert!(pushed, "I1: room for the largest answer was asked for");
 }

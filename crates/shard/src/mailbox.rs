@@ -35,6 +35,9 @@ const RING_BYTES_MIN: usize = 64 * 1024;
 /// The largest ring.
 const RING_BYTES_MAX: usize = 256 * 1024;
 
+/// Things that a tray has room for from the start, so that it seldom allocates.
+const TRAY_THINGS: usize = 32;
+
 /// What travels beside a request: owned, and too large or not bytes at all.
 #[derive(Debug)]
 pub(crate) enum Parcel {
@@ -50,7 +53,7 @@ pub(crate) struct Tray<T>(Arc<Mutex<VecDeque<T>>>);
 
 impl<T> Tray<T> {
     fn new() -> (Self, Self) {
-        let things = Arc::default();
+        let things = Arc::new(Mutex::new(VecDeque::with_capacity(TRAY_THINGS)));
         (Self(Arc::clone(&things)), Self(things))
     }
 

@@ -12,15 +12,15 @@
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase, Resume, SlotIndex, Stream};
+use kachel_net::{AnswerRoom, ConnectionIndex, Phase, Resume, Stream};
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin;
 use crate::core::{Core, LargeValue};
-use crate::execute::{announced_bytes, execute, is_noreply, key_of};
-use crate::hop::Hop;
+use crate::execute::{announced_bytes, execute, is_noreply, key_of, room_for_answer, room_for_key};
+use crate::hop::{Hop, ReplyTo};
 use crate::mailbox::MailboxFull;
 use crate::stage::{Batch, Ready, Staged, Work};
 use crate::upload;
@@ -74,16 +74,17 @@ impl<'b> Serving<'_, 'b> {
                 self.advance(index, usize::try_from(skipped).expect("at most the input"));
                 continue;
             }
-            let special = open.uploading || open.dumping || open.outbox.is_full();
-            if special && !self.batch.is_empty() {
+            let (uploading, dumping) = (open.uploading, open.dumping);
+            let is_full = open.outbox.is_full();
+            if (uploading || dumping || is_full) && !self.batch.is_empty() {
                 self.run();
                 continue;
             }
-            if open.dumping || open.outbox.is_full() {
+            if dumping || is_full && !self.core.widen(connection) {
                 self.wait(index);
                 return;
             }
-            if open.uploading {
+            if uploading {
                 let used = upload::feed(self.core, connection, rest);
                 self.advance(index, used);
                 if self.core.is_stalled(connection) {
@@ -91,6 +92,7 @@ impl<'b> Serving<'_, 'b> {
                 }
                 continue;
             }
+            let Some(open) = self.core.connections.get_mut(connection) else { return };
             if let Some(resume) = open.input.resume.take() {
                 if !self.keys(index, rest, resume) {
                     return;
@@ -307,7 +309,7 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
     let connection = ready.connection;
     let Some(open) = core.connections.get_mut(connection) else { return };
-    let is_full = open.outbox.is_full();
+    let is_full = open.outbox.is_full() && !core.widen(connection);
     let hopped =
         if is_full || staged.owner == core.id { Ok(()) } else { hop(core, connection, staged) };
     if is_full || hopped.is_err() {
@@ -357,17 +359,21 @@ fn hop(
     connection: ConnectionIndex,
     staged: &Staged<'_>,
 ) -> Result<(), MailboxFull> {
-    let (hop, text, wants_reply) = match staged.work {
+    let Some(open) = core.connections.get(connection) else { return Ok(()) };
+    let value_bytes = open.outbox.value_room_bytes();
+    let (hop, text, room) = match staged.work {
         Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
-            (Hop::Key { with_cas, ttl }, key, true)
+            (Hop::Key { with_cas, ttl }, key, Some(room_for_key(key, value_bytes)))
         }
-        Work::Line { request, text, .. } => (Hop::Line, text, !is_noreply(&request)),
+        Work::Line { request, text, .. } => {
+            (Hop::Line, text, room_for_answer(&request, value_bytes))
+        }
     };
-    core.send_hop(connection, staged.owner, hop, text, wants_reply)
+    core.send_hop(connection, staged.owner, hop, text, room)
 }
 
 impl Core {
-    /// Sends a hop to `owner`, keeping a reply slot if a reply is wanted.
+    /// Sends a hop to `owner`, keeping a reply slot and `room` if a reply is wanted.
     ///
     /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
     pub(crate) fn send_hop(
@@ -376,17 +382,18 @@ impl Core {
         owner: u16,
         hop: Hop,
         text: &[u8],
-        wants_reply: bool,
+        room: Option<AnswerRoom>,
     ) -> Result<(), MailboxFull> {
         self.has_room(owner, text.len())?;
-        let slot = wants_reply.then(|| self.keep_slot(connection, 1));
-        self.push_hop(owner, hop, slot, text);
+        let slot = room.map(|room| self.keep_slot(connection, (1, room)));
+        let value_bytes = room.map_or(0, |room| room.value_bytes);
+        self.push_hop(owner, hop, ReplyTo { slot, value_bytes }, text);
         Ok(())
     }
 
     /// Pushes a hop for which there is room.
-    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, slot: Option<SlotIndex>, text: &[u8]) {
-        let pushed = self.mail.to(owner).requests_out.push(&[&hop.head(slot), text]);
+    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, reply: ReplyTo, text: &[u8]) {
+        let pushed = self.mail.to(owner).requests_out.push(&[&hop.head(reply), text]);
         assert!(pushed, "room was asked for");
         self.counters.hops.add(1);
     }

@@ -13,14 +13,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
-use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots};
+use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots, WIDENED_BYTES};
 use kachel_segment::Pool;
 use kachel_wire::Reply;
 
-use crate::core::Core;
+use crate::core::{AnswerText, Core};
 use crate::engine::{Engine, EngineOptions};
 use crate::hash::{KeyHasher, Seeds};
-use crate::hop::Hop;
+use crate::hop::{Hop, ReplyTo};
 use crate::mail::{ANSWER_BYTES_MAX, take_mail};
 use crate::mailbox::{Mailboxes, Parcel};
 use crate::second::Epoch;
@@ -135,7 +135,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             uploads: Uploads::default(),
             dumps: Vec::new(),
             mailbox_was_full: false,
-            answer: Vec::with_capacity(ANSWER_BYTES_MAX),
+            answer: AnswerText { text: Vec::with_capacity(ANSWER_BYTES_MAX), value_bytes_max: 0 },
             request: Vec::with_capacity(ANSWER_BYTES_MAX),
         };
         Ok(Self {
@@ -316,6 +316,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
                 self.core.mark_dirty(connection);
             }
+            self.core.narrow(connection);
             self.core.look_again(connection);
         }
     }
@@ -372,7 +373,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.core.connections.close(fresh.connection);
         self.core.counters.connections.set(u64::from(self.core.connections.count()));
         self.core.mail.to(fresh.adopter).parcels_out.lay(Parcel::Socket(fd));
-        self.core.push_hop(fresh.adopter, Hop::Adopt, None, b"");
+        self.core.push_hop(fresh.adopter, Hop::Adopt, ReplyTo::default(), b"");
         false
     }
 
@@ -510,6 +511,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
         while let Some(connection) = self.core.dirty.pop() {
             let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.dirty = false;
+            if open.outbox.has_streams() && !open.outbox.is_wide() {
+                self.core.widen(connection);
+            }
+            let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.outbox.settle(&mut self.core.pool, &mut self.core.slots);
             if open.outbox.has_unsent() {
                 open.outbox.flush(open.socket, &mut self.io);
@@ -523,6 +528,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if over && open.outbox.is_empty() {
                 self.close(connection);
             } else {
+                self.core.narrow(connection);
                 self.core.look_again(connection);
             }
         }
@@ -535,6 +541,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
             let entry = &mut self.ready[place as usize];
             (entry.lent, entry.ended) = (None, true);
         }
+        let widened = if closed.outbox.is_wide() { WIDENED_BYTES } else { 0 };
+        self.core.shared.budget.refund(widened);
         closed.outbox.abandon(&mut self.core.pool, &mut self.core.slots);
         self.core.shared.budget.refund(closed.input.charged_bytes);
         self.core.uploads.forget(connection);

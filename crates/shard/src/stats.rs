@@ -145,6 +145,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("evicted_active", |c| &c.evicted_active),
     ("evictions", |c| &c.evictions),
     ("reclaimed", |c| &c.reclaimed),
+    ("kachel_owed_bytes", |c| &c.owed_bytes),
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),
     ("kachel_hops", |c| &c.hops),

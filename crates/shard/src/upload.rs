@@ -11,17 +11,16 @@
 //! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
-use kachel_net::ConnectionIndex;
+use kachel_net::{AnswerRoom, ConnectionIndex, Stream};
 use kachel_segment::Upload;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::core::{Core, LargeValue};
-use crate::execute::{execute, is_noreply, key_of};
+use crate::execute::{execute, is_noreply, key_of, room_for_answer};
 use crate::hop::Hop;
 use crate::mailbox::{MailboxFull, Parcel};
 use crate::verb::Block;
-use kachel_net::Stream;
 
 /// A value of which not all has come yet.
 #[derive(Debug)]
@@ -173,7 +172,8 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
         return true;
     }
     let text = (bytes as u64).to_le_bytes();
-    if let Err(full) = core.send_hop(connection, owner, Hop::MakeRoom, &text, true) {
+    let room = Some(AnswerRoom::default());
+    if let Err(full) = core.send_hop(connection, owner, Hop::MakeRoom, &text, room) {
         core.stall_for(connection, full);
         return false;
     }
@@ -236,7 +236,8 @@ fn commit(
             return Err((upload, full));
         }
         core.mail.to(owner).parcels_out.lay(Parcel::Upload(upload));
-        let sent = core.send_hop(connection, owner, Hop::Upload, line, !is_noreply(request));
+        let room = room_for_answer(request, 0);
+        let sent = core.send_hop(connection, owner, Hop::Upload, line, room);
         assert!(sent.is_ok(), "room was asked for");
         return Ok(());
     }
@@ -270,11 +271,12 @@ pub(crate) fn refuse(
         _ => None,
     };
     if let Some(removal) = removal {
-        let mut text = std::mem::take(&mut core.answer); // For its memory: nothing is worded now.
+        // For its memory: nothing is worded now.
+        let mut text = std::mem::take(&mut core.answer.text);
         text.clear();
         removal.iter().for_each(|piece| text.extend_from_slice(piece));
         let removed = remove_stale(core, connection, request, &text);
-        core.answer = text;
+        core.answer.text = text;
         removed?;
     }
     let counters = &core.counters;
@@ -302,7 +304,7 @@ fn remove_stale(
     if owner != core.id {
         // Without an answer: the refusal does not wait for it, and later requests follow it in the
         // ring.
-        return core.send_hop(connection, owner, Hop::Line, removal, false);
+        return core.send_hop(connection, owner, Hop::Line, removal, None);
     }
     if let Some(at) = core.engine.find(key, hash) {
         core.engine.remove(hash, at);

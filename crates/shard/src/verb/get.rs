@@ -5,9 +5,10 @@
 
 use kachel_segment::Pinned;
 use kachel_table::KeyHash;
+use kachel_wire::format;
 use kachel_wire::request::Ttl;
-use kachel_wire::{Sink, format};
 
+use super::ReplySink;
 use crate::engine::Engine;
 use crate::second::Epoch;
 
@@ -20,7 +21,7 @@ pub(crate) fn get(
     epoch: &Epoch,
     (key, hash): (&[u8], KeyHash),
     (with_cas, ttl): (bool, Option<Ttl>),
-    sink: &mut impl Sink,
+    sink: &mut impl ReplySink,
 ) -> Option<Pinned> {
     let found = engine.find(key, hash);
     let counters = &engine.counters;

@@ -9,11 +9,11 @@
 
 use kachel_segment::{NewValue, Pinned};
 use kachel_table::KeyHash;
+use kachel_wire::Reply;
 use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
 use kachel_wire::request::{Meta, Ttl};
-use kachel_wire::{Reply, Sink};
 
-use super::{live_on, ttl_left};
+use super::{ReplySink, live_on, ttl_left};
 use crate::engine::{Draft, Engine, Found};
 use crate::second::Epoch;
 
@@ -23,7 +23,7 @@ pub(crate) fn meta_get(
     epoch: &Epoch,
     (key, hash): (&[u8], KeyHash),
     meta: &Meta<'_>,
-    sink: &mut impl Sink,
+    sink: &mut impl ReplySink,
 ) -> Option<Pinned> {
     engine.counters.cmd_meta.add(1);
     let mut facts = MetaFacts::default();

@@ -86,10 +86,18 @@ pub(crate) fn live_on(
     life
 }
 
+/// Where a reply that may show a value goes.
+pub(crate) trait ReplySink: Sink {
+    /// Bytes of the longest value that is worded into it; a longer one is pinned.
+    fn value_bytes_max(&self) -> usize;
+}
+
 /// Words an item's value and CR LF, or hands out a pin when it is large.
 #[inline]
-pub(crate) fn put_value(engine: &Engine, at: Found, sink: &mut impl Sink) -> Option<Pinned> {
-    if let Some(value) = engine.item(at).value().as_slice() {
+pub(crate) fn put_value(engine: &Engine, at: Found, sink: &mut impl ReplySink) -> Option<Pinned> {
+    if let Some(value) = engine.item(at).value().as_slice()
+        && value.len() <= sink.value_bytes_max()
+    {
         sink.put(value);
         sink.put(b"\r\n");
         return None;

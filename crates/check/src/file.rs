@@ -1,7 +1,8 @@
 //! Histories as text: kept when one is a contradiction, and read by a judge that is not ours.
 //!
 //! Upstream:   `write_history`, for whoever has a history.
-//! Downstream: `read_history`; `tests/porcupine` at the root, which reads the same lines.
+//! Downstream: `read_history`; `tests/porcupine/judge.go` at the root, which reads the same
+//!             lines.
 //!
 //! ```text
 //! kachel-history 1 store cas          mode (`cache` or `store`), tokens (`cas` or `nocas`)

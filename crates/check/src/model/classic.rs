@@ -219,23 +219,36 @@ impl Model {
         by: (Direction, u64),
         branches: &mut Vec<Branch<'r>>,
     ) {
-        let (answer, next) = match &state.item {
-            None => (Answer::Plain(Outcome::NotFound), state.clone()),
-            Some(item) => match changed(item, by) {
-                None => (Answer::NonNumeric, state.clone()),
-                Some((number, value)) => {
-                    let next = state.with(self.with_number(item, value, None));
-                    (Answer::Plain(Outcome::Number(number)), next)
-                }
-            },
+        let Some(item) = &state.item else {
+            let answer = Answer::Plain(Outcome::NotFound);
+            branches.push(Branch { answer, next: state.clone() });
+            return;
         };
-        branches.push(Branch { answer, next });
+        let Some((number, value)) = changed(item, by) else {
+            branches.push(Branch { answer: Answer::NonNumeric, next: state.clone() });
+            return;
+        };
+        for next in self.with_number(item, &value, None) {
+            let answer = Answer::Plain(Outcome::Number(number));
+            branches.push(Branch { answer, next: state.with(next) });
+        }
     }
 
-    /// The item with another number: all but the token stays.
-    pub(super) fn with_number(&self, item: &Item, value: Value, chosen: Option<u64>) -> Item {
-        let fetched = item.fetched.filter(|fetched| !fetched); // I2 of the model
-        Item { value, token: self.new_token(chosen), fetched, ..item.clone() }
+    /// The item with another number. The token is a new one, and all else stays; or, as memcached
+    /// does it where the item is being read, it is a new item with its marks cleared (I2 of the
+    /// model).
+    pub(super) fn with_number(
+        &self,
+        item: &Item,
+        value: &Value,
+        chosen: Option<u64>,
+    ) -> impl Iterator<Item = Item> {
+        let fetched = item.fetched.filter(|fetched| !fetched);
+        let token = self.new_token(chosen);
+        let kept = Item { value: value.clone(), token, fetched, ..item.clone() };
+        let is_marked = item.stale || item.win_sent;
+        let cleared = Item { stale: false, win_sent: false, ..kept.clone() };
+        std::iter::once(kept).chain(is_marked.then_some(cleared))
     }
 }
 

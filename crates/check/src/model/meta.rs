@@ -306,17 +306,18 @@ impl Model {
             None => vec![(Compared::Matches, state.clone())],
         };
         for (compared, known) in ways {
-            let branch = match changed(item, (direction, meta.delta)) {
-                _ if compared != Compared::Matches => {
-                    Branch { answer: plain(MetaVerb::Arithmetic, MetaCode::Ex, meta), next: known }
-                }
-                None => Branch { answer: Answer::NonNumeric, next: known },
+            match changed(item, (direction, meta.delta)) {
+                _ if compared != Compared::Matches => branches.push(Branch {
+                    answer: plain(MetaVerb::Arithmetic, MetaCode::Ex, meta),
+                    next: known,
+                }),
+                None => branches.push(Branch { answer: Answer::NonNumeric, next: known }),
                 Some((number, value)) => {
-                    let next = self.with_number(item, value, meta.new_cas);
-                    self.counted(&known, meta, (next, number, false), window)
+                    for next in self.with_number(item, &value, meta.new_cas) {
+                        branches.push(self.counted(&known, meta, (next, number, false), window));
+                    }
                 }
-            };
-            branches.push(branch);
+            }
         }
     }
 

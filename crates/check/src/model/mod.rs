@@ -15,9 +15,10 @@
 //! - I1  Tokens that the server picks grow from item to item of a key. So one that nobody has seen
 //!   is above all that were seen (`State::token_floor`), and none comes back. Tokens that clients
 //!   picked (`E`) are exempt.
-//! - I2  What a step accepts too freely: where `fetched` is not known, any `h` (after `incr`, which
-//!   memcached sometimes does in place); `l` and `la`, of which only the upper bound is checked;
-//!   sizes and classes of `me`; a refusal for want of memory, whether or not memory was short.
+//! - I2  What a step accepts too freely: after `incr` and the like, which memcached does in place
+//!   or by a new item, any `h`, and that the marks of a lease are gone. Of `l` and `la` only the
+//!   upper bound is checked; sizes and classes of `me` are not. A refusal for want of memory is
+//!   taken, whether or not memory was short.
 
 mod answer;
 mod classic;

@@ -9,7 +9,8 @@
 //! kept as a file, which `kachel_check::read_history` and `tests/porcupine` read.
 //!
 //! Environment: `KACHEL_HISTORIES` how many, `KACHEL_HISTORY_SEED` the seed, `KACHEL_HISTORY_KEEP`
-//! a folder in which every history that `tests/porcupine` can judge is kept.
+//! a folder in which every history that `tests/porcupine` can judge is kept,
+//! `KACHEL_HISTORY_SERVER` a memcached to be judged in the place of ours.
 
 mod client;
 #[path = "../differential/random.rs"]
@@ -61,10 +62,16 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 fn start(shards: &str, door: &str, engine: &str) -> Server {
-    let options =
-        ["serve", "-t", shards, "-m", "1024", "--io", door, "--engine", engine, "-c", "1024"];
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
-    Server::start(&Launch { program, called_as: "kachel", unix: false, options: &options })
+    let ours =
+        ["serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", door, "--engine", engine];
+    let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
+    let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
+    let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);
+    let (program, called_as, options) = match &other {
+        Some(path) => (path.as_path(), "memcached", theirs),
+        None => (Path::new(env!("CARGO_BIN_EXE_kachel")), "kachel", &ours[..]),
+    };
+    Server::start(&Launch { program, called_as, unix: false, options })
 }
 
 /// What eight clients see of a server that holds none of their keys.

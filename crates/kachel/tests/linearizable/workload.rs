@@ -23,6 +23,8 @@ pub(crate) enum Flavor {
     Meta,
 }
 
+/// Of so many requests one is `flush_all`: about ten of each key come between two of them.
+const FLUSH_EVERY: u64 = 500;
 /// Bytes of the values that the server takes in pieces: above 16 KiB.
 const LARGE_BYTES: usize = 20_000;
 
@@ -75,8 +77,8 @@ impl Workload {
         random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, 1_000, 1])
     }
 
-    /// Words one request of one of `keys`, or of several. Without `flushes` it is not `flush_all`:
-    /// what may come late must not meet the next history.
+    /// Words one request of one of `keys`, or of several. Of a connection that is to be reset it
+    /// is not `flush_all`: what may come late must not meet the next history.
     pub(crate) fn ask(
         &mut self,
         random: &mut Random,
@@ -87,7 +89,7 @@ impl Workload {
         let index = random.below(keys.len() as u64) as usize;
         let key = String::from_utf8_lossy(&keys[index]).into_owned();
         let is_number = index < keys.len() / 4;
-        if !resets && random.below(1_000) == 0 {
+        if !resets && random.below(FLUSH_EVERY) == 0 {
             sink.extend_from_slice(b"flush_all\r\n");
         } else if flavor == Flavor::Meta && random.percent(50) {
             self.meta(random, &key, is_number, sink);

@@ -1,12 +1,15 @@
-//! The atomics that this crate is built on: std's, or loom's when a model runs.
+//! The atomics that this crate is built on: std's, or those of the tool that runs its threads.
 //!
 //! Upstream:   every file here that shares a word between threads.
-//! Downstream: `std::sync` or `loom::sync`.
+//! Downstream: `std::sync`; `loom::sync` in a model; `shuttle::sync` in a schedule.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::Arc;

@@ -20,13 +20,15 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::Budget;
 use kachel_stdx::{Quiescence, Reader, Stamp};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
+#[cfg(shuttle)]
+use shuttle::sync::{Mutex, MutexGuard};
 
 pub(crate) use block::ExtentId;
 use block::{BlockLists, BlockQueue, ExtentTable};

@@ -1,0 +1,89 @@
+//! Whole shards as threads whose every step somebody else chooses.
+//!
+//! Upstream:   `tests/schedules/run`, which builds with `--cfg shuttle`; else this file is empty.
+//! Downstream: `world`, shards and clients of a server in memory.
+//!
+//! Shuttle runs one thread at a time and changes between them at every word that they share: at
+//! random, and by priorities that change a few times (PCT, Burckhardt and others, ASPLOS 2010). It
+//! does not reorder memory; loom's models of the rings, the sleeper and quiescence do.
+#![cfg(shuttle)]
+
+mod world;
+
+use world::{Client, explore};
+
+/// A client that asks what stands left and is answered what stands right.
+fn client(script: &[(&str, &str)]) -> Client {
+    let script = script.iter().map(|&(ask, answer)| (ask.to_owned(), answer.to_owned()));
+    Client { script: script.collect() }
+}
+
+/// A client that says all at once, over keys of its own: some of them belong to the other shard.
+fn pipelined(number: usize) -> Client {
+    let mut asks = String::new();
+    let mut answers = String::new();
+    for key in 0..4 {
+        asks += &format!("set k{number}{key} 7 0 2\r\nv{key}\r\n");
+        answers += "STORED\r\n";
+        asks += &format!("get k{number}{key}\r\n");
+        answers += &format!("VALUE k{number}{key} 7 2\r\nv{key}\r\nEND\r\n");
+    }
+    asks += &format!("get k{number}3 k{number}0 none k{number}1\r\n");
+    for key in [3, 0, 1] {
+        answers += &format!("VALUE k{number}{key} 7 2\r\nv{key}\r\n");
+    }
+    answers += "END\r\n";
+    client(&[(&asks, &answers)])
+}
+
+#[test]
+fn replies_of_hops_come_in_the_order_of_their_requests() {
+    explore("hops in order", 2, || vec![pipelined(1), pipelined(2)]);
+}
+
+#[test]
+fn nobody_sleeps_with_mail_waiting() {
+    // One request at a time: a lost wake-up ends the conversation.
+    let one_by_one = |number: usize| {
+        let mut script = Vec::new();
+        for key in 0..3 {
+            let name = format!("k{number}{key}");
+            script.push((format!("set {name} 0 0 1\r\n{key}\r\n"), "STORED\r\n".to_owned()));
+            script
+                .push((format!("get {name}\r\n"), format!("VALUE {name} 0 1\r\n{key}\r\nEND\r\n")));
+        }
+        Client { script }
+    };
+    explore("wake-ups", 3, move || vec![one_by_one(1), one_by_one(2)]);
+}
+
+#[test]
+fn connections_that_are_handed_over_are_served() {
+    // The second is for another shard, and the third, unless they have spoken before.
+    let happened = explore("adoption", 3, || {
+        (1..4)
+            .map(|number| {
+                let set = format!("set a{number} 0 0 1\r\n{number}\r\n");
+                let get = format!("get a{number}\r\n");
+                let value = format!("VALUE a{number} 0 1\r\n{number}\r\nEND\r\n");
+                client(&[(&set, "STORED\r\n"), (&get, &value)])
+            })
+            .collect()
+    });
+    assert!(happened.adopted > 0, "every connection stayed where it came in");
+}
+
+#[test]
+fn nothing_is_lost_where_a_ring_is_full() {
+    // Some 300 KiB of values for the other shard, whose ring holds 256.
+    explore("full rings", 2, || {
+        let value = "x".repeat(16_000);
+        let mut asks = String::new();
+        let mut answers = String::new();
+        for key in 0..40 {
+            asks += &format!("set f{key} 0 0 16000\r\n{value}\r\n");
+            answers += "STORED\r\n";
+        }
+        vec![client(&[(&asks, &answers)])]
+    });
+}

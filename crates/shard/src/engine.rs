@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::hash::KeyHasher;
 
 /// Work items of maintenance in one tick: slots moved, items copied or dropped.
-const MAINTENANCE_ITEMS_MAX: usize = 64;
+pub(crate) const MAINTENANCE_ITEMS_MAX: usize = 64;
 /// Slots looked at when the index grows in one go, after it was too full for a key.
 const GROWTH_SLOTS_MAX: usize = 4096;
 /// Times that a store makes room for the index and begins again before it gives up.
@@ -59,7 +59,7 @@ pub(crate) struct Draft<'a> {
 
 /// Index and segments of one shard.
 pub(crate) struct Engine {
-    table: Table,
+    pub(crate) table: Table,
     pub(crate) segments: Segments,
     pub(crate) hasher: KeyHasher,
     pub(crate) options: EngineOptions,
@@ -117,7 +117,7 @@ fn location(at: ItemAt) -> Location {
     Location::new(at.get())
 }
 
-fn item_at(location: Location) -> ItemAt {
+pub(crate) fn item_at(location: Location) -> ItemAt {
     ItemAt::new(location.get())
 }
 

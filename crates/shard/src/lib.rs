@@ -31,6 +31,8 @@ mod shard;
 mod shared;
 mod stage;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod upload;
 mod verb;
 

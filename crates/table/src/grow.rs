@@ -30,6 +30,13 @@ const HUGE_BYTES: u64 = 2 << 20;
 /// million keys and 15 % less at eight million (`examples/probe.rs`), for at most half as much
 /// memory again.
 const HUGE_FROM_BYTES: u64 = 2 * HUGE_BYTES;
+/// Bytes that one step of growth charges, or one of shrinking gives back, at most.
+pub const STEP_BYTES_MAX: u64 = HUGE_BYTES;
+/// Slots that one split moves at most, or one merge: a bucket's own, and for a merge those of both
+/// buckets that first go elsewhere.
+pub const MERGE_SLOTS_MAX: u64 = 3 * SLOTS_PER_BUCKET as u64;
+
+const _: () = assert!(HUGE_FROM_BYTES / 8 <= STEP_BYTES_MAX); // I3
 
 impl Table {
     /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max`
@@ -37,14 +44,16 @@ impl Table {
     /// allows.
     ///
     /// Cost: per bucket its line, its partner's, and for a merge the lines of up to fourteen
-    /// others.
+    /// others; one step of memory at most ([`STEP_BYTES_MAX`]) goes back.
     pub fn maintain(
         &mut self,
         moves_max: usize,
         mut hash_of: impl FnMut(Location) -> KeyHash,
     ) -> usize {
         let mut moves = 0;
-        while moves < moves_max {
+        let charged_bytes = self.charged_bytes;
+        // One step of memory back is enough for one call: the kernel takes its time for it.
+        while moves < moves_max && self.charged_bytes >= charged_bytes {
             let stepped = if self.is_fuller_than(AHEAD_PERMILLE, 0) {
                 self.split_one(&mut hash_of)
             } else if !self.is_fuller_than(SHRINK_PERMILLE, 0) {

@@ -30,6 +30,10 @@ const GROW_PERMILLE: u64 = 900;
 const FULL_PERMILLE: u64 = 960;
 /// Buckets that one insert splits at most at each of the two occasions.
 const SPLITS_MAX: usize = 2;
+/// Slots that one insert moves at most: two times a few splits, and a path each time it looks for
+/// one.
+pub const INSERT_SLOTS_MAX: u64 =
+    (2 * SPLITS_MAX * SLOTS_PER_BUCKET + (1 + SPLITS_MAX) * PATH_MOVES_MAX) as u64;
 
 /// The table has no room for another item and its budget allows no more.
 ///

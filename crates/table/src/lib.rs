@@ -29,7 +29,8 @@ mod table;
 mod tests;
 
 pub use bucket::SLOTS_PER_BUCKET;
+pub use grow::{MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 pub use hash::{KeyHash, Location};
-pub use insert::{Full, PATH_MOVES_MAX};
+pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use reader::{Reader, Seen};
 pub use table::{Counters, Table};

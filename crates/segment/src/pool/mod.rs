@@ -368,6 +368,15 @@ impl Pool {
         true
     }
 
+    /// Releases one idle segment; `false` when there is none.
+    pub(crate) fn release_next(&self) -> bool {
+        let mut free = self.lock();
+        if !free.retired.is_empty() {
+            self.free_retired(&mut free);
+        }
+        self.release_one(&mut free)
+    }
+
     /// Releases idle segments until the budget has `bytes` to spend; whether it has.
     pub(crate) fn release_idle(&self, bytes: u64) -> bool {
         let mut free = self.lock();

@@ -47,6 +47,10 @@ const AHEAD_ITEMS: usize = 16;
 /// the processor's own prefetching gives, where compaction copies one item a set.
 const AHEAD_BYTES: usize = 1024;
 
+/// Items that a segment counts for when it goes back, so that upkeep hands few to the kernel at
+/// once.
+const GIVEN_ITEMS: usize = 16;
+
 /// Segments of a shard from which on it frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
 
@@ -94,10 +98,17 @@ impl Segments {
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let mut items = 0;
         while items < items_max {
-            if self.job.is_none() && !self.find_due(now) {
-                break;
+            if self.job.is_none() {
+                if self.pool.budget.overdrawn_bytes() > 0 && self.pool.release_next() {
+                    items += GIVEN_ITEMS;
+                    continue;
+                }
+                if !self.find_due(now) {
+                    break;
+                }
             }
-            items += self.run_job(now, index, items_max - items).max(1);
+            let handled = self.run_job(now, index, items_max - items).max(1);
+            items += if self.job.is_none() { handled.max(GIVEN_ITEMS) } else { handled };
         }
         items
     }
@@ -105,8 +116,19 @@ impl Segments {
     /// Frees memory until the budget can be charged `bytes`: for the index, which wants to grow.
     /// The pages go back to the kernel. Whether it succeeded.
     ///
-    /// Cost: as many victims as that takes; the caller asks for little at a time.
+    /// Cost: as many victims as that takes; the caller asks for little at a time. After the limit
+    /// was lowered one victim and no more, and no success: what is over it goes back in the steps
+    /// of [`Self::maintain`].
     pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
+        if self.pool.budget.overdrawn_bytes() > 0 {
+            if self.job.is_none() {
+                self.find_victim(now);
+            }
+            while self.job.is_some() {
+                self.run_job(now, index, STRIDE_ITEMS);
+            }
+            return false;
+        }
         self.work_until(now, index, |pool, _spare| pool.release_idle(bytes))
     }
 
@@ -159,7 +181,7 @@ impl Segments {
 
     /// Begins what is due without anyone waiting for room; whether there was anything.
     fn find_due(&mut self, now: u32) -> bool {
-        if self.pool.budget.overdrawn_bytes() > 0 && !self.pool.release_idle(0) {
+        if self.pool.budget.overdrawn_bytes() > 0 {
             return self.find_victim(now) != Found::Nothing;
         }
         if self.hunt_down(now) {
@@ -171,8 +193,11 @@ impl Segments {
         (is_short || is_asked) && !self.pool.may_take() && self.find_victim(now) != Found::Nothing
     }
 
+    /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
+    /// spare.
     fn spare_target(&self) -> usize {
-        if self.pool.fair_share() >= AHEAD_SEGMENTS_MIN { 2 } else { 1 }
+        let is_large = self.pool.fair_share() >= AHEAD_SEGMENTS_MIN;
+        if is_large || self.pool.budget.overdrawn_bytes() > 0 { 2 } else { 1 }
     }
 
     fn find_victim(&mut self, now: u32) -> Found {

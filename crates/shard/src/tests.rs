@@ -1,0 +1,246 @@
+//! What the engine does in one go as it grows and shrinks: counted, call by call, and bounded.
+//!
+//! Upstream:   `cargo test`, to a few hundred thousand items; `tests/growth/run`, optimized, to ten
+//!             million.
+//! Downstream: `engine`.
+
+use std::sync::Arc;
+
+use kachel_host::Budget;
+use kachel_segment::{NewValue, NoRoom, Pool, PoolOptions};
+use kachel_table::{INSERT_SLOTS_MAX, KeyHash, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
+
+use crate::counters::Counters;
+use crate::engine::{Draft, Engine, EngineOptions, MAINTENANCE_ITEMS_MAX};
+use crate::hash::{KeyHasher, Seeds};
+
+/// Items at the top.
+const ITEMS: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
+/// Requests between two calls of upkeep, as in a tick with a full batch.
+const REQUESTS: u64 = 32;
+/// Bytes that an item and its share of the index take at most.
+const ITEM_BYTES: u64 = 64;
+/// The lower limit to which memory is taken back.
+const LOW_BYTES: u64 = ITEMS * ITEM_BYTES / 16;
+
+/// Segments handed back in one call, at most.
+const SEGMENTS_MAX: u64 = 6;
+
+/// What one call did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    /// Slots of the index moved.
+    slots: u64,
+    /// Bytes that the index charged: those of pages that it may touch for the first time.
+    charged_bytes: u64,
+    /// Bytes of the index handed back to the kernel and the budget.
+    released_bytes: u64,
+    /// Segments handed back.
+    released_segments: u64,
+}
+
+impl Work {
+    fn at_most(self, limit: Self) -> Result<(), String> {
+        let within = self.slots <= limit.slots
+            && self.charged_bytes <= limit.charged_bytes
+            && self.released_bytes <= limit.released_bytes
+            && self.released_segments <= limit.released_segments;
+        if within { Ok(()) } else { Err(format!("{self:?}, at most {limit:?}")) }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            slots: self.slots.max(other.slots),
+            charged_bytes: self.charged_bytes.max(other.charged_bytes),
+            released_bytes: self.released_bytes.max(other.released_bytes),
+            released_segments: self.released_segments.max(other.released_segments),
+        }
+    }
+}
+
+/// Upkeep looks at no more slots than this, and then ends the bucket that it is in.
+const UPKEEP: Work = Work {
+    slots: (MAINTENANCE_ITEMS_MAX as u64).div_ceil(7) * MERGE_SLOTS_MAX,
+    charged_bytes: STEP_BYTES_MAX,
+    released_bytes: STEP_BYTES_MAX,
+    released_segments: SEGMENTS_MAX,
+};
+
+/// A store moves few slots. Room for the index's next step is made a victim at a time.
+const STORE: Work = Work {
+    slots: INSERT_SLOTS_MAX,
+    charged_bytes: STEP_BYTES_MAX,
+    released_bytes: STEP_BYTES_MAX,
+    released_segments: SEGMENTS_MAX,
+};
+
+/// A removal moves nothing; a segment that it empties may go back.
+const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, released_segments: 1 };
+
+/// An engine under watch.
+struct Watched {
+    budget: Arc<Budget>,
+    engine: Engine,
+    /// The most that each kind of call did: stores, removals, upkeep.
+    most: [Work; 3],
+}
+
+impl Watched {
+    fn new() -> Self {
+        let budget = Arc::new(Budget::new(ITEMS * ITEM_BYTES));
+        let reserve_bytes = budget.limit_bytes();
+        let options = PoolOptions { shards: 1, reserve_bytes, huge: false };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
+        let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
+        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let counters = Arc::new(Counters::default());
+        let engine = Engine::new(pool, Arc::clone(&budget), hasher, options, (0, 1), counters)
+            .expect("address space");
+        Self { budget, engine, most: [Work::default(); 3] }
+    }
+
+    /// What `call` does.
+    fn work<R>(&mut self, call: impl FnOnce(&mut Engine) -> R) -> (R, Work) {
+        let slots = |engine: &Engine| {
+            let counters = engine.table.counters();
+            (counters.splits + counters.merges) * 7 + counters.moves
+        };
+        let (slots_before, index_before) = (slots(&self.engine), self.engine.table.bytes());
+        let spent_before = self.budget.spent_bytes();
+        let done = call(&mut self.engine);
+        let index = self.engine.table.bytes();
+        // What is not the index is segments.
+        let segments =
+            (spent_before - index_before).saturating_sub(self.budget.spent_bytes() - index);
+        let work = Work {
+            slots: slots(&self.engine) - slots_before,
+            charged_bytes: index.saturating_sub(index_before),
+            released_bytes: index_before.saturating_sub(index),
+            released_segments: segments / self.engine.segments.pool().segment_bytes() as u64,
+        };
+        (done, work)
+    }
+
+    fn judged<R>(
+        &mut self,
+        (kind, limit): (usize, Work),
+        call: impl FnOnce(&mut Engine) -> R,
+    ) -> Result<R, String> {
+        let (done, work) = self.work(call);
+        self.most[kind] = self.most[kind].max(work);
+        work.at_most(limit)?;
+        Ok(done)
+    }
+
+    fn upkeep(&mut self) -> Result<usize, String> {
+        self.judged((2, UPKEEP), Engine::maintain)
+    }
+
+    fn upkeep_to_the_end(&mut self) -> Result<(), String> {
+        while self.upkeep()? > 0 {}
+        Ok(())
+    }
+
+    fn store(&mut self, number: u64) -> Result<Result<(), NoRoom>, String> {
+        let key = number.to_le_bytes();
+        self.judged((0, STORE), |engine| {
+            let hash = engine.hasher.key_hash(&key);
+            engine.put(&key, hash, draft()).map(|_at| ())
+        })
+    }
+
+    fn remove(&mut self, number: u64) -> Result<bool, String> {
+        let key = number.to_le_bytes();
+        self.judged((1, REMOVAL), |engine| {
+            let hash: KeyHash = engine.hasher.key_hash(&key);
+            let found = engine.find(&key, hash);
+            found.inspect(|&at| engine.remove(hash, at)).is_some()
+        })
+    }
+
+    fn fill(&mut self, items: u64) -> Result<(), String> {
+        for number in 0..items {
+            assert_eq!(self.store(number)?, Ok(()), "memory suffices or is made");
+            if number % REQUESTS == 0 {
+                self.upkeep()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+const fn draft() -> Draft<'static> {
+    Draft {
+        value: NewValue::Bytes(b""),
+        client_flags: 0,
+        expiry: 0,
+        cas: None,
+        stale: false,
+        win_sent: false,
+        keeps_access: false,
+        replaces: None,
+    }
+}
+
+#[test]
+fn growing_to_many_items_and_back_does_little_in_one_go() {
+    let mut watched = Watched::new();
+    watched.fill(ITEMS).expect("growing");
+    let top_bytes = watched.engine.table.bytes();
+    assert_eq!(watched.engine.table.len(), ITEMS, "nothing was evicted");
+    for number in 0..ITEMS {
+        assert!(watched.remove(number).expect("removing"), "each is there until it is removed");
+        if number % REQUESTS == 0 {
+            watched.upkeep().expect("shrinking");
+        }
+    }
+    watched.upkeep_to_the_end().expect("shrinking");
+    let bytes = watched.engine.table.bytes();
+    assert!(watched.engine.table.is_empty() && bytes * 20 < top_bytes, "{bytes} of {top_bytes}");
+    println!("{ITEMS} items; most in one store, removal, upkeep: {:?}", watched.most);
+}
+
+#[test]
+fn a_lower_limit_takes_flushed_memory_back_in_steps() {
+    let mut watched = Watched::new();
+    watched.fill(ITEMS / 2).expect("growing");
+    watched.engine.flush();
+    watched.upkeep_to_the_end().expect("reclaiming");
+    watched.budget.set_limit_bytes(LOW_BYTES);
+    watched.upkeep_to_the_end().expect("releasing");
+    assert_eq!(watched.budget.overdrawn_bytes(), 0);
+    println!("most in one store, removal, upkeep: {:?}", watched.most);
+}
+
+#[test]
+fn a_lower_limit_takes_memory_in_use_back_in_steps_while_items_come() {
+    let mut watched = Watched::new();
+    watched.fill(ITEMS / 2).expect("growing");
+    watched.budget.set_limit_bytes(LOW_BYTES);
+    let mut kept = 0;
+    for number in 0..ITEMS / 2 {
+        kept += u64::from(watched.store(ITEMS + number).expect("storing").is_ok());
+        if number % REQUESTS == 0 {
+            watched.upkeep().expect("shrinking");
+        }
+    }
+    watched.upkeep_to_the_end().expect("shrinking");
+    assert_eq!(watched.budget.overdrawn_bytes(), 0);
+    assert_eq!(kept, ITEMS / 2, "what is new is kept, at the price of what is old");
+    println!("most in one store, removal, upkeep: {:?}", watched.most);
+}
+
+#[test]
+fn growth_that_stops_the_world_is_found_out() {
+    let mut watched = Watched::new();
+    // Without upkeep between them, so that much is left to do.
+    for number in 0..200_000 {
+        assert_eq!(watched.store(number).expect("growing"), Ok(()), "memory suffices");
+    }
+    let (moved, work) = watched.work(|engine| {
+        let (segments, hasher) = (&engine.segments, &engine.hasher);
+        let hash_of = |location| hasher.key_hash(segments.key(crate::engine::item_at(location)));
+        engine.table.maintain(usize::MAX, hash_of)
+    });
+    assert!(moved > 0 && work.at_most(UPKEEP).is_err(), "{work:?}");
+}

@@ -8,7 +8,8 @@
 //! - I2  What `q` or `noreply` withholds was not seen, and what they do not withhold was.
 
 use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
-use kachel_wire::request::{Meta, MetaKey};
+use kachel_wire::parse_key;
+use kachel_wire::request::{KEY_BYTES_MAX, Meta, MetaKey};
 
 use super::{Branch, Span, State};
 use crate::{Outcome, Value, Window};
@@ -120,7 +121,8 @@ impl Seen<'_> {
 
     /// Compares the return flags, in the request's order; marks come last, in any order.
     fn meta(self, answer: &MetaAnswer<'_>, flags: &[u8], mut next: State) -> Option<State> {
-        let mut words = flags.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let mut words =
+            flags.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).peekable();
         for (asked, shown) in &answer.returns {
             let word = words.next()?;
             let (letter, text) = word.split_first()?;
@@ -129,8 +131,9 @@ impl Seen<'_> {
             }
             match shown {
                 Return::Echo if asked[0] == b'k' => {
-                    let marked = !answer.key.base64 || words.next()? == b"b";
-                    if text != answer.key.text || !marked {
+                    // memcached shows the form in which the item was stored, others the request's.
+                    let base64 = words.next_if(|word| word == b"b").is_some();
+                    if !is_same_key(MetaKey { text, base64 }, answer.key) {
                         return None;
                     }
                 }
@@ -189,6 +192,13 @@ impl Seen<'_> {
     fn is_since(self, seconds: u64, second: u32) -> bool {
         seconds <= u64::from(self.window.latest_s.saturating_sub(second))
     }
+}
+
+/// Whether two keys are one once they are decoded.
+fn is_same_key(one: MetaKey<'_>, other: MetaKey<'_>) -> bool {
+    let mut spaces = [[0; KEY_BYTES_MAX]; 2];
+    let [first, second] = &mut spaces;
+    parse_key(one, first) == parse_key(other, second)
 }
 
 fn number(text: &[u8]) -> Option<u64> {

@@ -228,27 +228,28 @@ impl Model {
             branches.push(Branch { answer: Answer::NonNumeric, next: state.clone() });
             return;
         };
-        for next in self.with_number(item, &value, None) {
+        for next in self.with_number(item, (number, value), None) {
             let answer = Answer::Plain(Outcome::Number(number));
             branches.push(Branch { answer, next: state.with(next) });
         }
     }
 
-    /// The item with another number. The token is a new one, and all else stays; or, as memcached
-    /// does it where the item is being read, it is a new item with its marks cleared (I2 of the
-    /// model).
+    /// The item with another number: `value` in its place, and all else but the token stays. Or, as
+    /// memcached does it where the item is being read, a new item: its value is no longer than need
+    /// be, and the marks of a lease are gone (I2 of the model).
     pub(super) fn with_number(
         &self,
         item: &Item,
-        value: &Value,
+        (number, value): (u64, Value),
         chosen: Option<u64>,
     ) -> impl Iterator<Item = Item> {
         let fetched = item.fetched.filter(|fetched| !fetched);
         let token = self.new_token(chosen);
-        let kept = Item { value: value.clone(), token, fetched, ..item.clone() };
-        let is_marked = item.stale || item.win_sent;
-        let cleared = Item { stale: false, win_sent: false, ..kept.clone() };
-        std::iter::once(kept).chain(is_marked.then_some(cleared))
+        let kept = Item { value, token, fetched, ..item.clone() };
+        let value = Value::new(number.to_string().as_bytes());
+        let anew = Item { value, stale: false, win_sent: false, ..kept.clone() };
+        let differs = anew != kept;
+        std::iter::once(kept).chain(differs.then_some(anew))
     }
 }
 

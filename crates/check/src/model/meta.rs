@@ -313,7 +313,7 @@ impl Model {
                 }),
                 None => branches.push(Branch { answer: Answer::NonNumeric, next: known }),
                 Some((number, value)) => {
-                    for next in self.with_number(item, &value, meta.new_cas) {
+                    for next in self.with_number(item, (number, value), meta.new_cas) {
                         branches.push(self.counted(&known, meta, (next, number, false), window));
                     }
                 }

@@ -16,7 +16,9 @@
 //!   is above all that were seen (`State::token_floor`), and none comes back. Tokens that clients
 //!   picked (`E`) are exempt.
 //! - I2  What a step accepts too freely: after `incr` and the like, which memcached does in place
-//!   or by a new item, any `h`, and that the marks of a lease are gone. Of `l` and `la` only the
+//!   or by a new item, any `h`, that the marks of a lease are gone, and a shorter number with or
+//!   without spaces behind it. The key that `k` shows may be plain or in base64, whichever was
+//!   asked. Of `l` and `la` only the
 //!   upper bound is checked; sizes and classes of `me` are not. A refusal for want of memory is
 //!   taken, whether or not memory was short.
 

@@ -147,8 +147,13 @@ fn a_token_matches_its_own_item_only() {
 fn numbers_are_counted_as_memcached_counts() {
     ends(
         "5 set k 0 0 2|10 > STORED\n5 decr k 1 > 9",
-        &["5 get k > VALUE k 0 2|9 |END", "5 incr k 1 > 10", "5 incr k 18446744073709551615 > 8"],
-        &["5 get k > VALUE k 0 1|9|END", "5 incr k 1 > 9", "5 decr k 10 > 18446744073709551615"],
+        &[
+            "5 get k > VALUE k 0 2|9 |END",
+            "5 get k > VALUE k 0 1|9|END",
+            "5 incr k 1 > 10",
+            "5 incr k 18446744073709551615 > 8",
+        ],
+        &["5 get k > VALUE k 0 3|9  |END", "5 incr k 1 > 9", "5 decr k 10 > 18446744073709551615"],
     );
     let refusal = "CLIENT_ERROR cannot increment or decrement non-numeric value";
     ends(
@@ -244,8 +249,8 @@ fn meta_flags_are_returned_in_the_order_of_the_request() {
     );
     ends(
         "5 set key 0 0 1|a > STORED",
-        &["5 mg a2V5 b k > HD ka2V5 b"],
-        &["5 mg a2V5 b k > HD ka2V5"],
+        &["5 mg a2V5 b k > HD ka2V5 b", "5 mg a2V5 b k > HD kkey"],
+        &["5 mg a2V5 b k > HD ka2V5", "5 mg a2V5 b k > HD ka2V4 b"],
     );
 }
 

@@ -12,8 +12,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use kachel_check::{Entry, NEVER, Operation, Outcome, Window, operations};
-use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+use kachel_wire::client::{self, ClientReply, ReplyParsed, parse_reply};
+use kachel_wire::request::Request;
 
+use crate::UNKNOWN_PERCENT_MAX;
 use crate::random::Random;
 use crate::server::Server;
 use crate::workload::{Flavor, Workload};
@@ -44,6 +46,8 @@ pub(crate) struct Client<'s> {
     random: Random,
     workload: Workload,
     received: Vec<u8>,
+    /// Outcomes that were lost.
+    unknown: usize,
     pub(crate) entries: Vec<Entry>,
 }
 
@@ -63,6 +67,7 @@ impl<'s> Client<'s> {
             random,
             workload: Workload::new(number),
             received: Vec::new(),
+            unknown: 0,
             entries: Vec::new(),
         }
     }
@@ -78,6 +83,9 @@ impl<'s> Client<'s> {
                 self.workload.ask(&mut self.random, keys, (flavor, resets), &mut sent);
                 let (operations, bytes) = operations(&sent[from..]).expect("a request");
                 assert_eq!(from + bytes, sent.len(), "one request at a time");
+                if is_quiet(&operations[0]) {
+                    client::meta_noop(&mut sent);
+                }
                 batch.push(operations);
             }
             let invoked = self.now();
@@ -85,12 +93,16 @@ impl<'s> Client<'s> {
             let awaited: Vec<Awaited> =
                 batch.map(|(operations, invoked)| Awaited { operations, invoked }).collect();
             self.stream.write_all(&sent).expect("the server takes requests");
-            // Before a reset some of the replies are awaited, and what they imply is known.
-            let answered = if resets {
-                self.random.below(awaited.len() as u64) as usize
-            } else {
-                awaited.len()
+            // Before a reset some of the replies are awaited; not so few that too much is unknown.
+            let count = awaited.len();
+            let mut answered =
+                if resets { self.random.below(count as u64) as usize } else { count };
+            let lost = |answered: usize| {
+                awaited[answered..].iter().map(|lost| lost.operations.len()).sum::<usize>()
             };
+            while self.unknown + lost(answered) > wanted * UNKNOWN_PERCENT_MAX / 100 {
+                answered += 1;
+            }
             for awaited in &awaited[..answered] {
                 self.take(awaited);
             }
@@ -114,7 +126,7 @@ impl<'s> Client<'s> {
 
     fn note(&mut self, operation: &Operation, outcome: Outcome, invoked: u64) {
         self.workload.learn(operation, &outcome);
-        let silent = outcome == Outcome::Silent;
+        let silent = outcome == Outcome::Silent && operation.is_noreply();
         let returned = self.now();
         let earliest_s = Self::second(invoked);
         // Nobody promises by when a request is carried out that asked for no reply.
@@ -131,6 +143,7 @@ impl<'s> Client<'s> {
     }
 
     fn lose(&mut self, lost: &Awaited) {
+        self.unknown += lost.operations.len();
         for operation in &lost.operations {
             let entry = Entry::unknown(
                 self.number,
@@ -147,6 +160,18 @@ impl<'s> Client<'s> {
         let [first, ..] = &awaited.operations[..] else { return };
         if first.is_noreply() {
             self.note(first, Outcome::Silent, awaited.invoked);
+            return;
+        }
+        if is_quiet(first) {
+            // What is withheld shows by the reply to `mn`, which every quiet request has behind it.
+            let (outcome, bytes) = self.read(Outcome::read);
+            self.received.drain(..bytes);
+            let withheld = matches!(&outcome, Outcome::Meta { code, .. } if code == b"MN");
+            self.note(first, if withheld { Outcome::Silent } else { outcome }, awaited.invoked);
+            if !withheld {
+                let (_, bytes) = self.read(Outcome::read);
+                self.received.drain(..bytes);
+            }
             return;
         }
         if !first.wire().starts_with(b"g") {
@@ -194,6 +219,17 @@ impl<'s> Client<'s> {
         self.stream = connect(self.server);
         self.received.clear();
         self.number += self.stride;
+    }
+}
+
+/// Whether the request asks that some replies to it be withheld.
+fn is_quiet(operation: &Operation) -> bool {
+    match operation.request() {
+        Request::MetaGet(meta)
+        | Request::MetaDelete(meta)
+        | Request::MetaSet { meta, .. }
+        | Request::MetaArithmetic { meta, .. } => meta.letters.has(b'q'),
+        _ => false,
     }
 }
 

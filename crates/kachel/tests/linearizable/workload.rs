@@ -28,6 +28,26 @@ const FLUSH_EVERY: u64 = 500;
 /// Bytes of the values that the server takes in pieces: above 16 KiB.
 const LARGE_BYTES: usize = 20_000;
 
+/// Tokens of the clients' own begin here, far above those of a server.
+const OWN_TOKENS: u64 = 1 << 40;
+/// What `mg` asks: values, facts, leases.
+const GET_FLAGS: [&str; 12] = [
+    "v",
+    "v c",
+    "v c t f s",
+    "v h l",
+    "v u h",
+    "v c N100",
+    "N0 t c",
+    "t R5000 v",
+    "R100 v t",
+    "v T1000 t",
+    "t T0 v",
+    "k O7 v",
+];
+/// What `ma` asks.
+const COUNT_FLAGS: [&str; 5] = ["v", "v c t", "MD D3 v", "N100 J50 v", "N0 J7 T1000 t"];
+
 /// A refusal that requests of ours may meet: a number was asked of something else, since a client
 /// appended to it or emptied it.
 pub(crate) fn may_be_refused(line: &[u8]) -> bool {
@@ -154,48 +174,55 @@ impl Workload {
 
     fn meta(&mut self, random: &mut Random, key: &str, is_number: bool, sink: &mut Vec<u8>) {
         let token = self.tokens.get(key.as_bytes()).copied().unwrap_or(1);
+        let quiet = if random.percent(15) { " q" } else { "" };
         let written = match random.below(100) {
             0..40 => {
-                let flags = random.pick(&[
-                    "v",
-                    "v c",
-                    "v c t f s",
-                    "v h l",
-                    "v c N100",
-                    "t R5000 v",
-                    "v T1000 t",
-                    "k O7 v",
-                ]);
-                write!(sink, "mg {key} {flags}\r\n")
+                let flags = match random.below(13) {
+                    12 => format!("v C{token} c"),
+                    at => GET_FLAGS[at as usize].to_owned(),
+                };
+                if random.percent(10) {
+                    sink.extend_from_slice(b"mg ");
+                    kachel_wire::format::put_base64(sink, key.as_bytes());
+                    write!(sink, " b k {flags}\r\n", flags = flags.replace('k', "P1"))
+                } else {
+                    write!(sink, "mg {key} {flags}{quiet}\r\n")
+                }
             }
             40..70 => {
                 let value = self.value(random, is_number);
-                let flags = match random.below(8) {
+                let flags = match random.below(9) {
                     0..3 => "c".to_owned(),
                     3 => "c T1000 F7".to_owned(),
                     4 => format!("c C{token}"),
                     5 => format!("I C{token}"),
                     6 => "ME c".to_owned(),
+                    7 if random.percent(50) => format!("c E{}", OWN_TOKENS + self.values),
+                    7 => format!("C{token} c s k"),
                     _ if is_number => "MR".to_owned(),
                     _ => random.pick(&["MA c s", "MP", "MA N100"]).to_owned(),
                 };
-                write!(sink, "ms {key} {} {flags}\r\n", value.len()).expect("a vector");
+                write!(sink, "ms {key} {} {flags}{quiet}\r\n", value.len()).expect("a vector");
                 sink.extend_from_slice(&value);
                 write!(sink, "\r\n")
             }
             70..85 => {
-                let flags = match random.below(6) {
+                let flags = match random.below(7) {
                     0..2 => "k".to_owned(),
                     2 => format!("C{token}"),
                     3 => "I T100".to_owned(),
-                    4 => "x".to_owned(),
+                    4 => "x F9".to_owned(),
+                    5 => format!("C{token} I"),
                     _ => "I x".to_owned(),
                 };
-                write!(sink, "md {key} {flags}\r\n")
+                write!(sink, "md {key} {flags}{quiet}\r\n")
             }
             85..97 if is_number => {
-                let flags = random.pick(&["v", "v c t", "MD D3 v", "N100 J50 v"]);
-                write!(sink, "ma {key} {flags}\r\n")
+                let flags = match random.below(6) {
+                    5 => format!("C{token} v c"),
+                    at => COUNT_FLAGS[at as usize].to_owned(),
+                };
+                write!(sink, "ma {key} {flags}{quiet}\r\n")
             }
             _ => write!(sink, "me {key}\r\n"),
         };

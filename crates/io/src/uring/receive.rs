@@ -9,8 +9,10 @@
 //!    ^                |  last completion                 |  last completion
 //!    +----------------+----------------------------------+
 //! ```
-//! A receive also ends by itself when the buffers have run out or the completion ring is full; the
-//! next poll, which gives the buffers back, arms it again.
+//! A receive also ends by itself when it has brought as much as a buffer holds, when the buffers
+//! have run out or the completion ring is full; the next poll, which gives the buffers back, arms
+//! it again. Without the first of these a client that sends without pause had half a megabyte taken
+//! from it before anyone could pause it; a kernel before 6.17 cannot do it and is asked each time.
 
 use std::os::fd::AsFd;
 

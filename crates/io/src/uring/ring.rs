@@ -22,6 +22,14 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::buffers::{BUFFER_GROUP, Buffers};
 use super::gather::Gather;
 use crate::event::Wait;
+use crate::limits::RECEIVE_BUFFER_BYTES;
+
+/// Bytes after which a multishot receive ends, so that one poll brings so many of one socket at
+/// most. The kernel would otherwise fill up to 32 buffers before anyone could pause it.
+const RECEIVE_BYTES_MAX: u32 = RECEIVE_BUFFER_BYTES as u32;
+/// The word of an op that says so: `optlen` in `struct io_uring_sqe`, of Linux 6.17.
+const OPTLEN_WORD: usize = 11;
+const _: () = assert!(size_of::<squeue::Entry>() == 64 && align_of::<squeue::Entry>() >= 4);
 
 const SUBMISSIONS_MAX: u32 = 512;
 const COMPLETIONS_MAX: u32 = 4096;
@@ -86,6 +94,8 @@ pub(super) struct Ring {
     pub(super) buffers: Buffers,
     /// Completions taken out early, to make room.
     backlog: VecDeque<Completion>,
+    /// Whether the kernel ends a multishot receive after so many bytes as it is told.
+    ends_receives: bool,
 }
 
 impl Ring {
@@ -105,7 +115,21 @@ impl Ring {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let buffers = Buffers::new(&ring.submitter())?;
-        Ok(Self { ring, buffers, backlog: VecDeque::with_capacity(COMPLETIONS_MAX as usize) })
+        let backlog = VecDeque::with_capacity(COMPLETIONS_MAX as usize);
+        let mut ring = Self { ring, buffers, backlog, ends_receives: true };
+        ring.ends_receives = ring.can_end_receives()?;
+        Ok(ring)
+    }
+
+    /// Whether the kernel knows `OPTLEN_WORD`: asked with a descriptor that is none, which it sees
+    /// only after the op's form.
+    fn can_end_receives(&mut self) -> io::Result<bool> {
+        let none = Fd(-1);
+        self.push_without_memory(receive_to_the_limit(none), Token::new(Operation::Receive, 0));
+        self.ring.submit_and_wait(1)?;
+        self.reap();
+        let answer = self.next_completion().map(|completion| completion.result);
+        Ok(answer == Some(-libc::EBADF))
     }
 
     /// Watches the eventfd, again and again.
@@ -120,11 +144,19 @@ impl Ring {
         self.push_without_memory(op.build(), token);
     }
 
-    /// Receives into provided buffers, again and again.
+    /// Receives into provided buffers: until `RECEIVE_BYTES_MAX` have come, or once.
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>, token: Token) {
         // The buffers are memory, but `self` owns them and outlives every op (I1).
-        let op = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP);
-        self.push_without_memory(op.build(), token);
+        let fd = Fd(socket.as_raw_fd());
+        let op = if self.ends_receives {
+            receive_to_the_limit(fd)
+        } else {
+            opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BYTES_MAX)
+                .buf_group(BUFFER_GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT)
+        };
+        self.push_without_memory(op, token);
     }
 
     /// Cancels one op.
@@ -242,6 +274,18 @@ impl Ring {
     pub(super) fn next_completion(&mut self) -> Option<Completion> {
         self.backlog.pop_front()
     }
+}
+
+/// A multishot receive that ends after `RECEIVE_BYTES_MAX`.
+fn receive_to_the_limit(socket: Fd) -> squeue::Entry {
+    let mut op = opcode::RecvMulti::new(socket, BUFFER_GROUP).build();
+    // SAFETY:
+    // - an entry is the kernel's `struct io_uring_sqe`, as `repr(C)` says: 16 words, aligned for
+    //   them (asserted above), of which any value is valid.
+    // - nobody else knows `op`.
+    let words = unsafe { &mut *(&raw mut op).cast::<[u32; 16]>() };
+    words[OPTLEN_WORD] = RECEIVE_BYTES_MAX;
+    op
 }
 
 /// Time is up, a signal came, or completions must be taken first: none of them a failure.

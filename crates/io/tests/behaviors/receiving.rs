@@ -13,7 +13,7 @@ crate::behaviors! {
     a_paused_socket_reports_nothing_until_resumed: epoll uring memory;
     pausing_and_resuming_at_once_loses_nothing: epoll uring memory;
     more_senders_than_buffers_lose_nothing: epoll uring memory;
-    one_socket_gets_one_buffer_a_poll: epoll memory;
+    one_socket_gets_one_buffer_a_poll: epoll uring memory;
     lent_bytes_end_with_the_next_poll: epoll uring memory;
 }
 

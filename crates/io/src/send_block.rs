@@ -47,6 +47,21 @@ impl SendBlock {
         count
     }
 
+    /// Copies all of the pieces behind what is there; `false`, and nothing copied, when they do not
+    /// fit. Cost: one look at the room, a copy a piece.
+    #[inline]
+    pub fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> bool {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let Some(mut rest) = self.spare_mut().get_mut(..bytes) else { return false };
+        for piece in pieces {
+            let (place, behind) = rest.split_at_mut(piece.len());
+            place.copy_from_slice(piece);
+            rest = behind;
+        }
+        self.used += bytes as u32;
+        true
+    }
+
     /// The unused rest, to be written in place; then say with [`Self::advance`] how much of it.
     /// What it holds is unspecified (it may be bytes of earlier replies).
     #[inline]
@@ -132,5 +147,18 @@ mod tests {
         let mut block = SendBlock::new();
         block.advance(SEND_BLOCK_BYTES);
         block.advance(1);
+    }
+
+    #[test]
+    fn pieces_are_taken_all_or_none() {
+        let mut block = SendBlock::new();
+        assert!(block.put_all([b"VALUE ", b"", b"k"]));
+        assert_eq!(block.bytes(), b"VALUE k");
+        let long = vec![b'x'; block.room() - 1];
+        assert!(!block.put_all([&long, b"yz"]));
+        assert_eq!(block.bytes(), b"VALUE k");
+        assert!(block.put_all([&long, b"y"]));
+        assert_eq!(block.room(), 0);
+        assert!(block.put_all([b""]));
     }
 }

@@ -66,6 +66,11 @@ impl Sink for ToClient<'_> {
     fn put(&mut self, bytes: &[u8]) {
         self.outbox.text(bytes, self.connection, self.pool, self.slots);
     }
+
+    #[inline]
+    fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
+        self.outbox.text_all(pieces, self.connection, self.pool, self.slots);
+    }
 }
 
 impl ReplySink for ToClient<'_> {

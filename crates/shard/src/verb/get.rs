@@ -41,6 +41,14 @@ pub(crate) fn get(
     engine.note_access(at);
     let item = engine.item(at);
     let cas = with_cas.then(|| item.cas());
-    format::value_head(sink, key, item.client_flags(), item.value().bytes(), cas);
-    super::put_value(engine, at, sink)
+    match super::inline_value(item, sink) {
+        Some(value) => {
+            format::value(sink, key, item.client_flags(), value, cas);
+            None
+        }
+        None => {
+            format::value_head(sink, key, item.client_flags(), item.value().bytes(), cas);
+            Some(engine.pin(at))
+        }
+    }
 }

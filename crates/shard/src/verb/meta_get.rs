@@ -75,7 +75,16 @@ pub(crate) fn meta_get(
     }
     let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
     format::meta_head(sink, MetaVerb::Get, code, meta, &facts);
-    if shows_value { super::put_value(engine, at, sink) } else { None }
+    if !shows_value {
+        return None;
+    }
+    match super::inline_value(engine.item(at), sink) {
+        Some(value) => {
+            sink.put_all([value, b"\r\n"]);
+            None
+        }
+        None => Some(engine.pin(at)),
+    }
 }
 
 /// Makes an empty item for the one who missed it, to be filled by whoever won.

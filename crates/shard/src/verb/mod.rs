@@ -28,11 +28,10 @@ pub(crate) use meta_set::meta_set;
 pub(crate) use store::{Block, classic_store};
 pub(crate) use touch::touch;
 
-use kachel_segment::Pinned;
+use kachel_segment::Item;
 use kachel_wire::Sink;
 use kachel_wire::request::{Meta, Ttl};
 
-use crate::engine::{Engine, Found};
 use crate::second::Epoch;
 
 /// Seconds of life that an expiry leaves; `None` lives for ever.
@@ -92,15 +91,8 @@ pub(crate) trait ReplySink: Sink {
     fn value_bytes_max(&self) -> usize;
 }
 
-/// Words an item's value and CR LF, or hands out a pin when it is large.
+/// The item's value, when it is short enough to be worded into `sink`.
 #[inline]
-pub(crate) fn put_value(engine: &Engine, at: Found, sink: &mut impl ReplySink) -> Option<Pinned> {
-    if let Some(value) = engine.item(at).value().as_slice()
-        && value.len() <= sink.value_bytes_max()
-    {
-        sink.put(value);
-        sink.put(b"\r\n");
-        return None;
-    }
-    Some(engine.pin(at))
+pub(crate) fn inline_value<'i>(item: Item<'i>, sink: &impl ReplySink) -> Option<&'i [u8]> {
+    item.value().as_slice().filter(|value| value.len() <= sink.value_bytes_max())
 }

@@ -19,6 +19,14 @@ use crate::words::Words;
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
+
+    /// Appends several pieces, one behind the other.
+    #[inline]
+    fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
+        for piece in pieces {
+            self.put(piece);
+        }
+    }
 }
 
 impl Sink for Vec<u8> {
@@ -120,10 +128,22 @@ impl Tail {
         }
     }
 
+    /// What stands behind the key in the line before a value.
     #[inline]
-    fn end(&mut self, sink: &mut impl Sink) {
-        self.push(CRLF);
-        sink.put(&self.bytes[..self.used]);
+    fn of_value(client_flags: u32, value_bytes: usize, cas: Option<u64>) -> Self {
+        let mut tail = Self::new();
+        tail.push_number(u64::from(client_flags));
+        tail.push_number(value_bytes as u64);
+        if let Some(cas) = cas {
+            tail.push_number(cas);
+        }
+        tail.push(CRLF);
+        tail
+    }
+
+    #[inline]
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.used]
     }
 }
 
@@ -144,15 +164,21 @@ pub fn value_head(
     value_bytes: usize,
     cas: Option<u64>,
 ) {
-    sink.put(b"VALUE ");
-    sink.put(key);
-    let mut tail = Tail::new();
-    tail.push_number(u64::from(client_flags));
-    tail.push_number(value_bytes as u64);
-    if let Some(cas) = cas {
-        tail.push_number(cas);
-    }
-    tail.end(sink);
+    let tail = Tail::of_value(client_flags, value_bytes, cas);
+    sink.put_all([b"VALUE ", key, tail.text()]);
+}
+
+/// Words a value of the classic protocol, the line before it and the CR LF behind it, as one piece.
+///
+/// ```
+/// let mut reply = Vec::new();
+/// kachel_wire::format::value(&mut reply, b"k", 7, b"abc", None);
+/// assert_eq!(reply, b"VALUE k 7 3\r\nabc\r\n");
+/// ```
+#[inline]
+pub fn value(sink: &mut impl Sink, key: &[u8], client_flags: u32, value: &[u8], cas: Option<u64>) {
+    let tail = Tail::of_value(client_flags, value.len(), cas);
+    sink.put_all([b"VALUE ", key, tail.text(), value, CRLF]);
 }
 
 /// Words a line that is a number: what `incr` and `decr` answer.

@@ -123,7 +123,7 @@ pub(crate) struct Core {
     /// Whether a mailbox had no room in this tick, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,
     pub(crate) answer: AnswerText,
-    /// A request of another shard, while it is carried out.
+    /// Requests of another shard, while they are carried out.
     pub(crate) request: Vec<u8>,
     /// What the door is called, for `stats`.
     pub(crate) io_kind: &'static str,

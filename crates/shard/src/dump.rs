@@ -13,8 +13,7 @@ use kachel_wire::{Reply, Sink, format};
 
 use crate::core::Core;
 use crate::engine::Engine;
-use crate::hop::{ANSWER_HEAD_BYTES, Hop};
-use crate::mail::ANSWER_BYTES_MAX;
+use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop};
 use crate::second::Epoch;
 
 /// The cursor that says that a shard has listed everything.

@@ -20,7 +20,12 @@
 
 use kachel_net::SlotIndex;
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
-use kachel_wire::request::{LINE_BYTES_MAX, Ttl};
+use kachel_table::KeyHash;
+use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, Ttl};
+use kachel_wire::{Parsed, parse};
+
+use crate::execute::key_of;
+use crate::hash::KeyHasher;
 
 /// The slot of a request that wants no answer.
 const NO_SLOT: u32 = u32::MAX;
@@ -31,6 +36,10 @@ pub(crate) const REQUEST_BYTES_MAX: usize =
     REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
 /// Bytes before the text of an answer.
 pub(crate) const ANSWER_HEAD_BYTES: usize = 8;
+
+/// Bytes of the longest answer: a reply line and an inline value.
+pub(crate) const ANSWER_BYTES_MAX: usize =
+    ANSWER_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
 
 /// What a request record asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +58,51 @@ pub(crate) enum Hop {
     MakeRoom,
     /// List items from `cursor` (text: a cursor) on.
     Dump { keys_only: bool },
+}
+
+/// A request record, taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken<'r> {
+    pub(crate) hop: Hop,
+    pub(crate) reply: ReplyTo,
+    /// The record behind its head.
+    pub(crate) text: &'r [u8],
+    /// What is asked for, and where its data block begins, when `text` is a line.
+    pub(crate) request: Option<(Request<'r>, usize)>,
+    /// The hash of the key that it is about, if any.
+    pub(crate) hash: Option<KeyHash>,
+}
+
+impl<'r> Taken<'r> {
+    /// Reads a record: a line is parsed again, its key hashed again.
+    pub(crate) fn read(record: &'r [u8], hasher: &KeyHasher) -> Self {
+        let (hop, reply, text) = Hop::parse(record);
+        let mut taken = Self { hop, reply, text, request: None, hash: None };
+        match hop {
+            Hop::Key { .. } => taken.hash = Some(hasher.key_hash(text)),
+            Hop::Line | Hop::Upload => {
+                let Parsed::Request { request, line_bytes } = parse(text, 0) else {
+                    unreachable!("a hop is a request that was found well-formed");
+                };
+                let mut space = [0; KEY_BYTES_MAX];
+                taken.hash = Some(hasher.key_hash(key_of(&request, &mut space)));
+                taken.request = Some((request, line_bytes));
+            }
+            Hop::Flush | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {}
+        }
+        taken
+    }
+}
+
+/// Bytes of the longest answer to a request record.
+pub(crate) fn answer_bytes_max(record: &[u8]) -> usize {
+    match Hop::parse(record) {
+        (Hop::Dump { .. }, ..) => ANSWER_BYTES_MAX,
+        (_, ReplyTo { slot: None, .. }, _) => 0,
+        (_, ReplyTo { value_bytes, .. }, _) => {
+            ANSWER_HEAD_BYTES + LINE_BYTES_MAX + usize::from(value_bytes) + 2
+        }
+    }
 }
 
 /// Where the answer of a hop goes.

@@ -5,28 +5,28 @@
 //!
 //! Invariants:
 //! - I1  Every request that wants an answer is answered once, in this tick; requests are left in
-//!   the ring while the answer ring lacks room for the largest answer.
+//!   the ring while the answer ring lacks room for the largest answers they may have.
 //! - I2  Answers are always taken, whatever state their connection is in.
 
 use std::os::fd::OwnedFd;
 
 use kachel_net::{SlotIndex, Stream};
-use kachel_segment::{INLINE_VALUE_BYTES_MAX, Pinned, WalkCursor};
-use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX};
-use kachel_wire::{Parsed, parse};
+use kachel_segment::{Pinned, WalkCursor};
 
+use crate::BATCH_REQUESTS_MAX;
 use crate::core::{Core, LargeValue};
 use crate::dump;
-use crate::execute::{announced_bytes, execute, key_of};
-use crate::hop::{ANSWER_HEAD_BYTES, Answer, Hop, ReplyTo};
-use crate::mailbox::Parcel;
+use crate::execute::{announced_bytes, execute};
+use crate::hop::{Answer, Hop, REQUEST_BYTES_MAX, Taken, answer_bytes_max};
+use crate::mailbox::{Mailbox, Parcel};
 use crate::verb::{self, Block};
 
-/// Bytes of the largest answer: a reply line and an inline value.
-pub(crate) const ANSWER_BYTES_MAX: usize =
-    ANSWER_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
 /// Requests taken from one shard in one tick, so that our own clients get their turn.
-const REQUESTS_PER_TICK_MAX: u32 = 512;
+const REQUESTS_PER_TICK_MAX: usize = 512;
+/// Bytes of records after which no more are added to a batch.
+const TAKEN_BYTES: usize = 64 * 1024;
+/// Bytes of the largest batch of records.
+pub(crate) const TAKEN_BYTES_MAX: usize = TAKEN_BYTES + REQUEST_BYTES_MAX;
 
 /// Takes what other shards have sent; sockets of connections to take over are added to `adopted`.
 /// Returns whether anything came.
@@ -78,55 +78,93 @@ fn take_answers(core: &mut Core, peer: u16) -> bool {
     any
 }
 
+/// Takes requests batch by batch: as many as their answers have room for (I1).
 fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool {
     let mut taken = 0;
     while taken < REQUESTS_PER_TICK_MAX {
-        let mailbox = core.mail.to(peer);
-        if !mailbox.answers_out.room(ANSWER_BYTES_MAX) {
+        // The records are copied out, so that the ring and the engine can both be worked on.
+        let mut records = std::mem::take(&mut core.request);
+        let mut ends = [0; BATCH_REQUESTS_MAX];
+        let count = copy_out(core.mail.to(peer), &mut records, &mut ends);
+        let mut batch = [const { None }; BATCH_REQUESTS_MAX];
+        let mut start = 0;
+        for (place, &end) in batch.iter_mut().zip(&ends[..count]) {
+            *place = Some(Taken::read(&records[start..end], &core.engine.hasher));
+            start = end;
+        }
+        let batch = batch.iter().flatten();
+        core.engine.prefetch(batch.clone().filter_map(|taken| taken.hash));
+        batch.for_each(|taken| carry_out(core, peer, taken, adopted));
+        core.request = records;
+        taken += count;
+        if count == 0 {
             break;
         }
-        // The record is copied out, so that the ring and the engine can both be worked on.
-        let Some(record) = mailbox.requests_in.front() else { break };
-        core.request.clear();
-        core.request.extend_from_slice(record);
-        mailbox.requests_in.pop();
-        let record = std::mem::take(&mut core.request);
-        request(core, peer, &record, adopted);
-        core.request = record;
-        taken += 1;
     }
     core.mail.to(peer).requests_in.release();
     taken > 0
 }
 
+/// Moves requests off the ring into `records`, as many as a batch holds, and says where each ends;
+/// how many.
+fn copy_out(
+    mailbox: &mut Mailbox,
+    records: &mut Vec<u8>,
+    ends: &mut [usize; BATCH_REQUESTS_MAX],
+) -> usize {
+    records.clear();
+    let (mut count, mut answer_bytes) = (0, 0);
+    while count < ends.len() && records.len() < TAKEN_BYTES {
+        let Some(record) = mailbox.requests_in.front() else { break };
+        // Rounded up as the ring does, with its header.
+        answer_bytes += answer_bytes_max(record).next_multiple_of(8) + 8;
+        let answers = &mailbox.answers_out;
+        if answer_bytes > answers.record_bytes_max() || !answers.room(answer_bytes) {
+            break;
+        }
+        records.extend_from_slice(record);
+        mailbox.requests_in.pop();
+        ends[count] = records.len();
+        count += 1;
+    }
+    count
+}
+
 /// Carries out one request of another shard and answers it (I1).
-fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>) {
-    let (hop, ReplyTo { slot, value_bytes }, text) = Hop::parse(record);
+fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<OwnedFd>) {
+    let Taken { hop, reply, text, request, hash } = *taken;
     core.answer.text.clear();
-    core.answer.value_bytes_max = value_bytes;
+    core.answer.value_bytes_max = reply.value_bytes;
+    let (engine, epoch) = (&mut core.engine, &core.epoch);
     let pinned = match hop {
         Hop::Key { with_cas, ttl } => {
-            let hash = core.engine.hasher.key_hash(text);
-            core.engine.counters.requests.add(1);
-            let how = (with_cas, ttl);
-            verb::get(&mut core.engine, &core.epoch, (text, hash), how, &mut core.answer)
+            let hash = hash.expect("a key is hashed");
+            engine.counters.requests.add(1);
+            verb::get(engine, epoch, (text, hash), (with_cas, ttl), &mut core.answer)
         }
-        Hop::Line => line(core, text, None),
-        Hop::Upload => {
-            let Parcel::Upload(upload) = core.mail.to(peer).parcels_in.take() else {
-                unreachable!("an upload hop brings an upload");
+        Hop::Line | Hop::Upload => {
+            let (request, line_bytes) = request.expect("a line is parsed");
+            let block = if hop == Hop::Upload {
+                let Parcel::Upload(upload) = core.mail.to(peer).parcels_in.take() else {
+                    unreachable!("an upload hop brings an upload");
+                };
+                Block::Upload(upload)
+            } else {
+                let value_bytes = announced_bytes(&request).unwrap_or(0) as usize;
+                Block::Bytes(&text[line_bytes..line_bytes + value_bytes])
             };
-            line(core, text, Some(Block::Upload(upload)))
+            let hash = hash.expect("a line's key is hashed");
+            execute(engine, epoch, &request, hash, block, &mut core.answer)
         }
         Hop::Flush => {
-            core.engine.flush();
+            engine.flush();
             None
         }
         Hop::MakeRoom => {
             let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
             let bytes = usize::try_from(bytes).expect("what a tick receives");
             // The one who asked finds out by trying again.
-            let _made = core.engine.make_upload_room(bytes);
+            let _made = engine.make_upload_room(bytes);
             None
         }
         Hop::Adopt => {
@@ -139,31 +177,17 @@ fn request(core: &mut Core, peer: u16, record: &[u8], adopted: &mut Vec<OwnedFd>
         Hop::Dump { keys_only } => {
             let cursor = text.try_into().expect("a dump hop has its cursor");
             let cursor = WalkCursor::from_u64(u64::from_le_bytes(cursor));
-            dump::piece(&core.engine, &core.epoch, keys_only, cursor, &mut core.answer.text);
-            let slot = slot.expect("a dump is answered");
+            dump::piece(engine, epoch, keys_only, cursor, &mut core.answer.text);
+            let slot = reply.slot.expect("a dump is answered");
             push_answer(core, peer, Answer::Dump, slot);
             return;
         }
     };
-    let Some(slot) = slot else {
+    let Some(slot) = reply.slot else {
         assert!(pinned.is_none(), "what nobody waits for shows no value");
         return;
     };
     answer(core, peer, slot, pinned);
-}
-
-/// Carries out a request that came as the client sent it.
-fn line(core: &mut Core, text: &[u8], upload: Option<Block<'_>>) -> Option<Pinned> {
-    let Parsed::Request { request, line_bytes } = parse(text, 0) else {
-        unreachable!("a hop is a request that was found well-formed");
-    };
-    let block = upload.unwrap_or_else(|| {
-        let value_bytes = announced_bytes(&request).unwrap_or(0) as usize;
-        Block::Bytes(&text[line_bytes..line_bytes + value_bytes])
-    });
-    let mut space = [0; KEY_BYTES_MAX];
-    let hash = core.engine.hasher.key_hash(key_of(&request, &mut space));
-    execute(&mut core.engine, &core.epoch, &request, hash, block, &mut core.answer)
 }
 
 fn answer(core: &mut Core, peer: u16, slot: SlotIndex, pinned: Option<Pinned>) {

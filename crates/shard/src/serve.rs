@@ -285,11 +285,8 @@ impl<'b> Serving<'_, 'b> {
     /// Carries out all that is staged.
     fn run(&mut self) {
         let core = &mut *self.core;
-        if self.batch.len() > 1 {
-            let ours = || self.batch.iter().filter(|staged| staged.owner == core.id);
-            ours().for_each(|staged| core.engine.prefetch_buckets(staged.hash));
-            ours().for_each(|staged| core.engine.prefetch_item(staged.hash));
-        }
+        let ours = self.batch.iter().filter(|staged| staged.owner == core.id);
+        core.engine.prefetch(ours.map(|staged| staged.hash));
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
             if !ready.ended {

@@ -20,8 +20,8 @@ use kachel_wire::Reply;
 use crate::core::{AnswerText, Core};
 use crate::engine::{Engine, EngineOptions};
 use crate::hash::{KeyHasher, Seeds};
-use crate::hop::{Hop, ReplyTo};
-use crate::mail::{ANSWER_BYTES_MAX, take_mail};
+use crate::hop::{ANSWER_BYTES_MAX, Hop, ReplyTo};
+use crate::mail::{TAKEN_BYTES_MAX, take_mail};
 use crate::mailbox::{Mailboxes, Parcel};
 use crate::second::Epoch;
 use crate::serve::{input_of, serve};
@@ -136,7 +136,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             dumps: Vec::new(),
             mailbox_was_full: false,
             answer: AnswerText { text: Vec::with_capacity(ANSWER_BYTES_MAX), value_bytes_max: 0 },
-            request: Vec::with_capacity(ANSWER_BYTES_MAX),
+            request: Vec::with_capacity(TAKEN_BYTES_MAX),
         };
         Ok(Self {
             io,

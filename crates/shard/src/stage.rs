@@ -102,15 +102,11 @@ impl<'b> Batch<'b> {
         self.count += 1;
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Staged<'b>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Staged<'b>> + Clone {
         self.staged[..self.count].iter().flatten()
     }
 
     pub(crate) fn clear(&mut self) {
         self.count = 0;
-    }
-
-    pub(crate) const fn len(&self) -> usize {
-        self.count
     }
 }

@@ -89,3 +89,29 @@ fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
         assert!(reply.starts_with(b"STORED\r\nVALUE "), "{}", reply.escape_ascii());
     }
 }
+
+#[test]
+fn answers_that_fill_the_smallest_rings_come_all_and_in_order() {
+    // With so many shards each ring is as small as rings get.
+    let mut world = World::new(WorldOptions { shards: 10, ..WorldOptions::default() });
+    let clients: Vec<_> = (0..50).map(|_| world.connect()).collect();
+    let value = |key: u32| format!("{key:05}").repeat(3_200);
+    for key in 0..2 {
+        let set = format!("set key{key} 0 0 16000\r\n{}\r\n", value(key));
+        assert_eq!(world.ask(&clients[0], set.as_bytes()), b"STORED\r\n");
+    }
+    let (mut asked, mut expected) = (String::new(), String::new());
+    for key in [0, 0, 1].into_iter().cycle().take(60) {
+        asked += &format!("get key{key}\r\nmg key{key} v\r\ntouch key{key} 0\r\n");
+        let value = value(key);
+        expected += &format!("VALUE key{key} 0 16000\r\n{value}\r\nEND\r\n");
+        expected += &format!("VA 16000\r\n{value}\r\nTOUCHED\r\n");
+    }
+    for client in &clients {
+        client.write(asked.as_bytes());
+    }
+    world.settle();
+    for client in &clients {
+        assert!(client.read() == expected.as_bytes());
+    }
+}

@@ -26,6 +26,8 @@ const BATCH_MAX: u64 = 12;
 const RESET_EVERY: u64 = 25;
 /// Parts of a nanosecond (P1).
 const PARTS: u64 = 64;
+/// No tick takes longer, not even where threads wait for each other's cores.
+const TICK_NS_MAX: u64 = 500_000_000;
 /// A reply that takes longer than this is taken for missing.
 const REPLY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -124,11 +126,17 @@ impl<'s> Client<'s> {
         u32::try_from(time / PARTS / 1_000_000_000).expect("a test is short")
     }
 
+    /// The earliest second in which what was invoked then may be carried out: a shard reads its
+    /// clock once a tick, and takes in later what others sent meanwhile.
+    fn earliest(invoked: u64) -> u32 {
+        Self::second(invoked.saturating_sub(TICK_NS_MAX * PARTS))
+    }
+
     fn note(&mut self, operation: &Operation, outcome: Outcome, invoked: u64) {
         self.workload.learn(operation, &outcome);
         let silent = outcome == Outcome::Silent && operation.is_noreply();
         let returned = self.now();
-        let earliest_s = Self::second(invoked);
+        let earliest_s = Self::earliest(invoked);
         // Nobody promises by when a request is carried out that asked for no reply.
         let (returned, latest_s) =
             if silent { (NEVER, u32::MAX) } else { (returned, Self::second(returned) + 1) };
@@ -145,12 +153,8 @@ impl<'s> Client<'s> {
     fn lose(&mut self, lost: &Awaited) {
         self.unknown += lost.operations.len();
         for operation in &lost.operations {
-            let entry = Entry::unknown(
-                self.number,
-                operation.clone(),
-                lost.invoked,
-                Self::second(lost.invoked),
-            );
+            let earliest_s = Self::earliest(lost.invoked);
+            let entry = Entry::unknown(self.number, operation.clone(), lost.invoked, earliest_s);
             self.entries.push(entry);
         }
     }

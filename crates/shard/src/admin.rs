@@ -9,8 +9,8 @@ use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 
 use crate::core::Core;
 use crate::dump::{self, Dump};
+use crate::hop::MailboxFull;
 use crate::hop::{Hop, REQUEST_HEAD_BYTES, ReplyTo};
-use crate::mailbox::MailboxFull;
 use crate::stats;
 
 /// Megabytes below which `cache_memlimit` refuses.

@@ -1,9 +1,9 @@
-//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `mail` and `admin`
+//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `hop` and `admin`
 //! work on.
 //!
 //! Upstream:   `shard::tick` owns it beside the `Io`, so that lent bytes and this can be used at
 //!             once.
-//! Downstream: `engine`, `net`, `mailbox`.
+//! Downstream: `engine`, `net`, the rings of `hop`.
 //!
 //! Invariants:
 //! - I1  An open connection whose `dirty` mark is set is in `dirty`; `resumable` and `awaits_mail`
@@ -11,15 +11,12 @@
 //!   finds it gone, or unmarked.
 //! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
 //!   client left.
-//! - I3  A stalled connection is in a mailbox's list, or it `must_wait`, or it is dirty or
-//!   resumable: what it waits for changes only by `sent` and `settle`, and after both it is looked
-//!   at. So no tick walks over those who wait.
 
 use std::sync::Arc;
 
 use kachel_net::{
     AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex,
-    Slots, Source, WIDENED_BYTES,
+    Slots, Source,
 };
 use kachel_segment::Pinned;
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
@@ -29,15 +26,12 @@ use crate::counters::Counters;
 use crate::dump::Dump;
 use crate::engine::Engine;
 use crate::execute::key_of;
-use crate::hop::{REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES};
-use crate::mailbox::{MailboxFull, Mailboxes};
+use crate::hop::REQUEST_HEAD_BYTES;
+use crate::hop::{MailboxFull, Mailboxes};
 use crate::second::Epoch;
 use crate::shared::Shared;
 use crate::upload::Uploads;
 use crate::verb::ReplySink;
-
-/// Connections that are woken in a tick because one mailbox has room again.
-const WOKEN_PER_MAILBOX_MAX: usize = 64;
 
 /// A large value on its way to a client.
 #[derive(Debug)]
@@ -219,32 +213,6 @@ impl Core {
         open.outbox.await_answers((awaited, room), connection, &mut self.slots)
     }
 
-    /// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must
-    /// wait for its client's reading.
-    #[cold]
-    pub(crate) fn widen(&mut self, connection: ConnectionIndex) -> bool {
-        let Some(open) = self.connections.get_mut(connection) else { return false };
-        if open.outbox.is_wide() {
-            return !open.outbox.is_full();
-        }
-        let budget = &self.shared.budget;
-        let charged = budget.charge(WIDENED_BYTES)
-            || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES);
-        if charged {
-            open.outbox.widen();
-        }
-        charged && !open.outbox.is_full()
-    }
-
-    /// Gives back what `widen` took, once a connection owes little again.
-    pub(crate) fn narrow(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection)
-            && open.outbox.narrow()
-        {
-            self.shared.budget.refund(WIDENED_BYTES);
-        }
-    }
-
     /// Puts a connection on the list of those to flush (I1).
     #[inline]
     pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
@@ -254,74 +222,6 @@ impl Core {
             open.dirty = true;
             self.dirty.push(connection);
         }
-    }
-
-    /// Lets a connection's next request wait for its client's reading, a listing, or an answer.
-    pub(crate) fn stall(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection)
-            && !open.stalled
-        {
-            open.stalled = true;
-            self.counters.conn_yields.add(1);
-            // What frees it may come later in this very tick: `send` looks (I3).
-            self.mark_dirty(connection);
-        }
-    }
-
-    /// Lets a connection's next request wait for room in a mailbox.
-    pub(crate) fn stall_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
-        self.stall(connection);
-        if let Some(open) = self.connections.get_mut(connection)
-            && !open.awaits_mail
-        {
-            open.awaits_mail = true;
-            self.mail.to(full.0).waiting.push_back(connection);
-        }
-    }
-
-    /// Lists a stalled connection that waits for nothing any more (I3).
-    pub(crate) fn look_again(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection)
-            && open.stalled
-            && !open.awaits_mail
-            && !open.must_wait()
-        {
-            self.list_resumable(connection);
-        }
-    }
-
-    /// Lists connections that wait for a mailbox which has room again: the first, and few a tick,
-    /// as each may fill it.
-    pub(crate) fn look_at_mailboxes(&mut self) {
-        for peer in 0..self.shared.options.shards {
-            if peer == self.id {
-                continue;
-            }
-            let mailbox = self.mail.to(peer);
-            if mailbox.waiting.is_empty() || !mailbox.requests_out.room(REQUEST_BYTES_MAX) {
-                continue;
-            }
-            for _ in 0..WOKEN_PER_MAILBOX_MAX {
-                let Some(connection) = self.mail.to(peer).waiting.pop_front() else { break };
-                let open = self.connections.get_mut(connection);
-                if open.is_some_and(|open| std::mem::take(&mut open.awaits_mail)) {
-                    self.list_resumable(connection);
-                }
-            }
-        }
-    }
-
-    fn list_resumable(&mut self, connection: ConnectionIndex) {
-        if let Some(open) = self.connections.get_mut(connection)
-            && !open.resumable
-        {
-            open.resumable = true;
-            self.resumable.push(connection);
-        }
-    }
-
-    pub(crate) fn is_stalled(&self, connection: ConnectionIndex) -> bool {
-        self.connections.get(connection).is_some_and(|open| open.stalled)
     }
 
     /// Remembers that the input so far holds no whole line.

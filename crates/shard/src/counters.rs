@@ -1,6 +1,6 @@
 //! What a shard counts, for `stats`.
 //!
-//! Upstream:   verbs, `serve` and `mailbox` count as they work.
+//! Upstream:   verbs, `serve` and `hop` count as they work.
 //! Downstream: whichever shard answers `stats` sums the counters of all.
 //!
 //! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store;

@@ -1,6 +1,6 @@
 //! From a request to its verb.
 //!
-//! Upstream:   `serve` for our own clients, `mail` for other shards'.
+//! Upstream:   `serve` for our own clients, `hop::take` for other shards'.
 //! Downstream: `verb`.
 
 use kachel_net::AnswerRoom;

@@ -16,15 +16,13 @@
 mod admin;
 mod core;
 mod counters;
-mod deadline;
 mod dump;
 mod engine;
 mod execute;
 mod hash;
 mod holdings;
 mod hop;
-mod mail;
-mod mailbox;
+mod pause;
 mod second;
 mod serve;
 mod shard;
@@ -33,6 +31,7 @@ mod stage;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod upload;
 mod verb;
 
@@ -40,7 +39,7 @@ pub use counters::{Counter, Counters};
 pub use engine::EngineOptions;
 pub use hash::Seeds;
 pub use holdings::Holdings;
-pub use mailbox::{Mailbox, Mailboxes, mailboxes};
+pub use hop::{Mailbox, Mailboxes, mailboxes};
 pub use shard::{Shard, ShardOptions, Turn};
 pub use shared::{Shared, SharedOptions};
 

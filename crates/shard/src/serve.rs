@@ -1,7 +1,7 @@
 //! Serving a connection's input: parse, stage, and run the batch.
 //!
 //! Upstream:   `shard::tick` with the connections that have input.
-//! Downstream: `verb::get` and `execute` for keys of ours, `mailbox` for keys of other shards,
+//! Downstream: `verb::get` and `execute` for keys of ours, `hop` for keys of other shards,
 //!             `admin` for the rest.
 //!
 //! Invariants:
@@ -12,16 +12,15 @@
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;
-use kachel_net::{AnswerRoom, ConnectionIndex, Phase, Resume, Stream};
+use kachel_net::{ConnectionIndex, Phase, Resume, Stream};
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin;
 use crate::core::{Core, LargeValue};
-use crate::execute::{announced_bytes, execute, is_noreply, key_of, room_for_answer, room_for_key};
-use crate::hop::{Hop, ReplyTo};
-use crate::mailbox::MailboxFull;
+use crate::execute::{announced_bytes, execute, is_noreply, key_of};
+use crate::hop::{MailboxFull, hop};
 use crate::stage::{Batch, Ready, Staged, Work};
 use crate::upload;
 use crate::verb::{self, Block};
@@ -348,50 +347,4 @@ fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
         sink.outbox.stream(Stream::new(LargeValue(pinned)), connection, sink.slots);
     }
     core.mark_dirty(connection);
-}
-
-/// Sends a request to the shard that owns its key.
-fn hop(
-    core: &mut Core,
-    connection: ConnectionIndex,
-    staged: &Staged<'_>,
-) -> Result<(), MailboxFull> {
-    let Some(open) = core.connections.get(connection) else { return Ok(()) };
-    let value_bytes = open.outbox.value_room_bytes();
-    let (hop, text, room) = match staged.work {
-        Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
-            (Hop::Key { with_cas, ttl }, key, Some(room_for_key(key, value_bytes)))
-        }
-        Work::Line { request, text, .. } => {
-            (Hop::Line, text, room_for_answer(&request, value_bytes))
-        }
-    };
-    core.send_hop(connection, staged.owner, hop, text, room)
-}
-
-impl Core {
-    /// Sends a hop to `owner`, keeping a reply slot and `room` if a reply is wanted.
-    ///
-    /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
-    pub(crate) fn send_hop(
-        &mut self,
-        connection: ConnectionIndex,
-        owner: u16,
-        hop: Hop,
-        text: &[u8],
-        room: Option<AnswerRoom>,
-    ) -> Result<(), MailboxFull> {
-        self.has_room(owner, text.len())?;
-        let slot = room.map(|room| self.keep_slot(connection, (1, room)));
-        let value_bytes = room.map_or(0, |room| room.value_bytes);
-        self.push_hop(owner, hop, ReplyTo { slot, value_bytes }, text);
-        Ok(())
-    }
-
-    /// Pushes a hop for which there is room.
-    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, reply: ReplyTo, text: &[u8]) {
-        let pushed = self.mail.to(owner).requests_out.push(&[&hop.head(reply), text]);
-        assert!(pushed, "room was asked for");
-        self.counters.hops.add(1);
-    }
 }

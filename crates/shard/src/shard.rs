@@ -21,14 +21,14 @@ use crate::core::{AnswerText, Core};
 use crate::engine::{Engine, EngineOptions};
 use crate::hash::{KeyHasher, Seeds};
 use crate::hop::{ANSWER_BYTES_MAX, Hop, ReplyTo};
-use crate::mail::{TAKEN_BYTES_MAX, take_mail};
-use crate::mailbox::{Mailboxes, Parcel};
+use crate::hop::{Mailboxes, Parcel};
+use crate::hop::{TAKEN_BYTES_MAX, take_mail};
 use crate::second::Epoch;
 use crate::serve::{input_of, serve};
 use crate::shared::Shared;
 use crate::stage::Ready;
 use crate::upload::Uploads;
-use crate::{deadline, dump};
+use crate::{dump, timeouts};
 
 /// How long a shard with something to look after may sleep.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -244,7 +244,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             return;
         }
         self.core.engine.publish_gauges();
-        deadline::collect_late(&self.core, second, &mut self.late);
+        timeouts::collect_late(&self.core, second, &mut self.late);
         while let Some(connection) = self.late.pop() {
             self.close(connection);
         }

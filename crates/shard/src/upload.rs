@@ -19,7 +19,7 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::core::{Core, LargeValue};
 use crate::execute::{execute, is_noreply, key_of, room_for_answer};
 use crate::hop::Hop;
-use crate::mailbox::{MailboxFull, Parcel};
+use crate::hop::{MailboxFull, Parcel};
 use crate::verb::Block;
 
 /// A value of which not all has come yet.

@@ -1,6 +1,6 @@
 //! `get`, `gets`, `gat`, `gats`: one key of them.
 //!
-//! Upstream:   `serve` for our own clients and `mail` for other shards', once a key.
+//! Upstream:   `serve` for our own clients, `hop::take` for other shards', once a key.
 //! Downstream: `engine::find`, then `format::value_head`.
 
 use kachel_segment::Pinned;

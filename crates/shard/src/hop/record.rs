@@ -1,4 +1,4 @@
-//! Hops: requests that another shard owns, and their answers, as records in a ring.
+//! The records of the rings: requests that another shard owns, and their answers.
 //!
 //! Upstream:   `serve` words a hop for a request whose key is not ours.
 //! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply

@@ -5,10 +5,12 @@
 //!
 //! Invariants:
 //! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
-//! - I2  An item that is expired or flushed is never handed to a verb: `find` removes it first.
+//! - I2  An item that is expired or flushed is never handed to a verb: `find` refuses it.
 //! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
 //!
 //! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
+
+mod find;
 
 use std::sync::Arc;
 
@@ -147,47 +149,6 @@ impl Engine {
             cas_shard: u64::from(shard),
             counters,
         })
-    }
-
-    /// Brings near what a batch of keys is about to look at: first the two buckets of each, then
-    /// the item that each probably has. Cost: two prefetches and a bucket read a key; nothing for
-    /// one.
-    #[inline]
-    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = KeyHash> + Clone) {
-        if hashes.clone().nth(1).is_none() {
-            return;
-        }
-        hashes.clone().for_each(|hash| self.table.prefetch(hash));
-        for location in hashes.filter_map(|hash| self.table.candidate(hash)) {
-            self.segments.prefetch(item_at(location));
-        }
-    }
-
-    /// The live item under `key`. One that has died of time is removed and counted here (I2).
-    #[inline]
-    pub(crate) fn find(&mut self, key: &[u8], hash: KeyHash) -> Option<Found> {
-        let segments = &self.segments;
-        let found = self.table.find(hash, |location| segments.key_is(item_at(location), key))?;
-        let at = item_at(found);
-        if self.segments.is_live(at, self.second) {
-            return Some(at);
-        }
-        self.bury(hash, at);
-        None
-    }
-
-    #[cold]
-    fn bury(&mut self, hash: KeyHash, at: ItemAt) {
-        let item = self.segments.item(at);
-        let removed = self.table.remove(hash, location(at));
-        assert!(removed, "I1: a found item is in the table");
-        if item.expiry() != 0 && item.expiry() <= self.second {
-            self.counters.get_expired.add(1);
-            self.segments.expire(at);
-        } else {
-            self.counters.get_flushed.add(1);
-            self.segments.kill(at);
-        }
     }
 
     /// The item found before.

@@ -1,10 +1,10 @@
 //! The rings between two shards, and the tray for what does not fit a ring.
 //!
-//! Upstream:   `serve` pushes requests of its clients that other shards own; `mail` pushes answers.
-//! Downstream: the other shard's `mail` takes them off, once a tick. `hop` is the records' form.
+//! Upstream:   `send` pushes requests of our clients that other shards own; `take` pushes answers.
+//! Downstream: the other shard's `take` takes them off, once a tick; `record` is their form.
 //!
 //! ```text
-//!            requests ring  A -> B   (record: see `hop`)
+//!            requests ring  A -> B   (see `record`)
 //!  shard A   answers  ring  A <- B                         shard B
 //!            requests' tray A -> B   (uploads, sockets: owned things)
 //!            answers'  tray A <- B   (pinned large values)

@@ -1,4 +1,4 @@
-//! What comes from other shards: their requests for our keys, and their answers to ours.
+//! Taking what other shards sent: their requests for our keys, and their answers to ours.
 //!
 //! Upstream:   `shard::tick`, once a tick, before our own clients are served.
 //! Downstream: `verb::get` and `execute` for requests; the outbox of whoever waits for answers.
@@ -13,12 +13,13 @@ use std::os::fd::OwnedFd;
 use kachel_net::{SlotIndex, Stream};
 use kachel_segment::{Pinned, WalkCursor};
 
+use super::record::{Answer, Taken, answer_bytes_max};
+use super::{Hop, REQUEST_BYTES_MAX};
+use super::{Mailbox, Parcel};
 use crate::BATCH_REQUESTS_MAX;
 use crate::core::{Core, LargeValue};
 use crate::dump;
 use crate::execute::{announced_bytes, execute};
-use crate::hop::{Answer, Hop, REQUEST_BYTES_MAX, Taken, answer_bytes_max};
-use crate::mailbox::{Mailbox, Parcel};
 use crate::verb::{self, Block};
 
 /// Requests taken from one shard in one tick, so that our own clients get their turn.

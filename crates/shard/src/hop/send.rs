@@ -1,0 +1,57 @@
+//! Sending a hop: a record into the ring to the owner, and a place kept for its answer.
+//!
+//! Upstream:   `serve::carry_out`, `upload` and `dump`.
+//! Downstream: `rings`; what was pushed is shown to the owner at the end of the tick.
+
+use kachel_net::{AnswerRoom, ConnectionIndex, Resume};
+
+use super::{Hop, MailboxFull, ReplyTo};
+use crate::core::Core;
+use crate::execute::{room_for_answer, room_for_key};
+use crate::stage::{Staged, Work};
+
+/// Sends a request to the shard that owns its key.
+pub(crate) fn hop(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    staged: &Staged<'_>,
+) -> Result<(), MailboxFull> {
+    let Some(open) = core.connections.get(connection) else { return Ok(()) };
+    let value_bytes = open.outbox.value_room_bytes();
+    let (hop, text, room) = match staged.work {
+        Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
+            (Hop::Key { with_cas, ttl }, key, Some(room_for_key(key, value_bytes)))
+        }
+        Work::Line { request, text, .. } => {
+            (Hop::Line, text, room_for_answer(&request, value_bytes))
+        }
+    };
+    core.send_hop(connection, staged.owner, hop, text, room)
+}
+
+impl Core {
+    /// Sends a hop to `owner`, keeping a reply slot and `room` if a reply is wanted.
+    ///
+    /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
+    pub(crate) fn send_hop(
+        &mut self,
+        connection: ConnectionIndex,
+        owner: u16,
+        hop: Hop,
+        text: &[u8],
+        room: Option<AnswerRoom>,
+    ) -> Result<(), MailboxFull> {
+        self.has_room(owner, text.len())?;
+        let slot = room.map(|room| self.keep_slot(connection, (1, room)));
+        let value_bytes = room.map_or(0, |room| room.value_bytes);
+        self.push_hop(owner, hop, ReplyTo { slot, value_bytes }, text);
+        Ok(())
+    }
+
+    /// Pushes a hop for which there is room.
+    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, reply: ReplyTo, text: &[u8]) {
+        let pushed = self.mail.to(owner).requests_out.push(&[&hop.head(reply), text]);
+        assert!(pushed, "room was asked for");
+        self.counters.hops.add(1);
+    }
+}

@@ -33,7 +33,7 @@ pub struct Holdings {
     pub index_merges: u64,
     /// Items in the segments, flushed and expired ones too until their space returns.
     pub items: u64,
-    /// Segments owned.
+    /// Segments owned, those kept ready too.
     pub segments: u64,
     /// Blocks that hold large values.
     pub blocks: u64,
@@ -64,7 +64,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             index_splits: index.splits,
             index_merges: index.merges,
             items: segments.items,
-            segments: segments.segments,
+            segments: segments.segments + segments.spare_segments,
             blocks: segments.block_bytes / kachel_segment::BLOCK_BYTES as u64,
             compacted: segments.compacted,
             evictions: segments.evictions,

@@ -35,6 +35,9 @@ mod timeouts;
 mod upload;
 mod verb;
 
+/// The memory that all shards share; who makes them makes it.
+pub use kachel_segment::{Pool, PoolOptions};
+
 pub use counters::{Counter, Counters};
 pub use engine::EngineOptions;
 pub use hash::Seeds;

@@ -44,6 +44,8 @@ pub struct SegmentStats {
     pub dead_bytes: u64,
     /// Segments with this shard's items.
     pub segments: u64,
+    /// Segments that it keeps ready, with no item in them.
+    pub spare_segments: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// Bytes of blocks that hold its large values.
@@ -77,6 +79,7 @@ impl Segments {
             live_bytes: self.live_bytes as u64,
             dead_bytes: self.dead_bytes as u64,
             segments: self.own.len() as u64,
+            spare_segments: self.spare.len() as u64,
             segment_bytes: self.pool.segment_bytes() as u64,
             block_bytes: (self.blocks * crate::BLOCK_BYTES) as u64,
             probation_bytes: self.queue_bytes[0] as u64,

@@ -1,0 +1,237 @@
+//! Replies beside what was asked: framing, order, number, and that every value is genuine.
+//!
+//! Upstream:   `client` has the bytes that the server sent.
+//! Downstream: each request that is settled goes to the `record`.
+//!
+//! Invariants:
+//! - I1  Replies come in the order of the requests: each settles the first that wants one.
+//! - I2  What a quiet request did not answer is settled, silently, by the next reply that cannot be
+//!   its.
+
+use std::collections::VecDeque;
+
+use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+
+use crate::ask::{Ask, Expect, Verb};
+use crate::value::verify;
+
+/// What the server says when it has no memory for a line; then it closes.
+const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
+
+/// The moment at which a request's last byte arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) ns: u64,
+    /// Its place among those that arrived in one piece.
+    pub(crate) part: u16,
+    /// The second of the server's clock.
+    pub(crate) second: u32,
+}
+
+/// A request on its way, until it is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) ask: Ask,
+    /// Where it ends in what its connection carries.
+    pub(crate) end: u64,
+    /// When its last byte arrived.
+    pub(crate) arrived: Option<Arrival>,
+    /// How far the values have come.
+    next_key: usize,
+    /// What it was answered, each reply's bytes, with the number of the key that it is about.
+    pub(crate) replies: Vec<(usize, Vec<u8>)>,
+    /// Whether a refusal came that may be its or its neighbor's.
+    pub(crate) murky: bool,
+}
+
+impl Asked {
+    /// A request whose last byte is byte `end` of its connection.
+    pub(crate) fn new(ask: Ask, end: u64) -> Self {
+        Self { ask, end, arrived: None, next_key: 0, replies: Vec::new(), murky: false }
+    }
+
+    /// Whether the client waits for a reply of it.
+    pub(crate) fn wants_reply(&self) -> bool {
+        !matches!(self.ask.expect, Expect::Nothing | Expect::Meta { quiet: true, .. })
+    }
+
+    fn is_quiet(&self) -> bool {
+        matches!(self.ask.expect, Expect::Meta { quiet: true, .. })
+    }
+}
+
+/// What reading replies made of the requests under way.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// Requests that are answered, in order.
+    pub(crate) answered: Vec<Asked>,
+    /// Tokens seen: key and token.
+    pub(crate) tokens: Vec<(Vec<u8>, u64)>,
+    /// Bytes of the replies.
+    pub(crate) bytes: usize,
+    /// Whether the server said that it reads no more.
+    pub(crate) is_last: bool,
+}
+
+/// Reads all whole replies off `input`, which answers `asked`. `writes`: values written so far.
+///
+/// Errors: what no client can make sense of.
+pub(crate) fn read(
+    input: &[u8],
+    asked: &mut VecDeque<Asked>,
+    writes: u64,
+) -> Result<Settled, String> {
+    let mut settled = Settled::default();
+    loop {
+        let rest = &input[settled.bytes..];
+        match parse_reply(rest) {
+            ReplyParsed::NeedMore { .. } => return Ok(settled),
+            ReplyParsed::Garbage => return Err(format!("garbage: {}", shown(rest))),
+            ReplyParsed::Reply { reply, reply_bytes } => {
+                let text = &rest[..reply_bytes];
+                if reply == ClientReply::Error(READS_NO_MORE) {
+                    settled.is_last = true;
+                    settled.bytes = input.len();
+                    return Ok(settled);
+                }
+                take(&reply, text, asked, writes, &mut settled)
+                    .map_err(|what| format!("{what}; the reply: {}", shown(text)))?;
+                settled.bytes += reply_bytes;
+            }
+        }
+    }
+}
+
+fn take(
+    reply: &ClientReply<'_>,
+    text: &[u8],
+    asked: &mut VecDeque<Asked>,
+    writes: u64,
+    settled: &mut Settled,
+) -> Result<(), String> {
+    loop {
+        let Some(first) = asked.front_mut() else {
+            return Err("a reply that nobody asked for".to_owned());
+        };
+        let silent = match first.ask.expect {
+            Expect::Nothing => true,
+            Expect::Meta { opaque, quiet: true } => match reply {
+                ClientReply::Meta { flags, .. } => opaque_of(flags) != Some(opaque),
+                ClientReply::Error(_) => {
+                    // It may be of any quiet request up to the next that is answered.
+                    let run = asked.iter_mut().take_while(|asked| !asked.wants_reply());
+                    run.filter(|asked| asked.is_quiet()).for_each(|asked| asked.murky = true);
+                    return Ok(());
+                }
+                _ => true,
+            },
+            _ => false,
+        };
+        if !silent {
+            break;
+        }
+        settled.answered.extend(asked.pop_front()); // I2
+    }
+    let Some(first) = asked.front_mut() else { return Ok(()) };
+    if first.arrived.is_none() {
+        return Err(format!("an answer to what has not arrived: {}", shown(&first.ask.text)));
+    }
+    let done = match_one(reply, text, first, writes, &mut settled.tokens)?;
+    if done {
+        settled.answered.extend(asked.pop_front());
+    }
+    Ok(())
+}
+
+/// Whether that was the last reply of `first`.
+fn match_one(
+    reply: &ClientReply<'_>,
+    text: &[u8],
+    first: &mut Asked,
+    writes: u64,
+    tokens: &mut Vec<(Vec<u8>, u64)>,
+) -> Result<bool, String> {
+    let wrong = || format!("no answer to {}", shown(&first.ask.text));
+    match (&first.ask.expect, reply) {
+        (Expect::Values(keys), ClientReply::Value { key, value, cas, .. }) => {
+            let ahead = keys[first.next_key..].iter().position(|asked| asked == key);
+            let Some(ahead) = ahead else {
+                return Err(format!("no key of {}, or out of order", shown(&first.ask.text)));
+            };
+            genuine(key, &text[value.clone()], writes)?;
+            if let Some(token) = cas {
+                tokens.push((key.to_vec(), *token));
+            }
+            let place = first.next_key + ahead;
+            first.next_key = place + 1;
+            if first.ask.judged && key[0] != b'f' {
+                first.replies.push((place, [text, b"END\r\n"].concat()));
+            }
+            return Ok(false);
+        }
+        (Expect::Values(_), ClientReply::End) | (Expect::Stats, ClientReply::End) => {}
+        (Expect::Stats, ClientReply::Stat(_)) => return Ok(false),
+        (Expect::Version, ClientReply::Version(_)) => {}
+        (Expect::Noop, ClientReply::Meta { code: [b'M', b'N'], .. }) => {}
+        (Expect::Line(verb), reply) if answers(*verb, reply) => {
+            first.replies.push((0, text.to_vec()));
+        }
+        (Expect::Meta { opaque, .. }, ClientReply::Meta { flags, value, code }) => {
+            if opaque_of(flags) != Some(*opaque) || code == b"MN" {
+                return Err(wrong());
+            }
+            if let Some(value) = value {
+                let mut words = first.ask.text.split(|byte| *byte == b' ');
+                let key = words.nth(1).unwrap_or_default();
+                genuine(key, &text[value.clone()], writes)?;
+            }
+            first.replies.push((0, text.to_vec()));
+        }
+        (Expect::Meta { .. }, ClientReply::Error(_)) => first.replies.push((0, text.to_vec())),
+        _ => return Err(wrong()),
+    }
+    Ok(true)
+}
+
+fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
+    use ClientReply::{Deleted, Error, Exists, NotFound, NotStored, Number, Ok, Stored, Touched};
+    match verb {
+        Verb::Store => {
+            matches!(reply, Stored | NotStored | Exists | NotFound)
+                || matches!(reply, Error(line) if line.starts_with(b"SERVER_ERROR out of memory"))
+        }
+        Verb::Delete => matches!(reply, Deleted | NotFound),
+        Verb::Touch => matches!(reply, Touched | NotFound),
+        Verb::Arithmetic => {
+            matches!(reply, Number(_) | NotFound)
+                || matches!(reply, Error(line) if line.starts_with(b"SERVER_ERROR out of memory"))
+        }
+        Verb::Flush => matches!(reply, Ok),
+    }
+}
+
+fn genuine(key: &[u8], value: &[u8], writes: u64) -> Result<(), String> {
+    if key.first() != Some(&b'n') {
+        return verify(key, value, writes);
+    }
+    let digits = value.trim_ascii_end();
+    let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
+    // `mg N` makes an empty item.
+    if number.is_some() || value.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} is no number: {}", key.escape_ascii(), shown(value)))
+}
+
+fn opaque_of(flags: &[u8]) -> Option<u64> {
+    let mut words = flags.split(|byte| *byte == b' ');
+    let word = words.find_map(|word| word.strip_prefix(b"O"))?;
+    str::from_utf8(word).ok()?.parse().ok()
+}
+
+/// The beginning of some bytes, for a reader.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    let short = &bytes[..bytes.len().min(120)];
+    let more = if short.len() < bytes.len() { "..." } else { "" };
+    format!("{}{more} ({} bytes)", short.escape_ascii(), bytes.len())
+}

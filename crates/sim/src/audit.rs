@@ -1,0 +1,64 @@
+//! The books at the end of a run: nobody is there, everything was flushed, so all is given back.
+//!
+//! Upstream:   `run`, when every shard sleeps.
+//! Downstream: what does not add up, for a reader.
+
+use crate::server::Server;
+
+/// Whether no shard holds an item.
+pub(crate) fn is_empty(server: &Server) -> bool {
+    server.shards().all(|shard| shard.holdings().items == 0)
+}
+
+/// Errors: what is left over, or does not add up.
+pub(crate) fn audit(server: &Server) -> Result<(), String> {
+    let (mut index_bytes, mut segments, mut blocks) = (0, 0, 0);
+    for (number, shard) in server.shards().enumerate() {
+        let held = shard.holdings();
+        let left = [
+            ("connections", held.connections),
+            ("reply slots", held.reply_slots),
+            ("uploads", held.uploads),
+            ("stalled connections", held.stalled),
+            ("bytes of input", held.input_bytes),
+            ("items in the index", held.index_items),
+            ("items", held.items),
+            ("blocks", held.blocks),
+        ];
+        for (what, count) in left {
+            if count != 0 {
+                return Err(format!("shard {number} still has {count} {what}: {held:?}"));
+            }
+        }
+        index_bytes += held.index_bytes;
+        segments += held.segments;
+        blocks += held.blocks;
+    }
+    let pool = server.pool.books();
+    let spent = server.shared.budget.spent_bytes();
+    let charged = server.fixed_bytes + index_bytes + pool.charged_segments * pool.charge_bytes;
+    if spent != charged {
+        return Err(format!("{spent} bytes are spent, {charged} accounted for: {pool:?}"));
+    }
+    let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
+    let known = pool.idle_segments + segments + cut;
+    if pool.charged_segments != known {
+        return Err(format!("{known} segments are somewhere, not all that are charged: {pool:?}"));
+    }
+    if cut != 0 {
+        return Err(format!("{cut} segments are cut into blocks that nobody holds"));
+    }
+    let counters = &server.shared.counters;
+    let open: u64 = counters.iter().map(|counters| counters.connections.value()).sum();
+    if open != 0 {
+        return Err(format!("{open} connections are counted as open"));
+    }
+    let sum =
+        |pick: fn(&kachel_shard::Counters) -> u64| counters.iter().map(|c| pick(c)).sum::<u64>();
+    let (gets, hits, misses) =
+        (sum(|c| c.cmd_get.value()), sum(|c| c.get_hits.value()), sum(|c| c.get_misses.value()));
+    if gets != hits + misses {
+        return Err(format!("{gets} gets are not {hits} hits and {misses} misses"));
+    }
+    Ok(())
+}

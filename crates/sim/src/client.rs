@@ -1,0 +1,497 @@
+//! A client: it connects, asks, reads as it likes, and goes away as it likes.
+//!
+//! Upstream:   `run` tells it that its time has come, or that something has happened to it.
+//! Downstream: the network, which is events in the queue; `answer` for what comes back.
+//!
+//! Invariants:
+//! - I1  What a client sends on one connection arrives in order; between connections nothing is in
+//!   order.
+//! - I2  A connection ends only when its client left, broke it, or was too slow for the server.
+
+use std::collections::VecDeque;
+
+use kachel_io::FarEnd;
+
+use crate::answer::{self, Arrival, Asked, shown};
+use crate::ask::{Ask, Asker, Expect, get};
+use crate::dice::Dice;
+use crate::options::{Fault, Faults, Options};
+use crate::queue::{Event, Queue};
+use crate::record::Moment;
+use crate::trace::Trace;
+
+/// Seconds of the server's clock for which a client may stand amid something, at least, before the
+/// server may close it. One less than the server's limit, for seconds are whole.
+const PATIENCE_NS: u64 = 9_000_000_000;
+/// What a stopped or slow reader takes before it stops: a socket's buffer.
+const WINDOW_BYTES: u64 = 4_096;
+
+/// A client's end of one connection, and what is on its way there.
+#[derive(Debug)]
+struct Link {
+    number: u64,
+    far: FarEnd,
+    /// Nothing later on this connection arrives before (I1).
+    next_ns: u64,
+    sent: u64,
+    arrived: u64,
+    received: u64,
+    allowed: u64,
+    /// What the server has sent and holds no whole reply yet.
+    input: Vec<u8>,
+    /// Whether nothing more will be asked on it.
+    leaving: bool,
+}
+
+/// One client.
+pub(crate) struct Client {
+    index: usize,
+    dice: Dice,
+    link: Option<Link>,
+    links: u64,
+    pub(crate) asked: VecDeque<Asked>,
+    depth: usize,
+    think_ns: u64,
+    cas: Option<(Vec<u8>, u64)>,
+    /// The server's clock when nothing was under way last.
+    calm_ns: u64,
+    faults: Faults,
+    reads_slowly: bool,
+    /// When its newest request arrived: nanosecond, and place in it.
+    newest: (u64, u16),
+    /// Times that it still asks for a great deal at once.
+    bursts_left: u32,
+    floods_left: u32,
+}
+
+/// What a client may touch besides itself.
+pub(crate) struct Around<'a> {
+    pub(crate) now_ns: u64,
+    pub(crate) clock_ns: u64,
+    /// Whether every shard has looked at the clock since that jumped.
+    pub(crate) time_known: bool,
+    pub(crate) queue: &'a mut Queue,
+    pub(crate) trace: &'a mut Trace,
+    pub(crate) asker: &'a mut Asker,
+    pub(crate) tally: &'a mut Tally,
+}
+
+/// What clients have done and seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Requests sent, those apart that only fill memory.
+    pub asked: u64,
+    /// Requests settled: answered, or silently done.
+    pub settled: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Connections broken by their clients.
+    pub resets: u64,
+    /// Clients that ended their side, or went away amid a value.
+    pub leaves: u64,
+    /// Times that a client stopped reading.
+    pub stops: u64,
+    /// Slow readers.
+    pub slow: u64,
+    /// Sends that arrived in pieces.
+    pub cuts: u64,
+    /// Pieces that took long.
+    pub delays: u64,
+    /// Jumps of the clock.
+    pub jumps: u64,
+    /// Connections that the server closed on a client that was late.
+    pub late_closes: u64,
+    /// Bytes that the server sent.
+    pub received_bytes: u64,
+}
+
+impl Client {
+    pub(crate) fn new(options: &Options, index: usize, queue: &mut Queue) -> Self {
+        let mut dice = Dice::new(options.seed, &format!("client {index}"));
+        let depth = dice.skewed(1, 40) as usize;
+        let think_ns = dice.skewed(5_000, 2_000_000);
+        queue.lay(dice.below(100_000), Event::Step(index));
+        let slow = dice.chance(250) || index == 0;
+        let reads_slowly = slow && options.faults.has(Fault::Slow);
+        Self {
+            index,
+            dice,
+            link: None,
+            links: 0,
+            asked: VecDeque::new(),
+            depth,
+            think_ns,
+            cas: None,
+            calm_ns: 0,
+            faults: options.faults,
+            reads_slowly,
+            newest: (0, 0),
+            bursts_left: 3,
+            floods_left: 3,
+        }
+    }
+
+    /// A client that only does what it is told: `connect`, `send`, `finish`.
+    pub(crate) fn tool(options: &Options, index: usize) -> Self {
+        let mut client = Self::new(options, index, &mut Queue::default());
+        client.reads_slowly = false;
+        for (fault, _) in Fault::ALL {
+            client.faults = client.faults.without(fault);
+        }
+        client
+    }
+
+    /// Whether it has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Whether it waits for nothing: no reply, and nothing of it is under way.
+    pub(crate) fn is_content(&self) -> bool {
+        let under_way = self.link.as_ref().is_some_and(|link| link.sent > link.arrived);
+        !under_way && !self.asked.iter().any(Asked::wants_reply)
+    }
+
+    fn awaited(&self) -> usize {
+        self.asked.iter().filter(|asked| asked.wants_reply()).count()
+    }
+
+    /// What it waits for, for a reader.
+    pub(crate) fn waits_for(&self) -> String {
+        let first = self.asked.iter().find(|asked| asked.wants_reply());
+        let what = first.map_or("nothing".to_owned(), |asked| shown(&asked.ask.text));
+        let link = self.link.as_ref().map(|link| (link.sent - link.arrived, link.leaving));
+        let under_way = match link {
+            Some((bytes, false)) => format!("{bytes} bytes under way"),
+            Some((bytes, true)) => format!("{bytes} bytes under way, and it leaves"),
+            None => "not connected".to_owned(),
+        };
+        let (index, count) = (self.index, self.asked.len());
+        format!("client {index} ({count} requests, {under_way}) waits for {what}")
+    }
+
+    /// Takes a new connection.
+    pub(crate) fn connect(&mut self, far: FarEnd, around: &mut Around<'_>) {
+        assert!(self.link.is_none() && self.asked.is_empty());
+        self.links += 1;
+        around.tally.connections += 1;
+        self.calm_ns = around.clock_ns;
+        let mut allowed = u64::MAX;
+        if self.reads_slowly {
+            around.tally.slow += 1;
+            far.stall();
+            far.allow(WINDOW_BYTES as usize);
+            allowed = WINDOW_BYTES;
+            let bytes = Some(self.dice.between(100, 20_000) as usize);
+            self.lay(around, self.dice.clone().between(10_000, 300_000), |client, link| {
+                Event::Read { client, link, bytes }
+            });
+        }
+        self.link = Some(Link {
+            number: self.links,
+            far,
+            next_ns: around.now_ns,
+            sent: 0,
+            arrived: 0,
+            received: 0,
+            allowed,
+            input: Vec::new(),
+            leaving: false,
+        });
+    }
+
+    fn lay(&self, around: &mut Around<'_>, in_ns: u64, event: impl FnOnce(usize, u64) -> Event) {
+        around.queue.lay(around.now_ns + in_ns, event(self.index, self.links));
+    }
+
+    /// Does what it does next. `connect` is how it gets a connection.
+    pub(crate) fn step(&mut self, connect: impl FnOnce() -> FarEnd, around: &mut Around<'_>) {
+        let mut pause_ns = self.dice.between(self.think_ns / 2, self.think_ns * 2);
+        match self.link.as_ref().map(|link| link.leaving) {
+            None => {
+                self.connect(connect(), around);
+                if self.dice.chance(600) {
+                    // It lets others speak first, so that it can be handed over.
+                    pause_ns += self.dice.between(50_000, 500_000);
+                } else {
+                    self.batch(around);
+                }
+            }
+            Some(true) => {}
+            Some(false) if self.misbehaves(around) => {}
+            Some(_) if self.awaited() < self.depth => self.batch(around),
+            Some(_) => {}
+        }
+        self.lay(around, pause_ns, |client, _| Event::Step(client));
+    }
+
+    /// Breaks, leaves or stops, now and then.
+    fn misbehaves(&mut self, around: &mut Around<'_>) -> bool {
+        let dice = &mut self.dice;
+        let (reset, leave, stop) = (dice.chance(6), dice.chance(12), dice.chance(12));
+        if reset && self.faults.has(Fault::Reset) {
+            let in_ns = self.dice.below(100_000);
+            // Until the break arrives more is asked.
+            self.lay(around, in_ns, |client, link| Event::Reset { client, link });
+            return false;
+        }
+        if leave && self.faults.has(Fault::Leave) {
+            around.tally.leaves += 1;
+            self.last_words(around);
+            return true;
+        }
+        if stop && self.faults.has(Fault::Stop) {
+            around.tally.stops += 1;
+            let in_ns = self.dice.between(500_000, 20_000_000);
+            if let Some(link) = &mut self.link {
+                link.far.stall();
+                link.allowed = link.received;
+            }
+            self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: None });
+        }
+        false
+    }
+
+    /// Asks a last time, perhaps breaks off amid a value, and ends its side.
+    fn last_words(&mut self, around: &mut Around<'_>) {
+        let mut asks = self.asks(around, 3);
+        let way = self.dice.below(3);
+        let mut tail = Vec::new();
+        if way == 0 {
+            tail.extend_from_slice(b"quit\r\n");
+        } else if way == 1
+            && let Some(last) = asks.pop()
+        {
+            let kept = self.dice.index(last.text.len());
+            tail.extend_from_slice(&last.text[..kept]);
+        }
+        self.send(asks, &tail, around);
+        if way != 0 {
+            self.finish(around);
+        }
+        if let Some(link) = &mut self.link {
+            link.leaving = true;
+        }
+    }
+
+    /// Ends its side, behind all that it sent.
+    pub(crate) fn finish(&mut self, around: &mut Around<'_>) {
+        let Some(link) = &mut self.link else { return };
+        link.leaving = true;
+        let event = Event::Finish { client: self.index, link: link.number };
+        around.queue.lay(link.next_ns.max(around.now_ns), event);
+    }
+
+    fn batch(&mut self, around: &mut Around<'_>) {
+        let short = around.asker.short;
+        if (self.bursts_left > 0 && self.dice.chance(300)) || (short && self.dice.chance(300)) {
+            self.bursts_left = self.bursts_left.saturating_sub(1);
+            let count = self.dice.between(100, 400);
+            let asks = around.asker.burst(&mut self.dice, count, 20);
+            self.send(asks, b"", around);
+            return;
+        }
+        let flood = self.floods_left > 0 && around.asker.pressing && self.dice.chance(100);
+        if flood || (short && self.dice.chance(700)) {
+            self.floods_left = self.floods_left.saturating_sub(1);
+            let count = self.dice.between(10, 60);
+            let asks = around.asker.flood(&mut self.dice, count);
+            self.send(asks, b"", around);
+            return;
+        }
+        let count = self.dice.skewed(1, 12);
+        let asks = self.asks(around, count);
+        self.send(asks, b"", around);
+    }
+
+    fn asks(&mut self, around: &mut Around<'_>, count: u64) -> Vec<Ask> {
+        let (asker, dice, cas) = (&mut *around.asker, &mut self.dice, self.cas.as_ref());
+        let mut asks = Vec::new();
+        for _ in 0..count {
+            let ask = asker.ask(dice, cas);
+            let look = ask.silent_key().filter(|_| dice.chance(800)).map(get);
+            asks.push(ask);
+            asks.extend(look);
+        }
+        asks
+    }
+
+    /// Sends requests, and behind them bytes that are none.
+    pub(crate) fn send(&mut self, asks: Vec<Ask>, tail: &[u8], around: &mut Around<'_>) {
+        let Some(link) = &mut self.link else { return };
+        let mut bytes = Vec::new();
+        for ask in asks {
+            bytes.extend_from_slice(&ask.text);
+            around.tally.asked += u64::from(ask.expect != Expect::Nothing || ask.judged);
+            self.asked.push_back(Asked::new(ask, link.sent + bytes.len() as u64));
+        }
+        bytes.extend_from_slice(tail);
+        link.sent += bytes.len() as u64;
+        let pieces = self.cut(bytes, around.tally);
+        let Some(link) = &mut self.link else { return };
+        let slow = self.faults.has(Fault::Delay);
+        for bytes in pieces {
+            let mut in_ns = self.dice.between(2_000, 60_000);
+            if self.dice.chance(20) && slow {
+                in_ns += self.dice.between(500_000, 20_000_000);
+                around.tally.delays += 1;
+            }
+            link.next_ns = link.next_ns.max(around.now_ns + in_ns); // I1
+            let event = Event::Arrive { client: self.index, link: link.number, bytes };
+            around.queue.lay(link.next_ns, event);
+            if self.dice.chance(500) {
+                link.next_ns += self.dice.below(40_000);
+            }
+        }
+    }
+
+    fn cut(&mut self, bytes: Vec<u8>, tally: &mut Tally) -> Vec<Vec<u8>> {
+        let (cuts, way) = (self.dice.chance(500), self.dice.below(3));
+        if !cuts || !self.faults.has(Fault::Cut) {
+            return vec![bytes];
+        }
+        tally.cuts += 1;
+        let most = match way {
+            0 if bytes.len() < 300 => 8,
+            0 | 1 if bytes.len() < 8_000 => 400,
+            _ => 20_000,
+        };
+        let mut pieces = Vec::new();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let count = (self.dice.between(1, most) as usize).min(rest.len());
+            pieces.push(rest[..count].to_vec());
+            rest = &rest[count..];
+        }
+        pieces
+    }
+
+    /// The connection, if it is still that of this number.
+    fn link(&mut self, number: u64) -> Option<&mut Link> {
+        self.link.as_mut().filter(|link| link.number == number)
+    }
+
+    /// Bytes of its have arrived.
+    pub(crate) fn arrive(&mut self, link: u64, bytes: &[u8], now: Moment) {
+        let Some(link) = self.link(link) else { return };
+        link.far.write(bytes);
+        link.arrived += bytes.len() as u64;
+        let arrived = link.arrived;
+        let under_way = self.asked.iter().rev().take_while(|asked| asked.arrived.is_none()).count();
+        let first = self.asked.len() - under_way;
+        let news = self.asked.iter_mut().skip(first).take_while(|asked| asked.end <= arrived);
+        for asked in news {
+            let (ns, part) = self.newest;
+            let part = if ns == now.ns { part.saturating_add(1).min(u16::MAX - 1) } else { 0 };
+            self.newest = (now.ns, part);
+            asked.arrived = Some(Arrival { ns: now.ns, part, second: now.second });
+        }
+    }
+
+    /// Names its connection among all of the run.
+    pub(crate) fn connection(&self) -> u32 {
+        (self.index as u64 * 100_000 + self.links) as u32
+    }
+
+    /// Its end has arrived.
+    pub(crate) fn arrive_finish(&mut self, link: u64) {
+        if let Some(link) = self.link(link) {
+            link.far.finish();
+        }
+    }
+
+    /// Its connection breaks: what was under way stays unknown, and is handed out.
+    pub(crate) fn reset(&mut self, link: u64, tally: &mut Tally) -> VecDeque<Asked> {
+        let Some(broken) = self.link(link) else { return VecDeque::new() };
+        broken.far.reset();
+        tally.resets += 1;
+        self.link = None;
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Reads some bytes more, or everything from now on.
+    pub(crate) fn read_more(&mut self, link: u64, bytes: Option<usize>, around: &mut Around<'_>) {
+        let Some(link) = self.link(link) else { return };
+        let Some(bytes) = bytes else {
+            link.far.allow_all();
+            link.allowed = u64::MAX;
+            return;
+        };
+        if link.allowed == u64::MAX {
+            return;
+        }
+        if link.allowed < link.received + WINDOW_BYTES {
+            link.far.allow(bytes);
+            link.allowed += bytes as u64;
+        }
+        let in_ns = self.dice.between(10_000, 300_000);
+        self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: Some(bytes) });
+    }
+
+    /// Reads everything from now on, and asks nothing more.
+    pub(crate) fn calm(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.far.allow_all();
+            link.allowed = u64::MAX;
+        }
+    }
+
+    /// Takes what the server has sent. Returns the requests that are settled by it; and, when the
+    /// connection has ended, those whose outcome nobody knows.
+    ///
+    /// Errors: a reply is wrong, or the connection ended without reason (I2).
+    pub(crate) fn receive(
+        &mut self,
+        around: &mut Around<'_>,
+    ) -> Result<(Vec<Asked>, VecDeque<Asked>), String> {
+        let Some(link) = &mut self.link else { return Ok(Default::default()) };
+        let bytes = link.far.read();
+        let closed = link.far.is_closed();
+        let mut settled = answer::Settled::default();
+        if !bytes.is_empty() {
+            around.trace.add(self.index as u64);
+            around.trace.add_bytes(&bytes);
+            around.tally.received_bytes += bytes.len() as u64;
+            link.received += bytes.len() as u64;
+            link.input.extend_from_slice(&bytes);
+            settled = answer::read(&link.input, &mut self.asked, around.asker.writes)
+                .map_err(|what| format!("client {}: {what}", self.index))?;
+            link.input.drain(..settled.bytes);
+            // Told that there is no memory for what it asks, it knows that it will be closed.
+            link.leaving |= settled.is_last;
+            if let Some(seen) = settled.tokens.last() {
+                self.cas = Some(seen.clone());
+            }
+        }
+        let mut unknown = VecDeque::new();
+        if settled.is_last {
+            unknown = std::mem::take(&mut self.asked);
+        }
+        if closed {
+            self.may_close(around)?;
+            self.link = None;
+            unknown.append(&mut self.asked);
+        } else if self.is_content() && around.time_known {
+            // A shard that finds the clock far ahead still holds what it was sent, or has sent,
+            // for under way.
+            self.calm_ns = around.clock_ns;
+        }
+        Ok((settled.answered, unknown))
+    }
+
+    /// Whether the server had a reason to close (I2).
+    fn may_close(&self, around: &mut Around<'_>) -> Result<(), String> {
+        let Some(link) = &self.link else { return Ok(()) };
+        if around.clock_ns >= self.calm_ns + PATIENCE_NS {
+            around.tally.late_closes += 1;
+            return Ok(());
+        }
+        if !link.leaving {
+            return Err(format!("client {} was closed for nothing", self.index));
+        }
+        if self.asked.iter().any(Asked::wants_reply) {
+            return Err(format!("closed before all was answered: {}", self.waits_for()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! What clients saw of the hot keys: histories, and their judgment.
+//!
+//! Upstream:   `run` hands in each request that is settled or lost.
+//! Downstream: `kachel_check`, which says whether some order of all that explains every reply.
+//!
+//! The times are those at the server's door: a request is invoked when its last byte arrives there,
+//! and returned when the server has sent its last reply. So they are as tight as can be.
+//!
+//! Invariants:
+//! - I1  A client of the history is one connection, so what it asks of a key is carried out in
+//!   order.
+//! - I2  Times are in parts of a nanosecond: what arrived in one piece keeps its order, and returns
+//!   behind all that arrived with it.
+
+use std::collections::BTreeMap;
+
+use kachel_check::{
+    Entry, History, Mode, NEVER, Operation, Outcome, Rules, Violation, Window, check_history,
+    operations,
+};
+
+use crate::answer::{Asked, shown};
+use crate::ask::Expect;
+use crate::server::START_UNIX_S;
+
+/// Parts of a nanosecond (I2).
+const PARTS: u64 = 1 << 16;
+
+/// The histories of a run.
+#[derive(Default)]
+pub(crate) struct Record {
+    entries: Vec<Entry>,
+    /// For each connection and key, entries that were done silently and of which nothing has shown
+    /// yet that they are.
+    silent: BTreeMap<(u32, Vec<u8>), Vec<usize>>,
+    /// When values began to be large, so that something may be evicted.
+    pressed_ns: Option<u64>,
+}
+
+/// A moment as clients of the server see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) ns: u64,
+    pub(crate) second: u32,
+}
+
+impl Record {
+    /// From now on items may be evicted.
+    pub(crate) fn note_pressure(&mut self, now_ns: u64) {
+        self.pressed_ns = Some(now_ns);
+    }
+
+    /// Adds what a request was answered.
+    ///
+    /// Errors: the reply is none that could be read.
+    pub(crate) fn settle(&mut self, client: u32, asked: &Asked, now: Moment) -> Result<(), String> {
+        if !asked.ask.judged || asked.murky {
+            self.lose(client, asked);
+            return Ok(());
+        }
+        for (place, operation) in parts(asked) {
+            let outcome = outcome(asked, place)?;
+            let (invoked, second) = invoked(asked).ok_or("answered before it arrived")?;
+            let window = Window { earliest_s: second, latest_s: now.second };
+            let (returned, key) = (now.ns * PARTS + (PARTS - 1), operation.key().to_vec());
+            let silent = outcome == Outcome::Silent;
+            let index = self.entries.len();
+            self.entries.push(Entry { client, operation, outcome, invoked, returned, window });
+            if silent {
+                self.silent.entry((client, key)).or_default().push(index);
+            } else {
+                self.show(client, &key);
+            }
+        }
+        Ok(())
+    }
+
+    /// A reply about this key says that what its connection asked of it before is done.
+    fn show(&mut self, client: u32, key: &[u8]) {
+        let Some(newest) = self.entries.last() else { return };
+        let (returned, latest_s) = (newest.returned, newest.window.latest_s);
+        for index in self.silent.remove(&(client, key.to_vec())).unwrap_or_default() {
+            let entry = &mut self.entries[index];
+            entry.returned = returned;
+            entry.window.latest_s = latest_s;
+        }
+    }
+
+    /// Adds a request of which nobody knows what became.
+    pub(crate) fn lose(&mut self, client: u32, asked: &Asked) {
+        // What has not arrived is not carried out.
+        let Some((invoked, second)) = invoked(asked) else { return };
+        if asked.ask.judged {
+            let lost = parts(asked).into_iter();
+            self.entries.extend(
+                lost.map(|(_, operation)| Entry::unknown(client, operation, invoked, second)),
+            );
+        }
+    }
+
+    /// Judges all that was seen, at the end of the run; and all that was seen before anything could
+    /// be evicted, more strictly.
+    ///
+    /// Errors: what no order explains.
+    pub(crate) fn judge(mut self, now: Moment) -> Result<Judged, String> {
+        // What nothing has shown to be done is done by now, for every connection has ended.
+        for index in self.silent.into_values().flatten() {
+            let entry = &mut self.entries[index];
+            (entry.returned, entry.window.latest_s) = (now.ns * PARTS, now.second);
+        }
+        let mut before = History::default();
+        let pressed = self.pressed_ns.unwrap_or(now.ns) * PARTS;
+        for entry in self.entries.iter().filter(|entry| entry.invoked < pressed) {
+            let mut entry = entry.clone();
+            if entry.returned >= pressed {
+                let latest_s = now.second;
+                let window = Window { latest_s, ..entry.window };
+                (entry.outcome, entry.returned, entry.window) = (Outcome::Unknown, NEVER, window);
+            }
+            before.push(entry);
+        }
+        let mut judged = Judged::default();
+        judged.strict = check(&before, Mode::Store, &mut judged.given_up)
+            .map_err(|what| format!("before anything could be evicted: {what}"))?;
+        let mut history = History::default();
+        self.entries.into_iter().for_each(|entry| history.push(entry));
+        judged.operations = check(&history, Mode::Cache, &mut judged.given_up)?;
+        Ok(judged)
+    }
+}
+
+/// How many operations were judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// All of hot keys.
+    pub operations: u64,
+    /// Of those, the ones before anything could be evicted, judged as if nothing ever were.
+    pub strict: u64,
+    /// Histories whose judgment was given up, for too many operations overlap: nothing is known.
+    pub given_up: u64,
+}
+
+fn check(history: &History, mode: Mode, given_up: &mut u64) -> Result<u64, String> {
+    let unix_s = Some(START_UNIX_S - 2);
+    let rules = Rules { unix_s, ..Rules::new(mode) };
+    match check_history(history, &rules) {
+        Ok(judged) => Ok(judged.operations as u64),
+        Err(Violation::TooLarge { .. }) => {
+            *given_up += 1;
+            Ok(0)
+        }
+        Err(violation) => Err(violation.to_string()),
+    }
+}
+
+fn invoked(asked: &Asked) -> Option<(u64, u32)> {
+    asked.arrived.map(|arrived| (arrived.ns * PARTS + u64::from(arrived.part), arrived.second))
+}
+
+/// The operations of a request that are judged, each with its place among the keys.
+fn parts(asked: &Asked) -> Vec<(usize, Operation)> {
+    let (found, _) = operations(&asked.ask.text).expect("what is judged are operations");
+    let found = found.into_iter().enumerate();
+    found.filter(|(_, operation)| operation.key().first() != Some(&b'f')).collect()
+}
+
+fn outcome(asked: &Asked, place: usize) -> Result<Outcome, String> {
+    let reply = asked.replies.iter().find(|(of, _)| *of == place).map(|(_, reply)| reply);
+    match (reply, &asked.ask.expect) {
+        (Some(reply), _) => {
+            let read = Outcome::read(reply).filter(|(_, bytes)| *bytes == reply.len());
+            read.map(|(outcome, _)| outcome).ok_or_else(|| format!("no outcome: {}", shown(reply)))
+        }
+        (None, Expect::Values(_)) => Ok(Outcome::Miss),
+        (None, _) => Ok(Outcome::Silent),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a run has seen: whether the rare things happened in it.
+//!
+//! Upstream:   `run`, from the server's own books.
+//! Downstream: `main` sums over all runs; a run that saw too little is counted apart.
+
+use crate::client::Tally;
+use crate::record::Judged;
+use crate::server::Server;
+
+/// How often what is rare has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Buckets that indexes added.
+    pub index_grown: u64,
+    /// Buckets that indexes gave back.
+    pub index_shrunk: u64,
+    /// Items evicted.
+    pub evicted: u64,
+    /// Items copied to make room.
+    pub compacted: u64,
+    /// Items found expired.
+    pub expired: u64,
+    /// Connections seen at shards that accept none.
+    pub handed_over: u64,
+    /// Sleeps because a mailbox was full.
+    pub full_mailboxes: u64,
+    /// Connections that had to wait: for their client's reading, or for room.
+    pub stalled: u64,
+    /// Requests that went to another shard.
+    pub hops: u64,
+    /// Sleeps of shards.
+    pub sleeps: u64,
+}
+
+impl Coverage {
+    /// How many counts there are.
+    pub const COUNT: usize = 10;
+
+    pub(crate) fn of(server: &Server) -> Self {
+        let mut seen = Self {
+            handed_over: server.handed_over,
+            full_mailboxes: server.full_mailboxes,
+            sleeps: server.sleeps,
+            ..Self::default()
+        };
+        for (shard, counters) in server.shards().zip(&server.shared.counters) {
+            let holdings = shard.holdings();
+            seen.index_grown += holdings.index_splits;
+            seen.index_shrunk += holdings.index_merges;
+            seen.evicted += holdings.evictions;
+            seen.compacted += holdings.compacted;
+            seen.expired += holdings.reclaimed;
+            seen.stalled += counters.conn_yields.value();
+            seen.hops += counters.hops.value();
+        }
+        seen
+    }
+
+    pub(crate) fn has_grown_and_evicted(&self) -> bool {
+        self.index_grown > 0 && self.evicted > 0
+    }
+
+    /// Adds what another run has seen.
+    pub fn add(&mut self, other: &Self) {
+        for ((_, sum), (_, count)) in self.fields_mut().into_iter().zip(other.fields()) {
+            *sum += count;
+        }
+    }
+
+    /// Each count with its name.
+    pub fn fields(&self) -> [(&'static str, u64); Self::COUNT] {
+        let mut copy = *self;
+        copy.fields_mut().map(|(name, count)| (name, *count))
+    }
+
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); Self::COUNT] {
+        [
+            ("index grown", &mut self.index_grown),
+            ("index shrunk", &mut self.index_shrunk),
+            ("evicted", &mut self.evicted),
+            ("compacted", &mut self.compacted),
+            ("expired", &mut self.expired),
+            ("handed over", &mut self.handed_over),
+            ("full mailboxes", &mut self.full_mailboxes),
+            ("stalled", &mut self.stalled),
+            ("hops", &mut self.hops),
+            ("sleeps", &mut self.sleeps),
+        ]
+    }
+}
+
+/// What a run that found nothing wrong has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// All that happened, as a number.
+    pub digest: u64,
+    /// What clients have done.
+    pub tally: Tally,
+    /// What has happened in the server.
+    pub coverage: Coverage,
+    /// What was judged.
+    pub judged: Judged,
+}
+
+impl Report {
+    /// Why this run says less than it should; empty: it does not.
+    pub fn lacks(&self) -> Vec<&'static str> {
+        let tally = &self.tally;
+        let faults = tally.cuts + tally.resets + tally.stops + tally.slow + tally.leaves;
+        let needed = [
+            ("growth", self.coverage.index_grown),
+            ("eviction", self.coverage.evicted),
+            ("a fault", faults),
+        ];
+        let mut lacks: Vec<&'static str> =
+            needed.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
+        if self.judged.given_up > 0 {
+            lacks.push("a judgment");
+        }
+        lacks
+    }
+}

@@ -1,0 +1,322 @@
+//! A run: the server, its clients and the network between them, in one thread, on virtual time.
+//!
+//! Upstream:   options, which all follow from a seed.
+//! Downstream: a report, or what was wrong.
+//!
+//! ```text
+//! stormy: clients ask, faults happen      until enough is asked
+//! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
+//! gone:   clients leave                    until all are gone
+//! empty:  one flush, everything read       until all is given back; then the books are audited
+//! ```
+//!
+//! Invariants:
+//! - I1  Time passes only between events. Nothing outside says anything: no clock, no thread.
+//! - I2  Once it is calm, everything is answered within `CALM_NS_MAX`.
+
+use std::collections::VecDeque;
+
+use crate::answer::Asked;
+use crate::ask::{Asker, flush_all};
+use crate::audit;
+use crate::client::{Around, Client, Tally};
+use crate::dice::Dice;
+use crate::options::{Fault, Options};
+use crate::queue::{Event, Queue};
+use crate::record::{Moment, Record};
+use crate::report::{Coverage, Report};
+use crate::server::Server;
+use crate::trace::Trace;
+
+/// Virtual time in which all must be answered once it is calm (I2).
+const CALM_NS_MAX: u64 = 3_000_000_000;
+/// Virtual time that a storm may take: a run that makes no progress ends here.
+const STORM_NS_MAX: u64 = 60_000_000_000;
+/// Virtual time in which everything is given back, once all has been flushed and nobody is there.
+const EMPTY_NS: u64 = 300_000_000;
+/// Such times at most: each looks through all segments once.
+const ROUNDS_MAX: u32 = 6;
+/// Part of the requests, in percent, until which values are small and nothing is evicted.
+const SMALL_PERCENT: u64 = 40;
+
+/// Runs what `options` say.
+///
+/// Errors: what was wrong, for a reader.
+pub fn run(options: &Options) -> Result<Report, String> {
+    Run::new(options).all()
+}
+
+struct Run<'o> {
+    options: &'o Options,
+    queue: Queue,
+    server: Server,
+    clients: Vec<Client>,
+    asker: Asker,
+    trace: Trace,
+    tally: Tally,
+    record: Record,
+    now_ns: u64,
+    /// Virtual time by which the clock is ahead.
+    jumped_ns: u64,
+    stormy: bool,
+}
+
+impl<'o> Run<'o> {
+    fn new(options: &'o Options) -> Self {
+        let mut queue = Queue::default();
+        let server = Server::new(options, &mut queue);
+        let clients = (0..usize::from(options.clients))
+            .map(|index| Client::new(options, index, &mut queue))
+            .collect();
+        let mut dice = Dice::new(options.seed, "clock");
+        if options.faults.has(Fault::Jump) {
+            let mut at_ns = 0;
+            for _ in 0..40 {
+                at_ns += dice.between(1_000_000, 20_000_000);
+                let jump_ns = match dice.below(20) {
+                    0..16 => dice.between(100_000_000, 2_500_000_000),
+                    16..19 => dice.between(2_000_000_000, 15_000_000_000),
+                    _ => 70_000_000_000,
+                };
+                queue.lay(at_ns, Event::Jump(jump_ns));
+            }
+        }
+        Self {
+            options,
+            queue,
+            server,
+            clients,
+            asker: Asker::new(options),
+            trace: Trace::default(),
+            tally: Tally::default(),
+            record: Record::default(),
+            now_ns: 0,
+            jumped_ns: 0,
+            stormy: true,
+        }
+    }
+
+    fn all(mut self) -> Result<Report, String> {
+        let wanted = u64::from(self.options.requests);
+        self.until("enough is asked", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
+        // Memory is to be spent in each run, however much of it there is.
+        self.asker.short = true;
+        self.until("memory is spent", STORM_NS_MAX, |run| {
+            run.tally.asked >= 2 * wanted || Coverage::of(&run.server).has_grown_and_evicted()
+        })?;
+        self.stormy = false;
+        self.server.calm();
+        for client in &mut self.clients {
+            client.calm();
+        }
+        self.wake();
+        self.until("all is answered", CALM_NS_MAX, |run| {
+            run.clients.iter().all(Client::is_content)
+        })?;
+        self.each(|client, around| client.finish(around));
+        self.until("all are gone", CALM_NS_MAX, |run| {
+            !run.clients.iter().any(Client::is_connected)
+        })?;
+        self.flush_and_read()?;
+        // What was pinned when it was first looked for is found in a later second.
+        for _ in 0..ROUNDS_MAX {
+            self.jump(2_000_000_000);
+            let later_ns = self.now_ns + EMPTY_NS;
+            self.until("all is given back", CALM_NS_MAX, |run| {
+                run.now_ns >= later_ns && run.server.is_asleep()
+            })?;
+            if audit::is_empty(&self.server) {
+                break;
+            }
+        }
+        audit::audit(&self.server)?;
+        let now = self.moment();
+        let judged = self.record.judge(now)?;
+        let coverage = Coverage::of(&self.server);
+        Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
+    }
+
+    /// Lets time pass until `done`, which must be within `most_ns`.
+    fn until(
+        &mut self,
+        what: &str,
+        most_ns: u64,
+        done: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let deadline_ns = self.now_ns + most_ns;
+        while !done(self) {
+            if self.now_ns > deadline_ns {
+                let waiting: Vec<String> = self.clients.iter().map(Client::waits_for).collect();
+                let waiting = waiting.join("; ");
+                return Err(format!("not in time: until {what} ({waiting})"));
+            }
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    /// The next event becomes the present (I1).
+    fn next(&mut self) -> Result<(), String> {
+        let Some((at_ns, event)) = self.queue.next() else {
+            return Err("nothing is to happen any more".to_owned());
+        };
+        assert!(at_ns >= self.now_ns, "I1");
+        self.server.clock.advance_ns(at_ns - self.now_ns);
+        self.now_ns = at_ns;
+        self.note(&event);
+        let now = self.moment();
+        match event {
+            Event::Run(shard) => {
+                self.server.run(shard, at_ns, &mut self.queue)?;
+                self.receive()?;
+            }
+            Event::Overslept { shard, nap } => {
+                self.server.overslept(shard, nap, at_ns, &mut self.queue);
+            }
+            Event::Step(client) => self.step(client),
+            Event::Arrive { client, link, bytes } => {
+                self.clients[client].arrive(link, &bytes, now);
+                self.wake();
+            }
+            Event::Finish { client, link } => {
+                self.clients[client].arrive_finish(link);
+                self.wake();
+            }
+            Event::Reset { client, link } => {
+                let unknown = self.clients[client].reset(link, &mut self.tally);
+                self.lose(client, unknown);
+                self.wake();
+            }
+            Event::Read { client, link, bytes } => {
+                self.at(client, |client, around| client.read_more(link, bytes, around));
+                self.wake();
+            }
+            Event::Jump(ns) => {
+                if self.stormy {
+                    self.tally.jumps += 1;
+                    self.jump(ns);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, event: &Event) {
+        let (kind, of) = match event {
+            Event::Run(shard) => (1, *shard),
+            Event::Overslept { shard, .. } => (2, *shard),
+            Event::Step(client) => (3, *client),
+            Event::Arrive { client, bytes, .. } => {
+                self.trace.add_bytes(bytes);
+                (4, *client)
+            }
+            Event::Finish { client, .. } => (5, *client),
+            Event::Reset { client, .. } => (6, *client),
+            Event::Read { client, .. } => (7, *client),
+            Event::Jump(_) => (8, 0),
+        };
+        self.trace.add(self.now_ns << 4 | kind);
+        self.trace.add(of as u64);
+    }
+
+    fn wake(&mut self) {
+        self.server.wake(self.now_ns, &mut self.queue);
+    }
+
+    fn jump(&mut self, ns: u64) {
+        self.jumped_ns += ns;
+        self.server.jump(ns);
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.now_ns + self.jumped_ns
+    }
+
+    /// Now, with the second as the server counts it.
+    fn moment(&self) -> Moment {
+        let second = (self.clock_ns() / 1_000_000_000) as u32 + 2;
+        Moment { ns: self.now_ns, second }
+    }
+
+    fn at<R>(&mut self, client: usize, act: impl FnOnce(&mut Client, &mut Around<'_>) -> R) -> R {
+        let clock_ns = self.clock_ns();
+        let mut around = Around {
+            now_ns: self.now_ns,
+            clock_ns,
+            time_known: self.server.knows_time(),
+            queue: &mut self.queue,
+            trace: &mut self.trace,
+            asker: &mut self.asker,
+            tally: &mut self.tally,
+        };
+        act(&mut self.clients[client], &mut around)
+    }
+
+    fn each(&mut self, act: impl Fn(&mut Client, &mut Around<'_>)) {
+        for client in 0..self.clients.len() {
+            self.at(client, &act);
+        }
+    }
+
+    fn step(&mut self, client: usize) {
+        if !self.stormy {
+            return;
+        }
+        if self.tally.asked * 100 >= u64::from(self.options.requests) * SMALL_PERCENT {
+            if !self.asker.pressing {
+                self.record.note_pressure(self.now_ns);
+            }
+            self.asker.pressing = true;
+        }
+        let server = &self.server;
+        let mut around = Around {
+            now_ns: self.now_ns,
+            clock_ns: self.now_ns + self.jumped_ns,
+            time_known: server.knows_time(),
+            queue: &mut self.queue,
+            trace: &mut self.trace,
+            asker: &mut self.asker,
+            tally: &mut self.tally,
+        };
+        self.clients[client].step(|| server.connect(), &mut around);
+        self.wake();
+    }
+
+    /// Every client takes what has come for it.
+    fn receive(&mut self) -> Result<(), String> {
+        for client in 0..self.clients.len() {
+            let (settled, unknown) = self.at(client, Client::receive)?;
+            let (now, connection) = (self.moment(), self.clients[client].connection());
+            for asked in settled {
+                self.tally.settled += 1;
+                self.record.settle(connection, &asked, now)?;
+            }
+            self.lose(client, unknown);
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, client: usize, unknown: VecDeque<Asked>) {
+        let connection = self.clients[client].connection();
+        for asked in unknown {
+            self.record.lose(connection, &asked);
+        }
+    }
+
+    /// A last client flushes everything and reads every hot key.
+    fn flush_and_read(&mut self) -> Result<(), String> {
+        let index = self.clients.len();
+        self.clients.push(Client::tool(self.options, index));
+        let far = self.server.connect();
+        self.at(index, |client, around| client.connect(far, around));
+        let mut asks = self.asker.all_hot();
+        asks.push(flush_all());
+        asks.extend(self.asker.all_hot());
+        self.at(index, |client, around| client.send(asks, b"", around));
+        self.until("the last client is answered", CALM_NS_MAX, |run| {
+            run.clients[index].is_content()
+        })?;
+        self.at(index, |client, around| client.finish(around));
+        self.until("the last client is gone", CALM_NS_MAX, |run| !run.clients[index].is_connected())
+    }
+}

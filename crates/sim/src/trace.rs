@@ -1,0 +1,31 @@
+//! The trace: all that happened in a run, folded into one number.
+//!
+//! Upstream:   `run` tells of each event, each byte delivered and each reply.
+//! Downstream: two runs of one seed must end with the same number.
+
+/// What happened so far, as a digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trace(u64);
+
+impl Trace {
+    /// Adds a number.
+    pub(crate) fn add(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = (mixed ^ (mixed >> 29)).rotate_left(23);
+    }
+
+    /// Adds bytes, and how many they are.
+    pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
+        self.add(bytes.len() as u64);
+        for word in bytes.chunks(8) {
+            let mut whole = [0; 8];
+            whole[..word.len()].copy_from_slice(word);
+            self.add(u64::from_le_bytes(whole));
+        }
+    }
+
+    /// The digest.
+    pub(crate) fn digest(self) -> u64 {
+        self.0
+    }
+}

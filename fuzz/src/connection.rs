@@ -16,7 +16,8 @@
 //! - I1  `cut` is answered as `plain` is, byte for byte.
 //! - I2  `spread` is answered as `plain` is but for the CAS tokens, which come from the shard.
 //! - I3  What a server answers, a client reads; it ends with a whole reply.
-//! - I4  When the client is gone the server has closed its connection, and serves others.
+//! - I4  What is answered is right, request by request (`sequence`).
+//! - I5  When the client is gone the server has closed its connection, and serves others.
 //!
 //! Some requests are answered by what the server has counted or by whether a reply is still on its
 //! way. A script with one of those words in it is played, but not compared.
@@ -25,6 +26,7 @@ use kachel_io::FarEnd;
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 
 use crate::script::Script;
+use crate::sequence::{Answered, judge};
 use crate::world::{World, WorldOptions};
 
 /// Bytes of replies that a client takes: what comes behind them is not looked at.
@@ -42,7 +44,7 @@ const NOISE_VALUE_BYTES: usize = 9_000;
 /// Keys of one of their requests.
 const NOISE_KEYS: usize = 40;
 /// Pieces of the script for each of their requests.
-const NOISE_EVERY: usize = 16;
+const NOISE_EVERY: usize = 64;
 
 /// Words in whose presence the answers may differ: whether earlier replies are still on their way
 /// (`watch`, `lru_crawler`) depends on the cuts.
@@ -73,6 +75,11 @@ pub fn connection(data: &[u8]) {
     if contains_any(&script.stream, &UNDEFINED) {
         return;
     }
+    for played in [&plain, &spread] {
+        let (is_whole, closed) = (played.is_whole(), played.closed);
+        let answered = Answered { reply: &played.reply, is_whole, closed };
+        judge(&script, item_bytes_max(&script), &answered); // I4
+    }
     if contains_any(&script.stream, &[b"stats"]) {
         same_lines(&plain, &cut);
         return;
@@ -92,9 +99,13 @@ pub fn connection(data: &[u8]) {
     }
 }
 
+fn item_bytes_max(script: &Script) -> u64 {
+    ITEM_BYTES_MAX[usize::from(script.small_items)]
+}
+
 /// Plays a script on a new server of so many shards.
 fn play(script: &Script, shards: u16, in_pieces: bool) -> Played {
-    let item_bytes_max = ITEM_BYTES_MAX[usize::from(script.small_items)];
+    let item_bytes_max = item_bytes_max(script);
     let mut world = World::new(WorldOptions {
         shards,
         item_bytes_max,
@@ -111,47 +122,60 @@ fn play(script: &Script, shards: u16, in_pieces: bool) -> Played {
         send_in_pieces(script, &mut world, &client, noise.as_ref());
     } else {
         client.allow(REPLY_BYTES_MAX);
-        client.write(&script.stream);
+        let (at, seconds) = script.pause.unwrap_or((0, 0));
+        client.write(&script.stream[..at]);
+        world.settle();
+        world.clock.advance_s(seconds.into());
+        client.write(&script.stream[at..]);
         world.settle();
     }
     let played = Played { reply: client.read(), closed: client.is_closed() };
     assert!(played.reply.len() <= REPLY_BYTES_MAX);
     leave(script, &mut world, &client);
-    let others = before.len() + noise.map_or(0, |noise| noise.clients.len());
-    serves_others(&mut world, others);
+    let mut others = before;
+    others.extend(noise.into_iter().flat_map(|noise| noise.clients));
+    all_leave(&mut world, others);
     played
 }
 
 fn send_in_pieces(script: &Script, world: &mut World, client: &FarEnd, noise: Option<&Noise>) {
     let mut allowed = 0;
+    let mut allow = |bytes: usize| {
+        let bytes = bytes.min(REPLY_BYTES_MAX - allowed);
+        allowed += bytes;
+        client.allow(bytes);
+    };
     if script.reading_step == 0 {
-        client.allow(REPLY_BYTES_MAX);
-        allowed = REPLY_BYTES_MAX;
+        allow(REPLY_BYTES_MAX);
     }
     let patient = script.patient && script.cuts.len() <= PATIENT_PIECES_MAX;
+    let mut sent_bytes = 0;
     for (number, piece) in script.pieces().enumerate() {
         if let Some(noise) = noise
             && number % NOISE_EVERY == 0
         {
             noise.ask(number / NOISE_EVERY);
         }
+        if let Some((_, seconds)) = script.pause.filter(|(at, _)| *at == sent_bytes) {
+            // What came so far is to be served by now.
+            allow(REPLY_BYTES_MAX);
+            world.settle();
+            world.clock.advance_s(seconds.into());
+        }
         client.write(piece);
+        sent_bytes += piece.len();
         if patient { world.settle() } else { world.turn() }
     }
     for _ in 0..READING_STEPS_MAX {
-        if allowed + script.reading_step > REPLY_BYTES_MAX || client.is_closed() {
-            break;
-        }
-        client.allow(script.reading_step);
-        allowed += script.reading_step;
+        allow(script.reading_step);
         world.turn();
     }
     world.settle();
-    client.allow(REPLY_BYTES_MAX - allowed);
+    allow(REPLY_BYTES_MAX);
     world.settle();
 }
 
-/// The client goes (I4).
+/// The client goes (I5).
 fn leave(script: &Script, world: &mut World, client: &FarEnd) {
     if script.resets {
         client.reset();
@@ -160,15 +184,28 @@ fn leave(script: &Script, world: &mut World, client: &FarEnd) {
         client.finish();
     }
     world.settle();
-    assert!(script.resets || client.is_closed(), "I4: the connection is still open");
+    assert!(script.resets || client.is_closed(), "I5: the connection is still open");
 }
 
-/// Another client is served, and nobody is counted who is gone (I4).
-fn serves_others(world: &mut World, others: usize) {
+/// Another client is served; when all are gone, nothing is kept for any (I5).
+fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     let next = world.connect();
-    assert_eq!(world.ask(&next, b"mn\r\n"), b"MN\r\n", "I4");
-    let open: u64 = world.shared.counters.iter().map(|shard| shard.connections.value()).sum();
-    assert_eq!(open, others as u64 + 1, "I4: open connections");
+    assert_eq!(world.ask(&next, b"mn\r\n"), b"MN\r\n", "I5");
+    others.push(next);
+    others.iter().for_each(FarEnd::reset);
+    world.settle();
+    for shard in &world.shards {
+        let held = shard.holdings();
+        let kept = [
+            held.connections,
+            held.reply_slots,
+            held.uploads,
+            held.stalled,
+            held.input_bytes,
+            held.owed_bytes,
+        ];
+        assert_eq!(kept, [0; 6], "I5: {held:?}");
+    }
 }
 
 /// Clients that keep the rings busy while the script is played. They have keys of their own.

@@ -7,7 +7,7 @@
 //! input:  stream ... | plan ... | bytes of the plan u8
 //! stream: bytes as they are, but  FE l n n  is: the last l bytes (u8), n (u16) times more;
 //!         FE 0 is FE
-//! plan:   piece bytes u8 | switches u8 | reading step u8 | cut u16 | cut u16 ...
+//! plan:   piece bytes u8 | switches u8 | reading step u8 | seconds u8 | cut u16 | cut u16 ...
 //! ```
 //!
 //! The plan stands at the end, so that bytes which are put into the stream or taken out of it leave
@@ -24,8 +24,10 @@ pub const STREAM_BYTES_MAX: usize = 80 * 1024;
 const REPEATS_MAX: u16 = 0x7fff;
 /// Bytes of a plan at most.
 const PLAN_BYTES_MAX: usize = 40;
+/// Seconds that pass at most: fewer than any request may take.
+const PAUSE_SECONDS_MAX: u32 = 8;
 /// Pieces of one stream at most, however small they are meant to be.
-const PIECES_MAX: usize = 400;
+const PIECES_MAX: usize = 160;
 
 /// A client's bytes and how they go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub struct Script {
     pub stream: Vec<u8>,
     /// Where the stream is cut: rising, each inside of it.
     pub cuts: Vec<usize>,
+    /// So many seconds pass when so many bytes were served.
+    pub pause: Option<(usize, u32)>,
     /// The client takes so many bytes at a time; 0: all at once.
     pub reading_step: usize,
     /// Other clients are busy meanwhile.
@@ -56,7 +60,7 @@ impl Script {
         let at = |place: usize| plan.get(place).copied().unwrap_or(0);
         let (piece_bytes, switches) = (usize::from(at(0)), at(1));
         let mut cuts: Vec<usize> = plan
-            .get(3..)
+            .get(4..)
             .unwrap_or_default()
             .chunks_exact(2)
             .map(|cut| usize::from(u16::from_le_bytes([cut[0], cut[1]])) % (stream.len() + 1))
@@ -65,11 +69,14 @@ impl Script {
             let piece_bytes = piece_bytes.max(stream.len() / PIECES_MAX);
             cuts.extend((1..).map(|piece| piece * piece_bytes).take_while(|at| *at < stream.len()));
         }
+        let seconds = u32::from(at(3)) % (PAUSE_SECONDS_MAX + 1);
+        let pause = cuts.first().map(|at| (*at, seconds)).filter(|_| seconds > 0);
         cuts.sort_unstable();
         cuts.dedup();
         cuts.retain(|at| (1..stream.len()).contains(at));
         Self {
             cuts,
+            pause,
             reading_step: usize::from(at(2)) * 32,
             noise: switches & 1 != 0,
             patient: switches & 2 != 0,
@@ -88,9 +95,10 @@ impl Script {
     }
 }
 
-/// The bytes of a plan, to be put behind a stream.
-pub fn plan(piece_bytes: u8, switches: u8, reading_step: u8, cuts: &[u16]) -> Vec<u8> {
-    let mut plan = vec![piece_bytes, switches, reading_step];
+/// The bytes of a plan, to be put behind a stream: bytes a piece, switches, the reading step; a
+/// second passes at the first cut.
+pub fn plan((piece_bytes, switches, reading_step): (u8, u8, u8), cuts: &[u16]) -> Vec<u8> {
+    let mut plan = vec![piece_bytes, switches, reading_step, 1];
     plan.extend(cuts.iter().flat_map(|cut| cut.to_le_bytes()));
     plan.push(u8::try_from(plan.len()).expect("a short plan"));
     plan
@@ -166,10 +174,10 @@ mod tests {
     fn a_seed_is_the_script_that_was_meant() {
         let mut data = escaped(b"a\xfeb ");
         data.extend(repeated(b"xy", 3).unwrap());
-        data.extend(plan(4, 0b10_0101, 2, &[1, 7]));
+        data.extend(plan((4, 0b10_0101, 2), &[1, 7]));
         let script = Script::of(&data);
         assert_eq!(script.stream, b"a\xfeb xyxyxy");
-        assert_eq!(script.cuts, [1, 4, 7, 8]);
+        assert_eq!((&script.cuts[..], script.pause), (&[1, 4, 7, 8][..], Some((1, 1))));
         assert_eq!(script.pieces().collect::<Vec<_>>().concat(), script.stream);
         assert_eq!((script.reading_step, script.home), (64, 2));
         assert!(script.noise && script.resets && !script.patient && !script.small_items);

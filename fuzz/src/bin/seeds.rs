@@ -19,13 +19,20 @@ const WAYS: [(u8, u8, u8); 3] = [(0, 0, 0), (1, 0, 0), (7, 0b10_0001, 1)];
 /// The items that the cases expect, those of them that are short.
 const SET_UP: &[u8] = b"set num 0 0 2\r\n10\r\nset txt 0 0 3\r\nabc\r\nset max 0 0 20\r\n\
                         18446744073709551615\r\n";
+/// A line, a unit, how often it stands behind the line, and the rest.
+type Large = (&'static [u8], &'static [u8], usize, &'static [u8]);
 /// What the cases do not do: values too large for a segment, many replies, and both at once.
-const LARGE: [(&[u8], &[u8], usize, &[u8]); 4] = [
+const LARGE: [Large; 4] = [
     (b"set l 0 0 20000\r\n", b"v", 20_000, b"\r\nget l\r\nms l 16400 T0 c\r\n"),
     (b"ms l 16384 c\r\n", b"w", 16_384, b"\r\nmg l v c\r\nget l l l l l l\r\ndelete l\r\n"),
     (b"set a 0 0 9000\r\n", b"x", 9_000, b"\r\nget a b a c a d a e a f a g a h a i a\r\nmn\r\n"),
     (b"append l 0 0 17000 noreply\r\n", b"y", 17_000, b"\r\nmd l q\r\nset l 0 0 3\r\nabc\r\n"),
 ];
+
+/// Nor do they wait. A second passes at the end of the `set`s, at byte 100 or so.
+const TIMES: &[u8] = b"set a 0 1 1\r\na\r\nset b 0 2 1\r\nb\r\nset c 0 0 1\r\nc\r\n\
+                       touch c 1\r\nms d 1 T1\r\nd\r\nmg d t v\r\nflush_all 2\r\n\
+                       get a b c d\r\nmg b t v\r\ngat 0 b\r\nmg b t R30\r\nmg z N5 t v\r\n";
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).expect("seeds FOLDER");
@@ -49,16 +56,21 @@ fn main() -> Result<()> {
         if !case["reply"].is_null() {
             client.insert(words(&case["reply"]));
         }
-        for (piece_bytes, switches, reading_step) in WAYS {
-            let plan = plan(piece_bytes, switches, reading_step, &[]);
+        for way in WAYS {
+            let plan = plan(way, &[]);
             connection.insert([SET_UP, &stream, &plan].concat());
         }
     }
     for (line, unit, times, behind) in LARGE {
         let value = repeated(unit, times).expect("a short unit");
-        for (piece_bytes, switches, reading_step) in WAYS {
-            let plan = plan(piece_bytes, switches, reading_step, &[100, 16_000]);
+        for way in WAYS {
+            let plan = plan(way, &[100, 16_000]);
             connection.insert([line, &value, behind, &plan].concat());
+        }
+    }
+    for cut in [30, 60, 75, 90, 100, 110] {
+        for way in WAYS {
+            connection.insert([TIMES, &plan(way, &[cut])].concat());
         }
     }
     for (target, seeds) in

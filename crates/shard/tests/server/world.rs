@@ -36,7 +36,7 @@ impl Default for WorldOptions {
 
 /// The world's clock as one shard last looked at it: shards of one process read it at different
 /// moments.
-struct ShardClock {
+pub(crate) struct ShardClock {
     clock: ManualClock,
     lag_ns: Rc<Cell<u64>>,
 }
@@ -55,7 +55,7 @@ impl Clock for ShardClock {
 pub(crate) struct World<I: Io = Memory> {
     net: MemoryNet,
     listener: ListenerId,
-    shards: Vec<Shard<I, ShardClock>>,
+    pub(crate) shards: Vec<Shard<I, ShardClock>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     pub(crate) clock: ManualClock,
     pub(crate) shared: Arc<Shared>,

@@ -4,8 +4,8 @@
 //! Downstream: all shards (`flush_all`, dumps), `stats`, the process's switches.
 
 use kachel_net::{AnswerRoom, ConnectionIndex};
-use kachel_wire::Reply;
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
+use kachel_wire::{Reply, StatsTopic, stats_topic};
 
 use crate::core::Core;
 use crate::dump::{self, Dump};
@@ -60,6 +60,12 @@ pub(crate) fn admin(
         }
         Admin::CacheMemlimit { megabytes, noreply } => (set_limit(core, megabytes), noreply),
         Admin::Dump { form } => (dump(core, connection, form), false),
+        Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
+            has_room_everywhere(core)?;
+            core.engine.reset_stats();
+            tell_all(core, connection, Hop::ResetStats, Some(Reply::Reset));
+            return Ok(());
+        }
         Admin::Stats { topic } => {
             stats::stats(core, connection, topic);
             return Ok(());
@@ -89,8 +95,7 @@ fn flush_all(
     delay: Ttl,
     noreply: bool,
 ) -> Result<(), MailboxFull> {
-    let others = || (0..core.shared.options.shards).filter(|shard| *shard != core.id);
-    others().try_for_each(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES))?;
+    has_room_everywhere(core)?;
     core.counters.cmd_flush.add(1);
     if !core.shared.options.flush_allowed {
         if !noreply {
@@ -106,22 +111,36 @@ fn flush_all(
     } else {
         core.shared.delay_flush(0);
         core.engine.flush();
-        let others: Vec<u16> = others().collect();
-        let awaited = u32::try_from(others.len()).expect("shards are numbered in 16 bits");
-        let slot = (!noreply && awaited > 0)
-            .then(|| core.keep_slot(connection, (awaited, AnswerRoom::default())));
-        for shard in others {
-            core.push_hop(shard, Hop::Flush, ReplyTo { slot, value_bytes: 0 }, b"");
-        }
-        if let Some(slot) = slot {
-            core.text_into(connection, slot, Reply::Ok.bytes());
-            return Ok(());
-        }
+        tell_all(core, connection, Hop::Flush, (!noreply).then_some(Reply::Ok));
+        return Ok(());
     }
     if !noreply {
         core.text(connection, Reply::Ok.bytes());
     }
     Ok(())
+}
+
+/// Whether each other shard can be sent a hop now.
+fn has_room_everywhere(core: &mut Core) -> Result<(), MailboxFull> {
+    let mut others = (0..core.shared.options.shards).filter(|shard| *shard != core.id);
+    others.try_for_each(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES))
+}
+
+/// Has all other shards do something, and answers when all have. There is room for it.
+fn tell_all(core: &mut Core, connection: ConnectionIndex, hop: Hop, reply: Option<Reply>) {
+    let shards = core.shared.options.shards;
+    let awaited = u32::from(shards) - 1;
+    let kept = reply.filter(|_| awaited > 0);
+    let slot = kept.map(|_| core.keep_slot(connection, (awaited, AnswerRoom::default())));
+    let own = core.id;
+    for shard in (0..shards).filter(|shard| *shard != own) {
+        core.push_hop(shard, hop, ReplyTo { slot, value_bytes: 0 }, b"");
+    }
+    match (slot, reply) {
+        (Some(slot), Some(reply)) => core.text_into(connection, slot, reply.bytes()),
+        (None, Some(reply)) => core.text(connection, reply.bytes()),
+        (_, None) => {}
+    }
 }
 
 fn set_limit(core: &mut Core, megabytes: u32) -> Reply {

@@ -39,7 +39,8 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: Counter),+ }
 
         impl Counters {
-            /// Begins to count again from 0 (`stats reset`); gauges keep their value.
+            /// Begins to count again from 0 (`stats reset`); gauges keep their value. Called by the
+            /// owning shard alone.
             pub fn reset(&self) {
                 let gauges = [self.connections.value(), self.items.value(), self.bytes.value(),
                     self.index_bytes.value(), self.index_slots.value(), self.owed_bytes.value()];
@@ -78,6 +79,8 @@ counters! {
     cmd_get,
     /// Values offered.
     cmd_set,
+    /// Items ever stored.
+    total_items,
     /// `flush_all`s.
     cmd_flush,
     /// Touches.

@@ -19,10 +19,7 @@ type Pick = fn(&Counters) -> &Counter;
 pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) {
     match stats_topic(topic) {
         StatsTopic::General => general(core, connection),
-        StatsTopic::Reset => {
-            core.shared.counters.iter().for_each(|counters| counters.reset());
-            core.text(connection, Reply::Reset.bytes());
-        }
+        StatsTopic::Reset => unreachable!("`admin` has all shards begin anew"),
         StatsTopic::Settings => {
             let shared = std::sync::Arc::clone(&core.shared);
             for (name, value) in &shared.options.settings {
@@ -139,12 +136,13 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("hash_bytes", |c| &c.index_bytes),
     ("bytes", |c| &c.bytes),
     ("curr_items", |c| &c.items),
-    ("total_items", |c| &c.cmd_set),
+    ("total_items", |c| &c.total_items),
     ("expired_unfetched", |c| &c.expired_unfetched),
     ("evicted_unfetched", |c| &c.evicted_unfetched),
     ("evicted_active", |c| &c.evicted_active),
     ("evictions", |c| &c.evictions),
     ("reclaimed", |c| &c.reclaimed),
+    ("kachel_index_slots", |c| &c.index_slots),
     ("kachel_owed_bytes", |c| &c.owed_bytes),
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),

@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 use kachel_segment::{
-    Index, Item, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, SegmentOptions, Segments, Upload,
+    Index, Item, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, SegmentOptions, SegmentStats,
+    Segments, Upload,
 };
 use kachel_table::{KeyHash, Location, Table};
 
@@ -71,6 +72,8 @@ pub(crate) struct Engine {
     cas_stride: u64,
     cas_shard: u64,
     pub(crate) counters: Arc<Counters>,
+    /// What the segments had counted at the last `stats reset`.
+    stats_before: SegmentStats,
 }
 
 /// The table as the segments see it: they move and drop items, it follows.
@@ -148,6 +151,7 @@ impl Engine {
             cas_stride: u64::from(shards),
             cas_shard: u64::from(shard),
             counters,
+            stats_before: SegmentStats::default(),
         })
     }
 
@@ -314,19 +318,26 @@ impl Engine {
         self.table.bytes()
     }
 
+    /// Begins to count again from 0 (`stats reset`).
+    pub(crate) fn reset_stats(&mut self) {
+        self.counters.reset();
+        self.stats_before = self.segments.stats();
+        self.publish_gauges();
+    }
+
     /// Writes the gauges that `stats` shows.
     pub(crate) fn publish_gauges(&self) {
-        let stats = self.segments.stats();
+        let (stats, before) = (self.segments.stats(), &self.stats_before);
         let counters = &self.counters;
         counters.items.set(self.table.len());
         counters.bytes.set(stats.live_bytes);
         counters.index_bytes.set(self.table.bytes());
         counters.index_slots.set(self.table.slots());
-        counters.evictions.set(stats.evictions);
-        counters.evicted_unfetched.set(stats.evicted_unfetched);
-        counters.evicted_active.set(stats.evicted_active);
-        counters.expired_unfetched.set(stats.expired_unfetched);
-        counters.reclaimed.set(stats.reclaimed);
+        counters.evictions.set(stats.evictions - before.evictions);
+        counters.evicted_unfetched.set(stats.evicted_unfetched - before.evicted_unfetched);
+        counters.evicted_active.set(stats.evicted_active - before.evicted_active);
+        counters.expired_unfetched.set(stats.expired_unfetched - before.expired_unfetched);
+        counters.reclaimed.set(stats.reclaimed - before.reclaimed);
     }
 
     /// Whether an item of this size may be stored at all: `-I` as memcached counts.

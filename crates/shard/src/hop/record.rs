@@ -52,6 +52,8 @@ pub(crate) enum Hop {
     Upload,
     /// Kill everything stored so far.
     Flush,
+    /// Begin to count again from 0.
+    ResetStats,
     /// A connection to take over; its socket lies in the tray.
     Adopt,
     /// Free memory for so many bytes (text: 8 bytes) of a large value.
@@ -88,7 +90,7 @@ impl<'r> Taken<'r> {
                 taken.hash = Some(hasher.key_hash(key_of(&request, &mut space)));
                 taken.request = Some((request, line_bytes));
             }
-            Hop::Flush | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {}
+            Hop::Flush | Hop::ResetStats | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {}
         }
         taken
     }
@@ -143,6 +145,7 @@ impl Hop {
             Self::Adopt => (4, 0, 0),
             Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
             Self::MakeRoom => (6, 0, 0),
+            Self::ResetStats => (7, 0, 0),
         };
         let mut head = [0; REQUEST_HEAD_BYTES];
         let slot = reply.slot.map_or(NO_SLOT, |slot| slot.0);
@@ -173,6 +176,7 @@ impl Hop {
             4 => Self::Adopt,
             5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
             6 => Self::MakeRoom,
+            7 => Self::ResetStats,
             other => unreachable!("hop kind {other} is never pushed"),
         };
         let slot = (slot != NO_SLOT).then_some(SlotIndex(slot));
@@ -218,6 +222,7 @@ mod tests {
             Hop::Flush,
             Hop::Adopt,
             Hop::MakeRoom,
+            Hop::ResetStats,
             Hop::Dump { keys_only: true },
         ];
         for hop in hops {

@@ -161,6 +161,10 @@ fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<Ow
             engine.flush();
             None
         }
+        Hop::ResetStats => {
+            engine.reset_stats();
+            None
+        }
         Hop::MakeRoom => {
             let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
             let bytes = usize::try_from(bytes).expect("what a tick receives");

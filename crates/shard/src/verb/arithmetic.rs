@@ -73,6 +73,15 @@ pub(crate) fn change(
     }
 }
 
+/// Counts a number that was not there and was not made.
+pub(crate) fn count_miss(engine: &Engine, direction: Direction) {
+    let misses = match direction {
+        Direction::Up => &engine.counters.incr_misses,
+        Direction::Down => &engine.counters.decr_misses,
+    };
+    misses.add(1);
+}
+
 /// A number's digits over a ground of spaces.
 pub(crate) struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
@@ -136,11 +145,7 @@ pub(crate) fn arithmetic(
             return;
         }
         Changed::Miss => {
-            let misses = match by.0 {
-                Direction::Up => &engine.counters.incr_misses,
-                Direction::Down => &engine.counters.decr_misses,
-            };
-            misses.add(1);
+            count_miss(engine, by.0);
             Reply::NotFound
         }
         Changed::NonNumeric => Reply::NonNumeric,

@@ -9,7 +9,7 @@ use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
 use kachel_wire::request::{Direction, Meta};
 use kachel_wire::{Reply, Sink};
 
-use super::arithmetic::{Changed, Text, change};
+use super::arithmetic::{Changed, Text, change, count_miss};
 use super::{live_on, ttl_left};
 use crate::engine::{Draft, Engine, Found};
 use crate::second::Epoch;
@@ -39,11 +39,7 @@ pub(crate) fn meta_arithmetic(
             }
         },
         Changed::Miss => {
-            let misses = match direction {
-                Direction::Up => &engine.counters.incr_misses,
-                Direction::Down => &engine.counters.decr_misses,
-            };
-            misses.add(1);
+            count_miss(engine, direction);
             format::meta_plain(sink, MetaCode::Nf, meta);
             return;
         }
@@ -116,5 +112,7 @@ fn make(
         keeps_access: false,
         replaces: None,
     };
-    engine.put(key, hash, draft).ok()
+    let at = engine.put(key, hash, draft).ok()?;
+    engine.counters.total_items.add(1);
+    Some(at)
 }

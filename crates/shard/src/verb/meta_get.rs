@@ -105,7 +105,9 @@ fn vivify(
         keeps_access: false,
         replaces: None,
     };
-    engine.put(key, hash, draft).ok()
+    let at = engine.put(key, hash, draft).ok()?;
+    engine.counters.total_items.add(1);
+    Some(at)
 }
 
 fn count(engine: &Engine, meta: &Meta<'_>, hit: bool) {

@@ -186,7 +186,10 @@ fn put(
     value_bytes: usize,
 ) -> Stored {
     match engine.put(key, hash, draft) {
-        Ok(at) => Stored::Yes { at, value_bytes },
+        Ok(at) => {
+            engine.counters.total_items.add(1);
+            Stored::Yes { at, value_bytes }
+        }
         Err(_) => {
             engine.counters.store_no_memory.add(1);
             Stored::NoMemory

@@ -4,6 +4,7 @@ mod allocation;
 mod flushes;
 mod full_rings;
 mod replies;
+mod statistics;
 mod waiting;
 mod wire_cuts;
 mod world;

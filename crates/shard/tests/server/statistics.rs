@@ -1,0 +1,49 @@
+//! What `stats` tells, and what `stats reset` does to it.
+
+use kachel_io::FarEnd;
+
+use crate::world::{World, WorldOptions};
+
+/// A statistic by its name.
+fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {
+    let stats = String::from_utf8(world.ask(client, b"stats\r\n")).expect("text");
+    let found = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    found.expect("the statistic is there").parse().expect("a number")
+}
+
+#[test]
+fn only_what_was_stored_counts_among_the_items_ever_stored() {
+    let mut world = World::new(WorldOptions { shards: 3, ..WorldOptions::default() });
+    let client = world.connect();
+    let requests = b"add a 0 0 1\r\nx\r\nadd a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\n\
+        set n 0 0 1\r\n1\r\nincr n 1\r\ncas a 0 0 1 9999\r\nx\r\nmg v N9\r\nma m N9\r\n";
+    world.ask(&client, requests);
+    assert_eq!(stat(&mut world, &client, "cmd_set"), 5);
+    assert_eq!(stat(&mut world, &client, "total_items"), 4);
+}
+
+#[test]
+fn a_reset_begins_to_count_anew_on_every_shard() {
+    for shards in [1, 3] {
+        let options = WorldOptions { shards, memory_bytes: 8 << 20, ..WorldOptions::default() };
+        let mut world = World::new(options);
+        let client = world.connect();
+        let value = "v".repeat(10_000);
+        for key in 0..3_000 {
+            let set = format!("set k{key} 0 0 10000 noreply\r\n{value}\r\n");
+            world.ask(&client, set.as_bytes());
+        }
+        world.clock.advance_s(1);
+        world.settle();
+        assert!(stat(&mut world, &client, "evictions") > 0);
+        let items = stat(&mut world, &client, "curr_items");
+        assert_eq!(world.ask(&client, b"stats reset\r\nmn\r\n"), b"RESET\r\nMN\r\n");
+        for name in ["evictions", "cmd_set", "total_items", "evicted_unfetched"] {
+            assert_eq!(stat(&mut world, &client, name), 0, "{name}, {shards} shards");
+        }
+        world.clock.advance_s(1);
+        world.settle();
+        assert_eq!(stat(&mut world, &client, "evictions"), 0, "{shards} shards");
+        assert_eq!(stat(&mut world, &client, "curr_items"), items, "{shards} shards");
+    }
+}

@@ -71,13 +71,18 @@ impl Server {
     ///
     /// Panics: if there is no such program, or it ends or says nothing in time.
     pub(crate) fn start(launch: &Launch<'_>) -> Self {
+        Self::start_at(launch, None)
+    }
+
+    /// As `start`, at a given place: a port, or the path of a socket.
+    pub(crate) fn start_at(launch: &Launch<'_>, place: Option<&str>) -> Self {
         let program = launch.program;
         assert!(program.exists(), "{} is not there: ./test installs the peer", program.display());
         let folder = tempfile::tempdir().expect("a folder for the server");
         let called = folder.path().join(launch.called_as);
         symlink(program, &called).expect("a link of that name");
         let port_file = folder.path().join("port");
-        let socket = folder.path().join("socket");
+        let socket = place.map_or_else(|| folder.path().join("socket"), PathBuf::from);
         let log = File::create(folder.path().join(LOG)).expect("a log for the server");
 
         let mut command = Command::new(&called);
@@ -86,7 +91,7 @@ impl Server {
             command.arg("-s").arg(&socket);
             Address::Unix(socket)
         } else {
-            command.args(["-l", "127.0.0.1", "-p", "-1"]);
+            command.args(["-l", "127.0.0.1", "-p", place.unwrap_or("-1")]);
             Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())
         };
         command.env("MEMCACHED_PORT_FILENAME", &port_file).stdin(Stdio::null());

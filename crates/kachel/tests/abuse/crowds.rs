@@ -1,0 +1,210 @@
+//! Cases about many connections.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::client::{Client, Look};
+use crate::subject::{Door, PATIENCE, start, wait_until, within};
+use crate::suite::is_full;
+use crate::turns::best_ratio;
+
+const TURNED_AWAY: &[u8] = b"ERROR Too many open connections\r\n";
+
+/// Lets this process have as many open files as it may.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).expect("up to the hard limit");
+}
+
+/// A client that was let in, or `None` when it was turned away in words.
+fn let_in(mut client: Client) -> Option<Client> {
+    // Sent before it is known: who is turned away may see its end while it sends.
+    let _turned_away = client.try_send(b"mn\r\n");
+    let mut received = Vec::new();
+    let mut buffer = [0; 64];
+    while received != b"MN\r\n" {
+        match client.look(&mut buffer) {
+            Look::Bytes(count) => received.extend_from_slice(&buffer[..count]),
+            Look::Closed => {
+                assert_eq!(received, TURNED_AWAY, "{}", received.escape_ascii());
+                return None;
+            }
+            Look::Nothing => panic!("neither let in nor turned away"),
+        }
+    }
+    Some(client)
+}
+
+/// X08.
+pub(crate) fn limit(door: Door) -> String {
+    const LIMIT: usize = 64;
+    const BEYOND: usize = 40;
+    let server = start(door, &["-m", "64", "-t", "2", "-c", "64"]);
+    let round = |refill: bool| {
+        wait_until("an empty server", || {
+            // The one that asks has gone from the server's count before the next comes.
+            server.stream().is_ok_and(|stream| let_in(Client::new(stream)).is_some())
+        });
+        let mut clients = Vec::new();
+        wait_until("room for all", || {
+            clients.extend(let_in(server.connect()));
+            clients.len() == LIMIT
+        });
+        let beyond = (0..BEYOND).filter_map(|_| let_in(server.connect())).count();
+        assert_eq!(beyond, 0, "{beyond} more than -c were let in");
+        for client in &mut clients {
+            assert_eq!(client.ask("mn\r\n", "\n"), "MN\r\n", "those who are in are served");
+        }
+        let rejected: u64 = clients[0].stats()["rejected_connections"].parse().expect("a number");
+        if refill {
+            clients.truncate(LIMIT / 2);
+            wait_until("room", || {
+                clients.extend(let_in(server.connect()));
+                clients.len() == LIMIT
+            });
+            assert!(let_in(server.connect()).is_none(), "and no more than that");
+        }
+        rejected
+    };
+    let first = round(true);
+    assert!(first >= BEYOND as u64, "{first} counted");
+    let second = round(false);
+    format!(
+        "{LIMIT} let in, {BEYOND} turned away in words; the same again after half had gone; \
+             {second} counted"
+    )
+}
+
+/// X10.
+pub(crate) fn come_and_go(door: Door) -> String {
+    const TIMES: usize = 50_000;
+    // One in a hundred of so small a process is less than an allocator moves by; a leak of ten
+    // bytes a connection is as much as this.
+    const ROOM_BYTES: u64 = 512 * 1024;
+    // Until then the server and its allocator have seen every size and every place.
+    const WARM_UP: usize = 20_000;
+    let tcp = start(door, &["-m", "64", "-t", "2"]);
+    let unix = start(Door { unix: true, ..door }, &["-m", "64", "-t", "2"]);
+    let visit = |number: usize| match number % 4 {
+        0 | 1 => {
+            let mut client = unix.connect();
+            assert!(!number.is_multiple_of(3) || client.try_send("get k\r\n"));
+        }
+        // The server closes first, so that our ports are not used up.
+        2 => {
+            let mut client = tcp.connect();
+            client.send("get k\r\nquit\r\n");
+            assert_eq!(client.read_to_end(), b"END\r\n");
+        }
+        _ => tcp.connect().reset(),
+    };
+    let rest = || {
+        for server in [&tcp, &unix] {
+            server.wait_until_alone();
+            // The asking connection itself goes last.
+            wait_until("its end", || server.stat("curr_connections") == 1);
+        }
+        [&tcp, &unix].map(|server| (server.files(), server.resident_bytes()))
+    };
+    (0..WARM_UP).for_each(visit);
+    let before = rest();
+    (0..TIMES).for_each(visit);
+    let after = rest();
+    for (before, after) in before.iter().zip(&after) {
+        let room = before.1 + (before.1 / 100).max(ROOM_BYTES);
+        assert!(after.1 <= room, "{} bytes resident, {} before", after.1, before.1);
+    }
+    for (server, (files, _)) in [&tcp, &unix].iter().zip(before) {
+        // A socket that was closed is taken down a moment later.
+        let same = within(PATIENCE, || server.files().abs_diff(files) <= 1);
+        assert!(same, "{} open files, {files} before", server.files());
+    }
+    let grown: Vec<i64> =
+        (0..2).map(|at| after[at].1.cast_signed() - before[at].1.cast_signed()).collect();
+    format!("{TIMES} came and went: open files as before; resident {grown:?} bytes more")
+}
+
+/// X23.
+pub(crate) fn hot_key(door: Door) -> String {
+    const CLIENTS: usize = 1_000;
+    const REPLIES: u64 = 100_000;
+    // One shard: with two on a busy machine it would be the kernel's turns that are seen.
+    let server = start(door, &["-m", "64", "-t", "1"]);
+    server.connect().set("hot", &[b'h'; 100]);
+    let reply_bytes = b"VALUE hot 0 100\r\n".len() + 100 + b"\r\nEND\r\n".len();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send("get hot\r\n"));
+    let mut partial = vec![0; CLIENTS];
+    let (mut slowest, mut median) = (0, 0);
+    let share = best_ratio(2.0, || {
+        let served = serve_in_turns(&mut clients, &mut partial, reply_bytes, REPLIES);
+        (slowest, median) = (served[0], served[CLIENTS / 2]);
+        median as f64 / slowest as f64
+    });
+    assert!(share <= 2.0, "the slowest got {slowest} replies, the median {median}");
+    format!("{REPLIES} replies to {CLIENTS} clients: the slowest {slowest}, the median {median}")
+}
+
+/// Asks again on each connection that was answered, until there were `replies`; how many each got,
+/// the fewest first. `partial` holds the bytes of replies under way.
+fn serve_in_turns(
+    clients: &mut [Client],
+    partial: &mut [usize],
+    reply_bytes: usize,
+    replies: u64,
+) -> Vec<u64> {
+    let mut served = vec![0u64; clients.len()];
+    let mut buffer = [0; 4096];
+    let deadline = Instant::now() + 4 * PATIENCE;
+    while served.iter().sum::<u64>() < replies {
+        assert!(Instant::now() < deadline, "{} replies", served.iter().sum::<u64>());
+        let mut asked: Vec<PollFd<'_>> =
+            clients.iter().map(|client| PollFd::new(client.socket(), PollFlags::IN)).collect();
+        poll(&mut asked, None).expect("sockets");
+        let ready: Vec<bool> = asked.iter().map(|asked| !asked.revents().is_empty()).collect();
+        drop(asked);
+        for at in (0..clients.len()).filter(|&at| ready[at]) {
+            let Look::Bytes(count) = clients[at].look(&mut buffer) else { panic!("closed") };
+            partial[at] += count;
+            if partial[at] >= reply_bytes {
+                assert_eq!(partial[at], reply_bytes);
+                partial[at] = 0;
+                served[at] += 1;
+                clients[at].send("get hot\r\n");
+            }
+        }
+    }
+    served.sort_unstable();
+    served
+}
+
+/// 10,000 idle connections.
+pub(crate) fn idle(door: Door) -> String {
+    const CLIENTS: usize = 10_000;
+    const EACH_BYTES_MAX: u64 = 1024;
+    raise_open_files();
+    let limit = (CLIENTS + 100).to_string();
+    let server = start(door, &["-m", "64", "-t", "2", "-c", &limit]);
+    let ask = |client: &mut Client| assert_eq!(client.ask("get k\r\n", "END\r\n"), "END\r\n");
+    // What the first ones touch, a server has in any case.
+    let mut clients: Vec<Client> = (0..100).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(ask);
+    let before = server.resident_bytes();
+    while clients.len() < CLIENTS + 100 {
+        let mut client = server.connect();
+        ask(&mut client);
+        clients.push(client);
+    }
+    let each = server.resident_bytes().saturating_sub(before) / CLIENTS as u64;
+    assert!(each <= EACH_BYTES_MAX, "{each} bytes of memory each");
+    // They are there, and served.
+    clients.iter_mut().step_by(97).for_each(ask);
+    let peak = if is_full() { server.memory_bytes("VmHWM:") } else { 0 };
+    drop(clients);
+    within(Duration::from_secs(60), || server.stat("curr_connections") == 1);
+    let full = if peak > 0 { format!(", at most {peak} resident") } else { String::new() };
+    format!("{CLIENTS} connections that asked once: {each} bytes of memory each{full}")
+}

@@ -1,0 +1,133 @@
+//! Cases that wait: slow lines, slow readers, a process that was stopped.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::{Client, Look};
+use crate::server::Server;
+use crate::subject::{Door, PATIENCE, start, wait_until};
+
+/// Between two bytes of a slow client.
+const PACE: Duration = Duration::from_millis(400);
+/// What a deadline may take longer: seconds are looked at once a second, on a busy machine.
+const LATE: Duration = Duration::from_millis(4000);
+
+/// Sends `first` and then a byte at a time until the server closes; how long that took.
+fn trickle(server: &Server, first: &str) -> Duration {
+    let mut client = server.connect();
+    client.send(first);
+    let began = Instant::now();
+    client.set_patience(PACE);
+    while began.elapsed() < 4 * PATIENCE {
+        match client.look(&mut [0; 64]) {
+            Look::Closed => return began.elapsed(),
+            // Lines of the server itself may come before the end.
+            Look::Bytes(_) => {}
+            Look::Nothing => {
+                client.try_send(b"a");
+            }
+        }
+    }
+    panic!("still open after {:?}: {first:?}", began.elapsed());
+}
+
+/// X02.
+pub(crate) fn slow_lines(door: Door) -> String {
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    // The first byte, a line in its middle, a small data block, a large value: with their seconds.
+    let slow = [("g", 10), ("get ", 10), ("set a 0 0 16000\r\n", 10), ("set b 0 0 655360\r\n", 20)];
+    let (took, fair): (Vec<_>, _) = std::thread::scope(|scope| {
+        let server = &server;
+        let slow = slow.map(|(first, _)| scope.spawn(move || trickle(server, first)));
+        let fair = scope.spawn(move || {
+            // A byte a second, but a whole line in time.
+            let mut client = server.connect();
+            for byte in b"get k\r" {
+                client.send([*byte]);
+                client.set_patience(Duration::from_secs(1));
+                assert_eq!(client.look(&mut [0; 8]), Look::Nothing);
+            }
+            client.set_patience(PATIENCE);
+            client.ask("\n", "END\r\n")
+        });
+        let took = slow.into_iter().map(|slow| slow.join().expect("closed")).collect();
+        (took, fair.join().expect("answered"))
+    });
+    assert_eq!(fair, "END\r\n");
+    for ((first, seconds), took) in slow.iter().zip(&took) {
+        let allowed = Duration::from_secs(*seconds);
+        let asked = allowed..allowed + LATE;
+        assert!(asked.contains(took), "{first:?} ended after {took:?}, not {asked:?}");
+    }
+    server.wait_until_alone();
+    let shown: Vec<String> = took.iter().map(|took| format!("{:.1}", took.as_secs_f64())).collect();
+    format!("ended after {} s; a line of 6 s answered", shown.join(", "))
+}
+
+/// X06.
+pub(crate) fn slow_reader(door: Door) -> String {
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    let mut other = server.connect();
+    other.set("k", &[b'v'; 10_000]);
+    let mut slow = server.connect();
+    let taken = slow.flood(&b"get k\r\n".repeat(1000));
+    let began = Instant::now();
+    slow.set_patience(PACE);
+    let mut read = 0;
+    while !slow.is_ended_within(Duration::from_secs(1)) {
+        assert!(began.elapsed() < 4 * PATIENCE, "still open after {:?}", began.elapsed());
+        if let Look::Bytes(count) = slow.look(&mut [0; 1]) {
+            read += count;
+        }
+        assert!(other.get("k").is_some(), "others are served");
+    }
+    let took = began.elapsed();
+    // The flood ended up to a second ago, when its last byte was taken.
+    let asked = Duration::from_secs(58)..Duration::from_secs(60) + LATE;
+    assert!(asked.contains(&took), "dropped after {took:?}");
+    drop(slow);
+    wait_until("the slow one to be gone", || server.stat("curr_connections") == 2);
+    format!(
+        "{taken} bytes of requests taken, {read} read, dropped after {:.1} s",
+        took.as_secs_f64()
+    )
+}
+
+/// X19.
+pub(crate) fn stopped(door: Door) -> String {
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    let mut clients: Vec<Client> = (0..50).map(|_| server.connect()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        for key in 0..100 {
+            client.send(crate::client::set_request(&format!("short{number}.{key}"), 2, b"x"));
+            client.read_until(b"STORED\r\n");
+        }
+        client.set(&format!("long{number}"), b"y");
+    }
+    server.signal(Signal::STOP);
+    wait_until("all threads to stand still", || server.is_stopped());
+    // What is sent meanwhile waits in the kernel.
+    let stopped = Instant::now();
+    let mut late = server.connect();
+    late.send("get long0\r\n");
+    late.set_patience(Duration::from_secs(4));
+    assert_eq!(late.look(&mut [0; 8]), Look::Nothing, "it is stopped");
+    let used = server.processor_time();
+    server.signal(Signal::CONT);
+    late.set_patience(PATIENCE);
+    let continued = Instant::now();
+    assert!(late.read_until(b"END\r\n").starts_with(b"VALUE long0"));
+    let answered = continued.elapsed();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.get(&format!("short{number}.{}", number * 2)), None, "expired meanwhile");
+        assert_eq!(client.get(&format!("long{number}")).as_deref(), Some(&b"y"[..]));
+    }
+    // No storm: two seconds of nothing cost nothing. It sleeps meanwhile: nothing to wait for.
+    late.set_patience(Duration::from_secs(2));
+    assert_eq!(late.look(&mut [0; 8]), Look::Nothing);
+    let (used, whole) = (server.processor_time() - used, stopped.elapsed());
+    assert!(used < Duration::from_millis(500), "{used:?} of processor time afterwards");
+    wait_until("expired items' end", || server.stat("curr_items") == 50);
+    format!("answered {answered:.0?} after it went on; {used:?} processor time in {whole:.0?}")
+}

@@ -1,0 +1,210 @@
+//! Cases about ends: of connections in the middle of something, of the process.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::{Client, Look, set_request};
+use crate::server::{Launch, Server};
+use crate::subject::{Door, start, wait_until, within};
+
+/// Waits until the process has ended; its status.
+fn end_within(server: &mut Server, time: Duration) -> std::process::ExitStatus {
+    let mut status = None;
+    let ended = within(time, || {
+        status = server.process.try_wait().expect("our child");
+        status.is_some()
+    });
+    assert!(ended, "still there after {time:?}");
+    status.expect("it ended")
+}
+
+/// X11.
+pub(crate) fn resets(door: Door) -> String {
+    const ROUNDS: usize = 300;
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    let mut other = server.connect();
+    let large = vec![b'x'; 900_000];
+    other.set("large", &large);
+    other.set("kept", b"before");
+    let leave = |mut client: Client, round: usize| {
+        // A TCP socket that is closed with bytes unread is reset anyway; so are all of these.
+        match round % 6 {
+            0 => client.send("get ke"),
+            1 => client.send("set kept 0 0 10\r\nafter"),
+            2 => client.send([b"set kept 0 0 900000\r\n", &large[..600_000]].concat()),
+            3 => client.send("get large large large\r\n"),
+            4 => client.send([&b"set kept 0 0 900000\r\n"[..], &large, b"\r"].concat()),
+            _ => {
+                client.send(b"get large\r\n".repeat(100));
+                assert!(matches!(client.look(&mut [0; 1000]), Look::Bytes(_)));
+            }
+        }
+        if round.is_multiple_of(2) { client.reset() } else { drop(client) }
+    };
+    let rest = || {
+        wait_until("their end", || server.stat("curr_connections") == 2);
+        // Gauges are told once a second, and blocks come back a tick later.
+        let second = server.stat("uptime");
+        wait_until("the next look", || server.stat("uptime") > second + 2);
+        let stats = server.stats();
+        let number = |name: &str| stats[name].parse::<u64>().expect("a number");
+        (number("kachel_memory_spent"), number("bytes"), number("evictions"), server.files())
+    };
+    (0..60).for_each(|round| leave(server.connect(), round));
+    let before = rest();
+    let resident = server.resident_bytes();
+    (0..ROUNDS).for_each(|round| leave(server.connect(), round));
+    let after = rest();
+    // 70 MB were begun; a segment may have been opened.
+    assert!(after.0 <= before.0 + (1 << 20), "{} bytes spent, {} before", after.0, before.0);
+    assert_eq!((after.1, after.2), (before.1, 0), "bytes of items, evictions");
+    // A socket that was closed is taken down a moment later.
+    wait_until("their sockets' end", || server.files() <= before.3);
+    assert_eq!(other.get("kept").as_deref(), Some(&b"before"[..]), "nothing in part");
+    assert!(other.get("large").is_some_and(|value| value == large));
+    let grown = server.resident_bytes().saturating_sub(resident);
+    assert!(grown <= 2 << 20, "{grown} bytes more");
+    format!("{ROUNDS} resets: items and files as before, {grown} bytes of memory more")
+}
+
+/// X20.
+pub(crate) fn killed(door: Door) -> String {
+    const ROUNDS: usize = 5;
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = if door.unix {
+        folder.path().join("socket").to_str().expect("UTF-8").to_owned()
+    } else {
+        // A port that was free a moment ago.
+        start(door, &["-m", "64", "-t", "2"]).port().to_string()
+    };
+    for round in 0..ROUNDS {
+        // A killed process's io_uring, and the socket in it, is taken down a moment after it.
+        let is_free = || door.unix || TcpListener::bind(format!("127.0.0.1:{place}")).is_ok();
+        wait_until("the place to be free", is_free);
+        let mut server = start_at(door, &place);
+        let mut clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
+        let mut reader = server.connect();
+        assert_eq!(reader.get("k"), None, "a new process is empty");
+        reader.set("k", b"whole");
+        let stop = AtomicBool::new(false);
+        let replies = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut writer = server.connect();
+                let request = set_request("k", 0, &[b'n'; 9_000]);
+                while !stop.load(Ordering::Relaxed) && writer.try_send(&request) {
+                    let mut buffer = [0; 64];
+                    if writer.look(&mut buffer) == Look::Closed {
+                        return;
+                    }
+                    replies.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            for (at, client) in clients.iter_mut().enumerate() {
+                client.send(["set k 0 0 100\r\nhalf", "set k", "get k\r\nget"][(at + round) % 3]);
+            }
+            wait_until("writes", || replies.load(Ordering::Relaxed) > 20);
+            server.signal(Signal::KILL);
+            writer.join().expect("the writer sees the end");
+            stop.store(true, Ordering::Relaxed);
+        });
+        for client in &mut clients {
+            let closed =
+                within(Duration::from_secs(10), || client.look(&mut [0; 1 << 14]) == Look::Closed);
+            assert!(closed, "clients see the end");
+        }
+        end_within(&mut server, Duration::from_secs(10));
+    }
+    format!(
+        "{ROUNDS} times killed amid writes and started again at the same place: all clients \
+             saw the end"
+    )
+}
+
+/// A server at a place that is given, where the last one may have left a socket.
+fn start_at(door: Door, place: &str) -> Server {
+    let options = ["-m", "64", "-t", "2", "-U", "0", "--io", door.io];
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let launch = Launch { program, called_as: "memcached", unix: door.unix, options: &options };
+    Server::start_at(&launch, Some(place))
+}
+
+/// X21.
+pub(crate) fn terminated(door: Door) -> String {
+    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let took = end_under_load(&mut server, &[Signal::TERM], Duration::from_secs(5));
+    // Someone is owed what he does not take: it ends after 5 s, or at a second signal.
+    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let mut slow = owed(&server);
+    let waited = end_under_load(&mut server, &[Signal::TERM], Duration::from_secs(7));
+    assert!(waited >= Duration::from_secs(4), "{waited:?}: the slow reader got no time");
+    drop(slow);
+    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    slow = owed(&server);
+    let signals = [Signal::TERM, Signal::TERM];
+    let forced = end_under_load(&mut server, &signals, Duration::from_secs(4));
+    drop(slow);
+    format!(
+        "ended with 0 after {took:.0?}; after {waited:.1?} with a slow reader; after \
+             {forced:.0?} by a second signal"
+    )
+}
+
+/// A client that does not read what it asked for.
+fn owed(server: &Server) -> Client {
+    let mut slow = server.connect();
+    slow.set("large", &vec![b'x'; 900_000]);
+    slow.send(b"get large\r\n".repeat(100));
+    slow
+}
+
+/// Whether new clients are refused.
+fn is_shut(server: &Server) -> bool {
+    let Ok(stream) = server.stream() else { return true };
+    let mut client = Client::new(stream);
+    client.set_patience(Duration::from_millis(200));
+    !client.try_send("mn\r\n") || client.look(&mut [0; 8]) == Look::Closed
+}
+
+/// Ends a server that four clients keep busy; how long it took.
+fn end_under_load(server: &mut Server, signals: &[Signal], at_most: Duration) -> Duration {
+    let served = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|number| {
+                let (mut client, served) = (server.connect(), &served);
+                scope.spawn(move || {
+                    let request = set_request(&format!("k{number}"), 0, b"value");
+                    let mut buffer = [0; 64];
+                    while client.try_send(&request) {
+                        match client.look(&mut buffer) {
+                            Look::Bytes(8) => served.fetch_add(1, Ordering::Relaxed),
+                            Look::Closed => return,
+                            other => panic!("{other:?}"),
+                        };
+                    }
+                })
+            })
+            .collect();
+        wait_until("load", || served.load(Ordering::Relaxed) > 1_000);
+        for signal in signals {
+            server.signal(*signal);
+            // A second one that came before the first is taken would be the same one.
+            if signals.len() > 1 {
+                wait_until("nobody to be let in", || is_shut(server));
+            }
+        }
+        let began = Instant::now();
+        let status = end_within(server, at_most);
+        let took = began.elapsed();
+        assert!(status.success(), "{status}: {}", server.last_words());
+        for client in clients {
+            client.join().expect("clients see the end");
+        }
+        assert!(server.stream().is_err(), "nobody listens any more");
+        took
+    })
+}

@@ -1,0 +1,143 @@
+//! Runs the cases, keeps what was seen, and writes the table.
+//!
+//! Upstream:   the table of cases in `main`.
+//! Downstream: each case's function; `target/abuse.md`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::subject::Door;
+
+const fn door(io: &'static str, unix: bool) -> Door {
+    Door { io, unix }
+}
+
+/// Over both doors and both transports.
+pub(crate) const EVERY_WAY: &[Door] =
+    &[door("uring", false), door("epoll", false), door("uring", true), door("epoll", true)];
+/// Over both doors, by TCP.
+pub(crate) const DOORS: &[Door] = &[door("uring", false), door("epoll", false)];
+/// By TCP and epoll.
+pub(crate) const EPOLL: &[Door] = &[door("epoll", false)];
+/// What concerns TCP alone.
+pub(crate) const TCP: &[Door] = DOORS;
+
+/// How a case passes its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It waits for a deadline: beside others.
+    Waits,
+    /// It needs the processor: alone.
+    Works,
+}
+
+/// A row of the table.
+pub(crate) struct Case {
+    pub(crate) id: &'static str,
+    pub(crate) test: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) doors: &'static [Door],
+    /// Panics when what is asked is not so; returns what was seen.
+    pub(crate) run: fn(Door) -> String,
+    pub(crate) asked: &'static str,
+}
+
+/// What came of a case behind a door.
+struct Outcome {
+    test: &'static str,
+    door: Door,
+    seen: Result<String, String>,
+    took: Duration,
+}
+
+/// Whether the long counts are asked for.
+pub(crate) fn is_full() -> bool {
+    std::env::var_os("KACHEL_FULL").is_some()
+}
+
+/// Whether `cargo test` was asked for this test: its filters are our arguments.
+fn is_chosen(test: &str) -> bool {
+    let mut filters = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| test.contains(&filter))
+}
+
+fn carry_out(case: &Case, door: Door) -> Outcome {
+    let began = Instant::now();
+    let seen = catch_unwind(AssertUnwindSafe(|| (case.run)(door))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "a panic without words".to_owned())
+    });
+    let outcome = Outcome { test: case.test, door, seen, took: began.elapsed() };
+    // Past the test harness's capture: a run takes minutes.
+    tell(&row(case, &outcome));
+    outcome
+}
+
+fn run(cases: &[Case]) -> Vec<Outcome> {
+    let chosen = |kind| {
+        let of_kind = cases.iter().filter(move |case| case.kind == kind && is_chosen(case.test));
+        of_kind.flat_map(|case| case.doors.iter().map(move |&door| (case, door)))
+    };
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = chosen(Kind::Waits)
+            .map(|(case, door)| scope.spawn(move || carry_out(case, door)))
+            .collect();
+        let worked: Vec<_> =
+            chosen(Kind::Works).map(|(case, door)| carry_out(case, door)).collect();
+        let waited = waiting.into_iter().map(|thread| thread.join().expect("panics are caught"));
+        worked.into_iter().chain(waited).collect()
+    })
+}
+
+fn tell(text: &str) {
+    std::io::stderr().write_all(text.as_bytes()).expect("someone listens");
+}
+
+fn row(case: &Case, outcome: &Outcome) -> String {
+    let seen = match &outcome.seen {
+        Ok(seen) => seen.clone(),
+        Err(why) => format!("FAILED: {}", why.replace(['\n', '\r', '|'], " ")),
+    };
+    let (id, asked, door) = (case.id, case.asked, outcome.door);
+    format!("| {id} | {asked} | {door} | {seen} | {:.1} |\n", outcome.took.as_secs_f64())
+}
+
+/// The table, for a person.
+fn table(cases: &[Case], elsewhere: &[(&str, &str)], outcomes: &[Outcome]) -> String {
+    let mut text = String::from("| id | asked | where | seen | s |\n|---|---|---|---|---|\n");
+    for case in cases {
+        let of_case = outcomes.iter().filter(|outcome| outcome.test == case.test);
+        text.extend(of_case.map(|outcome| row(case, outcome)));
+    }
+    for (id, why) in elsewhere {
+        let _infallible = writeln!(text, "| {id} | {why} | | not run here | |");
+    }
+    text
+}
+
+/// Runs all cases if no test has yet; then says what came of the one of `test`.
+///
+/// Panics: if the case failed behind any door, with what each said.
+pub(crate) fn judge(cases: &[Case], elsewhere: &[(&str, &str)], test: &str) {
+    static OUTCOMES: OnceLock<Vec<Outcome>> = OnceLock::new();
+    let outcomes = OUTCOMES.get_or_init(|| {
+        let outcomes = run(cases);
+        let table = table(cases, elsewhere, &outcomes);
+        let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/../abuse.md");
+        std::fs::write(path, table).expect("the table is written");
+        outcomes
+    });
+    let case = cases.iter().find(|case| case.test == test).expect("a case");
+    let of_case: Vec<_> = outcomes.iter().filter(|outcome| outcome.test == test).collect();
+    assert_eq!(of_case.len(), case.doors.len(), "behind every door");
+    let failed: Vec<String> = of_case
+        .iter()
+        .filter_map(|outcome| Some((outcome.door, outcome.seen.as_ref().err()?)))
+        .map(|(door, why)| format!("{door}: {why}"))
+        .collect();
+    assert!(failed.is_empty(), "{} {}\n{}", case.id, case.asked, failed.join("\n"));
+}

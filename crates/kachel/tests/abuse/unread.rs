@@ -1,0 +1,124 @@
+//! Cases about clients that ask and never read.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::subject::{Door, start};
+use crate::turns::{best_ratio, small_reads};
+
+/// What is asked of a client that does not read, beyond the reply under way.
+const OWED_BYTES_MAX: u64 = 64 * 1024;
+/// What it costs today beyond that: a block of replies that is not full, two receive buffers of
+/// requests that came before the server stopped reading, and what the allocator keeps.
+const AROUND_BYTES: u64 = 64 * 1024;
+/// And so many replies are awaited of another shard before the first is seen to be large.
+const AWAITED_REPLIES: u64 = 256;
+
+/// X05.
+pub(crate) fn flood(door: Door) -> String {
+    let one = flood_of(door, 1, 0);
+    let two = flood_of(door, 2, AWAITED_REPLIES);
+    let drops = drops(door);
+    format!("1 thread: {one}; 2 threads: {two}; request by request: {drops} bytes of memory each")
+}
+
+/// Floods a server of so many threads, of which another shard may owe `awaited` replies.
+fn flood_of(door: Door, threads: u64, awaited: u64) -> String {
+    const FLOODERS: u64 = 64;
+    const READS: usize = 1_000;
+    const VALUE_BYTES: usize = 1_000;
+    let server = start(door, &["-m", "64", "-t", &threads.to_string()]);
+    let mut other = server.connect();
+    other.set("small", b"value");
+    other.set("k", &[b'v'; VALUE_BYTES]);
+    let requests = b"get k\r\n".repeat(10_000);
+    let mut round = |flooders: u64| {
+        let before = server.resident_bytes();
+        let mut flooders: Vec<Client> = (0..flooders).map(|_| server.connect()).collect();
+        let taken = crate::client::flood(&mut flooders, &requests);
+        let grown = server.resident_bytes().saturating_sub(before);
+        let time = small_reads(&mut other, READS);
+        drop(flooders);
+        crate::subject::wait_until("the flood's end", || server.stat("curr_connections") == 2);
+        (taken, grown, time)
+    };
+    // What every server touches that is in use, receive buffers for one, is no client's cost.
+    round(2);
+    let (taken, grown, mut flooded) = round(FLOODERS);
+    let (taken, each) = (taken / FLOODERS, grown / FLOODERS);
+    let reply_bytes = VALUE_BYTES as u64 + 40;
+    let allowed = OWED_BYTES_MAX + AROUND_BYTES + (awaited + 1) * reply_bytes;
+    assert!(each <= allowed, "{each} bytes of memory each, not {allowed}");
+    let mut quiet = Duration::MAX;
+    let ratio = best_ratio(2.0, || {
+        quiet = quiet.min(round(0).2);
+        flooded = flooded.min(round(FLOODERS).2);
+        flooded.as_secs_f64() / quiet.as_secs_f64()
+    });
+    assert!(ratio <= 2.0, "others' p99 is {ratio:.2} times what it was: {flooded:?}, {quiet:?}");
+    format!(
+        "{taken} bytes of requests taken of each of {FLOODERS} floods, {each} bytes of memory \
+             each, others' p99 {ratio:.2} times theirs"
+    )
+}
+
+/// As the flood, but each request comes alone and its reply is small: what is owed then lies in
+/// many pieces. Returns what each client costs.
+fn drops(door: Door) -> u64 {
+    const CLIENTS: u64 = 4;
+    const REQUESTS: usize = 4_000;
+    let server = start(door, &["-m", "64", "-t", "1"]);
+    let mut other = server.connect();
+    let before = server.resident_bytes();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for _ in 0..REQUESTS {
+        for client in &mut clients {
+            client.offer(b"mn\r\n");
+        }
+        // Answered behind them: they have been served.
+        assert_eq!(other.ask("mn\r\n", "\n"), "MN\r\n");
+    }
+    let each = server.resident_bytes().saturating_sub(before) / CLIENTS;
+    let allowed = OWED_BYTES_MAX + AROUND_BYTES;
+    assert!(each <= allowed, "{each} bytes of memory each, request by request, not {allowed}");
+    each
+}
+
+/// X07.
+pub(crate) fn multiget(door: Door) -> String {
+    const KEYS: usize = 10_000;
+    const VALUE_BYTES: usize = 100_000;
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    let mut other = server.connect();
+    // All memory is in use before, so that what comes on top is the slow reader's.
+    for key in 0..2_000 {
+        other.set(&format!("fill{key}"), &[b'f'; VALUE_BYTES]);
+    }
+    other.set("k", &[b'v'; VALUE_BYTES]);
+    let before = server.resident_bytes();
+    let mut slow = server.connect();
+    slow.send([&b"get"[..], &b" k".repeat(KEYS), b"\r\n"].concat());
+    assert!(!slow.is_ended_within(Duration::from_millis(500)), "a slow client is not closed");
+    let extra = server.resident_bytes().saturating_sub(before);
+    assert!(extra <= 1 << 20, "{extra} bytes of memory for it");
+    // Three times the memory is stored meanwhile.
+    for key in 0..2_000 {
+        other.set(&format!("more{key}"), &[b'm'; VALUE_BYTES]);
+        if key % 100 == 0 {
+            other.set("k", &[b'v'; VALUE_BYTES]);
+        }
+    }
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown <= 2 << 20, "{grown} bytes of memory while storing goes on");
+    // And now it reads, and gets what it asked for.
+    let reply = (b"VALUE k 0 100000\r\n".len() + VALUE_BYTES + 2) as u64;
+    slow.drink(100 * reply);
+    let mut head = [0; 10];
+    let looked = slow.look(&mut head);
+    assert_eq!((looked, &head), (crate::client::Look::Bytes(10), b"VALUE k 0 "));
+    drop(slow);
+    format!(
+        "{KEYS} keys of {VALUE_BYTES} bytes: {extra} bytes of memory; 2,000 more stored \
+             meanwhile; the first 100 read at last"
+    )
+}

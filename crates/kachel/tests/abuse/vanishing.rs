@@ -1,0 +1,117 @@
+//! A peer that is gone without a word: its machine lost power, or the way to it was cut.
+//!
+//! By root, in a network of its own that is cut; always, the options of an accepted socket.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, sockopt};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::client::Client;
+use crate::server::{Server, user};
+use crate::subject::{Door, start, wait_until};
+
+/// Until the server must have noticed: 30 s of silence, three questions 10 s apart.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
+/// What the kernel's timers and the once-a-second look may add.
+const LATE: Duration = Duration::from_secs(5);
+
+/// Copies of the server's sockets: the same sockets, in our hands.
+fn accepted_sockets(server: &Server) -> Vec<OwnedFd> {
+    let process = pidfd_open(server.pid(), PidfdFlags::empty()).expect("our child");
+    let folder = format!("/proc/{}/fd", server.process.id());
+    let numbers = fs::read_dir(folder)
+        .expect("a process")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers
+        .filter_map(|number: i32| {
+            let copy = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
+            let is_tcp = sockopt::socket_domain(&copy) == Ok(AddressFamily::INET);
+            let is_accepted = rustix::net::getpeername(&copy).is_ok_and(|peer| peer.is_some());
+            (is_tcp && is_accepted).then_some(copy)
+        })
+        .collect()
+}
+
+fn check_options(server: &Server) {
+    let sockets = accepted_sockets(server);
+    assert!(!sockets.is_empty(), "the server holds our connection");
+    for socket in sockets {
+        assert!(sockopt::socket_keepalive(&socket).expect("a socket"));
+        let seconds = Duration::from_secs;
+        assert_eq!(sockopt::tcp_keepidle(&socket).expect("TCP"), seconds(30));
+        assert_eq!(sockopt::tcp_keepintvl(&socket).expect("TCP"), seconds(10));
+        assert_eq!(sockopt::tcp_keepcnt(&socket).expect("TCP"), 3);
+        assert!(sockopt::tcp_nodelay(&socket).expect("TCP"));
+    }
+}
+
+/// Moves this thread, and so all that it starts, into a network that nobody else is in; a process
+/// holds it for as long as the result lives.
+fn own_network() -> Child {
+    let mut holder = Command::new("unshare");
+    holder.args(["-n", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let holder = holder.spawn().expect("unshare, of util-linux");
+    let ours = fs::read_link("/proc/self/ns/net").expect("a network");
+    let place = format!("/proc/{}/ns/net", holder.id());
+    wait_until("another network", || fs::read_link(&place).is_ok_and(|other| other != ours));
+    let network = File::open(place).expect("the network");
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .expect("root may move");
+    ip("up");
+    holder
+}
+
+/// Cuts this thread's network, or joins it.
+fn ip(state: &str) {
+    let done = Command::new("ip").args(["link", "set", "lo", state]).status();
+    assert!(done.expect("ip, of iproute2").success());
+}
+
+/// The server's end of one connection vanishes with the way to its client.
+fn cut(door: Door) -> Duration {
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| {
+            let mut holder = own_network();
+            let server = start(door, &["-m", "64", "-t", "2"]);
+            let mut client: Client = server.connect();
+            client.set("k", b"v");
+            server.wait_until_sockets(1);
+            ip("down");
+            let began = Instant::now();
+            server.wait_until_sockets(0);
+            let took = began.elapsed();
+            holder.kill().expect("our child");
+            holder.wait().expect("our child");
+            took
+        });
+        cut.join().expect("noticed")
+    })
+}
+
+impl Server {
+    /// Waits until so many connections are open: asked of the kernel, since nobody can connect.
+    fn wait_until_sockets(&self, count: usize) {
+        let patience = NOTICED_WITHIN + LATE;
+        let so_many = crate::subject::within(patience, || accepted_sockets(self).len() == count);
+        assert!(so_many, "not {count} connections within {patience:?}");
+    }
+}
+
+/// X01.
+pub(crate) fn peer_gone(door: Door) -> String {
+    let server = start(door, &["-m", "64", "-t", "2"]);
+    let mut client = server.connect();
+    client.set("k", b"v");
+    check_options(&server);
+    if user().is_empty() {
+        return "keepalive 30/10/3 is set; only root can cut a network".to_owned();
+    }
+    let took = cut(door);
+    assert!(took > Duration::from_secs(25), "noticed after {took:?}: not by keepalive");
+    format!("keepalive 30/10/3 is set; gone {:.1} s after the network was cut", took.as_secs_f64())
+}

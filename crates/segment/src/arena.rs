@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kachel_host::Region;
 
+use crate::audit::Audit;
+
 /// Bytes behind the last segment that only a corrupt item would reach (I1).
 const SLACK_BYTES: usize = 64 << 10;
 
@@ -28,13 +30,15 @@ const SLACK_BYTES: usize = 64 << 10;
 pub(crate) struct Arena {
     region: Region,
     bytes: usize,
+    /// Who may touch what, in debug builds.
+    pub(crate) audit: Audit,
 }
 
 impl Arena {
-    /// Reserves room for `bytes` of segments.
-    pub(crate) fn reserve(bytes: usize, huge: bool) -> io::Result<Self> {
+    /// Reserves room for `bytes` of segments of `segment_bytes`.
+    pub(crate) fn reserve(bytes: usize, segment_bytes: usize, huge: bool) -> io::Result<Self> {
         let region = Region::reserve(bytes + SLACK_BYTES, huge)?;
-        Ok(Self { region, bytes })
+        Ok(Self { region, bytes, audit: Audit::over(segment_bytes) })
     }
 
     /// The word at byte offset `offset`, a multiple of 8.
@@ -59,8 +63,10 @@ impl Arena {
 
     /// The `length` bytes at `offset`, which nothing changes while the slice lives (I2).
     #[inline]
+    #[track_caller]
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         assert!(offset < self.bytes && length <= SLACK_BYTES);
+        self.audit.read(offset, length);
         // SAFETY: the offset lies inside the region (asserted above).
         let start = unsafe { self.region.base().as_ptr().add(offset) };
         // SAFETY:
@@ -72,8 +78,10 @@ impl Arena {
 
     /// Copies `source` to `offset`, where nothing refers to (I2).
     #[inline]
+    #[track_caller]
     pub(crate) fn write(&self, offset: usize, source: &[u8]) {
         assert!(offset + source.len() <= self.bytes);
+        self.audit.write(offset, source.len());
         // SAFETY: the offset lies inside the region (asserted above).
         let target = unsafe { self.region.base().as_ptr().add(offset) };
         // SAFETY:

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::SEGMENT_BYTES_MIN;
+use crate::audit::Audit;
 
 /// Bytes of each segment that exist: its head and an item or two with short keys and values.
 const MODELED_BYTES: usize = 96;
@@ -27,6 +28,8 @@ pub(crate) struct Arena {
     words: Box<[AtomicU64]>,
     half_words: Box<[AtomicU32]>,
     cells: Box<[loom::cell::UnsafeCell<()>]>,
+    /// Off: loom watches the bytes.
+    pub(crate) audit: Audit,
 }
 
 // SAFETY: it owns its memory, which any thread may free.
@@ -36,13 +39,14 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub(crate) fn reserve(bytes: usize, _huge: bool) -> io::Result<Self> {
+    pub(crate) fn reserve(bytes: usize, _segment_bytes: usize, _huge: bool) -> io::Result<Self> {
         let modeled = bytes / SEGMENT_BYTES_MIN * MODELED_BYTES;
         Ok(Self {
             base: NonNull::from(Box::leak(vec![0_u8; modeled].into_boxed_slice())).cast(),
             words: (0..modeled / 8).map(|_| AtomicU64::new(0)).collect(),
             half_words: (0..modeled / 4).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..modeled / CELL_BYTES).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+            audit: Audit::over(0),
         })
     }
 

@@ -98,6 +98,7 @@ const EXTENT_GIVEN: u64 = 1 << 61;
 impl Header {
     #[inline]
     pub(crate) fn load(arena: &Arena, at: ItemAt) -> Self {
+        arena.audit.header(at.offset());
         Self(arena.word(at.offset()).load(Ordering::Acquire))
     }
 

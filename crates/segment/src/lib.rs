@@ -16,6 +16,7 @@
 mod arena;
 #[cfg(loom)]
 mod arena_model;
+mod audit;
 mod item;
 mod meta;
 mod pool;

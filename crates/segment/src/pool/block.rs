@@ -23,6 +23,7 @@ use kachel_host::Region;
 
 use super::{Free, NoMemory, Pool};
 use crate::BLOCK_BYTES;
+use crate::audit::Use;
 use crate::meta::{FIFO, List, NONE, Phase};
 
 /// Set in an extent's state once its item is gone; the rest counts pins.
@@ -189,6 +190,7 @@ impl Pool {
         let block = segment * self.blocks_per_segment() as u32 + bit;
         // Nobody's yet, so that nobody moves it (B1).
         self.extents.owner(block).store(NONE.into(), Ordering::Relaxed);
+        self.arena.audit.block(block as usize * BLOCK_BYTES);
         Some(block)
     }
 
@@ -196,6 +198,7 @@ impl Pool {
         let segment = self.take_raw(free)?;
         let count = self.blocks_per_segment();
         self.metas.set_phase(segment, Phase::Blocks);
+        self.arena.audit.begin(self.segment_start(segment), Use::Blocks);
         self.metas.set_free_blocks(segment, u64::MAX >> (u64::BITS as usize - count));
         free.blocks.by_free_count[count].push_back(&self.metas, segment);
         self.free_blocks.fetch_add(count as u32, Ordering::Relaxed);
@@ -203,6 +206,7 @@ impl Pool {
     }
 
     fn give_block(&self, free: &mut Free, block: u32) {
+        self.arena.audit.dead(block as usize * BLOCK_BYTES);
         let count = self.blocks_per_segment() as u32;
         let segment = block / count;
         let bit = 1 << (block % count);
@@ -282,7 +286,7 @@ impl Pool {
         }
     }
 
-    fn free_extent(&self, extent: ExtentId) {
+    pub(crate) fn free_extent(&self, extent: ExtentId) {
         let mut free = self.lock();
         let mut block = self.first_block(extent);
         for _ in 0..extent.blocks {
@@ -359,6 +363,7 @@ impl Pool {
         }
         let Some(target) = self.take_block(free) else { return false };
         self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, BLOCK_BYTES));
+        self.arena.audit.dead(source as usize * BLOCK_BYTES);
         let next = low(self.extents.links(source));
         let previous = high(self.extents.links(source));
         self.extents.set_links(target, next, previous);

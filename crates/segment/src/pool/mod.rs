@@ -36,6 +36,7 @@ pub use pinned::Pinned;
 pub use upload::Upload;
 
 use crate::arena::Arena;
+use crate::audit::Use;
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{META_BYTES, Metas, NONE, Phase};
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
@@ -131,7 +132,7 @@ impl Pool {
         let bytes = segments as usize * segment_bytes;
         let blocks = bytes / BLOCK_BYTES;
         Ok(Arc::new(Self {
-            arena: Arena::reserve(bytes, options.huge)?,
+            arena: Arena::reserve(bytes, segment_bytes, options.huge)?,
             metas: Metas::reserve(segments as usize)?,
             budget,
             segment_shift: segment_bytes.trailing_zeros(),
@@ -279,6 +280,7 @@ impl Pool {
     /// Writes a segment's head: a new generation, the base of its short CAS tokens.
     pub(crate) fn begin(&self, segment: u32, cas_base: u64) {
         let start = self.segment_start(segment);
+        self.arena.audit.begin(start, Use::Items);
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         self.arena.word(start).store(generation, Ordering::Relaxed);
         self.arena.word(start + 8).store(cas_base, Ordering::Relaxed);
@@ -341,6 +343,7 @@ impl Pool {
 
     /// Makes a segment idle, which nobody reads.
     fn give_raw(&self, free: &mut Free, segment: u32) {
+        self.arena.audit.end(self.segment_start(segment));
         self.metas.clear(segment);
         debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
         if cfg!(debug_assertions) && !cfg!(loom) {

@@ -331,6 +331,7 @@ impl Segments {
         let item = Item::load(&self.pool, at);
         let header = item.header();
         let blocks = item.extent().map_or(0, |extent| extent.blocks as usize);
+        self.pool.arena.audit.dead(at.offset());
         header.with_dead().store(&self.pool.arena, at);
         let segment = self.pool.segment_of(at);
         let bytes = header.item_bytes();

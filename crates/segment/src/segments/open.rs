@@ -294,7 +294,9 @@ impl Segments {
         let bytes = header.item_bytes();
         assert!(used + bytes <= self.pool.segment_bytes(), "an item lies in one segment");
         let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
+        self.pool.arena.audit.item(at.offset(), bytes);
         draft.write(&self.pool.arena, at, header, cas_base);
+        self.pool.arena.audit.whole(at.offset());
         metas.set(segment, USED, (used + bytes) as u32);
         metas.set(segment, ITEMS, metas.get(segment, ITEMS) + 1);
         let expiry = super::reclaim::expiry_or_never(draft.expiry());

@@ -462,6 +462,7 @@ impl Segments {
         let is_short = self.spare.len() < self.spare_target();
         if is_short && self.pool.is_unread() {
             // As clean as if it came from the pool.
+            self.pool.arena.audit.end(self.pool.segment_start(segment));
             self.pool.metas.clear(segment);
             self.spare.push(segment);
             return;

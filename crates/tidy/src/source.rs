@@ -184,7 +184,9 @@ fn body_end(bytes: &[u8], at: usize) -> Option<usize> {
 /// Whether the file holds only tests, benches or examples.
 pub(crate) fn is_test_file(path: &str) -> bool {
     let folder = |name: &str| path.contains(&format!("/{name}/"));
-    folder("tests") || folder("benches") || folder("examples") || path.ends_with("/tests.rs")
+    path.starts_with("tests/")
+        || folder("tests")
+        || folder("benches") || folder("examples") || path.ends_with("/tests.rs")
 }
 
 /// Where the test module at the bottom of a file begins; the code's end when there is none.

@@ -117,6 +117,14 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
     cut_cases
 }
 
+/// Every how manieth cut is tried: 1, but where a sanitizer makes each several times as slow.
+fn stride() -> usize {
+    let stride = std::env::var("KACHEL_CUT_STRIDE").ok();
+    let stride = stride.map_or(1, |stride| stride.parse().expect("KACHEL_CUT_STRIDE is a number"));
+    assert!((1..=100).contains(&stride));
+    stride
+}
+
 fn excerpt(bytes: &[u8]) -> String {
     format!("({} bytes) {}", bytes.len(), bytes[..bytes.len().min(200)].escape_ascii())
 }
@@ -133,9 +141,9 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     // Whole first, which is the pass behind all cuts.
     pass(setup, &cases, 1, usize::MAX);
     pass(setup, &cases, 3, usize::MAX);
-    for number in 0..passes {
+    for number in (0..passes).step_by(stride()) {
         cut += pass(setup, &cases, 1 + 2 * u16::from(number % 8 == 7), number);
     }
     println!("{} cases whole and at {cut} cuts, in {} passes", cases.len(), passes + 2);
-    assert!(cases.len() > 90 && cut > 17_000);
+    assert!(cases.len() > 90 && cut > 17_000 / stride());
 }

@@ -186,7 +186,9 @@ pub(crate) fn is_test_file(path: &str) -> bool {
     let folder = |name: &str| path.contains(&format!("/{name}/"));
     path.starts_with("tests/")
         || folder("tests")
-        || folder("benches") || folder("examples") || path.ends_with("/tests.rs")
+        || folder("benches")
+        || folder("examples")
+        || path.ends_with("/tests.rs")
 }
 
 /// Where the test module at the bottom of a file begins; the code's end when there is none.

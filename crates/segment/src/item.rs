@@ -13,15 +13,15 @@
 //! header, low bits first:  expiry:32 | key bytes:8 | value bytes:14 | client flags:1 | CAS:1 |
 //!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
 //!                          extent given:1 | 0:2
-//! access, low bits first:  fetched:1 | active:1 | second of the last access:30
+//! access, low bits first:  fetched:1 | reads:2 | turns:2 | second of the last access:27
 //! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
 //! ```
 //!
 //! Invariants:
 //! - I1  Everything but header and access is written once, before the item's location is handed
 //!   out.
-//! - I2  The header is stored by the owner alone; the access word by any reader, and only while it
-//!   is not active.
+//! - I2  The header is stored by the owner alone; the access word by any reader, and only while
+//!   fewer than three reads are counted.
 //! - I3  An item begins at a multiple of 8 and lies in one segment.
 //! - I4  A short CAS is relative to the CAS base in its segment's head.
 
@@ -200,22 +200,31 @@ impl Header {
     }
 }
 
-/// The 32-bit access word: whether and when an item was read.
+/// The 32-bit access word: whether and when an item was read, and what eviction owes it.
 ///
-/// Two steps, as in memcached: the first read marks an item *fetched*, the second *active*.
-/// Eviction keeps active items, and clears that mark alone; *fetched* stays until the item is
-/// replaced.
+/// *Reads* are counted up to three, and written no more after that; eviction begins them anew each
+/// time that it looks. *Turns* are how often it may still find the item unread and keep it.
+/// *Fetched* stays until the item is replaced. The seconds of four years of uptime fit; then the
+/// last access is too early by as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 
 impl Access {
     const FETCHED: u32 = 1;
-    const ACTIVE: u32 = 2;
+    const READS_SHIFT: u32 = 1;
+    const TURNS_SHIFT: u32 = 3;
+    const SECOND_SHIFT: u32 = 5;
+    const TURNS_MASK: u32 = Self::TURNS_MAX << Self::TURNS_SHIFT;
+
+    /// Reads that are counted.
+    pub(crate) const READS_MAX: u32 = 3;
+    /// Turns that an item can be owed.
+    pub(crate) const TURNS_MAX: u32 = 3;
 
     /// Of an item never read, stored in second `now`.
     #[inline]
     pub const fn unread(now: u32) -> Self {
-        Self(now << 2)
+        Self(now << Self::SECOND_SHIFT)
     }
 
     /// Whether the item was read since it was stored.
@@ -224,27 +233,43 @@ impl Access {
         self.0 & Self::FETCHED != 0
     }
 
-    /// Whether the item was read again since eviction last looked at it.
+    /// How often the item was read since eviction last looked at it, up to [`Self::READS_MAX`].
+    #[inline]
+    pub(crate) const fn reads(self) -> u32 {
+        self.0 >> Self::READS_SHIFT & Self::READS_MAX
+    }
+
+    /// How often eviction may find the item unread and keep it.
+    #[inline]
+    pub(crate) const fn turns(self) -> u32 {
+        self.0 >> Self::TURNS_SHIFT & Self::TURNS_MAX
+    }
+
+    /// Whether the item was read at least twice since eviction last looked at it.
     #[inline]
     pub const fn active(self) -> bool {
-        self.0 & Self::ACTIVE != 0
+        self.reads() >= 2
     }
 
-    /// Second in which the item was stored or last read before it became active.
+    /// Second in which the item was stored or last read while reads were counted.
     #[inline]
     pub const fn last_access(self) -> u32 {
-        self.0 >> 2
+        self.0 >> Self::SECOND_SHIFT
     }
 
-    /// The word after one more read in second `now`.
+    /// The word after one more read in second `now`; fewer than [`Self::READS_MAX`] were counted.
     #[inline]
     pub(crate) const fn read(self, now: u32) -> Self {
-        let active = if self.fetched() { Self::ACTIVE } else { 0 };
-        Self(now << 2 | Self::FETCHED | active)
+        debug_assert!(self.reads() < Self::READS_MAX);
+        let reads = (self.reads() + 1) << Self::READS_SHIFT;
+        Self(now << Self::SECOND_SHIFT | self.0 & Self::TURNS_MASK | reads | Self::FETCHED)
     }
 
-    pub(crate) const fn with_active(self, active: bool) -> Self {
-        Self(self.0 & !Self::ACTIVE | if active { Self::ACTIVE } else { 0 })
+    /// The word of an item that eviction keeps and owes so many turns.
+    pub(crate) const fn kept(self, turns: u32) -> Self {
+        debug_assert!(turns <= Self::TURNS_MAX);
+        let others = self.0 & !(Self::TURNS_MASK | Self::READS_MAX << Self::READS_SHIFT);
+        Self(others | turns << Self::TURNS_SHIFT)
     }
 
     #[inline]
@@ -257,19 +282,20 @@ impl Access {
         arena.half_word(at.offset() + 8).store(self.0, Ordering::Relaxed);
     }
 
-    /// Any core: the item at `at` was read in second `now`. Writes nothing once it is active (I2).
+    /// Any core: the item at `at` was read in second `now`. Writes nothing once three reads are
+    /// counted (I2).
     ///
-    /// Cost: a load; for an item's first two reads a compare and swap, which another core's at the
-    /// same time may have to repeat.
+    /// Cost: a load; for an item's first three reads a compare and swap, which another core's at
+    /// the same time may have to repeat.
     #[inline]
     pub(crate) fn note(arena: &Arena, at: ItemAt, now: u32) {
         let word = arena.half_word(at.offset() + 8);
         let mut there = Self(word.load(Ordering::Relaxed));
-        while !there.active() {
+        while there.reads() < Self::READS_MAX {
             let order = Ordering::Relaxed;
             match word.compare_exchange(there.0, there.read(now).0, order, order) {
                 Ok(_) => return,
-                Err(other) => there = Self(other), // One read more: after two it is active.
+                Err(other) => there = Self(other), // One read more: after three it is enough.
             }
         }
     }
@@ -514,13 +540,13 @@ impl<'a> Item<'a> {
         self.access().fetched()
     }
 
-    /// Whether the item was read again since eviction last looked at it.
+    /// Whether the item was read at least twice since eviction last looked at it.
     #[inline]
     pub fn active(&self) -> bool {
         self.access().active()
     }
 
-    /// Second in which the item was stored or last read before it became active.
+    /// Second in which the item was stored or last read while reads were counted.
     #[inline]
     pub fn last_access(&self) -> u32 {
         self.access().last_access()
@@ -539,7 +565,7 @@ impl<'a> Item<'a> {
         self.header.has_extent()
     }
 
-    /// Notes that the item was read in second `now`. Writes nothing once it is active.
+    /// Notes that the item was read in second `now`. Writes nothing once three reads are counted.
     #[inline]
     pub fn note_access(&self, now: u32) {
         Access::note(&self.pool.arena, self.at, now);

@@ -10,7 +10,8 @@
 //!
 //! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is
 //! S3-FIFO (Yang et al., SOSP 2023) said in segments: the small queue is a list of *probation*
-//! segments, the main queue a list of *main* segments, and reinsertion is a copy.
+//! segments, the main queue a list of *main* segments, and reinsertion is a copy; reads are weighed
+//! against bytes.
 
 #[cfg(not(loom))]
 mod arena;

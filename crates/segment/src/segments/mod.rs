@@ -6,7 +6,7 @@
 //! ```text
 //!   append -> [open segment of its TTL bucket] -> sealed -> FIFO of its queue -> victim -> pool
 //!                 probation | main                                 |
-//!                                  ^                               | active: copied to main
+//!                                  ^                               | worth it: copied to main
 //!                                  +-------------------------------+ else: evicted
 //! ```
 //!
@@ -32,6 +32,7 @@ mod stats;
 mod tests;
 mod ttl;
 mod walk;
+mod worth;
 
 use std::fmt;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ pub enum JoinPlace {
 /// The two queues of S3-FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
-    /// New items, evicted unless read twice.
+    /// New items, evicted unless they are worth their bytes.
     Probation,
     /// Items that proved themselves.
     Main,
@@ -188,6 +189,8 @@ pub struct Segments {
     kept: Option<ItemAt>,
     ghosts: Ghosts,
     hunt: reclaim::Hunt,
+    /// What eviction saw lately.
+    weights: worth::Weights,
     /// Segments opened in an earlier epoch were flushed.
     epoch: u32,
     /// How many segments of earlier epochs there are.
@@ -221,6 +224,7 @@ impl Segments {
             kept: None,
             ghosts: Ghosts::new(if charged { groups } else { 0 }),
             hunt: reclaim::Hunt::default(),
+            weights: worth::Weights::default(),
             epoch: 0,
             flushed_segments: 0,
             live_bytes: 0,
@@ -273,7 +277,8 @@ impl Segments {
         self.pool.metas.get(segment, EPOCH) != self.epoch
     }
 
-    /// Notes that the item at `at` was read in second `now`. Writes nothing once it is active.
+    /// Notes that the item at `at` was read in second `now`. Writes nothing once three
+    /// reads are counted.
     #[inline]
     pub fn note_access(&self, at: ItemAt, now: u32) {
         Access::note(&self.pool.arena, at, now);

@@ -1,34 +1,38 @@
 //! How space comes back: expiry, flush, compaction, eviction; one victim at a time, item by item.
 //!
 //! Upstream:   `append` when memory is full, `shard` between ticks through [`Segments::maintain`].
-//! Downstream: `open` for copies, `pool` for what is given back.
+//! Downstream: `worth` for what is kept, `open` for copies, `pool` for what is given back.
 //!
 //! A job walks its victim's items. Dead ones are passed over; flushed and expired ones leave the
-//! index; of the rest compaction copies all, eviction copies the active ones to the main queue and
-//! drops the others. At its end nothing in the victim lives, and it goes back.
+//! index; of the rest compaction copies all, eviction copies to the main queue those that `worth`
+//! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
 //!
 //! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
 //! blocks of large values, when whole segments of them are free; the segment with the most dead
 //! space, when a tenth of memory is dead; the oldest of probation while that holds more than a
-//! tenth of memory; the oldest of main.
+//! tenth of memory, and between these the oldest of main, seldom or often as `worth` says; the
+//! oldest of main.
 
 use std::sync::Arc;
 
 use super::open::{For, Need, Stream};
 use super::ttl::ttl_bucket;
+use super::worth::Seen;
 use super::{BINS, Index, Queue, Segments};
 use crate::BLOCK_BYTES;
-use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::{Access, Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, NONE, Phase, SLOT, TOUCHED, USED};
 use crate::pool::Pool;
 
-/// Part of memory that probation holds, in percent. S3-FIFO's; a guess until traces are run.
+/// Part of memory that probation holds, in percent. S3-FIFO's; 5 and 20 are worse on one trace or
+/// another (docs/decisions/0005-eviction.md).
 const PROBATION_PERCENT: usize = 10;
 
 /// Dead part of memory above which compaction comes before eviction, in percent.
 const DEAD_PERCENT: usize = 10;
 
-/// Eviction keeps at most this many quarters of a victim, so that each victim frees something.
+/// Eviction keeps at most this many quarters of a victim, so that each victim frees something; but
+/// for those of main that come before their time, which may be kept whole.
 const KEPT_QUARTERS_MAX: usize = 3;
 
 /// Segments looked at for expiry in one call.
@@ -61,6 +65,8 @@ pub(super) struct Job {
     offset: usize,
     evict: bool,
     kept_bytes: usize,
+    kept_bytes_max: usize,
+    seen: Seen,
 }
 
 /// The search for expired and flushed segments: one pass over `own` a second.
@@ -98,6 +104,9 @@ impl Segments {
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let mut items = 0;
         while items < items_max {
+            if self.is_job_idle() {
+                self.leave_job();
+            }
             if self.job.is_none() {
                 if self.pool.budget.overdrawn_bytes() > 0 && self.pool.release_next() {
                     items += GIVEN_ITEMS;
@@ -193,6 +202,14 @@ impl Segments {
         (is_short || is_asked) && !self.pool.may_take() && self.find_victim(now) != Found::Nothing
     }
 
+    /// Whether the job would evict although there is room by now: one large value may have been
+    /// enough.
+    fn is_job_idle(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.evict)
+            && self.pool.budget.overdrawn_bytes() == 0
+            && self.pool.may_take()
+    }
+
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
     /// spare.
     fn spare_target(&self) -> usize {
@@ -219,10 +236,18 @@ impl Segments {
         if !self.options.evict {
             return Found::Nothing;
         }
-        match self.oldest().or_else(|| self.deadest()) {
-            Some(victim) => self.begin_job(victim, true),
-            None => Found::Nothing,
+        let is_main_due =
+            self.is_probation_large() && self.weights.is_main_due(self.pool.segment_bytes());
+        let Some(victim) = self.oldest(is_main_due).or_else(|| self.deadest()) else {
+            return Found::Nothing;
+        };
+        let found = self.begin_job(victim, true);
+        if let Some(job) = &mut self.job
+            && is_main_due
+        {
+            job.kept_bytes_max = self.pool.segment_bytes();
         }
+        found
     }
 
     /// The next segment whose items expired or were flushed becomes the victim; whether there was
@@ -275,11 +300,14 @@ impl Segments {
         })
     }
 
-    /// The segment to evict: of probation while that is large, of main otherwise.
-    fn oldest(&mut self) -> Option<u32> {
+    fn is_probation_large(&self) -> bool {
         let probation = self.queue_bytes[Queue::Probation as usize];
-        let is_large = probation * 100 > self.total_bytes() * PROBATION_PERCENT;
-        let [first, second] = if is_large {
+        probation * 100 > self.total_bytes() * PROBATION_PERCENT
+    }
+
+    /// The segment to evict: of probation while that is large and main not due, of main otherwise.
+    fn oldest(&mut self, is_main_due: bool) -> Option<u32> {
+        let [first, second] = if self.is_probation_large() && !is_main_due {
             [Queue::Probation, Queue::Main]
         } else {
             [Queue::Main, Queue::Probation]
@@ -313,13 +341,18 @@ impl Segments {
         let dead = metas.get(segment, DEAD) as usize;
         metas.set_phase(segment, Phase::Victim);
         self.unbin(segment, dead);
-        self.job = Some(Job { segment, offset: SEGMENT_HEAD_BYTES, evict, kept_bytes: 0 });
+        let kept_bytes_max = self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX;
+        let seen = Seen::default();
+        let offset = SEGMENT_HEAD_BYTES;
+        self.job = Some(Job { segment, offset, evict, kept_bytes: 0, kept_bytes_max, seen });
         Found::Job
     }
 
-    /// Handles up to `items_max` items of the victim; how many. Ends the job at the victim's end.
+    /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
+    /// free; how many. Ends the job at the victim's end.
     fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let pool = Arc::clone(&self.pool);
+        let blocks_wanted = self.blocks.saturating_sub(pool.blocks_per_segment());
         for items in 0..items_max {
             if items % AHEAD_ITEMS == 0 {
                 self.look_ahead(index);
@@ -327,7 +360,7 @@ impl Segments {
             let Some(job) = &mut self.job else { return items };
             let segment = job.segment;
             if job.offset == pool.metas.get(segment, USED) as usize {
-                self.job = None;
+                self.end_job();
                 self.finish(segment);
                 return items;
             }
@@ -335,15 +368,37 @@ impl Segments {
             let item = Item::load(&pool, at);
             job.offset += item.header().item_bytes();
             if !item.header().is_dead() && !self.settle(&item, now, index) {
-                // No segment for a copy, which compaction never lacks (S5); the victim keeps its
-                // items.
-                self.job = None;
-                pool.metas.set_phase(segment, Phase::Sealed);
-                self.rebin(segment, 0, pool.metas.get(segment, DEAD) as usize);
+                // No segment for a copy, which compaction never lacks (S5).
+                self.leave_job();
                 return items;
+            }
+            if self.blocks < blocks_wanted {
+                return items + 1;
             }
         }
         items_max
+    }
+
+    /// There is no job any more; what it saw is noted. Its victim, if it had one.
+    fn end_job(&mut self) -> Option<u32> {
+        let Job { segment, evict, seen, .. } = self.job.take()?;
+        if evict {
+            let segment_bytes = self.pool.segment_bytes();
+            let queue = self.queue_of(segment);
+            self.weights.note(queue, seen, self.queue_bytes, segment_bytes);
+        }
+        Some(segment)
+    }
+
+    /// Ends the job before its time; the victim keeps the items that it still has.
+    fn leave_job(&mut self) {
+        let Some(segment) = self.end_job() else { return };
+        let metas = &self.pool.metas;
+        if metas.get(segment, ITEMS) == 0 {
+            return self.finish(segment);
+        }
+        metas.set_phase(segment, Phase::Sealed);
+        self.rebin(segment, 0, metas.get(segment, DEAD) as usize);
     }
 
     /// Brings the next living items of the victim near, and their slots.
@@ -370,7 +425,7 @@ impl Segments {
     fn settle(&mut self, item: &Item<'_>, now: u32, index: &mut impl Index) -> bool {
         let at = item.at();
         let segment = self.pool.segment_of(at);
-        let Some(&Job { evict, kept_bytes, .. }) = self.job.as_ref() else {
+        let Some(&Job { evict, .. }) = self.job.as_ref() else {
             unreachable!("S4: items are settled in a job")
         };
         if self.kept != Some(at) {
@@ -384,14 +439,13 @@ impl Segments {
         }
         if !evict {
             self.counts.compacted += 1;
-            return self.copy(item, Stream::copy(self.queue_of(segment)), now, index);
+            let stream = Stream::copy(self.queue_of(segment));
+            return self.copy(item, stream, None, now, index);
         }
-        let bytes = item.header().item_bytes();
-        let kept_max = self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX;
-        let is_kept = item.active() && kept_bytes + bytes <= kept_max;
-        if is_kept || self.kept == Some(at) {
-            self.job = self.job.take().map(|job| Job { kept_bytes: kept_bytes + bytes, ..job });
-            if self.copy(item, Stream::fresh(Queue::Main), now, index) {
+        let turns = self.grant(item);
+        if turns.is_some() || self.kept == Some(at) {
+            let access = item.access().kept(turns.unwrap_or(0));
+            if self.copy(item, Stream::fresh(Queue::Main), Some(access), now, index) {
                 return true;
             }
             if self.kept == Some(at) {
@@ -405,21 +459,41 @@ impl Segments {
         self.discard(item, index)
     }
 
+    /// The turns that an item to be kept is owed after this one; `None` when it is to be dropped.
+    fn grant(&mut self, item: &Item<'_>) -> Option<u32> {
+        let queue = self.queue_of(self.pool.segment_of(item.at()));
+        let turns = self.weights.turns(queue, item.access(), item.memory_bytes());
+        let Some(job) = &mut self.job else { unreachable!("S4: items are settled in a job") };
+        job.seen.add(item.access(), item.memory_bytes());
+        let kept_bytes = job.kept_bytes + item.header().item_bytes();
+        if turns == 0 || kept_bytes > job.kept_bytes_max {
+            return None;
+        }
+        job.kept_bytes = kept_bytes;
+        Some(turns - 1)
+    }
+
     fn discard(&mut self, item: &Item<'_>, index: &mut impl Index) -> bool {
         index.remove(item.key(), item.at());
         self.kill(item.at());
         true
     }
 
-    /// Copies a living item out of the victim and swings the index; `false` when there is no
-    /// segment.
-    fn copy(&mut self, item: &Item<'_>, stream: Stream, now: u32, index: &mut impl Index) -> bool {
-        let Some(job) = &self.job else { unreachable!("S4: items are copied in a job") };
-        let (victim, evict) = (job.segment, job.evict);
-        let mut draft = item.draft();
-        if evict {
-            draft = draft.with_access(draft.access().with_active(false));
-        }
+    /// Copies a living item out of the victim, with another access word if one is given, and
+    /// swings the index; `false` when there is no segment.
+    fn copy(
+        &mut self,
+        item: &Item<'_>,
+        stream: Stream,
+        access: Option<Access>,
+        now: u32,
+        index: &mut impl Index,
+    ) -> bool {
+        let Some(&Job { segment: victim, .. }) = self.job.as_ref() else {
+            unreachable!("S4: items are copied in a job")
+        };
+        let draft = item.draft();
+        let draft = draft.with_access(access.unwrap_or(draft.access()));
         let bucket = ttl_bucket(draft.expiry(), now);
         let Some(target) = self.place(stream, bucket, Need(&draft), For::Job { victim }) else {
             return false;

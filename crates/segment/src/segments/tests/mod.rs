@@ -9,3 +9,4 @@ mod miss_ratio;
 mod model;
 mod overwrite;
 mod threads;
+mod worth;

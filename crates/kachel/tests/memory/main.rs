@@ -1,8 +1,8 @@
 //! What `-m` promises, against the real process: how much memory it takes, and how much of that is
 //! keys and values.
 //!
-//! By itself it is short and small, on the binary under test. `tests/memory/run` runs it on the
-//! release binary at the size that is promised:
+//! `cargo test` passes it over: `tests/memory/run` runs it on the release binary at the size that
+//! is promised, since a debug build keeps a shadow of item memory:
 //! `KACHEL_MEMORY_SERVER` the binary, `KACHEL_MEMORY_MIB` and `KACHEL_MEMORY_THREADS` its `-m` and
 //! `-t`, `KACHEL_MEMORY_SETTLE_S` the seconds between writing and reading back.
 

@@ -27,6 +27,7 @@ use crate::second::Epoch;
 use crate::serve::{input_of, serve};
 use crate::shared::Shared;
 use crate::stage::Ready;
+use crate::timeouts::Timeouts;
 use crate::upload::Uploads;
 use crate::{dump, timeouts};
 
@@ -84,6 +85,7 @@ pub struct Shard<I: Io, C: Clock> {
     spare_tails: Vec<Vec<u8>>,
     adopted: Vec<OwnedFd>,
     late: Vec<ConnectionIndex>,
+    timeouts: Timeouts,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
     /// Sockets that were turned away and get one line before they are closed.
@@ -148,6 +150,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             spare_tails: Vec::with_capacity(KEPT_TAILS_MAX),
             adopted: Vec::new(),
             late: Vec::new(),
+            timeouts: Timeouts::default(),
             fresh: Vec::new(),
             rejected: Vec::new(),
             listeners: Vec::new(),
@@ -225,6 +228,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
         self.serve();
+        self.close_late();
         self.adopt();
         dump::step(&mut self.core);
         self.publish();
@@ -244,7 +248,16 @@ impl<I: Io, C: Clock> Shard<I, C> {
             return;
         }
         self.core.engine.publish_gauges();
-        timeouts::collect_late(&self.core, second, &mut self.late);
+        self.timeouts.turn(before, second);
+    }
+
+    /// Closes the connections whose time is up: once a second, and behind what has just come in and
+    /// gone out, for the client has done that in time.
+    fn close_late(&mut self) {
+        if !self.timeouts.take_due() {
+            return;
+        }
+        timeouts::collect_late(&self.core, &mut self.late);
         while let Some(connection) = self.late.pop() {
             self.close(connection);
         }

@@ -7,10 +7,36 @@ use kachel_net::ConnectionIndex;
 
 use crate::core::Core;
 
+/// When the shard looks for those who are late.
+#[derive(Debug, Default)]
+pub(crate) struct Timeouts {
+    is_due: bool,
+    was_away: bool,
+}
+
+impl Timeouts {
+    /// A new second has begun.
+    ///
+    /// After a pause of the process (suspended, starved) what clients did meanwhile may take some
+    /// ticks to come in: then nobody is late before the next second. A shard that is away again and
+    /// again looks all the same.
+    pub(crate) fn turn(&mut self, before: u32, second: u32) {
+        let is_away = second > before + 1;
+        self.is_due = !is_away || self.was_away;
+        self.was_away = is_away;
+    }
+
+    /// Whether it is time to look, once for each second.
+    pub(crate) fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.is_due)
+    }
+}
+
 /// Collects into `late` the connections whose time is up.
 ///
 /// Cost: a walk over all connections of the shard, once a second.
-pub(crate) fn collect_late(core: &Core, second: u32, late: &mut Vec<ConnectionIndex>) {
+pub(crate) fn collect_late(core: &Core, late: &mut Vec<ConnectionIndex>) {
+    let second = core.engine.second;
     let idle_timeout_s = core.shared.options.idle_timeout_s;
     let mut owed_bytes = 0;
     for index in core.connections.indices() {

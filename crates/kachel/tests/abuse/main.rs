@@ -33,10 +33,13 @@ const ELSEWHERE: [(&str, &str); 6] = [
         "by io_uring: crates/io/tests/shortage.rs; an armed accept keeps the limit of its arming",
     ),
     ("X11", "resets within TLS: there is no TLS yet"),
-    ("X15", "pools: crates/shard/tests/server, where every budget is tried"),
+    (
+        "X15",
+        "pools and arenas: crates/shard/tests/server/clocks.rs refuses memory from any moment on",
+    ),
     ("X16", "disk full: nothing is written to disks yet"),
     ("X17", "data directory: there is none yet"),
-    ("X18", "clock jumps, and an hour's suspension: crates/shard/tests/server, on a clock by hand"),
+    ("X18", "clock jumps, an hour's sleep: crates/shard/tests/server/clocks.rs and the simulation"),
 ];
 
 /// Makes the table, and a test for each row of it.

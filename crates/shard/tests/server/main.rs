@@ -1,6 +1,7 @@
 //! The whole server but for the kernel: shards over the in-memory door, on one thread.
 
 mod allocation;
+mod clocks;
 mod flushes;
 mod full_rings;
 mod replies;

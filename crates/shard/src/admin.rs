@@ -63,7 +63,7 @@ pub(crate) fn admin(
         Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
             has_room_everywhere(core)?;
             core.engine.reset_stats();
-            tell_all(core, connection, Hop::ResetStats, Some(Reply::Reset));
+            tell_all(core, connection, Hop::ResetStats, Reply::Reset.bytes());
             return Ok(());
         }
         Admin::Stats { topic } => {
@@ -111,7 +111,7 @@ fn flush_all(
     } else {
         core.shared.delay_flush(0);
         core.engine.flush();
-        tell_all(core, connection, Hop::Flush, (!noreply).then_some(Reply::Ok));
+        tell_all(core, connection, Hop::Flush, if noreply { b"" } else { Reply::Ok.bytes() });
         return Ok(());
     }
     if !noreply {
@@ -127,19 +127,17 @@ fn has_room_everywhere(core: &mut Core) -> Result<(), MailboxFull> {
 }
 
 /// Has all other shards do something, and answers when all have. There is room for it.
-fn tell_all(core: &mut Core, connection: ConnectionIndex, hop: Hop, reply: Option<Reply>) {
+fn tell_all(core: &mut Core, connection: ConnectionIndex, hop: Hop, reply: &[u8]) {
     let shards = core.shared.options.shards;
     let awaited = u32::from(shards) - 1;
-    let kept = reply.filter(|_| awaited > 0);
-    let slot = kept.map(|_| core.keep_slot(connection, (awaited, AnswerRoom::default())));
+    let slot = (awaited > 0).then(|| core.keep_slot(connection, (awaited, AnswerRoom::default())));
     let own = core.id;
     for shard in (0..shards).filter(|shard| *shard != own) {
         core.push_hop(shard, hop, ReplyTo { slot, value_bytes: 0 }, b"");
     }
-    match (slot, reply) {
-        (Some(slot), Some(reply)) => core.text_into(connection, slot, reply.bytes()),
-        (None, Some(reply)) => core.text(connection, reply.bytes()),
-        (_, None) => {}
+    match slot {
+        Some(slot) => core.text_into(connection, slot, reply),
+        None => core.text(connection, reply),
     }
 }
 

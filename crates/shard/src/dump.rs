@@ -103,7 +103,7 @@ fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
     }
     let hop = Hop::Dump { keys_only: dump.keys_only };
     let cursor = dump.cursor.to_u64().to_le_bytes();
-    let room = Some(AnswerRoom::default());
+    let room = AnswerRoom::default();
     dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, room).is_ok();
     true
 }

@@ -57,8 +57,8 @@ pub(crate) fn room_for_key(key: &[u8], value_bytes: u16) -> AnswerRoom {
     AnswerRoom { line_bytes: key_bytes + VALUE_LINE_BYTES_MAX, value_bytes }
 }
 
-/// Room to keep for the answer to a request; `None`: it wants none.
-pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> Option<AnswerRoom> {
+/// Room to keep for the answer to a request; the answer to one that wants no reply is empty.
+pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> AnswerRoom {
     let (line_bytes, value_bytes) = match request {
         Request::MetaGet(meta) if meta.letters.has(b'v') => (META_ANSWER_BYTES_MAX, value_bytes),
         Request::MetaGet(_)
@@ -66,9 +66,10 @@ pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> Option
         | Request::MetaSet { .. }
         | Request::MetaArithmetic { .. }
         | Request::MetaDebug(_) => (META_ANSWER_BYTES_MAX, 0),
+        _ if is_noreply(request) => (0, 0),
         _ => (CLASSIC_ANSWER_BYTES_MAX, 0),
     };
-    (!is_noreply(request)).then_some(AnswerRoom { line_bytes, value_bytes })
+    AnswerRoom { line_bytes, value_bytes }
 }
 
 /// The value bytes that a request announces: those of its data block without CR LF.

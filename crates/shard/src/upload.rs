@@ -172,7 +172,7 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
         return true;
     }
     let text = (bytes as u64).to_le_bytes();
-    let room = Some(AnswerRoom::default());
+    let room = AnswerRoom::default();
     if let Err(full) = core.send_hop(connection, owner, Hop::MakeRoom, &text, room) {
         core.stall_for(connection, full);
         return false;
@@ -302,9 +302,8 @@ fn remove_stale(
     let key = key_of(request, &mut space);
     let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
     if owner != core.id {
-        // Without an answer: the refusal does not wait for it, and later requests follow it in the
-        // ring.
-        return core.send_hop(connection, owner, Hop::Line, removal, None);
+        // The refusal, a later reply, waits for it.
+        return core.send_hop(connection, owner, Hop::Line, removal, AnswerRoom::default());
     }
     if let Some(at) = core.engine.find(key, hash) {
         core.engine.remove(hash, at);

@@ -51,6 +51,8 @@ pub(crate) struct Client<'s> {
     /// Outcomes that were lost.
     unknown: usize,
     pub(crate) entries: Vec<Entry>,
+    /// Which of them asked for no reply, and had none behind them yet.
+    silent: Vec<usize>,
 }
 
 impl<'s> Client<'s> {
@@ -71,6 +73,7 @@ impl<'s> Client<'s> {
             received: Vec::new(),
             unknown: 0,
             entries: Vec::new(),
+            silent: Vec::new(),
         }
     }
 
@@ -137,9 +140,17 @@ impl<'s> Client<'s> {
         let silent = outcome == Outcome::Silent && operation.is_noreply();
         let returned = self.now();
         let earliest_s = Self::earliest(invoked);
-        // Nobody promises by when a request is carried out that asked for no reply.
         let (returned, latest_s) =
             if silent { (NEVER, u32::MAX) } else { (returned, Self::second(returned) + 1) };
+        if silent {
+            self.silent.push(self.entries.len());
+        } else {
+            // What asked for no reply is done by the next reply on its connection.
+            for index in self.silent.drain(..) {
+                self.entries[index].returned = returned;
+                self.entries[index].window.latest_s = latest_s;
+            }
+        }
         self.entries.push(Entry {
             client: self.number,
             operation: operation.clone(),
@@ -218,6 +229,8 @@ impl<'s> Client<'s> {
 
     /// Lets the kernel send a reset instead of an end (P2), and connects again.
     fn reset(&mut self) {
+        // By when those were carried out nothing says any more.
+        self.silent.clear();
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
             .expect("SO_LINGER");
         self.stream = connect(self.server);

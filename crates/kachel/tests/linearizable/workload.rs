@@ -128,7 +128,7 @@ impl Workload {
         (key, is_number): (&str, bool),
         sink: &mut Vec<u8>,
     ) {
-        let noreply = if random.percent(5) { " noreply" } else { "" };
+        let noreply = if random.percent(20) { " noreply" } else { "" };
         let written = match random.below(100) {
             0..30 => write!(sink, "get {key}\r\n"),
             30..42 => write!(sink, "gets {key}\r\n"),

@@ -20,7 +20,7 @@ pub(crate) fn hop(
     let value_bytes = open.outbox.value_room_bytes();
     let (hop, text, room) = match staged.work {
         Work::Key { key, from_here: Resume { with_cas, ttl, .. }, .. } => {
-            (Hop::Key { with_cas, ttl }, key, Some(room_for_key(key, value_bytes)))
+            (Hop::Key { with_cas, ttl }, key, room_for_key(key, value_bytes))
         }
         Work::Line { request, text, .. } => {
             (Hop::Line, text, room_for_answer(&request, value_bytes))
@@ -30,7 +30,10 @@ pub(crate) fn hop(
 }
 
 impl Core {
-    /// Sends a hop to `owner`, keeping a reply slot and `room` if a reply is wanted.
+    /// Sends a hop to `owner`, keeping a reply slot and `room`.
+    ///
+    /// What the client wants no reply to is answered too, with nothing: so a later reply says that
+    /// all before it is done, to whoever hears of it.
     ///
     /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
     pub(crate) fn send_hop(
@@ -39,12 +42,11 @@ impl Core {
         owner: u16,
         hop: Hop,
         text: &[u8],
-        room: Option<AnswerRoom>,
+        room: AnswerRoom,
     ) -> Result<(), MailboxFull> {
         self.has_room(owner, text.len())?;
-        let slot = room.map(|room| self.keep_slot(connection, (1, room)));
-        let value_bytes = room.map_or(0, |room| room.value_bytes);
-        self.push_hop(owner, hop, ReplyTo { slot, value_bytes }, text);
+        let slot = Some(self.keep_slot(connection, (1, room)));
+        self.push_hop(owner, hop, ReplyTo { slot, value_bytes: room.value_bytes }, text);
         Ok(())
     }
 

@@ -4,12 +4,17 @@ use kachel_io::FarEnd;
 
 use crate::world::{World, WorldOptions};
 
+/// Connections that fill a ring together: each has 256 requests under way at most.
+const FILLERS: usize = 60;
+
 /// Fills the ring from shard 0 to shard 1, which does not turn meanwhile; `key` is shard 1's.
-fn fill_ring(world: &mut World, filler: &FarEnd, key: &str) {
+fn fill_ring(world: &mut World, fillers: &[FarEnd], key: &str) {
     // Small records, so that not even a small one finds room behind them.
-    const RECORDS: usize = 20_000;
+    const RECORDS: usize = FILLERS * 256;
     let before = world.hops();
-    filler.write(format!("touch {key} 0 noreply\r\n").repeat(RECORDS).as_bytes());
+    for filler in fillers {
+        filler.write(format!("touch {key} 0 noreply\r\n").repeat(256).as_bytes());
+    }
     for _ in 0..100 {
         world.turn_of(0);
     }
@@ -44,14 +49,14 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
     let value = "y".repeat(too_large);
     for verb in ["set KEY 0 0 SIZE\r\n", "ms KEY SIZE\r\n"] {
         let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
-        let clients = clients_of_one_shard(&mut world, 2);
-        let (filler, client) = (&clients[0], &clients[1]);
+        let clients = clients_of_one_shard(&mut world, FILLERS + 1);
+        let (client, fillers) = clients.split_first().expect("a client");
         let [key, filled] = keys_of_the_other(&mut world, client);
         assert_eq!(
             world.ask(client, format!("set {key} 0 0 1\r\nx\r\n").as_bytes()),
             b"STORED\r\n"
         );
-        fill_ring(&mut world, filler, &filled);
+        fill_ring(&mut world, fillers, &filled);
         let line = verb.replace("KEY", &key).replace("SIZE", &too_large.to_string());
         client.write(format!("{line}{value}\r\nget {key}\r\n").as_bytes());
         for _ in 0..100 {
@@ -69,10 +74,11 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
 #[test]
 fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
     let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
-    let clients = clients_of_one_shard(&mut world, 40);
+    let clients = clients_of_one_shard(&mut world, FILLERS + 39);
+    let (fillers, clients) = clients.split_at(FILLERS);
     let [key, _] = keys_of_the_other(&mut world, &clients[0]);
-    fill_ring(&mut world, &clients[0], &key);
-    for (number, client) in clients.iter().enumerate().skip(1) {
+    fill_ring(&mut world, fillers, &key);
+    for (number, client) in clients.iter().enumerate() {
         client.write(format!("set {key} 0 0 2\r\n{number:02}\r\nget {key}\r\n").as_bytes());
     }
     for _ in 0..10 {
@@ -84,9 +90,28 @@ fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
     }
     assert_eq!(world.sum(|counters| &counters.resumptions), before);
     world.settle();
-    for client in &clients[1..] {
+    for client in clients {
         let reply = client.read();
         assert!(reply.starts_with(b"STORED\r\nVALUE "), "{}", reply.escape_ascii());
+    }
+}
+
+#[test]
+fn a_reply_waits_for_the_silent_requests_before_it() {
+    for silent in
+        ["set KEY 0 0 1 noreply\r\nx\r\n", "delete KEY noreply\r\n", "flush_all noreply\r\n"]
+    {
+        let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+        let clients = clients_of_one_shard(&mut world, 1);
+        let [key, _] = keys_of_the_other(&mut world, &clients[0]);
+        clients[0].write(format!("{}mn\r\n", silent.replace("KEY", &key)).as_bytes());
+        for _ in 0..10 {
+            world.turn_of(0);
+        }
+        // Whoever hears MN may tell others that the write is done.
+        assert_eq!(clients[0].read(), b"", "{silent}");
+        world.settle();
+        assert_eq!(clients[0].read(), b"MN\r\n", "{silent}");
     }
 }
 

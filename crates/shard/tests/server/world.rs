@@ -28,7 +28,7 @@ impl Default for WorldOptions {
             shards: 1,
             memory_bytes: 64 << 20,
             evict: true,
-            connections_max: 100,
+            connections_max: 200,
             item_bytes_max: 1 << 20,
         }
     }

@@ -203,9 +203,10 @@ impl Segments {
     }
 
     /// Whether the job would evict although there is room by now: one large value may have been
-    /// enough.
+    /// enough. A job that took the last spare segment goes on to its end, which gives one back (S5).
     fn is_job_idle(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.evict)
+            && !self.spare.is_empty()
             && self.pool.budget.overdrawn_bytes() == 0
             && self.pool.may_take()
     }
@@ -338,6 +339,7 @@ impl Segments {
         }
         let metas = &self.pool.metas;
         assert!(metas.phase(segment) == Phase::Sealed && !metas.is_pinned(segment), "S6");
+        debug_assert!(!self.spare.is_empty() || self.pool.may_take(), "S5");
         let dead = metas.get(segment, DEAD) as usize;
         metas.set_phase(segment, Phase::Victim);
         self.unbin(segment, dead);

@@ -183,7 +183,7 @@ fn one_wrong_reply_in_a_real_history_is_found() {
     let rules = rules("store");
     assert_eq!(check_history(&history, &rules).map(|_| ()), Ok(()));
     let mut planted = 0;
-    for index in (0..history.entries.len()).step_by(97) {
+    for index in (0..history.entries.len()).step_by(41) {
         let mut wrong = history.clone();
         let outcome = &mut wrong.entries[index].outcome;
         *outcome = match outcome {

@@ -203,7 +203,8 @@ impl Segments {
     }
 
     /// Whether the job would evict although there is room by now: one large value may have been
-    /// enough. A job that took the last spare segment goes on to its end, which gives one back (S5).
+    /// enough. A job that took the last spare segment goes on to its end, which gives one back
+    /// (S5).
     fn is_job_idle(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.evict)
             && !self.spare.is_empty()

@@ -43,6 +43,8 @@ impl Distance {
 
 /// Asks one server for its second.
 pub(crate) struct Clock {
+    /// Whose.
+    name: &'static str,
     stream: TcpStream,
     began: Instant,
     distance: Distance,
@@ -50,8 +52,8 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// Begins to watch, on a connection of its own.
-    pub(crate) fn new(server: &Server) -> Self {
-        Self { stream: server.connect(), began: Instant::now(), distance: Distance::new() }
+    pub(crate) fn new(name: &'static str, server: &Server) -> Self {
+        Self { name, stream: server.connect(), began: Instant::now(), distance: Distance::new() }
     }
 
     /// Reads the server's clock; whether it has jumped so far.
@@ -68,7 +70,7 @@ impl Clock {
         let (mut reply, mut buffer) = (Vec::new(), [0; 8 << 10]);
         while !reply.ends_with(b"\r\nEND\r\n") {
             let count = self.stream.read(&mut buffer).expect("the server answers");
-            assert!(count > 0, "the server closed a connection that only asked for stats");
+            assert!(count > 0, "{} closed a connection that only asked for stats", self.name);
             reply.extend_from_slice(&buffer[..count]);
         }
         let text = String::from_utf8_lossy(&reply);

@@ -181,8 +181,7 @@ impl Comparison {
                     }
                 }
                 (Word::Seconds(name, our_seconds), Word::Seconds(other, peer_seconds)) => {
-                    let apart_max = 1 + i64::from(self.peer_clock_jumped); // D3
-                    name == other && (our_seconds - peer_seconds).abs() <= apart_max
+                    name == other && (our_seconds - peer_seconds).abs() <= self.apart_max()
                 }
                 (our_word, peer_word) => our_word == peer_word,
             };
@@ -193,10 +192,15 @@ impl Comparison {
         true
     }
 
+    /// By how many seconds the same time may differ (D3).
+    fn apart_max(&self) -> i64 {
+        1 + i64::from(self.peer_clock_jumped)
+    }
+
     fn word_excused(&mut self, share: &Share<'_>, ours: &[u8], peer: &[u8]) -> bool {
         for (index, rule) in RULES.iter().enumerate().filter(|(_, rule)| rule.holds(self.age)) {
             let Excuse::Words(excuse) = rule.excuse else { continue };
-            if excuse(&share.commands[0], ours, peer) {
+            if excuse(&share.commands[0], ours, peer, self.apart_max()) {
                 self.hit(index, share);
                 return true;
             }

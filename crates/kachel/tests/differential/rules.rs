@@ -30,8 +30,8 @@ pub(crate) struct Mismatch<'a> {
 pub(crate) enum Excuse {
     /// Lines: how many of ours and of the peer's the excuse covers.
     Lines(fn(&Mismatch<'_>) -> Option<(usize, usize)>),
-    /// One word of a line, ours and the peer's.
-    Words(fn(&Command, &[u8], &[u8]) -> bool),
+    /// One word of a line, ours and the peer's, and by how many seconds times may differ.
+    Words(fn(&Command, &[u8], &[u8], i64) -> bool),
 }
 
 /// One accepted difference.
@@ -98,7 +98,7 @@ pub(crate) const RULES: &[Rule] = &[
         name: "me_shows_the_allocator",
         why: "cls and size of `me` are facts of the server's own memory layout",
         peer: None,
-        excuse: Excuse::Words(|command, ours, peer| {
+        excuse: Excuse::Words(|command, ours, peer, _| {
             let both = |name: &[u8]| ours.starts_with(name) && peer.starts_with(name);
             command.verb == "me" && (both(b"cls=") || both(b"size="))
         }),
@@ -108,7 +108,7 @@ pub(crate) const RULES: &[Rule] = &[
         why: "an item that dies of the request itself shows its rest modulo 2^32, counted from \
               the server's start",
         peer: None,
-        excuse: Excuse::Words(|command, ours, peer| {
+        excuse: Excuse::Words(|command, ours, peer, _| {
             let negative = |word: &[u8]| {
                 let seconds = word.strip_prefix(b"t").and_then(number::<u32>);
                 seconds.is_some_and(|seconds| seconds > u32::MAX / 2)
@@ -258,10 +258,10 @@ pub(crate) const RULES: &[Rule] = &[
         name: "older_me_counts_down",
         why: "1.6.18 shows the time to live in `me` with the wrong sign",
         peer: Some(PeerAge::Older),
-        excuse: Excuse::Words(|command, ours, peer| {
+        excuse: Excuse::Words(|command, ours, peer, apart_max| {
             let seconds = |word: &[u8]| number::<i64>(word.strip_prefix(b"exp=")?);
             let (Some(ours), Some(peer)) = (seconds(ours), seconds(peer)) else { return false };
-            command.verb == "me" && (ours + peer).abs() <= 1
+            command.verb == "me" && (ours + peer).abs() <= apart_max
         }),
     },
     Rule {

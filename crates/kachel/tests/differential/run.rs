@@ -217,7 +217,7 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
     };
     let connections: Vec<(TcpStream, TcpStream)> =
         (0..CONNECTION_COUNT).map(|_| (ours.connect(), peer.connect())).collect();
-    let (mut our_clock, mut peer_clock) = (Clock::new(ours), Clock::new(peer));
+    let (mut our_clock, mut peer_clock) = (Clock::new("ours", ours), Clock::new("the peer", peer));
     while outcome.commands < plan.commands {
         let first = outcome.commands;
         let commands = batch(&mut generator, plan.commands - first);

@@ -34,6 +34,10 @@ const NONE: u32 = u32::MAX;
 pub struct SlotIndex(pub u32);
 
 /// Bytes kept free for an answer that is awaited.
+///
+/// None at all: the answer is awaited, so that no later reply leaves before it has come, and its
+/// words are not shown. Pieces of a listing are the exception: they are shown, and one at a time is
+/// asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerRoom {
     /// For its lines.

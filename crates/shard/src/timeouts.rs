@@ -1,6 +1,7 @@
 //! What is looked after once a second: late requests, idle clients, clients that do not read.
 //!
-//! Upstream:   `shard::tick`, when its second changes.
+//! Upstream:   `shard::tick`: `turn_second` says that a second has begun, and `close_late` looks
+//!             once in it, behind serving: what has just come in came in time.
 //! Downstream: connections are closed.
 
 use kachel_net::ConnectionIndex;

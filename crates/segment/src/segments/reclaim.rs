@@ -1,17 +1,19 @@
 //! How space comes back: expiry, flush, compaction, eviction; one victim at a time, item by item.
 //!
-//! Upstream:   `append` when memory is full, `shard` between ticks through [`Segments::maintain`].
+//! Upstream:   `append` when memory is full, `shard` at a tick's end by [`Segments::maintain`].
 //! Downstream: `worth` for what is kept, `open` for copies, `pool` for what is given back.
 //!
 //! A job walks its victim's items. Dead ones are passed over; flushed and expired ones leave the
 //! index; of the rest compaction copies all, eviction copies to the main queue those that `worth`
 //! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
+//! A job that evicts is left early when there is room by now and a spare segment is in hand (S5),
+//! or when the one item that must stay finds no segment for its copy: the victim keeps the rest.
 //!
 //! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
 //! blocks of large values, when whole segments of them are free; the segment with the most dead
-//! space, when a tenth of memory is dead; the oldest of probation while that holds more than a
-//! tenth of memory, and between these the oldest of main, seldom or often as `worth` says; the
-//! oldest of main.
+//! space, when a tenth of memory is dead or nothing may be evicted; the oldest of probation while
+//! that holds more than a tenth of memory, and between these the oldest of main, seldom or often as
+//! `worth` says; the oldest of main.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The records of the rings: requests that another shard owns, and their answers.
 //!
-//! Upstream:   `serve` words a hop for a request whose key is not ours.
+//! Upstream:   `send` words a hop for a request whose key is not ours, `admin` for what all do.
 //! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply
 //!             back.
 //!
@@ -27,7 +27,7 @@ use kachel_wire::{Parsed, parse};
 use crate::execute::key_of;
 use crate::hash::KeyHasher;
 
-/// The slot of a request that wants no answer.
+/// The slot of a request that is not answered: a connection to take over.
 const NO_SLOT: u32 = u32::MAX;
 /// Bytes before the text of a request.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 12;

@@ -4,8 +4,9 @@
 //! Downstream: `verb::get` and `execute` for requests; the outbox of whoever waits for answers.
 //!
 //! Invariants:
-//! - I1  Every request that wants an answer is answered once, in this tick; requests are left in
-//!   the ring while the answer ring lacks room for the largest answers they may have.
+//! - I1  Every request with a slot is answered once, in this tick, one without room there with
+//!   nothing that is shown; requests are left in the ring while the answer ring lacks room for the
+//!   largest answers they may have.
 //! - I2  Answers are always taken, whatever state their connection is in.
 
 use std::os::fd::OwnedFd;

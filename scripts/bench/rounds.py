@@ -1,6 +1,6 @@
 """What the comparisons share: servers started and pinned, interleaved rounds, medians.
 
-Upstream:   `speed`, `replay` and `capacity` beside this file.
+Upstream:   `speed`, `replay`, `capacity` and `resize` beside this file.
 Downstream: a server knows nothing of this; `kachel load` measures it and writes JSON.
 
 Only Python's standard library. Linux only (taskset, /proc).

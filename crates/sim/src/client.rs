@@ -68,8 +68,6 @@ pub(crate) struct Client {
 pub(crate) struct Around<'a> {
     pub(crate) now_ns: u64,
     pub(crate) clock_ns: u64,
-    /// Whether every shard has looked at the clock since that jumped.
-    pub(crate) time_known: bool,
     pub(crate) queue: &'a mut Queue,
     pub(crate) trace: &'a mut Trace,
     pub(crate) asker: &'a mut Asker,
@@ -471,9 +469,7 @@ impl Client {
             self.may_close(around)?;
             self.link = None;
             unknown.append(&mut self.asked);
-        } else if self.is_content() && around.time_known {
-            // A shard that finds the clock far ahead still holds what it was sent, or has sent,
-            // for under way.
+        } else if self.is_content() {
             self.calm_ns = around.clock_ns;
         }
         Ok((settled.answered, unknown))

@@ -225,7 +225,7 @@ impl<'o> Run<'o> {
 
     fn jump(&mut self, ns: u64) {
         self.jumped_ns += ns;
-        self.server.jump(ns);
+        self.server.clock.advance_ns(ns);
     }
 
     fn clock_ns(&self) -> u64 {
@@ -243,7 +243,6 @@ impl<'o> Run<'o> {
         let mut around = Around {
             now_ns: self.now_ns,
             clock_ns,
-            time_known: self.server.knows_time(),
             queue: &mut self.queue,
             trace: &mut self.trace,
             asker: &mut self.asker,
@@ -272,7 +271,6 @@ impl<'o> Run<'o> {
         let mut around = Around {
             now_ns: self.now_ns,
             clock_ns: self.now_ns + self.jumped_ns,
-            time_known: server.knows_time(),
             queue: &mut self.queue,
             trace: &mut self.trace,
             asker: &mut self.asker,

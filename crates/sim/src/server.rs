@@ -52,8 +52,6 @@ struct Room {
     naps: u64,
     /// What a tick of it takes.
     tick_ns: u64,
-    /// Whether it has looked at the clock since that jumped.
-    knows_time: bool,
 }
 
 /// The whole server.
@@ -104,7 +102,6 @@ impl Server {
                     overslept: false,
                     naps: 0,
                     tick_ns: dice.between(2_000, 30_000),
-                    knows_time: true,
                 }
             })
             .collect();
@@ -169,7 +166,6 @@ impl Server {
         let before = busy();
         let overslept = std::mem::take(&mut room.overslept) && !room.shard.io_mut().stir();
         room.shard.get_up(wait).expect("memory never fails");
-        room.knows_time = true;
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }
@@ -229,17 +225,6 @@ impl Server {
                 queue.lay(now_ns + self.tick_ns(index) / 2, Event::Run(index));
             }
         }
-    }
-
-    /// The clock jumps.
-    pub(crate) fn jump(&mut self, ns: u64) {
-        self.clock.advance_ns(ns);
-        self.rooms.iter_mut().for_each(|room| room.knows_time = false);
-    }
-
-    /// Whether every shard has looked at the clock since that jumped.
-    pub(crate) fn knows_time(&self) -> bool {
-        self.rooms.iter().all(|room| room.knows_time)
     }
 
     /// Whether every shard sleeps.

@@ -41,7 +41,7 @@ pub use limits::{
     KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES,
     SEND_GATHER_MAX,
 };
-pub use memory::{FarEnd, Memory, MemoryNet};
+pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use rng::{Rng, SeededRng, SystemRng};
 pub use send_block::SendBlock;
 pub use uring::Uring;

@@ -9,21 +9,16 @@
 //! With `KACHEL_PLANT` in the environment each batch runs 5 % more often: the check must see that.
 
 mod stock;
+#[expect(dead_code, reason = "the tests of the crate use all of it")]
+#[path = "../tests/server/world.rs"]
+mod world;
 
 use std::hint::black_box;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use kachel_host::Budget;
-use kachel_io::{
-    Event, FarEnd, Io, Lent, ListenerId, ManualClock, Memory, MemoryNet, Peer, SendBlock, SocketId,
-    Wait, Waker,
-};
-use kachel_segment::{Pool, PoolOptions};
-use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes};
+use kachel_io::{Around, SendBlock, Surrounded};
 use kachel_wire::{Parsed, Sink, format, parse};
 use stock::{BATCH, Stock, VALUE_BYTES, random_keys};
+use world::{World, WorldOptions};
 
 /// How often each batch is run.
 const ROUNDS: usize = 200;
@@ -108,100 +103,27 @@ fn formatting() {
     }
 }
 
-/// The in-memory door, not counted.
-struct Door(Memory);
+/// The in-memory door is not counted.
+struct Uncounted;
 
-impl Io for Door {
-    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
-        toggles_counting_off(|| self.0.poll(wait, events))
+impl Around for Uncounted {
+    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
+        toggles_counting_off(work)
     }
-    fn lent(&self, bytes: Lent) -> &[u8] {
-        self.0.lent(bytes)
-    }
-    fn send(&mut self, socket: SocketId, block: SendBlock) {
-        toggles_counting_off(|| self.0.send(socket, block));
-    }
-    fn pause(&mut self, socket: SocketId) {
-        self.0.pause(socket);
-    }
-    fn resume(&mut self, socket: SocketId) {
-        self.0.resume(socket);
-    }
-    fn finish_sending(&mut self, socket: SocketId) {
-        self.0.finish_sending(socket);
-    }
-    fn close(&mut self, socket: SocketId) {
-        self.0.close(socket);
-    }
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.0.listen_pause(listener);
-    }
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.0.listen_resume(listener);
-    }
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
-        self.0.adopt(fd)
-    }
-    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
-        self.0.give_up(socket)
-    }
-    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
-        self.0.listen(listener)
-    }
-    fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-    fn kind(&self) -> &'static str {
-        self.0.kind()
-    }
-}
-
-/// A shard alone, and a client that it has accepted.
-fn shard_and_client() -> (Shard<Door, ManualClock>, FarEnd) {
-    let budget = Arc::new(Budget::new(64 << 20));
-    let pool_options = PoolOptions { shards: 1, reserve_bytes: 64 << 20, huge: false };
-    let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-    let shared_options = SharedOptions {
-        shards: 1,
-        connections_max: 10,
-        flush_allowed: true,
-        dumps_allowed: true,
-        shutdown_allowed: false,
-        idle_timeout_s: 0,
-        pid: 1,
-        version: "1.6.45",
-        own_version: "0",
-        settings: Vec::new(),
-    };
-    let options = ShardOptions {
-        id: 0,
-        engine: EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 },
-        seeds: Seeds { hash_keys: [11, 13] },
-        start: (0, 1_800_000_000),
-    };
-    let net = MemoryNet::new();
-    let mut door = Door(net.open());
-    let listener = door.0.listen_here();
-    let client = net.connect(0, listener, Peer::Local);
-    let shared = Arc::new(Shared::new(shared_options, budget));
-    let mail = mailboxes(1).pop().expect("one shard's");
-    let clock = ManualClock::new(1_800_000_000);
-    let shard = Shard::new(door, clock, options, shared, pool, mail).expect("a shard");
-    (shard, client)
 }
 
 /// Ticks in which a shard answers `input`, which begins with nothing stored but what `before` says.
 fn ticking(before: &str, input: &str) {
-    let (mut shard, client) = shard_and_client();
+    let door = |memory| Surrounded::new(memory, Uncounted);
+    let mut world = World::behind(WorldOptions::default(), door);
+    let client = world.connect();
     client.write_cut(before.as_bytes(), 10_000);
-    for _ in 0..20 {
-        shard.tick().expect("memory never fails");
-    }
+    world.settle();
     assert!(!client.read().is_empty(), "what is stored first is stored");
     for _ in 0..rounds() {
         client.write(input.as_bytes());
-        toggles_counting(|| shard.tick()).expect("memory never fails");
-        shard.tick().expect("memory never fails");
+        toggles_counting(|| world.turn());
+        world.turn();
         assert!(client.read().ends_with(b"\r\n"), "all is answered in one tick");
     }
 }

@@ -35,6 +35,24 @@ pub struct SharedOptions {
     pub settings: Vec<(String, String)>,
 }
 
+impl Default for SharedOptions {
+    /// One shard of a process that was told nothing.
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            connections_max: 1024,
+            flush_allowed: true,
+            dumps_allowed: true,
+            shutdown_allowed: false,
+            idle_timeout_s: 0,
+            pid: 1,
+            version: "1.6.45",
+            own_version: "0",
+            settings: Vec::new(),
+        }
+    }
+}
+
 /// Shared by all shards of a process.
 #[derive(Debug)]
 pub struct Shared {

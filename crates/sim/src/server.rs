@@ -85,7 +85,8 @@ impl Server {
             huge: false,
         };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-        let shared = Arc::new(Shared::new(shared_options(options), budget));
+        let shared = SharedOptions { shards: options.shards, ..SharedOptions::default() };
+        let shared = Arc::new(Shared::new(shared, budget));
         let clock = ManualClock::new(START_UNIX_S);
         let net = MemoryNet::new();
         let engine = EngineOptions { evict: options.evict, cas: true, item_bytes_max: 1 << 20 };
@@ -230,20 +231,5 @@ impl Server {
     /// Whether every shard sleeps.
     pub(crate) fn is_asleep(&self) -> bool {
         self.rooms.iter().all(|room| matches!(room.state, State::Asleep { .. }))
-    }
-}
-
-fn shared_options(options: &Options) -> SharedOptions {
-    SharedOptions {
-        shards: options.shards,
-        connections_max: 1_000,
-        flush_allowed: true,
-        dumps_allowed: true,
-        shutdown_allowed: false,
-        idle_timeout_s: 0,
-        pid: 1,
-        version: "1.6.45",
-        own_version: "0",
-        settings: Vec::new(),
     }
 }

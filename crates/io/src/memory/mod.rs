@@ -12,6 +12,7 @@
 //!   and says whether a poll would have something to report. So who models sleep loses no wake-up
 //!   and adds none.
 
+mod around;
 mod far_end;
 
 use std::cell::RefCell;
@@ -22,6 +23,7 @@ use std::rc::Rc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+pub use around::{Around, Surrounded};
 pub use far_end::{FarEnd, MemoryNet};
 use far_end::{Wire, Wires};
 

@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use kachel_host::Budget;
-use kachel_io::{Event, FarEnd, Io, Lent, ListenerId, ManualClock, Memory, MemoryNet, Peer};
-use kachel_io::{SendBlock, SocketId, Wait, Waker};
+use kachel_io::{Around, Event, FarEnd, Io, ManualClock, Memory, MemoryNet, Peer, Surrounded};
+use kachel_io::{Wait, Waker};
 use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn};
 use kachel_shard::{Mailboxes, mailboxes};
@@ -98,7 +97,8 @@ fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
     let budget = Arc::new(Budget::new(4 << 20));
     let pool_options = PoolOptions { shards, reserve_bytes: 0, huge: false };
     let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-    let shared = Arc::new(Shared::new(shared_options(shards), budget));
+    let shared =
+        Arc::new(Shared::new(SharedOptions { shards, ..SharedOptions::default() }, budget));
     let net = MemoryNet::new();
     let mut doors: Vec<_> = (0..shards).map(|_| net.open()).collect();
     let listener = doors[0].listen_here();
@@ -138,29 +138,15 @@ fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
     }
 }
 
-fn shared_options(shards: u16) -> SharedOptions {
-    SharedOptions {
-        shards,
-        connections_max: 100,
-        flush_allowed: true,
-        dumps_allowed: false,
-        shutdown_allowed: false,
-        idle_timeout_s: 0,
-        pid: 1,
-        version: "1.6.45",
-        own_version: "0",
-        settings: Vec::new(),
-    }
-}
-
 fn shard(
     id: u16,
     shared: Arc<Shared>,
     pool: Arc<Pool>,
     mail: Mailboxes,
-) -> Shard<Door, ManualClock> {
+) -> Shard<Surrounded<Sleeper>, ManualClock> {
     let memory = DOORS.with_borrow_mut(|doors| doors[usize::from(id)].take());
-    let door = Door { memory: memory.expect("one a shard"), shared: Arc::clone(&shared) };
+    let sleeper = Sleeper { shared: Arc::clone(&shared) };
+    let door = Surrounded::new(memory.expect("one a shard"), sleeper);
     let engine = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
     let seeds = Seeds { hash_keys: [11, 13] };
     let options = ShardOptions { id, engine, seeds, start: (0, 1_800_000_000) };
@@ -182,20 +168,19 @@ fn converse(far: &FarEnd, client: Client) {
 }
 
 /// A door that sleeps: its far side moves, or its waker is rung, or it sleeps on.
-struct Door {
-    memory: Memory,
+struct Sleeper {
     shared: Arc<Shared>,
 }
 
-impl Io for Door {
-    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
+impl Around for Sleeper {
+    fn poll(&self, door: &mut Memory, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         let sleeps = match wait {
             Wait::Now => false,
             Wait::AtMostNs(ns) => ns > NAP_NS,
             Wait::Forever => true,
         };
         loop {
-            self.memory.poll(Wait::Now, events)?;
+            door.poll(Wait::Now, events)?;
             if !events.is_empty() {
                 return Ok(());
             }
@@ -204,57 +189,5 @@ impl Io for Door {
                 return Ok(());
             }
         }
-    }
-
-    fn lent(&self, bytes: Lent) -> &[u8] {
-        self.memory.lent(bytes)
-    }
-
-    fn send(&mut self, socket: SocketId, block: SendBlock) {
-        self.memory.send(socket, block);
-    }
-
-    fn pause(&mut self, socket: SocketId) {
-        self.memory.pause(socket);
-    }
-
-    fn resume(&mut self, socket: SocketId) {
-        self.memory.resume(socket);
-    }
-
-    fn finish_sending(&mut self, socket: SocketId) {
-        self.memory.finish_sending(socket);
-    }
-
-    fn close(&mut self, socket: SocketId) {
-        self.memory.close(socket);
-    }
-
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.memory.listen_pause(listener);
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.memory.listen_resume(listener);
-    }
-
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
-        self.memory.adopt(fd)
-    }
-
-    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
-        self.memory.give_up(socket)
-    }
-
-    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
-        self.memory.listen(listener)
-    }
-
-    fn waker(&self) -> Waker {
-        self.memory.waker()
-    }
-
-    fn kind(&self) -> &'static str {
-        "memory"
     }
 }

@@ -3,10 +3,7 @@
 //! What is counted is each shard's tick, but for the door and the network behind it, which are of
 //! the test. Memory is full from the warm-up on, so that eviction and compaction are counted too.
 
-use std::io;
-use std::os::fd::OwnedFd;
-
-use kachel_io::{Event, FarEnd, Io, Lent, ListenerId, Memory, SendBlock, SocketId, Wait, Waker};
+use kachel_io::{Around, FarEnd, Surrounded};
 use kachel_stdx::{CountingAllocator, counted, uncounted};
 
 use crate::world::{World, WorldOptions};
@@ -25,53 +22,16 @@ const CLIENTS: usize = 6;
 /// Requests of each connection in a round.
 const REQUESTS: u64 = 20;
 
-/// The in-memory door; what it allocates is not the server's.
-struct Door(Memory);
+/// What the in-memory door allocates is not the server's.
+struct Uncounted;
 
-impl Io for Door {
-    fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
-        uncounted(|| self.0.poll(wait, events))
-    }
-    fn lent(&self, bytes: Lent) -> &[u8] {
-        self.0.lent(bytes)
-    }
-    fn send(&mut self, socket: SocketId, block: SendBlock) {
-        uncounted(|| self.0.send(socket, block));
-    }
-    fn pause(&mut self, socket: SocketId) {
-        self.0.pause(socket);
-    }
-    fn resume(&mut self, socket: SocketId) {
-        self.0.resume(socket);
-    }
-    fn finish_sending(&mut self, socket: SocketId) {
-        self.0.finish_sending(socket);
-    }
-    fn close(&mut self, socket: SocketId) {
-        uncounted(|| self.0.close(socket));
-    }
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.0.listen_pause(listener);
-    }
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.0.listen_resume(listener);
-    }
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
-        uncounted(|| self.0.adopt(fd))
-    }
-    fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {
-        uncounted(|| self.0.give_up(socket))
-    }
-    fn listen(&mut self, listener: OwnedFd) -> ListenerId {
-        uncounted(|| self.0.listen(listener))
-    }
-    fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-    fn kind(&self) -> &'static str {
-        self.0.kind()
+impl Around for Uncounted {
+    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
+        uncounted(work)
     }
 }
+
+type Door = Surrounded<Uncounted>;
 
 /// One thing that clients say, again and again.
 struct Conversation {
@@ -224,7 +184,7 @@ fn round(
 
 fn requests_are_served_without_allocation(shards: u16) {
     let options = WorldOptions { shards, memory_bytes: 16 << 20, ..WorldOptions::default() };
-    let mut world = World::behind(options, Door);
+    let mut world = World::behind(options, |door| Surrounded::new(door, Uncounted));
     let clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
     assert!(settle(&mut world) > 0, "the counter does not count");
     let mut next = 0..;

@@ -84,14 +84,7 @@ impl<I: Io> World<I> {
             SharedOptions {
                 shards: options.shards,
                 connections_max: options.connections_max,
-                flush_allowed: true,
-                dumps_allowed: true,
-                shutdown_allowed: false,
-                idle_timeout_s: 0,
-                pid: 1,
-                version: "1.6.45",
-                own_version: "0",
-                settings: Vec::new(),
+                ..SharedOptions::default()
             },
             budget,
         ));

@@ -122,6 +122,9 @@ impl fmt::Display for Shown<'_> {
                 if item.win_sent {
                     write!(formatter, ", win sent")?;
                 }
+                if item.base64_key {
+                    write!(formatter, ", key in base64")?;
+                }
             }
         }
         if let Some(due) = flush {

@@ -126,6 +126,7 @@ impl Cache {
             cas: Some(turn as u64),
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces: None,
             access: None,
         };

@@ -462,6 +462,7 @@ mod tests {
             cas: Some(1),
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces: None,
             access: None,
         };

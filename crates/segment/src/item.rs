@@ -12,7 +12,7 @@
 //!      +-----------------+--------+--------+--------+-----+-----------+-------+---------+
 //! header, low bits first:  expiry:32 | key bytes:8 | value bytes:14 | client flags:1 | CAS:1 |
 //!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
-//!                          extent given:1 | 0:2
+//!                          extent given:1 | base64 key:1 | 0:1
 //! access, low bits first:  fetched:1 | reads:2 | turns:2 | second of the last access:27
 //! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
 //! ```
@@ -94,6 +94,8 @@ const EXTENT: u64 = 1 << 59;
 const DEAD: u64 = 1 << 60;
 /// The blocks belong to another item, which replaces this one.
 const EXTENT_GIVEN: u64 = 1 << 61;
+/// Replies show the key in base64: so was it worded by the request that stored the item.
+const BASE64_KEY: u64 = 1 << 62;
 
 impl Header {
     #[inline]
@@ -339,6 +341,11 @@ impl<'a> Draft<'a> {
         Self { header: header.marked(STALE, stale).marked(WIN_SENT, win_sent), ..self }
     }
 
+    /// The same with a key that replies show in base64, or not.
+    pub(crate) fn with_base64_key(self, wanted: bool) -> Self {
+        Self { header: self.header.marked(BASE64_KEY, wanted), ..self }
+    }
+
     /// The same with this value; its inline part comes in up to two pieces.
     pub(crate) fn with_value<'b>(self, extent: Option<ExtentId>, inline: [&'b [u8]; 2]) -> Draft<'b>
     where
@@ -526,6 +533,12 @@ impl<'a> Item<'a> {
     #[inline]
     pub const fn win_sent(&self) -> bool {
         self.header.has(WIN_SENT)
+    }
+
+    /// Whether replies show the key in base64.
+    #[inline]
+    pub const fn base64_key(&self) -> bool {
+        self.header.has(BASE64_KEY)
     }
 
     /// The access word as it is now.

@@ -121,7 +121,7 @@ pub(crate) fn piece(
     let second = engine.second;
     let more = engine.segments.walk(&mut cursor, second, |item| {
         if keys_only {
-            format::mgdump_line(out, item.key());
+            format::mgdump_line(out, item.key(), item.base64_key());
         } else {
             let unix = |second| u64::try_from(epoch.unix(second)).unwrap_or(0);
             let facts = format::DumpFacts {

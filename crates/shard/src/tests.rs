@@ -177,6 +177,7 @@ const fn draft() -> Draft<'static> {
         cas: None,
         stale: false,
         win_sent: false,
+        base64_key: false,
         keeps_access: false,
         replaces: None,
     }

@@ -7,7 +7,7 @@
 //! - I1  A token in a reply is that of the item which the operation leaves.
 //! - I2  What `q` or `noreply` withholds was not seen, and what they do not withhold was.
 
-use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
+use kachel_wire::format::{MetaCode, MetaVerb, put_base64, quiet_hides};
 use kachel_wire::parse_key;
 use kachel_wire::request::{KEY_BYTES_MAX, Meta, MetaKey};
 
@@ -32,7 +32,7 @@ pub(super) enum Answer<'r> {
     /// A meta reply.
     Meta(MetaAnswer<'r>),
     /// `ME`, of the item.
-    Debug(MetaKey<'r>),
+    Debug { key: MetaKey<'r>, base64: bool },
     /// `EN`, whatever the request was.
     DebugMiss,
 }
@@ -51,8 +51,12 @@ pub(super) struct MetaAnswer<'r> {
 /// What a return flag shows.
 #[derive(Clone, Copy)]
 pub(super) enum Return {
-    /// The request's own token, or the key.
+    /// The request's own token.
     Echo,
+    /// The key, and `b` behind it where that is base64.
+    Key {
+        base64: bool,
+    },
     Number(u64),
     /// 0 or 1.
     Flag,
@@ -111,7 +115,9 @@ impl Seen<'_> {
                 let same = meta.code.letters() == code && meta.value == *value;
                 if meta.is_hidden || !same { None } else { self.meta(&meta, flags, next) }
             }
-            (Answer::Debug(key), Outcome::Debug(rest)) => self.debug(key, rest, next),
+            (Answer::Debug { key, base64 }, Outcome::Debug(rest)) => {
+                self.debug(&shown_key(key, base64), rest, next)
+            }
             (Answer::DebugMiss, Outcome::Meta { code, flags, .. }) => {
                 (code == b"EN" && flags.is_empty()).then_some(next)
             }
@@ -130,10 +136,9 @@ impl Seen<'_> {
                 return None;
             }
             match shown {
-                Return::Echo if asked[0] == b'k' => {
-                    // memcached shows the form in which the item was stored, others the request's.
-                    let base64 = words.next_if(|word| word == b"b").is_some();
-                    if !is_same_key(MetaKey { text, base64 }, answer.key) {
+                Return::Key { base64 } => {
+                    let marked = words.next_if(|word| word == b"b").is_some();
+                    if marked != *base64 || text != shown_key(answer.key, marked) {
                         return None;
                     }
                 }
@@ -157,9 +162,9 @@ impl Seen<'_> {
     }
 
     /// `me`: what stands behind `ME `.
-    fn debug(self, key: MetaKey<'_>, rest: &[u8], next: State) -> Option<State> {
+    fn debug(self, key: &[u8], rest: &[u8], next: State) -> Option<State> {
         let item = next.item.clone()?;
-        let mut words = rest.strip_prefix(key.text)?.split(|byte| *byte == b' ').skip(1);
+        let mut words = rest.strip_prefix(key)?.split(|byte| *byte == b' ').skip(1);
         let mut field = |name: &[u8]| words.next()?.strip_prefix(name);
         let expiry = field(b"exp=")?;
         let since_s = number(field(b"la=")?)?;
@@ -194,11 +199,17 @@ impl Seen<'_> {
     }
 }
 
-/// Whether two keys are one once they are decoded.
-fn is_same_key(one: MetaKey<'_>, other: MetaKey<'_>) -> bool {
-    let mut spaces = [[0; KEY_BYTES_MAX]; 2];
-    let [first, second] = &mut spaces;
-    parse_key(one, first) == parse_key(other, second)
+/// The text of a key in a reply, in base64 or plain.
+fn shown_key(key: MetaKey<'_>, base64: bool) -> Vec<u8> {
+    let mut space = [0; KEY_BYTES_MAX];
+    let raw = parse_key(key, &mut space);
+    let mut text = Vec::new();
+    if base64 {
+        put_base64(&mut text, raw)
+    } else {
+        text.extend_from_slice(raw)
+    }
+    text
 }
 
 fn number(text: &[u8]) -> Option<u64> {

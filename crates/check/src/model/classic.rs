@@ -49,6 +49,8 @@ pub(super) struct StoreTerms {
     pub(super) stale_allowed: bool,
     /// `N` with append or prepend: the expiry of an item made on a miss.
     pub(super) vivify: Option<Option<Span>>,
+    /// Whether the request words the key in base64.
+    pub(super) base64_key: bool,
 }
 
 /// What became of a storage request.
@@ -113,6 +115,7 @@ impl Model {
             new_cas: None,
             stale_allowed: false,
             vivify: None,
+            base64_key: false,
         };
         for (stored, next) in self.store(state, operation, terms, window) {
             let outcome = match stored {
@@ -141,6 +144,7 @@ impl Model {
             token: self.new_token(terms.new_cas),
             stale: false,
             win_sent: false,
+            base64_key: terms.base64_key,
             fetched: Some(false),
             since_s: window.earliest_s,
         };
@@ -208,6 +212,7 @@ impl Model {
             value: Value::new(&joined),
             client_flags: item.client_flags,
             expiry: item.expiry,
+            base64_key: false,
             ..added
         };
         (yes(value_bytes), state.with(next))
@@ -236,7 +241,8 @@ impl Model {
 
     /// The item with another number: `value` in its place, and all else but the token stays. Or, as
     /// memcached does it where the item is being read, a new item: its value is no longer than need
-    /// be, and the marks of a lease are gone (I2 of the model).
+    /// be, and its marks are gone (I2 of the model). A longer number always loses the mark of the
+    /// key.
     pub(super) fn with_number(
         &self,
         item: &Item,
@@ -245,9 +251,10 @@ impl Model {
     ) -> impl Iterator<Item = Item> {
         let fetched = item.fetched.filter(|fetched| !fetched);
         let token = self.new_token(chosen);
-        let kept = Item { value, token, fetched, ..item.clone() };
+        let base64_key = item.base64_key && value.bytes().len() <= item.value.bytes().len();
+        let kept = Item { value, token, fetched, base64_key, ..item.clone() };
         let value = Value::new(number.to_string().as_bytes());
-        let anew = Item { value, stale: false, win_sent: false, ..kept.clone() };
+        let anew = Item { value, stale: false, win_sent: false, base64_key: false, ..kept.clone() };
         let differs = anew != kept;
         std::iter::once(kept).chain(differs.then_some(anew))
     }

@@ -7,8 +7,9 @@
 //! readers see that it was given away (`Z`), until a store. The same right comes of making an item
 //! on a miss (`N`), and of reading one with little life left (`R`).
 
-use kachel_wire::format::{MetaCode, MetaVerb};
-use kachel_wire::request::{Direction, Meta, MetaKey, StoreMode};
+use kachel_wire::format::{MetaCode, MetaVerb, key_fits_a_line};
+use kachel_wire::parse_key;
+use kachel_wire::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, StoreMode};
 
 use super::answer::{Answer, MetaAnswer, Return};
 use super::classic::{Compared, StoreTerms, Stored, changed, compare};
@@ -18,7 +19,8 @@ use crate::{Operation, Value, Window};
 /// What a reply that tells of no item is made of.
 fn plain<'r>(verb: MetaVerb, code: MetaCode, meta: &Meta<'r>) -> Answer<'r> {
     let returns = returns(meta, |letter| match letter {
-        b'O' | b'k' => Some(Return::Echo),
+        b'O' => Some(Return::Echo),
+        b'k' => Some(Return::Key { base64: meta.key.base64 }),
         _ => None,
     });
     Answer::Meta(MetaAnswer::new(verb, code, meta, returns))
@@ -34,9 +36,17 @@ fn returns<'r>(
     flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
 }
 
+/// Whether `k` shows the key in base64 when `marked` says so: always where no line can carry it.
+fn shown_in_base64(key: MetaKey<'_>, marked: bool) -> bool {
+    marked || !key_fits_a_line(parse_key(key, &mut [0; KEY_BYTES_MAX]))
+}
+
 /// `me`.
 pub(super) fn debug<'r>(state: &State, key: MetaKey<'r>) -> Branch<'r> {
-    let answer = if state.item.is_some() { Answer::Debug(key) } else { Answer::DebugMiss };
+    let answer = match &state.item {
+        Some(item) => Answer::Debug { key, base64: shown_in_base64(key, item.base64_key) },
+        None => Answer::DebugMiss,
+    };
     Branch { answer, next: state.clone() }
 }
 
@@ -104,6 +114,7 @@ impl Model {
             token: self.new_token(meta.new_cas),
             stale: false,
             win_sent: false,
+            base64_key: false,
             fetched: Some(false),
             since_s: window.earliest_s,
         })
@@ -166,7 +177,11 @@ impl Model {
                 continue;
             }
             let returns = returns(meta, |letter| match letter {
-                b'O' | b'k' => Some(Return::Echo),
+                b'O' => Some(Return::Echo),
+                b'k' => {
+                    let base64 = shown_in_base64(meta.key, item.base64_key);
+                    Some(Return::Key { base64 })
+                }
                 b's' => Some(Return::Number(item.value.bytes().len() as u64)),
                 b'f' => Some(Return::Number(u64::from(item.client_flags))),
                 b'c' => Some(Return::Token),
@@ -207,6 +222,7 @@ impl Model {
             compare_cas: meta.compare_cas,
             new_cas: meta.new_cas,
             stale_allowed: meta.letters.has(b'I'),
+            base64_key: meta.key.base64,
             vivify: meta.vivify.filter(|_| joins).map(|ttl| self.rules.expiry(ttl, window)),
         };
         let block_bytes = operation.value().map_or(0, |value| value.bytes().len());
@@ -219,7 +235,8 @@ impl Model {
             };
             let token = if code == MetaCode::Hd { Return::Token } else { Return::Number(0) };
             let returns = returns(meta, |letter| match letter {
-                b'O' | b'k' => Some(Return::Echo),
+                b'O' => Some(Return::Echo),
+                b'k' => Some(Return::Key { base64: meta.key.base64 }),
                 b's' => Some(Return::Number(value_bytes as u64)),
                 b'c' => Some(token),
                 _ => None,
@@ -269,6 +286,7 @@ impl Model {
         next.expiry = ttl.unwrap_or(item.expiry);
         if empties {
             next.value = Value::new(b"");
+            next.base64_key = false;
             next.client_flags = meta.client_flags;
             next.expiry = ttl.flatten();
             next.fetched = Some(false);
@@ -332,7 +350,8 @@ impl Model {
         let life = self.live_on(meta, window, (item.expiry, created));
         let shown = self.shown_expiry(meta, window, (item.expiry, created));
         let returns = returns(meta, |letter| match letter {
-            b'O' | b'k' => Some(Return::Echo),
+            b'O' => Some(Return::Echo),
+            b'k' => Some(Return::Key { base64: meta.key.base64 }),
             b'c' => Some(Return::Token),
             b't' => Some(Return::Life(shown)),
             _ => None,

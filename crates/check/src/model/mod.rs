@@ -16,11 +16,10 @@
 //!   is above all that were seen (`State::token_floor`), and none comes back. Tokens that clients
 //!   picked (`E`) are exempt.
 //! - I2  What a step accepts too freely: after `incr` and the like, which memcached does in place
-//!   or by a new item, any `h`, that the marks of a lease are gone, and a shorter number with or
-//!   without spaces behind it. The key that `k` shows may be plain or in base64, whichever was
-//!   asked. Of `l` and `la` only the
-//!   upper bound is checked; sizes and classes of `me` are not. A refusal for want of memory is
-//!   taken, whether or not memory was short.
+//!   or by a new item, any `h`, that the marks of a lease and of a key in base64 are gone, and a
+//!   shorter number with or without spaces behind it. Of `l` and `la` only the upper bound is
+//!   checked; sizes and classes of `me` are not. A refusal for want of memory is taken, whether or
+//!   not memory was short.
 
 mod answer;
 mod classic;
@@ -124,6 +123,8 @@ pub struct Item {
     pub stale: bool,
     /// Whether the right to refill it was given away.
     pub win_sent: bool,
+    /// Whether the key is shown in base64: so was it worded by the request that stored the item.
+    pub base64_key: bool,
     /// Whether it was read since it was stored, where that is known.
     pub fetched: Option<bool>,
     /// The second before which it was surely not stored.

@@ -247,11 +247,44 @@ fn meta_flags_are_returned_in_the_order_of_the_request() {
         &["5 mg k h > HD h1"],
         &["5 mg k h > HD h0"],
     );
-    ends(
-        "5 set key 0 0 1|a > STORED",
-        &["5 mg a2V5 b k > HD ka2V5 b", "5 mg a2V5 b k > HD kkey"],
-        &["5 mg a2V5 b k > HD ka2V5", "5 mg a2V5 b k > HD ka2V4 b"],
+}
+
+#[test]
+fn a_key_is_shown_as_the_storing_request_worded_it() {
+    let (marked, plain) = (
+        ["5 mg a2V5 b k > HD ka2V5 b", "5 mg key k > HD ka2V5 b", "5 mg #a2!V5# k b > HD ka2V5 b"],
+        ["5 mg a2V5 b k > HD kkey", "5 mg key k > HD kkey", "5 mg #a2!V5# k b > HD kkey"],
     );
+    let never = ["5 mg a2V5 b k > HD ka2V5", "5 mg a2V5 b k > HD ka2V4 b"];
+    let me = |key| format!("5 me key > ME {key} exp=-1 la=0 cas=9 fetch=no cls=1 size=60");
+    let in_base64 = "5 ms a2V5 2 b|98 > HD";
+    ends(in_base64, &[&me("a2V5")], &[&me("key"), never[0], never[1]]);
+    ends("5 set key 0 0 1|a > STORED", &[&me("key")], &[&me("a2V5"), never[0], never[1]]);
+    for keeps in ["touch key 0 > TOUCHED", "md key I > HD", "mg key T0 > HD", "ma key > HD"] {
+        let marks = if keeps.starts_with("md") { " X W" } else { "" };
+        let shown = marked.map(|line| format!("{line}{marks}"));
+        let others = plain.map(|line| format!("{line}{marks}"));
+        let script = format!("{in_base64}\n5 {keeps}");
+        right(&format!("{script}\n{}", shown[0]));
+        if !keeps.starts_with("ma") {
+            wrong(&format!("{script}\n{}", others[0])); // The model's I2.
+        }
+    }
+    for loses in [
+        "set key 0 0 1|a > STORED",
+        "ms a2V5 1 b MA|a > HD",
+        "append key 0 0 1|a > STORED",
+        "md key x > HD",
+        "incr key 2 > 100",
+        "ms key 1|a > HD",
+    ] {
+        ends(&format!("{in_base64}\n5 {loses}"), &plain, &marked);
+    }
+    ends("5 ms a2V5 1 b MA N0|a > HD", &marked, &plain);
+    ends("5 ma a2V5 b N0 k > HD ka2V5 b", &plain, &marked);
+    let (won, hidden) = ("5 mg a2V5 b k N0 > HD kkey W", "5 mg a2V5 b k N0 > HD ka2V5 b W");
+    ends("", &[won, "5 mg a2V5 b k > EN ka2V5 b"], &[hidden, "5 mg a2V5 b k > EN kkey"]);
+    ends("5 mg YSBi b k N0 > HD kYSBi b W", &["5 mg YSBi b k > HD kYSBi b Z"], &[]);
 }
 
 #[test]

@@ -208,6 +208,8 @@ impl Generator {
 
     fn meta_debug(&mut self) -> Command {
         let key = self.key();
-        Command::new("me", &key).word(&key).end()
+        let (command, encoded) = self.meta_key("me", &key);
+        // A `b` counts only where something follows it; 1.6.18 takes the last word for one, too.
+        if encoded { command.word("b v").end() } else { command.end() }
     }
 }

@@ -85,13 +85,6 @@ fn words_without<'a>(line: &Line<'a>, letters: &[u8]) -> Vec<&'a [u8]> {
     words
 }
 
-/// The words of the line that begin with one of these letters.
-fn words_with<'a>(line: &Line<'a>, letters: &[u8]) -> Vec<&'a [u8]> {
-    let mut words = line.words();
-    words.retain(|word| word.first().is_some_and(|letter| letters.contains(letter)));
-    words
-}
-
 /// All accepted differences: first those that hold for any peer.
 pub(crate) const RULES: &[Rule] = &[
     Rule {
@@ -129,27 +122,6 @@ pub(crate) const RULES: &[Rule] = &[
             let filled = ours.data?.len() > peer.data?.len();
             let same = filled && our_number == peer_number && our_words.len() == peer_words.len();
             mismatch.one_each(same && same_key)
-        }),
-    },
-    Rule {
-        name: "key_shown_as_asked",
-        why: "memcached shows a key in the form in which its item was stored, plain or base64; \
-              ours in the form in which it was asked for",
-        peer: None,
-        excuse: Excuse::Lines(|mismatch| {
-            let (ours, peer) = (mismatch.ours.first()?, mismatch.peer.first()?);
-            let (our_words, peer_words) =
-                (words_without(ours, b"tlces"), words_without(peer, b"tlces"));
-            let rest =
-                |words: &[&[u8]]| words.iter().skip(2).copied().map(<[u8]>::to_vec).collect();
-            if mismatch.command.verb == "me" {
-                let (ours, peer): (Vec<_>, Vec<_>) = (rest(&our_words), rest(&peer_words));
-                return mismatch.one_each(our_words.get(1) != peer_words.get(1) && ours == peer);
-            }
-            let (our_key, peer_key) = (words_with(ours, b"kb"), words_with(peer, b"kb"));
-            let same = words_without(ours, b"kbtlc") == words_without(peer, b"kbtlc");
-            let shown = mismatch.command.has(b'k') && our_key != peer_key;
-            mismatch.one_each(shown && same && ours.data == peer.data)
         }),
     },
     Rule {

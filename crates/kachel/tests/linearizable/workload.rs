@@ -202,7 +202,13 @@ impl Workload {
                     _ if is_number => "MR".to_owned(),
                     _ => random.pick(&["MA c s", "MP", "MA N100"]).to_owned(),
                 };
-                write!(sink, "ms {key} {} {flags}{quiet}\r\n", value.len()).expect("a vector");
+                if random.percent(20) {
+                    sink.extend_from_slice(b"ms ");
+                    kachel_wire::format::put_base64(sink, key.as_bytes());
+                    write!(sink, " {} {flags} b{quiet}\r\n", value.len()).expect("a vector");
+                } else {
+                    write!(sink, "ms {key} {} {flags}{quiet}\r\n", value.len()).expect("a vector");
+                }
                 sink.extend_from_slice(&value);
                 write!(sink, "\r\n")
             }

@@ -35,11 +35,9 @@ impl Segments {
         let queue = self.queue_for(&item);
         let cas = item.cas.filter(|_| self.options.cas);
         let access = item.access.unwrap_or(Access::unread(now));
-        let draft = Draft::new(item.key, cas, item.client_flags, access).with_life(
-            item.expiry,
-            item.stale,
-            item.win_sent,
-        );
+        let draft = Draft::new(item.key, cas, item.client_flags, access)
+            .with_life(item.expiry, item.stale, item.win_sent)
+            .with_base64_key(item.base64_key);
         match item.value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, now, index),
             NewValue::Joined(head, tail) => {

@@ -75,6 +75,7 @@ impl Shard {
             cas: None,
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces,
             access: None,
         };

@@ -102,6 +102,7 @@ impl Stock {
             cas: Some(cas),
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces: None,
             access: None,
         };

@@ -54,6 +54,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) cas: Option<u64>,
     pub(crate) stale: bool,
     pub(crate) win_sent: bool,
+    /// Whether replies show the key in base64.
+    pub(crate) base64_key: bool,
     /// Whether the item counts as read when the one that it replaces was.
     pub(crate) keeps_access: bool,
     /// The item that this one takes the place of, as `find` gave it.
@@ -210,6 +212,7 @@ impl Engine {
             cas,
             stale: draft.stale,
             win_sent: draft.win_sent,
+            base64_key: draft.base64_key,
             replaces: draft.replaces,
             access: kept.map(|old| self.segments.item(old).access()),
         };

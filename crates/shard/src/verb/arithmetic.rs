@@ -64,6 +64,8 @@ pub(crate) fn change(
         cas: new_cas,
         stale: item.stale(),
         win_sent: item.win_sent(),
+        // As memcached, which makes a new item for a longer number.
+        base64_key: item.base64_key() && text.used <= value.len(),
         keeps_access: true,
         replaces: Some(at),
     };

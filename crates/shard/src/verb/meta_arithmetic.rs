@@ -109,6 +109,7 @@ fn make(
         cas: meta.new_cas,
         stale: false,
         win_sent: false,
+        base64_key: false,
         keeps_access: false,
         replaces: None,
     };

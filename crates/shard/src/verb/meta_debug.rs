@@ -31,6 +31,7 @@ pub(crate) fn meta_debug(
         fetched: item.fetched(),
         class: 1,
         item_bytes: item.memory_bytes(),
+        base64_key: item.base64_key(),
     };
     format::meta_debug(sink, named, &facts);
 }

@@ -68,6 +68,7 @@ fn replace(
         cas: meta.new_cas.or_else(|| (!stale).then(|| item.cas())),
         stale,
         win_sent: false,
+        base64_key: item.base64_key() && !empties,
         keeps_access: !empties,
         replaces: Some(at),
     };

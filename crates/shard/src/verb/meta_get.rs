@@ -5,7 +5,7 @@
 //!
 //! Stale and win, as memcached keeps them: an item marked stale shows `X`; the first to read it
 //! wins the right to refill it (`W`), later readers see that it was given away (`Z`), until a
-//! store.
+//! store. `k` shows the key as the item is marked: as its storing request worded it.
 
 use kachel_segment::{NewValue, Pinned};
 use kachel_table::KeyHash;
@@ -53,6 +53,7 @@ pub(crate) fn meta_get(
     facts.hit_before = item.fetched();
     facts.since_access_s = second.saturating_sub(item.last_access());
     facts.win_sent = item.win_sent();
+    facts.base64_key = Some(item.base64_key());
     facts.stale = item.stale();
     facts.cas = item.cas();
     facts.client_flags = item.client_flags();
@@ -102,6 +103,7 @@ fn vivify(
         cas: meta.new_cas,
         stale: false,
         win_sent: false,
+        base64_key: false,
         keeps_access: false,
         replaces: None,
     };

@@ -35,6 +35,7 @@ pub(crate) fn meta_set(
             && matches!(mode, StoreMode::Set | StoreMode::Replace),
         new_cas: meta.new_cas,
         stale_allowed: meta.letters.has(b'I'),
+        base64_key: meta.key.base64,
         vivify_expiry: vivify.map(|ttl| epoch.expiry(ttl, second)),
     };
     let mut facts = MetaFacts { value_bytes: block.bytes(), ..MetaFacts::default() };

@@ -60,6 +60,8 @@ pub(crate) struct StoreTerms {
     pub(crate) new_cas: Option<u64>,
     /// `I`: a token older than the item's stores the value as stale.
     pub(crate) stale_allowed: bool,
+    /// Whether the request words the key in base64: so do replies then.
+    pub(crate) base64_key: bool,
     /// `N` with append or prepend: the expiry of an item made on a miss.
     pub(crate) vivify_expiry: Option<u32>,
 }
@@ -74,6 +76,7 @@ impl StoreTerms {
             cas: self.new_cas,
             stale: false,
             win_sent: false,
+            base64_key: self.base64_key,
             keeps_access: false,
             replaces,
         }
@@ -145,6 +148,7 @@ pub(crate) fn store(
             }
             draft.expiry = item.expiry();
             draft.client_flags = item.client_flags();
+            draft.base64_key = false; // As memcached, which makes this item by itself.
             let value_bytes = item.value().bytes() + block.bytes();
             if !engine.fits(key.len(), value_bytes, draft.client_flags) {
                 return Stored::No;
@@ -213,6 +217,7 @@ pub(crate) fn classic_store(
         needs_item: request.compare_cas.is_some(),
         new_cas: None,
         stale_allowed: false,
+        base64_key: false,
         vivify_expiry: None,
     };
     match store(engine, (request.key, hash), terms, block) {

@@ -5,14 +5,15 @@
 //!
 //! Invariants:
 //! - I1  Return flags of a meta reply stand in the order of the request's; `Z`, `X` and `W` come
-//!   last, in that order. A base64 key is followed by ` b`.
+//!   last, in that order. A key in base64 is followed by ` b`.
 //! - I2  Every head ends in CR LF. A value is followed by CR LF of its own, which the caller puts.
 //! - I3  Nothing here decides: what is silent is said by [`quiet_hides`], and the caller asks.
 //!
 //! Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
 
 use crate::base64;
-use crate::request::{Letters, Meta, MetaKey};
+use crate::parse_key;
+use crate::request::{KEY_BYTES_MAX, Letters, Meta, MetaKey};
 use crate::words::Words;
 
 /// Where replies go.
@@ -310,6 +311,8 @@ pub struct MetaFacts {
     pub stale: bool,
     /// Another request had won before (`Z`).
     pub win_sent: bool,
+    /// Whether `k` shows the key in base64; `None`: as the request has it.
+    pub base64_key: Option<bool>,
 }
 
 /// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made
@@ -369,7 +372,12 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &M
         sink.put(b" ");
         match letter {
             b'O' => sink.put(flag),
-            b'k' => key_flag(sink, meta.key),
+            b'k' => {
+                sink.put(b"k");
+                if put_key(sink, meta.key, facts.base64_key) {
+                    sink.put(b" b");
+                }
+            }
             b't' => {
                 sink.put(b"t");
                 match ttl {
@@ -396,13 +404,25 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &M
     }
 }
 
-/// Words `k`, the key as the request has it, and `b` where that is base64.
-fn key_flag(sink: &mut impl Sink, key: MetaKey<'_>) {
-    sink.put(b"k");
-    sink.put(key.text);
-    if key.base64 {
-        sink.put(b" b");
+/// Words a key: in base64 if `wanted`, by default if the request has it so, and always where a line
+/// cannot carry it as text (there memcached breaks its own line). Says whether it is base64, which
+/// is canonical, whatever the request's was.
+#[inline]
+fn put_key(sink: &mut impl Sink, key: MetaKey<'_>, wanted: Option<bool>) -> bool {
+    let base64 = wanted.unwrap_or(key.base64);
+    if !base64 && !key.base64 {
+        sink.put(key.text);
+        return false;
     }
+    let mut space = [0; KEY_BYTES_MAX];
+    let raw = parse_key(key, &mut space);
+    let base64 = base64 || !key_fits_a_line(raw);
+    if base64 {
+        put_base64(sink, raw)
+    } else {
+        sink.put(raw)
+    }
+    base64
 }
 
 /// Words a whole meta reply that tells of no item: every `md`, the misses of `mg` and `ma`, and
@@ -435,6 +455,8 @@ pub struct DebugFacts {
     pub class: u32,
     /// Bytes that the item takes, all told.
     pub item_bytes: usize,
+    /// Whether the key is shown in base64.
+    pub base64_key: bool,
 }
 
 /// Words the reply to `me` on a hit.
@@ -449,7 +471,7 @@ pub struct DebugFacts {
 /// ```
 pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &DebugFacts) {
     sink.put(b"ME ");
-    sink.put(key.text);
+    put_key(sink, key, Some(facts.base64_key));
     sink.put(b" exp=");
     put_i64(sink, facts.ttl.unwrap_or(-1));
     sink.put(b" la=");
@@ -527,23 +549,24 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
     }
 }
 
-/// Words one line of `lru_crawler mgdump`: a request that fetches the item. A key that no line can
-/// carry as text is worded in base64. [`crate::Reply::Ok`] comes before the first line and
-/// [`crate::Reply::En`] after the last.
+/// Words one line of `lru_crawler mgdump`: a request that fetches the item. The key is worded in
+/// base64 if `base64_key` says so, or no line can carry it as text. [`crate::Reply::Ok`] comes
+/// before the first line and [`crate::Reply::En`] after the last.
 ///
 /// ```
 /// let mut lines = Vec::new();
-/// kachel_wire::format::mgdump_line(&mut lines, b"key");
-/// kachel_wire::format::mgdump_line(&mut lines, b"a b");
-/// assert_eq!(lines, b"mg key\r\nmg YSBi b\r\n");
+/// kachel_wire::format::mgdump_line(&mut lines, b"key", false);
+/// kachel_wire::format::mgdump_line(&mut lines, b"key", true);
+/// kachel_wire::format::mgdump_line(&mut lines, b"a b", false);
+/// assert_eq!(lines, b"mg key\r\nmg a2V5 b\r\nmg YSBi b\r\n");
 /// ```
-pub fn mgdump_line(sink: &mut impl Sink, key: &[u8]) {
+pub fn mgdump_line(sink: &mut impl Sink, key: &[u8], base64_key: bool) {
     sink.put(b"mg ");
-    if key_fits_a_line(key) {
-        sink.put(key);
-    } else {
+    if base64_key || !key_fits_a_line(key) {
         put_base64(sink, key);
         sink.put(b" b");
+    } else {
+        sink.put(key);
     }
     sink.put(CRLF);
 }

@@ -44,6 +44,7 @@ const FACTS: MetaFacts = MetaFacts {
     won: false,
     stale: false,
     win_sent: false,
+    base64_key: None,
 };
 
 #[test]
@@ -118,6 +119,20 @@ fn a_reply_without_an_item_repeats_key_and_opaque() {
 }
 
 #[test]
+fn a_key_is_shown_as_its_item_is_marked_and_else_as_asked() {
+    let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
+    let marked = MetaFacts { base64_key: Some(true), ..FACTS };
+    let plain = MetaFacts { base64_key: Some(false), ..FACTS };
+    for line in [&b"mg key k\r\n"[..], b"mg a2V5 k b\r\n", b"mg #a2!V5# b k\r\n"] {
+        check_head(line, get, hd, &marked, b"HD ka2V5 b\r\n");
+        check_head(line, get, hd, &plain, b"HD kkey\r\n");
+    }
+    check_head(b"mg #a2!V5# k b\r\n", get, MetaCode::En, &FACTS, b"EN ka2V5 b\r\n");
+    // No line can carry a space in a key.
+    check_head(b"mg YSBi k b\r\n", get, hd, &plain, b"HD kYSBi b\r\n");
+}
+
+#[test]
 fn quiet_hides_what_1_6_45_hides() {
     use MetaCode::{En, Ex, Hd, Nf, Ns, Va};
     for (verb, hidden) in [
@@ -152,9 +167,12 @@ fn debug_and_dump_lines() {
         fetched: true,
         class: 2,
         item_bytes: 70,
+        base64_key: false,
     };
     meta_debug(&mut reply, key, &debug);
-    assert_eq!(reply, b"ME k exp=59 la=1 cas=9 fetch=yes cls=2 size=70\r\n");
+    meta_debug(&mut reply, key, &DebugFacts { base64_key: true, ..debug });
+    let rest = "exp=59 la=1 cas=9 fetch=yes cls=2 size=70";
+    assert_eq!(reply, format!("ME k {rest}\r\nME aw== {rest}\r\n").as_bytes());
 
     reply.clear();
     let dump = DumpFacts {
@@ -172,9 +190,10 @@ fn debug_and_dump_lines() {
     assert_eq!(reply, expected);
 
     reply.clear();
-    mgdump_line(&mut reply, b"a\tb");
-    mgdump_line(&mut reply, b"ab\r");
-    assert_eq!(reply, b"mg a\tb\r\nmg YWIN b\r\n");
+    mgdump_line(&mut reply, b"a\tb", false);
+    mgdump_line(&mut reply, b"a\tb", true);
+    mgdump_line(&mut reply, b"ab\r", false);
+    assert_eq!(reply, b"mg a\tb\r\nmg YQli b\r\nmg YWIN b\r\n");
 }
 
 proptest! {
@@ -197,12 +216,14 @@ proptest! {
 
     /// A dumped line, sent back, asks for the key that it dumped.
     #[test]
-    fn a_dumped_key_is_parsed_as_itself(key in proptest::collection::vec(any::<u8>(), 1..180)) {
+    fn a_dumped_key_is_parsed_as_itself(
+        key in proptest::collection::vec(any::<u8>(), 1..180), marked: bool,
+    ) {
         let mut line = Vec::new();
-        mgdump_line(&mut line, &key);
+        mgdump_line(&mut line, &key, marked);
         let mut buffer = [0; crate::request::KEY_BYTES_MAX];
         prop_assert_eq!(crate::parse_key(meta_of(&line).key, &mut buffer), &key[..]);
-        prop_assert_eq!(meta_of(&line).key.base64, !key_fits_a_line(&key));
+        prop_assert_eq!(meta_of(&line).key.base64, marked || !key_fits_a_line(&key));
         let mut text = Vec::new();
         percent_encoded(&mut text, &key);
         prop_assert!(text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b' '));

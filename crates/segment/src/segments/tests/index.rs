@@ -76,6 +76,7 @@ impl Shard {
             cas: Some(self.cas + 1),
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces: self.at(key),
             access: None,
         }

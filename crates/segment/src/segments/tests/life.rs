@@ -213,6 +213,7 @@ fn a_shard_that_came_late_gets_its_share() {
             cas: None,
             stale: false,
             win_sent: false,
+            base64_key: false,
             replaces: None,
             access: None,
         };

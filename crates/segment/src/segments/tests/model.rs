@@ -13,6 +13,7 @@ struct Wanted {
     cas: u64,
     stale: bool,
     win_sent: bool,
+    base64_key: bool,
 }
 
 struct Model {
@@ -70,6 +71,7 @@ impl Model {
             cas: if self.random.below(10) == 0 { random_cas } else { self.shard.cas + 1 },
             stale: self.random.below(9) == 0,
             win_sent: self.random.below(9) == 0,
+            base64_key: self.random.below(7) == 0,
         };
         let half = wanted.value.len() / 2;
         let value = match self.random.below(3) {
@@ -100,6 +102,7 @@ impl Model {
             cas: Some(wanted.cas),
             stale: wanted.stale,
             win_sent: wanted.win_sent,
+            base64_key: wanted.base64_key,
             replaces: self.shard.at(key),
             access: None,
         };
@@ -146,6 +149,7 @@ impl Model {
             expiry: wanted.expiry,
             stale: wanted.stale,
             win_sent: wanted.win_sent,
+            base64_key: wanted.base64_key,
             access: Some(self.shard.segments.item(at).access()),
             ..self.shard.new_item(key, value)
         };
@@ -191,6 +195,7 @@ impl Model {
             cas: item.cas(),
             stale: item.stale(),
             win_sent: item.win_sent(),
+            base64_key: item.base64_key(),
         };
         assert_eq!(found, *wanted);
         segments.note_access(at, self.now);

@@ -15,8 +15,6 @@ mod connection;
 mod parser;
 mod script;
 mod sequence;
-#[path = "../../crates/shard/tests/server/world.rs"]
-#[expect(dead_code, reason = "the tests of `shard` use more of it")]
 mod world;
 
 pub use canary::canary;

@@ -118,7 +118,7 @@ fn unfinished(input: &[u8]) {
 /// What a line means depends neither on what is known of it already, nor on what follows it; and
 /// before its end it means nothing, or that the connection is closed.
 fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
-    for cut in cuts(line_bytes) {
+    for cut in cuts(&input[..line_bytes]) {
         let first = parse(&input[..cut], 0);
         match first {
             Parsed::NeedMore => {

@@ -19,15 +19,18 @@
 /// The byte that begins a repetition.
 const REPEAT: u8 = 0xfe;
 /// Bytes of a stream at most: enough for a large value, or to make a server owe a lot.
-pub const STREAM_BYTES_MAX: usize = 80 * 1024;
+pub const STREAM_BYTES_MAX: usize = 48 * 1024;
+/// Words of a stream after which none is repeated: a long value costs little, a long list of keys
+/// or requests a lot.
+const WORDS_MAX: usize = 200;
 /// Repetitions at once at most.
 const REPEATS_MAX: u16 = 0x7fff;
 /// Bytes of a plan at most.
 const PLAN_BYTES_MAX: usize = 40;
 /// Seconds that pass at most: fewer than any request may take.
 const PAUSE_SECONDS_MAX: u32 = 8;
-/// Pieces of one stream at most, however small they are meant to be.
-const PIECES_MAX: usize = 160;
+/// Pieces of one size at most: those behind the first of the other cuts.
+const PIECES_MAX: usize = 40;
 
 /// A client's bytes and how they go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,8 +47,8 @@ pub struct Script {
     pub noise: bool,
     /// The server is given time to answer between two pieces.
     pub patient: bool,
-    /// The shard that the client's connection comes to rest on, of three.
-    pub home: usize,
+    /// The shard that the client's connection comes to rest on, of three; `None`: there is one.
+    pub home: Option<usize>,
     /// The client breaks the connection off instead of finishing it.
     pub resets: bool,
     /// The largest item is smaller than usual.
@@ -66,8 +69,9 @@ impl Script {
             .map(|cut| usize::from(u16::from_le_bytes([cut[0], cut[1]])) % (stream.len() + 1))
             .collect();
         if piece_bytes > 0 {
-            let piece_bytes = piece_bytes.max(stream.len() / PIECES_MAX);
-            cuts.extend((1..).map(|piece| piece * piece_bytes).take_while(|at| *at < stream.len()));
+            let first = cuts.first().copied().unwrap_or(0);
+            let pieces = (1..=PIECES_MAX).map(|piece| first + piece * piece_bytes);
+            cuts.extend(pieces.take_while(|at| *at < stream.len()));
         }
         let seconds = u32::from(at(3)) % (PAUSE_SECONDS_MAX + 1);
         let pause = cuts.first().map(|at| (*at, seconds)).filter(|_| seconds > 0);
@@ -82,7 +86,7 @@ impl Script {
             patient: switches & 2 != 0,
             resets: switches & 4 != 0,
             small_items: switches & 8 != 0,
-            home: usize::from(switches >> 4) % 3,
+            home: usize::from(switches >> 4 & 3).checked_sub(1),
             stream,
         }
     }
@@ -135,11 +139,17 @@ fn expanded(text: &[u8]) -> Vec<u8> {
         let unit = stream[start..].to_vec();
         let times = usize::from(u16::from_le_bytes([low, high]) & REPEATS_MAX);
         let room = (STREAM_BYTES_MAX - stream.len()) / unit.len().max(1);
-        for _ in 0..times.min(room) {
+        let words = words_in(&unit);
+        let wordy = WORDS_MAX.saturating_sub(words_in(&stream)).checked_div(words);
+        for _ in 0..times.min(room).min(wordy.unwrap_or(room)) {
             stream.extend_from_slice(&unit);
         }
     }
     stream
+}
+
+fn words_in(text: &[u8]) -> usize {
+    text.iter().filter(|byte| matches!(byte, b' ' | b'\n')).count()
 }
 
 /// The words of a stream in which `unit` stands `times` times: the unit, then its repetition.
@@ -177,9 +187,9 @@ mod tests {
         data.extend(plan((4, 0b10_0101, 2), &[1, 7]));
         let script = Script::of(&data);
         assert_eq!(script.stream, b"a\xfeb xyxyxy");
-        assert_eq!((&script.cuts[..], script.pause), (&[1, 4, 7, 8][..], Some((1, 1))));
+        assert_eq!((&script.cuts[..], script.pause), (&[1, 5, 7, 9][..], Some((1, 1))));
         assert_eq!(script.pieces().collect::<Vec<_>>().concat(), script.stream);
-        assert_eq!((script.reading_step, script.home), (64, 2));
+        assert_eq!((script.reading_step, script.home), (64, Some(1)));
         assert!(script.noise && script.resets && !script.patient && !script.small_items);
     }
 

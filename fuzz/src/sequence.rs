@@ -20,10 +20,10 @@ use kachel_wire::request::{Admin, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::script::Script;
+use crate::world::START_UNIX_S;
 
-/// The second in which a server begins, and its Unix time.
+/// The second in which a server begins.
 const FIRST_SECOND: u32 = 2;
-const FIRST_UNIX_S: i64 = 1_800_000_000;
 /// Keys of one request that are followed, beliefs, and states of one key: with more, nothing is
 /// said.
 const KEYS_MAX: usize = 300;
@@ -63,7 +63,7 @@ enum End {
 pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_>) {
     let rules = Rules {
         item_bytes_max,
-        unix_s: Some(FIRST_UNIX_S - i64::from(FIRST_SECOND)),
+        unix_s: Some(START_UNIX_S - i64::from(FIRST_SECOND)),
         ..Rules::new(Mode::Store) // I2
     };
     let beliefs = vec![Belief {
@@ -75,7 +75,7 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
     let (pause_at, pause_s) = script.pause.unwrap_or_default();
     let mut rest = &script.stream[..];
     let closed = loop {
-        let before = judging.beliefs.clone();
+        let before: Vec<_> = judging.beliefs.iter().map(|belief| belief.rest).collect();
         if whole_bytes(rest) > pause_at.saturating_sub(script.stream.len() - rest.len()) {
             judging.now = Window::at(FIRST_SECOND + pause_s);
         }
@@ -85,7 +85,7 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
                     !judging.beliefs.is_empty() || cut_off(&before, answered),
                     "{}\n  cannot be answered  {}",
                     excerpt(rest),
-                    before.iter().map(|belief| excerpt(belief.rest)).collect::<String>()
+                    before.iter().map(|rest| excerpt(rest)).collect::<String>()
                 );
                 if judging.beliefs.is_empty() {
                     return;
@@ -104,9 +104,8 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
 }
 
 /// Whether a client that did not take everything may have missed the reply.
-fn cut_off(beliefs: &[Belief<'_>], answered: &Answered<'_>) -> bool {
-    let partial = |belief: &Belief<'_>| Outcome::read(belief.rest).is_none();
-    !answered.is_whole && beliefs.iter().any(partial)
+fn cut_off(rests: &[&[u8]], answered: &Answered<'_>) -> bool {
+    !answered.is_whole && rests.iter().any(|rest| Outcome::read(rest).is_none())
 }
 
 /// Bytes of the request at the front of `rest` up to where it is carried out.
@@ -207,7 +206,7 @@ impl<'r> Judging<'r> {
     fn operation(&mut self, operation: &Operation, may_be_large: bool) {
         let mut next = Vec::new();
         for belief in self.beliefs.drain(..) {
-            next.extend(belief.clone().step((&self.model, self.now), operation, &Outcome::Silent));
+            next.extend(belief.step((&self.model, self.now), operation, &Outcome::Silent));
             let Some((outcome, bytes)) = Outcome::read(belief.rest) else { continue };
             if let Outcome::Refused(line) = &outcome
                 && !(may_be_large && is_too_large(line) || is_non_numeric(line))
@@ -226,11 +225,7 @@ impl<'r> Judging<'r> {
         for operation in operations {
             let mut next = Vec::new();
             for belief in self.beliefs.drain(..) {
-                next.extend(belief.clone().step(
-                    (&self.model, self.now),
-                    &operation,
-                    &Outcome::Miss,
-                ));
+                next.extend(belief.step((&self.model, self.now), &operation, &Outcome::Miss));
                 let ReplyParsed::Reply {
                     reply: ClientReply::Value { key, client_flags, value, cas },
                     reply_bytes,
@@ -277,7 +272,7 @@ impl<'r> Judging<'r> {
             return Err(End::Over { closed: false });
         };
         let operation = operation(wire);
-        let before = self.beliefs.clone();
+        let before = if may_be_large { self.beliefs.clone() } else { Vec::new() };
         if must_be_large {
             self.beliefs.clear();
         } else if wire.ends_with(b"\r\n") {
@@ -327,7 +322,7 @@ impl Belief<'_> {
 
     /// The belief, once the operation came out so.
     fn step(
-        mut self,
+        &self,
         (model, now): (&Model, Window),
         operation: &Operation,
         outcome: &Outcome,
@@ -340,8 +335,9 @@ impl Belief<'_> {
         if next.is_empty() {
             return None;
         }
-        self.keys.insert(operation.key().to_vec(), next);
-        Some(self)
+        let mut after = self.clone();
+        after.keys.insert(operation.key().to_vec(), next);
+        Some(after)
     }
 }
 

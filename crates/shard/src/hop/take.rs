@@ -92,6 +92,10 @@ fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool
         let mut records = std::mem::take(&mut core.request);
         let mut ends = [0; BATCH_REQUESTS_MAX];
         let count = copy_out(core.mail.to(peer), &mut records, &mut ends);
+        if count == 0 {
+            core.request = records;
+            break;
+        }
         let mut batch = [const { None }; BATCH_REQUESTS_MAX];
         let mut start = 0;
         for (place, &end) in batch.iter_mut().zip(&ends[..count]) {
@@ -103,9 +107,6 @@ fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool
         batch.for_each(|taken| carry_out(core, peer, taken, adopted));
         core.request = records;
         taken += count;
-        if count == 0 {
-            break;
-        }
     }
     core.mail.to(peer).requests_in.release();
     taken > 0

@@ -56,6 +56,9 @@ impl std::error::Error for NoMemory {}
 /// Readers that may register beside one a shard. A guess: doors that read items in place.
 const READERS_BESIDE: usize = 8;
 
+/// Free segments for each shard up to which those that can are to live on their own.
+const SCARCE_SEGMENTS: u64 = 2;
+
 /// How a [`Pool`] is laid out.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
@@ -308,6 +311,11 @@ impl Pool {
         Some(touched)
     }
 
+    /// Whether shards contend for the few segments that are free for all.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.shards > 1 && self.free_segments() <= SCARCE_SEGMENTS * u64::from(self.shards)
+    }
+
     /// A shard below its share found no segment: those above theirs are to give some.
     pub(crate) fn ask(&self) {
         let shards = u32::from(self.shards);
@@ -399,14 +407,17 @@ impl Pool {
 
     /// Bytes that uploads could take now without anyone making room.
     pub(crate) fn upload_room_bytes(&self) -> u64 {
+        (self.free_segments() << self.segment_shift)
+            + u64::from(self.free_blocks.load(Ordering::Relaxed)) * BLOCK_BYTES as u64
+    }
+
+    /// Segments that could be taken now without anyone making room.
+    fn free_segments(&self) -> u64 {
         let chargeable = self.budget.limit_bytes().saturating_sub(self.budget.spent_bytes())
             / self.charge_bytes();
         let unused = self.segments - self.touched.load(Ordering::Relaxed)
             + self.released.load(Ordering::Relaxed);
-        let idle = u64::from(self.idle.load(Ordering::Relaxed));
-        let segments = idle + chargeable.min(unused.into());
-        (segments << self.segment_shift)
-            + u64::from(self.free_blocks.load(Ordering::Relaxed)) * BLOCK_BYTES as u64
+        u64::from(self.idle.load(Ordering::Relaxed)) + chargeable.min(unused.into())
     }
 
     /// Blocks free in segments that also hold used ones.

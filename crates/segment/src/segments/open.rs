@@ -225,13 +225,16 @@ impl Segments {
             For::Job { victim } => self.pool.segment_cas_base(victim),
         };
         let keep = if purpose == For::Append { 1 } else { 0 };
-        let segment = match self.pool.take(cas_base) {
+        let common = self.may_take().then(|| self.pool.take(cas_base)).flatten();
+        let segment = match common {
             Some(segment) => segment,
             None if self.spare.len() > keep => {
                 let segment = self.spare.pop()?;
                 self.pool.begin(segment, cas_base);
                 segment
             }
+            // What a job takes it gives back.
+            None if purpose != For::Append => self.pool.take(cas_base)?,
             None => return None,
         };
         self.adopt(segment, stream, bucket);

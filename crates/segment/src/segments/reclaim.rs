@@ -24,7 +24,6 @@ use super::{BINS, Index, Queue, Segments};
 use crate::BLOCK_BYTES;
 use crate::item::{Access, Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, NONE, Phase, SLOT, TOUCHED, USED};
-use crate::pool::Pool;
 
 /// Part of memory that probation holds, in percent. S3-FIFO's; 5 and 20 are worse on one trace or
 /// another (docs/decisions/0005-eviction.md).
@@ -140,33 +139,46 @@ impl Segments {
             }
             return false;
         }
-        self.work_until(now, index, |pool, _spare| pool.release_idle(bytes))
+        self.work_until(now, index, |segments| segments.pool.release_idle(bytes))
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
     pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
-        self.work_until(now, index, |pool, _spare| pool.upload_room_bytes() >= bytes)
+        self.work_until(now, index, |segments| segments.pool.upload_room_bytes() >= bytes)
     }
 
     /// Frees memory until an append can open a segment; whether it succeeded.
     pub(super) fn make_segment(&mut self, now: u32, index: &mut impl Index) -> bool {
-        if self.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9 {
+        if self.is_below_share() {
             self.pool.ask();
         }
-        self.work_until(now, index, |pool, spare| spare > 1 || pool.may_take())
+        self.work_until(now, index, |segments| segments.spare.len() > 1 || segments.may_take())
+    }
+
+    /// Whether this shard may take what is free for all. While little is free, one with dead space
+    /// of its own lives on that: what another shard has freed for a long line or a reply would
+    /// otherwise go, segment by segment, to whoever stores next, until the first one has nothing
+    /// dead any more and evicts, though memory is half dead.
+    pub(super) fn may_take(&self) -> bool {
+        let has_own = || self.is_large() && self.is_compaction_due() && self.deadest().is_some();
+        self.pool.may_take() && !(self.pool.is_scarce() && has_own())
+    }
+
+    fn is_below_share(&self) -> bool {
+        self.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9
     }
 
     fn work_until(
         &mut self,
         now: u32,
         index: &mut impl Index,
-        is_enough: impl Fn(&Pool, usize) -> bool,
+        is_enough: impl Fn(&Self) -> bool,
     ) -> bool {
         // Each job frees a part of its victim, so a few rounds over everything free all there is.
         let mut jobs_left = self.own.len() * 8 + BINS;
-        while !is_enough(&self.pool, self.spare.len()) {
+        while !is_enough(self) {
             if self.job.is_none() {
                 match self.find_victim(now) {
                     Found::Nothing => {
@@ -201,7 +213,8 @@ impl Segments {
         let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
         let is_short = self.spare.len() < self.spare_target() && !self.own.is_empty();
         let is_asked = self.pool.is_asked() && self.total_bytes() > share_bytes;
-        (is_short || is_asked) && !self.pool.may_take() && self.find_victim(now) != Found::Nothing
+        let is_due = is_short && !self.may_take() || is_asked && !self.pool.may_take();
+        is_due && self.find_victim(now) != Found::Nothing
     }
 
     /// Whether the job would evict although there is room by now: one large value may have been
@@ -217,8 +230,16 @@ impl Segments {
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
     /// spare.
     fn spare_target(&self) -> usize {
-        let is_large = self.pool.fair_share() >= AHEAD_SEGMENTS_MIN;
-        if is_large || self.pool.budget.overdrawn_bytes() > 0 { 2 } else { 1 }
+        if self.is_large() || self.pool.budget.overdrawn_bytes() > 0 { 2 } else { 1 }
+    }
+
+    fn is_large(&self) -> bool {
+        self.pool.fair_share() >= AHEAD_SEGMENTS_MIN
+    }
+
+    fn is_compaction_due(&self) -> bool {
+        let own_bytes = self.own.len() * self.pool.segment_bytes();
+        self.dead_bytes * 100 > own_bytes * DEAD_PERCENT
     }
 
     fn find_victim(&mut self, now: u32) -> Found {
@@ -230,15 +251,16 @@ impl Segments {
         {
             return Found::Freed;
         }
-        let own_bytes = self.own.len() * self.pool.segment_bytes();
-        let is_compaction_due = self.dead_bytes * 100 > own_bytes * DEAD_PERCENT;
-        if (is_compaction_due || !self.options.evict)
+        if (self.is_compaction_due() || !self.options.evict)
             && let Some(victim) = self.deadest()
         {
             return self.begin_job(victim, false);
         }
         if !self.options.evict {
             return Found::Nothing;
+        }
+        if self.is_below_share() {
+            self.pool.ask();
         }
         let is_main_due =
             self.is_probation_large() && self.weights.is_main_due(self.pool.segment_bytes());

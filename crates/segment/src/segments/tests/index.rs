@@ -51,11 +51,20 @@ pub(super) struct Shard {
 
 impl Shard {
     pub(super) fn new(limit_bytes: u64, evict: bool) -> Self {
+        let [shard] = Self::sharing(limit_bytes, evict);
+        shard
+    }
+
+    /// Shards that share one pool and one budget.
+    pub(super) fn sharing<const N: usize>(limit_bytes: u64, evict: bool) -> [Self; N] {
         let budget = Arc::new(Budget::new(limit_bytes));
-        let options = PoolOptions { shards: 1, reserve_bytes: limit_bytes, huge: false };
+        let options = PoolOptions { shards: N as u16, reserve_bytes: limit_bytes, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
-        let segments = Segments::new(pool, SegmentOptions { evict, cas: true, shard: 0 });
-        Self { budget, segments, index: MapIndex::default(), cas: 0 }
+        std::array::from_fn(|shard| {
+            let options = SegmentOptions { evict, cas: true, shard: shard as u16 };
+            let segments = Segments::new(Arc::clone(&pool), options);
+            Self { budget: Arc::clone(&budget), segments, index: MapIndex::default(), cas: 0 }
+        })
     }
 
     pub(super) fn at(&self, key: &[u8]) -> Option<ItemAt> {

@@ -55,6 +55,39 @@ fn overwriting_four_fifths_of_a_store_is_never_refused() {
     overwrite(8 << 20, 300, 20, false);
 }
 
+/// What long lines and replies take is taken and given back by one shard all the time; the other
+/// must not live on it.
+#[test]
+fn a_shard_that_lends_memory_keeps_its_share() {
+    const LIMIT_BYTES: u64 = 16 << 20;
+    const LENT_BYTES: u64 = 128 << 10;
+    let keys = items_that_fit(LIMIT_BYTES / 2, 100) * 4 / 5;
+    let mut shards: [Shard; 2] = Shard::sharing(LIMIT_BYTES, true);
+    let mut random = Random(11);
+    for turn in 0..keys * 4 {
+        let number = if turn < keys { turn } else { random.below(keys) };
+        for shard in &mut shards {
+            let (key, value) = (format!("key {number}"), pattern(number, 100));
+            shard.set(key.as_bytes(), &value, 100).expect("dead space is enough");
+        }
+        if turn % 128 == 0 {
+            let [lender, other] = &mut shards;
+            let segments = &mut lender.segments;
+            let lent = lender.budget.charge(LENT_BYTES)
+                || segments.make_room(LENT_BYTES, 100, &mut lender.index)
+                    && lender.budget.charge(LENT_BYTES);
+            if lent {
+                lender.budget.refund(LENT_BYTES);
+            }
+            for shard in [lender, other] {
+                shard.segments.maintain(100, &mut shard.index, 64);
+            }
+        }
+        let evictions = shards.each_ref().map(|shard| shard.segments.stats().evictions);
+        assert_eq!(evictions, [0, 0], "turn {turn} of {}", keys * 4);
+    }
+}
+
 #[test]
 fn large_values_are_overwritten_without_eviction() {
     let mut shard = Shard::new(32 << 20, true);

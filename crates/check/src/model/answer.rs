@@ -15,10 +15,11 @@ use super::{Branch, Span, State};
 use crate::{Outcome, Value, Window};
 
 const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
-/// Whether a refusal is the one that tells of the item.
-pub(super) fn is_non_numeric(line: &[u8]) -> bool {
-    line == NON_NUMERIC
+/// Whether a refusal is one of those that follow from the request and the item.
+pub(super) fn is_foreseen(line: &[u8]) -> bool {
+    line == NON_NUMERIC || line == TOO_LARGE
 }
 
 /// What would be replied.
@@ -29,6 +30,8 @@ pub(super) enum Answer<'r> {
     Plain(Outcome),
     /// The refusal of a value that is no number; with `q` too.
     NonNumeric,
+    /// The refusal of a value that no item may have; with `q` too.
+    TooLarge,
     /// A meta reply.
     Meta(MetaAnswer<'r>),
     /// `ME`, of the item.
@@ -101,7 +104,8 @@ impl Seen<'_> {
         }
         match (answer, self.outcome) {
             (Answer::Plain(expected), seen) => (expected == *seen).then_some(next),
-            (Answer::NonNumeric, Outcome::Refused(line)) => is_non_numeric(line).then_some(next),
+            (Answer::NonNumeric, Outcome::Refused(line)) => (line == NON_NUMERIC).then_some(next),
+            (Answer::TooLarge, Outcome::Refused(line)) => (line == TOO_LARGE).then_some(next),
             (Answer::Hit { with_cas }, Outcome::Hit { value, client_flags, cas }) => {
                 let item = next.item.as_ref()?;
                 let same = item.value == *value && item.client_flags == *client_flags;

@@ -26,7 +26,7 @@ mod classic;
 mod meta;
 
 use crate::{Operation, Outcome, Value, Window};
-use kachel_wire::request::{Admin, Request, Ttl};
+use kachel_wire::request::{Admin, Request, StoreMode, Ttl};
 
 use answer::{Answer, Seen};
 
@@ -49,7 +49,8 @@ pub struct Rules {
     pub mode: Mode,
     /// Whether items carry CAS tokens (not with `-C`: then every token is shown as 0).
     pub cas: bool,
-    /// The largest item as memcached counts it, `-I`: beyond it `append` is refused.
+    /// The largest item as memcached counts it, `-I`: a larger value is refused, and so is an
+    /// `append` that would make one.
     pub item_bytes_max: u64,
     /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any time.
     pub unix_s: Option<i64>,
@@ -236,7 +237,7 @@ impl Model {
         let seen = Seen { outcome, window, is_noreply };
         for living in self.lives(state, window) {
             if let Outcome::Refused(line) = outcome
-                && !answer::is_non_numeric(line)
+                && !answer::is_foreseen(line)
             {
                 refusal(living, &request, line, into);
                 continue;
@@ -260,6 +261,10 @@ impl Model {
         window: Window,
         branches: &mut Vec<Branch<'r>>,
     ) {
+        if let Some(next) = self.too_large(state, operation, request) {
+            branches.push(Branch { answer: Answer::TooLarge, next });
+            return;
+        }
         match *request {
             Request::Retrieve(retrieve) => {
                 let ttl = retrieve.ttl.map(|ttl| self.rules.expiry(ttl, window));
@@ -287,6 +292,29 @@ impl Model {
             }
             Request::MetaNoop | Request::Admin(_) => unreachable!("no operation is made of it"),
         }
+    }
+
+    /// What is left where the request's value is larger than an item may be: for `set`, and for
+    /// `ms` in every mode, nothing, so that no stale value stays. `None`: it may be stored.
+    fn too_large(
+        &self,
+        state: &State,
+        operation: &Operation,
+        request: &Request<'_>,
+    ) -> Option<State> {
+        let (client_flags, removes) = match request {
+            Request::Store(store) => {
+                let is_set = store.mode == StoreMode::Set && store.compare_cas.is_none();
+                (store.client_flags, is_set)
+            }
+            Request::MetaSet { meta, .. } => (meta.client_flags, true),
+            _ => return None,
+        };
+        let value_bytes = operation.value()?.bytes().len();
+        if self.rules.fits(operation.key().len(), value_bytes, client_flags) {
+            return None;
+        }
+        Some(if removes { state.without_item() } else { state.clone() })
     }
 
     /// What the state may have become by itself: flushed, expired, evicted.

@@ -371,12 +371,43 @@ fn what_is_withheld_or_not_known_happened_or_may_have() {
 
 #[test]
 fn a_refusal_changes_nothing_unless_room_was_short() {
-    let large = "SERVER_ERROR object too large for cache";
-    let script = format!("5 set k 0 0 1|a > STORED\n5 set k 0 0 1|b > {large}");
+    let short = "SERVER_ERROR out of memory storing object";
+    let script = format!("5 set k 0 0 1|a > STORED\n5 set k 0 0 1|b > {short}");
     ends(
         &script,
         &["5 get k > END", "5 get k > VALUE k 0 1|a|END"],
         &["5 get k > VALUE k 0 1|b|END"],
     );
     wrong("5 set k 0 0 1|a > STORED\n5 touch k 0 > CLIENT_ERROR bad\n5 get k > END");
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_and_a_set_of_it_leaves_nothing() {
+    // 48 for the header, 8 for the token, key and NUL, CR LF: a value of 2 fits, one of 3 does not.
+    let small = Rules { item_bytes_max: 62, ..Rules::new(Mode::Store) };
+    let large = "SERVER_ERROR object too large for cache";
+    let before = "5 set k 0 0 2|aa > STORED";
+    let (kept, gone) = ("5 get k > VALUE k 0 2|aa|END", "5 get k > END");
+    for (refused, left, not) in [
+        (format!("set k 0 0 3|bbb > {large}"), gone, kept),
+        ("set k 0 0 3 noreply|bbb >".to_owned(), gone, kept),
+        (format!("ms k 3 ME q|bbb > {large}"), gone, kept),
+        (format!("set k 1 0 2|bb > {large}"), gone, kept),
+        (format!("add k 0 0 3|bbb > {large}"), kept, gone),
+        (format!("cas k 0 0 3 9|bbb > {large}"), kept, gone),
+        ("append k 0 0 3 noreply|bbb >".to_owned(), kept, gone),
+    ] {
+        let script = format!("{before}\n5 {refused}");
+        assert!(!states(small, &format!("{script}\n{left}")).is_empty(), "impossible: {script}");
+        assert!(states(small, &format!("{script}\n{not}")).is_empty(), "accepted: {script}");
+    }
+    for impossible in [
+        format!("set k 0 0 2|bb > {large}"),
+        format!("touch k 0 > {large}"),
+        "set k 0 0 3|bbb > STORED".to_owned(),
+        "ms k 3 q|bbb >".to_owned(),
+    ] {
+        let script = format!("{before}\n5 {impossible}");
+        assert!(states(small, &script).is_empty(), "accepted: {script}");
+    }
 }

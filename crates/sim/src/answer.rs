@@ -32,7 +32,7 @@ pub(crate) struct Arrival {
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) ask: Ask,
-    /// Where it ends in what its connection carries.
+    /// Where it ends in what its connection carries, but for what is swallowed of it.
     pub(crate) end: u64,
     /// When its last byte arrived.
     pub(crate) arrived: Option<Arrival>,
@@ -109,6 +109,9 @@ fn take(
     writes: u64,
     settled: &mut Settled,
 ) -> Result<(), String> {
+    let next = asked.iter().find(|asked| asked.wants_reply());
+    let refuses_next = matches!((next.map(|next| &next.ask.expect), reply),
+        (Some(Expect::Refusal(wanted)), ClientReply::Error(line)) if wanted == line);
     loop {
         let Some(first) = asked.front_mut() else {
             return Err("a reply that nobody asked for".to_owned());
@@ -117,6 +120,7 @@ fn take(
             Expect::Nothing => true,
             Expect::Meta { opaque, quiet: true } => match reply {
                 ClientReply::Meta { flags, .. } => opaque_of(flags) != Some(opaque),
+                ClientReply::Error(_) if refuses_next => true,
                 ClientReply::Error(_) => {
                     // It may be of any quiet request up to the next that is answered.
                     let run = asked.iter_mut().take_while(|asked| !asked.wants_reply());
@@ -185,6 +189,9 @@ fn match_one(
                 let key = words.nth(1).unwrap_or_default();
                 genuine(key, &text[value.clone()], writes)?;
             }
+            first.replies.push((0, text.to_vec()));
+        }
+        (Expect::Refusal(wanted), ClientReply::Error(line)) if wanted == line => {
             first.replies.push((0, text.to_vec()));
         }
         (Expect::Meta { .. }, ClientReply::Error(_)) => first.replies.push((0, text.to_vec())),

@@ -37,6 +37,8 @@ pub(crate) enum Expect {
     Version,
     /// `STAT`s, then `END`.
     Stats,
+    /// Exactly this refusal.
+    Refusal(&'static [u8]),
     /// Nothing.
     Nothing,
 }
@@ -58,9 +60,15 @@ pub(crate) struct Ask {
     pub(crate) expect: Expect,
     /// Whether a hot key is in it, or all keys are.
     pub(crate) judged: bool,
+    /// Bytes at its end that the server passes over: it may answer before they have come.
+    pub(crate) swallowed: usize,
 }
 
 impl Ask {
+    pub(crate) const fn new(text: Vec<u8>, expect: Expect, judged: bool) -> Self {
+        Self { text, expect, judged, swallowed: 0 }
+    }
+
     /// The key of a request on a hot key that may be answered by nothing.
     pub(crate) fn silent_key(&self) -> Option<&[u8]> {
         let silent = matches!(self.expect, Expect::Nothing | Expect::Meta { quiet: true, .. });
@@ -73,7 +81,7 @@ impl Ask {
 pub(crate) fn get(key: &[u8]) -> Ask {
     let mut text = Vec::new();
     client::get(&mut text, [key], true);
-    Ask { text, expect: Expect::Values(vec![key.to_vec()]), judged: true }
+    Ask::new(text, Expect::Values(vec![key.to_vec()]), true)
 }
 
 /// Who words requests; one for all clients, since writes are numbered through.
@@ -115,7 +123,8 @@ impl Asker {
             540..570 => self.touch(dice),
             570..630 => self.arithmetic(dice),
             630..740 => self.meta(dice, cas),
-            740..990 => self.filler(dice),
+            740..970 => self.filler(dice),
+            970..990 => self.amiss(dice, cas),
             990..997 => match dice.below(3) {
                 0 => plain(b"mn\r\n", Expect::Noop),
                 1 => plain(b"version\r\n", Expect::Version),
@@ -125,7 +134,7 @@ impl Asker {
         }
     }
 
-    fn hot_text(&self, dice: &mut Dice) -> Vec<u8> {
+    pub(crate) fn hot_text(&self, dice: &mut Dice) -> Vec<u8> {
         format!("h{}", dice.below(self.hot_keys - self.hot_keys / 4)).into_bytes()
     }
 
@@ -179,7 +188,7 @@ impl Asker {
             }
             way => client::get(&mut text, keys.iter().map(Vec::as_slice), way < 4),
         }
-        Ask { text, expect: Expect::Values(keys), judged }
+        Ask::new(text, Expect::Values(keys), judged)
     }
 
     /// A line of hundreds of keys, more than a mailbox or an outbox holds.
@@ -189,7 +198,7 @@ impl Asker {
         let keys: Vec<Vec<u8>> = keys.collect();
         let mut text = Vec::new();
         client::get(&mut text, keys.iter().map(Vec::as_slice), false);
-        Ask { text, expect: Expect::Values(keys), judged: false }
+        Ask::new(text, Expect::Values(keys), false)
     }
 
     fn store_hot(&mut self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
@@ -319,7 +328,7 @@ impl Asker {
                 client::meta_arithmetic(&mut text, &self.hot_number(dice), flags.as_bytes());
             }
         }
-        Ask { text, expect: Expect::Meta { opaque, quiet }, judged: true }
+        Ask::new(text, Expect::Meta { opaque, quiet }, true)
     }
 
     fn filler(&mut self, dice: &mut Dice) -> Ask {
@@ -366,7 +375,7 @@ impl Asker {
             let request = StoreRequest { noreply: true, ..StoreRequest::set(&key) };
             let mut text = Vec::new();
             client::store(&mut text, &request, &value);
-            asks.push(Ask { text, expect: Expect::Nothing, judged: false });
+            asks.push(Ask::new(text, Expect::Nothing, false));
         }
         asks.push(plain(b"mn\r\n", Expect::Noop));
         asks
@@ -416,7 +425,7 @@ impl Asker {
         let lines = keys.chunks(32).map(|keys| {
             let mut text = Vec::new();
             client::get(&mut text, keys.iter().map(Vec::as_slice), true);
-            Ask { text, expect: Expect::Values(keys.to_vec()), judged: true }
+            Ask::new(text, Expect::Values(keys.to_vec()), true)
         });
         lines.collect()
     }
@@ -435,12 +444,12 @@ fn ttl(dice: &mut Dice) -> i32 {
 }
 
 fn plain(text: &[u8], expect: Expect) -> Ask {
-    Ask { text: text.to_vec(), expect, judged: false }
+    Ask::new(text.to_vec(), expect, false)
 }
 
 fn line(text: Vec<u8>, verb: Verb, noreply: bool) -> Ask {
     let expect = if noreply { Expect::Nothing } else { Expect::Line(verb) };
-    Ask { text, expect, judged: true }
+    Ask::new(text, expect, true)
 }
 
 /// A whole flush, for the end of a run.

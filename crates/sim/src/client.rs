@@ -253,14 +253,18 @@ impl Client {
     /// Asks a last time, perhaps breaks off amid a value, and ends its side.
     fn last_words(&mut self, around: &mut Around<'_>) {
         let mut asks = self.asks(around, 3);
-        let way = self.dice.below(3);
+        let way = self.dice.below(4);
         let mut tail = Vec::new();
         if way == 0 {
             tail.extend_from_slice(b"quit\r\n");
+        } else if way == 2 {
+            // No line is that long: the server closes.
+            tail.resize(self.dice.between(2_100, 9_000) as usize, b'x');
         } else if way == 1
             && let Some(last) = asks.pop()
         {
-            let kept = self.dice.index(last.text.len());
+            // Once its line is there a value that is too large is refused.
+            let kept = self.dice.index(last.text.len() - last.swallowed);
             tail.extend_from_slice(&last.text[..kept]);
         }
         self.send(asks, &tail, around);
@@ -321,7 +325,8 @@ impl Client {
         for ask in asks {
             bytes.extend_from_slice(&ask.text);
             around.tally.asked += u64::from(ask.expect != Expect::Nothing || ask.judged);
-            self.asked.push_back(Asked::new(ask, link.sent + bytes.len() as u64));
+            let end = link.sent + (bytes.len() - ask.swallowed) as u64;
+            self.asked.push_back(Asked::new(ask, end));
         }
         bytes.extend_from_slice(tail);
         link.sent += bytes.len() as u64;

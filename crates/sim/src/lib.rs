@@ -18,6 +18,7 @@ mod examine;
 mod options;
 mod queue;
 mod record;
+mod refused;
 mod report;
 mod run;
 mod server;

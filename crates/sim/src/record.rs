@@ -21,6 +21,7 @@ use kachel_check::{
 
 use crate::answer::{Asked, shown};
 use crate::ask::Expect;
+use crate::refused::ITEM_BYTES_MAX;
 use crate::server::START_UNIX_S;
 
 /// Parts of a nanosecond (I2).
@@ -142,7 +143,7 @@ pub struct Judged {
 
 fn check(history: &History, mode: Mode, given_up: &mut u64) -> Result<u64, String> {
     let unix_s = Some(START_UNIX_S - 2);
-    let rules = Rules { unix_s, ..Rules::new(mode) };
+    let rules = Rules { unix_s, item_bytes_max: ITEM_BYTES_MAX, ..Rules::new(mode) };
     match check_history(history, &rules) {
         Ok(judged) => Ok(judged.operations as u64),
         Err(Violation::TooLarge { .. }) => {

@@ -28,13 +28,15 @@ pub struct Coverage {
     pub stalled: u64,
     /// Requests that went to another shard.
     pub hops: u64,
+    /// Values that were refused as too large.
+    pub too_large: u64,
     /// Sleeps of shards.
     pub sleeps: u64,
 }
 
 impl Coverage {
     /// How many counts there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     pub(crate) fn of(server: &Server) -> Self {
         let mut seen = Self {
@@ -52,6 +54,7 @@ impl Coverage {
             seen.expired += holdings.reclaimed;
             seen.stalled += counters.conn_yields.value();
             seen.hops += counters.hops.value();
+            seen.too_large += counters.store_too_large.value();
         }
         seen
     }
@@ -84,6 +87,7 @@ impl Coverage {
             ("full mailboxes", &mut self.full_mailboxes),
             ("stalled", &mut self.stalled),
             ("hops", &mut self.hops),
+            ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
         ]
     }

@@ -29,6 +29,7 @@ use kachel_shard::{
 use crate::dice::Dice;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
+use crate::refused::ITEM_BYTES_MAX;
 
 /// The Unix time at which every run begins.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
@@ -89,7 +90,8 @@ impl Server {
         let shared = Arc::new(Shared::new(shared, budget));
         let clock = ManualClock::new(START_UNIX_S);
         let net = MemoryNet::new();
-        let engine = EngineOptions { evict: options.evict, cas: true, item_bytes_max: 1 << 20 };
+        let (evict, item_bytes_max) = (options.evict, ITEM_BYTES_MAX);
+        let engine = EngineOptions { evict, cas: true, item_bytes_max };
         let seeds = Seeds { hash_keys: [dice.bits(), dice.bits()] };
         let mut rooms: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))

@@ -87,6 +87,7 @@ fn shared_options(options: &ServeOptions, shards: u16) -> SharedOptions {
         shutdown_allowed: options.shutdown_allowed,
         idle_timeout_s: options.idle_timeout_s,
         pid: std::process::id(),
+        usage: kachel_host::usage,
         version: MEMCACHED_VERSION,
         own_version: KACHEL_VERSION,
         settings: options.settings(shards),

@@ -6,8 +6,8 @@
 //!             the kernel.
 //!
 //! Architecture invariants:
-//! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}` and
-//!   `Seeds`.
+//! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,
+//!   `Seeds` and `SharedOptions::usage`.
 //! - A shard's thread alone changes its table and its items; others send it hops.
 //! - Only this crate knows both `table` and `segment`.
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use kachel_host::Budget;
+use kachel_host::{Budget, Usage};
 
 use crate::counters::Counters;
 
@@ -27,6 +27,8 @@ pub struct SharedOptions {
     pub idle_timeout_s: u32,
     /// The process's number.
     pub pid: u32,
+    /// Asks how much processor time the process has used.
+    pub usage: fn() -> Usage,
     /// How memcached would name its version here.
     pub version: &'static str,
     /// Kachel's own version.
@@ -46,6 +48,7 @@ impl Default for SharedOptions {
             shutdown_allowed: false,
             idle_timeout_s: 0,
             pid: 1,
+            usage: Usage::default,
             version: "1.6.45",
             own_version: "0",
             settings: Vec::new(),

@@ -66,6 +66,11 @@ fn number(core: &mut Core, connection: ConnectionIndex, name: &str, value: u64) 
     stat(core, connection, name, value.to_string().as_bytes());
 }
 
+fn seconds(core: &mut Core, connection: ConnectionIndex, name: &str, us: u64) {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    stat(core, connection, name, text.as_bytes());
+}
+
 /// The process's own facts, then what all shards counted.
 fn general(core: &mut Core, connection: ConnectionIndex) {
     core.engine.publish_gauges();
@@ -79,8 +84,17 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
     stat(core, connection, "kachel_version", shared.options.own_version.as_bytes());
     stat(core, connection, "kachel_io", core.io_kind.as_bytes());
     number(core, connection, "pointer_size", 64);
+    let usage = (shared.options.usage)();
+    seconds(core, connection, "rusage_user", usage.user_us);
+    seconds(core, connection, "rusage_system", usage.system_us);
     number(core, connection, "max_connections", u64::from(shared.options.connections_max));
     number(core, connection, "curr_connections", u64::from(shared.open_connections()));
+    for (name, counter) in BEFORE_AUTHENTICATION {
+        sum(core, connection, name, *counter);
+    }
+    // Nobody can authenticate.
+    number(core, connection, "auth_cmds", 0);
+    number(core, connection, "auth_errors", 0);
     for (name, counter) in BEFORE_LIMITS {
         sum(core, connection, name, *counter);
     }
@@ -99,8 +113,8 @@ fn sum(core: &mut Core, connection: ConnectionIndex, name: &str, counter: Pick) 
     number(core, connection, name, sum);
 }
 
-/// memcached's keys from `total_connections` to `bytes_written`.
-const BEFORE_LIMITS: &[(&str, Pick)] = &[
+/// memcached's keys from `total_connections` to `store_no_memory`.
+const BEFORE_AUTHENTICATION: &[(&str, Pick)] = &[
     ("total_connections", |c| &c.connections_opened),
     ("rejected_connections", |c| &c.connections_rejected),
     ("cmd_get", |c| &c.cmd_get),
@@ -125,6 +139,10 @@ const BEFORE_LIMITS: &[(&str, Pick)] = &[
     ("touch_misses", |c| &c.touch_misses),
     ("store_too_large", |c| &c.store_too_large),
     ("store_no_memory", |c| &c.store_no_memory),
+];
+
+/// memcached's keys from `idle_kicks` to `bytes_written`.
+const BEFORE_LIMITS: &[(&str, Pick)] = &[
     ("idle_kicks", |c| &c.idle_kicks),
     ("bytes_read", |c| &c.bytes_read),
     ("bytes_written", |c| &c.bytes_written),

@@ -19,6 +19,7 @@ mod rules;
 mod run;
 #[path = "../server/mod.rs"]
 mod server;
+mod statistics;
 mod subject;
 
 use std::io::{Read as _, Write as _};
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use plant::Plant;
 use rules::RULES;
-use run::{Outcome, Plan, run};
+use run::{Outcome, Plan, peer_age, run};
 use server::Server;
 
 /// How many commands `./test` compares.
@@ -160,6 +161,22 @@ fn ask(server: &Server, request: &str, last: &str) -> String {
         reply.push(byte[0]);
     }
     String::from_utf8(reply).expect("text")
+}
+
+#[test]
+fn stats_shows_the_peers_keys_in_its_order_but_for_those_listed() {
+    let (ours, peer) = servers();
+    let [our_stats, peer_stats] = [&ours, &peer].map(|server| ask(server, "stats\r\n", "END\r\n"));
+    let wrong = statistics::wrong(&our_stats, &peer_stats, peer_age(&peer));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let used = |name: &str| {
+        let text = our_stats.lines().find_map(|line| line.strip_prefix(name)).expect("a time");
+        let (seconds, rest) = text.split_once('.').expect("a point");
+        assert_eq!(rest.len(), 6, "{name}{text}");
+        let number = |digits: &str| digits.parse::<u64>().expect("a number");
+        number(seconds) * 1_000_000 + number(rest)
+    };
+    assert!(used("STAT rusage_user ") + used("STAT rusage_system ") > 0, "it has run");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What `stats` tells, and what `stats reset` does to it.
 
+use kachel_host::Usage;
 use kachel_io::FarEnd;
 
 use crate::world::{World, WorldOptions};
@@ -9,6 +10,17 @@ fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {
     let stats = String::from_utf8(world.ask(client, b"stats\r\n")).expect("text");
     let found = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     found.expect("the statistic is there").parse().expect("a number")
+}
+
+#[test]
+fn processor_time_is_told_in_seconds_with_six_places() {
+    let usage = || Usage { user_us: 12_000_034, system_us: 999_999 };
+    let options = WorldOptions { shards: 2, usage, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let client = world.connect();
+    let stats = String::from_utf8(world.ask(&client, b"stats\r\n")).expect("text");
+    let told = "STAT rusage_user 12.000034\r\nSTAT rusage_system 0.999999\r\n";
+    assert!(stats.contains(told), "{stats}");
 }
 
 #[test]

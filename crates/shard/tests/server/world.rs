@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_host::Budget;
+use kachel_host::{Budget, Usage};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet};
 use kachel_segment::{Pool, PoolOptions};
@@ -20,6 +20,7 @@ pub(crate) struct WorldOptions {
     pub(crate) evict: bool,
     pub(crate) connections_max: u32,
     pub(crate) item_bytes_max: u64,
+    pub(crate) usage: fn() -> Usage,
 }
 
 impl Default for WorldOptions {
@@ -30,6 +31,7 @@ impl Default for WorldOptions {
             evict: true,
             connections_max: 200,
             item_bytes_max: 1 << 20,
+            usage: Usage::default,
         }
     }
 }
@@ -84,6 +86,7 @@ impl<I: Io> World<I> {
             SharedOptions {
                 shards: options.shards,
                 connections_max: options.connections_max,
+                usage: options.usage,
                 ..SharedOptions::default()
             },
             budget,

@@ -1,6 +1,6 @@
 //! The two hashes of a key.
 //!
-//! Upstream:   `stage` hashes each key once a request.
+//! Upstream:   `serve` hashes each key of a request; `hop::record` again, at its owner.
 //! Downstream: the public hash picks a partition and so a shard; the secret one a bucket and a tag.
 //!
 //! The public hash is rapidhash v3 with its fixed seed: stable across versions, so clients may

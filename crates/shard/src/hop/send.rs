@@ -1,6 +1,6 @@
 //! Sending a hop: a record into the ring to the owner, and a place kept for its answer.
 //!
-//! Upstream:   `serve::carry_out`, `upload` and `dump`.
+//! Upstream:   `serve::carry_out`, `upload`, `dump`, `admin::tell_all`; `shard` handing over.
 //! Downstream: `rings`; what was pushed is shown to the owner at the end of the tick.
 
 use kachel_net::{AnswerRoom, ConnectionIndex, Resume};

@@ -72,6 +72,15 @@ pub(crate) fn step(core: &mut Core) {
     core.dumps = dumps;
 }
 
+/// Whether a listing can be taken on before anything else happens: a piece without a line sends
+/// nothing, so nothing would wake a shard that sleeps behind it.
+pub(crate) fn may_go_on(core: &Core) -> bool {
+    core.dumps.iter().any(|dump| {
+        let open = core.connections.get(dump.connection);
+        open.is_none_or(|open| !open.dumping || !(dump.awaited || open.outbox.is_full()))
+    })
+}
+
 /// `false`: the listing is complete, or its client is gone.
 fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
     let Some(open) = core.connections.get(dump.connection) else { return false };

@@ -200,7 +200,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
     ///
     /// Apart from [`Self::get_up`] for a simulation, in which time passes between the two.
     pub fn lie_down(&mut self) -> Wait {
-        let busy = self.upkeep || !self.core.resumable.is_empty() || !self.fresh.is_empty();
+        let busy = self.upkeep
+            || !self.core.resumable.is_empty()
+            || !self.fresh.is_empty()
+            || dump::may_go_on(&self.core);
         let was_full =
             std::mem::take(&mut self.core.mailbox_was_full) || self.core.mail.is_waited_for();
         if busy || !self.core.mail.is_empty() {

@@ -9,6 +9,7 @@ use std::io::Result;
 use std::path::Path;
 
 use kachel_fuzz::{META_VERBS, escaped, plan, repeated};
+use libfuzzer_sys as _; // What counts edges; AddressSanitizer brings its own.
 use serde_json::Value;
 
 const FIXTURE: &str = include_str!("../../../crates/kachel/tests/fixtures/wire_cases.json");

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::client::{Client, Look, set_request};
 use crate::server::{Launch, Server};
-use crate::subject::{Door, start, wait_until, within};
+use crate::subject::{Door, program, start, wait_until, within};
 
 /// Waits until the process has ended; its status.
 fn end_within(server: &mut Server, time: Duration) -> std::process::ExitStatus {
@@ -127,8 +127,8 @@ pub(crate) fn killed(door: Door) -> String {
 /// A server at a place that is given, where the last one may have left a socket.
 fn start_at(door: Door, place: &str) -> Server {
     let options = ["-m", "64", "-t", "2", "-U", "0", "--io", door.io];
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_kachel"));
-    let launch = Launch { program, called_as: "memcached", unix: door.unix, options: &options };
+    let launch =
+        Launch { program: &program(), called_as: "memcached", unix: door.unix, options: &options };
     Server::start_at(&launch, Some(place))
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::client::{Client, Look, set_request};
 use crate::server::{Server, announced_port, user};
-use crate::subject::{Door, PATIENCE, start, wait_until, within};
+use crate::subject::{Door, PATIENCE, program, start, wait_until, within};
 
 /// X09.
 pub(crate) fn no_descriptors(door: Door) -> String {
@@ -152,10 +152,9 @@ fn run_within(door: Door, bytes: u64) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let port_file = folder.path().join("port");
     let log = folder.path().join("log");
-    let program = env!("CARGO_BIN_EXE_kachel");
     let mut command = Command::new("prlimit");
-    command.arg(format!("--as={bytes}")).args(["--", program, "serve", "-m", "64", "-t", "2"]);
-    command.args(["-p", "-1", "--io", door.io]).args(user());
+    command.arg(format!("--as={bytes}")).arg("--").arg(program());
+    command.args(["serve", "-m", "64", "-t", "2", "-p", "-1", "--io", door.io]).args(user());
     command.env("MEMCACHED_PORT_FILENAME", &port_file).stdin(Stdio::null());
     let file = fs::File::create(&log).expect("a log");
     command.stdout(Stdio::null()).stderr(file);

@@ -3,10 +3,12 @@
 //! Each case runs against servers of its own, over the doors and transports that matter to it.
 //! Cases that wait for a deadline run beside each other in the background, the others one after
 //! another; whichever test comes first runs them all, and each test then judges its own. What was
-//! asked and what was seen is printed and written to `target/abuse.md`.
+//! asked and what was seen is printed and written to `target/abuse.md`; of a release build, to
+//! `target/abuse_release.md`.
 //!
-//! `cargo test -p kachel --test abuse x05` runs one case alone. With `KACHEL_FULL=1` the counts are
-//! the long ones.
+//! `cargo test -p kachel --test abuse x05` runs one case alone, against a debug build;
+//! `tests/abuse/run x05` against a release build, whose times are judged (X24). With
+//! `KACHEL_FULL=1` the counts are the long ones.
 //!
 //! `ELSEWHERE` names the cases of X01 to X25 that do not run here, and why.
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::client::{Client, set_request};
-use crate::subject::{Door, start, within};
+use crate::subject::{Door, is_release, start, within};
 
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 
@@ -135,7 +135,7 @@ pub(crate) fn sizes_shift(door: Door) -> String {
     assert!(share >= 85, "{share} % of -m holds keys and values of 10 KB");
     // -m, 5 % of it, 32 MiB, 2 MiB a shard, 32 KiB a connection; and, in a debug build, what its
     // shadow of item memory takes (crates/segment/src/audit.rs).
-    let shadow = if cfg!(debug_assertions) { MEMORY } else { 0 };
+    let shadow = if is_release() { 0 } else { MEMORY };
     let promise = (MEMORY + MEMORY / 20 + (36 << 20) + (64 << 10) + shadow) as u64;
     let peak = server.memory_bytes("VmHWM:");
     assert!(peak <= promise, "{peak} bytes resident at the most, promised were {promise}");

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,12 +31,23 @@ impl std::fmt::Display for Door {
     }
 }
 
+/// The server to abuse: `KACHEL_ABUSE_SERVER`, or the one just built.
+pub(crate) fn program() -> PathBuf {
+    let named = std::env::var_os("KACHEL_ABUSE_SERVER");
+    named.map_or_else(|| env!("CARGO_BIN_EXE_kachel").into(), PathBuf::from)
+}
+
+/// Whether the server is a release build: its times are what clients see, and it has no shadow of
+/// item memory.
+pub(crate) fn is_release() -> bool {
+    !cfg!(debug_assertions) || std::env::var_os("KACHEL_ABUSE_SERVER").is_some()
+}
+
 /// Starts our server behind `door`, called as `memcached`.
 pub(crate) fn start(door: Door, options: &[&str]) -> Server {
     let options = [&["-U", "0", "--io", door.io], options].concat();
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let mut server = Server::start(&Launch {
-        program,
+        program: &program(),
         called_as: "memcached",
         unix: door.unix,
         options: &options,

@@ -1,7 +1,7 @@
 //! Runs the cases, keeps what was seen, and writes the table.
 //!
 //! Upstream:   the table of cases in `main`.
-//! Downstream: each case's function; `target/abuse.md`.
+//! Downstream: each case's function; `target/abuse.md`, or `abuse_release.md`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::subject::Door;
+use crate::subject::{Door, is_release};
 
 const fn door(io: &'static str, unix: bool) -> Door {
     Door { io, unix }
@@ -127,8 +127,9 @@ pub(crate) fn judge(cases: &[Case], elsewhere: &[(&str, &str)], test: &str) {
     let outcomes = OUTCOMES.get_or_init(|| {
         let outcomes = run(cases);
         let table = table(cases, elsewhere, &outcomes);
-        let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/../abuse.md");
-        std::fs::write(path, table).expect("the table is written");
+        let name = if is_release() { "abuse_release.md" } else { "abuse.md" };
+        let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/..");
+        std::fs::write(format!("{path}/{name}"), table).expect("the table is written");
         outcomes
     });
     let case = cases.iter().find(|case| case.test == test).expect("a case");

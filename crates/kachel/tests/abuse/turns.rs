@@ -1,11 +1,11 @@
 //! Cases about taking turns: pieces of requests, half-closed connections, large values beside small
 //! ones.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::client::{Client, set_request};
-use crate::subject::{Door, start};
+use crate::subject::{Door, is_release, start, wait_until};
 
 /// X03.
 pub(crate) fn single_bytes(door: Door) -> String {
@@ -82,31 +82,34 @@ pub(crate) fn small_reads(client: &mut Client, count: usize) -> Duration {
     p99((0..count).map(|_| client.time_get(b"get small\r\n", b"END\r\n")).collect())
 }
 
-/// The p99 of small reads from one server while large values are written to another or the same;
-/// counts those.
-fn beside(reader: &mut Client, writer: &mut Client, written: &mut usize) -> Duration {
-    const READS: usize = 1_000;
+/// The p99 of a few small reads from one server while large values are written to another or the
+/// same; counts those. `None`: the machine let too few be written meanwhile for it to count.
+fn beside(reader: &mut Client, writer: &mut Client, written: &mut usize) -> Option<Duration> {
+    const READS: usize = 250;
+    const WRITTEN_MIN: usize = 2;
     let large = set_request("large", 0, &vec![b'x'; 900_000]);
-    let enough = AtomicBool::new(false);
+    let (count, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let writing = scope.spawn(|| {
-            let mut count = 0;
+        scope.spawn(|| {
             while !enough.load(Ordering::Relaxed) {
                 writer.send(&large);
                 writer.read_until(b"STORED\r\n");
-                count += 1;
+                count.fetch_add(1, Ordering::Relaxed);
             }
-            count
         });
+        wait_until("the first value", || count.load(Ordering::Relaxed) > 0);
+        let before = count.load(Ordering::Relaxed);
         let time = small_reads(reader, READS);
+        let meanwhile = count.load(Ordering::Relaxed) - before;
         enough.store(true, Ordering::Relaxed);
-        *written += writing.join().expect("the writer writes");
-        time
+        *written += meanwhile;
+        (meanwhile >= WRITTEN_MIN).then_some(time)
     })
 }
 
 /// X24.
 pub(crate) fn large_writer(door: Door) -> String {
+    const TIMES: usize = 10;
     let server = start(door, &["-m", "256", "-t", "1"]);
     // What the machine does for such a writer is no matter of the server: it writes to another one
     // in the rounds that the server is compared with.
@@ -115,18 +118,22 @@ pub(crate) fn large_writer(door: Door) -> String {
     reader.set("small", b"value");
     let (mut near, mut far) = (server.connect(), another.connect());
     let (mut alone, mut together, mut written) = (Duration::MAX, Duration::MAX, 0);
+    // The least of many short looks: whatever else the machine does only adds to some of them.
     let ratio = best_ratio(3.0, || {
-        alone = alone.min(beside(&mut reader, &mut far, &mut 0));
-        together = together.min(beside(&mut reader, &mut near, &mut written));
+        for _ in 0..TIMES {
+            alone = alone.min(beside(&mut reader, &mut far, &mut 0).unwrap_or(alone));
+            together =
+                together.min(beside(&mut reader, &mut near, &mut written).unwrap_or(together));
+        }
         together.as_secs_f64() / alone.as_secs_f64()
     });
-    assert!(written > 0, "no large value was written");
-    // By hand: on a quiet machine a debug build takes five times, and this is no place for either.
-    if crate::suite::is_full() {
+    assert!(together < Duration::MAX && alone < Duration::MAX, "too few large values were written");
+    // A debug build looks at each byte that it takes: its times say nothing of ours.
+    if is_release() {
         assert!(ratio <= 3.0, "small reads take {ratio:.2} times: {together:?}, not {alone:?}");
     }
     format!(
-        "{written} values of 900 KB written; small p99 {ratio:.2} times that beside a writer to \
-             another server"
+        "{written} values of 900 KB written; small p99 {together:?}, {ratio:.2} times that \
+             beside a writer to another server"
     )
 }

@@ -138,10 +138,15 @@ impl Connection {
         }
     }
 
+    /// Whether as much is owed and kept as may be.
+    pub fn is_full(&self) -> bool {
+        self.outbox.is_full(self.input.tail.capacity())
+    }
+
     /// Whether its next request must wait: for the client's reading, for a listing, or for room.
     pub fn must_wait(&self) -> bool {
         let awaits_room = self.awaits_room && self.outbox.slots_in_use() > 0;
-        self.outbox.is_full() || self.dumping || awaits_room
+        self.is_full() || self.dumping || awaits_room
     }
 
     /// Whether the request in progress has taken longer than it may at `second`.

@@ -75,6 +75,11 @@ impl Connections {
         closed
     }
 
+    /// All that are open. Cost: a walk over the places ever used.
+    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        self.places.iter_mut().flatten().map(Box::as_mut)
+    }
+
     /// All indices in use. Cost: a walk over the places ever used.
     pub fn indices(&self) -> impl Iterator<Item = ConnectionIndex> + '_ {
         let used = self.places.iter().enumerate().filter(|(_, place)| place.is_some());

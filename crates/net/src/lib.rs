@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+use kachel_io::{RECEIVE_BUFFER_BYTES, SEND_BLOCK_BYTES};
+
 mod blocks;
 mod connection;
 mod connections;
@@ -24,9 +26,19 @@ pub use connections::{ConnectionIndex, Connections};
 pub use outbox::{Outbox, Source, Stream};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 
-/// Bytes a connection may owe its client before its requests wait; the reply under way comes on
-/// top.
+/// Bytes of memory that a client which does not read may cost, replies and kept requests; the reply
+/// under way comes on top.
 pub const OWED_BYTES_MAX: usize = 64 * 1024;
+/// Of those, for what a connection is itself: its state here and in `io`, and what the allocator
+/// adds.
+pub const STATE_BYTES: usize = 8 * 1024;
+/// A request is begun while less than this is held: the block that its reply begins may be full but
+/// for a byte, and then it takes another.
+pub const BEGUN_BYTES_MAX: usize = OWED_BYTES_MAX - STATE_BYTES - SEND_BLOCK_BYTES;
+/// Bytes of kept requests that count against [`BEGUN_BYTES_MAX`]: what one receive may bring beside
+/// a line. Who keeps more has it charged to `-m` (`Input::chargeable_bytes`), and must not wait for
+/// himself.
+pub const KEPT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES + 2 * 1024;
 /// Bytes of input that a connection may keep without their counting against `-m`; and bytes that it
 /// may owe likewise.
 pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
@@ -40,3 +52,10 @@ pub const LINE_SECONDS_MAX: u32 = 10;
 pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
 /// Seconds that a client may owe the server any progress in reading.
 pub const STALLED_READER_SECONDS_MAX: u32 = 60;
+
+const _: () = {
+    assert!(SEND_BLOCK_BYTES < OWN_BYTES_PER_CONNECTION);
+    assert!(OWN_BYTES_PER_CONNECTION < BEGUN_BYTES_MAX);
+    // So that who is owed less than a block never waits for himself.
+    assert!(SEND_BLOCK_BYTES + KEPT_BYTES_MAX < BEGUN_BYTES_MAX);
+};

@@ -17,8 +17,9 @@
 //! - I3  `slot_bytes` counts the text that waits in slots, `room_bytes` what is kept free for
 //!   awaited answers, `streams` the large values that wait.
 //! - I4  A stream is copied out only while the blocks before it take less than `limit_bytes`.
-//! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and no answer is longer
-//!   than the room kept for it; so memory is held for the limit and one reply, whoever answers.
+//! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and with the requests
+//!   that are kept below `BEGUN_BYTES_MAX`; no answer is longer than the room kept for it. So
+//!   memory is held for `OWED_BYTES_MAX` and one reply, whoever answers.
 
 use std::collections::VecDeque;
 
@@ -26,8 +27,8 @@ use kachel_io::{Io, SEND_BLOCK_BYTES, SendBlock, SocketId};
 
 use crate::blocks::BlockPool;
 use crate::connections::ConnectionIndex;
-use crate::slots::{AnswerRoom, SlotIndex, SlotList, Slots};
-use crate::{OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
+use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
+use crate::{BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
 
 /// Where a large value's bytes come from: read as the socket drains.
 pub trait Source {
@@ -109,10 +110,26 @@ impl Outbox {
         self.owed_bytes == 0 && self.slots.count == 0
     }
 
-    /// Whether more requests must wait until the client has read, or other shards have answered.
+    /// Whether more requests must wait until the client has read, or other shards have answered,
+    /// while `kept_bytes` of requests are kept beside what is owed (I5).
     #[inline]
-    pub fn is_full(&self) -> bool {
-        self.debt_bytes() >= self.limit_bytes || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+    pub fn is_full(&self, kept_bytes: usize) -> bool {
+        if self.in_flight_blocks == 0 && self.queued.is_empty() && self.slots.count == 0 {
+            // Most clients, most of the time: one block that is not full is no debt to wait for.
+            return false;
+        }
+        let debt_bytes = self.debt_bytes();
+        debt_bytes >= self.limit_bytes
+            || debt_bytes + kept_bytes.min(KEPT_BYTES_MAX) >= BEGUN_BYTES_MAX
+            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+    }
+
+    /// Whether the wide limit would let more requests through.
+    pub fn would_widen(&self, kept_bytes: usize) -> bool {
+        let held_bytes = self.debt_bytes() + kept_bytes.min(KEPT_BYTES_MAX);
+        !self.is_wide()
+            && held_bytes < BEGUN_BYTES_MAX
+            && self.slots.count < crate::SLOTS_PER_CONNECTION_MAX
     }
 
     /// What the client's not reading costs, or may cost when answers come: blocks count whole, as a
@@ -121,7 +138,8 @@ impl Outbox {
     fn debt_bytes(&self) -> usize {
         let open = self.open.as_ref().map_or(0, |open| open.bytes().len());
         let streams = self.streams * SEND_BLOCK_BYTES;
-        self.block_bytes() + open + streams + self.slot_bytes + self.room_bytes
+        let slots = self.slots.count as usize * SLOT_BYTES;
+        self.block_bytes() + open + streams + slots + self.slot_bytes + self.room_bytes
     }
 
     /// Memory of the blocks that are in flight or queued.
@@ -325,9 +343,14 @@ impl Outbox {
         }
     }
 
-    /// Hands all that is worded to `io`. Cost: a move a block.
+    /// Hands what is worded to `io`. Cost: a move a block.
+    ///
+    /// While `io` has blocks of before, one that is not full stays: the kernel would not take it
+    /// yet, and a client that does not read, answered reply by reply, would hold a block for each.
+    /// So it is called again once `sent` has said that one is gone.
     pub fn flush<I: Io>(&mut self, socket: SocketId, io: &mut I) {
-        for block in self.queued.drain(..).chain(self.open.take()) {
+        let open = if self.in_flight_blocks == 0 { self.open.take() } else { None };
+        for block in self.queued.drain(..).chain(open) {
             self.in_flight_blocks += 1;
             io.send(socket, block);
         }
@@ -364,6 +387,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use kachel_io::{Event, MemoryNet, Peer, Wait};
+
     use super::*;
 
     const CONNECTION: ConnectionIndex = ConnectionIndex(0);
@@ -453,14 +478,51 @@ mod tests {
         let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
         outbox.widen();
         let mut awaited = Vec::new();
-        while !outbox.is_full() {
+        while !outbox.is_full(0) {
             awaited.push(outbox.await_answers((1, ROOM), CONNECTION, &mut slots));
         }
-        assert_eq!(awaited.len(), OWED_BYTES_MAX.div_ceil(ROOM.bytes()));
+        assert_eq!(awaited.len(), BEGUN_BYTES_MAX.div_ceil(ROOM.bytes() + SLOT_BYTES));
         for slot in awaited {
             outbox.answered(slot, 0, &mut slots);
         }
-        assert!(!outbox.is_full() && outbox.narrow());
+        assert!(!outbox.is_full(0) && outbox.narrow());
+    }
+
+    #[test]
+    fn requests_wait_while_those_kept_and_the_replies_may_fill_the_limit() {
+        let (mut outbox, mut pool, mut slots) =
+            (Outbox::new(), BlockPool::new(), Slots::<()>::new());
+        outbox.widen();
+        assert!(!outbox.is_full(usize::MAX), "who is owed nothing is served, whatever he keeps");
+        let reply = vec![b'x'; BEGUN_BYTES_MAX - KEPT_BYTES_MAX];
+        outbox.text(&reply[1..], CONNECTION, &mut pool, &mut slots);
+        assert!(!outbox.is_full(usize::MAX));
+        outbox.text(b"x", CONNECTION, &mut pool, &mut slots);
+        assert!(outbox.is_full(usize::MAX) && !outbox.is_full(KEPT_BYTES_MAX - 1));
+    }
+
+    #[test]
+    fn a_block_that_is_not_full_waits_for_those_under_way() {
+        let net = MemoryNet::new();
+        let mut io = net.open();
+        let listener = io.listen_here();
+        let _far = net.connect(io.endpoint(), listener, Peer::Local);
+        let mut events = Vec::new();
+        io.poll(Wait::Now, &mut events).expect("a door in memory");
+        let [Event::Accepted { socket, .. }, ..] = events[..] else { panic!("{events:?}") };
+        let (mut outbox, mut pool, mut slots) =
+            (Outbox::new(), BlockPool::new(), Slots::<()>::new());
+        for _ in 0..100 {
+            outbox.text(b"MN\r\n", CONNECTION, &mut pool, &mut slots);
+            outbox.flush(socket, &mut io);
+        }
+        assert_eq!(outbox.memory_bytes(), 2 * SEND_BLOCK_BYTES);
+        let mut first = SendBlock::new();
+        first.put(b"MN\r\n");
+        outbox.sent(first, &mut pool);
+        assert!(outbox.has_unsent());
+        outbox.flush(socket, &mut io);
+        assert!(!outbox.has_unsent() && outbox.memory_bytes() == SEND_BLOCK_BYTES);
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::outbox::Stream;
 const CHUNK_BYTES: usize = 512;
 /// Chunks kept when no slot is in use: 512 KiB a shard.
 const KEPT_CHUNKS_MAX: usize = 1024;
+/// What a slot takes beside its text.
+pub(crate) const SLOT_BYTES: usize = 96;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 

@@ -77,7 +77,7 @@ pub(crate) fn step(core: &mut Core) {
 pub(crate) fn may_go_on(core: &Core) -> bool {
     core.dumps.iter().any(|dump| {
         let open = core.connections.get(dump.connection);
-        open.is_none_or(|open| !open.dumping || !(dump.awaited || open.outbox.is_full()))
+        open.is_none_or(|open| !open.dumping || !(dump.awaited || open.is_full()))
     })
 }
 
@@ -87,7 +87,7 @@ fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
     if !open.dumping {
         return false;
     }
-    if dump.awaited || open.outbox.is_full() {
+    if dump.awaited || open.is_full() {
         return true;
     }
     if !dump.begun {

@@ -87,23 +87,30 @@ impl Core {
     }
 
     /// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must
-    /// wait for its client's reading.
+    /// wait for its client's reading, with `kept_bytes` of requests kept meanwhile.
     #[cold]
-    pub(crate) fn widen(&mut self, connection: ConnectionIndex) -> bool {
+    pub(crate) fn widen(&mut self, connection: ConnectionIndex, kept_bytes: usize) -> bool {
         let Some(open) = self.connections.get_mut(connection) else { return false };
-        if open.outbox.is_wide() {
-            return !open.outbox.is_full();
+        if !open.outbox.would_widen(kept_bytes) {
+            return !open.outbox.is_full(kept_bytes);
         }
-        let budget = &self.shared.budget;
-        let charged = budget.charge(WIDENED_BYTES)
-            || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES);
-        if charged {
-            open.outbox.widen();
-        }
-        charged && !open.outbox.is_full()
+        self.widen_at_cost(connection)
     }
 
-    /// Gives back what `widen` took, once a connection owes little again.
+    /// Takes the wide limit, unless `-m` is spent; whether it has it now.
+    pub(crate) fn widen_at_cost(&mut self, connection: ConnectionIndex) -> bool {
+        let Some(open) = self.connections.get_mut(connection) else { return false };
+        let budget = &self.shared.budget;
+        if !open.outbox.is_wide()
+            && (budget.charge(WIDENED_BYTES)
+                || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES))
+        {
+            open.outbox.widen();
+        }
+        open.outbox.is_wide()
+    }
+
+    /// Gives back what `widen_at_cost` took, once a connection owes little again.
     pub(crate) fn narrow(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && open.outbox.narrow()

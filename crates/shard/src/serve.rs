@@ -53,6 +53,7 @@ struct Serving<'a, 'b> {
 impl<'b> Serving<'_, 'b> {
     /// Serves one connection until its input is used up, incomplete, or has to wait.
     fn connection(&mut self, index: usize, input: &'b [u8]) {
+        self.ready[index].input_bytes = input.len();
         loop {
             if self.batch.is_full() {
                 self.run();
@@ -74,12 +75,13 @@ impl<'b> Serving<'_, 'b> {
                 continue;
             }
             let (uploading, dumping) = (open.uploading, open.dumping);
-            let is_full = open.outbox.is_full();
+            let kept_bytes = self.ready[index].kept_bytes(offset);
+            let is_full = open.outbox.is_full(kept_bytes);
             if (uploading || dumping || is_full) && !self.batch.is_empty() {
                 self.run();
                 continue;
             }
-            if dumping || is_full && !self.core.widen(connection) {
+            if dumping || is_full && !self.core.widen(connection, kept_bytes) {
                 self.wait(index);
                 return;
             }
@@ -305,7 +307,8 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
     let connection = ready.connection;
     let Some(open) = core.connections.get_mut(connection) else { return };
-    let is_full = open.outbox.is_full() && !core.widen(connection);
+    let kept_bytes = ready.kept_bytes(staged.start);
+    let is_full = open.outbox.is_full(kept_bytes) && !core.widen(connection, kept_bytes);
     let hopped =
         if is_full || staged.owner == core.id { Ok(()) } else { hop(core, connection, staged) };
     if is_full || hopped.is_err() {

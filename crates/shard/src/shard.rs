@@ -35,10 +35,10 @@ use crate::{dump, timeouts};
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long it may sleep while a request waits for room in a mailbox.
 const SLEEP_NS_WHILE_FULL: u64 = 50_000;
-/// Tails kept for the next partial request.
-const KEPT_TAILS_MAX: usize = 64;
 /// The largest tail that is kept.
 const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
+/// Tails kept for the next partial request.
+const KEPT_TAILS_MAX: usize = 64;
 
 /// Ticks in which a new connection is offered to the shard it is meant for.
 const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
@@ -260,6 +260,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if !self.timeouts.take_due() {
             return;
         }
+        timeouts::trim_kept(&mut self.core);
         timeouts::collect_late(&self.core, &mut self.late);
         while let Some(connection) = self.late.pop() {
             self.close(connection);
@@ -329,7 +330,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if let Some(open) = self.core.connections.get_mut(connection) {
             open.active_second = second;
             open.outbox.sent(block, &mut self.core.pool);
-            if open.outbox.slots_in_use() > 0 || open.phase == Phase::Draining || open.finished {
+            let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();
+            if waits || open.phase == Phase::Draining || open.finished {
                 self.core.mark_dirty(connection);
             }
             self.core.narrow(connection);
@@ -447,6 +449,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             if entry.lent.is_none() {
                 let Some(open) = self.core.connections.get_mut(entry.connection) else { continue };
                 entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
+                entry.tail_bytes = open.input.tail.capacity();
                 self.taken.push(std::mem::take(&mut open.input.tail));
             }
         }
@@ -527,8 +530,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         while let Some(connection) = self.core.dirty.pop() {
             let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.dirty = false;
-            if open.outbox.has_streams() && !open.outbox.is_wide() {
-                self.core.widen(connection);
+            if open.outbox.has_streams() {
+                self.core.widen_at_cost(connection);
             }
             let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.outbox.settle(&mut self.core.pool, &mut self.core.slots);

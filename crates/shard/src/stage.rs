@@ -23,6 +23,10 @@ pub(crate) struct Ready {
     pub(crate) lent: Option<Lent>,
     /// which of the taken tails holds the input.
     pub(crate) tail: Option<u32>,
+    /// Bytes of memory of that tail.
+    pub(crate) tail_bytes: usize,
+    /// Bytes of the input, once it is served.
+    pub(crate) input_bytes: usize,
     /// Bytes of the input that are served.
     pub(crate) offset: usize,
     /// Whether no more of it is to be served this tick.
@@ -37,8 +41,22 @@ impl Ready {
         lent: Option<Lent>,
     ) -> u32 {
         let place = u32::try_from(ready.len()).expect("sockets are numbered in 32 bits");
-        ready.push(Self { connection, lent, tail: None, offset: 0, ended: false });
+        ready.push(Self {
+            connection,
+            lent,
+            tail: None,
+            tail_bytes: 0,
+            input_bytes: 0,
+            offset: 0,
+            ended: false,
+        });
         place
+    }
+
+    /// Memory that is held if no more is served than what is before `offset`.
+    #[inline]
+    pub(crate) const fn kept_bytes(&self, offset: usize) -> usize {
+        if self.tail.is_some() { self.tail_bytes } else { self.input_bytes - offset }
     }
 }
 

@@ -4,7 +4,7 @@
 //!             once in it, behind serving: what has just come in came in time.
 //! Downstream: connections are closed.
 
-use kachel_net::ConnectionIndex;
+use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
 
 use crate::core::Core;
 
@@ -30,6 +30,18 @@ impl Timeouts {
     /// Whether it is time to look, once for each second.
     pub(crate) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
+    }
+}
+
+/// Cuts kept requests of clients that do not read to what counts against what they may cost: a tail
+/// out of the shard's store may have come with more. Cost: as `collect_late`.
+pub(crate) fn trim_kept(core: &mut Core) {
+    let second = core.engine.second;
+    for open in core.connections.open_mut() {
+        let waits = open.stalled && second > open.active_second + 1;
+        if waits && open.input.tail.capacity() > KEPT_BYTES_MAX {
+            open.input.tail.shrink_to(KEPT_BYTES_MAX);
+        }
     }
 }
 

@@ -41,18 +41,7 @@ impl World {
         let pool_options = PoolOptions { shards, reserve_bytes: MEMORY_BYTES, huge: false };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let shared = Arc::new(Shared::new(
-            SharedOptions {
-                shards,
-                connections_max: 200,
-                flush_allowed: true,
-                dumps_allowed: true,
-                shutdown_allowed: false,
-                idle_timeout_s: 0,
-                pid: 1,
-                version: "1.6.45",
-                own_version: "0",
-                settings: Vec::new(),
-            },
+            SharedOptions { shards, connections_max: 200, ..SharedOptions::default() },
             budget,
         ));
         let clock = ManualClock::new(START_UNIX_S);

@@ -243,6 +243,10 @@ impl Segments {
     }
 
     fn find_victim(&mut self, now: u32) -> Found {
+        if self.spare.is_empty() {
+            // A victim that was pinned meanwhile gave no segment back for the one that was taken.
+            self.spare.extend(self.pool.take(0));
+        }
         if self.hunt_down(now) {
             return if self.job.is_some() { Found::Job } else { Found::Freed };
         }
@@ -252,7 +256,7 @@ impl Segments {
             return Found::Freed;
         }
         if (self.is_compaction_due() || !self.options.evict)
-            && let Some(victim) = self.deadest()
+            && let Some(victim) = self.deadest().filter(|&victim| self.can_empty(victim))
         {
             return self.begin_job(victim, false);
         }
@@ -295,6 +299,11 @@ impl Segments {
         false
     }
 
+    /// Whether there is a segment for what lives in the victim (S5).
+    fn can_empty(&self, victim: u32) -> bool {
+        !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
+    }
+
     fn is_due(&self, segment: u32, now: u32) -> bool {
         let metas = &self.pool.metas;
         if metas.is_pinned(segment) || metas.phase(segment) == Phase::Victim {
@@ -303,7 +312,7 @@ impl Segments {
         if self.is_flushed(segment) || metas.get(segment, EXPIRY_MAX) <= now {
             return true;
         }
-        if metas.get(segment, EXPIRY_BASE) > now {
+        if metas.get(segment, EXPIRY_BASE) > now || !self.can_empty(segment) {
             return false;
         }
         // What was not touched has expired. Not worth a job if most was touched: look again later.
@@ -364,7 +373,6 @@ impl Segments {
         }
         let metas = &self.pool.metas;
         assert!(metas.phase(segment) == Phase::Sealed && !metas.is_pinned(segment), "S6");
-        debug_assert!(!self.spare.is_empty() || self.pool.may_take(), "S5");
         let dead = metas.get(segment, DEAD) as usize;
         metas.set_phase(segment, Phase::Victim);
         self.unbin(segment, dead);
@@ -467,7 +475,9 @@ impl Segments {
         if !evict {
             self.counts.compacted += 1;
             let stream = Stream::copy(self.queue_of(segment));
-            return self.copy(item, stream, None, now, index);
+            let copied = self.copy(item, stream, None, now, index);
+            debug_assert!(copied, "S5");
+            return copied;
         }
         let turns = self.grant(item);
         if turns.is_some() || self.kept == Some(at) {

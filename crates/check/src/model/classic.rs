@@ -241,8 +241,7 @@ impl Model {
 
     /// The item with another number: `value` in its place, and all else but the token stays. Or, as
     /// memcached does it where the item is being read, a new item: its value is no longer than need
-    /// be, and its marks are gone (I2 of the model). A longer number always loses the mark of the
-    /// key.
+    /// be, and its marks are gone (I2 of the model). A longer number is always a new item.
     pub(super) fn with_number(
         &self,
         item: &Item,
@@ -251,12 +250,13 @@ impl Model {
     ) -> impl Iterator<Item = Item> {
         let fetched = item.fetched.filter(|fetched| !fetched);
         let token = self.new_token(chosen);
-        let base64_key = item.base64_key && value.bytes().len() <= item.value.bytes().len();
-        let kept = Item { value, token, fetched, base64_key, ..item.clone() };
+        let grows = value.bytes().len() > item.value.bytes().len();
+        let kept = Item { value, token, fetched, ..item.clone() };
         let value = Value::new(number.to_string().as_bytes());
         let anew = Item { value, stale: false, win_sent: false, base64_key: false, ..kept.clone() };
         let differs = anew != kept;
-        std::iter::once(kept).chain(differs.then_some(anew))
+        let is_new = grows || differs;
+        (!grows).then_some(kept).into_iter().chain(is_new.then_some(anew))
     }
 }
 

@@ -57,16 +57,17 @@ pub(crate) fn change(
     hits.add(1);
     let mut text = Text::<NUMERIC_VALUE_BYTES_MAX>::new();
     format::put_u64(&mut text, number);
+    // As memcached, which makes a new item for a longer number: with no mark of the old.
+    let keeps = text.used <= value.len();
     let draft = Draft {
         value: NewValue::Bytes(&text.bytes[..text.used.max(value.len())]),
         client_flags: item.client_flags(),
         expiry: item.expiry(),
         cas: new_cas,
-        stale: item.stale(),
-        win_sent: item.win_sent(),
-        // As memcached, which makes a new item for a longer number.
-        base64_key: item.base64_key() && text.used <= value.len(),
-        keeps_access: true,
+        stale: item.stale() && keeps,
+        win_sent: item.win_sent() && keeps,
+        base64_key: item.base64_key() && keeps,
+        keeps_access: keeps,
         replaces: Some(at),
     };
     match engine.put(key, hash, draft) {

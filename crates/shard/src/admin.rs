@@ -86,7 +86,7 @@ pub(crate) fn admin(
     Ok(())
 }
 
-/// Kills all items stored so far, on all shards, before `OK`; or remembers to do so later.
+/// Kills all items stored so far, on all shards, before `OK`; or has all remember to do so later.
 ///
 /// Errors: a mailbox has no room now, and nothing is done.
 fn flush_all(
@@ -105,18 +105,10 @@ fn flush_all(
     }
     let second = core.engine.second;
     let due = core.epoch.expiry(delay, second);
-    if delay.0 > 0 && due > second + 1 {
-        // There is one slot: a later flush takes the place of a pending one.
-        core.shared.delay_flush(due - 1);
-    } else {
-        core.shared.delay_flush(0);
-        core.engine.flush();
-        tell_all(core, connection, Hop::Flush, if noreply { b"" } else { Reply::Ok.bytes() });
-        return Ok(());
-    }
-    if !noreply {
-        core.text(connection, Reply::Ok.bytes());
-    }
+    let due = if delay.0 > 0 && due > second + 1 { due - 1 } else { 0 };
+    core.flush_at(due);
+    // A later one, too, goes through the rings: behind what its client stored before.
+    tell_all(core, connection, Hop::Flush { due }, if noreply { b"" } else { Reply::Ok.bytes() });
     Ok(())
 }
 

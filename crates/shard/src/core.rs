@@ -102,8 +102,8 @@ pub(crate) struct Core {
     pub(crate) counters: Arc<Counters>,
     pub(crate) epoch: Epoch,
     pub(crate) engine: Engine,
-    /// The number of the last delayed flush that this shard has carried out.
-    pub(crate) flushes_done: u32,
+    /// The second in which what is stored is to be killed; 0: no delayed flush is pending.
+    pub(crate) flush_due: u32,
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue>,
     pub(crate) pool: BlockPool,
@@ -191,13 +191,20 @@ impl Core {
         self.drain(connection);
     }
 
-    /// Carries out the delayed flush, once, when it is due. Looked at in every tick: another shard
-    /// may set one for a second in which this shard is already.
-    pub(crate) fn flush_when_due(&mut self) {
-        let (number, due) = self.shared.delayed_flush();
-        if due != 0 && due <= self.engine.second && self.flushes_done != number {
-            self.flushes_done = number;
+    /// Kills what is stored here, or will do so in the second `due`; at once if that is 0, or here
+    /// already. There is one place: a later flush takes that of a pending one.
+    pub(crate) fn flush_at(&mut self, due: u32) {
+        let is_due = due <= self.engine.second;
+        self.flush_due = if is_due { 0 } else { due };
+        if is_due {
             self.engine.flush();
+        }
+    }
+
+    /// Carries out the delayed flush when it is due.
+    pub(crate) fn flush_when_due(&mut self) {
+        if self.flush_due != 0 && self.flush_due <= self.engine.second {
+            self.flush_at(self.flush_due);
         }
     }
 

@@ -127,7 +127,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             counters,
             epoch: Epoch::new(options.start.0, options.start.1),
             engine,
-            flushes_done: 0,
+            flush_due: 0,
             connections: Connections::new(),
             slots: Slots::new(),
             pool: BlockPool::new(),

@@ -1,10 +1,10 @@
-//! What all shards of a process look at: limits, switches, the pending flush, everyone's counters.
+//! What all shards of a process look at: limits, switches, everyone's counters.
 //!
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it; few things in it are ever written, and none for each request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use kachel_host::{Budget, Usage};
 
@@ -67,8 +67,6 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// Connections open in the whole process.
     connections: AtomicU32,
-    /// The one delayed flush: its number << 32 | the second in which it is due, 0: none is pending.
-    delayed_flush: AtomicU64,
     /// Set when the process is to end: shards stop accepting, finish what they owe, and return.
     stopping: AtomicBool,
     /// Set when a client asked for `shutdown`; the process's main thread looks at it when woken.
@@ -84,7 +82,6 @@ impl Shared {
             counters,
             budget,
             connections: AtomicU32::new(0),
-            delayed_flush: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
         }
@@ -98,20 +95,6 @@ impl Shared {
     /// Whether the process is to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
-    }
-
-    /// Has every shard flush in `second`; a flush that was pending is forgotten. 0: none is to
-    /// come.
-    pub(crate) fn delay_flush(&self, second: u32) {
-        let next = |flush: u64| Some(((flush >> 32) + 1) << 32 | u64::from(second));
-        let _before = self.delayed_flush.fetch_update(Relaxed, Relaxed, next);
-    }
-
-    /// The number of the delayed flush set last, and its second; 0: none is pending.
-    pub(crate) fn delayed_flush(&self) -> (u32, u32) {
-        let flush = self.delayed_flush.load(Relaxed);
-        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits are left");
-        (low(flush >> 32), low(flush))
     }
 
     /// A client asked for `shutdown`.

@@ -163,8 +163,8 @@ fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<Ow
             let hash = hash.expect("a line's key is hashed");
             execute(engine, epoch, &request, hash, block, &mut core.answer)
         }
-        Hop::Flush => {
-            engine.flush();
+        Hop::Flush { due } => {
+            core.flush_at(due);
             None
         }
         Hop::ResetStats => {

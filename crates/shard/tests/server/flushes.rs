@@ -44,3 +44,24 @@ fn a_delayed_flush_is_carried_out_once() {
         }
     }
 }
+
+#[test]
+fn a_delayed_flush_stays_behind_what_its_client_stored_before() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let client = world.connect();
+    world.settle();
+    let keys: Vec<String> = (0..64).map(|key| format!("k{key}")).collect();
+    let sets = keys.iter().map(|key| format!("set {key} 0 0 1 noreply\r\nx\r\n"));
+    client.write((sets.collect::<String>() + "flush_all 2\r\n").as_bytes());
+    // One shard is away, whichever has the connection, until the flush is due.
+    for shard in [0, 1] {
+        for _ in 0..8 {
+            world.turn_of(shard);
+        }
+        world.clock.advance_s(3);
+    }
+    world.settle();
+    assert_eq!(client.read(), b"OK\r\n");
+    let left = world.ask(&client, format!("get {}\r\n", keys.join(" ")).as_bytes());
+    assert_eq!(String::from_utf8_lossy(&left), "END\r\n");
+}

@@ -176,6 +176,7 @@ fn match_one(
         (Expect::Values(_), ClientReply::End) | (Expect::Stats, ClientReply::End) => {}
         (Expect::Stats, ClientReply::Stat(_)) => return Ok(false),
         (Expect::Version, ClientReply::Version(_)) => {}
+        (Expect::Reset, ClientReply::Ok) if text == b"RESET\r\n" => {}
         (Expect::Noop, ClientReply::Meta { code: [b'M', b'N'], .. }) => {}
         (Expect::Line(verb), reply) if answers(*verb, reply) => {
             first.replies.push((0, text.to_vec()));

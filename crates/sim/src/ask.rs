@@ -37,6 +37,8 @@ pub(crate) enum Expect {
     Version,
     /// `STAT`s, then `END`.
     Stats,
+    /// `RESET`.
+    Reset,
     /// Exactly this refusal.
     Refusal(&'static [u8]),
     /// Nothing.
@@ -125,9 +127,10 @@ impl Asker {
             630..740 => self.meta(dice, cas),
             740..970 => self.filler(dice),
             970..990 => self.amiss(dice, cas),
-            990..997 => match dice.below(3) {
-                0 => plain(b"mn\r\n", Expect::Noop),
-                1 => plain(b"version\r\n", Expect::Version),
+            990..997 => match dice.below(7) {
+                0..2 => plain(b"mn\r\n", Expect::Noop),
+                2..4 => plain(b"version\r\n", Expect::Version),
+                4 => reset_stats(),
                 _ => plain(b"stats\r\n", Expect::Stats),
             },
             _ => self.flush(dice),
@@ -450,6 +453,11 @@ fn plain(text: &[u8], expect: Expect) -> Ask {
 fn line(text: Vec<u8>, verb: Verb, noreply: bool) -> Ask {
     let expect = if noreply { Expect::Nothing } else { Expect::Line(verb) };
     Ask::new(text, expect, true)
+}
+
+/// Has every shard count from 0 again.
+pub(crate) fn reset_stats() -> Ask {
+    plain(b"stats reset\r\n", Expect::Reset)
 }
 
 /// A whole flush, for the end of a run.

@@ -59,6 +59,11 @@ impl Coverage {
         seen
     }
 
+    /// The same, but for what counters said before they were reset.
+    pub(crate) fn with_counts_of(self, before: &Self) -> Self {
+        Self { stalled: before.stalled, hops: before.hops, too_large: before.too_large, ..self }
+    }
+
     pub(crate) fn has_grown_and_evicted(&self) -> bool {
         self.index_grown > 0 && self.evicted > 0
     }

@@ -7,7 +7,8 @@
 //! stormy: clients ask, faults happen      until enough is asked
 //! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
 //! gone:   clients leave                    until all are gone
-//! empty:  one flush, everything read       until all is given back; then the books are audited
+//! empty:  one flush, counters reset,
+//!         everything read                  until all is given back; then the books are audited
 //! ```
 //!
 //! Invariants:
@@ -17,7 +18,7 @@
 use std::collections::VecDeque;
 
 use crate::answer::Asked;
-use crate::ask::{Asker, flush_all};
+use crate::ask::{Asker, flush_all, reset_stats};
 use crate::audit;
 use crate::client::{Around, Client, Tally};
 use crate::dice::Dice;
@@ -117,6 +118,7 @@ impl<'o> Run<'o> {
         self.until("all are gone", CALM_NS_MAX, |run| {
             !run.clients.iter().any(Client::is_connected)
         })?;
+        let before = Coverage::of(&self.server);
         self.flush_and_read()?;
         // What was pinned when it was first looked for is found in a later second.
         for _ in 0..ROUNDS_MAX {
@@ -129,10 +131,10 @@ impl<'o> Run<'o> {
                 break;
             }
         }
-        audit::audit(&self.server)?;
+        audit::audit(&self.server, self.options.hot_keys)?;
         let now = self.moment();
         let judged = self.record.judge(now)?;
-        let coverage = Coverage::of(&self.server);
+        let coverage = Coverage::of(&self.server).with_counts_of(&before);
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
@@ -301,14 +303,14 @@ impl<'o> Run<'o> {
         }
     }
 
-    /// A last client flushes everything and reads every hot key.
+    /// A last client flushes everything, has all count from 0 again, and reads every hot key.
     fn flush_and_read(&mut self) -> Result<(), String> {
         let index = self.clients.len();
         self.clients.push(Client::tool(self.options, index));
         let far = self.server.connect();
         self.at(index, |client, around| client.connect(far, around));
         let mut asks = self.asker.all_hot();
-        asks.push(flush_all());
+        asks.extend([flush_all(), reset_stats()]);
         asks.extend(self.asker.all_hot());
         self.at(index, |client, around| client.send(asks, b"", around));
         self.until("the last client is answered", CALM_NS_MAX, |run| {

@@ -13,7 +13,8 @@ rust_target() {
 }
 
 # Rust's own runtime where the toolchain has it; else the C compiler's, which the same instructions
-# speak to. That one must be the first library of all, or it refuses to start.
+# speak to. That one must be the first library of all, or it refuses to start; and Debian's compiler
+# links only libraries that something before them needs, unless told otherwise.
 asan_flags() {
     local root target
     root=$(rustc --print sysroot)
@@ -21,7 +22,8 @@ asan_flags() {
     if compgen -G "$root/lib/rustlib/$target/lib/librustc*asan.a" >/dev/null; then
         echo "-Zsanitizer=address"
     elif [ -e "$(cc -print-file-name=libasan.so)" ]; then
-        echo "-Zsanitizer=address -Zexternal-clangrt -Zpre-link-args=-lasan"
+        echo "-Zsanitizer=address -Zexternal-clangrt" \
+            "-Zpre-link-arg=-Wl,--no-as-needed -Zpre-link-arg=-lasan"
     else
         echo "no runtime of AddressSanitizer: neither this Rust nor the C compiler has one;" \
             "install gcc with its libasan, or a Rust by rustup" >&2

@@ -75,9 +75,10 @@ impl Connections {
         closed
     }
 
-    /// All that are open. Cost: a walk over the places ever used.
-    pub fn open_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
-        self.places.iter_mut().flatten().map(Box::as_mut)
+    /// All that are open, with their indices. Cost: a walk over the places ever used.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionIndex, &mut Connection)> {
+        let numbered = (0..).map(ConnectionIndex).zip(&mut self.places);
+        numbered.filter_map(|(index, place)| Some((index, place.as_deref_mut()?)))
     }
 
     /// All indices in use. Cost: a walk over the places ever used.

@@ -118,18 +118,18 @@ impl Outbox {
             // Most clients, most of the time: one block that is not full is no debt to wait for.
             return false;
         }
-        let debt_bytes = self.debt_bytes();
-        debt_bytes >= self.limit_bytes
-            || debt_bytes + kept_bytes.min(KEPT_BYTES_MAX) >= BEGUN_BYTES_MAX
-            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+        self.debt_bytes() >= self.limit_bytes || self.holds_all(kept_bytes)
     }
 
     /// Whether the wide limit would let more requests through.
     pub fn would_widen(&self, kept_bytes: usize) -> bool {
-        let held_bytes = self.debt_bytes() + kept_bytes.min(KEPT_BYTES_MAX);
-        !self.is_wide()
-            && held_bytes < BEGUN_BYTES_MAX
-            && self.slots.count < crate::SLOTS_PER_CONNECTION_MAX
+        !self.is_wide() && !self.holds_all(kept_bytes)
+    }
+
+    /// Whether as much is held, replies and kept requests, as ever may be.
+    fn holds_all(&self, kept_bytes: usize) -> bool {
+        self.debt_bytes() + kept_bytes.min(KEPT_BYTES_MAX) >= BEGUN_BYTES_MAX
+            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
     }
 
     /// What the client's not reading costs, or may cost when answers come: blocks count whole, as a

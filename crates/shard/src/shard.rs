@@ -35,10 +35,10 @@ use crate::{dump, timeouts};
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long it may sleep while a request waits for room in a mailbox.
 const SLEEP_NS_WHILE_FULL: u64 = 50_000;
-/// The largest tail that is kept.
-const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
 /// Tails kept for the next partial request.
 const KEPT_TAILS_MAX: usize = 64;
+/// The largest tail that is kept.
+const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
 
 /// Ticks in which a new connection is offered to the shard it is meant for.
 const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
@@ -260,8 +260,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if !self.timeouts.take_due() {
             return;
         }
-        timeouts::trim_kept(&mut self.core);
-        timeouts::collect_late(&self.core, &mut self.late);
+        timeouts::collect_late(&mut self.core, &mut self.late);
         while let Some(connection) = self.late.pop() {
             self.close(connection);
         }

@@ -33,28 +33,20 @@ impl Timeouts {
     }
 }
 
-/// Cuts kept requests of clients that do not read to what counts against what they may cost: a tail
-/// out of the shard's store may have come with more. Cost: as `collect_late`.
-pub(crate) fn trim_kept(core: &mut Core) {
-    let second = core.engine.second;
-    for open in core.connections.open_mut() {
-        let waits = open.stalled && second > open.active_second + 1;
-        if waits && open.input.tail.capacity() > KEPT_BYTES_MAX {
-            open.input.tail.shrink_to(KEPT_BYTES_MAX);
-        }
-    }
-}
-
-/// Collects into `late` the connections whose time is up.
+/// Collects into `late` the connections whose time is up. Of the others, cuts the kept requests of
+/// clients that do not read to what counts against what they may cost: a tail out of the shard's
+/// store may have come with more.
 ///
 /// Cost: a walk over all connections of the shard, once a second.
-pub(crate) fn collect_late(core: &Core, late: &mut Vec<ConnectionIndex>) {
+pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) {
     let second = core.engine.second;
     let idle_timeout_s = core.shared.options.idle_timeout_s;
     let mut owed_bytes = 0;
-    for index in core.connections.indices() {
-        let Some(open) = core.connections.get(index) else { continue };
+    for (index, open) in core.connections.iter_mut() {
         owed_bytes += open.outbox.memory_bytes() as u64;
+        if open.stalled && second > open.active_second + 1 {
+            open.input.tail.shrink_to(KEPT_BYTES_MAX);
+        }
         let idle = idle_timeout_s != 0
             && open.outbox.is_empty()
             && second > open.active_second + idle_timeout_s;

@@ -18,7 +18,9 @@
 //!   some. An open copy target stands in the FIFO too, in the place of its first victim.
 //! - S4  One job at a time; while it runs its victim is in the FIFO and in no bin.
 //! - S5  At least one spare segment is kept for jobs. A job takes at most one more segment than its
-//!   victim, so it can always end and give the victim back; one that took the last spare does.
+//!   victim, so it can always end and give the victim back; one that took the last spare does,
+//!   unless a reader has pinned the victim meanwhile: then nothing that lives is compacted until
+//!   there is a spare again.
 //! - S6  A pinned segment is no victim.
 
 mod append;

@@ -9,6 +9,9 @@
 //! A job that evicts is left early when there is room by now and a spare segment is in hand (S5),
 //! or when the one item that must stay finds no segment for its copy: the victim keeps the rest.
 //!
+//! Shards share the pool. One that has much dead space lives on that while little is free for all,
+//! and one that holds less than its share asks the others before it evicts (`may_take`).
+//!
 //! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
 //! blocks of large values, when whole segments of them are free; the segment with the most dead
 //! space, when a tenth of memory is dead or nothing may be evicted; the oldest of probation while

@@ -37,9 +37,9 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
 pub use limits::{
-    ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S,
-    KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES,
-    SEND_GATHER_MAX,
+    ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
+    SEND_BLOCK_BYTES, SEND_GATHER_MAX,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use rng::{Rng, SeededRng, SystemRng};

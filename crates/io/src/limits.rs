@@ -5,6 +5,8 @@
 
 /// Size of a [`crate::SendBlock`].
 pub const SEND_BLOCK_BYTES: usize = 16 * 1024;
+/// Pieces of memory held elsewhere that one [`crate::SendBlock`] sends.
+pub const HELD_PIECES_MAX: usize = 16;
 /// How many receive buffers an `Io` has, and so how many bytes a poll reports at most (1 MiB).
 pub const RECEIVE_BUFFERS: usize = 64;
 /// The most bytes one `Received` reports.
@@ -14,8 +16,8 @@ pub const RECEIVE_BUFFER_BYTES: usize = 16 * 1024;
 pub const EVENTS_MAX: usize = 256;
 /// Connections that one poll accepts at most from one listener.
 pub const ACCEPTS_MAX: usize = 16;
-/// Blocks that one system call sends at most.
-pub const SEND_GATHER_MAX: usize = 16;
+/// Pieces that one system call sends at most: two blocks that hold as many as they may.
+pub const SEND_GATHER_MAX: usize = 2 * (HELD_PIECES_MAX + 1);
 /// After `accept` ran out of descriptors or memory: when it is tried again.
 pub const ACCEPT_RETRY_NS: u64 = 10_000_000;
 

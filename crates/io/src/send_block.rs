@@ -1,36 +1,49 @@
-//! One buffer of replies on its way to the kernel.
+//! One buffer of replies on its way to the kernel, and the large values that go between them.
 //!
 //! Upstream:   `net` takes a block, words replies into it and hands it to `Io::send`.
 //! Downstream: a backend lets the kernel read from it and gives it back in `Event::Sent`.
 //!
+//! ```text
+//! own bytes:  VALUE a 0 40000 CR LF | CR LF VALUE b 0 20000 CR LF | CR LF END CR LF
+//! held:                             ^ piece, piece, piece         ^ piece, piece
+//! ```
+//!
 //! Invariants, cited by number where they are asserted:
-//! - I1  The memory never moves while the block lives, whoever holds the block.
-//! - I2  The first `used` bytes are what is to be sent; `used <= SEND_BLOCK_BYTES`.
+//! - I1  The memory never moves while the block lives, whoever holds the block; nor do held pieces.
+//! - I2  The first `used` own bytes are to be sent; `used <= SEND_BLOCK_BYTES`.
+//! - I3  Held pieces stand in the order of their places; at most `HELD_PIECES_MAX` of them.
 
 use std::fmt;
 
-use crate::limits::SEND_BLOCK_BYTES;
+use kachel_stdx::Held;
 
-/// An owned buffer of [`SEND_BLOCK_BYTES`] bytes, filled from the front. Moved, never copied.
+use crate::limits::{HELD_PIECES_MAX, SEND_BLOCK_BYTES};
+
+/// An owned buffer of [`SEND_BLOCK_BYTES`] bytes, filled from the front, and pieces of memory held
+/// elsewhere that are sent between them. Moved, never copied.
 pub struct SendBlock {
     memory: Box<[u8; SEND_BLOCK_BYTES]>,
     used: u32,
+    held_bytes: usize,
+    /// Before which own byte, and what.
+    held: Vec<(u32, Held)>,
 }
 
 const _: () = assert!(SEND_BLOCK_BYTES <= u32::MAX as usize); // I2
 
 impl SendBlock {
-    /// An empty block. Cost: one allocation of [`SEND_BLOCK_BYTES`] zeroed bytes; reuse blocks.
+    /// An empty block. Cost: an allocation of [`SEND_BLOCK_BYTES`] zeroed bytes, and one for the
+    /// pieces it may hold; reuse blocks.
     ///
     /// Panics: never; when memory is out the process aborts, as for any allocation.
     #[must_use]
     pub fn new() -> Self {
         let memory = vec![0_u8; SEND_BLOCK_BYTES].into_boxed_slice();
         let memory = memory.try_into().expect("a slice of exactly SEND_BLOCK_BYTES");
-        Self { memory, used: 0 }
+        Self { memory, used: 0, held_bytes: 0, held: Vec::with_capacity(HELD_PIECES_MAX) }
     }
 
-    /// How many bytes still fit.
+    /// How many own bytes still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -78,17 +91,62 @@ impl SendBlock {
         self.used += count as u32;
     }
 
-    /// What is to be sent.
+    /// Whether one more piece may be held.
+    #[must_use]
+    pub fn may_hold(&self) -> bool {
+        self.held.len() < HELD_PIECES_MAX
+    }
+
+    /// Lets `piece` be sent behind what is there, from where it lies. Cost: no copy.
+    ///
+    /// Panics: when it may not ([`Self::may_hold`]).
+    pub fn hold(&mut self, piece: Held) {
+        assert!(self.may_hold(), "I3");
+        self.held_bytes += piece.byte_count();
+        self.held.push((self.used, piece)); // I3
+    }
+
+    /// The own bytes that are to be sent.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.used as usize]
     }
 
-    /// Empties the block for its next use. Cost: none; the bytes stay where they are.
+    /// How many bytes are to be sent, own and held.
+    #[inline]
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.used as usize + self.held_bytes
+    }
+
+    /// Whether all that is to be sent lies in one piece: the own bytes.
+    #[inline]
+    pub(crate) fn is_one_piece(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// What is to be sent, in order; pieces may be empty.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut own_before = 0;
+        let between = self.held.iter().flat_map(move |(place, piece)| {
+            let own = &self.memory[own_before..*place as usize];
+            own_before = *place as usize;
+            [own, piece.bytes()]
+        });
+        let last = self.held.last().map_or(0, |(place, _)| *place as usize);
+        between.chain(std::iter::once(&self.bytes()[last..]))
+    }
+
+    /// Empties the block for its next use, and lets go of what it holds. Cost: none for own bytes,
+    /// which stay where they are.
     #[inline]
     pub fn clear(&mut self) {
         self.used = 0;
+        if !self.held.is_empty() {
+            self.held.clear();
+            self.held_bytes = 0;
+        }
     }
 }
 
@@ -100,7 +158,7 @@ impl Default for SendBlock {
 
 impl fmt::Debug for SendBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SendBlock({} bytes)", self.used)
+        write!(f, "SendBlock({} bytes, {} of them held)", self.byte_count(), self.held_bytes)
     }
 }
 

@@ -29,9 +29,9 @@ impl SendQueue {
         self.blocks.is_empty()
     }
 
-    /// How many blocks wait.
-    pub(crate) fn len(&self) -> usize {
-        self.blocks.len()
+    /// Whether all that waits lies in one piece, [`Self::first_unsent`].
+    pub(crate) fn is_one_piece(&self) -> bool {
+        self.blocks.len() == 1 && self.blocks[0].is_one_piece()
     }
 
     /// Drops all blocks; keeps the room for new ones.
@@ -40,21 +40,32 @@ impl SendQueue {
         self.sent_bytes = 0;
     }
 
-    /// The unsent bytes of the first block; empty when there is none.
+    /// The first unsent bytes that lie in one piece; empty when there are none.
     pub(crate) fn first_unsent(&self) -> &[u8] {
-        self.blocks.front().map_or(&[], |block| &block.bytes()[self.sent_bytes..])
+        match self.blocks.front() {
+            Some(block) if block.is_one_piece() => &block.bytes()[self.sent_bytes..],
+            _ => self.unsent().next().unwrap_or_default(),
+        }
     }
 
-    /// Puts the unsent bytes, block by block, into `slices`; returns how many slices it used.
+    /// Puts the unsent bytes, piece by piece, into `slices`; returns how many slices it used.
     pub(crate) fn gather<'queue>(&'queue self, slices: &mut [IoSlice<'queue>]) -> usize {
-        let mut skip = self.sent_bytes;
         let mut count = 0;
-        for (slice, block) in slices.iter_mut().zip(&self.blocks) {
-            *slice = IoSlice::new(&block.bytes()[skip..]);
-            skip = 0;
+        for (slice, piece) in slices.iter_mut().zip(self.unsent()) {
+            *slice = IoSlice::new(piece);
             count += 1;
         }
         count
+    }
+
+    /// The unsent bytes in order, no piece of them empty.
+    fn unsent(&self) -> impl Iterator<Item = &[u8]> {
+        let mut skip = self.sent_bytes;
+        self.blocks.iter().flat_map(SendBlock::pieces).filter_map(move |piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            Some(&piece[skipped..]).filter(|rest| !rest.is_empty())
+        })
     }
 
     /// Notes that the kernel took `bytes` more bytes, and hands out each block that is thereby
@@ -63,7 +74,7 @@ impl SendQueue {
     /// Panics: if fewer bytes were queued.
     pub(crate) fn advance(&mut self, mut bytes: usize, mut finished: impl FnMut(SendBlock)) {
         while let Some(first) = self.blocks.front() {
-            let rest = first.bytes().len() - self.sent_bytes;
+            let rest = first.byte_count() - self.sent_bytes;
             if bytes < rest {
                 self.sent_bytes += bytes;
                 return;
@@ -102,7 +113,7 @@ mod tests {
         assert_eq!(queue.first_unsent(), b"c");
         let mut slices = [IoSlice::new(&[]); 3];
         assert_eq!(queue.gather(&mut slices), 3);
-        assert_eq!((&*slices[0], &*slices[2]), (&b"c"[..], &b"de"[..]));
+        assert_eq!((&*slices[0], &*slices[1], &*slices[2]), (&b"c"[..], &b"de"[..], &b"f"[..]));
         assert_eq!(finished(&mut queue, 2), [&b"abc"[..], b""]);
         assert_eq!(finished(&mut queue, 2), [&b"de"[..], b"f"]);
         assert!(queue.is_empty());

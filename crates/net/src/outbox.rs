@@ -16,7 +16,9 @@
 //! - I2  Bytes leave in the order in which their requests came.
 //! - I3  `slot_bytes` counts the text that waits in slots, `room_bytes` what is kept free for
 //!   awaited answers, `streams` the large values that wait.
-//! - I4  A stream is copied out only while the blocks before it take less than `limit_bytes`.
+//! - I4  A stream is handed out only while the blocks before it take less than `limit_bytes`: its
+//!   pieces are sent from where they lie, `HELD_PIECES_MAX` of them a block, so that a client is
+//!   never sent much more than it has read, and progress shows block by block.
 //! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and with the requests
 //!   that are kept below `BEGUN_BYTES_MAX`; no answer is longer than the room kept for it. So
 //!   memory is held for `OWED_BYTES_MAX` and one reply, whoever answers.
@@ -24,26 +26,32 @@
 use std::collections::VecDeque;
 
 use kachel_io::{Io, SEND_BLOCK_BYTES, SendBlock, SocketId};
+use kachel_stdx::Held;
 
 use crate::blocks::BlockPool;
 use crate::connections::ConnectionIndex;
 use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
 use crate::{BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
 
-/// Where a large value's bytes come from: read as the socket drains.
+/// Where a large value's bytes lie: handed out as the socket drains.
 pub trait Source {
     /// Bytes in all.
     fn total_bytes(&self) -> usize;
-    /// Copies bytes from `offset` on into `target`; returns how many, 0 only at the end.
-    fn read_at(&self, offset: usize, target: &mut [u8]) -> usize;
+    /// The bytes from `offset` to the end of the piece they lie in; empty only at the end.
+    fn piece_at(&self, offset: usize) -> &[u8];
+    /// The same, held where they lie.
+    fn hold_at(&self, offset: usize) -> Held;
 }
 
 impl Source for () {
     fn total_bytes(&self) -> usize {
         0
     }
-    fn read_at(&self, _offset: usize, _target: &mut [u8]) -> usize {
-        0
+    fn piece_at(&self, _offset: usize) -> &[u8] {
+        &[]
+    }
+    fn hold_at(&self, _offset: usize) -> Held {
+        unreachable!("nothing has no piece")
     }
 }
 
@@ -73,7 +81,7 @@ pub struct Outbox {
     slot_bytes: usize,
     /// Bytes kept free for answers that are awaited.
     room_bytes: usize,
-    /// Large values that wait, or are on their way.
+    /// Large values of which not all is handed out.
     streams: usize,
     /// `OWN_BYTES_PER_CONNECTION`, or `OWED_BYTES_MAX` while the difference is charged to `-m`.
     limit_bytes: usize,
@@ -87,6 +95,8 @@ const VALUE_BYTES_AT_FIRST: u16 = 2048;
 const VALUE_BYTES_MIN: u16 = 128;
 /// The most room for a value: longer ones are no inline values.
 const VALUE_ROOM_MAX: u16 = 16 * 1024 - 1;
+/// A shorter piece of a large value is copied: that costs less than to send it by itself.
+const HELD_BYTES_MIN: usize = 2048;
 
 impl Outbox {
     /// Nothing owed. Holds no memory.
@@ -173,11 +183,6 @@ impl Outbox {
             self.limit_bytes = OWN_BYTES_PER_CONNECTION;
         }
         narrowed
-    }
-
-    /// Whether a large value waits, or is on its way.
-    pub fn has_streams(&self) -> bool {
-        self.streams > 0
     }
 
     /// Room to keep for a value in the next answer.
@@ -267,13 +272,18 @@ impl Outbox {
         self.slot_bytes += bytes.len();
     }
 
-    /// Lets a large value follow what was asked for before.
-    pub fn stream<S>(
+    /// Lets a large value follow what was asked for before: at once as far as I4 allows when
+    /// nothing waits.
+    pub fn stream<S: Source>(
         &mut self,
-        stream: Stream<S>,
+        mut stream: Stream<S>,
         connection: ConnectionIndex,
+        pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
+        if self.slots.count == 0 && self.pump(&mut stream, pool) {
+            return;
+        }
         let slot = slots.push(&mut self.slots, connection, (0, AnswerRoom::default()));
         self.streams += 1;
         *slots.stream_mut(slot) = Some(stream);
@@ -315,32 +325,42 @@ impl Outbox {
                 });
             }
             if let Some(mut stream) = stream {
-                self.pump(&mut stream, pool);
-                if stream.offset < stream.source.total_bytes() {
+                if !self.pump(&mut stream, pool) {
                     *slots.stream_mut(head) = Some(stream);
                     slots.clear_text(head);
                     return;
                 }
-                self.put(b"\r\n", pool);
                 self.streams -= 1;
             }
             slots.pop(&mut self.slots);
         }
     }
 
-    fn pump<S: Source>(&mut self, stream: &mut Stream<S>, pool: &mut BlockPool) {
-        while stream.offset < stream.source.total_bytes() && self.block_bytes() < self.limit_bytes {
-            let open = self.open.get_or_insert_with(|| pool.take());
-            if open.room() == 0 {
-                self.queued.extend(self.open.take());
-                continue;
+    /// Hands out a large value as far as I4 allows; whether all of it, with the CR LF behind it.
+    fn pump<S: Source>(&mut self, stream: &mut Stream<S>, pool: &mut BlockPool) -> bool {
+        while stream.offset < stream.source.total_bytes() {
+            if self.block_bytes() >= self.limit_bytes {
+                return false;
             }
-            let count = stream.source.read_at(stream.offset, open.spare_mut());
-            assert!(count > 0, "a source gives bytes until its end");
-            open.advance(count);
+            let open = self.open.get_or_insert_with(|| pool.take());
+            let piece = stream.source.piece_at(stream.offset);
+            assert!(!piece.is_empty(), "a source has bytes until its end");
+            let count = if piece.len() < HELD_BYTES_MIN {
+                open.put(piece)
+            } else if open.may_hold() {
+                open.hold(stream.source.hold_at(stream.offset));
+                piece.len()
+            } else {
+                0
+            };
             stream.offset += count;
             self.owed_bytes += count;
+            if count == 0 {
+                self.queued.extend(self.open.take());
+            }
         }
+        self.put(b"\r\n", pool);
+        true
     }
 
     /// Hands what is worded to `io`. Cost: a move a block.
@@ -364,7 +384,7 @@ impl Outbox {
 
     /// A block of this connection has been taken by the kernel.
     pub fn sent(&mut self, block: SendBlock, pool: &mut BlockPool) {
-        let bytes = block.bytes().len();
+        let bytes = block.byte_count();
         assert!(self.owed_bytes >= bytes && self.in_flight_blocks > 0, "I1");
         self.owed_bytes -= bytes;
         self.in_flight_blocks -= 1;
@@ -387,14 +407,16 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use kachel_io::{Event, MemoryNet, Peer, Wait};
+    use std::sync::Arc;
+
+    use kachel_io::{Event, HELD_PIECES_MAX, MemoryNet, Peer, Wait};
 
     use super::*;
 
     const CONNECTION: ConnectionIndex = ConnectionIndex(0);
     const ROOM: AnswerRoom = AnswerRoom { line_bytes: 100, value_bytes: 2000 };
 
-    /// Everything that would leave, the open block included.
+    /// Every own byte that would leave, the open block's included.
     fn worded(outbox: &Outbox) -> Vec<u8> {
         let blocks = outbox.queued.iter().chain(&outbox.open);
         blocks.flat_map(|block| block.bytes().to_vec()).collect()
@@ -438,39 +460,101 @@ mod tests {
         assert_eq!(outbox.owed_bytes(), long.len() + 5);
     }
 
-    struct Pattern(usize);
+    const PIECE_BYTES: usize = 10_000;
+
+    /// A value in pieces of `PIECE_BYTES`, and a rest.
+    struct Pattern(Arc<Box<[u8]>>);
+
+    impl Pattern {
+        fn new(bytes: usize) -> Self {
+            Self(Arc::new((0..bytes).map(|index| index.to_le_bytes()[0]).collect()))
+        }
+
+        fn range_at(&self, offset: usize) -> std::ops::Range<usize> {
+            offset..(offset / PIECE_BYTES * PIECE_BYTES + PIECE_BYTES).min(self.0.len())
+        }
+    }
 
     impl Source for Pattern {
         fn total_bytes(&self) -> usize {
-            self.0
+            self.0.len()
         }
-        fn read_at(&self, offset: usize, target: &mut [u8]) -> usize {
-            let count = target.len().min(self.0 - offset).min(1000);
-            for (index, byte) in target[..count].iter_mut().enumerate() {
-                *byte = (offset + index).to_le_bytes()[0];
+        fn piece_at(&self, offset: usize) -> &[u8] {
+            &self.0[self.range_at(offset)]
+        }
+        fn hold_at(&self, offset: usize) -> Held {
+            Held::shared(&self.0, self.range_at(offset))
+        }
+    }
+
+    /// A door with one connection, and the other end of it.
+    fn connected() -> (kachel_io::Memory, SocketId, kachel_io::FarEnd) {
+        let net = MemoryNet::new();
+        let mut io = net.open();
+        let listener = io.listen_here();
+        let far = net.connect(io.endpoint(), listener, Peer::Local);
+        let mut events = Vec::new();
+        io.poll(Wait::Now, &mut events).expect("a door in memory");
+        let [Event::Accepted { socket, .. }, ..] = events[..] else { panic!("{events:?}") };
+        (io, socket, far)
+    }
+
+    /// Sends what is worded, and takes back the blocks that have gone.
+    fn send_round(
+        outbox: &mut Outbox,
+        (io, socket): (&mut kachel_io::Memory, SocketId),
+        pool: &mut BlockPool,
+    ) {
+        outbox.flush(socket, io);
+        let mut events = Vec::new();
+        io.poll(Wait::Now, &mut events).expect("a door in memory");
+        for event in events {
+            if let Event::Sent { block, .. } = event {
+                outbox.sent(block, pool);
             }
-            count
         }
     }
 
     #[test]
     fn a_large_value_flows_only_as_fast_as_the_client_reads() {
+        let (mut io, socket, far) = connected();
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<Pattern>::new());
-        outbox.stream(Stream::new(Pattern(300_000)), CONNECTION, &mut slots);
+        far.stall();
+        let value = Pattern::new(3_000_007);
+        let bytes = Arc::clone(&value.0);
+        outbox.text(b"VALUE\r\n", CONNECTION, &mut pool, &mut slots);
+        outbox.stream(Stream::new(value), CONNECTION, &mut pool, &mut slots);
         outbox.text(b"END", CONNECTION, &mut pool, &mut slots);
-        let mut received = Vec::new();
-        while outbox.slots_in_use() > 0 {
+        let (mut received, mut most) = (Vec::new(), 0);
+        while !outbox.is_empty() {
+            send_round(&mut outbox, (&mut io, socket), &mut pool);
             outbox.settle(&mut pool, &mut slots);
-            assert!(outbox.owed_bytes() <= OWED_BYTES_MAX + 1000 + 16);
-            received.extend(worded(&outbox));
-            outbox.queued.clear();
-            outbox.open = None;
-            outbox.owed_bytes = 0;
+            most = most.max(outbox.owed_bytes());
+            assert!(outbox.memory_bytes() <= OWN_BYTES_PER_CONNECTION + SEND_BLOCK_BYTES);
+            far.allow(33_333);
+            received.extend(far.read());
         }
-        assert_eq!(received.len(), 300_005);
-        assert!((0..300_000).all(|index| received[index] == index.to_le_bytes()[0]));
-        assert_eq!(&received[300_000..], b"\r\nEND");
+        assert!(most <= 3 * HELD_PIECES_MAX * PIECE_BYTES + 16, "{most}");
+        assert_eq!(received.len(), bytes.len() + 12);
+        assert!(received[7..].starts_with(&bytes) && received.ends_with(b"\r\nEND"));
+        assert_eq!(Arc::strong_count(&bytes), 1, "nothing is held any more");
+    }
+
+    #[test]
+    fn a_large_value_is_sent_from_where_it_lies() {
+        let (mut outbox, mut pool, mut slots) =
+            (Outbox::new(), BlockPool::new(), Slots::<Pattern>::new());
+        // Two pieces, and a rest that is copied.
+        outbox.stream(
+            Stream::new(Pattern::new(2 * PIECE_BYTES + HELD_BYTES_MIN - 1)),
+            CONNECTION,
+            &mut pool,
+            &mut slots,
+        );
+        assert_eq!((outbox.slots_in_use(), outbox.memory_bytes()), (0, SEND_BLOCK_BYTES));
+        assert_eq!(worded(&outbox).len(), HELD_BYTES_MIN - 1 + 2);
+        assert_eq!(outbox.owed_bytes(), 2 * PIECE_BYTES + HELD_BYTES_MIN - 1 + 2);
     }
 
     #[test]
@@ -503,13 +587,7 @@ mod tests {
 
     #[test]
     fn a_block_that_is_not_full_waits_for_those_under_way() {
-        let net = MemoryNet::new();
-        let mut io = net.open();
-        let listener = io.listen_here();
-        let _far = net.connect(io.endpoint(), listener, Peer::Local);
-        let mut events = Vec::new();
-        io.poll(Wait::Now, &mut events).expect("a door in memory");
-        let [Event::Accepted { socket, .. }, ..] = events[..] else { panic!("{events:?}") };
+        let (mut io, socket, _far) = connected();
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
         for _ in 0..100 {

@@ -15,7 +15,8 @@
 //! Invariants:
 //! - I1  All fields but `pins` are written by the segment's owner alone (block segments: under the
 //!   pool's lock), so plain loads and stores of halves suffice.
-//! - I2  `pins` rises by the owner's thread alone; any thread lowers it.
+//! - I2  `pins` rises from 0 by the owner's thread alone; any thread lowers it, or raises it while
+//!   it holds a pin.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

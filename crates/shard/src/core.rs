@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use kachel_net::{
     AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex,
-    Slots, Source,
+    Slots, Source, Stream,
 };
 use kachel_segment::Pinned;
+use kachel_stdx::Held;
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
 use kachel_wire::{Reply, Sink};
 
@@ -42,8 +43,12 @@ impl Source for LargeValue {
         self.0.total_bytes()
     }
 
-    fn read_at(&self, offset: usize, target: &mut [u8]) -> usize {
-        self.0.read_at(offset, target)
+    fn piece_at(&self, offset: usize) -> &[u8] {
+        self.0.piece_at(offset)
+    }
+
+    fn hold_at(&self, offset: usize) -> Held {
+        self.0.hold_at(offset)
     }
 }
 
@@ -53,6 +58,14 @@ pub(crate) struct ToClient<'a> {
     pub(crate) slots: &'a mut Slots<LargeValue>,
     connection: ConnectionIndex,
     pool: &'a mut BlockPool,
+}
+
+impl ToClient<'_> {
+    /// Lets a large value follow what was worded.
+    pub(crate) fn value(&mut self, pinned: Pinned) {
+        let stream = Stream::new(LargeValue(pinned));
+        self.outbox.stream(stream, self.connection, self.pool, self.slots);
+    }
 }
 
 impl Sink for ToClient<'_> {

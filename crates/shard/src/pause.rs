@@ -94,23 +94,16 @@ impl Core {
         if !open.outbox.would_widen(kept_bytes) {
             return !open.outbox.is_full(kept_bytes);
         }
-        self.widen_at_cost(connection)
-    }
-
-    /// Takes the wide limit, unless `-m` is spent; whether it has it now.
-    pub(crate) fn widen_at_cost(&mut self, connection: ConnectionIndex) -> bool {
-        let Some(open) = self.connections.get_mut(connection) else { return false };
         let budget = &self.shared.budget;
-        if !open.outbox.is_wide()
-            && (budget.charge(WIDENED_BYTES)
-                || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES))
+        if budget.charge(WIDENED_BYTES)
+            || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES)
         {
             open.outbox.widen();
         }
         open.outbox.is_wide()
     }
 
-    /// Gives back what `widen_at_cost` took, once a connection owes little again.
+    /// Gives back what `widen` took, once a connection owes little again.
     pub(crate) fn narrow(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && open.outbox.narrow()

@@ -12,13 +12,13 @@
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase, Resume, Stream};
+use kachel_net::{ConnectionIndex, Phase, Resume};
 use kachel_segment::INLINE_VALUE_BYTES_MAX;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin;
-use crate::core::{Core, LargeValue};
+use crate::core::Core;
 use crate::execute::{announced_bytes, execute, is_noreply, key_of};
 use crate::hop::{MailboxFull, hop};
 use crate::stage::{Batch, Ready, Staged, Work};
@@ -347,7 +347,7 @@ fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
         }
     };
     if let Some(pinned) = pinned {
-        sink.outbox.stream(Stream::new(LargeValue(pinned)), connection, sink.slots);
+        sink.value(pinned);
     }
     core.mark_dirty(connection);
 }

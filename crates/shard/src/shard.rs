@@ -319,7 +319,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     }
 
     fn sent(&mut self, socket: SocketId, block: kachel_io::SendBlock) {
-        self.core.counters.bytes_written.add(block.bytes().len() as u64);
+        self.core.counters.bytes_written.add(block.byte_count() as u64);
         let Some(connection) = self.core.connections.find(socket) else {
             self.core.pool.put_back(block);
             self.close_rejected(socket);
@@ -529,10 +529,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
         while let Some(connection) = self.core.dirty.pop() {
             let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.dirty = false;
-            if open.outbox.has_streams() {
-                self.core.widen_at_cost(connection);
-            }
-            let Some(open) = self.core.connections.get_mut(connection) else { continue };
             open.outbox.settle(&mut self.core.pool, &mut self.core.slots);
             if open.outbox.has_unsent() {
                 open.outbox.flush(open.socket, &mut self.io);

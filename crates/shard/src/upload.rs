@@ -11,12 +11,12 @@
 //! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
-use kachel_net::{AnswerRoom, ConnectionIndex, Stream};
+use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_segment::Upload;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
 use kachel_wire::{Parsed, Reply, parse};
 
-use crate::core::{Core, LargeValue};
+use crate::core::Core;
 use crate::execute::{execute, is_noreply, key_of, room_for_answer};
 use crate::hop::Hop;
 use crate::hop::{MailboxFull, Parcel};
@@ -244,7 +244,7 @@ fn commit(
     let Some((engine, epoch, mut sink)) = core.client(connection) else { return Ok(()) };
     let pinned = execute(engine, epoch, request, hash, Block::Upload(upload), &mut sink);
     if let Some(pinned) = pinned {
-        sink.outbox.stream(Stream::new(LargeValue(pinned)), connection, sink.slots);
+        sink.value(pinned);
     }
     core.mark_dirty(connection);
     Ok(())

@@ -1,12 +1,13 @@
 //! What could be in std: no word of our domain is spoken here.
 //!
 //! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
-//! quiescence; whoever else needs a part.
+//! quiescence, and holds bytes for `io` to send; whoever else needs a part.
 //! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
 
 mod allocations;
 mod byte_ring;
 mod cache_padded;
+mod held;
 #[cfg(loom)]
 pub mod model;
 mod quiescence;
@@ -16,5 +17,6 @@ mod sync;
 pub use allocations::{CountingAllocator, counted, uncounted};
 pub use byte_ring::{Consumer, Producer, byte_ring};
 pub use cache_padded::CachePadded;
+pub use held::{Held, Keeper};
 pub use quiescence::{Quiescence, Reader, Stamp};
 pub use sleeper::Sleeper;

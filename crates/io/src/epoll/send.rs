@@ -67,7 +67,7 @@ impl Socket {
 /// One system call.
 fn send_once(fd: &OwnedFd, sends: &SendQueue) -> Result<usize, Errno> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    if sends.len() == 1 {
+    if sends.is_one_piece() {
         return rustix::net::send(fd, sends.first_unsent(), flags);
     }
     let mut slices = [IoSlice::new(&[]); SEND_GATHER_MAX];

@@ -38,10 +38,11 @@ impl Uring {
         socket.ops += 1;
         let fd = socket.fd.as_ref().expect("a live socket has a descriptor").as_fd();
         let token = Token::new(Operation::Send, id.index());
-        if socket.sends.len() == 1 {
+        if socket.sends.is_one_piece() {
             let bytes = socket.sends.first_unsent();
             // SAFETY:
-            // - the bytes stay in place: a block's memory never moves (send_block, I1).
+            // - the bytes stay in place: a block's memory never moves (send_block, I1), nor do held
+            //   pieces while the block has them (stdx `Keeper`).
             // - until the completion the block stays in the queue, unchanged: `sending` is set, and
             //   `fail`, `close` and `take_in` leave the queue alone while it is (I1).
             // - when `Uring` is dropped the ring goes first and cancels the op (ring, I1).

@@ -1,13 +1,18 @@
 //! Bytes out: in order, whole, and given back; nothing after close.
 
-use kachel_io::{Io, SEND_BLOCK_BYTES, Wait};
+use std::sync::Arc;
+
+use kachel_io::{HELD_PIECES_MAX, Io, SEND_BLOCK_BYTES, SendBlock, Wait};
+use kachel_stdx::Held;
 
 use crate::Door;
-use crate::bench::{Bench, Log, pattern};
+use crate::bench::{Bench, Log, block, pattern};
 
 crate::behaviors! {
     a_slow_reader_gets_everything_in_order: epoll uring memory;
     several_blocks_of_one_tick_keep_their_order: epoll uring memory;
+    what_a_block_holds_goes_between_its_own_bytes: epoll uring memory;
+    what_is_held_is_let_go_of_with_its_block: epoll uring memory;
     the_end_follows_all_that_was_queued: epoll uring memory;
     a_reader_that_goes_away_fails_the_socket: epoll uring memory;
     closing_with_unsent_blocks_leaves_no_trace: epoll uring memory;
@@ -64,6 +69,71 @@ fn several_blocks_of_one_tick_keep_their_order<D: Door>(mut bench: Bench<D>) {
     bench.poll_until("all blocks", |log| log.sent.len() == 50);
     let lengths = bench.log.sent.iter().map(|(_, block)| block.bytes().len());
     assert!(lengths.eq((0..50).map(|number| number * 3)));
+}
+
+/// A block with own bytes and held ones in turn, and what is to come of it.
+fn mixed(number: usize, lying: &Arc<Box<[u8]>>) -> (SendBlock, Vec<u8>) {
+    let own = pattern(number, 3000);
+    let mut block = SendBlock::new();
+    let mut expected = Vec::new();
+    for place in 0..HELD_PIECES_MAX {
+        // Some begin with held bytes, some have two pieces side by side.
+        let count = (number + place) % 3 * 50;
+        assert_eq!(block.put(&own[..count]), count);
+        expected.extend_from_slice(&own[..count]);
+        let range = place * 1000..place * 1000 + 1 + (number * 7919 + place * 104_729) % 16_384;
+        expected.extend_from_slice(&lying[range.clone()]);
+        assert!(block.may_hold());
+        block.hold(Held::shared(lying, range));
+    }
+    assert!(!block.may_hold());
+    let count = number % 2 * 3000;
+    assert_eq!(block.put(&own[..count]), count);
+    expected.extend_from_slice(&own[..count]);
+    assert_eq!(block.byte_count(), expected.len());
+    (block, expected)
+}
+
+fn what_a_block_holds_goes_between_its_own_bytes<D: Door>(mut bench: Bench<D>) {
+    const BLOCKS: usize = 60;
+    let lying: Arc<Box<[u8]>> = Arc::new(pattern(1, 64 * 1024).into());
+    let (mut client, socket) = bench.client();
+    client.stall();
+    let mut expected = Vec::new();
+    for number in 0..BLOCKS {
+        let (block, bytes) = mixed(number, &lying);
+        bench.io.send(socket, block);
+        expected.extend(bytes);
+        bench.send(socket, b"between"); // One that holds nothing.
+        expected.extend(b"between");
+        bench.poll(Wait::Now);
+    }
+    client.go_on();
+    assert!(bench.carry(&mut client, expected.len()) == expected);
+    bench.poll_until("all blocks", |log| log.sent.len() == 2 * BLOCKS);
+    let bytes = bench.log.sent.iter().map(|(_, block)| block.byte_count()).sum::<usize>();
+    assert_eq!(bytes, expected.len());
+    bench.log.sent.iter_mut().for_each(|(_, block)| block.clear());
+    assert_eq!(Arc::strong_count(&lying), 1);
+}
+
+fn what_is_held_is_let_go_of_with_its_block<D: Door>(mut bench: Bench<D>) {
+    let lying: Arc<Box<[u8]>> = Arc::new(pattern(1, 64 * 1024).into());
+    let (mut client, socket) = bench.client();
+    client.stall();
+    for number in 0..200 {
+        bench.io.send(socket, mixed(number, &lying).0);
+        bench.poll(Wait::Now);
+    }
+    let sent = std::mem::take(&mut bench.log.sent).len();
+    assert!(sent < 200 && Arc::strong_count(&lying) > HELD_PIECES_MAX);
+    bench.io.close(socket);
+    bench.poll_until("nobody to hold it", |_| Arc::strong_count(&lying) == 1);
+    client.go_on();
+    bench.carry_end(&mut client);
+    let (mut next, reused) = bench.client();
+    bench.io.send(reused, block(b"more"));
+    assert_eq!(bench.carry(&mut next, 4), b"more");
 }
 
 fn the_end_follows_all_that_was_queued<D: Door>(mut bench: Bench<D>) {

@@ -268,7 +268,13 @@ impl Pool {
         assert!(before & DEAD == 0, "B2: only a living item's extent is pinned");
     }
 
-    /// Undoes one [`Self::pin_extent`], from any thread.
+    /// Pins once more what the caller has pinned, on any thread; its item may be gone.
+    pub(super) fn pin_again(&self, extent: ExtentId) {
+        let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
+        assert!(before & !DEAD > 0, "B2: only what is pinned is pinned again");
+    }
+
+    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread.
     pub(crate) fn unpin_extent(&self, extent: ExtentId) {
         let before = self.extents.state(extent.id).fetch_sub(1, Ordering::AcqRel);
         assert!(before & !DEAD > 0, "B2: an extent is unpinned as often as it was pinned");

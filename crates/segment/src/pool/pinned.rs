@@ -1,19 +1,30 @@
 //! A value held in place, so that it can be sent slowly or from another thread.
 //!
-//! Upstream:   `Segments::pin` makes one; `net` reads it piece by piece as the socket drains.
+//! Upstream:   `Segments::pin` makes one; `net` hands it to the kernel piece by piece as the socket
+//!             drains, each piece with a pin of its own.
 //! Downstream: `meta` and `block`, which count pins.
+//!
+//! ```text
+//! a piece's pin:  kind:1 (high bit: of an extent) | blocks of the extent:31 | extent, segment:32
+//! ```
 //!
 //! Invariants:
 //! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
-//!   the extent that holds its blocks is neither freed nor moved.
+//!   the extent that holds its blocks is neither freed nor moved. While a piece of it is held the
+//!   same holds of what that piece lies in.
 
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
+use kachel_stdx::{Held, Keeper};
+
 use super::{ExtentId, Pool};
 use crate::BLOCK_BYTES;
 use crate::item::Item;
+
+/// In a piece's pin: it is an extent's.
+const OF_EXTENT: u64 = 1 << 63;
 
 /// A value that stays where it is until this is dropped, whatever becomes of its item.
 pub struct Pinned {
@@ -58,29 +69,45 @@ impl Pinned {
     ///
     /// Cost: going forward, one link a block; going back, a walk from the first block.
     pub fn piece_at(&self, offset: usize) -> &[u8] {
-        let block_index = offset / BLOCK_BYTES;
-        if block_index < self.blocks() {
-            let piece = self.pool.block_bytes(self.block(block_index), BLOCK_BYTES);
-            return &piece[offset % BLOCK_BYTES..];
-        }
-        let inline = self.pool.arena.bytes(self.inline_offset, self.inline_bytes);
-        inline.get(offset - self.blocks() * BLOCK_BYTES..).unwrap_or(&[])
+        let (start, length) = self.place_of(offset);
+        self.pool.arena.bytes(start, length)
     }
 
-    /// Copies the value's bytes from `offset` on into `target`; how many, less than asked at the
-    /// end.
-    pub fn read_at(&self, offset: usize, target: &mut [u8]) -> usize {
-        let mut copied = 0;
-        while copied < target.len() {
-            let piece = self.piece_at(offset + copied);
-            if piece.is_empty() {
-                break;
+    /// The same bytes, held by a pin of their own: this may be dropped before them.
+    ///
+    /// Cost: as [`Self::piece_at`], and two shared counts raised; no allocation.
+    /// Panics: behind the value's end.
+    pub fn hold_at(&self, offset: usize) -> Held {
+        let place = self.place_of(offset);
+        assert!(place.1 > 0, "behind the value's end");
+        let pin = match self.extent {
+            Some(extent) if offset / BLOCK_BYTES < self.blocks() => {
+                self.pool.pin_again(extent);
+                OF_EXTENT | u64::from(extent.blocks) << 32 | u64::from(extent.id)
             }
-            let count = piece.len().min(target.len() - copied);
-            target[copied..copied + count].copy_from_slice(&piece[..count]);
-            copied += count;
+            _ => {
+                self.pool.metas.pin(self.segment);
+                self.segment.into()
+            }
+        };
+        let keeper: Arc<dyn Keeper> = Arc::<Pool>::clone(&self.pool);
+        // SAFETY:
+        // - they lie in what was pinned just now: a block of the extent, or the inline part, which
+        //   the segment holds.
+        // - `let_go` undoes this one pin.
+        unsafe { Held::new(keeper, pin, place) }
+    }
+
+    /// Where in the arena the bytes from `offset` to the end of their piece lie, and how many they
+    /// are.
+    fn place_of(&self, offset: usize) -> (usize, usize) {
+        let block_index = offset / BLOCK_BYTES;
+        if block_index < self.blocks() {
+            let start = self.block(block_index) as usize * BLOCK_BYTES;
+            return (start + offset % BLOCK_BYTES, BLOCK_BYTES - offset % BLOCK_BYTES);
         }
-        copied
+        let from = (offset - self.blocks() * BLOCK_BYTES).min(self.inline_bytes);
+        (self.inline_offset + from, self.inline_bytes - from)
     }
 
     fn block(&self, index: usize) -> u32 {
@@ -94,6 +121,25 @@ impl Pinned {
         }
         self.reading.set((index, block));
         block
+    }
+}
+
+// SAFETY:
+// - the arena stays where it is as long as the pool, which every `Held` keeps alive.
+// - what is pinned is not written: a pinned segment is not reused, the blocks of a pinned extent
+//   are neither freed nor moved (P1; `meta`, I2; `block`, B2 and B4), and items are immutable
+//   (`arena`, I2, I3: a value covers no word that changes).
+unsafe impl Keeper for Pool {
+    fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        self.arena.bytes(offset, length)
+    }
+
+    fn let_go(&self, pin: u64) {
+        let id = pin as u32;
+        if pin & OF_EXTENT == 0 {
+            return self.metas.unpin(id);
+        }
+        self.unpin_extent(ExtentId { id, blocks: ((pin & !OF_EXTENT) >> 32) as u32 });
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use crate::{
-    Index, ItemAt, NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments,
+    Index, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, PoolOptions, SegmentOptions, Segments,
 };
 
 /// Key to location, and what the segments did to it.
@@ -133,6 +133,15 @@ impl Random {
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 11) % bound
     }
+}
+
+/// The whole of a pinned value.
+pub(super) fn read_pinned(pinned: &Pinned) -> Vec<u8> {
+    let mut read = Vec::new();
+    while read.len() < pinned.total_bytes() {
+        read.extend_from_slice(pinned.piece_at(read.len()));
+    }
+    read
 }
 
 /// Bytes that say whose they are.

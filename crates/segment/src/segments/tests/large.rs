@@ -1,6 +1,6 @@
 //! Large values: whole, in order, freed, pinned, moved.
 
-use super::index::{Random, Shard, pattern};
+use super::index::{Random, Shard, pattern, read_pinned};
 use crate::{Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, JoinPlace, NewItem, NewValue};
 
 #[test]
@@ -88,6 +88,36 @@ fn an_upload_may_be_filled_on_one_thread_and_stored_by_another() {
 }
 
 #[test]
+fn a_held_piece_outlives_its_item_and_its_value() {
+    let mut shard = Shard::new(4 << 20, true);
+    // Two blocks, and a rest in the segment.
+    let wanted = pattern(1, 2 * BLOCK_BYTES + 5000);
+    let at = shard.set(b"large", &wanted, 9).expect("there is room");
+    let pinned = shard.segments.pin(at);
+    let starts = [0, 5, BLOCK_BYTES, 2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 4999];
+    let mut held = starts.map(|start| Some((start, pinned.hold_at(start))));
+    drop(pinned);
+    shard.delete(b"large");
+    let mut letting_go = [4, 1, 0, 3, 2].into_iter();
+    loop {
+        for number in 0..3000 {
+            shard.set(format!("{number}").as_bytes(), &pattern(number, 3000), 11).expect("evicts");
+        }
+        for (start, piece) in held.iter().flatten() {
+            assert_eq!(piece.bytes().len(), piece.byte_count());
+            assert!(wanted[*start..].starts_with(piece.bytes()), "at {start}");
+        }
+        let Some(next) = letting_go.next() else { break };
+        let piece = held[next].take();
+        std::thread::spawn(move || drop(piece)).join().expect("let go of elsewhere");
+    }
+    shard.segments.flush();
+    shard.maintain_all(12);
+    assert_eq!(shard.segments.stats().segments, 0, "everything came back");
+    assert_eq!(shard.segments.pool().free_blocks(), 0);
+}
+
+#[test]
 fn a_pinned_value_outlives_its_item() {
     let mut shard = Shard::new(4 << 20, true);
     let large = pattern(1, 200_000);
@@ -105,13 +135,10 @@ fn a_pinned_value_outlives_its_item() {
     assert!(shard.segments.stats().evictions > 0);
     for (pinned, wanted) in pins.iter().zip([&large, &small]) {
         assert_eq!(pinned.total_bytes(), wanted.len());
-        let mut read = vec![0; wanted.len() + 10];
-        assert_eq!(pinned.read_at(0, &mut read), wanted.len());
-        assert!(read[..wanted.len()] == wanted[..]);
+        assert!(read_pinned(pinned) == wanted[..]);
         let back = wanted.len() / 3;
-        let count = pinned.read_at(back, &mut read[..100]);
-        assert!(count == 100 && read[..100] == wanted[back..back + 100]);
-        assert_eq!(pinned.read_at(wanted.len(), &mut read), 0);
+        assert!(wanted[back..].starts_with(pinned.piece_at(back)));
+        assert!(pinned.piece_at(wanted.len()).is_empty());
     }
     std::thread::spawn(move || drop(pins)).join().expect("unpinned elsewhere");
     shard.segments.flush();

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use kachel_host::Budget;
 
-use super::index::{MapIndex, Random, hash, pattern};
+use super::index::{MapIndex, Random, hash, pattern, read_pinned};
 use crate::{NewItem, NewValue, Pinned, Pool, PoolOptions, SegmentOptions, Segments, Upload};
 
 /// What crosses from one thread to the other: a seed and the value made of it.
@@ -81,8 +81,7 @@ impl Side {
         match self.received.try_recv() {
             Ok(Parcel::Upload(seed, upload)) => self.store(seed, NewValue::Upload(upload)),
             Ok(Parcel::Pinned(seed, pinned)) => {
-                let mut read = vec![0; pinned.total_bytes()];
-                assert_eq!(pinned.read_at(0, &mut read), bytes_of(seed));
+                let read = read_pinned(&pinned);
                 assert!(read == pattern(seed, bytes_of(seed)), "a pinned value stays as it was");
             }
             Err(_nothing_yet) => {}

@@ -1,0 +1,82 @@
+//! Bytes that lie in somebody's memory, and stay there while they are held.
+//!
+//! Upstream:   who owns memory (`segment`) hands out a piece of it for as long as it is needed.
+//! Downstream: who reads it, on whatever thread, and drops it: `io` lets the kernel send from it.
+//!
+//! A count of its own for each piece, or a box for its owner, would be an allocation a piece: the
+//! owner counts where it keeps its books, and is told by number what it counts.
+//!
+//! Invariants:
+//! - I1  A piece is let go of once: when its [`Held`] is dropped.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Who keeps pieces of memory in place.
+///
+/// # Safety
+/// From the making of a [`Held`] until [`Self::let_go`] of its pin, what [`Self::bytes`] returns
+/// for it are the same bytes at the same place, and nothing changes them.
+pub unsafe trait Keeper: Send + Sync {
+    /// The `length` bytes at `offset` of the keeper's memory.
+    fn bytes(&self, offset: usize, length: usize) -> &[u8];
+
+    /// Nobody reads what was held by `pin` any more; called once for each `Held`, by any thread.
+    fn let_go(&self, pin: u64);
+}
+
+/// A piece of a keeper's memory, which stays as it is while this lives.
+pub struct Held {
+    keeper: Arc<dyn Keeper>,
+    pin: u64,
+    offset: usize,
+    length: usize,
+}
+
+impl Held {
+    /// The `length` bytes at `offset` of `keeper`'s memory.
+    ///
+    /// # Safety
+    /// `keeper` has pinned them under `pin`, once for this.
+    pub unsafe fn new(keeper: Arc<dyn Keeper>, pin: u64, (offset, length): (usize, usize)) -> Self {
+        Self { keeper, pin, offset, length }
+    }
+
+    /// Part of bytes that never change. For tests of those who read what is held.
+    pub fn shared(bytes: &Arc<Box<[u8]>>, range: std::ops::Range<usize>) -> Self {
+        let keeper: Arc<dyn Keeper> = Arc::<Box<[u8]>>::clone(bytes);
+        // SAFETY: shared bytes need no pin.
+        unsafe { Self::new(keeper, 0, (range.start, range.len())) }
+    }
+
+    /// The bytes. Cost: a virtual call.
+    pub fn bytes(&self) -> &[u8] {
+        self.keeper.bytes(self.offset, self.length)
+    }
+
+    /// How many they are.
+    pub const fn byte_count(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.keeper.let_go(self.pin); // I1
+    }
+}
+
+// SAFETY: behind an `Arc` nobody changes them, and `Held` keeps the `Arc`.
+unsafe impl Keeper for Box<[u8]> {
+    fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        &self[offset..offset + length]
+    }
+
+    fn let_go(&self, _pin: u64) {}
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Held({} bytes)", self.length)
+    }
+}

@@ -6,7 +6,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker};
+use crate::{
+    Epoll, Event, Io, Landing, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker,
+};
 
 /// Which backend is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,10 @@ impl Io for AnyIo {
 
     fn send(&mut self, socket: SocketId, block: SendBlock) {
         pass_on!(self, io => io.send(socket, block));
+    }
+
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing> {
+        pass_on!(self, io => io.receive_into(socket, landing))
     }
 
     fn pause(&mut self, socket: SocketId) {

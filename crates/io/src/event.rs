@@ -14,6 +14,8 @@
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use kachel_stdx::Landing;
+
 use crate::send_block::SendBlock;
 
 /// Names one connection of one `Io`, for its whole life and never again afterwards.
@@ -98,7 +100,8 @@ impl Lent {
 
 /// Something that happened since the last poll.
 ///
-/// For one socket the order is: `Accepted`, any number of `Received`, then `Finished` or `Failed`;
+/// For one socket the order is: `Accepted`, any number of `Received` and `Landed`, in the order of
+/// the bytes, then `Finished` or `Failed`;
 /// `Sent` comes in the order of the blocks, at any time before `Failed`.
 #[derive(Debug)]
 pub enum Event {
@@ -117,6 +120,15 @@ pub enum Event {
         socket: SocketId,
         /// The bytes; see [`crate::Io::lent`].
         bytes: Lent,
+    },
+    /// Bytes arrived where they were wanted; see [`crate::Io::receive_into`].
+    Landed {
+        /// The connection.
+        socket: SocketId,
+        /// The memory, filled from the front.
+        landing: Landing,
+        /// How many; at least 1, and no more than the landing takes.
+        bytes: usize,
     },
     /// The peer ended its side. What it sent before has been reported; replies may still be sent.
     Finished {

@@ -5,7 +5,8 @@
 //!             the other end of each connection ([`memory`]).
 //! Downstream: `net` reads the lent bytes and queues replies; `shard` polls once a tick.
 //!
-//! Reading order: `event` (the words), `send_block`, then [`Io`], then one backend. In each backend
+//! Reading order: `event` (the words), `send_block`, then [`Io`], then one backend. Memory that
+//! large values are received into is a [`Landing`], lent by whoever owns it. In each backend
 //! one file is one operation: accept, receive, send, close.
 //!
 //! No call on the request path allocates once the tables have grown to the number of connections;
@@ -36,6 +37,7 @@ pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
+pub use kachel_stdx::{LANDING_SPILL_BYTES, Landing, Lender, Piece};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
     KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
@@ -58,8 +60,9 @@ pub trait Io {
     /// events even from [`Wait::Forever`].
     ///
     /// At most about [`EVENTS_MAX`] events and [`RECEIVE_BUFFERS`] buffers' worth of bytes are
-    /// reported; the rest comes with the next poll, which then does not wait. Of one socket
-    /// `Epoll` and `Memory` report at most one [`RECEIVE_BUFFER_BYTES`] a poll.
+    /// reported, those in landings included (but for `Memory`); the rest comes with the next poll,
+    /// which then does not wait. Of one socket `Epoll` and `Memory` report at most one
+    /// [`RECEIVE_BUFFER_BYTES`] or one landing a poll.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.
@@ -77,6 +80,19 @@ pub trait Io {
     ///
     /// Panics: after `finish_sending`.
     fn send(&mut self, socket: SocketId, block: SendBlock);
+
+    /// Has the next bytes of `socket` written into `landing`, which comes back with them in
+    /// `Event::Landed`: once, with what has come by then, be it one byte. Nothing of this socket is
+    /// lent before that. While it is paused the landing waits with it; when the peer ends its side,
+    /// when the socket fails, is closed or given up, it is dropped, and with `Uring` only once the
+    /// kernel has let go of it.
+    ///
+    /// Errors: the landing, untouched, when the socket cannot take it now: it receives already
+    /// (`Uring` until a receive has ended, which one that filled a buffer has), or will receive
+    /// nothing more. It may be tried again after the next `Received`.
+    ///
+    /// Panics: when the socket has a landing already, or when `landing` takes no bytes.
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing>;
 
     /// Stops receiving. What the kernel has handed over already may still be reported, with `Uring`
     /// in more than one `Received`. A peer that goes away may be noticed only after `resume`.

@@ -273,6 +273,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         for event in events.drain(..) {
             match event {
                 Event::Received { socket, bytes } => self.received(socket, bytes),
+                Event::Landed { .. } => unreachable!("no landing was brought"),
                 Event::Sent { socket, block } => self.sent(socket, block),
                 Event::Accepted { socket, peer, .. } => self.accepted(socket, peer),
                 Event::Finished { socket } => self.finished(socket),

@@ -1,13 +1,15 @@
 //! What could be in std: no word of our domain is spoken here.
 //!
 //! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
-//! quiescence, and holds bytes for `io` to send; whoever else needs a part.
+//! quiescence, holds bytes for `io` to send and lends landings that it fills; whoever else needs a
+//! part.
 //! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
 
 mod allocations;
 mod byte_ring;
 mod cache_padded;
 mod held;
+mod landing;
 #[cfg(loom)]
 pub mod model;
 mod quiescence;
@@ -18,5 +20,8 @@ pub use allocations::{CountingAllocator, counted, uncounted};
 pub use byte_ring::{Consumer, Producer, byte_ring};
 pub use cache_padded::CachePadded;
 pub use held::{Held, Keeper};
+pub use landing::{
+    LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
+};
 pub use quiescence::{Quiescence, Reader, Stamp};
 pub use sleeper::Sleeper;

@@ -28,6 +28,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use kachel_stdx::Landing;
 use rustix::event::epoll as kernel;
 
 use crate::Io;
@@ -54,6 +55,8 @@ pub struct Epoll {
     unsent: Vec<SocketId>,
     area: Box<[u8]>,
     area_used_bytes: usize,
+    /// Bytes that this poll received into landings.
+    landed_bytes: usize,
     tick: u32,
     waker: Waker,
     kernel_events: Vec<kernel::Event>,
@@ -65,6 +68,8 @@ struct Socket {
     /// `None` in a free slot.
     fd: Option<OwnedFd>,
     sends: SendQueue,
+    /// Where the next bytes go.
+    landing: Option<Landing>,
     flags: Flags,
 }
 
@@ -106,6 +111,7 @@ impl Epoll {
             unsent: Vec::new(),
             area: vec![0; RECEIVE_AREA_BYTES].into_boxed_slice(),
             area_used_bytes: 0,
+            landed_bytes: 0,
             tick: 0,
             waker,
             kernel_events: Vec::with_capacity(KERNEL_EVENTS_MAX),
@@ -130,6 +136,7 @@ impl Epoll {
     fn forget(&mut self, id: SocketId) -> Option<OwnedFd> {
         let socket = self.sockets.live(id);
         socket.sends.clear();
+        socket.landing = None;
         let fd = socket.fd.take();
         self.sockets.retire(id);
         self.sockets.release(id.index());
@@ -147,6 +154,7 @@ impl Io for Epoll {
     fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         self.tick = self.tick.wrapping_add(1);
         self.area_used_bytes = 0;
+        self.landed_bytes = 0;
         let before = events.len();
         self.flush(events);
         self.hold_or_watch_listeners();
@@ -173,6 +181,16 @@ impl Io for Epoll {
             flags.listed = true; // I3
             self.unsent.push(socket);
         }
+    }
+
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing> {
+        let near = self.sockets.live(socket);
+        assert!(near.landing.is_none() && landing.room() > 0, "one landing at a time");
+        if near.flags.finished || near.flags.failed {
+            return Err(landing);
+        }
+        near.landing = Some(landing);
+        Ok(())
     }
 
     fn pause(&mut self, socket: SocketId) {

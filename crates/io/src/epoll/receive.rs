@@ -1,12 +1,14 @@
-//! Receiving: one `recv` a poll for each socket that has something.
+//! Receiving: one `recv` a poll for each socket that has something, or one `readv` where a landing
+//! waits for it.
 //!
 //! Upstream:   `ready`, filled by edges and by `resume`.
-//! Downstream: `Received`, `Finished` and `Failed`.
+//! Downstream: `Received`, `Landed`, `Finished` and `Failed`.
 //!
 //! Received bytes lie one behind the other in the receive area, not one buffer each: fifty short
 //! requests touch a few pages instead of fifty, and the area holds as many as come.
 
-use rustix::io::Errno;
+use kachel_stdx::Landing;
+use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
 
 use super::{Epoll, Socket};
@@ -17,10 +19,11 @@ use crate::limits::{RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
 const START_ALIGN_BYTES: usize = 64;
 
 impl Epoll {
-    /// Reads once from each ready socket, until the receive area is full.
+    /// Reads once from each ready socket, until the receive area is full or as much has landed.
     pub(super) fn receive_from_ready(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.ready.len() {
-            if self.area_used_bytes + RECEIVE_BUFFER_BYTES > RECEIVE_AREA_BYTES {
+            let bytes = self.area_used_bytes + self.landed_bytes;
+            if bytes + RECEIVE_BUFFER_BYTES > RECEIVE_AREA_BYTES {
                 return; // The others stay first in line.
             }
             let id = self.ready.pop_front().expect("counted");
@@ -34,18 +37,32 @@ impl Epoll {
     }
 
     fn receive(&mut self, id: SocketId, events: &mut Vec<Event>) {
-        let Socket { fd, flags, .. } = self.sockets.live(id);
+        let Socket { fd, landing, flags, .. } = self.sockets.live(id);
         let fd = fd.as_ref().expect("a live socket has a descriptor");
         let start = self.area_used_bytes;
         let window = &mut self.area[start..start + RECEIVE_BUFFER_BYTES];
-        match recv(fd, window, RecvFlags::empty()) {
-            Ok((_, 0)) => {
+        let wanted = landing.as_ref().map_or(window.len(), Landing::room);
+        let received = match landing {
+            Some(landing) => {
+                let (mut slices, count) = landing.slices();
+                readv(fd, &mut slices[..count])
+            }
+            None => recv(fd, window, RecvFlags::empty()).map(|(_, count)| count),
+        };
+        match received {
+            Ok(0) => {
                 flags.finished = true;
                 flags.readable = false;
+                *landing = None;
                 events.push(Event::Finished { socket: id });
             }
-            Ok((_, count)) => {
-                flags.readable = count == RECEIVE_BUFFER_BYTES || flags.ending; // I2
+            Ok(count) => {
+                flags.readable = count == wanted || flags.ending; // I2
+                if let Some(landing) = landing.take() {
+                    self.landed_bytes += count;
+                    events.push(Event::Landed { socket: id, landing, bytes: count });
+                    return self.queue_readable(id);
+                }
                 self.area_used_bytes = (start + count).next_multiple_of(START_ALIGN_BYTES);
                 let bytes = Lent { tick: self.tick, start: start as u32, bytes: count as u32 };
                 events.push(Event::Received { socket: id, bytes });
@@ -54,6 +71,12 @@ impl Epoll {
             Err(Errno::INTR) => {}
             Err(_) => return self.fail(id, events),
         }
+        self.queue_readable(id);
+    }
+
+    /// Puts a socket back in line of which there may be more to read.
+    fn queue_readable(&mut self, id: SocketId) {
+        let flags = &mut self.sockets.live(id).flags;
         if flags.readable {
             flags.queued = true; // I1
             self.ready.push_back(id);

@@ -29,7 +29,7 @@ impl Epoll {
     /// Sends until everything is gone or the kernel has no room.
     pub(super) fn send_queued(&mut self, id: SocketId, events: &mut Vec<Event>) {
         let socket = self.sockets.live(id);
-        let Socket { fd, sends, flags } = socket;
+        let Socket { fd, sends, flags, .. } = socket;
         let fd = fd.as_ref().expect("a live socket has a descriptor");
         sends.advance(0, |block| events.push(Event::Sent { socket: id, block }));
         while !sends.is_empty() {

@@ -113,6 +113,7 @@ impl Epoll {
     pub(super) fn fail(&mut self, id: SocketId, events: &mut Vec<Event>) {
         let socket = self.sockets.live(id);
         socket.sends.clear();
+        socket.landing = None;
         if !socket.flags.failed {
             socket.flags.failed = true;
             events.push(Event::Failed { socket: id });

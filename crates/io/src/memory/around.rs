@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use kachel_stdx::Landing;
+
 use super::Memory;
 use crate::Io;
 use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
@@ -52,6 +54,10 @@ impl<A: Around> Io for Surrounded<A> {
 
     fn send(&mut self, socket: SocketId, block: SendBlock) {
         self.around.call(|| self.door.send(socket, block));
+    }
+
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing> {
+        self.around.call(|| self.door.receive_into(socket, landing))
     }
 
     fn pause(&mut self, socket: SocketId) {

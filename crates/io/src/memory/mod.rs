@@ -5,8 +5,9 @@
 //!             without waiting: every poll does what can be done and returns.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  One `FarEnd::write` is one `Received` (cut only where it exceeds a receive buffer), and a
-//!   poll reports at most one of them for each socket: so the test decides how bytes are cut.
+//! - I1  One `FarEnd::write` is one `Received` or `Landed` (cut only where it exceeds a receive
+//!   buffer or the landing), and a poll reports at most one of them for each socket: so the test
+//!   decides how bytes are cut.
 //! - I2  The near end takes bytes only within the window that the far end allows.
 //! - I3  `Memory::stir` is what a kernel does while the shard sleeps: it sends within the window,
 //!   and says whether a poll would have something to report. So who models sleep loses no wake-up
@@ -17,10 +18,11 @@ mod far_end;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
+use kachel_stdx::Landing;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use around::{Around, Surrounded};
@@ -55,6 +57,8 @@ struct NearEnd {
     sends: SendQueue,
     /// Blocks that are sent whole and not reported yet.
     sent: Vec<SendBlock>,
+    /// Where the next bytes go.
+    landing: Option<Landing>,
     paused: bool,
     finished: bool,
     failed: bool,
@@ -74,6 +78,11 @@ impl NearEnd {
     }
 
     /// Whether a poll would receive something, or report the peer's end.
+    /// Whether bytes may still come.
+    fn is_open(&self) -> bool {
+        !self.finished && !self.failed
+    }
+
     fn may_receive(&self, wire: &Wire) -> bool {
         !self.paused && !self.finished && (wire.fin_in || !wire.incoming.is_empty())
     }
@@ -162,6 +171,7 @@ impl Memory {
             if wire.reset {
                 near.failed = true;
                 near.lose_sends();
+                near.landing = None;
                 events.push(Event::Failed { socket });
                 continue;
             }
@@ -203,9 +213,18 @@ fn receive(
     }
     let Some(piece) = wire.incoming.front_mut() else {
         near.finished = true;
+        near.landing = None;
         events.push(Event::Finished { socket });
         return;
     };
+    if let Some(mut landing) = near.landing.take() {
+        let bytes = land(piece, &mut landing);
+        if piece.is_empty() {
+            wire.incoming.pop_front();
+        }
+        events.push(Event::Landed { socket, landing, bytes }); // I1
+        return;
+    }
     let count = piece.len().min(RECEIVE_BUFFER_BYTES);
     if area.len() + count > RECEIVE_AREA_BYTES {
         return; // Later: the buffers of this poll are all lent.
@@ -222,6 +241,17 @@ fn receive(
     }
     let bytes = Lent { tick, start, bytes: count as u32 };
     events.push(Event::Received { socket, bytes }); // I1
+}
+
+/// Moves as much of `piece` into `landing` as that takes; how much.
+fn land(piece: &mut VecDeque<u8>, landing: &mut Landing) -> usize {
+    let (mut slices, count) = landing.slices();
+    let before = piece.len();
+    for slice in &mut slices[..count] {
+        let bytes = slice.len().min(piece.len());
+        piece.read_exact(&mut slice[..bytes]).expect("so many are there");
+    }
+    before - piece.len()
 }
 
 impl Io for Memory {
@@ -249,6 +279,16 @@ impl Io for Memory {
         }
     }
 
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing> {
+        let near = self.sockets.live(socket);
+        assert!(near.landing.is_none() && landing.room() > 0, "one landing at a time");
+        if !near.is_open() {
+            return Err(landing);
+        }
+        near.landing = Some(landing);
+        Ok(())
+    }
+
     fn pause(&mut self, socket: SocketId) {
         self.sockets.live(socket).paused = true;
     }
@@ -264,6 +304,7 @@ impl Io for Memory {
     fn close(&mut self, socket: SocketId) {
         let near = self.sockets.live(socket);
         near.lose_sends();
+        near.landing = None;
         self.wires.borrow_mut().wires[near.wire].closed = true;
         self.sockets.retire(socket);
         self.sockets.release(socket.index());
@@ -293,6 +334,7 @@ impl Io for Memory {
             return None;
         }
         let token = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
+        near.landing = None;
         self.wires.borrow_mut().handed_over.insert(token.as_raw_fd(), near.wire);
         self.sockets.retire(socket);
         self.sockets.release(socket.index());

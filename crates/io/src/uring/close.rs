@@ -1,7 +1,7 @@
 //! Closing: cancel what the kernel still does with a socket, then give the slot back.
 //!
 //! Upstream:   `Io::close`; every op's last completion.
-//! Downstream: the slot is free; the descriptor is closed.
+//! Downstream: the slot is free; the descriptor is closed; a landing is with its lender again.
 
 use std::os::fd::AsFd;
 
@@ -36,6 +36,7 @@ impl Uring {
         }
         assert!(!socket.flags.sending, "I1");
         socket.sends.clear();
+        socket.landing = None;
         drop(socket.fd.take()); // Only now, so that the number is not reused under an op of ours.
         self.sockets.release(index);
     }

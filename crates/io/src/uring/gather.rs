@@ -1,17 +1,21 @@
-//! A message header and its slices, where the kernel can read them while it sends.
+//! A message header and its slices, where the kernel can read them while it sends or receives.
 //!
-//! Upstream:   `send` fills one from a `SendQueue` with several blocks.
-//! Downstream: the kernel, until the send completes; then it is filled anew.
+//! Upstream:   `send` fills one from a `SendQueue` with several blocks, `receive` from a landing.
+//! Downstream: the kernel, until the op completes; then it is filled anew.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  The header points into the same box, so it stays valid wherever the box is moved.
 
 use std::io::IoSlice;
 
+use kachel_stdx::{LANDING_SLICES_MAX, Landing};
+
 use crate::limits::SEND_GATHER_MAX;
 use crate::send_queue::SendQueue;
 
-/// One gathered send.
+const _: () = assert!(LANDING_SLICES_MAX <= SEND_GATHER_MAX);
+
+/// One gathered send, or one scattered receive.
 pub(super) struct Gather {
     header: libc::msghdr,
     slices: [libc::iovec; SEND_GATHER_MAX],
@@ -37,6 +41,21 @@ impl Gather {
         }
         self.header.msg_iov = self.slices.as_mut_ptr(); // I1
         self.header.msg_iovlen = count as _;
+    }
+
+    /// Points it to all that `landing` takes.
+    pub(super) fn scatter(&mut self, landing: &mut Landing) {
+        let (mut slices, count) = landing.slices();
+        for (target, source) in self.slices.iter_mut().zip(&mut slices[..count]) {
+            *target = libc::iovec { iov_base: source.as_mut_ptr().cast(), iov_len: source.len() };
+        }
+        self.header.msg_iov = self.slices.as_mut_ptr(); // I1
+        self.header.msg_iovlen = count as _;
+    }
+
+    /// What the kernel wants to know, and where it says how a message ended.
+    pub(super) fn header_mut(&mut self) -> *mut libc::msghdr {
+        &raw mut self.header
     }
 
     /// What the kernel wants to know.

@@ -17,6 +17,8 @@
 //!   slot, its descriptor and its blocks stay, live or dying.
 //! - I2  At most one send op of a socket is under way, so its bytes keep their order.
 //! - I3  A socket receives (`Receiving::Armed`) or is in `unarmed` or must not receive.
+//! - I4  A socket's landing changes only while it is `Receiving::Idle`; so while a receive op is
+//!   under way, it is the landing's exactly if there is one.
 
 mod accept;
 mod buffers;
@@ -41,6 +43,7 @@ use crate::slots::Slots;
 use crate::waker::Waker;
 use accept::Listener;
 use gather::Gather;
+use kachel_stdx::Landing;
 use ring::{Completion, Operation, Ring, Token};
 
 /// An [`Io`] over io_uring (Linux 6.1 or later, and not forbidden).
@@ -49,7 +52,7 @@ pub struct Uring {
     ring: Ring,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
-    /// Sockets to which a receive is to be armed by the next poll (I3).
+    /// Sockets to which a receive is to be armed by the next poll that has room (I3).
     unarmed: Vec<SocketId>,
     /// Sockets with new blocks to send.
     unsent: Vec<SocketId>,
@@ -67,6 +70,9 @@ struct Socket {
     sends: SendQueue,
     /// What the send under way reads, when it is a gathered one.
     gather: Option<Box<Gather>>,
+    /// Where the next bytes go (I4), and what the op that brings them reads.
+    landing: Option<Landing>,
+    scatter: Option<Box<Gather>>,
     ops: u32,
     receiving: Receiving,
     flags: Flags,
@@ -122,6 +128,7 @@ impl Uring {
     fn take_in(&mut self, fd: OwnedFd) -> SocketId {
         let (id, socket) = self.sockets.insert();
         assert!(socket.ops == 0 && socket.gather.is_none(), "I1");
+        assert!(socket.landing.is_none() && socket.scatter.is_none(), "I1, I4");
         socket.sends.clear();
         socket.fd = Some(fd);
         socket.receiving = Receiving::Idle;
@@ -166,6 +173,9 @@ impl Uring {
         if !socket.flags.sending {
             socket.sends.clear();
         }
+        if socket.receiving == Receiving::Idle {
+            socket.landing = None; // I4
+        }
         if !socket.flags.failed {
             socket.flags.failed = true;
             events.push(Event::Failed { socket: id });
@@ -193,7 +203,7 @@ impl Io for Uring {
         self.arm_unarmed();
         self.hold_or_arm_listeners();
         self.flush(events);
-        let busy = events.len() > before;
+        let busy = events.len() > before || !self.unarmed.is_empty();
         self.enter(if busy { Wait::Now } else { wait }, events)?;
         for _ in 0..EVENTS_MAX {
             let Some(completion) = self.ring.next_completion() else { break };
@@ -219,6 +229,18 @@ impl Io for Uring {
             flags.listed = true;
             self.unsent.push(socket);
         }
+    }
+
+    fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing> {
+        let near = self.sockets.live(socket);
+        assert!(near.landing.is_none() && landing.room() > 0, "one landing at a time");
+        let flags = near.flags;
+        if near.receiving != Receiving::Idle || flags.finished || flags.failed {
+            return Err(landing);
+        }
+        near.landing = Some(landing); // I4
+        self.arm_soon(socket);
+        Ok(())
     }
 
     fn pause(&mut self, socket: SocketId) {
@@ -261,6 +283,7 @@ impl Io for Uring {
             return None;
         }
         let fd = near.fd.take();
+        near.landing = None;
         self.sockets.retire(socket);
         self.sockets.release(socket.index());
         fd

@@ -1,7 +1,8 @@
-//! Receiving: one multishot receive for each socket, into buffers that the kernel picks.
+//! Receiving: one multishot receive for each socket, into buffers that the kernel picks; or one
+//! single receive, into a landing.
 //!
 //! Upstream:   a socket is taken in or resumed; the kernel completes.
-//! Downstream: `Received`, `Finished` and `Failed`.
+//! Downstream: `Received`, `Landed`, `Finished` and `Failed`.
 //!
 //! ```text
 //!           arm                        disarm
@@ -11,15 +12,20 @@
 //! ```
 //! A receive also ends by itself when it has brought as much as a buffer holds, when the buffers
 //! have run out or the completion ring is full; the next poll, which gives the buffers back, arms
-//! it again. Without the first of these a client that sends without pause had half a megabyte taken
-//! from it before anyone could pause it; a kernel before 6.17 cannot do it and is asked each time.
+//! it again, or receives into the landing that was brought meanwhile. (A client that sends a large
+//! value fills buffers, so no receive need be cancelled for its landing.) Without the first of
+//! these a client that sends without pause had half a megabyte taken from it before anyone could
+//! pause it; a kernel before 6.17 cannot do it and is asked each time.
 
 use std::os::fd::AsFd;
 
+use kachel_stdx::Landing;
 use rustix::io::Errno;
 
+use super::gather::Gather;
 use super::{Completion, Operation, Receiving, Token, Uring};
 use crate::event::{Event, SocketId};
+use crate::limits::RECEIVE_AREA_BYTES;
 
 impl Uring {
     /// Begins to receive, if nothing speaks against it.
@@ -30,8 +36,21 @@ impl Uring {
         if wanted && socket.receiving == Receiving::Idle {
             socket.receiving = Receiving::Armed; // I3
             socket.ops += 1;
-            let fd = socket.fd.as_ref().expect("a live socket has a descriptor");
-            self.ring.receive(fd.as_fd(), Token::new(Operation::Receive, id.index()));
+            let fd = socket.fd.as_ref().expect("a live socket has a descriptor").as_fd();
+            let token = Token::new(Operation::Receive, id.index());
+            let Some(landing) = &mut socket.landing else {
+                return self.ring.receive(fd, token);
+            };
+            let scatter = self.spare_gathers.pop().unwrap_or_else(Gather::new);
+            let scatter = socket.scatter.insert(scatter);
+            scatter.scatter(landing);
+            // SAFETY:
+            // - the landing's memory stays in place and its alone while it is lent (landing, I1 and
+            //   I2), and it stays with the socket until the completion: it is taken only while the
+            //   socket is idle or has no op (I1, I4), dying sockets included.
+            // - the scatter is boxed, and stays with the socket until the completion.
+            // - when `Uring` is dropped the ring goes first and cancels the op (ring, I1).
+            unsafe { self.ring.receive_scattered(fd, scatter, token) };
         }
     }
 
@@ -44,14 +63,21 @@ impl Uring {
         }
     }
 
-    /// Does what `arm_soon` promised.
+    /// Does what `arm_soon` promised, but for landings beyond what a poll may bring.
     pub(super) fn arm_unarmed(&mut self) {
         let mut unarmed = std::mem::take(&mut self.unarmed);
-        for id in unarmed.drain(..) {
-            let Some(socket) = self.sockets.find(id) else { continue };
+        let mut room = RECEIVE_AREA_BYTES;
+        unarmed.retain(|&id| {
+            let Some(socket) = self.sockets.find(id) else { return false };
+            let landing_bytes = socket.landing.as_ref().map_or(0, Landing::room);
+            if landing_bytes > 0 && room == 0 {
+                return true;
+            }
+            room = room.saturating_sub(landing_bytes);
             socket.flags.unarmed = false;
             self.arm(id);
-        }
+            false
+        });
         self.unarmed = unarmed;
     }
 
@@ -81,6 +107,7 @@ impl Uring {
         let (id, socket) = self.sockets.at(index);
         if !completion.more {
             socket.receiving = Receiving::Idle;
+            self.spare_gathers.extend(socket.scatter.take());
         }
         if let Some(id) = id
             && !socket.flags.failed
@@ -88,12 +115,16 @@ impl Uring {
             match result {
                 0 => {
                     socket.flags.finished = true;
+                    socket.landing = None;
                     events.push(Event::Finished { socket: id });
                 }
-                1.. => {
-                    let bytes = lent.expect("bytes come in a buffer");
-                    events.push(Event::Received { socket: id, bytes });
-                }
+                1.. => events.push(match socket.landing.take() {
+                    Some(landing) => Event::Landed { socket: id, landing, bytes: result as usize },
+                    None => {
+                        let bytes = lent.expect("bytes come in a buffer");
+                        Event::Received { socket: id, bytes }
+                    }
+                }),
                 _ => match Errno::from_raw_os_error(-result) {
                     // Out of buffers; cancelled by `disarm`; try again.
                     Errno::NOBUFS | Errno::CANCELED | Errno::AGAIN | Errno::INTR => {}
@@ -103,6 +134,8 @@ impl Uring {
             if !completion.more {
                 self.arm_soon(id);
             }
+        } else if !completion.more {
+            socket.landing = None; // I4: it has failed, or is closed.
         }
         if !completion.more {
             self.op_ended(index);

@@ -159,6 +159,23 @@ impl Ring {
         self.push_without_memory(op, token);
     }
 
+    /// Receives once, into all that `scatter` points to or as much as has come.
+    ///
+    /// # Safety
+    /// `scatter` and the memory that it points to stay in place until the op's completion, and
+    /// nobody else touches them.
+    pub(super) unsafe fn receive_scattered(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        scatter: &mut Gather,
+        token: Token,
+    ) {
+        let op = opcode::RecvMsg::new(Fd(socket.as_raw_fd()), scatter.header_mut());
+        // SAFETY:
+        // - the memory outlives the op: discharged by the caller.
+        unsafe { self.push(op.build(), token) };
+    }
+
     /// Cancels one op.
     pub(super) fn cancel(&mut self, target: Token, token: Token) {
         self.push_without_memory(opcode::AsyncCancel::new(target.to_user_data()).build(), token);

@@ -6,7 +6,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use kachel_io::{
-    Event, FarEnd, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId, Wait, listener,
+    Event, FarEnd, Io, Landing, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId, Wait,
+    listener,
 };
 
 use crate::Door;
@@ -29,6 +30,9 @@ pub(crate) struct Bench<D: Door> {
 pub(crate) struct Log {
     pub(crate) accepted: Vec<(ListenerId, SocketId, Peer)>,
     pub(crate) received: HashMap<SocketId, Vec<u8>>,
+    /// Landings that came back, and how many bytes each brought.
+    pub(crate) landed: Vec<(Landing, usize)>,
+    pub(crate) lands: usize,
     pub(crate) finished: HashSet<SocketId>,
     pub(crate) failed: HashSet<SocketId>,
     pub(crate) sent: Vec<(SocketId, SendBlock)>,
@@ -132,6 +136,16 @@ impl Log {
                     let count = received.entry(socket).or_insert(0);
                     *count += 1;
                     self.received_max = self.received_max.max(*count);
+                }
+                Event::Landed { socket, mut landing, bytes } => {
+                    assert!(!self.finished.contains(&socket), "bytes after the end");
+                    assert!((1..=landing.room()).contains(&bytes));
+                    let (slices, count) = landing.slices();
+                    let all: Vec<u8> =
+                        slices[..count].iter().flat_map(|slice| slice.iter().copied()).collect();
+                    self.received.entry(socket).or_default().extend(&all[..bytes]);
+                    self.landed.push((landing, bytes));
+                    self.lands += 1;
                 }
                 Event::Finished { socket } => {
                     assert!(self.finished.insert(socket), "the end comes once");

@@ -4,6 +4,7 @@
 //! io_uring is left out, with a line on stderr, only where the kernel forbids it altogether.
 
 mod bench;
+mod landing;
 mod listening;
 mod moving;
 mod receiving;

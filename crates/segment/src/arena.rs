@@ -8,8 +8,8 @@
 //!   takes; so what begins inside a segment and is bounded by an item's fields lies inside the
 //!   region.
 //! - I2  Bytes are written only while nothing refers to them: above a segment's write position, or
-//!   in a block that belongs to one unfinished upload or was taken just now. Everything
-//!   readable is immutable.
+//!   in a block that belongs to one unfinished upload or was taken just now: by `write`, or through
+//!   the pieces of the one landing that the upload has lent. Everything readable is immutable.
 //! - I3  The two words of an item that do change (header, access) are reached as atomics only, and
 //!   no byte slice covers them.
 //! - I4  A segment is written by the shard that owns it, and reused only when nothing is pinned
@@ -19,6 +19,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use kachel_host::Region;
+use kachel_stdx::Piece;
 
 use crate::audit::Audit;
 
@@ -89,6 +90,23 @@ impl Arena {
         //   caller.
         // - `source` therefore does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+    }
+
+    /// The `length` bytes at `offset`, to which nothing refers (I2), for a landing: whoever calls
+    /// this leaves them alone, and keeps them from all others, until the landing has come back or
+    /// is released.
+    #[track_caller]
+    pub(crate) fn piece(&self, offset: usize, length: usize) -> Piece {
+        assert!(offset + length <= self.bytes);
+        self.audit.write(offset, length);
+        // SAFETY: the offset lies inside the region (asserted above).
+        let start = unsafe { self.region.base().add(offset) };
+        // SAFETY:
+        // - inside the region (asserted above), which reads as zero where nothing was written, and
+        //   lives as long as the landing: its lender is the pool.
+        // - nobody else's: I2, the caller.
+        // - one allocation: the region is one mapping, and `start` comes from its base.
+        unsafe { Piece::new(start, length) }
     }
 
     /// Asks the processor to fetch the cache line at `offset`; harmless for any offset.

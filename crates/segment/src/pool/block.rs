@@ -20,6 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kachel_host::Region;
+use kachel_stdx::Piece;
 
 use super::{Free, NoMemory, Pool};
 use crate::BLOCK_BYTES;
@@ -133,6 +134,18 @@ impl Pool {
     pub(crate) fn block_bytes(&self, block: u32, length: usize) -> &[u8] {
         assert!(length <= BLOCK_BYTES);
         self.arena.bytes(block as usize * BLOCK_BYTES, length)
+    }
+
+    /// Bytes of a block that belongs to an upload, for its landing.
+    pub(super) fn block_piece(&self, block: u32, start: usize, length: usize) -> Piece {
+        assert!(start + length <= BLOCK_BYTES);
+        self.arena.piece(block as usize * BLOCK_BYTES + start, length)
+    }
+
+    /// Tells the auditor that bytes of a block were written through its landing.
+    #[track_caller]
+    pub(super) fn note_landed(&self, block: u32, start: usize, length: usize) {
+        self.arena.audit.write(block as usize * BLOCK_BYTES + start, length);
     }
 
     /// Copies into a block that belongs to an upload; nothing reads it yet.
@@ -261,11 +274,11 @@ impl Pool {
         head.store(pair(low(head), shard.into()), Ordering::Relaxed);
     }
 
-    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The shard's thread
-    /// only.
+    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The thread of its
+    /// shard or of its upload only.
     pub(crate) fn pin_extent(&self, extent: ExtentId) {
         let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
-        assert!(before & DEAD == 0, "B2: only a living item's extent is pinned");
+        assert!(before & DEAD == 0, "B2: only a living item's or upload's extent is pinned");
     }
 
     /// Pins once more what the caller has pinned, on any thread; its item may be gone.

@@ -1,34 +1,59 @@
 //! A large value on its way in: it takes blocks only as its bytes arrive.
 //!
-//! Upstream:   `shard` opens one when a value is long, and feeds it what the connection receives.
+//! Upstream:   `shard` opens one when a value is long, and feeds it what the connection receives,
+//!             or lends its memory to the door (`landing`).
 //! Downstream: `block`; `segments` takes a finished one over as an item's value.
+//!
+//! ```text
+//! value:   | written | landing .. |    not begun   |
+//! blocks:  | begun, chained ..         |
+//! ```
 //!
 //! Invariants:
 //! - U1  `written` never exceeds `value_bytes`.
 //! - U2  Block `i` holds bytes from `i * BLOCK_BYTES`; whole blocks are chained as an extent, the
 //!   block of the rest is not and dies with the upload.
-//! - U3  Dropped before it became an item, an upload gives every block back.
+//! - U3  Dropped before it became an item, an upload gives every block back; those of a landing
+//!   that is out when that has come back or is released.
+//! - U4  While a landing is out, its extent is pinned and the rest's block, if it has begun, is the
+//!   landing's; the upload is not written, and none of its blocks begins.
 
 use std::fmt;
 use std::sync::Arc;
 
+use kachel_stdx::{LANDING_PIECES_MAX, Landing, Lender};
+
 use super::{BlockQueue, ExtentId, NoMemory, Pool};
 use crate::BLOCK_BYTES;
+use crate::meta::NONE;
 
 /// Blocks taken from the pool under one lock, at most.
 const TAKE_BLOCKS_MAX: usize = 64;
+
+/// Blocks that a landing lies in at most, and so bytes of one connection that are copied into them
+/// between two turns of the others: 64 KiB.
+const LANDING_BLOCKS_MAX: usize = LANDING_PIECES_MAX;
+
+/// The name of a landing of an upload that has no whole block.
+const NO_EXTENT: u64 = u64::MAX;
 
 /// A value that arrives in pieces. It may be filled on one thread and stored by another's shard.
 pub struct Upload {
     pool: Arc<Pool>,
     value_bytes: usize,
     written: usize,
+    /// Blocks that are its own, the rest's too: those with bytes, and some for bytes to come.
+    begun: usize,
     extent: Option<ExtentId>,
     /// The last block of the extent's chain.
     last: u32,
-    /// The block of the value's rest, once there is any of it.
+    /// The block of the byte written last.
+    current: u32,
+    /// The block of the value's rest, once it has begun.
     rest: Option<u32>,
     taken: BlockQueue,
+    /// Whether a landing is out (U4).
+    lent: bool,
 }
 
 impl Pool {
@@ -43,11 +68,32 @@ impl Pool {
             pool: Arc::clone(self),
             value_bytes,
             written: 0,
+            begun: 0,
             extent: None,
             last: 0,
+            current: 0,
             rest: None,
             taken: BlockQueue::EMPTY,
+            lent: false,
         })
+    }
+
+    /// An empty landing for uploads of this pool, to be used for one after the other. Cost: one
+    /// allocation.
+    pub fn spare_landing(self: &Arc<Self>) -> Landing {
+        Landing::new(Arc::clone(self) as Arc<dyn Lender>)
+    }
+}
+
+impl Lender for Pool {
+    /// A landing is gone that an upload had lent: ends what kept its blocks (U4).
+    fn release(&self, [extent, rest]: [u64; 2]) {
+        if extent != NO_EXTENT {
+            self.unpin_extent(ExtentId { id: extent as u32, blocks: (extent >> 32) as u32 });
+        }
+        if rest != u64::from(NONE) {
+            self.give_one_block(rest as u32);
+        }
     }
 }
 
@@ -62,29 +108,92 @@ impl Upload {
     /// Cost: a copy, no allocation, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
     /// Errors: no memory: make room (`Segments::make_upload_room`) and write the same bytes again,
     /// or drop the upload.
-    /// Panics: when more bytes come than were announced, which is a bug of the caller's framing.
+    /// Panics: when more bytes come than were announced, which is a bug of the caller's framing, or
+    /// while a landing is out (U4).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
-        assert!(bytes.len() <= self.value_bytes - self.written, "U1: more than was announced");
-        let blocks_begun = self.written.div_ceil(BLOCK_BYTES);
-        let blocks_wanted = (self.written + bytes.len()).div_ceil(BLOCK_BYTES);
-        debug_assert!(self.taken.is_empty());
-        let mut missing = blocks_wanted - blocks_begun;
-        while missing > 0 {
-            let count = missing.min(TAKE_BLOCKS_MAX);
-            self.pool.take_blocks(count, &mut self.taken)?;
-            missing -= count;
-        }
+        assert!(bytes.len() <= self.missing_bytes(), "U1: more than was announced");
+        assert!(!self.lent, "U4: bytes beside a landing");
+        self.begin_blocks(self.written + bytes.len())?;
         let mut left = bytes;
         while !left.is_empty() {
-            let start = self.written % BLOCK_BYTES;
-            let block = if start == 0 { self.begin_block() } else { self.block_under_way() };
+            let (block, start) = self.next_place();
             let (piece, later) = left.split_at(left.len().min(BLOCK_BYTES - start));
             self.pool.write_block(block, start, piece);
             self.written += piece.len();
             left = later;
         }
-        debug_assert!(self.taken.is_empty(), "every block taken is used");
         Ok(())
+    }
+
+    /// Bytes that a landing would take now: as many as have come so far and up to the end of a
+    /// block, but no more than miss, and in no more than `LANDING_BLOCKS_MAX` blocks.
+    pub fn landing_bytes(&self) -> usize {
+        let block_start = self.written - self.written % BLOCK_BYTES;
+        let end = (2 * self.written)
+            .next_multiple_of(BLOCK_BYTES)
+            .min(block_start + LANDING_BLOCKS_MAX * BLOCK_BYTES)
+            .min(self.value_bytes);
+        end - self.written
+    }
+
+    /// Lends the memory of the next bytes to `landing`, so that they are received there:
+    /// [`Self::landing_bytes`], and a spill when that is to the value's end. It ends by
+    /// [`Self::landed`]; if that never comes, by dropping both.
+    ///
+    /// Cost: as `write`, without the copy.
+    /// Errors: no memory: `landing` stays empty.
+    /// Panics: when there are no [`Self::landing_bytes`], or while a landing is out (U4).
+    pub fn landing(&mut self, landing: &mut Landing) -> Result<(), NoMemory> {
+        assert!(!self.lent, "U4: one landing at a time");
+        let end = self.written + self.landing_bytes();
+        assert!(end > self.written, "a landing for no bytes");
+        self.begin_blocks(end)?;
+        self.lent = true;
+        if let Some(extent) = self.extent {
+            self.pool.pin_extent(extent);
+        }
+        let (mut at, mut block) = (self.written, self.current);
+        let rest = if end > self.whole_blocks() * BLOCK_BYTES { self.rest } else { None };
+        landing.begin(self.name(rest), end == self.value_bytes);
+        while at < end {
+            let start = at % BLOCK_BYTES;
+            if start == 0 {
+                block = self.begun_block(at / BLOCK_BYTES, block);
+            }
+            let count = (end - at).min(BLOCK_BYTES - start);
+            landing.add(self.pool.block_piece(block, start, count));
+            at += count;
+        }
+        if rest.is_some() {
+            self.rest = None;
+        }
+        Ok(())
+    }
+
+    /// The landing has come back with `bytes` bytes, which count as written; those behind the value
+    /// are still in its spill. It is empty then. How many bytes of the value came.
+    ///
+    /// Panics: when it is not the one that this upload lent, or more came than it takes.
+    pub fn landed(&mut self, landing: &mut Landing, bytes: usize) -> usize {
+        assert!(self.lent && bytes <= landing.room(), "U4: it was lent for so many");
+        let come = bytes.min(landing.piece_bytes());
+        let name = landing.take_back();
+        let rest = Some(name[1] as u32).filter(|&rest| rest != NONE);
+        assert!(name == self.name(rest), "U4: every upload gets its own landing back");
+        self.lent = false;
+        self.rest = rest.or(self.rest);
+        if let Some(extent) = self.extent {
+            self.pool.unpin_extent(extent);
+        }
+        let mut left = come;
+        while left > 0 {
+            let (block, start) = self.next_place();
+            let count = left.min(BLOCK_BYTES - start);
+            self.pool.note_landed(block, start, count);
+            self.written += count;
+            left -= count;
+        }
+        come
     }
 
     /// Bytes still to come.
@@ -120,12 +229,27 @@ impl Upload {
             .chain(std::iter::once(self.rest_bytes()))
     }
 
-    fn begin_block(&mut self) -> u32 {
-        let taken = self.pool.next_taken(&mut self.taken);
-        let Some(block) = taken else { unreachable!("one was taken for each begun") };
-        if self.written / BLOCK_BYTES == self.value_bytes / BLOCK_BYTES {
+    /// Begins the blocks up to byte `end`; all of them or none.
+    fn begin_blocks(&mut self, end: usize) -> Result<(), NoMemory> {
+        debug_assert!(self.taken.is_empty());
+        let mut missing = end.div_ceil(BLOCK_BYTES).saturating_sub(self.begun);
+        while missing > 0 {
+            let count = missing.min(TAKE_BLOCKS_MAX);
+            self.pool.take_blocks(count, &mut self.taken)?;
+            missing -= count;
+        }
+        while let Some(block) = self.pool.next_taken(&mut self.taken) {
+            self.begin_block(block);
+        }
+        Ok(())
+    }
+
+    fn begin_block(&mut self, block: u32) {
+        let index = self.begun;
+        self.begun += 1;
+        if index == self.whole_blocks() {
             self.rest = Some(block);
-            return block;
+            return;
         }
         match &mut self.extent {
             None => {
@@ -138,11 +262,37 @@ impl Upload {
             }
         }
         self.last = block;
-        block
     }
 
-    fn block_under_way(&self) -> u32 {
-        self.rest.unwrap_or(self.last)
+    /// The block that the next byte goes to, and where in it.
+    fn next_place(&mut self) -> (u32, usize) {
+        let start = self.written % BLOCK_BYTES;
+        if start == 0 {
+            self.current = self.begun_block(self.written / BLOCK_BYTES, self.current);
+        }
+        (self.current, start)
+    }
+
+    /// The block with this index, which has begun; `before` is the one before it.
+    fn begun_block(&self, index: usize, before: u32) -> u32 {
+        debug_assert!(index < self.begun);
+        match self.extent {
+            _ if index == self.whole_blocks() => self.rest.expect("U2: it has begun"),
+            Some(extent) if index == 0 => self.pool.first_block(extent),
+            _ => self.pool.next_block(before),
+        }
+    }
+
+    /// Blocks of the value without its rest.
+    const fn whole_blocks(&self) -> usize {
+        self.value_bytes / BLOCK_BYTES
+    }
+
+    /// What a landing that is out now, perhaps in the rest's block, is to the pool (U4).
+    fn name(&self, rest: Option<u32>) -> [u64; 2] {
+        let extent =
+            self.extent.map(|extent| u64::from(extent.id) | u64::from(extent.blocks) << 32);
+        [extent.unwrap_or(NO_EXTENT), rest.unwrap_or(NONE).into()]
     }
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod capacity;
 mod index;
+mod landing;
 mod large;
 mod life;
 mod miss_ratio;

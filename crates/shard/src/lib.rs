@@ -22,6 +22,7 @@ mod execute;
 mod hash;
 mod holdings;
 mod hop;
+mod landing;
 mod pause;
 mod second;
 mod serve;

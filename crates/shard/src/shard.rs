@@ -12,7 +12,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
+use kachel_io::{Clock, Event, Io, Landing, Lent, ListenerId, Peer, SocketId, Wait};
 use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots, WIDENED_BYTES};
 use kachel_segment::Pool;
 use kachel_wire::Reply;
@@ -29,7 +29,7 @@ use crate::shared::Shared;
 use crate::stage::Ready;
 use crate::timeouts::Timeouts;
 use crate::upload::Uploads;
-use crate::{dump, timeouts};
+use crate::{dump, landing, timeouts};
 
 /// How long a shard with something to look after may sleep.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -273,7 +273,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         for event in events.drain(..) {
             match event {
                 Event::Received { socket, bytes } => self.received(socket, bytes),
-                Event::Landed { .. } => unreachable!("no landing was brought"),
+                Event::Landed { socket, landing, bytes } => self.landed(socket, landing, bytes),
                 Event::Sent { socket, block } => self.sent(socket, block),
                 Event::Accepted { socket, peer, .. } => self.accepted(socket, peer),
                 Event::Finished { socket } => self.finished(socket),
@@ -291,14 +291,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
     }
 
     fn received(&mut self, socket: SocketId, bytes: Lent) {
-        let Some(connection) = self.core.connections.find(socket) else { return };
-        let second = self.core.engine.second;
-        self.core.counters.bytes_read.add(bytes.byte_count() as u64);
+        let Some(connection) = self.heard(socket, bytes.byte_count()) else { return };
         let Some(open) = self.core.connections.get_mut(connection) else { return };
-        if open.outbox.owed_bytes() == 0 {
-            // While a reply is owed only reading counts as a sign of life.
-            open.active_second = second;
-        }
         let lent_before = match open.ready {
             Some(place) => self.ready[place as usize].lent.take(),
             None if open.input.tail.is_empty() && !open.stalled => {
@@ -317,6 +311,34 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if open.ready.is_none() && !open.stalled {
             open.ready = Some(Ready::add(&mut self.ready, connection, None));
         }
+    }
+
+    /// Whose bytes they are, who has just given a sign of life.
+    fn heard(&mut self, socket: SocketId, bytes: usize) -> Option<ConnectionIndex> {
+        let connection = self.core.connections.find(socket)?;
+        self.core.counters.bytes_read.add(bytes as u64);
+        let open = self.core.connections.get_mut(connection)?;
+        if open.outbox.owed_bytes() == 0 {
+            // While a reply is owed only reading counts as a sign of life.
+            open.active_second = self.core.engine.second;
+        }
+        Some(connection)
+    }
+
+    /// A piece of a large value has come to its place, and perhaps what follows the value.
+    fn landed(&mut self, socket: SocketId, landing: Landing, bytes: usize) {
+        let Some(connection) = self.heard(socket, bytes) else { return };
+        let follows = landing.spilled(bytes);
+        if let Some(open) = self.core.connections.get_mut(connection)
+            && !follows.is_empty()
+        {
+            assert!(open.ready.is_none() && open.input.tail.is_empty(), "landing, I1");
+            open.input.tail = self.spare_tails.pop().unwrap_or_default();
+            open.input.tail.extend_from_slice(follows);
+            open.ready = Some(Ready::add(&mut self.ready, connection, None));
+        }
+        landing::take_back(&mut self.core, connection, landing, bytes);
+        landing::offer(&mut self.io, &mut self.core, connection);
     }
 
     fn sent(&mut self, socket: SocketId, block: kachel_io::SendBlock) {
@@ -512,9 +534,13 @@ impl<I: Io, C: Clock> Shard<I, C> {
             (false, true) => self.io.resume(socket),
             _ => {}
         }
-        if open.finished {
-            let connection = self.ready[place].connection;
+        let connection = self.ready[place].connection;
+        let (finished, uploading) = (open.finished, open.uploading);
+        if finished {
             self.core.mark_dirty(connection);
+        }
+        if uploading {
+            landing::offer(&mut self.io, &mut self.core, connection);
         }
     }
 

@@ -1,16 +1,18 @@
 //! Large values on their way in: received piece by piece into memory that they will stay in.
 //!
 //! Upstream:   `serve` begins one when a storage request announces more than fits a segment's item.
-//! Downstream: the whole value is stored as any other, by its owner.
+//! Downstream: the whole value is stored as any other, by its owner; `landing` has the door receive
+//!             into it.
 //!
 //! Invariants:
-//! - I1  Memory is taken as bytes arrive, never as announced; a connection that goes gives it all
-//!   back.
+//! - I1  Memory is taken as bytes arrive, never as announced: at most as much again as has come (a
+//!   block or two aside) is lent for what comes next. A connection that goes gives it all back.
 //! - I2  Room is made by the shard that will own the value, so that no shard lives at another's
 //!   cost; meanwhile the connection waits.
 //! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
+use kachel_io::Landing;
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_segment::Upload;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
@@ -28,19 +30,21 @@ pub(crate) struct Uploading {
     /// The command line, to be parsed again when the value is whole.
     line: Vec<u8>,
     /// Where the bytes go; none when there is no memory for them (I3).
-    upload: Option<Upload>,
-    value_bytes_left: usize,
+    pub(crate) upload: Option<Upload>,
+    pub(crate) value_bytes_left: usize,
     /// What of the closing CR LF has come, and how much of it.
     trailer: [u8; 2],
     trailer_bytes: usize,
     /// Who will own the value.
-    owner: u16,
+    pub(crate) owner: u16,
     /// Times that room was asked for since the last piece was kept.
-    asked: u32,
+    pub(crate) asked: u32,
 }
 
 /// Lines kept for later uploads, so that those allocate nothing.
 const SPARE_LINES_MAX: usize = 64;
+/// Likewise landings.
+const SPARE_LANDINGS_MAX: usize = 64;
 
 /// All uploads of a shard.
 #[derive(Debug, Default)]
@@ -48,6 +52,8 @@ pub(crate) struct Uploads {
     /// By the connection that sends it.
     places: Vec<Option<Uploading>>,
     spare_lines: Vec<Vec<u8>>,
+    /// Landings that are with nobody, for later uploads.
+    pub(crate) spare_landings: Vec<Landing>,
 }
 
 impl Uploads {
@@ -66,6 +72,12 @@ impl Uploads {
         }
     }
 
+    pub(crate) fn reuse_landing(&mut self, landing: Landing) {
+        if self.spare_landings.len() < SPARE_LANDINGS_MAX {
+            self.spare_landings.push(landing);
+        }
+    }
+
     fn insert(&mut self, connection: ConnectionIndex, uploading: Uploading) {
         let index = connection.0 as usize;
         if index >= self.places.len() {
@@ -74,7 +86,7 @@ impl Uploads {
         self.places[index] = Some(uploading);
     }
 
-    fn get_mut(&mut self, connection: ConnectionIndex) -> Option<&mut Uploading> {
+    pub(crate) fn get_mut(&mut self, connection: ConnectionIndex) -> Option<&mut Uploading> {
         self.places.get_mut(connection.0 as usize)?.as_mut()
     }
 

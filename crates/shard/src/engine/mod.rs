@@ -15,6 +15,7 @@ mod find;
 use std::sync::Arc;
 
 use kachel_host::Budget;
+use kachel_io::Landing;
 use kachel_segment::{
     Index, Item, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, SegmentOptions, SegmentStats,
     Segments, Upload,
@@ -267,6 +268,11 @@ impl Engine {
     /// Begins to receive a large value; `None`: it is larger than all memory.
     pub(crate) fn begin_upload(&self, value_bytes: usize) -> Option<Upload> {
         self.segments.pool().begin_upload(value_bytes).ok()
+    }
+
+    /// An empty landing for the uploads of this process.
+    pub(crate) fn spare_landing(&self) -> Landing {
+        self.segments.pool().spare_landing()
     }
 
     /// Gives memory back to the budget, at the cost of items. `false`: none is left to give.

@@ -4,6 +4,7 @@ mod allocation;
 mod clocks;
 mod flushes;
 mod full_rings;
+mod large_values;
 mod replies;
 mod statistics;
 mod waiting;

@@ -61,6 +61,7 @@ pub(crate) struct World<I: Io = Memory> {
     lags_ns: Vec<Rc<Cell<u64>>>,
     pub(crate) clock: ManualClock,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) pool: Arc<Pool>,
 }
 
 /// Turns without anything to do after which a world is taken to be at rest.
@@ -117,7 +118,7 @@ impl<I: Io> World<I> {
                 Shard::new(door(endpoint), clock, shard, shared, pool, mail).expect("a shard")
             })
             .collect();
-        Self { net, listener, shards, lags_ns, clock, shared }
+        Self { net, listener, shards, lags_ns, clock, shared, pool }
     }
 
     pub(crate) fn connect(&self) -> FarEnd {

@@ -1,0 +1,79 @@
+//! Large values received straight to where they stay: the door is lent the memory of their next
+//! bytes.
+//!
+//! Upstream:   `shard::tick`, once all that a connection sent is served and its value is not whole;
+//!             and when a landing comes back.
+//! Downstream: `io` has the kernel receive into it; `segment` takes the bytes as written.
+//!
+//! Invariants:
+//! - I1  A landing is out only for a connection that is uploading, has no input left and is not
+//!   stalled. So what it brings comes next in the stream, and nothing is fed to the upload beside
+//!   it (`segment` asserts that).
+//! - I2  A landing that does not come back, because the client has gone, was released by the door;
+//!   its upload is only dropped after that.
+
+use kachel_io::{Io, Landing};
+use kachel_net::{ConnectionIndex, Phase};
+
+use crate::core::Core;
+
+/// Bytes for which a landing is worth its ways; fewer are copied. A guess: the copy costs a quarter
+/// of a microsecond then.
+const LANDING_BYTES_MIN: usize = 4 * 1024;
+
+/// Has the door receive the next bytes of a connection's value straight to their place, if that may
+/// be. Otherwise they are lent and copied, as all others.
+pub(crate) fn offer<I: Io>(io: &mut I, core: &mut Core, connection: ConnectionIndex) {
+    let Some(open) = core.connections.get_mut(connection) else { return };
+    let takes = open.uploading
+        && open.phase == Phase::Reading
+        && !(open.stalled || open.finished)
+        && open.ready.is_none()
+        && open.input.tail.is_empty(); // I1
+    let socket = open.socket;
+    if !takes {
+        return;
+    }
+    let Some(landing) = lend(core, connection) else { return };
+    if let Err(refused) = io.receive_into(socket, landing) {
+        take_back(core, connection, refused, 0);
+    }
+}
+
+fn lend(core: &mut Core, connection: ConnectionIndex) -> Option<Landing> {
+    let uploading = core.uploads.get_mut(connection)?;
+    let owner = uploading.owner;
+    let upload = uploading.upload.as_mut()?;
+    let bytes = upload.landing_bytes();
+    if bytes < LANDING_BYTES_MIN {
+        return None;
+    }
+    let mut landing = match core.uploads.spare_landings.pop() {
+        Some(spare) => spare,
+        None => core.engine.spare_landing(),
+    };
+    let mut lent = core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing);
+    // Another shard is asked for room by the ordinary way.
+    if lent.is_err() && owner == core.id && core.engine.make_upload_room(bytes) {
+        lent = core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing);
+    }
+    if lent.is_err() {
+        core.uploads.reuse_landing(landing);
+        return None;
+    }
+    Some(landing)
+}
+
+/// Counts the bytes that a landing brought.
+pub(crate) fn take_back(
+    core: &mut Core,
+    connection: ConnectionIndex,
+    mut landing: Landing,
+    bytes: usize,
+) {
+    let uploading = core.uploads.get_mut(connection).expect("I1: it is uploading");
+    let upload = uploading.upload.as_mut().expect("I1: into memory");
+    uploading.value_bytes_left -= upload.landed(&mut landing, bytes);
+    uploading.asked = 0;
+    core.uploads.reuse_landing(landing);
+}

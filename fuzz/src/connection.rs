@@ -42,8 +42,9 @@ const READING_STEPS_MAX: usize = 48;
 const ITEM_BYTES_MAX: [u64; 2] = [1 << 20, 20_000];
 /// One script of so many is played plainly too.
 const COMPARED: u64 = 8;
-/// One script of so many that ask for it is played over three shards: that takes much longer.
-const SPREAD: u64 = 4;
+/// One script of so many that ask for it is played over three shards: that takes three times as
+/// long.
+const SPREAD: u64 = 8;
 /// One script of so many has other clients that fill the rings.
 const LOUD: u64 = 64;
 /// Pieces of the script for each request of the other clients.
@@ -254,6 +255,7 @@ fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
         ];
         assert_eq!(kept, [0; 6], "I5: {held:?}");
     }
+    world.audit();
 }
 
 /// Clients that keep the rings busy while the script is played. They have keys of their own.

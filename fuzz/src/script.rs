@@ -118,6 +118,8 @@ fn split(data: &[u8]) -> (&[u8], &[u8]) {
 fn expanded(text: &[u8]) -> Vec<u8> {
     let mut stream = Vec::with_capacity(text.len());
     let mut rest = text;
+    // Words in the stream up to `counted`.
+    let (mut words_before, mut counted) = (0, 0);
     while let Some((&byte, behind)) = rest.split_first() {
         if stream.len() >= STREAM_BYTES_MAX {
             break;
@@ -140,7 +142,9 @@ fn expanded(text: &[u8]) -> Vec<u8> {
         let times = usize::from(u16::from_le_bytes([low, high]) & REPEATS_MAX);
         let room = (STREAM_BYTES_MAX - stream.len()) / unit.len().max(1);
         let words = words_in(&unit);
-        let wordy = WORDS_MAX.saturating_sub(words_in(&stream)).checked_div(words);
+        words_before += words_in(&stream[counted..]);
+        counted = stream.len();
+        let wordy = WORDS_MAX.saturating_sub(words_before).checked_div(words);
         for _ in 0..times.min(room).min(wordy.unwrap_or(room)) {
             stream.extend_from_slice(&unit);
         }

@@ -204,18 +204,19 @@ impl<'r> Judging<'r> {
 
     /// A request of one key with one reply, or none.
     fn operation(&mut self, operation: &Operation, may_be_large: bool) {
-        let mut next = Vec::new();
+        let mut next = Vec::with_capacity(self.beliefs.len());
         for belief in self.beliefs.drain(..) {
-            next.extend(belief.step((&self.model, self.now), operation, &Outcome::Silent));
-            let Some((outcome, bytes)) = Outcome::read(belief.rest) else { continue };
-            if let Outcome::Refused(line) = &outcome
-                && !(may_be_large && is_too_large(line) || is_non_numeric(line))
-            {
-                continue; // I2
-            }
-            let mut belief = belief;
-            belief.rest = &belief.rest[bytes..];
-            next.extend(belief.step((&self.model, self.now), operation, &outcome));
+            let silent = belief.states_after((&self.model, self.now), operation, &Outcome::Silent);
+            let read = Outcome::read(belief.rest).filter(|(outcome, _)| match outcome {
+                Outcome::Refused(line) => {
+                    may_be_large && is_too_large(line) || is_non_numeric(line) // I2
+                }
+                _ => true,
+            });
+            let told = read.map(|(outcome, bytes)| {
+                (belief.states_after((&self.model, self.now), operation, &outcome), bytes)
+            });
+            belief.become_each(operation, [(silent, 0), told.unwrap_or_default()], &mut next);
         }
         self.beliefs = next;
     }
@@ -223,24 +224,14 @@ impl<'r> Judging<'r> {
     fn retrieval(&mut self, rest: &[u8]) -> usize {
         let (operations, bytes) = operations(rest).expect("a whole line");
         for operation in operations {
-            let mut next = Vec::new();
+            let mut next = Vec::with_capacity(self.beliefs.len());
             for belief in self.beliefs.drain(..) {
-                next.extend(belief.step((&self.model, self.now), &operation, &Outcome::Miss));
-                let ReplyParsed::Reply {
-                    reply: ClientReply::Value { key, client_flags, value, cas },
-                    reply_bytes,
-                } = parse_reply(belief.rest)
-                else {
-                    continue;
-                };
-                if key != operation.key() {
-                    continue;
-                }
-                let value = Value::new(&belief.rest[value]);
-                let outcome = Outcome::Hit { value, client_flags, cas };
-                let mut belief = belief;
-                belief.rest = &belief.rest[reply_bytes..];
-                next.extend(belief.step((&self.model, self.now), &operation, &outcome));
+                let missed =
+                    belief.states_after((&self.model, self.now), &operation, &Outcome::Miss);
+                let told = belief.hit(operation.key()).map(|(outcome, bytes)| {
+                    (belief.states_after((&self.model, self.now), &operation, &outcome), bytes)
+                });
+                belief.become_each(&operation, [(missed, 0), told.unwrap_or_default()], &mut next);
             }
             self.beliefs = next;
         }
@@ -285,8 +276,10 @@ impl<'r> Judging<'r> {
             let refused = before.into_iter().filter_map(|belief| belief.take(too_large.bytes()));
             let outcome = Outcome::Refused(line);
             let refused =
-                refused.flat_map(|b| b.step((&self.model, self.now), &operation, &outcome));
-            self.beliefs.extend(refused.collect::<Vec<_>>());
+                refused.map(|b| (b.states_after((&self.model, self.now), &operation, &outcome), b));
+            for (states, belief) in refused.collect::<Vec<_>>() {
+                belief.become_each(&operation, [(states, 0)], &mut self.beliefs);
+            }
         }
         Ok(request_bytes)
     }
@@ -320,24 +313,53 @@ impl Belief<'_> {
         Some(self)
     }
 
-    /// The belief, once the operation came out so.
-    fn step(
+    /// The value of `key`, if that is what is told next, and the bytes of it.
+    fn hit(&self, key: &[u8]) -> Option<(Outcome, usize)> {
+        let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(self.rest) else { return None };
+        let ClientReply::Value { key: told, client_flags, value, cas } = reply else { return None };
+        let value = (told == key).then(|| Value::new(&self.rest[value]))?;
+        Some((Outcome::Hit { value, client_flags, cas }, reply_bytes))
+    }
+
+    /// What the operation's key may hold, once it came out so; nothing: it cannot have.
+    fn states_after(
         &self,
         (model, now): (&Model, Window),
         operation: &Operation,
         outcome: &Outcome,
-    ) -> Option<Self> {
+    ) -> Vec<State> {
         let states = self.keys.get(operation.key()).unwrap_or(&self.others);
         let each = |state| model.step(state, operation, outcome, now);
         let mut next: Vec<State> = states.iter().flat_map(each).collect();
         next.sort_unstable();
         next.dedup();
-        if next.is_empty() {
-            return None;
+        next
+    }
+
+    /// Adds what the belief becomes in each way that is possible: with these states of the
+    /// operation's key, so many bytes told. Nearly always there is one, and nothing is cloned.
+    fn become_each<const WAYS: usize>(
+        self,
+        operation: &Operation,
+        ways: [(Vec<State>, usize); WAYS],
+        into: &mut Vec<Self>,
+    ) {
+        let mut possible = ways.into_iter().filter(|(states, _)| !states.is_empty());
+        let Some(last) = possible.next_back() else { return };
+        for way in possible {
+            into.push(self.clone().with(operation, way));
         }
-        let mut after = self.clone();
-        after.keys.insert(operation.key().to_vec(), next);
-        Some(after)
+        into.push(self.with(operation, last));
+    }
+
+    /// The belief with these states of the operation's key, so many bytes further on.
+    fn with(mut self, operation: &Operation, (states, bytes): (Vec<State>, usize)) -> Self {
+        self.rest = &self.rest[bytes..];
+        match self.keys.get_mut(operation.key()) {
+            Some(before) => *before = states,
+            None => _ = self.keys.insert(operation.key().to_vec(), states),
+        }
+        self
     }
 }
 

@@ -7,6 +7,7 @@
 //! - I1  At rest no shard would do anything before a client or the clock moves: none may not wait,
 //!   and no door has something to report. So nothing is waited for by counting idle turns.
 //! - I2  A server comes to rest within `ROUNDS_MAX` rounds, or that is a finding.
+//! - I3  Once no client is there, every segment and block of the pool is some shard's or free.
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ pub(crate) struct World {
     net: MemoryNet,
     listener: ListenerId,
     shards: Vec<Shard<Memory, ManualClock>>,
+    pool: Arc<Pool>,
     pub(crate) clock: ManualClock,
 }
 
@@ -57,7 +59,7 @@ impl World {
             })
             .collect();
         let listener = shards[0].io_mut().listen_here();
-        Self { net, listener, shards, clock }
+        Self { net, listener, shards, pool, clock }
     }
 
     pub(crate) fn connect(&self) -> FarEnd {
@@ -106,5 +108,15 @@ impl World {
     /// What each shard holds now.
     pub(crate) fn holdings(&self) -> impl Iterator<Item = Holdings> {
         self.shards.iter().map(Shard::holdings)
+    }
+
+    /// Sees that the pool's books and those of the shards agree (I3).
+    pub(crate) fn audit(&self) {
+        let books = self.pool.books();
+        let sum = |of: fn(&Holdings) -> u64| self.holdings().map(|held| of(&held)).sum::<u64>();
+        let blocks = sum(|held| held.blocks) + books.free_blocks;
+        let owned = sum(|held| held.segments) + books.idle_segments;
+        let all = owned * books.blocks_per_segment + blocks;
+        assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I3: {books:?}");
     }
 }

@@ -38,7 +38,7 @@ pub use upload::Upload;
 use crate::arena::Arena;
 use crate::audit::Use;
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
-use crate::meta::{META_BYTES, Metas, NONE, Phase};
+use crate::meta::{META_BYTES, Metas, NONE, Phase, USED};
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
 /// The budget has no room for the bytes that were to be stored.
@@ -352,20 +352,29 @@ impl Pool {
     /// Makes a segment idle, which nobody reads.
     fn give_raw(&self, free: &mut Free, segment: u32) {
         self.arena.audit.end(self.segment_start(segment));
+        if cfg!(debug_assertions) && !cfg!(loom) {
+            self.poison(segment);
+        }
         self.metas.clear(segment);
         debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
-        if cfg!(debug_assertions) && !cfg!(loom) {
-            // A reader of a segment that was given back should see nonsense, not the past.
-            let start = self.segment_start(segment);
-            for word in (SEGMENT_HEAD_BYTES..self.segment_bytes()).step_by(8) {
-                self.arena.word(start + word).store(0xdbdb_dbdb_dbdb_dbdb, Ordering::Relaxed);
-            }
-        }
         free.idle.push(segment);
         if self.budget.overdrawn_bytes() > 0 {
             self.release_one(free);
         }
         self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Overwrites what was written in a segment: a reader of one that was given back should see
+    /// nonsense, not the past.
+    fn poison(&self, segment: u32) {
+        let start = self.segment_start(segment);
+        let used = match self.metas.get(segment, USED) as usize {
+            0 => self.segment_bytes(), // Cut into blocks, or retired for a while: nobody says.
+            used => used,
+        };
+        for word in (SEGMENT_HEAD_BYTES..used).step_by(8) {
+            self.arena.word(start + word).store(0xdbdb_dbdb_dbdb_dbdb, Ordering::Relaxed);
+        }
     }
 
     /// Hands one idle segment's pages to the kernel and its charge to the budget.

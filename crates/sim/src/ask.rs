@@ -71,6 +71,14 @@ impl Ask {
         Self { text, expect, judged, swallowed: 0 }
     }
 
+    /// Whether it flushes everything, and if so after how many seconds.
+    pub(crate) fn flush_delay_s(&self) -> Option<u32> {
+        let is_flush = matches!(self.expect, Expect::Line(Verb::Flush));
+        let words = is_flush.then(|| self.text.trim_ascii_end().split(|byte| *byte == b' '))?;
+        let delay = words.skip(1).filter_map(|word| std::str::from_utf8(word).ok()).next();
+        Some(delay.and_then(|delay| delay.parse().ok()).unwrap_or(0))
+    }
+
     /// The key of a request on a hot key that may be answered by nothing.
     pub(crate) fn silent_key(&self) -> Option<&[u8]> {
         let silent = matches!(self.expect, Expect::Nothing | Expect::Meta { quiet: true, .. });
@@ -408,7 +416,7 @@ impl Asker {
     }
 
     fn flush(&mut self, dice: &mut Dice) -> Ask {
-        if self.flushes_left == 0 || !dice.chance(300) {
+        if self.flushes_left == 0 || !dice.chance(500) {
             return self.retrieve(dice, 3);
         }
         self.flushes_left -= 1;

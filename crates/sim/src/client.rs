@@ -43,6 +43,12 @@ struct Link {
     leaving: bool,
 }
 
+impl Link {
+    fn is_attentive(&self) -> bool {
+        !self.leaving && self.allowed == u64::MAX
+    }
+}
+
 /// One client.
 pub(crate) struct Client {
     index: usize,
@@ -101,6 +107,10 @@ pub struct Tally {
     pub late_closes: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
+    /// Flushes that were answered.
+    pub flushes: u64,
+    /// Clients that read all hot keys right after one, or when a delayed one fell due.
+    pub looks: u64,
 }
 
 impl Client {
@@ -367,6 +377,27 @@ impl Client {
             rest = &rest[count..];
         }
         pieces
+    }
+
+    /// Sends requests so that they arrive next to at once, if it may ask and reads what comes.
+    pub(crate) fn send_at_once(&mut self, asks: Vec<Ask>, around: &mut Around<'_>) {
+        let Some(link) = self.link.as_mut().filter(|link| link.is_attentive()) else { return };
+        around.tally.looks += 1;
+        let mut bytes = Vec::new();
+        for ask in asks {
+            bytes.extend_from_slice(&ask.text);
+            around.tally.asked += 1;
+            self.asked.push_back(Asked::new(ask, link.sent + bytes.len() as u64));
+        }
+        link.sent += bytes.len() as u64;
+        link.next_ns = link.next_ns.max(around.now_ns + self.dice.between(1, 1_500)); // I1
+        let event = Event::Arrive { client: self.index, link: link.number, bytes };
+        around.queue.lay(link.next_ns, event);
+    }
+
+    /// Whether it may ask, reads what comes, and waits for nothing.
+    pub(crate) fn may_look(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_attentive) && self.is_content()
     }
 
     /// The connection, if it is still that of this number.

@@ -32,11 +32,13 @@ pub struct Coverage {
     pub too_large: u64,
     /// Sleeps of shards.
     pub sleeps: u64,
+    /// Clients that read all hot keys once a flush was answered, or fell due.
+    pub flush_looks: u64,
 }
 
 impl Coverage {
     /// How many counts there are.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 12;
 
     pub(crate) fn of(server: &Server) -> Self {
         let mut seen = Self {
@@ -94,6 +96,7 @@ impl Coverage {
             ("hops", &mut self.hops),
             ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
+            ("looks after a flush", &mut self.flush_looks),
         ]
     }
 }

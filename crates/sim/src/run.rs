@@ -37,6 +37,9 @@ const STORM_NS_MAX: u64 = 60_000_000_000;
 const EMPTY_NS: u64 = 300_000_000;
 /// Such times at most: each looks through all segments once.
 const ROUNDS_MAX: u32 = 6;
+/// Clients that read all hot keys once a flush is answered or falls due, at most, besides the one
+/// that asked for it. More would overlap so much that histories could not be judged.
+const LOOKS_MAX: usize = 4;
 /// Part of the requests, in percent, until which values are small and nothing is evicted.
 const SMALL_PERCENT: u64 = 40;
 
@@ -60,6 +63,8 @@ struct Run<'o> {
     /// Virtual time by which the clock is ahead.
     jumped_ns: u64,
     stormy: bool,
+    /// The second by which the newest delayed flush is surely due, until somebody has looked.
+    flush_due: Option<u32>,
 }
 
 impl<'o> Run<'o> {
@@ -94,6 +99,7 @@ impl<'o> Run<'o> {
             now_ns: 0,
             jumped_ns: 0,
             stormy: true,
+            flush_due: None,
         }
     }
 
@@ -134,7 +140,8 @@ impl<'o> Run<'o> {
         audit::audit(&self.server, self.options.hot_keys)?;
         let now = self.moment();
         let judged = self.record.judge(now)?;
-        let coverage = Coverage::of(&self.server).with_counts_of(&before);
+        let mut coverage = Coverage::of(&self.server).with_counts_of(&before);
+        coverage.flush_looks = self.tally.looks;
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
@@ -197,6 +204,7 @@ impl<'o> Run<'o> {
                 if self.stormy {
                     self.tally.jumps += 1;
                     self.jump(ns);
+                    self.look_when_due();
                 }
             }
         }
@@ -290,10 +298,34 @@ impl<'o> Run<'o> {
             for asked in settled {
                 self.tally.settled += 1;
                 self.record.settle(connection, &asked, now)?;
+                if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
+                    self.tally.flushes += 1;
+                    self.flush_due = (delay_s > 0).then(|| now.second + delay_s);
+                    self.look(Some(client));
+                }
             }
             self.lose(client, unknown);
         }
         Ok(())
+    }
+
+    /// A flush is answered, or a delayed one falls due: at once clients who wait for nothing read
+    /// all that it took, `flusher` and others. A shard that was not reached yet would show.
+    fn look(&mut self, flusher: Option<usize>) {
+        let others = (0..self.clients.len()).filter(|client| Some(*client) != flusher);
+        let others = others.filter(|client| self.clients[*client].may_look()).take(LOOKS_MAX);
+        for client in others.chain(flusher).collect::<Vec<_>>() {
+            let asks = self.asker.all_hot();
+            self.at(client, |client, around| client.send_at_once(asks, around));
+        }
+    }
+
+    /// Looks once the clock has come to the second of a delayed flush.
+    fn look_when_due(&mut self) {
+        let second = self.moment().second;
+        if self.flush_due.take_if(|due| *due <= second).is_some() {
+            self.look(None);
+        }
     }
 
     fn lose(&mut self, client: usize, unknown: VecDeque<Asked>) {

@@ -74,9 +74,11 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
     let mut judging = Judging { model: Model::new(rules), now: Window::at(FIRST_SECOND), beliefs };
     let (pause_at, pause_s) = script.pause.unwrap_or_default();
     let mut rest = &script.stream[..];
+    let mut waits = pause_s > 0;
     let closed = loop {
         let before: Vec<_> = judging.beliefs.iter().map(|belief| belief.rest).collect();
-        if whole_bytes(rest) > pause_at.saturating_sub(script.stream.len() - rest.len()) {
+        if waits && whole_bytes(rest) > pause_at.saturating_sub(script.stream.len() - rest.len()) {
+            waits = false;
             judging.now = Window::at(FIRST_SECOND + pause_s);
         }
         match judging.request(rest) {

@@ -21,7 +21,8 @@
 //!   victim, so it can always end and give the victim back; one that took the last spare does,
 //!   unless a reader has pinned the victim meanwhile: then nothing that lives is compacted until
 //!   there is a spare again.
-//! - S6  A pinned segment is no victim.
+//! - S6  A pinned segment is no victim but of a job that strips it: that takes no segment, moves
+//!   nothing, and spares the values that are pinned themselves.
 
 mod append;
 mod ghost;
@@ -193,6 +194,7 @@ pub struct Segments {
     kept: Option<ItemAt>,
     ghosts: Ghosts,
     hunt: reclaim::Hunt,
+    strips: reclaim::Strips,
     /// What eviction saw lately.
     weights: worth::Weights,
     /// Segments opened in an earlier epoch were flushed.
@@ -228,6 +230,7 @@ impl Segments {
             kept: None,
             ghosts: Ghosts::new(if charged { groups } else { 0 }),
             hunt: reclaim::Hunt::default(),
+            strips: reclaim::Strips::default(),
             weights: worth::Weights::default(),
             epoch: 0,
             flushed_segments: 0,

@@ -9,6 +9,10 @@
 //! A job that evicts is left early when there is room by now and a spare segment is in hand (S5),
 //! or when the one item that must stay finds no segment for its copy: the victim keeps the rest.
 //!
+//! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
+//! that drops the large values that nobody is sent, whose blocks do come back, and leaves the rest
+//! for another turn. Else one reader could keep all values whose heads share a segment.
+//!
 //! Shards share the pool. One that has much dead space lives on that while little is free for all,
 //! and one that holds less than its share asks the others before it evicts (`may_take`).
 //!
@@ -42,7 +46,7 @@ const KEPT_QUARTERS_MAX: usize = 3;
 /// Segments looked at for expiry in one call.
 const HUNT_SEGMENTS_MAX: usize = 4096;
 
-/// Pinned segments passed over in search of a victim.
+/// Pinned segments passed over in search of a victim that is not.
 const PINNED_MAX: usize = 16;
 
 /// Items of a job between two looks at whether there is room by now.
@@ -68,6 +72,10 @@ pub(super) struct Job {
     segment: u32,
     offset: usize,
     evict: bool,
+    /// Only large values are dropped, and nothing is kept elsewhere: the victim is pinned.
+    strip: bool,
+    /// Items dropped.
+    dropped: usize,
     kept_bytes: usize,
     kept_bytes_max: usize,
     seen: Seen,
@@ -79,6 +87,15 @@ pub(super) struct Hunt {
     at: usize,
     /// The second whose pass is over.
     done: Option<u32>,
+}
+
+/// Strips that freed nothing, one after the other, in one second. After as many as there are
+/// segments, and as many again for those that are open, there are no more before the next second,
+/// for each costs a look at every item.
+#[derive(Debug, Default)]
+pub(super) struct Strips {
+    second: u32,
+    in_vain: usize,
 }
 
 impl Hunt {
@@ -271,12 +288,13 @@ impl Segments {
         }
         let is_main_due =
             self.is_probation_large() && self.weights.is_main_due(self.pool.segment_bytes());
-        let Some(victim) = self.oldest(is_main_due).or_else(|| self.deadest()) else {
+        let Some(victim) = self.oldest(is_main_due, now).or_else(|| self.deadest()) else {
             return Found::Nothing;
         };
         let found = self.begin_job(victim, true);
         if let Some(job) = &mut self.job
             && is_main_due
+            && !job.strip
         {
             job.kept_bytes_max = self.pool.segment_bytes();
         }
@@ -344,26 +362,54 @@ impl Segments {
     }
 
     /// The segment to evict: of probation while that is large and main not due, of main otherwise.
-    fn oldest(&mut self, is_main_due: bool) -> Option<u32> {
+    /// A pinned one is to be stripped.
+    fn oldest(&mut self, is_main_due: bool, now: u32) -> Option<u32> {
+        if self.strips.second != now {
+            self.strips = Strips { second: now, in_vain: 0 };
+        }
+        let in_vain = self.strips.in_vain;
+        let [may_strip, may_strip_open] = [1, 2].map(|looks| in_vain < looks * self.own.len());
         let [first, second] = if self.is_probation_large() && !is_main_due {
             [Queue::Probation, Queue::Main]
         } else {
             [Queue::Main, Queue::Probation]
         };
         for queue in [first, second] {
-            let oldest = self.oldest_of(queue).or_else(|| self.open.any(queue));
-            if let Some(segment) = oldest.filter(|&segment| !self.pool.metas.is_pinned(segment)) {
-                return Some(segment);
+            let is_pinned = |segment| self.pool.metas.is_pinned(segment);
+            let fifo = &self.fifo[queue as usize];
+            let oldest = std::iter::successors(fifo.head(), |&at| fifo.next(&self.pool.metas, at))
+                .take(PINNED_MAX)
+                .find(|&segment| may_strip || !is_pinned(segment));
+            if oldest.is_some() {
+                return oldest;
             }
+            let Some(open) = self.open.any(queue) else { continue };
+            if !is_pinned(open) || may_strip_open && self.has_droppable(open) {
+                return Some(open);
+            }
+            // It stays open: small items may still find room in it.
+            self.strips.in_vain += 1;
         }
         None
     }
 
-    fn oldest_of(&self, queue: Queue) -> Option<u32> {
-        let fifo = &self.fifo[queue as usize];
-        std::iter::successors(fifo.head(), |&segment| fifo.next(&self.pool.metas, segment))
-            .take(PINNED_MAX)
-            .find(|&segment| !self.pool.metas.is_pinned(segment))
+    /// Whether a strip would drop anything. Cost: a look at each item of the segment.
+    fn has_droppable(&self, segment: u32) -> bool {
+        let start = self.pool.segment_start(segment);
+        let mut offset = SEGMENT_HEAD_BYTES;
+        while offset < self.pool.metas.get(segment, USED) as usize {
+            let item = Item::load(&self.pool, ItemAt::from_offset(start + offset));
+            if self.may_drop(&item) {
+                return true;
+            }
+            offset += item.header().item_bytes();
+        }
+        false
+    }
+
+    /// Whether a strip drops this item.
+    fn may_drop(&self, item: &Item<'_>) -> bool {
+        self.kept != Some(item.at()) && self.pool.frees_blocks(item)
     }
 
     fn begin_job(&mut self, segment: u32, evict: bool) -> Found {
@@ -375,14 +421,31 @@ impl Segments {
             }
         }
         let metas = &self.pool.metas;
-        assert!(metas.phase(segment) == Phase::Sealed && !metas.is_pinned(segment), "S6");
+        let strip = evict && metas.is_pinned(segment);
+        assert!(
+            metas.phase(segment) == Phase::Sealed && (strip || !metas.is_pinned(segment)),
+            "S6"
+        );
+        if strip {
+            let fifo = &mut self.fifo[self.queue_of(segment) as usize];
+            fifo.remove(metas, segment);
+            fifo.push_back(metas, segment);
+        }
         let dead = metas.get(segment, DEAD) as usize;
         metas.set_phase(segment, Phase::Victim);
         self.unbin(segment, dead);
-        let kept_bytes_max = self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX;
-        let seen = Seen::default();
-        let offset = SEGMENT_HEAD_BYTES;
-        self.job = Some(Job { segment, offset, evict, kept_bytes: 0, kept_bytes_max, seen });
+        let kept_bytes_max =
+            if strip { 0 } else { self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX };
+        self.job = Some(Job {
+            segment,
+            offset: SEGMENT_HEAD_BYTES,
+            evict,
+            strip,
+            dropped: 0,
+            kept_bytes: 0,
+            kept_bytes_max,
+            seen: Seen::default(),
+        });
         Found::Job
     }
 
@@ -398,13 +461,21 @@ impl Segments {
             let Some(job) = &mut self.job else { return items };
             let segment = job.segment;
             if job.offset == pool.metas.get(segment, USED) as usize {
-                self.end_job();
-                self.finish(segment);
+                if job.strip {
+                    self.strips.in_vain = if job.dropped > 0 { 0 } else { self.strips.in_vain + 1 };
+                    self.leave_job();
+                } else {
+                    self.end_job();
+                    self.finish(segment);
+                }
                 return items;
             }
             let at = ItemAt::from_offset(pool.segment_start(segment) + job.offset);
             let item = Item::load(&pool, at);
             job.offset += item.header().item_bytes();
+            if job.strip && !self.may_drop(&item) {
+                continue;
+            }
             if !item.header().is_dead() && !self.settle(&item, now, index) {
                 // No segment for a copy, which compaction never lacks (S5).
                 self.leave_job();
@@ -419,8 +490,8 @@ impl Segments {
 
     /// There is no job any more; what it saw is noted. Its victim, if it had one.
     fn end_job(&mut self) -> Option<u32> {
-        let Job { segment, evict, seen, .. } = self.job.take()?;
-        if evict {
+        let Job { segment, evict, strip, seen, .. } = self.job.take()?;
+        if evict && !strip {
             let segment_bytes = self.pool.segment_bytes();
             let queue = self.queue_of(segment);
             self.weights.note(queue, seen, self.queue_bytes, segment_bytes);
@@ -516,6 +587,9 @@ impl Segments {
     fn discard(&mut self, item: &Item<'_>, index: &mut impl Index) -> bool {
         index.remove(item.key(), item.at());
         self.kill(item.at());
+        if let Some(job) = &mut self.job {
+            job.dropped += 1;
+        }
         true
     }
 

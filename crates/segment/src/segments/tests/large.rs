@@ -225,3 +225,69 @@ fn large_values_make_room_for_each_other() {
     let held = shard.segments.stats();
     assert!(held.live_bytes > 5 << 20, "memory is used: {held:?}");
 }
+
+#[test]
+fn a_pinned_value_keeps_none_of_those_whose_heads_lie_beside_its_own() {
+    // Rests of 9 bytes: all heads share a segment, and it is open. Rests of 15,000: few do.
+    for (rest_bytes, shards_memory) in [(9, 8 << 20), (15_000, 16 << 20)] {
+        let mut shard = Shard::new(shards_memory, true);
+        let bytes = 12 * BLOCK_BYTES + rest_bytes;
+        let mut stored = 0;
+        while shard.segments.stats().evictions == 0 {
+            shard
+                .set(format!("old {stored}").as_bytes(), &pattern(stored, bytes), 9)
+                .expect("room");
+            stored += 1;
+        }
+        // One in four, the newest: a quarter of memory, and every segment with a head in it.
+        let pins: Vec<_> = (0..stored)
+            .rev()
+            .step_by(4)
+            .filter_map(|number| Some((number, shard.at(format!("old {number}").as_bytes())?)))
+            .map(|(number, at)| (number, shard.segments.pin(at)))
+            .collect();
+        assert!(pins.len() as u64 >= stored / 5, "{} of {stored} are pinned", pins.len());
+        for number in 0..3 * stored {
+            let key = format!("new {number}");
+            let set = shard.set(key.as_bytes(), &pattern(number, bytes), 9);
+            set.unwrap_or_else(|_| panic!("no room for {key} of {stored}"));
+            assert!(shard.value(key.as_bytes()) == Some(pattern(number, bytes)));
+        }
+        // What can be kept beside the pinned ones is.
+        let kept = |number: &u64| shard.at(format!("new {number}").as_bytes()).is_some();
+        let kept = (0..3 * stored).filter(kept).count() as u64;
+        assert!(kept * 10 >= stored * 6, "{kept} of {stored} new ones are there");
+        shard.segments.audit();
+        for (number, pinned) in &pins {
+            assert!(read_pinned(pinned) == pattern(*number, bytes), "it stays as it was");
+        }
+        drop(pins);
+        shard.segments.flush();
+        shard.maintain_all(12);
+        assert_eq!(shard.segments.stats().segments, 0, "everything came back");
+        assert_eq!(shard.segments.pool().free_blocks(), 0);
+    }
+}
+
+#[test]
+fn where_all_is_pinned_a_value_is_refused_and_items_are_looked_at_once_a_second() {
+    let mut shard = Shard::new(8 << 20, true);
+    let bytes = 12 * BLOCK_BYTES + 15_000;
+    let mut pins = Vec::new();
+    for number in 0.. {
+        let key = format!("old {number}");
+        let Ok(at) = shard.set(key.as_bytes(), &pattern(number, bytes), 9) else { break };
+        pins.push(shard.segments.pin(at));
+    }
+    let items = shard.segments.stats().items;
+    for number in 0..20 {
+        assert!(shard.set(b"new", &pattern(number, bytes), 9).is_err());
+        shard.set(b"small", b"value", 9).expect("the open segment has room");
+    }
+    shard.delete(b"small");
+    assert_eq!(shard.segments.stats().items, items, "what is pinned is not evicted");
+    pins.truncate(pins.len() / 2);
+    shard.set(b"new", &pattern(1, bytes), 10).expect("half of it may go");
+    assert!(shard.value(b"new") == Some(pattern(1, bytes)));
+    shard.segments.audit();
+}

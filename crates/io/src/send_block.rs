@@ -120,6 +120,13 @@ impl SendBlock {
         self.used as usize + self.held_bytes
     }
 
+    /// How many of them are held.
+    #[inline]
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Whether all that is to be sent lies in one piece: the own bytes.
     #[inline]
     pub(crate) fn is_one_piece(&self) -> bool {

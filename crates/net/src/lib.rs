@@ -17,12 +17,14 @@ use kachel_io::{RECEIVE_BUFFER_BYTES, SEND_BLOCK_BYTES};
 mod blocks;
 mod connection;
 mod connections;
+mod holding;
 mod outbox;
 mod slots;
 
 pub use blocks::BlockPool;
 pub use connection::{Connection, Input, Phase, Resume};
 pub use connections::{ConnectionIndex, Connections};
+pub use holding::{Holding, SlowHolder};
 pub use outbox::{Outbox, Source, Stream};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 
@@ -52,6 +54,12 @@ pub const LINE_SECONDS_MAX: u32 = 10;
 pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
 /// Seconds that a client may owe the server any progress in reading.
 pub const STALLED_READER_SECONDS_MAX: u32 = 60;
+/// Seconds for which a client may hold large values before he can be told to be slow: a pause of a
+/// second harms nobody.
+pub const HELD_SECONDS_MIN: u32 = 2;
+/// Bytes a second that a client who is sent large values is never too slow with: what takes the
+/// longest value of the default options in [`HELD_SECONDS_MIN`].
+pub const FAIR_BYTES_PER_SECOND: u64 = (1 << 20) / HELD_SECONDS_MIN as u64;
 
 const _: () = {
     assert!(SEND_BLOCK_BYTES < OWN_BYTES_PER_CONNECTION);

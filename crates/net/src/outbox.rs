@@ -30,6 +30,7 @@ use kachel_stdx::Held;
 
 use crate::blocks::BlockPool;
 use crate::connections::ConnectionIndex;
+use crate::holding::Holding;
 use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
 use crate::{BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
 
@@ -83,6 +84,7 @@ pub struct Outbox {
     room_bytes: usize,
     /// Large values of which not all is handed out.
     streams: usize,
+    holding: Holding,
     /// `OWN_BYTES_PER_CONNECTION`, or `OWED_BYTES_MAX` while the difference is charged to `-m`.
     limit_bytes: usize,
     /// Bytes of the values that answers brought of late: the next value is taken to be as long.
@@ -110,6 +112,7 @@ impl Outbox {
             slot_bytes: 0,
             room_bytes: 0,
             streams: 0,
+            holding: Holding::NONE,
             limit_bytes: OWN_BYTES_PER_CONNECTION,
             value_bytes_seen: VALUE_BYTES_AT_FIRST,
         }
@@ -183,6 +186,16 @@ impl Outbox {
             self.limit_bytes = OWN_BYTES_PER_CONNECTION;
         }
         narrowed
+    }
+
+    /// The large values held, and how fast they are taken.
+    pub fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    /// The same, to look.
+    pub fn holding_mut(&mut self) -> &mut Holding {
+        &mut self.holding
     }
 
     /// Room to keep for a value in the next answer.
@@ -281,6 +294,7 @@ impl Outbox {
         pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
+        self.holding.begin(stream.source.total_bytes());
         if self.slots.count == 0 && self.pump(&mut stream, pool) {
             return;
         }
@@ -290,9 +304,15 @@ impl Outbox {
     }
 
     /// Lets a large value follow the text of a slot that is still kept.
-    pub fn stream_into<S>(&mut self, slot: SlotIndex, stream: Stream<S>, slots: &mut Slots<S>) {
+    pub fn stream_into<S: Source>(
+        &mut self,
+        slot: SlotIndex,
+        stream: Stream<S>,
+        slots: &mut Slots<S>,
+    ) {
         debug_assert!(!slots.has_stream(slot), "one stream a slot");
         self.streams += 1;
+        self.holding.begin(stream.source.total_bytes());
         *slots.stream_mut(slot) = Some(stream);
     }
 
@@ -346,7 +366,9 @@ impl Outbox {
             let piece = stream.source.piece_at(stream.offset);
             assert!(!piece.is_empty(), "a source has bytes until its end");
             let count = if piece.len() < HELD_BYTES_MIN {
-                open.put(piece)
+                let count = open.put(piece);
+                self.holding.end(count);
+                count
             } else if open.may_hold() {
                 open.hold(stream.source.hold_at(stream.offset));
                 piece.len()
@@ -388,6 +410,8 @@ impl Outbox {
         assert!(self.owed_bytes >= bytes && self.in_flight_blocks > 0, "I1");
         self.owed_bytes -= bytes;
         self.in_flight_blocks -= 1;
+        self.holding.taken(bytes);
+        self.holding.end(block.held_bytes());
         pool.put_back(block);
     }
 
@@ -401,6 +425,7 @@ impl Outbox {
         self.slot_bytes = 0;
         self.room_bytes = 0;
         self.streams = 0;
+        self.holding = Holding::NONE;
         self.in_flight_blocks = 0;
     }
 }

@@ -154,13 +154,16 @@ impl Metas {
         self.word(segment, 2).load(Ordering::Acquire) != 0
     }
 
-    pub(crate) fn pin(&self, segment: u32) {
-        self.word(segment, 2).fetch_add(1, Ordering::Relaxed);
+    /// One pin more; whether it is the only one.
+    pub(crate) fn pin(&self, segment: u32) -> bool {
+        self.word(segment, 2).fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    pub(crate) fn unpin(&self, segment: u32) {
+    /// One pin less; whether it was the last.
+    pub(crate) fn unpin(&self, segment: u32) -> bool {
         let before = self.word(segment, 2).fetch_sub(1, Ordering::Release);
         assert!(before > 0, "I2: a segment is unpinned as often as it was pinned");
+        before == 1
     }
 
     /// Zeroes the line, so that a reused segment starts clean. The segment is not pinned.

@@ -129,6 +129,8 @@ pub(crate) struct Core {
     pub(crate) dumps: Vec<Dump>,
     /// Whether a mailbox had no room in this tick, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,
+    /// Connections ever closed for holding large values.
+    pub(crate) pinned_closes: u64,
     pub(crate) answer: AnswerText,
     /// Requests of another shard, while they are carried out.
     pub(crate) request: Vec<u8>,

@@ -75,6 +75,8 @@ counters! {
     connections_rejected,
     /// Connections closed for being idle.
     idle_kicks,
+    /// Connections closed for what they held pinned.
+    pinned_closes,
     /// Keys asked for.
     cmd_get,
     /// Values offered.

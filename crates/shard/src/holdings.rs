@@ -46,6 +46,11 @@ pub struct Holdings {
 }
 
 impl<I: Io, C: Clock> Shard<I, C> {
+    /// Connections that it ever closed for what they held pinned.
+    pub fn pinned_closes(&self) -> u64 {
+        self.core().pinned_closes
+    }
+
     /// What it holds now. Cost: a look at each connection.
     pub fn holdings(&self) -> Holdings {
         let core = self.core();

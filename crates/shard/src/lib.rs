@@ -28,6 +28,7 @@ mod second;
 mod serve;
 mod shard;
 mod shared;
+mod slowest;
 mod stage;
 mod stats;
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::hop::{TAKEN_BYTES_MAX, take_mail};
 use crate::second::Epoch;
 use crate::serve::{input_of, serve};
 use crate::shared::Shared;
+use crate::slowest::Slowest;
 use crate::stage::Ready;
 use crate::timeouts::Timeouts;
 use crate::upload::Uploads;
@@ -85,6 +86,7 @@ pub struct Shard<I: Io, C: Clock> {
     spare_tails: Vec<Vec<u8>>,
     adopted: Vec<OwnedFd>,
     late: Vec<ConnectionIndex>,
+    slowest: Slowest,
     timeouts: Timeouts,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
@@ -137,6 +139,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             uploads: Uploads::default(),
             dumps: Vec::new(),
             mailbox_was_full: false,
+            pinned_closes: 0,
             answer: AnswerText { text: Vec::with_capacity(ANSWER_BYTES_MAX), value_bytes_max: 0 },
             request: Vec::with_capacity(TAKEN_BYTES_MAX),
         };
@@ -150,6 +153,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             spare_tails: Vec::with_capacity(KEPT_TAILS_MAX),
             adopted: Vec::new(),
             late: Vec::new(),
+            slowest: Slowest::new(),
             timeouts: Timeouts::default(),
             fresh: Vec::new(),
             rejected: Vec::new(),
@@ -203,6 +207,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let busy = self.upkeep
             || !self.core.resumable.is_empty()
             || !self.fresh.is_empty()
+            || !self.slowest.is_empty()
             || dump::may_go_on(&self.core);
         let was_full =
             std::mem::take(&mut self.core.mailbox_was_full) || self.core.mail.is_waited_for();
@@ -254,15 +259,36 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.timeouts.turn(before, second);
     }
 
-    /// Closes the connections whose time is up: once a second, and behind what has just come in and
-    /// gone out, for the client has done that in time.
+    /// Closes the connections whose time is up, and the slowest while too much memory is pinned:
+    /// once a second, and behind what has just come in and gone out, for the client has done that
+    /// in time.
     fn close_late(&mut self) {
-        if !self.timeouts.take_due() {
-            return;
+        if self.timeouts.take_due() {
+            self.slowest = timeouts::collect_late(&mut self.core, &mut self.late);
+            while let Some(connection) = self.late.pop() {
+                self.close(connection);
+            }
         }
-        timeouts::collect_late(&mut self.core, &mut self.late);
-        while let Some(connection) = self.late.pop() {
-            self.close(connection);
+        self.close_slowest();
+    }
+
+    /// Closes the next of the slowest, if still too much is pinned: one a tick, for the kernel lets
+    /// go of what is under way a little later, and other shards close theirs.
+    fn close_slowest(&mut self) {
+        while let Some(connection) = self.slowest.take_next() {
+            if !self.core.is_too_much_pinned() {
+                self.slowest = Slowest::new();
+                return;
+            }
+            // There may be another at its place by now, or it has taken what it held.
+            let open = self.core.connections.get(connection);
+            let slow = open.and_then(|open| open.outbox.holding().slow(self.core.engine.second));
+            if slow.is_some() {
+                self.close(connection);
+                self.core.counters.pinned_closes.add(1);
+                self.core.pinned_closes += 1;
+                return;
+            }
         }
     }
 

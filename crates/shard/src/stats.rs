@@ -104,6 +104,7 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
         sum(core, connection, name, *counter);
     }
     number(core, connection, "kachel_memory_spent", shared.budget.spent_bytes());
+    number(core, connection, "kachel_pinned_bytes", core.engine.segments.pool().pinned_bytes());
     core.text(connection, Reply::End.bytes());
 }
 
@@ -162,6 +163,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("reclaimed", |c| &c.reclaimed),
     ("kachel_index_slots", |c| &c.index_slots),
     ("kachel_owed_bytes", |c| &c.owed_bytes),
+    ("kachel_pinned_closes", |c| &c.pinned_closes),
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),
     ("kachel_hops", |c| &c.hops),

@@ -1,12 +1,14 @@
-//! What is looked after once a second: late requests, idle clients, clients that do not read.
+//! What is looked after once a second: late requests, idle clients, clients that do not read or
+//! hold much and take it slowly.
 //!
 //! Upstream:   `shard::tick`: `turn_second` says that a second has begun, and `close_late` looks
 //!             once in it, behind serving: what has just come in came in time.
-//! Downstream: connections are closed.
+//! Downstream: connections are closed; `slowest` says which of the holders.
 
 use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
 
 use crate::core::Core;
+use crate::slowest::Slowest;
 
 /// When the shard looks for those who are late.
 #[derive(Debug, Default)]
@@ -35,10 +37,13 @@ impl Timeouts {
 
 /// Collects into `late` the connections whose time is up. Of the others, cuts the kept requests of
 /// clients that do not read to what counts against what they may cost: a tail out of the shard's
-/// store may have come with more.
+/// store may have come with more. Returns who of them is to be closed for holding large values, as
+/// long as too much memory is pinned.
 ///
-/// Cost: a walk over all connections of the shard, once a second.
-pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) {
+/// Cost: a walk over all connections of the shard, once a second; no allocation for the slowest.
+pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) -> Slowest {
+    let mut slowest = Slowest::new();
+    let too_much = core.is_too_much_pinned();
     let second = core.engine.second;
     let idle_timeout_s = core.shared.options.idle_timeout_s;
     let mut owed_bytes = 0;
@@ -55,7 +60,12 @@ pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) {
         }
         if idle || open.is_late(second) || open.reads_too_slowly(second) {
             late.push(index);
+        } else if let Some(holder) = open.outbox.holding_mut().look(second)
+            && too_much
+        {
+            slowest.offer(holder, index);
         }
     }
     core.counters.owed_bytes.set(owed_bytes);
+    slowest
 }

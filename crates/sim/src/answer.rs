@@ -55,6 +55,17 @@ impl Asked {
         !matches!(self.ask.expect, Expect::Nothing | Expect::Meta { quiet: true, .. })
     }
 
+    /// Whether the server has it, and may hold a large value for its reply.
+    pub(crate) fn may_bring_large(&self) -> bool {
+        let may_show = match &self.ask.expect {
+            // Numbers are never large.
+            Expect::Values(keys) => keys.iter().any(|key| key[0] != b'n'),
+            Expect::Meta { .. } => self.ask.text.starts_with(b"mg "),
+            _ => false,
+        };
+        self.arrived.is_some() && may_show
+    }
+
     fn is_quiet(&self) -> bool {
         matches!(self.ask.expect, Expect::Meta { quiet: true, .. })
     }

@@ -20,7 +20,7 @@ use crate::value::token;
 /// Fillers of a run; few enough that some are written again.
 const FILLERS: u64 = 6_000;
 /// The largest value: several blocks.
-const LARGE_BYTES_MAX: u64 = 70_000;
+pub(crate) const LARGE_BYTES_MAX: u64 = 70_000;
 
 /// What may answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -413,6 +413,17 @@ impl Asker {
         asks.append(&mut looks);
         asks.extend(end);
         asks
+    }
+
+    /// Stores a large value that nobody else asks for, and asks for it.
+    pub(crate) fn hoard(&mut self) -> [Ask; 2] {
+        let key = format!("f{}", FILLERS + self.writes).into_bytes();
+        let value = token(&key, self.writes, LARGE_BYTES_MAX as usize);
+        self.writes += 1;
+        let mut text = Vec::new();
+        client::store(&mut text, &StoreRequest::set(&key), &value);
+        let set = Ask { judged: false, ..line(text, Verb::Store, false) };
+        [set, Ask { judged: false, ..get(&key) }]
     }
 
     fn flush(&mut self, dice: &mut Dice) -> Ask {

@@ -47,6 +47,10 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     if pool.charged_segments != known {
         return Err(format!("{known} segments are somewhere, not all that are charged: {pool:?}"));
     }
+    let pinned = server.pool.pinned_bytes();
+    if pinned != 0 {
+        return Err(format!("{pinned} bytes are pinned by nobody"));
+    }
     if cut != 0 {
         return Err(format!("{cut} segments are cut into blocks that nobody holds"));
     }

@@ -6,7 +6,8 @@
 //! Invariants:
 //! - I1  What a client sends on one connection arrives in order; between connections nothing is in
 //!   order.
-//! - I2  A connection ends only when its client left, broke it, or was too slow for the server.
+//! - I2  A connection ends only when its client left, broke it, was too slow for the server, or was
+//!   among the slowest to be sent large values while too much memory was pinned.
 
 use std::collections::VecDeque;
 
@@ -23,6 +24,9 @@ use crate::trace::Trace;
 /// Seconds of the server's clock for which a client may stand amid something, at least, before the
 /// server may close it. One less than the server's limit, for seconds are whole.
 const PATIENCE_NS: u64 = 9_000_000_000;
+/// Time of the server's clock for which a client must have been owed what may be a large value, at
+/// least, before the server may close it for being slow to take that.
+const HELD_NS_MIN: u64 = 2_000_000_000;
 /// What a stopped or slow reader takes before it stops: a socket's buffer.
 const WINDOW_BYTES: u64 = 4_096;
 
@@ -61,6 +65,8 @@ pub(crate) struct Client {
     cas: Option<(Vec<u8>, u64)>,
     /// The server's clock when nothing was under way last.
     calm_ns: u64,
+    /// The server's clock when it last held no large value for this client for sure.
+    free_ns: u64,
     faults: Faults,
     reads_slowly: bool,
     /// When its newest request arrived: nanosecond, and place in it.
@@ -78,6 +84,9 @@ pub(crate) struct Around<'a> {
     pub(crate) trace: &'a mut Trace,
     pub(crate) asker: &'a mut Asker,
     pub(crate) tally: &'a mut Tally,
+    /// Connections that the server has closed in this moment for what they held, as it says; each
+    /// is one client's.
+    pub(crate) pinned_closes: &'a mut u64,
 }
 
 /// What clients have done and seen.
@@ -105,6 +114,8 @@ pub struct Tally {
     pub jumps: u64,
     /// Connections that the server closed on a client that was late.
     pub late_closes: u64,
+    /// Connections that the server closed on a client that held large values for long.
+    pub pinned_closes: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
     /// Flushes that were answered.
@@ -131,6 +142,7 @@ impl Client {
             think_ns,
             cas: None,
             calm_ns: 0,
+            free_ns: 0,
             faults: options.faults,
             reads_slowly,
             newest: (0, 0),
@@ -184,6 +196,7 @@ impl Client {
         self.links += 1;
         around.tally.connections += 1;
         self.calm_ns = around.clock_ns;
+        self.free_ns = around.clock_ns;
         let mut allowed = u64::MAX;
         if self.reads_slowly {
             around.tally.slow += 1;
@@ -251,10 +264,7 @@ impl Client {
         if stop && self.faults.has(Fault::Stop) {
             around.tally.stops += 1;
             let in_ns = self.dice.between(500_000, 20_000_000);
-            if let Some(link) = &mut self.link {
-                link.far.stall();
-                link.allowed = link.received;
-            }
+            self.stop();
             self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: None });
         }
         false
@@ -406,7 +416,8 @@ impl Client {
     }
 
     /// Bytes of its have arrived.
-    pub(crate) fn arrive(&mut self, link: u64, bytes: &[u8], now: Moment) {
+    pub(crate) fn arrive(&mut self, link: u64, bytes: &[u8], now: Moment, clock_ns: u64) {
+        self.note_free(clock_ns);
         let Some(link) = self.link(link) else { return };
         link.far.write(bytes);
         link.arrived += bytes.len() as u64;
@@ -419,6 +430,13 @@ impl Client {
             let part = if ns == now.ns { part.saturating_add(1).min(u16::MAX - 1) } else { 0 };
             self.newest = (now.ns, part);
             asked.arrived = Some(Arrival { ns: now.ns, part, second: now.second });
+        }
+    }
+
+    /// Notes whether nothing that has arrived may be answered by a large value.
+    fn note_free(&mut self, clock_ns: u64) {
+        if !self.asked.iter().any(Asked::may_bring_large) {
+            self.free_ns = clock_ns;
         }
     }
 
@@ -460,6 +478,14 @@ impl Client {
         }
         let in_ns = self.dice.between(10_000, 300_000);
         self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: Some(bytes) });
+    }
+
+    /// Reads nothing from now on.
+    pub(crate) fn stop(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.far.stall();
+            link.allowed = link.received;
+        }
     }
 
     /// Reads everything from now on, and asks nothing more.
@@ -505,8 +531,11 @@ impl Client {
             self.may_close(around)?;
             self.link = None;
             unknown.append(&mut self.asked);
-        } else if self.is_content() {
-            self.calm_ns = around.clock_ns;
+        } else {
+            self.note_free(around.clock_ns);
+            if self.is_content() {
+                self.calm_ns = around.clock_ns;
+            }
         }
         Ok((settled.answered, unknown))
     }
@@ -514,6 +543,12 @@ impl Client {
     /// Whether the server had a reason to close (I2).
     fn may_close(&self, around: &mut Around<'_>) -> Result<(), String> {
         let Some(link) = &self.link else { return Ok(()) };
+        let has_held = around.clock_ns >= self.free_ns + HELD_NS_MIN;
+        if *around.pinned_closes > 0 && has_held {
+            *around.pinned_closes -= 1;
+            around.tally.pinned_closes += 1;
+            return Ok(());
+        }
         if around.clock_ns >= self.calm_ns + PATIENCE_NS {
             around.tally.late_closes += 1;
             return Ok(());

@@ -34,11 +34,13 @@ pub struct Coverage {
     pub sleeps: u64,
     /// Clients that read all hot keys once a flush was answered, or fell due.
     pub flush_looks: u64,
+    /// Connections closed for the memory that they held pinned.
+    pub pinned_closes: u64,
 }
 
 impl Coverage {
     /// How many counts there are.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 13;
 
     pub(crate) fn of(server: &Server) -> Self {
         let mut seen = Self {
@@ -54,6 +56,7 @@ impl Coverage {
             seen.evicted += holdings.evictions;
             seen.compacted += holdings.compacted;
             seen.expired += holdings.reclaimed;
+            seen.pinned_closes += shard.pinned_closes();
             seen.stalled += counters.conn_yields.value();
             seen.hops += counters.hops.value();
             seen.too_large += counters.store_too_large.value();
@@ -97,6 +100,7 @@ impl Coverage {
             ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
             ("looks after a flush", &mut self.flush_looks),
+            ("pinned closes", &mut self.pinned_closes),
         ]
     }
 }

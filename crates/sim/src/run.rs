@@ -6,6 +6,7 @@
 //! ```text
 //! stormy: clients ask, faults happen      until enough is asked
 //! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
+//! hoard:  others hold large values         until a quarter of memory is pinned at most
 //! gone:   clients leave                    until all are gone
 //! empty:  one flush, counters reset,
 //!         everything read                  until all is given back; then the books are audited
@@ -14,11 +15,13 @@
 //! Invariants:
 //! - I1  Time passes only between events. Nothing outside says anything: no clock, no thread.
 //! - I2  Once it is calm, everything is answered within `CALM_NS_MAX`.
+//! - I3  However much is asked for and not read, no more than a quarter of memory is pinned after
+//!   `HOARD_SECONDS`.
 
 use std::collections::VecDeque;
 
 use crate::answer::Asked;
-use crate::ask::{Asker, flush_all, reset_stats};
+use crate::ask::{Asker, LARGE_BYTES_MAX, flush_all, reset_stats};
 use crate::audit;
 use crate::client::{Around, Client, Tally};
 use crate::dice::Dice;
@@ -33,6 +36,10 @@ use crate::trace::Trace;
 const CALM_NS_MAX: u64 = 3_000_000_000;
 /// Virtual time that a storm may take: a run that makes no progress ends here.
 const STORM_NS_MAX: u64 = 60_000_000_000;
+/// Virtual time in which every shard wakes.
+const HOARD_NS: u64 = 150_000_000;
+/// Seconds for which clients may pin as much as they like.
+const HOARD_SECONDS: u32 = 5;
 /// Virtual time in which everything is given back, once all has been flushed and nobody is there.
 const EMPTY_NS: u64 = 300_000_000;
 /// Such times at most: each looks through all segments once.
@@ -65,6 +72,8 @@ struct Run<'o> {
     stormy: bool,
     /// The second by which the newest delayed flush is surely due, until somebody has looked.
     flush_due: Option<u32>,
+    /// See [`Around`].
+    pinned_closes: u64,
 }
 
 impl<'o> Run<'o> {
@@ -100,6 +109,7 @@ impl<'o> Run<'o> {
             jumped_ns: 0,
             stormy: true,
             flush_due: None,
+            pinned_closes: 0,
         }
     }
 
@@ -120,6 +130,7 @@ impl<'o> Run<'o> {
         self.until("all is answered", CALM_NS_MAX, |run| {
             run.clients.iter().all(Client::is_content)
         })?;
+        self.hoard()?;
         self.each(|client, around| client.finish(around));
         self.until("all are gone", CALM_NS_MAX, |run| {
             !run.clients.iter().any(Client::is_connected)
@@ -173,18 +184,19 @@ impl<'o> Run<'o> {
         self.server.clock.advance_ns(at_ns - self.now_ns);
         self.now_ns = at_ns;
         self.note(&event);
-        let now = self.moment();
+        let (now, clock_ns) = (self.moment(), self.clock_ns());
         match event {
             Event::Run(shard) => {
-                self.server.run(shard, at_ns, &mut self.queue)?;
+                self.pinned_closes = self.server.run(shard, at_ns, &mut self.queue)?;
                 self.receive()?;
+                self.pinned_closes = 0;
             }
             Event::Overslept { shard, nap } => {
                 self.server.overslept(shard, nap, at_ns, &mut self.queue);
             }
             Event::Step(client) => self.step(client),
             Event::Arrive { client, link, bytes } => {
-                self.clients[client].arrive(link, &bytes, now);
+                self.clients[client].arrive(link, &bytes, now, clock_ns);
                 self.wake();
             }
             Event::Finish { client, link } => {
@@ -257,6 +269,7 @@ impl<'o> Run<'o> {
             trace: &mut self.trace,
             asker: &mut self.asker,
             tally: &mut self.tally,
+            pinned_closes: &mut self.pinned_closes,
         };
         act(&mut self.clients[client], &mut around)
     }
@@ -285,6 +298,7 @@ impl<'o> Run<'o> {
             trace: &mut self.trace,
             asker: &mut self.asker,
             tally: &mut self.tally,
+            pinned_closes: &mut self.pinned_closes,
         };
         self.clients[client].step(|| server.connect(), &mut around);
         self.wake();
@@ -333,6 +347,42 @@ impl<'o> Run<'o> {
         for asked in unknown {
             self.record.lose(connection, &asked);
         }
+    }
+
+    /// Clients come who ask for a large value each, and do not read; then they do.
+    ///
+    /// Errors: I3 does not hold. Who is closed for it sees to it that there was a reason.
+    fn hoard(&mut self) -> Result<(), String> {
+        let pinned_max = self.options.memory_bytes / 4;
+        // Some values are evicted before they are asked for.
+        let hoarders = pinned_max / LARGE_BYTES_MAX * 2;
+        for _ in 0..hoarders {
+            let index = self.clients.len();
+            self.clients.push(Client::tool(self.options, index));
+            let far = self.server.connect();
+            self.at(index, |client, around| client.connect(far, around));
+            let [set, get] = self.asker.hoard();
+            self.at(index, |client, around| client.send(vec![set], b"", around));
+            self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+            self.clients[index].stop();
+            self.at(index, |client, around| client.send(vec![get], b"", around));
+        }
+        for _ in 0..HOARD_SECONDS {
+            let later_ns = self.now_ns + HOARD_NS;
+            self.until("what is asked for is pinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
+            self.jump(1_000_000_000);
+        }
+        let later_ns = self.now_ns + HOARD_NS;
+        self.until("enough is let go", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
+        let pinned = self.server.pool.pinned_bytes();
+        if pinned > pinned_max {
+            return Err(format!("{pinned} bytes are still pinned, {pinned_max} may be"));
+        }
+        self.clients.iter_mut().for_each(Client::calm);
+        self.wake();
+        self.until("hoarders are answered", CALM_NS_MAX, |run| {
+            run.clients.iter().all(Client::is_content)
+        })
     }
 
     /// A last client flushes everything, has all count from 0 again, and reads every hot key.

@@ -155,24 +155,26 @@ impl Server {
         self.skewed = false;
     }
 
-    /// A shard's thread has its core: one tick. Errors: I2 does not hold.
+    /// A shard's thread has its core: one tick. Returns how many connections it closed in it for
+    /// what they held. Errors: I2 does not hold.
     pub(crate) fn run(
         &mut self,
         index: usize,
         now_ns: u64,
         queue: &mut Queue,
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         let room = &mut self.rooms[index];
         let State::Ready(wait) = room.state else { unreachable!("only who is ready runs") };
         let counters = &self.shared.counters[index];
         let busy = || counters.busy_ticks.value();
-        let before = busy();
+        let (before, closes_before) = (busy(), room.shard.pinned_closes());
         let overslept = std::mem::take(&mut room.overslept) && !room.shard.io_mut().stir();
         room.shard.get_up(wait).expect("memory never fails");
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }
         self.handed_over += u64::from(index > 0 && counters.connections.value() > 0);
+        let closes = room.shard.pinned_closes() - closes_before;
         let wait = room.shard.lie_down();
         let sleep_ns = match wait {
             Wait::Now => None,
@@ -194,7 +196,7 @@ impl Server {
             }
         }
         self.wake(now_ns, queue);
-        Ok(())
+        Ok(closes)
     }
 
     /// How long the next tick takes: now and then the thread is not given its core for a while.

@@ -41,6 +41,13 @@ pub(crate) struct ExtentId {
     pub(crate) blocks: u32,
 }
 
+impl ExtentId {
+    /// Bytes of its blocks.
+    pub(crate) const fn bytes(self) -> usize {
+        self.blocks as usize * BLOCK_BYTES
+    }
+}
+
 /// Blocks of an upload that are taken and not written yet, first taken first: linked like an
 /// extent's, so that a queue holds no memory of its own.
 #[derive(Debug)]
@@ -276,10 +283,11 @@ impl Pool {
     }
 
     /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The thread of its
-    /// shard or of its upload only.
-    pub(crate) fn pin_extent(&self, extent: ExtentId) {
+    /// shard or of its upload only. Whether it is the only pin.
+    pub(crate) fn pin_extent(&self, extent: ExtentId) -> bool {
         let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
         assert!(before & DEAD == 0, "B2: only a living item's or upload's extent is pinned");
+        before == 0
     }
 
     /// Pins once more what the caller has pinned, on any thread; its item may be gone.
@@ -288,13 +296,15 @@ impl Pool {
         assert!(before & !DEAD > 0, "B2: only what is pinned is pinned again");
     }
 
-    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread.
-    pub(crate) fn unpin_extent(&self, extent: ExtentId) {
+    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread. Whether it was the
+    /// last.
+    pub(crate) fn unpin_extent(&self, extent: ExtentId) -> bool {
         let before = self.extents.state(extent.id).fetch_sub(1, Ordering::AcqRel);
         assert!(before & !DEAD > 0, "B2: an extent is unpinned as often as it was pinned");
         if before == DEAD | 1 {
             self.free_extent(extent);
         }
+        before & !DEAD == 1
     }
 
     /// Whether dropping a living item brings blocks back at once: it is large and not pinned. The

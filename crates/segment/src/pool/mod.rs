@@ -24,7 +24,7 @@ use std::sync::{Arc, PoisonError};
 use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::Budget;
-use kachel_stdx::{Quiescence, Reader, Stamp};
+use kachel_stdx::{CachePadded, Quiescence, Reader, Stamp};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
@@ -104,6 +104,8 @@ pub struct Pool {
     /// Segments that shards below their share could not get.
     asked: AtomicU32,
     generations: AtomicU64,
+    /// See `pinned`. Apart from what all cores read for each item.
+    pinned_bytes: CachePadded<AtomicU64>,
     /// Who may be reading items that are not its own.
     quiescence: Arc<Quiescence>,
     retired: AtomicU32,
@@ -148,6 +150,7 @@ impl Pool {
             free_blocks: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             generations: AtomicU64::new(1),
+            pinned_bytes: CachePadded::new(AtomicU64::new(0)),
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
             free: Mutex::new(Free {

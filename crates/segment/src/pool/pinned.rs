@@ -2,7 +2,7 @@
 //!
 //! Upstream:   `Segments::pin` makes one; `net` hands it to the kernel piece by piece as the socket
 //!             drains, each piece with a pin of its own.
-//! Downstream: `meta` and `block`, which count pins.
+//! Downstream: `meta` and `block`, which count pins; the pool, which sums what is pinned.
 //!
 //! ```text
 //! a piece's pin:  kind:1 (high bit: of an extent) | blocks of the extent:31 | extent, segment:32
@@ -12,10 +12,16 @@
 //! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
 //!   the extent that holds its blocks is neither freed nor moved. While a piece of it is held the
 //!   same holds of what that piece lies in.
+//! - P2  `pinned_bytes` is the bytes of all segments and extents of items with a pin, but for what
+//!   is being pinned or unpinned in this moment, and never less than nothing. For each of them a
+//!   thread that finds no pin before its own adds, one that takes the last away subtracts, each
+//!   once; pins rise from 0 on one thread at a time, which hands them to others after that, so what
+//!   is subtracted was added before.
 
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kachel_stdx::{Held, Keeper};
 
@@ -37,13 +43,47 @@ pub struct Pinned {
     reading: Cell<(usize, u32)>,
 }
 
+impl Pool {
+    /// Bytes of the segments and extents that are pinned for readers (P2): they cannot be used
+    /// again until whoever is sent them has read. What is pinned to be received into is not
+    /// counted: no reader is to blame for it.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes.load(Ordering::Relaxed)
+    }
+
+    fn count_pinned(&self, bytes: usize) {
+        self.pinned_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn let_extent_go(&self, extent: ExtentId) {
+        if self.unpin_extent(extent) {
+            self.count_unpinned(extent.bytes());
+        }
+    }
+
+    fn unpin_segment(&self, segment: u32) {
+        if self.metas.unpin(segment) {
+            self.count_unpinned(self.segment_bytes());
+        }
+    }
+
+    fn count_unpinned(&self, bytes: usize) {
+        let before = self.pinned_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        assert!(before >= bytes as u64, "P2: what is unpinned was pinned");
+    }
+}
+
 impl Pinned {
     pub(crate) fn new(pool: &Arc<Pool>, item: &Item<'_>) -> Self {
         let segment = pool.segment_of(item.at());
         let extent = item.extent();
-        pool.metas.pin(segment);
-        if let Some(extent) = extent {
-            pool.pin_extent(extent);
+        if pool.metas.pin(segment) {
+            pool.count_pinned(pool.segment_bytes());
+        }
+        if let Some(extent) = extent
+            && pool.pin_extent(extent)
+        {
+            pool.count_pinned(extent.bytes());
         }
         let first = extent.map_or(0, |extent| pool.first_block(extent));
         Self {
@@ -86,7 +126,8 @@ impl Pinned {
                 OF_EXTENT | u64::from(extent.blocks) << 32 | u64::from(extent.id)
             }
             _ => {
-                self.pool.metas.pin(self.segment);
+                let is_first = self.pool.metas.pin(self.segment);
+                debug_assert!(!is_first, "P1");
                 self.segment.into()
             }
         };
@@ -137,18 +178,18 @@ unsafe impl Keeper for Pool {
     fn let_go(&self, pin: u64) {
         let id = pin as u32;
         if pin & OF_EXTENT == 0 {
-            return self.metas.unpin(id);
+            return self.unpin_segment(id);
         }
-        self.unpin_extent(ExtentId { id, blocks: ((pin & !OF_EXTENT) >> 32) as u32 });
+        self.let_extent_go(ExtentId { id, blocks: ((pin & !OF_EXTENT) >> 32) as u32 });
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(extent) = self.extent {
-            self.pool.unpin_extent(extent);
+            self.pool.let_extent_go(extent);
         }
-        self.pool.metas.unpin(self.segment);
+        self.pool.unpin_segment(self.segment);
     }
 }
 

@@ -49,6 +49,9 @@ const HUNT_SEGMENTS_MAX: usize = 4096;
 /// Pinned segments passed over in search of a victim that is not.
 const PINNED_MAX: usize = 16;
 
+/// The part of memory, one in so many, that is much to be let go at once.
+const LET_GO_PART: u64 = 128;
+
 /// Items of a job between two looks at whether there is room by now.
 const STRIDE_ITEMS: usize = 64;
 
@@ -90,11 +93,13 @@ pub(super) struct Hunt {
 }
 
 /// Strips that freed nothing, one after the other, in one second. After as many as there are
-/// segments, and as many again for those that are open, there are no more before the next second,
-/// for each costs a look at every item.
+/// segments, and as many again for those that are open, there are no more before the next second or
+/// before much is let go, for each costs a look at every item.
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     second: u32,
+    /// The most that was pinned meanwhile.
+    pinned_bytes: u64,
     in_vain: usize,
 }
 
@@ -364,9 +369,13 @@ impl Segments {
     /// The segment to evict: of probation while that is large and main not due, of main otherwise.
     /// A pinned one is to be stripped.
     fn oldest(&mut self, is_main_due: bool, now: u32) -> Option<u32> {
-        if self.strips.second != now {
-            self.strips = Strips { second: now, in_vain: 0 };
+        let pinned_bytes = self.pool.pinned_bytes();
+        let much_bytes = self.pool.budget.limit_bytes() / LET_GO_PART;
+        let much_was_let_go = pinned_bytes + much_bytes <= self.strips.pinned_bytes;
+        if self.strips.second != now || much_was_let_go {
+            self.strips = Strips { second: now, pinned_bytes, in_vain: 0 };
         }
+        self.strips.pinned_bytes = self.strips.pinned_bytes.max(pinned_bytes);
         let in_vain = self.strips.in_vain;
         let [may_strip, may_strip_open] = [1, 2].map(|looks| in_vain < looks * self.own.len());
         let [first, second] = if self.is_probation_large() && !is_main_due {

@@ -5,6 +5,7 @@ mod clocks;
 mod flushes;
 mod full_rings;
 mod large_values;
+mod pinned;
 mod replies;
 mod statistics;
 mod waiting;

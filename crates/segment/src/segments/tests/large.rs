@@ -118,6 +118,33 @@ fn a_held_piece_outlives_its_item_and_its_value() {
 }
 
 #[test]
+fn what_is_pinned_is_counted_once_however_many_pins_hold_it() {
+    let mut shard = Shard::new(4 << 20, true);
+    let segment_bytes = shard.segments.pool().segment_bytes() as u64;
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    let large = shard.set(b"large", &pattern(1, 5 * BLOCK_BYTES + 9), 9).expect("there is room");
+    let other = shard.set(b"other", &pattern(2, 2 * BLOCK_BYTES), 9).expect("there is room");
+    let small = shard.set(b"small", &pattern(3, 500), 9).expect("there is room");
+    assert_eq!(pool.pinned_bytes(), 0);
+    let pin = |at| shard.segments.pin(at);
+    let block_bytes = BLOCK_BYTES as u64;
+    // All three have a part in the one segment that is open.
+    let pins = [pin(small), pin(large)];
+    assert_eq!(pool.pinned_bytes(), segment_bytes + 5 * block_bytes);
+    let more = [pin(large), pin(other), pin(large)];
+    assert_eq!(pool.pinned_bytes(), segment_bytes + 7 * block_bytes);
+    drop(pins);
+    assert_eq!(pool.pinned_bytes(), segment_bytes + 7 * block_bytes);
+    let [one, two, three] = more;
+    drop((one, two));
+    assert_eq!(pool.pinned_bytes(), segment_bytes + 5 * block_bytes);
+    assert!(shard.delete(b"large"));
+    assert_eq!(pool.pinned_bytes(), segment_bytes + 5 * block_bytes, "its item is gone");
+    std::thread::spawn(move || drop(three)).join().expect("unpinned elsewhere");
+    assert_eq!(pool.pinned_bytes(), 0);
+}
+
+#[test]
 fn a_pinned_value_outlives_its_item() {
     let mut shard = Shard::new(4 << 20, true);
     let large = pattern(1, 200_000);

@@ -114,6 +114,7 @@ fn shards_on_two_threads_share_one_pool() {
     for side in &sides {
         while side.received.try_recv().is_ok() {}
     }
+    assert_eq!(pool.pinned_bytes(), 0, "P2: all pins are gone");
     for side in &mut sides {
         side.segments.audit();
         for (key, &at) in &side.index.map {
@@ -127,4 +128,43 @@ fn shards_on_two_threads_share_one_pool() {
     }
     assert_eq!(pool.free_blocks(), 0, "all blocks came back");
     assert!(budget.spent_bytes() <= budget.limit_bytes());
+}
+
+#[test]
+fn pins_that_come_and_go_on_many_threads_leave_the_count_exact() {
+    const VALUES: usize = 3;
+    let budget = Arc::new(Budget::new(12 << 20));
+    let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+    let pool = Pool::new(budget, options).expect("address space");
+    let options = SegmentOptions { evict: true, cas: true, shard: 0 };
+    let segments = Segments::new(Arc::clone(&pool), options);
+    let (sent, _nobody) = channel();
+    let (_nothing, received) = channel();
+    let random = Random(7);
+    let mut side = Side { segments, index: MapIndex::default(), random, sent, received };
+    for seed in 0..VALUES as u64 {
+        side.store(5 * seed, NewValue::Bytes(&pattern(seed, 20_000)));
+    }
+    let places: Vec<_> = side.index.map.values().copied().collect();
+    assert_eq!(places.len(), VALUES);
+    let all_bytes = (pool.segment_bytes() + VALUES * crate::BLOCK_BYTES) as u64;
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (handed, pins) = std::sync::mpsc::sync_channel::<Pinned>(2);
+            (handed, std::thread::spawn(move || pins.into_iter().for_each(drop)))
+        })
+        .collect();
+    // Each pin is the last of its value now and then, and the first, on another thread.
+    for turn in 0..60_000 {
+        let pinned = side.segments.pin(places[turn % VALUES]);
+        let counted = pool.pinned_bytes();
+        // What is being unpinned in this moment may be counted beside what is pinned again.
+        assert!((1..=4 * all_bytes).contains(&counted), "P2: {counted} bytes are pinned");
+        threads[turn % threads.len()].0.send(pinned).expect("it takes what comes");
+    }
+    for (handed, thread) in threads {
+        drop(handed);
+        thread.join().expect("it does not panic");
+    }
+    assert_eq!(pool.pinned_bytes(), 0);
 }

@@ -1,0 +1,156 @@
+//! What a connection holds of item memory, and how fast its client takes it.
+//!
+//! Upstream:   the outbox says when a large value begins to be held and how much of it is gone, and
+//!             what the kernel took; `shard` looks once a second.
+//! Downstream: `shard` closes the slowest when too much memory is pinned.
+//!
+//! Invariants:
+//! - I1  `held_bytes` are those of large values that the kernel has not taken. While there are none
+//!   all else is 0: whoever was sent all that he held begins anew.
+
+use std::cmp::Ordering;
+
+use crate::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
+
+/// What is taken counts for so many looks, one a second: at each a part in so many is forgotten. A
+/// guess: clients that read evenly are sent to in pieces of a socket's buffer, a second or two
+/// apart.
+const PACE_LOOKS: u64 = 4;
+/// Below this pace a client is slow.
+const PACE_BYTES_FAIR: u64 = FAIR_BYTES_PER_SECOND * PACE_LOOKS;
+/// More is not counted: who took a great deal and stops is slow at the third look after.
+const PACE_BYTES_MAX: u64 = 2 * PACE_BYTES_FAIR;
+
+/// Who has held for long enough and has taken too little of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowHolder {
+    /// Bytes taken of late: those of four seconds, where they are taken evenly.
+    pub pace_bytes: u64,
+    /// Bytes of the values held that are still to be taken.
+    pub held_bytes: u64,
+}
+
+impl SlowHolder {
+    /// Whether this one is to be closed before `other`; of two that are as slow it is who holds
+    /// more.
+    pub fn is_slower_than(&self, other: &Self) -> bool {
+        match self.pace_bytes.cmp(&other.pace_bytes) {
+            Ordering::Equal => self.held_bytes > other.held_bytes,
+            order => order == Ordering::Less,
+        }
+    }
+}
+
+/// The large values that a connection holds.
+#[derive(Debug)]
+pub struct Holding {
+    held_bytes: u64,
+    /// Bytes that the kernel took while any were held, fading.
+    pace_bytes: u64,
+    /// The second in which it was first seen to hold any; 0: not yet.
+    since: u32,
+}
+
+impl Holding {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { held_bytes: 0, pace_bytes: 0, since: 0 };
+
+    /// A value of so many bytes is held.
+    pub(crate) fn begin(&mut self, value_bytes: usize) {
+        self.held_bytes += value_bytes as u64;
+    }
+
+    /// The kernel took bytes of this connection's.
+    pub(crate) fn taken(&mut self, bytes: usize) {
+        if self.held_bytes > 0 {
+            self.pace_bytes = (self.pace_bytes + bytes as u64).min(PACE_BYTES_MAX);
+        }
+    }
+
+    /// So many bytes of values that [`Self::begin`] told of are not held any more.
+    #[inline]
+    pub(crate) fn end(&mut self, bytes: usize) {
+        assert!(self.held_bytes >= bytes as u64, "I1");
+        self.held_bytes -= bytes as u64;
+        if self.held_bytes == 0 && bytes > 0 {
+            *self = Self::NONE;
+        }
+    }
+
+    /// Looks in `second`, once in each: whether anything is held for more than `HELD_SECONDS_MIN`,
+    /// and was taken slower than is fair.
+    pub fn look(&mut self, second: u32) -> Option<SlowHolder> {
+        if self.held_bytes == 0 {
+            return None;
+        }
+        if self.since == 0 {
+            self.since = second;
+        }
+        let slow = self.slow(second);
+        self.pace_bytes -= self.pace_bytes / PACE_LOOKS;
+        slow
+    }
+
+    /// The same without looking: what the last look found, unless it has taken much since.
+    pub fn slow(&self, second: u32) -> Option<SlowHolder> {
+        // The second of the first look may have been all but over.
+        let is_long = self.since != 0 && second > self.since + HELD_SECONDS_MIN;
+        let &Self { pace_bytes, held_bytes, .. } = self;
+        (is_long && pace_bytes < PACE_BYTES_FAIR).then_some(SlowHolder { pace_bytes, held_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// The seconds of thirty in which one who takes `taken(second)` bytes is found slow.
+    fn slow_seconds(taken: impl Fn(u32) -> usize) -> Vec<u32> {
+        let mut holding = Holding::NONE;
+        holding.begin(100 * MIB);
+        let looks = (10..40).filter(|&second| {
+            holding.taken(taken(second));
+            holding.look(second).is_some()
+        });
+        looks.collect()
+    }
+
+    #[test]
+    fn who_takes_nothing_is_slow_once_it_has_held_for_long_enough() {
+        assert_eq!(slow_seconds(|_| 0)[..2], [13, 14]);
+        // A socket's buffer was filled at first.
+        assert_eq!(slow_seconds(|second| if second == 10 { 4 * MIB } else { 0 })[0], 13);
+    }
+
+    #[test]
+    fn who_takes_a_fair_part_each_second_is_never_slow_though_it_comes_in_lumps() {
+        assert!(slow_seconds(|_| 2 * MIB).is_empty());
+        assert!(slow_seconds(|second| if second % 2 == 0 { 4 * MIB } else { 0 }).is_empty());
+        assert!(slow_seconds(|second| if second % 3 == 0 { 6 * MIB } else { 0 }).is_empty());
+        assert_eq!(slow_seconds(|_| MIB / 4).len(), 27);
+    }
+
+    #[test]
+    fn who_was_fast_and_stops_is_slow_soon() {
+        let slow = slow_seconds(|second| if second < 20 { 50 * MIB } else { 0 });
+        assert_eq!(slow[0], 22);
+    }
+
+    #[test]
+    fn who_was_sent_all_begins_anew() {
+        let mut holding = Holding::NONE;
+        holding.begin(MIB);
+        holding.begin(2 * MIB);
+        assert_eq!((10..13).find_map(|second| holding.look(second)), None);
+        holding.end(2 * MIB);
+        let slow = SlowHolder { pace_bytes: 0, held_bytes: MIB as u64 };
+        assert_eq!(holding.look(13), Some(slow));
+        holding.end(MIB);
+        assert_eq!(holding.look(14), None);
+        holding.begin(MIB);
+        assert_eq!((15..18).find_map(|second| holding.look(second)), None);
+        assert_eq!(holding.look(18), Some(slow));
+    }
+}

@@ -1,0 +1,90 @@
+//! Who is closed when too much memory is pinned: of the clients that hold large values for long,
+//! those that take them slowest.
+//!
+//! Upstream:   `timeouts` offers who holds for long, once a second.
+//! Downstream: `shard` closes them, in this order, one a tick, until enough is let go.
+//!
+//! Invariants:
+//! - I1  `places` stands in the order of closing up to `count`, from `next` on: the slowest
+//!   first, and of those that are as slow who holds most. Nobody who was offered and left out goes
+//!   before one of them.
+
+use kachel_net::{ConnectionIndex, SlowHolder};
+
+use crate::core::Core;
+
+/// The part of the memory of the process that may be pinned, one in so many, before somebody is
+/// closed for it. What is left must serve everyone else.
+const PINNED_PART: u64 = 4;
+/// Connections of a shard that are closed in one second at most for what they hold. A guess; there
+/// is a next second.
+const CLOSED_PER_SECOND_MAX: usize = 64;
+
+/// The slowest holders of a shard, by no memory of their own.
+#[derive(Debug)]
+pub(crate) struct Slowest {
+    places: [(SlowHolder, ConnectionIndex); CLOSED_PER_SECOND_MAX],
+    count: usize,
+    next: usize,
+}
+
+impl Slowest {
+    pub(crate) const fn new() -> Self {
+        let nobody = (SlowHolder { pace_bytes: 0, held_bytes: 0 }, ConnectionIndex(u32::MAX));
+        Self { places: [nobody; CLOSED_PER_SECOND_MAX], count: 0, next: 0 }
+    }
+
+    /// Takes a holder in, for the fastest one where there are too many. Cost: at most a move of all
+    /// places.
+    pub(crate) fn offer(&mut self, holder: SlowHolder, connection: ConnectionIndex) {
+        let taken = &self.places[..self.count];
+        let place = taken.partition_point(|(before, _)| !holder.is_slower_than(before));
+        if place == CLOSED_PER_SECOND_MAX {
+            return;
+        }
+        self.count = (self.count + 1).min(CLOSED_PER_SECOND_MAX);
+        self.places[place..self.count].rotate_right(1);
+        self.places[place] = (holder, connection);
+        debug_assert!(place == 0 || !holder.is_slower_than(&self.places[place - 1].0), "I1");
+    }
+
+    /// Takes out the one that is to be closed next; it may have gone since.
+    pub(crate) fn take_next(&mut self) -> Option<ConnectionIndex> {
+        let (_, connection) = *self.places[..self.count].get(self.next)?;
+        self.next += 1;
+        Some(connection)
+    }
+
+    /// Whether anyone is left.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+}
+
+impl Core {
+    /// Whether more is pinned than may be, for clients of all shards.
+    pub(crate) fn is_too_much_pinned(&self) -> bool {
+        let pinned_bytes = self.engine.segments.pool().pinned_bytes();
+        pinned_bytes > self.shared.budget.limit_bytes() / PINNED_PART
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_come_first_and_the_fastest_are_left_out() {
+        let mut slowest = Slowest::new();
+        assert!(slowest.is_empty() && slowest.take_next().is_none());
+        let offered = (0..200u32).map(|number| number * 77 % 200);
+        for number in offered {
+            let holder = SlowHolder { pace_bytes: (number / 2).into(), held_bytes: number.into() };
+            slowest.offer(holder, ConnectionIndex(number));
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| slowest.take_next()).map(|at| at.0).collect();
+        // As slow are two and two: who holds more goes first.
+        let wanted: Vec<u32> = (0..CLOSED_PER_SECOND_MAX as u32).map(|place| place ^ 1).collect();
+        assert_eq!(order, wanted);
+    }
+}

@@ -286,6 +286,9 @@ impl<'b> Serving<'_, 'b> {
     /// Carries out all that is staged.
     fn run(&mut self) {
         let core = &mut *self.core;
+        if !self.batch.is_empty() {
+            core.uploads.ticks_alone = 0;
+        }
         let ours = self.batch.iter().filter(|staged| staged.owner == core.id);
         core.engine.prefetch(ours.map(|staged| staged.hash));
         for staged in self.batch.iter() {

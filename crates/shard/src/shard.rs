@@ -235,6 +235,8 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.turn_second();
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
+        let alone = &mut self.core.uploads.ticks_alone;
+        *alone = if mail { 0 } else { alone.saturating_add(1) };
         self.serve();
         self.close_late();
         self.adopt();

@@ -54,6 +54,8 @@ pub(crate) struct Uploads {
     spare_lines: Vec<Vec<u8>>,
     /// Landings that are with nobody, for later uploads.
     pub(crate) spare_landings: Vec<Landing>,
+    /// Ticks in which nobody else asked for anything.
+    pub(crate) ticks_alone: u32,
 }
 
 impl Uploads {

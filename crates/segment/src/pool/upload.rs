@@ -30,10 +30,6 @@ use crate::meta::NONE;
 /// Blocks taken from the pool under one lock, at most.
 const TAKE_BLOCKS_MAX: usize = 64;
 
-/// Blocks that a landing lies in at most, and so bytes of one connection that are copied into them
-/// between two turns of the others: 64 KiB.
-const LANDING_BLOCKS_MAX: usize = LANDING_PIECES_MAX;
-
 /// The name of a landing of an upload that has no whole block.
 const NO_EXTENT: u64 = u64::MAX;
 
@@ -126,12 +122,15 @@ impl Upload {
     }
 
     /// Bytes that a landing would take now: as many as have come so far and up to the end of a
-    /// block, but no more than miss, and in no more than `LANDING_BLOCKS_MAX` blocks.
-    pub fn landing_bytes(&self) -> usize {
+    /// block, but no more than miss, and in no more than `blocks_max` blocks.
+    ///
+    /// Panics: when a landing cannot have so many pieces.
+    pub fn landing_bytes(&self, blocks_max: usize) -> usize {
+        assert!(blocks_max <= LANDING_PIECES_MAX);
         let block_start = self.written - self.written % BLOCK_BYTES;
         let end = (2 * self.written)
             .next_multiple_of(BLOCK_BYTES)
-            .min(block_start + LANDING_BLOCKS_MAX * BLOCK_BYTES)
+            .min(block_start + blocks_max * BLOCK_BYTES)
             .min(self.value_bytes);
         end - self.written
     }
@@ -143,9 +142,9 @@ impl Upload {
     /// Cost: as `write`, without the copy.
     /// Errors: no memory: `landing` stays empty.
     /// Panics: when there are no [`Self::landing_bytes`], or while a landing is out (U4).
-    pub fn landing(&mut self, landing: &mut Landing) -> Result<(), NoMemory> {
+    pub fn landing(&mut self, landing: &mut Landing, blocks_max: usize) -> Result<(), NoMemory> {
         assert!(!self.lent, "U4: one landing at a time");
-        let end = self.written + self.landing_bytes();
+        let end = self.written + self.landing_bytes(blocks_max);
         assert!(end > self.written, "a landing for no bytes");
         self.begin_blocks(end)?;
         self.lent = true;

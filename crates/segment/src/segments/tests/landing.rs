@@ -22,7 +22,7 @@ fn land_all(upload: &mut Upload, landing: &mut Landing, value: &[u8], first: usi
     upload.write(&value[..first]).expect("memory is free");
     let mut at = first;
     while at < value.len() {
-        upload.landing(landing).expect("memory is free");
+        upload.landing(landing, LANDING_PIECES_MAX).expect("memory is free");
         assert!(landing.piece_bytes() <= LANDING_PIECES_MAX * BLOCK_BYTES);
         let came = receive(landing, &value[at..value.len().min(at + cut)]);
         at += upload.landed(landing, came);
@@ -64,7 +64,7 @@ fn landings_and_writes_may_follow_each_other_in_any_order() {
             let at = value.len() - upload.missing_bytes();
             let wanted = 1 + random.below(40_000) as usize;
             if random.below(2) == 0 && at > 0 {
-                upload.landing(&mut landing).expect("memory is free");
+                upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
                 // None: the door refused it.
                 let wanted = if random.below(4) == 0 { 0 } else { wanted };
                 let came = receive(&mut landing, &value[at..value.len().min(at + wanted)]);
@@ -87,7 +87,7 @@ fn what_follows_the_value_is_left_in_the_spill() {
     for bytes in [2 * BLOCK_BYTES, 30_000] {
         let mut upload = pool.begin_upload(bytes).expect("it fits");
         upload.write(&vec![1; 20_000]).expect("memory is free");
-        upload.landing(&mut landing).expect("memory is free");
+        upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
         let came = receive(&mut landing, &[&vec![2; bytes - 20_000][..], b"\r\nget"].concat());
         assert_eq!(landing.spilled(came), b"\r\nget");
         assert_eq!(upload.landed(&mut landing, came), bytes - 20_000);
@@ -95,7 +95,7 @@ fn what_follows_the_value_is_left_in_the_spill() {
     }
     let mut upload = pool.begin_upload(1 << 20).expect("it fits");
     upload.write(&vec![1; 20_000]).expect("memory is free");
-    upload.landing(&mut landing).expect("memory is free");
+    upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
     assert_eq!(landing.room(), landing.piece_bytes(), "bytes of the value follow, no spill");
     upload.landed(&mut landing, 0);
 }
@@ -107,10 +107,10 @@ fn memory_is_lent_in_proportion_to_what_has_come() {
     let mut landing = pool.spare_landing();
     let before = pool.upload_room_bytes();
     let mut upload = pool.begin_upload(3 << 20).expect("it fits");
-    assert_eq!(upload.landing_bytes(), 0, "nothing has come");
+    assert_eq!(upload.landing_bytes(LANDING_PIECES_MAX), 0, "nothing has come");
     upload.write(&[1; 10]).expect("memory is free");
     for blocks in [1, 2, 4, 8, 12] {
-        upload.landing(&mut landing).expect("memory is free");
+        upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
         assert_eq!(before - pool.upload_room_bytes(), (blocks * BLOCK_BYTES) as u64);
         let room = landing.room();
         upload.landed(&mut landing, room);
@@ -132,7 +132,7 @@ fn a_landing_that_outlives_its_upload_keeps_the_memory_until_it_is_gone() {
                 let mut landing = pool.spare_landing();
                 let mut upload = pool.begin_upload(bytes).expect("it fits");
                 upload.write(&vec![1; written]).expect("memory is free");
-                upload.landing(&mut landing).expect("memory is free");
+                upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
                 let taken = before - pool.upload_room_bytes();
                 if landing_goes_first {
                     drop(landing);
@@ -168,10 +168,10 @@ fn without_memory_there_is_no_landing_and_nothing_changes() {
     let mut upload = pool.begin_upload(1 << 20).expect("it fits");
     upload.write(&[1; BLOCK_BYTES]).expect("memory is free");
     while hog.write(&[1; BLOCK_BYTES]).is_ok() {}
-    assert!(upload.landing(&mut landing).is_err());
+    assert!(upload.landing(&mut landing, LANDING_PIECES_MAX).is_err());
     assert_eq!((landing.room(), pool.upload_room_bytes()), (0, 0));
     drop(hog);
-    upload.landing(&mut landing).expect("memory is free again");
+    upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free again");
     upload.landed(&mut landing, 0);
     upload.write(&vec![1; (1 << 20) - BLOCK_BYTES]).expect("memory is free");
 }
@@ -183,6 +183,6 @@ fn an_upload_is_not_written_beside_its_landing() {
     let mut landing = shard.segments.pool().spare_landing();
     let mut upload = shard.segments.pool().begin_upload(100_000).expect("it fits");
     upload.write(&[1; 10]).expect("memory is free");
-    upload.landing(&mut landing).expect("memory is free");
+    upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
     let _written = upload.write(&[1; 10]);
 }

@@ -23,9 +23,8 @@ const LANDING_BYTES_MIN: usize = 4 * 1024;
 
 /// Blocks of a landing beside small requests: these wait while it is filled. On a busy machine the
 /// p99 of small reads beside a writer of 900 KB values was 2.4 to 3.1 times theirs alone with 64
-/// KiB, 1.0 to 2.9 with 32 and 1.3 to 3.7 with 16 and a copy (the abuse suite's X24, at least 12
-/// values a look).
-const BLOCKS_BESIDE_REQUESTS: usize = 2;
+/// KiB, and 2.8 to 2.9 with 32 behind epoll on a quiet one (the abuse suite's X24).
+const BLOCKS_BESIDE_REQUESTS: usize = 1;
 /// Blocks of a landing while there are none: fewer ticks a value, which are a twentieth of its
 /// cost.
 const BLOCKS_ALONE: usize = 4;

@@ -92,6 +92,8 @@ fn beside(reader: &mut Client, writer: &mut Client, written: &mut usize) -> Opti
     let (count, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            // Else a reader on the same core waits for the writer's turn to end, not for a server.
+            rustix::process::nice(19).expect("any thread may be nicer");
             while !enough.load(Ordering::Relaxed) {
                 writer.send(&large);
                 writer.read_until(b"STORED\r\n");

@@ -6,9 +6,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::{
-    Epoll, Event, Io, Landing, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker,
-};
+use kachel_stdx::Landing;
+
+use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker};
 
 /// Which backend is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,11 +33,12 @@ mod waker;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use kachel_stdx::Landing;
+
 pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
-pub use kachel_stdx::{LANDING_SPILL_BYTES, Landing, Lender, Piece};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
     KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,

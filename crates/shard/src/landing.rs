@@ -9,11 +9,12 @@
 //! - I1  A landing is out only for a connection that is uploading, has no input left and is not
 //!   stalled. So what it brings comes next in the stream, and nothing is fed to the upload beside
 //!   it (`segment` asserts that).
-//! - I2  A landing that does not come back, because the client has gone, was released by the door;
-//!   its upload is only dropped after that.
+//! - I2  A landing that does not come back, because the client has gone, is released by the door,
+//!   before its upload is dropped or after that; once both are gone all memory is back (`segment`).
 
-use kachel_io::{Io, Landing};
+use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Phase};
+use kachel_stdx::Landing;
 
 use crate::core::Core;
 

@@ -12,9 +12,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kachel_io::{Clock, Event, Io, Landing, Lent, ListenerId, Peer, SocketId, Wait};
+use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
 use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots, WIDENED_BYTES};
 use kachel_segment::Pool;
+use kachel_stdx::Landing;
 use kachel_wire::Reply;
 
 use crate::core::{AnswerText, Core};

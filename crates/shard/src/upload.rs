@@ -12,9 +12,9 @@
 //! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
-use kachel_io::Landing;
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_segment::Upload;
+use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
 use kachel_wire::{Parsed, Reply, parse};
 

@@ -6,9 +6,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use kachel_io::{
-    Event, FarEnd, Io, Landing, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId, Wait,
-    listener,
+    Event, FarEnd, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId, Wait, listener,
 };
+use kachel_stdx::Landing;
 
 use crate::Door;
 

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use kachel_io::{
-    Io, LANDING_SPILL_BYTES, Landing, Lender, Piece, RECEIVE_BUFFER_BYTES, SocketId, Wait,
-};
+use kachel_io::{Io, RECEIVE_BUFFER_BYTES, SocketId, Wait};
+use kachel_stdx::{LANDING_SPILL_BYTES, Landing, Lender, Piece};
 
 use crate::Door;
 use crate::bench::{Bench, Client, Log, pattern};

@@ -1,4 +1,4 @@
-//! A large value on its way in: it takes blocks only as its bytes arrive.
+//! A large value on its way in: it takes blocks as its bytes arrive, and as many ahead at most.
 //!
 //! Upstream:   `shard` opens one when a value is long, and feeds it what the connection receives,
 //!             or lends its memory to the door (`landing`).

@@ -15,11 +15,11 @@ mod find;
 use std::sync::Arc;
 
 use kachel_host::Budget;
-use kachel_io::Landing;
 use kachel_segment::{
     Index, Item, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, SegmentOptions, SegmentStats,
     Segments, Upload,
 };
+use kachel_stdx::Landing;
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::counters::Counters;

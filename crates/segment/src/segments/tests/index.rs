@@ -108,6 +108,14 @@ impl Shard {
         true
     }
 
+    /// Flushes, and sees that no memory is held for anything then.
+    pub(super) fn assert_all_comes_back(&mut self, now: u32) {
+        self.segments.flush();
+        self.maintain_all(now);
+        assert_eq!(self.segments.stats().segments, 0, "everything came back");
+        assert_eq!(self.segments.pool().free_blocks(), 0);
+    }
+
     pub(super) fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
         let at = self.at(key)?;
         Some(self.segments.item(at).value().parts().flatten().copied().collect())

@@ -111,10 +111,7 @@ fn a_held_piece_outlives_its_item_and_its_value() {
         let piece = held[next].take();
         std::thread::spawn(move || drop(piece)).join().expect("let go of elsewhere");
     }
-    shard.segments.flush();
-    shard.maintain_all(12);
-    assert_eq!(shard.segments.stats().segments, 0, "everything came back");
-    assert_eq!(shard.segments.pool().free_blocks(), 0);
+    shard.assert_all_comes_back(12);
 }
 
 #[test]
@@ -168,10 +165,7 @@ fn a_pinned_value_outlives_its_item() {
         assert!(pinned.piece_at(wanted.len()).is_empty());
     }
     std::thread::spawn(move || drop(pins)).join().expect("unpinned elsewhere");
-    shard.segments.flush();
-    shard.maintain_all(12);
-    assert_eq!(shard.segments.stats().segments, 0, "everything came back");
-    assert_eq!(shard.segments.pool().free_blocks(), 0);
+    shard.assert_all_comes_back(12);
 }
 
 #[test]
@@ -289,10 +283,7 @@ fn a_pinned_value_keeps_none_of_those_whose_heads_lie_beside_its_own() {
             assert!(read_pinned(pinned) == pattern(*number, bytes), "it stays as it was");
         }
         drop(pins);
-        shard.segments.flush();
-        shard.maintain_all(12);
-        assert_eq!(shard.segments.stats().segments, 0, "everything came back");
-        assert_eq!(shard.segments.pool().free_blocks(), 0);
+        shard.assert_all_comes_back(12);
     }
 }
 

@@ -65,8 +65,8 @@ pub struct Input {
     pub resume: Option<Resume>,
     /// Bytes of a refused data block still to come.
     pub skip_bytes: u64,
-    /// The second in which the request at the tail's start began to wait for its rest; 0: none
-    /// waits.
+    /// The look of the shard (one a second) by which the request at the tail's start had begun to
+    /// wait for its rest; 0: none waits.
     pub waiting_since: u32,
     /// Bytes of data block that the request at the front announced; they lengthen its deadline.
     pub announced_bytes: u32,
@@ -99,9 +99,9 @@ pub struct Connection {
     pub dumping: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
     pub finished: bool,
-    /// The second of the last request or of the last progress in reading, for idle and stalled
-    /// clients.
-    pub active_second: u32,
+    /// The shard's last look before the last request or the last progress in reading, for idle and
+    /// stalled clients.
+    pub active_look: u32,
     /// What has come in.
     pub input: Input,
     /// What is owed.
@@ -110,7 +110,7 @@ pub struct Connection {
 
 impl Connection {
     /// A fresh connection.
-    pub(crate) const fn new(socket: SocketId, second: u32) -> Self {
+    pub(crate) const fn new(socket: SocketId, look: u32) -> Self {
         Self {
             socket,
             phase: Phase::Reading,
@@ -124,7 +124,7 @@ impl Connection {
             awaits_room: false,
             dumping: false,
             finished: false,
-            active_second: second,
+            active_look: look,
             input: Input {
                 tail: Vec::new(),
                 charged_bytes: 0,
@@ -149,17 +149,16 @@ impl Connection {
         self.is_full() || self.dumping || awaits_room
     }
 
-    /// Whether the request in progress has taken longer than it may at `second`.
-    pub fn is_late(&self, second: u32) -> bool {
+    /// Whether the request in progress has taken longer than it may at `look`.
+    pub fn is_late(&self, look: u32) -> bool {
         let input = &self.input;
         let allowed =
             crate::LINE_SECONDS_MAX + input.announced_bytes / crate::DATA_BYTES_PER_SECOND_MIN;
-        input.waiting_since != 0 && !self.stalled && second > input.waiting_since + allowed
+        input.waiting_since != 0 && !self.stalled && look > input.waiting_since + allowed
     }
 
     /// Whether the client has read nothing of what it is owed for too long.
-    pub fn reads_too_slowly(&self, second: u32) -> bool {
-        self.outbox.owed_bytes() > 0
-            && second > self.active_second + crate::STALLED_READER_SECONDS_MAX
+    pub fn reads_too_slowly(&self, look: u32) -> bool {
+        self.outbox.owed_bytes() > 0 && look > self.active_look + crate::STALLED_READER_SECONDS_MAX
     }
 }

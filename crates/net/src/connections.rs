@@ -34,16 +34,16 @@ impl Connections {
         self.count
     }
 
-    /// Begins a connection on `socket` in `second`.
+    /// Begins a connection on `socket` in `look`.
     ///
     /// Panics: when one is open at its index, which is a bug in `io` (I1).
-    pub fn open(&mut self, socket: SocketId, second: u32) -> ConnectionIndex {
+    pub fn open(&mut self, socket: SocketId, look: u32) -> ConnectionIndex {
         let index = socket.index();
         if index >= self.places.len() {
             self.places.resize_with(index + 1, || None);
         }
         assert!(self.places[index].is_none(), "I1: socket index {index} is in use");
-        self.places[index] = Some(Box::new(Connection::new(socket, second)));
+        self.places[index] = Some(Box::new(Connection::new(socket, look)));
         self.count += 1;
         ConnectionIndex(u32::try_from(index).expect("socket indices are 32 bits"))
     }

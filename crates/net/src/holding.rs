@@ -47,7 +47,7 @@ pub struct Holding {
     held_bytes: u64,
     /// Bytes that the kernel took while any were held, fading.
     pace_bytes: u64,
-    /// The second in which it was first seen to hold any; 0: not yet.
+    /// The look at which it was first seen to hold any; 0: none yet.
     since: u32,
 }
 
@@ -77,24 +77,24 @@ impl Holding {
         }
     }
 
-    /// Looks in `second`, once in each: whether anything is held for more than `HELD_SECONDS_MIN`,
-    /// and was taken slower than is fair.
-    pub fn look(&mut self, second: u32) -> Option<SlowHolder> {
+    /// The shard's look of this number, one a second: whether anything is held for more than
+    /// `HELD_SECONDS_MIN`, and was taken slower than is fair.
+    pub fn look(&mut self, number: u32) -> Option<SlowHolder> {
         if self.held_bytes == 0 {
             return None;
         }
         if self.since == 0 {
-            self.since = second;
+            self.since = number;
         }
-        let slow = self.slow(second);
+        let slow = self.slow(number);
         self.pace_bytes -= self.pace_bytes / PACE_LOOKS;
         slow
     }
 
     /// The same without looking: what the last look found, unless it has taken much since.
-    pub fn slow(&self, second: u32) -> Option<SlowHolder> {
-        // The second of the first look may have been all but over.
-        let is_long = self.since != 0 && second > self.since + HELD_SECONDS_MIN;
+    pub fn slow(&self, number: u32) -> Option<SlowHolder> {
+        // It may have begun to hold just before the first look.
+        let is_long = self.since != 0 && number > self.since + HELD_SECONDS_MIN;
         let &Self { pace_bytes, held_bytes, .. } = self;
         (is_long && pace_bytes < PACE_BYTES_FAIR).then_some(SlowHolder { pace_bytes, held_bytes })
     }

@@ -31,6 +31,7 @@ use crate::hop::REQUEST_HEAD_BYTES;
 use crate::hop::{MailboxFull, Mailboxes};
 use crate::second::Epoch;
 use crate::shared::Shared;
+use crate::timeouts::Timeouts;
 use crate::upload::Uploads;
 use crate::verb::ReplySink;
 
@@ -120,6 +121,7 @@ pub(crate) struct Core {
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue>,
     pub(crate) pool: BlockPool,
+    pub(crate) timeouts: Timeouts,
     pub(crate) mail: Mailboxes,
     /// Connections with replies to hand to the kernel, or that are to be closed.
     pub(crate) dirty: Vec<ConnectionIndex>,

@@ -88,7 +88,6 @@ pub struct Shard<I: Io, C: Clock> {
     adopted: Vec<OwnedFd>,
     late: Vec<ConnectionIndex>,
     slowest: Slowest,
-    timeouts: Timeouts,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
     /// Sockets that were turned away and get one line before they are closed.
@@ -134,6 +133,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             connections: Connections::new(),
             slots: Slots::new(),
             pool: BlockPool::new(),
+            timeouts: Timeouts::new(),
             mail,
             dirty: Vec::with_capacity(1024),
             resumable: Vec::with_capacity(64),
@@ -155,7 +155,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
             adopted: Vec::new(),
             late: Vec::new(),
             slowest: Slowest::new(),
-            timeouts: Timeouts::default(),
             fresh: Vec::new(),
             rejected: Vec::new(),
             listeners: Vec::new(),
@@ -259,14 +258,14 @@ impl<I: Io, C: Clock> Shard<I, C> {
             return;
         }
         self.core.engine.publish_gauges();
-        self.timeouts.turn(before, second);
+        self.core.timeouts.turn(before, second);
     }
 
     /// Closes the connections whose time is up, and the slowest while too much memory is pinned:
     /// once a second, and behind what has just come in and gone out, for the client has done that
     /// in time.
     fn close_late(&mut self) {
-        if self.timeouts.take_due() {
+        if self.core.timeouts.take_due() {
             self.slowest = timeouts::collect_late(&mut self.core, &mut self.late);
             while let Some(connection) = self.late.pop() {
                 self.close(connection);
@@ -278,6 +277,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Closes the next of the slowest, if still too much is pinned: one a tick, for the kernel lets
     /// go of what is under way a little later, and other shards close theirs.
     fn close_slowest(&mut self) {
+        let look = self.core.timeouts.look();
         while let Some(connection) = self.slowest.take_next() {
             if !self.core.is_too_much_pinned() {
                 self.slowest = Slowest::new();
@@ -285,7 +285,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             }
             // There may be another at its place by now, or it has taken what it held.
             let open = self.core.connections.get(connection);
-            let slow = open.and_then(|open| open.outbox.holding().slow(self.core.engine.second));
+            let slow = open.and_then(|open| open.outbox.holding().slow(look));
             if slow.is_some() {
                 self.close(connection);
                 self.core.counters.pinned_closes.add(1);
@@ -346,10 +346,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
     fn heard(&mut self, socket: SocketId, bytes: usize) -> Option<ConnectionIndex> {
         let connection = self.core.connections.find(socket)?;
         self.core.counters.bytes_read.add(bytes as u64);
+        let look = self.core.timeouts.look();
         let open = self.core.connections.get_mut(connection)?;
         if open.outbox.owed_bytes() == 0 {
             // While a reply is owed only reading counts as a sign of life.
-            open.active_second = self.core.engine.second;
+            open.active_look = look;
         }
         Some(connection)
     }
@@ -377,9 +378,9 @@ impl<I: Io, C: Clock> Shard<I, C> {
             self.close_rejected(socket);
             return;
         };
-        let second = self.core.engine.second;
+        let look = self.core.timeouts.look();
         if let Some(open) = self.core.connections.get_mut(connection) {
-            open.active_second = second;
+            open.active_look = look;
             open.outbox.sent(block, &mut self.core.pool);
             let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();
             if waits || open.phase == Phase::Draining || open.finished {
@@ -448,7 +449,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     fn open(&mut self, socket: SocketId) -> ConnectionIndex {
         self.core.counters.connections.add(1);
-        self.core.connections.open(socket, self.core.engine.second)
+        self.core.connections.open(socket, self.core.timeouts.look())
     }
 }
 impl<I: Io, C: Clock> Shard<I, C> {
@@ -554,7 +555,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             open.input.tail = tail;
         }
         if (rest_bytes > 0 || in_block) && open.input.waiting_since == 0 {
-            open.input.waiting_since = self.core.engine.second;
+            open.input.waiting_since = self.core.timeouts.look();
         }
         let (socket, stalled, paused) = (open.socket, open.stalled, open.paused);
         open.paused = stalled;

@@ -4,6 +4,10 @@
 //! Upstream:   `shard::tick`: `turn_second` says that a second has begun, and `close_late` looks
 //!             once in it, behind serving: what has just come in came in time.
 //! Downstream: connections are closed; `slowest` says which of the holders.
+//!
+//! Invariants:
+//! - I1  A client's time is counted in looks of the shard, not by the clock: a second in which the
+//!   process did not run (suspended, starved) is nobody's delay.
 
 use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
 
@@ -11,25 +15,38 @@ use crate::core::Core;
 use crate::slowest::Slowest;
 
 /// When the shard looks for those who are late.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Timeouts {
+    /// The number of the last look, from 1 on: the clock that clients are measured by (I1). On a
+    /// process that always runs it goes as seconds do.
+    look: u32,
     is_due: bool,
     was_away: bool,
 }
 
 impl Timeouts {
-    /// A new second has begun.
-    ///
-    /// After a pause of the process (suspended, starved) what clients did meanwhile may take some
-    /// ticks to come in: then nobody is late before the next second. A shard that is away again and
-    /// again looks all the same.
-    pub(crate) fn turn(&mut self, before: u32, second: u32) {
-        let is_away = second > before + 1;
-        self.is_due = !is_away || self.was_away;
-        self.was_away = is_away;
+    pub(crate) const fn new() -> Self {
+        Self { look: 1, is_due: false, was_away: false }
     }
 
-    /// Whether it is time to look, once for each second.
+    /// A new second has begun.
+    ///
+    /// After a pause of the process what clients did meanwhile may take some ticks to come in: then
+    /// the shard looks in the next second only. One that is away again and again looks all the
+    /// same.
+    pub(crate) fn turn(&mut self, before: u32, second: u32) {
+        let was_paused = second > before + 1;
+        self.is_due = !was_paused || self.was_away;
+        self.was_away = was_paused;
+        self.look += u32::from(self.is_due);
+    }
+
+    /// The number of the last look.
+    pub(crate) const fn look(&self) -> u32 {
+        self.look
+    }
+
+    /// Whether it is time to look, once for each.
     pub(crate) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
     }
@@ -44,23 +61,23 @@ impl Timeouts {
 pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) -> Slowest {
     let mut slowest = Slowest::new();
     let too_much = core.is_too_much_pinned();
-    let second = core.engine.second;
+    let look = core.timeouts.look();
     let idle_timeout_s = core.shared.options.idle_timeout_s;
     let mut owed_bytes = 0;
     for (index, open) in core.connections.iter_mut() {
         owed_bytes += open.outbox.memory_bytes() as u64;
-        if open.stalled && second > open.active_second + 1 {
+        if open.stalled && look > open.active_look + 1 {
             open.input.tail.shrink_to(KEPT_BYTES_MAX);
         }
         let idle = idle_timeout_s != 0
             && open.outbox.is_empty()
-            && second > open.active_second + idle_timeout_s;
+            && look > open.active_look + idle_timeout_s;
         if idle {
             core.counters.idle_kicks.add(1);
         }
-        if idle || open.is_late(second) || open.reads_too_slowly(second) {
+        if idle || open.is_late(look) || open.reads_too_slowly(look) {
             late.push(index);
-        } else if let Some(holder) = open.outbox.holding_mut().look(second)
+        } else if let Some(holder) = open.outbox.holding_mut().look(look)
             && too_much
         {
             slowest.offer(holder, index);

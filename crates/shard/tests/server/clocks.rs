@@ -1,5 +1,7 @@
 //! Time that jumps, and memory that is refused at any moment.
 
+use kachel_net::LINE_SECONDS_MAX;
+
 use crate::world::{World, WorldOptions};
 
 const HOUR_S: u64 = 3_600;
@@ -46,11 +48,25 @@ fn a_client_that_stays_late_is_closed_after_a_sleep_too() {
     let client = world.connect();
     world.ask(&client, b"set a 0 0 5\r\nhe");
     world.clock.advance_s(HOUR_S);
-    world.settle();
-    assert!(!client.is_closed(), "nobody is late in the second of waking");
-    world.clock.advance_s(1);
+    for second in 0..=LINE_SECONDS_MAX {
+        world.settle();
+        assert!(!client.is_closed(), "the server sees it be late for {second} seconds");
+        world.clock.advance_s(1);
+    }
     world.settle();
     assert!(client.is_closed());
+}
+
+#[test]
+fn a_client_is_not_late_by_sleeps_of_the_process_that_follow_each_other() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    assert_eq!(world.ask(&client, b"set a 0 0 5\r\nhe"), b"");
+    for _ in 0..LINE_SECONDS_MAX {
+        world.clock.advance_s(HOUR_S);
+        world.settle();
+    }
+    assert_eq!(world.ask(&client, b"llo\r\n"), b"STORED\r\n");
 }
 
 /// A conversation that takes memory in every way: inline and large values, growth of what is

@@ -98,7 +98,11 @@ fn a_client_that_goes_while_its_value_comes_leaves_nothing_behind() {
             }
             leave(&client, round % 3);
             world.settle();
-            world.clock.advance_s(30);
+            // What stays half said is late, by 10 s and 5 for its bytes.
+            for _ in 0..=16 {
+                world.clock.advance_s(1);
+                world.turn();
+            }
             world.settle();
             assert!(client.is_closed(), "{cut}");
             let uploads: u64 = world.shards.iter().map(|shard| shard.holdings().uploads).sum();

@@ -72,7 +72,10 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                     spare.push(block);
                 }
                 Event::Finished { socket } | Event::Failed { socket } => ended.push(socket),
-                Event::Accepted { .. } | Event::Landed { .. } | Event::Woken => {}
+                Event::Accepted { .. }
+                | Event::Landed { .. }
+                | Event::Taken { .. }
+                | Event::Woken => {}
             }
         }
         // Not before the batch is through: one socket may finish and fail in the same one.

@@ -102,7 +102,8 @@ impl Lent {
 ///
 /// For one socket the order is: `Accepted`, any number of `Received` and `Landed`, in the order of
 /// the bytes, then `Finished` or `Failed`;
-/// `Sent` comes in the order of the blocks, at any time before `Failed`.
+/// `Sent` comes in the order of the blocks, at any time before `Failed`, and `Taken` of a block
+/// before its `Sent`.
 #[derive(Debug)]
 pub enum Event {
     /// A client connected; receiving has begun.
@@ -147,6 +148,14 @@ pub enum Event {
         socket: SocketId,
         /// The block, to be reused.
         block: SendBlock,
+    },
+    /// The kernel has accepted a part of the first block that has not come back; it waits for the
+    /// peer to read before it takes more.
+    Taken {
+        /// The connection.
+        socket: SocketId,
+        /// Bytes of the block that it has accepted so far; at least 1.
+        block_bytes: usize,
     },
     /// Another thread called [`crate::Waker::wake`] since the last `Woken`.
     Woken,

@@ -42,7 +42,7 @@ pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
     KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
-    SEND_BLOCK_BYTES, SEND_GATHER_MAX,
+    SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use rng::{Rng, SeededRng, SystemRng};
@@ -77,7 +77,9 @@ pub trait Io {
     fn lent(&self, bytes: Lent) -> &[u8];
 
     /// Queues a block; the next poll begins to send it. Blocks of one socket go out in order and
-    /// come back, in order, in `Event::Sent`. After `Failed` the block is dropped.
+    /// come back, in order, in `Event::Sent`. Of one that goes out in parts `Event::Taken` tells,
+    /// with `Uring` only while more than [`SEND_WHOLE_BYTES_MAX`] is left. After `Failed` the block
+    /// is dropped.
     ///
     /// Panics: after `finish_sending`.
     fn send(&mut self, socket: SocketId, block: SendBlock);

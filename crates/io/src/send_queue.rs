@@ -34,6 +34,11 @@ impl SendQueue {
         self.blocks.len() == 1 && self.blocks[0].is_one_piece()
     }
 
+    /// Bytes that the kernel took of the first block.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        self.sent_bytes
+    }
+
     /// Drops all blocks; keeps the room for new ones.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();

@@ -16,8 +16,11 @@ use crate::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
 /// guess: clients that read evenly are sent to in pieces of a socket's buffer, a second or two
 /// apart.
 const PACE_LOOKS: u64 = 4;
-/// Below this pace a client is slow.
-const PACE_BYTES_FAIR: u64 = FAIR_BYTES_PER_SECOND * PACE_LOOKS;
+/// Below this pace a client is slow: who reads evenly has `PACE_LOOKS` seconds' bytes, and those of
+/// one may be late.
+const PACE_BYTES_FAIR: u64 = FAIR_BYTES_PER_SECOND * (PACE_LOOKS - 1);
+/// The pace of one who has just begun to hold.
+const PACE_BYTES_AT_FIRST: u64 = FAIR_BYTES_PER_SECOND * PACE_LOOKS;
 /// More is not counted: who took a great deal and stops is slow at the third look after.
 const PACE_BYTES_MAX: u64 = 2 * PACE_BYTES_FAIR;
 
@@ -55,8 +58,11 @@ impl Holding {
     /// Nothing.
     pub(crate) const NONE: Self = Self { held_bytes: 0, pace_bytes: 0, since: 0 };
 
-    /// A value of so many bytes is held.
+    /// A value of so many bytes is held. Who has just begun is taken to be fair.
     pub(crate) fn begin(&mut self, value_bytes: usize) {
+        if self.held_bytes == 0 {
+            self.pace_bytes = PACE_BYTES_AT_FIRST;
+        }
         self.held_bytes += value_bytes as u64;
     }
 
@@ -126,10 +132,17 @@ mod tests {
 
     #[test]
     fn who_takes_a_fair_part_each_second_is_never_slow_though_it_comes_in_lumps() {
-        assert!(slow_seconds(|_| 2 * MIB).is_empty());
-        assert!(slow_seconds(|second| if second % 2 == 0 { 4 * MIB } else { 0 }).is_empty());
-        assert!(slow_seconds(|second| if second % 3 == 0 { 6 * MIB } else { 0 }).is_empty());
-        assert_eq!(slow_seconds(|_| MIB / 4).len(), 27);
+        const FAIR: usize = FAIR_BYTES_PER_SECOND as usize;
+        assert!(slow_seconds(|_| FAIR).is_empty());
+        for phase in 0..2 {
+            let lumps = |second| if second % 2 == phase { 2 * FAIR } else { 0 };
+            assert!(slow_seconds(lumps).is_empty(), "{phase}");
+        }
+        for phase in 0..3 {
+            let lumps = |second| if second % 3 == phase { 4 * FAIR } else { 0 };
+            assert!(slow_seconds(lumps).is_empty(), "{phase}");
+        }
+        assert!(slow_seconds(|_| FAIR / 2).len() > 20);
     }
 
     #[test]
@@ -145,12 +158,12 @@ mod tests {
         holding.begin(2 * MIB);
         assert_eq!((10..13).find_map(|second| holding.look(second)), None);
         holding.end(2 * MIB);
-        let slow = SlowHolder { pace_bytes: 0, held_bytes: MIB as u64 };
-        assert_eq!(holding.look(13), Some(slow));
+        let held = |slow: Option<SlowHolder>| slow.map(|slow| slow.held_bytes);
+        assert_eq!(held(holding.look(13)), Some(MIB as u64));
         holding.end(MIB);
         assert_eq!(holding.look(14), None);
         holding.begin(MIB);
         assert_eq!((15..18).find_map(|second| holding.look(second)), None);
-        assert_eq!(holding.look(18), Some(slow));
+        assert_eq!(held(holding.look(18)), Some(MIB as u64));
     }
 }

@@ -18,7 +18,7 @@
 //!   awaited answers, `streams` the large values that wait.
 //! - I4  A stream is handed out only while the blocks before it take less than `limit_bytes`: its
 //!   pieces are sent from where they lie, `HELD_PIECES_MAX` of them a block, so that a client is
-//!   never sent much more than it has read, and progress shows block by block.
+//!   never sent much more than it has read.
 //! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and with the requests
 //!   that are kept below `BEGUN_BYTES_MAX`; no answer is longer than the room kept for it. So
 //!   memory is held for `OWED_BYTES_MAX` and one reply, whoever answers.
@@ -77,6 +77,8 @@ pub struct Outbox {
     open: Option<SendBlock>,
     owed_bytes: usize,
     in_flight_blocks: u32,
+    /// Bytes that the kernel has of the first block in flight.
+    first_taken_bytes: usize,
     slots: SlotList,
     /// Bytes of text that wait in slots.
     slot_bytes: usize,
@@ -108,6 +110,7 @@ impl Outbox {
             open: None,
             owed_bytes: 0,
             in_flight_blocks: 0,
+            first_taken_bytes: 0,
             slots: SlotList::EMPTY,
             slot_bytes: 0,
             room_bytes: 0,
@@ -404,13 +407,20 @@ impl Outbox {
         self.open.is_some() || !self.queued.is_empty()
     }
 
+    /// The kernel has so many bytes of the first block in flight, which has not come back.
+    pub fn taken(&mut self, block_bytes: usize) {
+        assert!(self.in_flight_blocks > 0 && block_bytes >= self.first_taken_bytes, "Taken");
+        self.holding.taken(block_bytes - self.first_taken_bytes);
+        self.first_taken_bytes = block_bytes;
+    }
+
     /// A block of this connection has been taken by the kernel.
     pub fn sent(&mut self, block: SendBlock, pool: &mut BlockPool) {
         let bytes = block.byte_count();
         assert!(self.owed_bytes >= bytes && self.in_flight_blocks > 0, "I1");
         self.owed_bytes -= bytes;
         self.in_flight_blocks -= 1;
-        self.holding.taken(bytes);
+        self.holding.taken(bytes - std::mem::take(&mut self.first_taken_bytes));
         self.holding.end(block.held_bytes());
         pool.put_back(block);
     }
@@ -427,6 +437,7 @@ impl Outbox {
         self.streams = 0;
         self.holding = Holding::NONE;
         self.in_flight_blocks = 0;
+        self.first_taken_bytes = 0;
     }
 }
 

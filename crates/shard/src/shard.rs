@@ -304,6 +304,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
                 Event::Received { socket, bytes } => self.received(socket, bytes),
                 Event::Landed { socket, landing, bytes } => self.landed(socket, landing, bytes),
                 Event::Sent { socket, block } => self.sent(socket, block),
+                Event::Taken { socket, block_bytes } => self.taken(socket, block_bytes),
                 Event::Accepted { socket, peer, .. } => self.accepted(socket, peer),
                 Event::Finished { socket } => self.finished(socket),
                 Event::Failed { socket } => match self.core.connections.find(socket) {
@@ -388,6 +389,16 @@ impl<I: Io, C: Clock> Shard<I, C> {
             }
             self.core.narrow(connection);
             self.core.look_again(connection);
+        }
+    }
+
+    /// A part of a block is gone: the client reads.
+    fn taken(&mut self, socket: SocketId, block_bytes: usize) {
+        let look = self.core.timeouts.look();
+        let Some(connection) = self.core.connections.find(socket) else { return };
+        if let Some(open) = self.core.connections.get_mut(connection) {
+            open.active_look = look;
+            open.outbox.taken(block_bytes);
         }
     }
 

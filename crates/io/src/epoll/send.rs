@@ -1,7 +1,7 @@
 //! Sending: what was queued since the last poll, one system call for each socket.
 //!
 //! Upstream:   `Io::send` queues; an edge says that there is room again.
-//! Downstream: `Sent` for each block that the kernel has taken.
+//! Downstream: `Sent` for each block that the kernel has taken, `Taken` for a part of one.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -32,9 +32,11 @@ impl Epoll {
         let Socket { fd, sends, flags, .. } = socket;
         let fd = fd.as_ref().expect("a live socket has a descriptor");
         sends.advance(0, |block| events.push(Event::Sent { socket: id, block }));
+        let mut taken_any = false;
         while !sends.is_empty() {
             match send_once(fd, sends) {
                 Ok(count) => {
+                    taken_any = true;
                     sends.advance(count, |block| events.push(Event::Sent { socket: id, block }));
                 }
                 Err(Errno::AGAIN) => {
@@ -44,6 +46,9 @@ impl Epoll {
                 Err(Errno::INTR) => {}
                 Err(_) => return self.fail(id, events),
             }
+        }
+        if taken_any && sends.taken_bytes() > 0 {
+            events.push(Event::Taken { socket: id, block_bytes: sends.taken_bytes() });
         }
         if flags.blocked != flags.room_watched {
             flags.room_watched = flags.blocked;

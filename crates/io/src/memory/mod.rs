@@ -57,6 +57,8 @@ struct NearEnd {
     sends: SendQueue,
     /// Blocks that are sent whole and not reported yet.
     sent: Vec<SendBlock>,
+    /// Whether anything was sent that is not reported yet.
+    taken_any: bool,
     /// Where the next bytes go.
     landing: Option<Landing>,
     paused: bool,
@@ -77,12 +79,12 @@ impl NearEnd {
         self.sent.clear();
     }
 
-    /// Whether a poll would receive something, or report the peer's end.
     /// Whether bytes may still come.
     fn is_open(&self) -> bool {
         !self.finished && !self.failed
     }
 
+    /// Whether a poll would receive something, or report the peer's end.
     fn may_receive(&self, wire: &Wire) -> bool {
         !self.paused && !self.finished && (wire.fin_in || !wire.incoming.is_empty())
     }
@@ -177,6 +179,9 @@ impl Memory {
             }
             send(near, wire);
             events.extend(near.sent.drain(..).map(|block| Event::Sent { socket, block }));
+            if std::mem::take(&mut near.taken_any) && near.sends.taken_bytes() > 0 {
+                events.push(Event::Taken { socket, block_bytes: near.sends.taken_bytes() });
+            }
             receive(near, wire, &mut self.area, self.tick, socket, events);
         }
         self.first_index = if count == 0 { 0 } else { (self.first_index + 1) % count };
@@ -184,7 +189,7 @@ impl Memory {
 }
 
 fn send(near: &mut NearEnd, wire: &mut Wire) {
-    let NearEnd { sends, sent, .. } = near;
+    let NearEnd { sends, sent, taken_any, .. } = near;
     sends.advance(0, |block| sent.push(block));
     while wire.window > 0 && !sends.is_empty() {
         let unsent = sends.first_unsent();
@@ -194,6 +199,7 @@ fn send(near: &mut NearEnd, wire: &mut Wire) {
             wire.window -= count; // I2
         }
         sends.advance(count, |block| sent.push(block));
+        *taken_any = true;
     }
     if near.fin_wanted && near.sends.is_empty() {
         wire.fin_out = true;

@@ -31,16 +31,19 @@ impl Gather {
         Box::new(Self { header, slices: [nothing; SEND_GATHER_MAX] })
     }
 
-    /// Points it to what is unsent in `sends`, as much as one send takes.
-    pub(super) fn fill(&mut self, sends: &SendQueue) {
+    /// Points it to what is unsent in `sends`, as much as one send takes; returns how many bytes.
+    pub(super) fn fill(&mut self, sends: &SendQueue) -> usize {
         let mut slices = [IoSlice::new(&[]); SEND_GATHER_MAX];
         let count = sends.gather(&mut slices);
+        let mut bytes = 0;
         for (target, source) in self.slices.iter_mut().zip(&slices[..count]) {
+            bytes += source.len();
             *target =
                 libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: source.len() };
         }
         self.header.msg_iov = self.slices.as_mut_ptr(); // I1
         self.header.msg_iovlen = count as _;
+        bytes
     }
 
     /// Points it to all that `landing` takes.

@@ -200,7 +200,8 @@ impl Ring {
         unsafe { self.push(op.build(), token) };
     }
 
-    /// Sends all that `gather` points to, or what goes until an error.
+    /// Sends what `gather` points to: if it is `whole` all of it, or what goes until an error, and
+    /// else as much as goes at once, as soon as that is some.
     ///
     /// # Safety
     /// `gather` and the memory that it points to stay in place and unchanged until the op's
@@ -209,10 +210,12 @@ impl Ring {
         &mut self,
         socket: BorrowedFd<'_>,
         gather: &Gather,
+        whole: bool,
         token: Token,
     ) {
+        let wait = if whole { libc::MSG_WAITALL } else { 0 };
         let op = opcode::SendMsg::new(Fd(socket.as_raw_fd()), gather.header())
-            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+            .flags((libc::MSG_NOSIGNAL | wait) as u32);
         // SAFETY:
         // - the memory outlives the op: discharged by the caller.
         unsafe { self.push(op.build(), token) };

@@ -1,10 +1,11 @@
 //! Sending: one op for each socket with something to send, all submitted by one system call.
 //!
 //! Upstream:   `Io::send` queues; a send that completes makes place for the next.
-//! Downstream: `Sent` for each block that the kernel has taken.
+//! Downstream: `Sent` for each block that the kernel has taken, `Taken` for a part of one.
 //!
 //! A send waits in the kernel until everything is taken (`MSG_WAITALL`), so a slow reader costs no
-//! turn of ours.
+//! turn of ours; but for one of more than `SEND_WHOLE_BYTES_MAX`, of which the owner is to see that
+//! the peer reads.
 
 use std::os::fd::AsFd;
 
@@ -13,6 +14,7 @@ use rustix::net::Shutdown;
 
 use super::{Completion, Gather, Operation, Socket, Token, Uring};
 use crate::event::{Event, SocketId};
+use crate::limits::SEND_WHOLE_BYTES_MAX;
 
 impl Uring {
     /// Queues a send op for each socket that has something new.
@@ -49,12 +51,12 @@ impl Uring {
             unsafe { self.ring.send(fd, bytes, token) };
         } else {
             let mut gather = self.spare_gathers.pop().unwrap_or_else(Gather::new);
-            gather.fill(&socket.sends);
+            let whole = gather.fill(&socket.sends) <= SEND_WHOLE_BYTES_MAX;
             let gather = socket.gather.insert(gather);
             // SAFETY:
             // - the blocks: as above.
             // - the header and slices: boxed, and kept in `socket.gather` until the completion.
-            unsafe { self.ring.send_gathered(fd, gather, token) };
+            unsafe { self.ring.send_gathered(fd, gather, whole, token) };
         }
     }
 
@@ -81,8 +83,13 @@ impl Uring {
         let count = result.max(0) as usize;
         socket.sends.advance(count, |block| events.push(Event::Sent { socket: id, block }));
         if socket.sends.is_empty() {
-            socket.end_sending_if_done();
-        } else if !socket.flags.listed {
+            return socket.end_sending_if_done();
+        }
+        let block_bytes = socket.sends.taken_bytes();
+        if count > 0 && block_bytes > 0 {
+            events.push(Event::Taken { socket: id, block_bytes });
+        }
+        if !socket.flags.listed {
             socket.flags.listed = true;
             self.unsent.push(id);
         }

@@ -36,6 +36,8 @@ pub(crate) struct Log {
     pub(crate) finished: HashSet<SocketId>,
     pub(crate) failed: HashSet<SocketId>,
     pub(crate) sent: Vec<(SocketId, SendBlock)>,
+    /// Bytes of a block that had gone, each time some but not all had.
+    pub(crate) taken: Vec<(SocketId, usize)>,
     pub(crate) woken: usize,
     pub(crate) polls: usize,
     /// The most `Received` that one socket had in one poll.
@@ -156,6 +158,10 @@ impl Log {
                 Event::Sent { socket, block } => {
                     assert!(!self.failed.contains(&socket), "sent after the failure");
                     self.sent.push((socket, block));
+                }
+                Event::Taken { socket, block_bytes } => {
+                    assert!(block_bytes > 0 && !self.failed.contains(&socket));
+                    self.taken.push((socket, block_bytes));
                 }
                 Event::Woken => self.woken += 1,
             }

@@ -13,6 +13,7 @@ crate::behaviors! {
     several_blocks_of_one_tick_keep_their_order: epoll uring memory;
     what_a_block_holds_goes_between_its_own_bytes: epoll uring memory;
     what_is_held_is_let_go_of_with_its_block: epoll uring memory;
+    a_block_that_goes_out_in_parts_says_so: epoll uring;
     the_end_follows_all_that_was_queued: epoll uring memory;
     a_reader_that_goes_away_fails_the_socket: epoll uring memory;
     closing_with_unsent_blocks_leaves_no_trace: epoll uring memory;
@@ -115,6 +116,29 @@ fn what_a_block_holds_goes_between_its_own_bytes<D: Door>(mut bench: Bench<D>) {
     assert_eq!(bytes, expected.len());
     bench.log.sent.iter_mut().for_each(|(_, block)| block.clear());
     assert_eq!(Arc::strong_count(&lying), 1);
+}
+
+fn a_block_that_goes_out_in_parts_says_so<D: Door>(mut bench: Bench<D>) {
+    // More than the kernel's buffers of a connection take, behind a block that they do.
+    let lying: Arc<Box<[u8]>> = Arc::new(pattern(1, 2 << 20).into());
+    let (mut client, socket) = bench.client();
+    client.stall();
+    let mut large = SendBlock::new();
+    while large.may_hold() {
+        large.hold(Held::shared(&lying, 0..lying.len()));
+    }
+    let large_bytes = large.byte_count();
+    bench.send(socket, b"before");
+    bench.io.send(socket, large);
+    bench.poll_until("a part", |log| !log.taken.is_empty());
+    assert_eq!(bench.log.sent.len(), 1, "what went before is gone");
+    client.go_on();
+    bench.carry(&mut client, 6 + large_bytes);
+    bench.poll_until("all blocks", |log| log.sent.len() == 2);
+    let taken = &bench.log.taken;
+    assert!(taken.iter().all(|(of, bytes)| *of == socket && *bytes < large_bytes));
+    assert!(taken.is_sorted_by(|before, next| before.1 < next.1), "{taken:?}");
+    assert!(taken.len() > 1, "{taken:?}");
 }
 
 fn what_is_held_is_let_go_of_with_its_block<D: Door>(mut bench: Bench<D>) {

@@ -14,7 +14,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// Rounds of storing new keys before anything is counted: memory is full long before the last.
 const FILL_ROUNDS: u64 = 120;
 /// Rounds of each conversation before anything is counted.
-const WARM_ROUNDS: u64 = 20;
+const WARM_ROUNDS: u64 = 60;
 /// Rounds of each conversation that are counted.
 const COUNTED_ROUNDS: u64 = 20;
 /// Connections that say the same thing at once.

@@ -1,5 +1,7 @@
 //! Clients that do not read: what they cost, and that nothing of theirs is lost.
 
+use kachel_net::STALLED_READER_SECONDS_MAX;
+
 use crate::world::{World, WorldOptions};
 
 #[test]
@@ -48,6 +50,33 @@ fn clients_that_do_not_read_take_no_time_of_those_who_do() {
     world.settle();
     let reply_bytes = "VALUE k 0 10000\r\n".len() + value.len() + "\r\nEND\r\n".len();
     assert!(sleepers.iter().all(|sleeper| sleeper.read().len() == 50 * reply_bytes));
+}
+
+#[test]
+fn a_client_that_reads_a_large_value_byte_by_byte_is_not_taken_for_one_that_stopped() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    let value = "v".repeat(900_000);
+    world.ask(&client, format!("set k 0 0 900000\r\n{value}\r\n").as_bytes());
+    client.stall();
+    client.write(b"get k\r\n");
+    for second in 0..200 {
+        // Far less than a block in the minute that it has.
+        client.allow(1);
+        world.settle();
+        world.clock.advance_s(1);
+        world.turn();
+        assert!(!client.is_closed(), "after {second} s");
+    }
+    // The first of them has gone by.
+    for _ in 1..STALLED_READER_SECONDS_MAX {
+        world.clock.advance_s(1);
+        world.turn();
+        assert!(!client.is_closed());
+    }
+    world.clock.advance_s(1);
+    world.turn();
+    assert!(client.is_closed(), "it has stopped");
 }
 
 /// What a client may cost that never reads: the limit, a reply under way, and blocks begun.

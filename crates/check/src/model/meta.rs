@@ -36,9 +36,10 @@ fn returns<'r>(
     flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
 }
 
-/// Whether `k` shows the key in base64 when `marked` says so: always where no line can carry it.
+/// Whether `k` shows the key in base64 when `marked` says so: always where no line can carry it,
+/// which a key that came as text was in one.
 fn shown_in_base64(key: MetaKey<'_>, marked: bool) -> bool {
-    marked || !key_fits_a_line(parse_key(key, &mut [0; KEY_BYTES_MAX]))
+    marked || key.base64 && !key_fits_a_line(parse_key(key, &mut [0; KEY_BYTES_MAX]))
 }
 
 /// `me`.

@@ -17,6 +17,8 @@ use crate::value::verify;
 
 /// What the server says when it has no memory for a line; then it closes.
 const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
+/// What a request that stores is told when there is no memory for its value.
+const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object";
 
 /// The moment at which a request's last byte arrived.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,12 @@ impl Asked {
 
     fn is_quiet(&self) -> bool {
         matches!(self.ask.expect, Expect::Meta { quiet: true, .. })
+    }
+
+    /// Whether this refusal may be its: for want of memory `ms` says that it was to be stored, and
+    /// no other meta request does.
+    fn may_say(&self, line: &[u8]) -> bool {
+        line != OUT_OF_MEMORY_STORING || self.ask.text.starts_with(b"ms ")
     }
 }
 
@@ -132,11 +140,17 @@ fn take(
             Expect::Meta { opaque, quiet: true } => match reply {
                 ClientReply::Meta { flags, .. } => opaque_of(flags) != Some(opaque),
                 ClientReply::Error(_) if refuses_next => true,
-                ClientReply::Error(_) => {
+                ClientReply::Error(line) => {
                     // It may be of any quiet request up to the next that is answered.
                     let run = asked.iter_mut().take_while(|asked| !asked.wants_reply());
-                    run.filter(|asked| asked.is_quiet()).for_each(|asked| asked.murky = true);
-                    return Ok(());
+                    let mut anyones = false;
+                    for asked in run.filter(|asked| asked.is_quiet() && asked.may_say(line)) {
+                        (asked.murky, anyones) = (true, true);
+                    }
+                    if anyones {
+                        return Ok(());
+                    }
+                    true
                 }
                 _ => true,
             },

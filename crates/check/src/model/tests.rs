@@ -285,7 +285,7 @@ fn a_key_is_shown_as_the_storing_request_worded_it() {
     let (won, hidden) = ("5 mg a2V5 b k N0 > HD kkey W", "5 mg a2V5 b k N0 > HD ka2V5 b W");
     ends("", &[won, "5 mg a2V5 b k > EN ka2V5 b"], &[hidden, "5 mg a2V5 b k > EN kkey"]);
     ends("5 mg YSBi b k N0 > HD kYSBi b W", &["5 mg YSBi b k > HD kYSBi b Z"], &[]);
-    // A carriage return in text is part of a key, and shown as it came; not where base64 brought it.
+    // A carriage return in text is part of a key, shown as it came; not where base64 brought it.
     let came = "5 mg a\rb k N0 > HD ka\rb W";
     let (text, base64) = ("5 mg a\rb k > HD ka\rb Z", "5 mg YQ1i b k > HD kYQ1i b Z");
     ends(came, &[text, base64], &["5 mg a\rb k > HD kYQ1i b Z", "5 mg YQ1i b k > HD ka\rb Z"]);

@@ -290,7 +290,7 @@ impl<'b> Serving<'_, 'b> {
             core.uploads.ticks_alone = 0;
         }
         let ours = self.batch.iter().filter(|staged| staged.owner == core.id);
-        core.engine.prefetch(ours.map(|staged| staged.hash));
+        core.engine.prefetch(ours.map(Staged::wanted));
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
             if !ready.ended {

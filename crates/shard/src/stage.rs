@@ -14,6 +14,7 @@ use kachel_table::KeyHash;
 use kachel_wire::request::Request;
 
 use crate::BATCH_REQUESTS_MAX;
+use crate::engine::Wanted;
 
 /// A connection that has input to be served this tick.
 #[derive(Debug)]
@@ -92,6 +93,18 @@ pub(crate) struct Staged<'b> {
     pub(crate) owner: u16,
     pub(crate) hash: KeyHash,
     pub(crate) work: Work<'b>,
+}
+
+impl Staged<'_> {
+    /// What it will look at.
+    #[inline]
+    pub(crate) const fn wanted(&self) -> Wanted {
+        let value = match self.work {
+            Work::Key { .. } => true,
+            Work::Line { request, .. } => matches!(request, Request::MetaGet(_)),
+        };
+        Wanted { hash: self.hash, value }
+    }
 }
 
 /// Up to `BATCH_REQUESTS_MAX` staged requests.

@@ -38,6 +38,7 @@ mod walk;
 mod worth;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use stats::SegmentStats;
@@ -56,6 +57,12 @@ const BINS: usize = 16;
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 const GHOST_PERCENT: u64 = 1;
+
+const CACHE_LINE_BYTES: usize = 64;
+/// Cache lines of an item so small that fetching it whole costs less than asking how long it is.
+const SMALL_LINES: usize = 4;
+/// Bytes of an item that are prefetched. What is beyond, the processor itself sees coming.
+const PREFETCHED_BYTES_MAX: usize = 2048;
 
 /// What a shard's index does for its segments.
 pub trait Index {
@@ -247,10 +254,31 @@ impl Segments {
         &self.pool
     }
 
-    /// Asks the processor for the cache line with the item's header and key.
+    /// Asks the processor for a small item, value included. Cost: a prefetch a line, needed or not.
     #[inline]
-    pub fn prefetch(&self, at: ItemAt) {
-        self.pool.arena.prefetch(at.offset());
+    pub fn prefetch_small(&self, at: ItemAt) {
+        self.prefetch_lines(at, 0..SMALL_LINES);
+    }
+
+    /// Whether [`Self::prefetch_small`] asks for all there is of most items, if there are `items`.
+    #[inline]
+    pub fn are_small(&self, items: u64) -> bool {
+        // One line less, as an item may begin at the end of one.
+        self.live_bytes as u64 <= items * ((SMALL_LINES - 1) * CACHE_LINE_BYTES) as u64
+    }
+
+    /// Asks the processor for what the item has beyond what [`Self::prefetch_small`] asks for.
+    /// Cost: reads the header.
+    #[inline]
+    pub fn prefetch_rest(&self, at: ItemAt) {
+        let bytes = Header::load(&self.pool.arena, at).item_bytes().min(PREFETCHED_BYTES_MAX);
+        let lines = (at.offset() % CACHE_LINE_BYTES + bytes).div_ceil(CACHE_LINE_BYTES);
+        self.prefetch_lines(at, SMALL_LINES..lines);
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, at: ItemAt, lines: Range<usize>) {
+        lines.for_each(|line| self.pool.arena.prefetch(at.offset() + line * CACHE_LINE_BYTES));
     }
 
     /// The item at `at`, which the index named.

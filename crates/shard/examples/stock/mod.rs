@@ -128,7 +128,7 @@ impl Stock {
     #[inline]
     pub(crate) fn prefetch_item(&self, hash: KeyHash) {
         if let Some(location) = self.table.candidate(hash) {
-            self.segments.prefetch(item_at(location));
+            self.segments.prefetch_small(item_at(location));
         }
     }
 

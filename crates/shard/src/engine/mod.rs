@@ -22,6 +22,7 @@ use kachel_segment::{
 use kachel_stdx::Landing;
 use kachel_table::{KeyHash, Location, Table};
 
+pub(crate) use self::find::Wanted;
 use crate::counters::Counters;
 use crate::hash::KeyHasher;
 

@@ -24,6 +24,7 @@ use kachel_table::KeyHash;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, Ttl};
 use kachel_wire::{Parsed, parse};
 
+use crate::engine::Wanted;
 use crate::execute::key_of;
 use crate::hash::KeyHasher;
 
@@ -94,6 +95,16 @@ impl<'r> Taken<'r> {
             }
         }
         taken
+    }
+
+    /// What it will look at, if it is about a key.
+    #[inline]
+    pub(crate) fn wanted(&self) -> Option<Wanted> {
+        let value = match self.request {
+            None => true, // A key of a retrieval.
+            Some((request, _)) => matches!(request, Request::MetaGet(_)),
+        };
+        self.hash.map(|hash| Wanted { hash, value })
     }
 }
 

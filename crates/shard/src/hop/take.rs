@@ -103,7 +103,7 @@ fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool
             start = end;
         }
         let batch = batch.iter().flatten();
-        core.engine.prefetch(batch.clone().filter_map(|taken| taken.hash));
+        core.engine.prefetch(batch.clone().filter_map(Taken::wanted));
         batch.for_each(|taken| carry_out(core, peer, taken, adopted));
         core.request = records;
         taken += count;

@@ -236,3 +236,19 @@ fn a_shard_that_came_late_gets_its_share() {
         segments.audit();
     }
 }
+
+#[test]
+fn items_are_small_as_long_as_a_few_lines_hold_most_of_them() {
+    let mut shard = Shard::new(8 << 20, true);
+    assert!(shard.segments.are_small(0));
+    for (value_bytes, small) in [(100, true), (1000, false)] {
+        for number in 0..1000 {
+            let value = pattern(number, value_bytes);
+            let at = shard.set(number.to_string().as_bytes(), &value, 1).expect("there is room");
+            // Of any item of any length, at the end of its segment as well.
+            shard.segments.prefetch_small(at);
+            shard.segments.prefetch_rest(at);
+        }
+        assert_eq!(shard.segments.are_small(shard.segments.stats().items), small);
+    }
+}

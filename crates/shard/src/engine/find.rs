@@ -20,11 +20,13 @@ pub(crate) struct Wanted {
 }
 
 impl Engine {
-    /// Brings near what a batch is about to look at: the two buckets of each key, then the head of
-    /// the item that each probably has, then the rest of those whose value is wanted. Each waits
-    /// for the one before it, and all of a batch wait together.
+    /// Brings near what a batch is about to look at: the two buckets of each key; then the first
+    /// lines of the item that each probably has, which is all of it where items are small; where
+    /// they are not, the rest of those whose value is wanted. Each step waits for the one before
+    /// it, but for all keys at once.
     ///
-    /// Cost: two bucket reads and four to twenty prefetches a key; nothing for one key alone.
+    /// Cost: a bucket read and six prefetches a key; where items are not small, a header read and
+    /// up to 29 prefetches more. Nothing for one key alone.
     #[inline]
     pub(crate) fn prefetch(&self, batch: impl Iterator<Item = Wanted> + Clone) {
         if batch.clone().nth(1).is_none() {

@@ -44,6 +44,12 @@ pub(crate) const fn is_noreply(request: &Request<'_>) -> bool {
     }
 }
 
+/// Whether a request other than a retrieval reads the value for its reply.
+#[inline]
+pub(crate) const fn reads_value(request: &Request<'_>) -> bool {
+    matches!(request, Request::MetaGet(_))
+}
+
 /// Bytes of the longest line that a classic request other than a retrieval is answered with.
 const CLASSIC_ANSWER_BYTES_MAX: u16 = 96;
 /// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.

@@ -15,6 +15,7 @@ use kachel_wire::request::Request;
 
 use crate::BATCH_REQUESTS_MAX;
 use crate::engine::Wanted;
+use crate::execute::reads_value;
 
 /// A connection that has input to be served this tick.
 #[derive(Debug)]
@@ -99,9 +100,9 @@ impl Staged<'_> {
     /// What it will look at.
     #[inline]
     pub(crate) const fn wanted(&self) -> Wanted {
-        let value = match self.work {
+        let value = match &self.work {
             Work::Key { .. } => true,
-            Work::Line { request, .. } => matches!(request, Request::MetaGet(_)),
+            Work::Line { request, .. } => reads_value(request),
         };
         Wanted { hash: self.hash, value }
     }

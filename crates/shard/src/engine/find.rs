@@ -11,7 +11,7 @@ use kachel_table::KeyHash;
 use super::{Engine, Found, item_at, location};
 use crate::BATCH_REQUESTS_MAX;
 
-/// A key of a batch.
+/// What a request of a batch will look at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) hash: KeyHash,

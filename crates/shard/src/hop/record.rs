@@ -25,7 +25,7 @@ use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, Ttl};
 use kachel_wire::{Parsed, parse};
 
 use crate::engine::Wanted;
-use crate::execute::key_of;
+use crate::execute::{key_of, reads_value};
 use crate::hash::KeyHasher;
 
 /// The slot of a request that is not answered: a connection to take over.
@@ -100,10 +100,8 @@ impl<'r> Taken<'r> {
     /// What it will look at, if it is about a key.
     #[inline]
     pub(crate) fn wanted(&self) -> Option<Wanted> {
-        let value = match self.request {
-            None => true, // A key of a retrieval.
-            Some((request, _)) => matches!(request, Request::MetaGet(_)),
-        };
+        // What is about a key and no line is a key of a retrieval.
+        let value = self.request.as_ref().is_none_or(|(request, _)| reads_value(request));
         self.hash.map(|hash| Wanted { hash, value })
     }
 }

@@ -245,7 +245,6 @@ fn items_are_small_as_long_as_a_few_lines_hold_most_of_them() {
         for number in 0..1000 {
             let value = pattern(number, value_bytes);
             let at = shard.set(number.to_string().as_bytes(), &value, 1).expect("there is room");
-            // Of any item of any length, at the end of its segment as well.
             shard.segments.prefetch_small(at);
             shard.segments.prefetch_rest(at);
         }

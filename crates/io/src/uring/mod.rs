@@ -16,7 +16,7 @@
 //! - I1  `ops` counts a socket's ops whose last completion has not come. While it is not 0 the
 //!   slot, its descriptor and its blocks stay, live or dying.
 //! - I2  At most one send op of a socket is under way, so its bytes keep their order.
-//! - I3  A socket receives (`Receiving::Armed`) or is in `unarmed` or must not receive.
+//! - I3  A socket receives (`Receiving::Armed`) or is in `hungry` or `unarmed` or must not receive.
 //! - I4  A socket's landing changes only while it is `Receiving::Idle`; so while a receive op is
 //!   under way, it is the landing's exactly if there is one.
 
@@ -54,6 +54,9 @@ pub struct Uring {
     listeners: Vec<Listener>,
     /// Sockets to which a receive is to be armed by the next poll that has room (I3).
     unarmed: Vec<SocketId>,
+    /// The same, for those whose receive found no buffer. They come before the others: the kernel
+    /// serves receives in the order of their arming, so who had a buffer stands behind who had none.
+    hungry: Vec<SocketId>,
     /// Sockets with new blocks to send.
     unsent: Vec<SocketId>,
     #[expect(clippy::vec_box, reason = "the kernel reads them where they are: they must not move")]
@@ -94,7 +97,7 @@ struct Flags {
     finished: bool,
     /// `Failed` has been reported.
     failed: bool,
-    /// It is in `unarmed`.
+    /// It is in `unarmed` or `hungry`.
     unarmed: bool,
     /// It is in `unsent`.
     listed: bool,
@@ -117,6 +120,7 @@ impl Uring {
             sockets: Slots::new(limits.sockets_max),
             listeners: Vec::new(),
             unarmed: Vec::new(),
+            hungry: Vec::new(),
             unsent: Vec::new(),
             spare_gathers: Vec::new(),
             tick: 0,

@@ -63,11 +63,21 @@ impl Uring {
         }
     }
 
-    /// Does what `arm_soon` promised, but for landings beyond what a poll may bring.
+    /// Has the next poll begin to receive, before those who had a buffer.
+    fn arm_first(&mut self, id: SocketId) {
+        let flags = &mut self.sockets.live(id).flags;
+        if !flags.unarmed {
+            flags.unarmed = true; // I3
+            self.hungry.push(id);
+        }
+    }
+
+    /// Does what `arm_first` and `arm_soon` promised, but for landings beyond what a poll may bring.
     pub(super) fn arm_unarmed(&mut self) {
-        let mut unarmed = std::mem::take(&mut self.unarmed);
+        let mut soon = std::mem::take(&mut self.hungry);
+        soon.append(&mut self.unarmed);
         let mut room = RECEIVE_AREA_BYTES;
-        unarmed.retain(|&id| {
+        soon.retain(|&id| {
             let Some(socket) = self.sockets.find(id) else { return false };
             let landing_bytes = socket.landing.as_ref().map_or(0, Landing::room);
             if landing_bytes > 0 && room == 0 {
@@ -78,7 +88,7 @@ impl Uring {
             self.arm(id);
             false
         });
-        self.unarmed = unarmed;
+        self.hungry = std::mem::replace(&mut self.unarmed, soon);
     }
 
     /// Begins to stop receiving.
@@ -112,6 +122,7 @@ impl Uring {
         if let Some(id) = id
             && !socket.flags.failed
         {
+            let mut hungry = false;
             match result {
                 0 => {
                     socket.flags.finished = true;
@@ -126,13 +137,14 @@ impl Uring {
                     }
                 }),
                 _ => match Errno::from_raw_os_error(-result) {
-                    // Out of buffers; cancelled by `disarm`; try again.
-                    Errno::NOBUFS | Errno::CANCELED | Errno::AGAIN | Errno::INTR => {}
+                    Errno::NOBUFS => hungry = true,
+                    // Cancelled by `disarm`; try again.
+                    Errno::CANCELED | Errno::AGAIN | Errno::INTR => {}
                     _ => self.fail(id, events),
                 },
             }
             if !completion.more {
-                self.arm_soon(id);
+                if hungry { self.arm_first(id) } else { self.arm_soon(id) }
             }
         } else if !completion.more {
             socket.landing = None; // I4: it has failed, or is closed.

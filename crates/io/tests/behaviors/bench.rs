@@ -190,6 +190,21 @@ impl Client {
         }
     }
 
+    /// Writes what of `bytes` is taken at once.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Stream(stream) => {
+                stream.set_nonblocking(true).unwrap();
+                match stream.write(bytes) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Self::Far(far) => far.write(bytes),
+        }
+    }
+
     /// Appends what is there; true at the end of the stream.
     pub(crate) fn read_available(&mut self, bytes: &mut Vec<u8>) -> bool {
         match self {

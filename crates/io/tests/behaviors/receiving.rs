@@ -13,6 +13,7 @@ crate::behaviors! {
     a_paused_socket_reports_nothing_until_resumed: epoll uring memory;
     pausing_and_resuming_at_once_loses_nothing: epoll uring memory;
     more_senders_than_buffers_lose_nothing: epoll uring memory;
+    who_comes_late_is_heard_beside_senders_without_pause: epoll uring;
     one_socket_gets_one_buffer_a_poll: epoll uring memory;
     lent_bytes_end_with_the_next_poll: epoll uring memory;
 }
@@ -122,6 +123,26 @@ fn more_senders_than_buffers_lose_nothing<D: Door>(mut bench: Bench<D>) {
     for (client, socket) in &mut clients {
         bench.settle(client, *socket);
     }
+}
+
+fn who_comes_late_is_heard_beside_senders_without_pause<D: Door>(mut bench: Bench<D>) {
+    // More of them than buffers, and each always has more than a buffer's worth in the kernel.
+    const POLLS_BEFORE: usize = 20;
+    const POLLS_MAX: usize = 10;
+    let mut busy: Vec<_> = (0..150).map(|_| bench.client().0).collect();
+    let (mut late, socket) = bench.client();
+    let bytes = vec![b'b'; 4 * RECEIVE_BUFFER_BYTES];
+    for polls in 0..POLLS_BEFORE + POLLS_MAX {
+        busy.iter_mut().for_each(|client| client.offer(&bytes));
+        if polls == POLLS_BEFORE {
+            late.write(b"late");
+        }
+        bench.poll(Wait::Now);
+        if bench.log.received_from(socket) == b"late" {
+            return;
+        }
+    }
+    panic!("not heard in {POLLS_MAX} polls");
 }
 
 fn one_socket_gets_one_buffer_a_poll<D: Door>(mut bench: Bench<D>) {

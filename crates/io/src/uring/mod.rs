@@ -55,7 +55,7 @@ pub struct Uring {
     /// Sockets to which a receive is to be armed by the next poll that has room (I3).
     unarmed: Vec<SocketId>,
     /// The same, for those whose receive found no buffer. They come before the others: the kernel
-    /// serves receives in the order of their arming, so who had a buffer stands behind who had none.
+    /// serves receives as they were armed, so who had a buffer stands behind who had none.
     hungry: Vec<SocketId>,
     /// Sockets with new blocks to send.
     unsent: Vec<SocketId>,
@@ -128,7 +128,8 @@ impl Uring {
         })
     }
 
-    /// Gives a slot to a connected socket and has it receive.
+    /// Gives a slot to a connected socket and has it receive with the next poll: until then it can
+    /// be given up at once.
     fn take_in(&mut self, fd: OwnedFd) -> SocketId {
         let (id, socket) = self.sockets.insert();
         assert!(socket.ops == 0 && socket.gather.is_none(), "I1");
@@ -137,7 +138,7 @@ impl Uring {
         socket.fd = Some(fd);
         socket.receiving = Receiving::Idle;
         socket.flags = Flags::default();
-        self.arm(id);
+        self.arm_soon(id);
         id
     }
 

@@ -72,7 +72,8 @@ impl Uring {
         }
     }
 
-    /// Does what `arm_first` and `arm_soon` promised, but for landings beyond what a poll may bring.
+    /// Does what `arm_first` and `arm_soon` promised, but for landings beyond what a poll may
+    /// bring.
     pub(super) fn arm_unarmed(&mut self) {
         let mut soon = std::mem::take(&mut self.hungry);
         soon.append(&mut self.unarmed);

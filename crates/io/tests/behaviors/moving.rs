@@ -7,6 +7,7 @@ use crate::bench::{Bench, Client};
 
 crate::behaviors! {
     a_connection_moves_and_goes_on: epoll uring;
+    a_connection_moves_at_once_though_its_client_has_spoken: epoll uring;
     a_socket_with_unsent_blocks_stays: epoll uring memory;
 }
 
@@ -47,6 +48,20 @@ fn a_connection_moves_and_goes_on<D: Door>(mut bench: Bench<D>) {
     let back = bench.io.adopt(fd);
     if !other.log.finished.contains(&adopted) {
         bench.poll_until("the end", |log| log.finished.contains(&back));
+    }
+}
+
+fn a_connection_moves_at_once_though_its_client_has_spoken<D: Door>(mut bench: Bench<D>) {
+    let mut other = Bench::<D>::open(Limits::default()).unwrap();
+    for round in 0..10 {
+        let mut client = bench.dial();
+        client.write(b"words");
+        bench.poll_until("the client", |log| log.accepted.len() > round);
+        let socket = bench.log.accepted[round].1;
+        let fd = bench.io.give_up(socket).expect("nothing is under way");
+        let adopted = other.io.adopt(fd);
+        other.poll_until("its words", |log| log.received_from(adopted) == b"words");
+        assert!(bench.log.received_from(socket).is_empty());
     }
 }
 

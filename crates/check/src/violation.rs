@@ -5,19 +5,20 @@
 
 use std::fmt;
 
-use crate::{Entry, NEVER, State, Value};
+use crate::{Entry, NEVER, State, Stats, Value};
 
 /// Why a history was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// No order explains what clients saw of a key.
     Contradiction(Box<Contradiction>),
-    /// The search was given up: neither right nor wrong.
+    /// The search was given up for some keys, which are neither right nor wrong; the others are
+    /// right.
     TooLarge {
-        /// The key.
+        /// The first of them.
         key: Vec<u8>,
-        /// Steps of the model until then.
-        steps: u64,
+        /// What was judged, and how much was not.
+        stats: Stats,
     },
 }
 
@@ -41,9 +42,9 @@ impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Contradiction(contradiction) => contradiction.fmt(formatter),
-            Self::TooLarge { key, steps } => {
-                let key = key.escape_ascii();
-                write!(formatter, "key {key}: given up after {steps} steps, proves nothing")
+            Self::TooLarge { key, stats } => {
+                let (key, keys) = (key.escape_ascii(), stats.keys_given_up);
+                write!(formatter, "{keys} keys were given up, {key} among them: proves nothing")
             }
         }
     }

@@ -19,6 +19,9 @@ use crate::value::token;
 
 /// Fillers of a run; few enough that some are written again.
 const FILLERS: u64 = 6_000;
+/// Where half of the floods begin once memory is to be spent: fillers so few that each is written
+/// over again and again, and leaves dead space behind.
+const OVERWRITTEN: u64 = 64;
 /// The largest value: several blocks.
 pub(crate) const LARGE_BYTES_MAX: u64 = 70_000;
 
@@ -374,16 +377,21 @@ impl Asker {
         }
     }
 
-    /// Fillers of up to `padding` bytes, one behind the other and without replies: small ones let
-    /// the index grow, large ones fill mailboxes and memory.
-    pub(crate) fn burst(&mut self, dice: &mut Dice, count: u64, padding: u64) -> Vec<Ask> {
+    /// Small fillers, which let the index grow.
+    pub(crate) fn burst(&mut self, dice: &mut Dice, count: u64) -> Vec<Ask> {
         let first = dice.below(FILLERS);
+        self.fillers(dice, first, count, 20)
+    }
+
+    /// Fillers of up to `padding` bytes, one behind the other and without replies.
+    fn fillers(&mut self, dice: &mut Dice, first: u64, count: u64, padding: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         for key in first..first + count {
             let key = format!("f{}", key % FILLERS).into_bytes();
             let padding = dice.below(padding);
             let value = self.value(dice, &key, padding);
-            let request = StoreRequest { noreply: true, ..StoreRequest::set(&key) };
+            let ttl = if self.short && dice.chance(200) { dice.between(1, 5) as i32 } else { 0 };
+            let request = StoreRequest { ttl, noreply: true, ..StoreRequest::set(&key) };
             let mut text = Vec::new();
             client::store(&mut text, &request, &value);
             asks.push(Ask::new(text, Expect::Nothing, false));
@@ -392,15 +400,18 @@ impl Asker {
         asks
     }
 
-    /// Fillers so large that mailboxes are full of them, and among them stores of hot keys that
-    /// want no reply, each with a look at what came of it.
+    /// Fillers so large that mailboxes are full of them; and among them, until memory is to be
+    /// spent, stores of hot keys that want no reply, each with a look at what came of it.
     pub(crate) fn flood(&mut self, dice: &mut Dice, count: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
-        let (mut looks, mut fillers) = (Vec::new(), self.burst(dice, count, 16_300));
+        let again = self.short && dice.chance(500);
+        let first = dice.below(if again { OVERWRITTEN } else { FILLERS });
+        let (mut looks, mut fillers) = (Vec::new(), self.fillers(dice, first, count, 16_300));
         let end = fillers.pop();
         for filler in fillers {
             asks.push(filler);
-            if dice.chance(250) {
+            // Many more of them would overlap so much that they could not be judged.
+            if !self.short && dice.chance(250) {
                 let key = self.hot_text(dice);
                 let value = self.value(dice, &key, 0);
                 let request = StoreRequest { noreply: true, ..StoreRequest::set(&key) };

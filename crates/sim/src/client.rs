@@ -309,7 +309,7 @@ impl Client {
         if (self.bursts_left > 0 && self.dice.chance(300)) || (short && self.dice.chance(300)) {
             self.bursts_left = self.bursts_left.saturating_sub(1);
             let count = self.dice.between(100, 400);
-            let asks = around.asker.burst(&mut self.dice, count, 20);
+            let asks = around.asker.burst(&mut self.dice, count);
             self.send(asks, b"", around);
             return;
         }

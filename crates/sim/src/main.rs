@@ -29,6 +29,9 @@ failure is made small, and printed with the command that shows it again.
   --clients, --shards, --without   instead of what follows from the seed; faults are
                  cut, delay, reset, slow, stop, skew, jump, leave, flush";
 
+/// Of so many keys the judge may give up one.
+const KEYS_PER_GIVEN_UP: u64 = 10_000;
+
 /// What was asked for.
 struct Wanted {
     seed: u64,
@@ -154,6 +157,8 @@ struct Sum {
     requests: u64,
     operations: u64,
     strict: u64,
+    keys: u64,
+    keys_given_up: u64,
     coverage: Coverage,
     /// Runs in which each of the coverage's counts was above 0.
     runs_with: [u64; Coverage::COUNT],
@@ -166,6 +171,8 @@ impl Sum {
         self.requests += report.tally.settled;
         self.operations += report.judged.operations;
         self.strict += report.judged.strict;
+        self.keys += report.judged.keys;
+        self.keys_given_up += report.judged.keys_given_up;
         self.coverage.add(&report.coverage);
         for (runs, (_, count)) in self.runs_with.iter_mut().zip(report.coverage.fields()) {
             *runs += u64::from(count > 0);
@@ -200,9 +207,12 @@ impl Sum {
         for (seed, lacks) in &self.lacking {
             println!("  seed {seed} lacked {}", lacks.join(" and "));
         }
-        println!("  {} runs lacked something that each should show", self.lacking.len());
-        if self.lacking.len() as u64 * 100 > runs {
-            println!("never seen: enough, in more than one run of a hundred");
+        println!("  {} of {} keys were given up by the judge", self.keys_given_up, self.keys);
+        if !self.lacking.is_empty() {
+            println!("never seen: in {} runs something that each has to show", self.lacking.len());
+        }
+        if self.keys_given_up * KEYS_PER_GIVEN_UP > self.keys {
+            println!("never seen: a judgment of enough keys");
         }
         for ((name, _), runs) in self.coverage.fields().into_iter().zip(self.runs_with) {
             if runs == 0 && runs < self.passed {

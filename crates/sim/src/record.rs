@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 
 use kachel_check::{
-    Entry, History, Mode, NEVER, Operation, Outcome, Rules, Violation, Window, check_history,
-    operations,
+    Entry, History, Mode, NEVER, Operation, Outcome, Rules, Stats, Violation, Window,
+    check_history, operations,
 };
 
 use crate::answer::{Asked, shown};
@@ -120,13 +120,18 @@ impl Record {
             }
             before.push(entry);
         }
-        let mut judged = Judged::default();
-        judged.strict = check(&before, Mode::Store, &mut judged.given_up)
+        let strict = check(&before, Mode::Store)
             .map_err(|what| format!("before anything could be evicted: {what}"))?;
         let mut history = History::default();
         self.entries.into_iter().for_each(|entry| history.push(entry));
-        judged.operations = check(&history, Mode::Cache, &mut judged.given_up)?;
-        Ok(judged)
+        let all = check(&history, Mode::Cache)?;
+        let judged = |stats: Stats| (stats.operations - stats.operations_given_up) as u64;
+        Ok(Judged {
+            operations: judged(all),
+            strict: judged(strict),
+            keys: (all.keys + strict.keys) as u64,
+            keys_given_up: (all.keys_given_up + strict.keys_given_up) as u64,
+        })
     }
 }
 
@@ -137,19 +142,18 @@ pub struct Judged {
     pub operations: u64,
     /// Of those, the ones before anything could be evicted, judged as if nothing ever were.
     pub strict: u64,
-    /// Histories whose judgment was given up, for too many operations overlap: nothing is known.
-    pub given_up: u64,
+    /// Hot keys, each counted for both of these.
+    pub keys: u64,
+    /// Of those, the ones whose judgment was given up, for too many operations overlap: nothing is
+    /// known.
+    pub keys_given_up: u64,
 }
 
-fn check(history: &History, mode: Mode, given_up: &mut u64) -> Result<u64, String> {
+fn check(history: &History, mode: Mode) -> Result<Stats, String> {
     let unix_s = Some(START_UNIX_S - 2);
     let rules = Rules { unix_s, item_bytes_max: ITEM_BYTES_MAX, ..Rules::new(mode) };
     match check_history(history, &rules) {
-        Ok(judged) => Ok(judged.operations as u64),
-        Err(Violation::TooLarge { .. }) => {
-            *given_up += 1;
-            Ok(0)
-        }
+        Ok(stats) | Err(Violation::TooLarge { stats, .. }) => Ok(stats),
         Err(violation) => Err(violation.to_string()),
     }
 }

@@ -1,7 +1,7 @@
 //! What a run has seen: whether the rare things happened in it.
 //!
 //! Upstream:   `run`, from the server's own books.
-//! Downstream: `main` sums over all runs; a run that saw too little is counted apart.
+//! Downstream: `main` sums over all runs; a run that saw too little is named.
 
 use crate::client::Tally;
 use crate::record::Judged;
@@ -64,13 +64,19 @@ impl Coverage {
         seen
     }
 
-    /// The same, but for what counters said before they were reset.
-    pub(crate) fn with_counts_of(self, before: &Self) -> Self {
-        Self { stalled: before.stalled, hops: before.hops, too_large: before.too_large, ..self }
+    /// Whether memory was spent and came back in every way that requests bring about. Expiry takes
+    /// seconds, which pass later.
+    pub(crate) fn has_spent_memory(&self) -> bool {
+        self.by_requests().iter().all(|(_, count)| *count > 0)
     }
 
-    pub(crate) fn has_grown_and_evicted(&self) -> bool {
-        self.index_grown > 0 && self.evicted > 0
+    fn by_requests(&self) -> [(&'static str, u64); 4] {
+        [
+            ("growth", self.index_grown),
+            ("shrinking", self.index_shrunk),
+            ("eviction", self.evicted),
+            ("compaction", self.compacted),
+        ]
     }
 
     /// Adds what another run has seen.
@@ -123,16 +129,8 @@ impl Report {
     pub fn lacks(&self) -> Vec<&'static str> {
         let tally = &self.tally;
         let faults = tally.cuts + tally.resets + tally.stops + tally.slow + tally.leaves;
-        let needed = [
-            ("growth", self.coverage.index_grown),
-            ("eviction", self.coverage.evicted),
-            ("a fault", faults),
-        ];
-        let mut lacks: Vec<&'static str> =
-            needed.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
-        if self.judged.given_up > 0 {
-            lacks.push("a judgment");
-        }
-        lacks
+        let others = [("expiry", self.coverage.expired), ("a fault", faults)];
+        let needed = self.coverage.by_requests().into_iter().chain(others);
+        needed.filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 }

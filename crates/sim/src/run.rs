@@ -49,6 +49,8 @@ const ROUNDS_MAX: u32 = 6;
 const LOOKS_MAX: usize = 4;
 /// Part of the requests, in percent, until which values are small and nothing is evicted.
 const SMALL_PERCENT: u64 = 40;
+/// As many times the requests are asked at most until memory is spent in every way.
+const SHORT_TIMES: u64 = 3;
 
 /// Runs what `options` say.
 ///
@@ -116,10 +118,11 @@ impl<'o> Run<'o> {
     fn all(mut self) -> Result<Report, String> {
         let wanted = u64::from(self.options.requests);
         self.until("enough is asked", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
-        // Memory is to be spent in each run, however much of it there is.
+        // Memory is to be spent, and to come back, in each run, however much of it there is.
         self.asker.short = true;
         self.until("memory is spent", STORM_NS_MAX, |run| {
-            run.tally.asked >= 2 * wanted || Coverage::of(&run.server).has_grown_and_evicted()
+            let enough = run.tally.asked >= wanted * (1 + SHORT_TIMES);
+            enough || Coverage::of(&run.server).has_spent_memory()
         })?;
         self.stormy = false;
         self.server.calm();
@@ -151,8 +154,8 @@ impl<'o> Run<'o> {
         audit::audit(&self.server, self.options.hot_keys)?;
         let now = self.moment();
         let judged = self.record.judge(now)?;
-        let mut coverage = Coverage::of(&self.server).with_counts_of(&before);
-        coverage.flush_looks = self.tally.looks;
+        // What clients had to do with, not what the last flush has brought about.
+        let coverage = Coverage { flush_looks: self.tally.looks, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 

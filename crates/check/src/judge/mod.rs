@@ -46,12 +46,16 @@ pub struct Stats {
     pub overlapping: usize,
     /// Steps of the model.
     pub steps: u64,
+    /// Keys whose search was given up, about which nothing is known.
+    pub keys_given_up: usize,
+    /// The operations of those keys, flushes apart.
+    pub operations_given_up: usize,
 }
 
 /// Judges a history of a server that began empty.
 ///
-/// Errors: no order explains the replies of some key; or the search was given up (`TooLarge`),
-/// which proves nothing.
+/// Errors: no order explains the replies of some key; or for none that is so, but the search was
+/// given up for some (`TooLarge`), about which nothing is proven.
 ///
 /// Cost: about a step an operation where few overlap; exponential in how many do.
 ///
@@ -90,13 +94,23 @@ fn check_within(history: &History, rules: &Rules, steps_max: u64) -> Result<Stat
     }
     let flushes = || history.entries.iter().filter(|entry| entry.operation.is_flush());
     stats.keys = keys.len();
+    let mut given_up = None;
     for (key, mut entries) in keys {
+        let operations = entries.len();
         entries.extend(flushes());
         entries.sort_by_key(|entry| (entry.invoked, entry.returned));
         stats.overlapping += overlapping(&entries);
-        check_key(key, &entries, (rules, steps_max), &mut stats)?;
+        if !check_key(key, &entries, (rules, steps_max), &mut stats)? {
+            // Another key may be contradictory.
+            stats.keys_given_up += 1;
+            stats.operations_given_up += operations;
+            given_up = given_up.or(Some(key));
+        }
     }
-    Ok(stats)
+    match given_up {
+        Some(key) => Err(Violation::TooLarge { key: key.to_vec(), stats }),
+        None => Ok(stats),
+    }
 }
 
 /// How many entries were invoked before an earlier one had returned.
@@ -119,12 +133,13 @@ fn asks_for_access(operation: &Operation) -> bool {
     }
 }
 
+/// Whether there is an order; `false`: the search was given up. Errors: there is none.
 fn check_key(
     key: &[u8],
     entries: &[&Entry],
     (rules, steps_max): (&Rules, u64),
     stats: &mut Stats,
-) -> Result<(), Violation> {
+) -> Result<bool, Violation> {
     let mut model = Model::new(*rules);
     model.watches_access = entries.iter().any(|entry| asks_for_access(&entry.operation));
     let mut search = Search::new(model, entries);
@@ -132,8 +147,8 @@ fn check_key(
     let found = search.run();
     stats.steps += search.steps;
     match found {
-        Found::Order => Ok(()),
-        Found::GaveUp => Err(Violation::TooLarge { key: key.to_vec(), steps: search.steps }),
+        Found::Order => Ok(true),
+        Found::GaveUp => Ok(false),
         Found::None => {
             let prefix = shortest_prefix(model, entries);
             let mut search = Search::new(model, &prefix);

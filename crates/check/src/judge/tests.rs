@@ -145,8 +145,15 @@ fn what_cannot_be_decided_is_said_to_be_too_large() {
         lines.push_str(&format!("2 {}-0 incr k {} > ?\n", 20 + bit, 1u64 << bit));
     }
     lines.push_str("3 90-91 get k > VALUE k 0 9|999999999|END\n");
+    lines.push_str("4 92-93 get z > END\n");
     let violation = check_within(&history(&lines), &Rules::new(Mode::Store), 100_000);
-    assert!(matches!(violation, Err(Violation::TooLarge { .. })), "{violation:?}");
+    let Err(Violation::TooLarge { key, stats }) = violation else { panic!("{violation:?}") };
+    let judged = (stats.keys, stats.keys_given_up, stats.operations, stats.operations_given_up);
+    assert_eq!((key.as_slice(), judged), (&b"k"[..], (2, 1, 25, 24)));
+    // A key that is judged later, and wrong, is found all the same.
+    lines.push_str("4 94-95 set z 0 0 1|a > STORED\n4 96-97 get z > END\n");
+    let violation = check_within(&history(&lines), &Rules::new(Mode::Store), 100_000);
+    assert!(matches!(violation, Err(Violation::Contradiction(_))), "{violation:?}");
 }
 
 #[test]

@@ -189,21 +189,30 @@ impl Core {
     /// so and closed.
     pub(crate) fn charge_input(&mut self, connection: ConnectionIndex) {
         let Some(open) = self.connections.get_mut(connection) else { return };
-        let (wanted, charged) = (open.input.chargeable_bytes(), open.input.charged_bytes);
-        let budget = &self.shared.budget;
-        if wanted <= charged {
-            budget.refund(charged - wanted);
-            open.input.charged_bytes = wanted;
-            return;
+        let (budget, charged) = (&self.shared.budget, open.input.charged_bytes);
+        let mut wanted = open.input.chargeable_bytes();
+        if wanted > charged {
+            let more = wanted - charged;
+            let has_room =
+                budget.charge(more) || self.engine.make_room(more) && budget.charge(more);
+            if !has_room {
+                // Its memory may be larger than what is in it.
+                open.input.tail.shrink_to_fit();
+                wanted = open.input.chargeable_bytes();
+                if wanted > charged && !budget.charge(wanted - charged) {
+                    return self.refuse_input(connection);
+                }
+            }
         }
-        let more = wanted - charged;
-        if budget.charge(more) || self.engine.make_room(more) && budget.charge(more) {
-            open.input.charged_bytes = wanted;
-            return;
-        }
+        budget.refund(charged.saturating_sub(wanted));
+        open.input.charged_bytes = wanted;
+    }
+
+    /// The input of a connection found no memory.
+    fn refuse_input(&mut self, connection: ConnectionIndex) {
+        let Some(open) = self.connections.get_mut(connection) else { return };
         open.input.tail = Vec::new();
-        budget.refund(charged);
-        open.input.charged_bytes = 0;
+        self.shared.budget.refund(std::mem::take(&mut open.input.charged_bytes));
         self.text(connection, Reply::OutOfMemoryReading.bytes());
         self.drain(connection);
     }

@@ -13,7 +13,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
-use kachel_net::{BlockPool, ConnectionIndex, Connections, Phase, Slots, WIDENED_BYTES};
+use kachel_net::{
+    BlockPool, ConnectionIndex, Connections, KEPT_BYTES_MAX, Phase, Slots, WIDENED_BYTES,
+};
 use kachel_segment::Pool;
 use kachel_stdx::Landing;
 use kachel_wire::Reply;
@@ -41,6 +43,9 @@ const SLEEP_NS_WHILE_FULL: u64 = 50_000;
 const KEPT_TAILS_MAX: usize = 64;
 /// The largest tail that is kept.
 const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
+/// A larger tail, so many times as large as what is left in it, gives memory back: a long line was
+/// in it, and whoever sent that may send little from now on.
+const TAIL_TIMES_MAX: usize = 4;
 
 /// Ticks in which a new connection is offered to the shard it is meant for.
 const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
@@ -487,6 +492,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
             }
             open.stalled = false;
             open.awaits_room = false;
+            if open.input.waiting_since != 0 {
+                // It was not received from meanwhile: its time for the rest begins now.
+                open.input.waiting_since = self.core.timeouts.look();
+            }
             if !open.input.tail.is_empty() && open.ready.is_none() {
                 open.ready = Some(Ready::add(&mut self.ready, connection, None));
             }
@@ -563,6 +572,9 @@ impl<I: Io, C: Clock> Shard<I, C> {
                 open.input.announced_bytes = 0;
             }
         } else {
+            if tail.capacity() > KEPT_TAIL_BYTES_MAX.max(TAIL_TIMES_MAX * rest_bytes) {
+                tail.shrink_to(KEPT_BYTES_MAX.max(rest_bytes));
+            }
             open.input.tail = tail;
         }
         if (rest_bytes > 0 || in_block) && open.input.waiting_since == 0 {

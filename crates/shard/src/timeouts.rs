@@ -71,7 +71,7 @@ pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) -> 
         }
         let idle = idle_timeout_s != 0
             && open.outbox.is_empty()
-            && look > open.active_look + idle_timeout_s;
+            && look - open.active_look > idle_timeout_s;
         if idle {
             core.counters.idle_kicks.add(1);
         }

@@ -4,6 +4,7 @@ mod allocation;
 mod clocks;
 mod flushes;
 mod full_rings;
+mod input;
 mod large_values;
 mod pinned;
 mod replies;

@@ -11,7 +11,7 @@ use kachel_segment::{NewValue, NoRoom, Pool, PoolOptions};
 use kachel_table::{INSERT_SLOTS_MAX, KeyHash, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 
 use crate::counters::Counters;
-use crate::engine::{Draft, Engine, EngineOptions, MAINTENANCE_ITEMS_MAX};
+use crate::engine::{Draft, Engine, EngineOptions, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX};
 use crate::hash::{KeyHasher, Seeds};
 
 /// Items at the top.
@@ -48,6 +48,15 @@ impl Work {
         if within { Ok(()) } else { Err(format!("{self:?}, at most {limit:?}")) }
     }
 
+    fn plus(self, other: Self) -> Self {
+        Self {
+            slots: self.slots + other.slots,
+            charged_bytes: self.charged_bytes + other.charged_bytes,
+            released_bytes: self.released_bytes + other.released_bytes,
+            released_segments: self.released_segments + other.released_segments,
+        }
+    }
+
     fn max(self, other: Self) -> Self {
         Self {
             slots: self.slots.max(other.slots),
@@ -74,6 +83,18 @@ const STORE: Work = Work {
     released_segments: SEGMENTS_MAX,
 };
 
+/// A store that finds the index too full for its key, and no memory left, lets it grow in one go.
+const STORE_INTO_FULL: Work =
+    Work { slots: (GROWTH_SLOTS_MAX as u64).next_multiple_of(7) + INSERT_SLOTS_MAX, ..STORE };
+
+/// A tick: a full batch of requests, one of which may let the index grow in one go, and upkeep.
+const TICK: Work = Work {
+    slots: STORE_INTO_FULL.slots + REQUESTS * INSERT_SLOTS_MAX + UPKEEP.slots,
+    charged_bytes: 3 * STEP_BYTES_MAX,
+    released_bytes: 2 * STEP_BYTES_MAX,
+    released_segments: 3 * SEGMENTS_MAX,
+};
+
 /// A removal moves nothing; a segment that it empties may go back.
 const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, released_segments: 1 };
 
@@ -81,8 +102,10 @@ const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, rele
 struct Watched {
     budget: Arc<Budget>,
     engine: Engine,
-    /// The most that each kind of call did: stores, removals, upkeep.
-    most: [Work; 3],
+    /// The most that each kind of call did: stores, removals, upkeep; and a tick of them.
+    most: [Work; 4],
+    /// What was done in this tick.
+    tick: Work,
 }
 
 impl Watched {
@@ -96,7 +119,7 @@ impl Watched {
         let counters = Arc::new(Counters::default());
         let engine = Engine::new(pool, Arc::clone(&budget), hasher, options, (0, 1), counters)
             .expect("address space");
-        Self { budget, engine, most: [Work::default(); 3] }
+        Self { budget, engine, most: [Work::default(); 4], tick: Work::default() }
     }
 
     /// What `call` does.
@@ -128,8 +151,17 @@ impl Watched {
     ) -> Result<R, String> {
         let (done, work) = self.work(call);
         self.most[kind] = self.most[kind].max(work);
+        self.tick = self.tick.plus(work);
         work.at_most(limit)?;
         Ok(done)
+    }
+
+    /// Upkeep, with which a tick ends.
+    fn end_tick(&mut self) -> Result<(), String> {
+        self.upkeep()?;
+        let tick = std::mem::take(&mut self.tick);
+        self.most[3] = self.most[3].max(tick);
+        tick.at_most(TICK).map_err(|what| format!("in one tick: {what}"))
     }
 
     fn upkeep(&mut self) -> Result<usize, String> {
@@ -138,14 +170,24 @@ impl Watched {
 
     fn upkeep_to_the_end(&mut self) -> Result<(), String> {
         while self.upkeep()? > 0 {}
+        self.tick = Work::default();
         Ok(())
     }
 
     fn store(&mut self, number: u64) -> Result<Result<(), NoRoom>, String> {
+        self.store_value(number, b"", STORE)
+    }
+
+    fn store_value(
+        &mut self,
+        number: u64,
+        value: &[u8],
+        limit: Work,
+    ) -> Result<Result<(), NoRoom>, String> {
         let key = number.to_le_bytes();
-        self.judged((0, STORE), |engine| {
+        self.judged((0, limit), |engine| {
             let hash = engine.hasher.key_hash(&key);
-            engine.put(&key, hash, draft()).map(|_at| ())
+            engine.put(&key, hash, draft(value)).map(|_at| ())
         })
     }
 
@@ -162,16 +204,16 @@ impl Watched {
         for number in 0..items {
             assert_eq!(self.store(number)?, Ok(()), "memory suffices or is made");
             if number % REQUESTS == 0 {
-                self.upkeep()?;
+                self.end_tick()?;
             }
         }
         Ok(())
     }
 }
 
-const fn draft() -> Draft<'static> {
+const fn draft(value: &[u8]) -> Draft<'_> {
     Draft {
-        value: NewValue::Bytes(b""),
+        value: NewValue::Bytes(value),
         client_flags: 0,
         expiry: 0,
         cas: None,
@@ -192,13 +234,13 @@ fn growing_to_many_items_and_back_does_little_in_one_go() {
     for number in 0..ITEMS {
         assert!(watched.remove(number).expect("removing"), "each is there until it is removed");
         if number % REQUESTS == 0 {
-            watched.upkeep().expect("shrinking");
+            watched.end_tick().expect("shrinking");
         }
     }
     watched.upkeep_to_the_end().expect("shrinking");
     let bytes = watched.engine.table.bytes();
     assert!(watched.engine.table.is_empty() && bytes * 20 < top_bytes, "{bytes} of {top_bytes}");
-    println!("{ITEMS} items; most in one store, removal, upkeep: {:?}", watched.most);
+    println!("{ITEMS} items; most in one store, removal, upkeep, tick: {:?}", watched.most);
 }
 
 #[test]
@@ -210,7 +252,31 @@ fn a_lower_limit_takes_flushed_memory_back_in_steps() {
     watched.budget.set_limit_bytes(LOW_BYTES);
     watched.upkeep_to_the_end().expect("releasing");
     assert_eq!(watched.budget.overdrawn_bytes(), 0);
-    println!("most in one store, removal, upkeep: {:?}", watched.most);
+    println!("most in one store, removal, upkeep, tick: {:?}", watched.most);
+}
+
+#[test]
+fn an_index_that_grows_in_full_memory_does_little_in_one_tick() {
+    const VALUE_BYTES: usize = 10_000;
+    let mut watched = Watched::new();
+    let large = vec![b'l'; VALUE_BYTES];
+    let fills = 2 * ITEMS * ITEM_BYTES / VALUE_BYTES as u64;
+    for number in 0..fills {
+        let stored = watched.store_value(number, &large, STORE_INTO_FULL).expect("filling");
+        assert_eq!(stored, Ok(()), "what is old makes room");
+        watched.end_tick().expect("filling");
+    }
+    let slots = watched.engine.table.slots();
+    for number in 0..ITEMS {
+        let stored = watched.store_value(fills + number, b"", STORE_INTO_FULL).expect("growing");
+        assert_eq!(stored, Ok(()), "what is old makes room");
+        if number % REQUESTS == 0 {
+            watched.end_tick().expect("growing");
+        }
+    }
+    let grown = watched.engine.table.slots();
+    assert!(grown > 10 * slots, "{grown} slots, {slots} before: the index has grown");
+    println!("full; most in one store, removal, upkeep, tick: {:?}", watched.most);
 }
 
 #[test]
@@ -222,13 +288,13 @@ fn a_lower_limit_takes_memory_in_use_back_in_steps_while_items_come() {
     for number in 0..ITEMS / 2 {
         kept += u64::from(watched.store(ITEMS + number).expect("storing").is_ok());
         if number % REQUESTS == 0 {
-            watched.upkeep().expect("shrinking");
+            watched.end_tick().expect("shrinking");
         }
     }
     watched.upkeep_to_the_end().expect("shrinking");
     assert_eq!(watched.budget.overdrawn_bytes(), 0);
     assert_eq!(kept, ITEMS / 2, "what is new is kept, at the price of what is old");
-    println!("most in one store, removal, upkeep: {:?}", watched.most);
+    println!("most in one store, removal, upkeep, tick: {:?}", watched.most);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::hash::KeyHasher;
 /// Work items of maintenance in one tick: slots moved, items copied or dropped.
 pub(crate) const MAINTENANCE_ITEMS_MAX: usize = 64;
 /// Slots looked at when the index grows in one go, after it was too full for a key.
-const GROWTH_SLOTS_MAX: usize = 4096;
+pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
 /// Times that a store makes room for the index and begins again before it gives up.
 const STORE_ATTEMPTS_MAX: u32 = 8;
 

@@ -37,11 +37,15 @@ const ELSEWHERE: [(&str, &str); 6] = [
     ("X11", "resets within TLS: there is no TLS yet"),
     (
         "X15",
-        "pools and arenas: crates/shard/tests/server/clocks.rs refuses memory from any moment on",
+        "pools: crates/shard/tests/server/clocks.rs refuses memory from any moment on; arenas: below",
     ),
     ("X16", "disk full: nothing is written to disks yet"),
     ("X17", "data directory: there is none yet"),
-    ("X18", "clock jumps, an hour's sleep: crates/shard/tests/server/clocks.rs and the simulation"),
+    (
+        "X18",
+        "clocks set to 1970, by an hour, ten years, past 2038 and 2106; sleeps: \
+         crates/shard/tests/server/clocks.rs; the simulation's clock jumps, too",
+    ),
 ];
 
 /// Makes the table, and a test for each row of it.

@@ -1,10 +1,23 @@
 //! Time that jumps, and memory that is refused at any moment.
 
+use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;
 
 use crate::world::{World, WorldOptions};
 
 const HOUR_S: u64 = 3_600;
+const YEAR_S: u64 = 365 * 24 * HOUR_S;
+/// The first second that does not fit in 31 bits: in 2038; and in 32: in 2106.
+const AFTER_2038: i64 = 1 << 31;
+const AFTER_2106: i64 = 1 << 32;
+
+/// Which of these keys are there, in their order.
+fn living(world: &mut World, client: &FarEnd, keys: &str) -> String {
+    let reply = world.ask(client, format!("get {keys}\r\n").as_bytes());
+    let reply = String::from_utf8(reply).expect("text");
+    let found = reply.lines().filter_map(|line| line.strip_prefix("VALUE ")?.split(' ').next());
+    found.collect::<Vec<_>>().join(" ")
+}
 
 #[test]
 fn items_die_by_the_time_that_has_passed_though_the_process_slept_through_it() {
@@ -21,11 +34,69 @@ fn items_die_by_the_time_that_has_passed_though_the_process_slept_through_it() {
             "VALUE day 0 1\r\nb\r\nVALUE ever 0 1\r\nc\r\nEND\r\n",
             "{shards} shards"
         );
-        // Ten years, past 2038 and past every TTL that is relative.
-        world.clock.advance_s(10 * 365 * 24 * HOUR_S);
+        // Past 2038, and past every TTL that is relative.
+        world.clock.advance_s(12 * YEAR_S);
+        assert!(world.clock.unix_s() > AFTER_2038);
         assert_eq!(world.ask(&client, b"get day ever\r\n"), b"VALUE ever 0 1\r\nc\r\nEND\r\n");
         assert_eq!(world.ask(&client, b"set new 0 60 1\r\nd\r\n"), b"STORED\r\n");
         assert_eq!(world.ask(&client, b"get new\r\n"), b"VALUE new 0 1\r\nd\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn a_clock_of_day_that_is_set_shortens_and_lengthens_no_life() {
+    let options = WorldOptions { shards: 2, ..WorldOptions::default() };
+    let start = options.start_unix_s;
+    let (hour, decade) = (HOUR_S.cast_signed(), 10 * YEAR_S.cast_signed());
+    let jumps = [-hour, hour, -decade, decade];
+    let days = jumps.map(|jump| start + jump).into_iter().chain([0, AFTER_2038, AFTER_2106]);
+    for unix_s in days {
+        let mut world = World::new(options);
+        let client = world.connect();
+        let absolute = start + 100;
+        let store = |ttl: i64, key: &str| format!("set {key} 0 {ttl} 1\r\nx\r\n");
+        let before = [store(100, "relative"), store(absolute, "absolute"), store(0, "ever")];
+        assert_eq!(world.ask(&client, before.concat().as_bytes()), b"STORED\r\n".repeat(3));
+        world.clock.set_unix_s(unix_s);
+        // By the clock with which the process began, as memcached has it.
+        let after = [store(60, "minute"), store(absolute, "then"), store(-1, "never")].concat();
+        assert_eq!(world.ask(&client, after.as_bytes()), b"STORED\r\n".repeat(3));
+        assert_eq!(world.ask(&client, b"touch minute 80\r\n"), b"TOUCHED\r\n");
+        assert_eq!(world.ask(&client, b"mg relative t\r\nmg ever t\r\n"), b"HD t100\r\nHD t-1\r\n");
+        let keys = "relative absolute ever minute then never";
+        for (seconds, alive) in [
+            (0, "relative absolute ever minute then"),
+            (79, "relative absolute ever minute then"),
+            (1, "relative absolute ever then"),
+            (19, "relative absolute ever then"),
+            (1, "ever"),
+            (20 * YEAR_S, "ever"),
+        ] {
+            world.clock.advance_s(seconds);
+            let found = living(&mut world, &client, keys);
+            assert_eq!(found, alive, "set to {unix_s}, {seconds} s later");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_begins_in_another_age_counts_the_same_seconds() {
+    for start_unix_s in [0, AFTER_2038 + 10, AFTER_2106 + 10] {
+        let mut world = World::new(WorldOptions { start_unix_s, ..WorldOptions::default() });
+        let client = world.connect();
+        // The last absolute second that the protocol can name: long past, or long to come.
+        let last = "set last 0 2147483647 1\r\nx\r\n";
+        let stores = format!("set minute 0 60 1\r\nx\r\nset ever 0 0 1\r\nx\r\n{last}");
+        assert_eq!(world.ask(&client, stores.as_bytes()), b"STORED\r\n".repeat(3));
+        let last = if start_unix_s == 0 { " last" } else { "" };
+        for (seconds, minute) in [(59, "minute "), (1, ""), (20 * YEAR_S, "")] {
+            world.clock.advance_s(seconds);
+            let found = living(&mut world, &client, "minute ever last");
+            assert_eq!(found, format!("{minute}ever{last}"), "began at {start_unix_s}");
+        }
+        let stats = world.ask(&client, b"stats\r\n");
+        let told = format!("STAT time {}\r\n", world.clock.unix_s());
+        assert!(String::from_utf8_lossy(&stats).contains(&told), "{told}");
     }
 }
 
@@ -84,16 +155,76 @@ fn requests() -> Vec<Vec<u8>> {
     requests
 }
 
-/// Whether every line of a reply is one that a client knows.
-fn is_well_formed(reply: &[u8]) -> bool {
-    reply.is_empty() || reply.ends_with(b"\r\n")
+/// A line from the front of `reply`, its end included; `None`: no whole one.
+fn line<'r>(reply: &mut &'r [u8]) -> Option<&'r [u8]> {
+    let end = reply.iter().position(|&byte| byte == b'\n')? + 1;
+    let (line, rest) = reply.split_at(end);
+    *reply = rest;
+    Some(line)
+}
+
+/// Takes the value that a header announced, `bytes` its number from the end of its words.
+fn value(reply: &mut &[u8], header: &[u8]) -> Option<()> {
+    let mut words = header.trim_ascii_end().split(|&byte| byte == b' ');
+    let bytes: usize = std::str::from_utf8(words.next_back()?).ok()?.parse().ok()?;
+    let (value, rest) = reply.split_at_checked(bytes + 2)?;
+    *reply = rest;
+    value.ends_with(b"\r\n").then_some(())
+}
+
+/// Takes one whole reply from the front; `None`: there is none that a client knows.
+fn one(reply: &mut &[u8]) -> Option<()> {
+    loop {
+        let line = line(reply)?;
+        match line.split(|byte| b" \r".contains(byte)).next()? {
+            b"VALUE" => value(reply, line)?,
+            b"VA" => return value(reply, line),
+            b"STORED" | b"NOT_STORED" | b"HD" | b"NS" | b"NF" | b"END" | b"SERVER_ERROR" => {
+                return Some(());
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Whether `reply` is `owed` whole replies; or fewer, and whole ones, where the connection ended.
+fn is_all(mut reply: &[u8], owed: usize, is_closed: bool) -> bool {
+    let mut whole = 0;
+    while !reply.is_empty() {
+        if one(&mut reply).is_none() {
+            return false;
+        }
+        whole += 1;
+    }
+    whole == owed || is_closed && whole < owed
+}
+
+/// Asks, and reads until nothing more comes.
+fn ask_to_the_end(world: &mut World, client: &FarEnd, request: &[u8]) -> Vec<u8> {
+    let mut reply = world.ask(client, request);
+    loop {
+        world.settle();
+        let more = client.read();
+        if more.is_empty() {
+            return reply;
+        }
+        reply.extend_from_slice(&more);
+    }
 }
 
 #[test]
 fn memory_refused_at_any_moment_is_answered_and_forgotten() {
     let requests = requests();
-    for evict in [false, true] {
-        for moment in 0..requests.len() {
+    // Bytes that are given before all are refused: none, a line's, a piece of a value's, most of
+    // one's. So requests are refused in their middle, too.
+    let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
+    let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
+    for (evict, last_bytes) in
+        [false, true].into_iter().flat_map(|evict| last_bytes.map(|bytes| (evict, bytes)))
+    {
+        // The kinds of request take turns every sixteen, so fifths meet all of them.
+        let step = if last_bytes == 0 { 1 } else { 5 };
+        for moment in (0..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;
             let options =
                 WorldOptions { shards: 2, memory_bytes, evict, ..WorldOptions::default() };
@@ -101,12 +232,18 @@ fn memory_refused_at_any_moment_is_answered_and_forgotten() {
             let mut client = world.connect();
             for (index, request) in requests.iter().enumerate() {
                 if index == moment {
-                    // From now on every byte more is refused.
-                    world.shared.budget.set_limit_bytes(world.shared.budget.spent_bytes());
+                    let budget = &world.shared.budget;
+                    budget.set_limit_bytes(budget.spent_bytes() + last_bytes);
                 }
-                let reply = world.ask(&client, request);
-                assert!(is_well_formed(&reply), "moment {moment}: {}", reply.escape_ascii());
-                if client.is_closed() {
+                let reply = ask_to_the_end(&mut world, &client, request);
+                let is_closed = client.is_closed();
+                assert!(
+                    is_all(&reply, replies(request), is_closed),
+                    "moment {moment}, {last_bytes} bytes more, request {index}, closed \
+                     {is_closed}: {}",
+                    reply[reply.len().saturating_sub(200)..].escape_ascii()
+                );
+                if is_closed {
                     client = world.connect();
                 }
             }

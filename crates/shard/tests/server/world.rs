@@ -20,6 +20,7 @@ pub(crate) struct WorldOptions {
     pub(crate) evict: bool,
     pub(crate) connections_max: u32,
     pub(crate) item_bytes_max: u64,
+    pub(crate) start_unix_s: i64,
     pub(crate) usage: fn() -> Usage,
 }
 
@@ -31,6 +32,7 @@ impl Default for WorldOptions {
             evict: true,
             connections_max: 200,
             item_bytes_max: 1 << 20,
+            start_unix_s: 1_800_000_000,
             usage: Usage::default,
         }
     }
@@ -92,7 +94,7 @@ impl<I: Io> World<I> {
             },
             budget,
         ));
-        let clock = ManualClock::new(1_800_000_000);
+        let clock = ManualClock::new(options.start_unix_s);
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
         let listener = endpoints[0].listen_here();
@@ -110,7 +112,7 @@ impl<I: Io> World<I> {
                     id,
                     engine,
                     seeds: Seeds { hash_keys: [11, 13] },
-                    start: (0, 1_800_000_000),
+                    start: (0, options.start_unix_s),
                 };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);

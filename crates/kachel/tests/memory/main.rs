@@ -5,7 +5,8 @@
 //! is promised (a debug build keeps a shadow of item memory, and less memory has too few segments):
 //! `KACHEL_MEMORY_SERVER` the binary, `KACHEL_MEMORY_MIB` and `KACHEL_MEMORY_THREADS` its `-m` and
 //! `-t`, `KACHEL_MEMORY_SETTLE_S` the seconds between writing and reading back,
-//! `KACHEL_MEMORY_OVERWRITE_S` the seconds of overwriting, `KACHEL_MEMORY_SEED` its order.
+//! `KACHEL_MEMORY_OVERWRITE_S` the seconds for which each set is overwritten, `KACHEL_MEMORY_SEED`
+//! its order.
 
 #[path = "../server/mod.rs"]
 mod server;
@@ -185,6 +186,19 @@ fn values_of_changing_sizes_use_the_memory_that_was_promised() {
     assert!(seen.iter().all(|(_, share, asked)| share >= asked), "bytes, share, asked: {seen:?}");
 }
 
+/// A number that stays 20 digits long however often a little is added.
+const COUNTER: &[u8] = b"10000000000000000000";
+/// Of so many items of an overwritten set, one is a counter.
+const ITEMS_PER_COUNTER: usize = 10;
+
+/// How many items with values of `value_bytes`, and how many counters, make `bytes` of keys and
+/// values.
+fn set_of(bytes: usize, value_bytes: usize) -> (usize, usize) {
+    let [item_bytes, counter_bytes] = [value_bytes, COUNTER.len()].map(|value| KEY_BYTES + value);
+    let counters = bytes / ((ITEMS_PER_COUNTER - 1) * item_bytes + counter_bytes);
+    ((bytes - counters * counter_bytes) / item_bytes, counters)
+}
+
 /// A step of xorshift64 (Marsaglia, 2003).
 fn next(state: &mut u64) -> usize {
     *state ^= *state << 13;
@@ -199,16 +213,17 @@ fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
     let seed = setting("KACHEL_MEMORY_SEED", 1) as u64;
     for (phase, (value_bytes, share)) in [(100, 70), (10_000, 85)].into_iter().enumerate() {
         let mut bench = Bench::start();
-        // Four fifths of what is promised to be there, an item in ten a counter.
+        // Four fifths of what is promised to be there.
         let bytes = bench.memory_bytes / 100 * share / 10 * 8;
-        let count = bytes / (KEY_BYTES + value_bytes);
-        let (items, counters) = (count - count / 10, count / 10);
-        let (value, zero) = (vec![b'v'; value_bytes], b"10000000000000000000");
+        let (items, counters) = set_of(bytes, value_bytes);
+        let stored = items * (KEY_BYTES + value_bytes) + counters * (KEY_BYTES + COUNTER.len());
+        assert!(stored <= bytes && bytes - stored < KEY_BYTES + value_bytes, "{stored} of {bytes}");
+        let value = vec![b'v'; value_bytes];
         let all: Vec<usize> = (0..items).collect();
         bench.store(phase, &all, &value);
-        bench.store(90 + phase, &all[..counters], zero);
+        bench.store(90 + phase, &all[..counters], COUNTER);
         let (began, mut state, mut rounds) = (Instant::now(), seed.max(1), 0);
-        while began.elapsed() < seconds / 2 {
+        while began.elapsed() < seconds {
             let numbers: Vec<usize> = (0..1_000).map(|_| next(&mut state) % items).collect();
             bench.store(phase, &numbers, &value);
             let requests: String = (0..1_000)
@@ -221,8 +236,9 @@ fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
         assert!(rounds > 0);
         let (evictions, found) = (bench.evictions(), bench.read_back(phase, items, &value));
         tell(&format!(
-            "memory: {items} values of {value_bytes} bytes and {counters} counters, {rounds} \
-             thousand of each changed: {evictions} evictions\n"
+            "memory: {items} values of {value_bytes} bytes and {counters} counters, {stored} bytes \
+             with their keys, {rounds} thousand of each changed in {} s: {evictions} evictions\n",
+            seconds.as_secs()
         ));
         let replay = format!("KACHEL_MEMORY_SEED={seed} tests/memory/run");
         assert_eq!((evictions, found), (0, items), "evicted, found; again by {replay}");

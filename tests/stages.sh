@@ -7,6 +7,9 @@
 # - S2  A skip counts as one only if $allowed_skips names it; any other is a failure.
 # - S3  A command that fails without naming a failed check is one failure.
 
+# - S4  A log ends with a line that says what came of its stage, when and at which commit; until then
+#   the stage has not ended.
+
 # The folder of logs and the committed list of skips, set by who sources this.
 : "${logs:?}" "${allowed_skips:?}"
 
@@ -78,6 +81,13 @@ show_failure() {
     echo "    the whole log: $1"
 }
 
+# When this is, of which commit, and in which form: "2026-01-31 abc1234, long form".
+this_run() {
+    local commit
+    commit=$(git describe --always --dirty 2>/dev/null) || commit="no commit"
+    echo "$(date +%Y-%m-%d) $commit${KACHEL_FULL:+, long form}"
+}
+
 # Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log. Never fails itself; the
 # command runs in a subshell, so that it may end as it likes.
 stage() {
@@ -92,6 +102,7 @@ stage() {
     passed=$((passed + good))
     failed=$((failed + bad))
     skipped=$((skipped + idle))
+    echo "stage $name ended: $good passed, $bad failed, $idle skipped; $(this_run)" >>"$log" # S4
     printf '%d passed, %d failed, %d skipped (%d s)\n' "$good" "$bad" "$idle" $((SECONDS - began))
     if [ "$bad" -ne 0 ]; then show_failure "$log"; fi
 }

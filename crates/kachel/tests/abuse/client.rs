@@ -110,22 +110,20 @@ impl Client {
         received
     }
 
-    /// Reads `bytes` bytes and forgets them.
-    pub(crate) fn drink(&mut self, bytes: u64) {
-        let (mut left, mut buffer) = (bytes, vec![0; 1 << 16]);
-        while left > 0 {
-            let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            match self.look(&mut buffer[..most]) {
-                Look::Bytes(count) => left -= count as u64,
-                other => panic!("{other:?} with {left} of {bytes} bytes to come"),
-            }
-        }
-    }
-
     /// Fills `buffer`.
     pub(crate) fn read_whole<'a>(&mut self, buffer: &'a mut [u8]) -> &'a [u8] {
         self.socket.read_exact(buffer).expect("the server answers");
         buffer
+    }
+
+    /// What comes up to the end of a line, and nothing of what follows.
+    pub(crate) fn read_line(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") {
+            let mut byte = [0];
+            line.extend_from_slice(self.read_whole(&mut byte));
+        }
+        line
     }
 
     /// All that comes until the server closes in order.

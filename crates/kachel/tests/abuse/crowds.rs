@@ -8,7 +8,6 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::client::{Client, Look};
 use crate::subject::{Door, PATIENCE, start, wait_until, within};
 use crate::suite::is_full;
-use crate::turns::best_ratio;
 
 const TURNED_AWAY: &[u8] = b"ERROR Too many open connections\r\n";
 
@@ -132,6 +131,7 @@ pub(crate) fn come_and_go(door: Door) -> String {
 pub(crate) fn hot_key(door: Door) -> String {
     const CLIENTS: usize = 1_000;
     const REPLIES: u64 = 100_000;
+    const ROUNDS: usize = 5;
     // One shard: with two on a busy machine it would be the kernel's turns that are seen.
     let server = start(door, &["-m", "64", "-t", "1"]);
     server.connect().set("hot", &[b'h'; 100]);
@@ -139,14 +139,20 @@ pub(crate) fn hot_key(door: Door) -> String {
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
     clients.iter_mut().for_each(|client| client.send("get hot\r\n"));
     let mut partial = vec![0; CLIENTS];
-    let (mut slowest, mut median) = (0, 0);
-    let share = best_ratio(2.0, || {
-        let served = serve_in_turns(&mut clients, &mut partial, reply_bytes, REPLIES);
-        (slowest, median) = (served[0], served[CLIENTS / 2]);
-        median as f64 / slowest as f64
-    });
-    assert!(share <= 2.0, "the slowest got {slowest} replies, the median {median}");
-    format!("{REPLIES} replies to {CLIENTS} clients: the slowest {slowest}, the median {median}")
+    let mut rounds: Vec<(u64, u64)> = (0..ROUNDS)
+        .map(|_| {
+            let served = serve_in_turns(&mut clients, &mut partial, reply_bytes, REPLIES);
+            (served[0], served[CLIENTS / 2])
+        })
+        .collect();
+    // What else the machine does disturbs some rounds, what the server does all of them.
+    rounds.sort_unstable_by_key(|(slowest, median)| slowest * 1000 / median);
+    let (slowest, median) = rounds[ROUNDS / 2];
+    assert!(slowest * 2 >= median, "the slowest got {slowest} replies, the median {median}");
+    format!(
+        "{REPLIES} replies to {CLIENTS} clients, the middle of {ROUNDS} rounds: the slowest \
+             {slowest}, the median {median}"
+    )
 }
 
 /// Asks again on each connection that was answered, until there were `replies`; how many each got,

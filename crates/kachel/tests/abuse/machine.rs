@@ -140,7 +140,10 @@ pub(crate) fn memory_group(door: Door) -> String {
     assert_eq!(server.connect().ask("mn\r\n", "\n"), "MN\r\n");
     let peak =
         format!("{:.0} MiB resident at the most of {}", peak as f64 / 1048576.0, limit >> 20);
-    let Some(group) = group else { return format!("{peak}; no memory group to be had here") };
+    let Some(group) = group else {
+        crate::suite::skip("x14.group", "no memory group to be had here");
+        return format!("{peak}; no memory group to be had here");
+    };
     let kills = group.kills();
     drop(server);
     assert_eq!(kills, 0, "the kernel ended it");

@@ -73,7 +73,8 @@ cases! {
     "X04" x04_who_stops_sending_is_still_answered Works EVERY_WAY turns::half_close,
         "half-close after pipelining: all answered, then the end";
     "X05" x05_a_flood_that_is_never_read_costs_64_kib Works EVERY_WAY unread::flood,
-        "at most 64 KiB a client, beyond the reply under way; others' p99 not twice";
+        "at most 64 KiB a client, beyond the reply under way; others' p99 at most twice that beside \
+         floods of another server";
     "X06" x06_who_does_not_read_is_dropped_after_a_minute Waits EVERY_WAY deadlines::slow_reader,
         "flood, read 1 byte a second: dropped after 60 s without progress";
     "X07" x07_a_huge_multiget_that_is_not_read_costs_little Works EVERY_WAY unread::multiget,
@@ -81,7 +82,8 @@ cases! {
     "X08" x08_the_connection_limit_is_exact Works EVERY_WAY crowds::limit,
         "refused in words beyond -c and not before; the others are served; room is used again";
     "X09" x09_no_descriptors_left_is_no_busy_loop Works EPOLL machine::no_descriptors,
-        "at most 5 % processor time while descriptors lack; accepts within 100 ms afterwards";
+        "at most 5 % processor time while descriptors lack; accepts within 100 ms afterwards, in \
+         the best of three rounds";
     "X10" x10_connecting_and_closing_leaves_nothing Works DOORS crowds::come_and_go,
         "50,000 times: open files return, resident memory within 1 % or 512 KiB";
     "X11" x11_a_reset_leaves_nothing_half_done Works EVERY_WAY endings::resets,
@@ -103,11 +105,11 @@ cases! {
     "X22" x22_storms_of_signals_change_nothing Works DOORS machine::signals,
         "SIGHUP and SIGPIPE, 10,000 of each: served on; SIGUSR1 ends it in order, as memcached";
     "X23" x23_no_client_of_a_hot_key_starves Works DOORS crowds::hot_key,
-        "1,000 clients, one key: the slowest gets at least half of the median";
+        "1,000 clients, one key: the slowest gets at least half of the median, in the middle round";
     "X24" x24_a_writer_of_large_values_lets_others_through Works DOORS turns::large_writer,
-        "small reads' p99 beside it at most three times theirs alone, interleaved";
+        "small reads' p99 at most three times that beside a writer to another server, interleaved";
     "X25" x25_memory_follows_the_sizes_of_values Works DOORS memory::sizes_shift,
-        "fill with 100 B, then 10 KB: at least 85 % of -m is values; the promise holds";
+        "fill with 100 B, then 10 KB: at least 90 % of -m is values within 60 s; the promise holds";
     "idle" idle_connections_cost_at_most_one_kib Works EVERY_WAY crowds::idle,
         "10,000 idle connections: at most 1 KiB of resident memory each";
 }

@@ -93,6 +93,11 @@ fn run(cases: &[Case]) -> Vec<Outcome> {
     })
 }
 
+/// Says that a part of a case cannot be tried on this machine: `./test` counts it.
+pub(crate) fn skip(name: &str, why: &str) {
+    tell(&format!("skip {name} {why}\n"));
+}
+
 fn tell(text: &str) {
     std::io::stderr().write_all(text.as_bytes()).expect("someone listens");
 }

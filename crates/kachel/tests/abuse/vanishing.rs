@@ -109,6 +109,7 @@ pub(crate) fn peer_gone(door: Door) -> String {
     client.set("k", b"v");
     check_options(&server);
     if user().is_empty() {
+        crate::suite::skip("x01.cut", "only root can cut a network");
         return "keepalive 30/10/3 is set; only root can cut a network".to_owned();
     }
     let took = cut(door);

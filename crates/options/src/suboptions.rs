@@ -171,7 +171,7 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "watcher_logbuf_size",
         Integer("kilobytes", 0, SIZE_MAX),
         "256",
-        "the buffers of watchers have a fixed size",
+        "\"watch\" is not built yet",
         |draft, given| {
             set(&mut draft.serve.echo.watcher_logbuf_bytes, given.integer::<u64>() << 10)
         },
@@ -180,21 +180,21 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "worker_logbuf_size",
         Integer("kilobytes", 0, SIZE_MAX),
         "64",
-        "the buffers of watchers have a fixed size",
+        "\"watch\" is not built yet",
         |draft, given| set(&mut draft.serve.echo.worker_logbuf_bytes, given.integer::<u64>() << 10),
     ),
     no_meaning(
         "read_buf_mem_limit",
         Integer("megabytes", 0, SIZE_MAX),
         "0",
-        "-m covers the buffers of connections",
+        "32 KiB a connection each for requests and replies; more counts against -m",
         |draft, given| set(&mut draft.serve.echo.read_buf_bytes_max, given.integer::<u64>() << 20),
     ),
     no_meaning(
         "resp_obj_mem_limit",
         Text("megabytes"),
         "",
-        "-m covers the buffers of connections",
+        "32 KiB a connection each for requests and replies; more counts against -m",
         nothing,
     ),
     no_meaning("inline_ascii_resp", Nothing, "", "memcached has no use for it either", nothing),

@@ -336,7 +336,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('X', "disable-dumping"),
         Nothing,
         "on; called as memcached: off",
-        "refuse \"stats cachedump\", \"stats detail\" and \"lru_crawler metadump\"",
+        "refuse \"stats cachedump\", \"stats detail\", \"lru_crawler metadump\" and \"mgdump\"",
         |draft, _| set(&mut draft.serve.dumps_allowed, false),
     ),
     own(

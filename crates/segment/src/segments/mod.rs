@@ -1,7 +1,8 @@
 //! One shard's log of items: what it owns, and the words of its interface.
 //!
 //! Upstream:   `shard` calls it, from one thread, with its index behind [`Index`].
-//! Downstream: `pool` for segments and blocks; `append`, `open`, `reclaim`, `walk` hold the work.
+//! Downstream: `pool` for segments and blocks; `append`, `open`, `reclaim`, `victim` and `walk`
+//! hold the work.
 //!
 //! ```text
 //!   append -> [open segment of its TTL bucket] -> sealed -> FIFO of its queue -> victim -> pool
@@ -34,6 +35,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod ttl;
+mod victim;
 mod walk;
 mod worth;
 
@@ -200,8 +202,8 @@ pub struct Segments {
     /// An item that no job may drop, because its value is being read for a new one.
     kept: Option<ItemAt>,
     ghosts: Ghosts,
-    hunt: reclaim::Hunt,
-    strips: reclaim::Strips,
+    hunt: victim::Hunt,
+    strips: victim::Strips,
     /// What eviction saw lately.
     weights: worth::Weights,
     /// Segments opened in an earlier epoch were flushed.
@@ -236,8 +238,8 @@ impl Segments {
             job: None,
             kept: None,
             ghosts: Ghosts::new(if charged { groups } else { 0 }),
-            hunt: reclaim::Hunt::default(),
-            strips: reclaim::Strips::default(),
+            hunt: victim::Hunt::default(),
+            strips: victim::Strips::default(),
             weights: worth::Weights::default(),
             epoch: 0,
             flushed_segments: 0,

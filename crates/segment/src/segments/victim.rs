@@ -1,0 +1,247 @@
+//! Which segment space comes back from next.
+//!
+//! Upstream:   `reclaim`, with no job under way.
+//! Downstream: `reclaim` again, which begins the job; `pool` for what other shards ask.
+//!
+//! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
+//! blocks of large values, when whole segments of them are free; the segment with the most dead
+//! space, when a tenth of memory is dead or nothing may be evicted; the oldest of probation while
+//! that holds more than a tenth of memory, and between these the oldest of main, seldom or often as
+//! `worth` says; the oldest of main.
+
+use super::{Queue, Segments};
+use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, ITEMS, Phase, TOUCHED, USED};
+
+/// Part of memory that probation holds, in percent. S3-FIFO's; 5 and 20 are worse on one trace or
+/// another (docs/decisions/0005-eviction.md).
+const PROBATION_PERCENT: usize = 10;
+
+/// Dead part of memory above which compaction comes before eviction, in percent.
+const DEAD_PERCENT: usize = 10;
+
+/// Segments looked at for expiry in one call.
+const HUNT_SEGMENTS_MAX: usize = 4096;
+
+/// Pinned segments passed over in search of a victim that is not.
+const PINNED_MAX: usize = 16;
+
+/// The part of memory, one in so many, that is much to be let go at once.
+const LET_GO_PART: u64 = 128;
+
+/// Segments of a shard from which on it frees one ahead of need.
+const AHEAD_SEGMENTS_MIN: usize = 64;
+
+/// The search for expired and flushed segments: one pass over `own` a second.
+#[derive(Debug, Default)]
+pub(super) struct Hunt {
+    pub(super) at: usize,
+    /// The second whose pass is over.
+    done: Option<u32>,
+}
+
+/// Strips that freed nothing, one after the other, in one second. After as many as there are
+/// segments, and as many again for those that are open, there are no more before the next second or
+/// before much is let go, for each costs a look at every item.
+#[derive(Debug, Default)]
+pub(super) struct Strips {
+    second: u32,
+    /// The most that was pinned meanwhile.
+    pinned_bytes: u64,
+    pub(super) in_vain: usize,
+}
+
+impl Hunt {
+    pub(super) fn restart(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// What came of looking for something to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Job,
+    Freed,
+    Nothing,
+}
+
+impl Segments {
+    /// Begins what is due without anyone waiting for room; whether there was anything.
+    pub(super) fn find_due(&mut self, now: u32) -> bool {
+        if self.pool.budget.overdrawn_bytes() > 0 {
+            return self.find_victim(now) != Found::Nothing;
+        }
+        if self.hunt_down(now) {
+            return true;
+        }
+        let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
+        let is_short = self.spare.len() < self.spare_target() && !self.own.is_empty();
+        let is_asked = self.pool.is_asked() && self.total_bytes() > share_bytes;
+        let is_due = is_short && !self.may_take() || is_asked && !self.pool.may_take();
+        is_due && self.find_victim(now) != Found::Nothing
+    }
+
+    /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
+    /// spare.
+    pub(super) fn spare_target(&self) -> usize {
+        if self.is_large() || self.pool.budget.overdrawn_bytes() > 0 { 2 } else { 1 }
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.pool.fair_share() >= AHEAD_SEGMENTS_MIN
+    }
+
+    pub(super) fn is_compaction_due(&self) -> bool {
+        let own_bytes = self.own.len() * self.pool.segment_bytes();
+        self.dead_bytes * 100 > own_bytes * DEAD_PERCENT
+    }
+
+    pub(super) fn find_victim(&mut self, now: u32) -> Found {
+        if self.spare.is_empty() {
+            // A victim that was pinned meanwhile gave no segment back for the one that was taken.
+            self.spare.extend(self.pool.take(0));
+        }
+        if self.hunt_down(now) {
+            return if self.job.is_some() { Found::Job } else { Found::Freed };
+        }
+        if self.pool.free_blocks() >= 2 * self.pool.blocks_per_segment()
+            && self.pool.gather_blocks(self.options.shard)
+        {
+            return Found::Freed;
+        }
+        if (self.is_compaction_due() || !self.options.evict)
+            && let Some(victim) = self.deadest().filter(|&victim| self.can_empty(victim))
+        {
+            return self.begin_job(victim, false);
+        }
+        if !self.options.evict {
+            return Found::Nothing;
+        }
+        if self.is_below_share() {
+            self.pool.ask();
+        }
+        let is_main_due =
+            self.is_probation_large() && self.weights.is_main_due(self.pool.segment_bytes());
+        let Some(victim) = self.oldest(is_main_due, now).or_else(|| self.deadest()) else {
+            return Found::Nothing;
+        };
+        let found = self.begin_job(victim, true);
+        if let Some(job) = &mut self.job
+            && is_main_due
+            && !job.strip
+        {
+            job.kept_bytes_max = self.pool.segment_bytes();
+        }
+        found
+    }
+
+    /// The next segment whose items expired or were flushed becomes the victim; whether there was
+    /// one.
+    fn hunt_down(&mut self, now: u32) -> bool {
+        if self.hunt.done == Some(now) {
+            return false;
+        }
+        for _ in 0..HUNT_SEGMENTS_MAX {
+            let Some(&segment) = self.own.get(self.hunt.at) else {
+                self.hunt = Hunt { at: 0, done: Some(now) };
+                return false;
+            };
+            if self.is_due(segment, now) {
+                return self.begin_job(segment, false) != Found::Nothing;
+            }
+            self.hunt.at += 1;
+        }
+        false
+    }
+
+    /// Whether there is a segment for what lives in the victim (S5).
+    fn can_empty(&self, victim: u32) -> bool {
+        !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
+    }
+
+    fn is_due(&self, segment: u32, now: u32) -> bool {
+        let metas = &self.pool.metas;
+        if metas.is_pinned(segment) || metas.phase(segment) == Phase::Victim {
+            return false;
+        }
+        if self.is_flushed(segment) || metas.get(segment, EXPIRY_MAX) <= now {
+            return true;
+        }
+        if metas.get(segment, EXPIRY_BASE) > now || !self.can_empty(segment) {
+            return false;
+        }
+        // What was not touched has expired. Not worth a job if most was touched: look again later.
+        let used = metas.get(segment, USED);
+        let spent = metas.get(segment, DEAD) + metas.get(segment, TOUCHED);
+        if used.saturating_sub(spent) >= used / 4 {
+            return true;
+        }
+        metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_MAX));
+        metas.set(segment, TOUCHED, 0);
+        false
+    }
+
+    /// The unpinned sealed segment with the most dead space, if that is a sixteenth or more.
+    pub(super) fn deadest(&self) -> Option<u32> {
+        self.bins[1..].iter().rev().find_map(|bin| {
+            std::iter::successors(bin.head(), |&segment| bin.next(&self.pool.metas, segment))
+                .take(PINNED_MAX)
+                .find(|&segment| !self.pool.metas.is_pinned(segment))
+        })
+    }
+
+    fn is_probation_large(&self) -> bool {
+        let probation = self.queue_bytes[Queue::Probation as usize];
+        probation * 100 > self.total_bytes() * PROBATION_PERCENT
+    }
+
+    /// The segment to evict: of probation while that is large and main not due, of main otherwise.
+    /// A pinned one is to be stripped.
+    fn oldest(&mut self, is_main_due: bool, now: u32) -> Option<u32> {
+        let pinned_bytes = self.pool.pinned_bytes();
+        let much_bytes = self.pool.budget.limit_bytes() / LET_GO_PART;
+        let much_was_let_go = pinned_bytes + much_bytes <= self.strips.pinned_bytes;
+        if self.strips.second != now || much_was_let_go {
+            self.strips = Strips { second: now, pinned_bytes, in_vain: 0 };
+        }
+        self.strips.pinned_bytes = self.strips.pinned_bytes.max(pinned_bytes);
+        let in_vain = self.strips.in_vain;
+        let [may_strip, may_strip_open] = [1, 2].map(|looks| in_vain < looks * self.own.len());
+        let [first, second] = if self.is_probation_large() && !is_main_due {
+            [Queue::Probation, Queue::Main]
+        } else {
+            [Queue::Main, Queue::Probation]
+        };
+        for queue in [first, second] {
+            let is_pinned = |segment| self.pool.metas.is_pinned(segment);
+            let fifo = &self.fifo[queue as usize];
+            let oldest = std::iter::successors(fifo.head(), |&at| fifo.next(&self.pool.metas, at))
+                .take(PINNED_MAX)
+                .find(|&segment| may_strip || !is_pinned(segment));
+            if oldest.is_some() {
+                return oldest;
+            }
+            let Some(open) = self.open.any(queue) else { continue };
+            if !is_pinned(open) || may_strip_open && self.has_droppable(open) {
+                return Some(open);
+            }
+            // It stays open: small items may still find room in it.
+            self.strips.in_vain += 1;
+        }
+        None
+    }
+
+    /// Whether a strip would drop anything. Cost: a look at each item of the segment.
+    fn has_droppable(&self, segment: u32) -> bool {
+        let start = self.pool.segment_start(segment);
+        let mut offset = SEGMENT_HEAD_BYTES;
+        while offset < self.pool.metas.get(segment, USED) as usize {
+            let item = Item::load(&self.pool, ItemAt::from_offset(start + offset));
+            if self.may_drop(&item) {
+                return true;
+            }
+            offset += item.header().item_bytes();
+        }
+        false
+    }
+}

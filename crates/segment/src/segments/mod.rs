@@ -20,8 +20,8 @@
 //! - S4  One job at a time; while it runs its victim is in the FIFO and in no bin.
 //! - S5  At least one spare segment is kept for jobs. A job takes at most one more segment than its
 //!   victim, so it can always end and give the victim back; one that took the last spare does,
-//!   unless a reader has pinned the victim meanwhile: then nothing that lives is compacted until
-//!   there is a spare again.
+//!   unless a reader has pinned the victim meanwhile, or blocks enough lie free: then nothing that
+//!   lives is compacted until there is a spare again.
 //! - S6  A pinned segment is no victim but of a job that strips it: that takes no segment, moves
 //!   nothing, and spares the values that are pinned themselves.
 

@@ -8,7 +8,8 @@
 //! index; of the rest compaction copies all, eviction copies to the main queue those that `worth`
 //! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
 //! A job that evicts is left early when there is room by now and a spare segment is in hand (S5),
-//! or when the one item that must stay finds no segment for its copy: the victim keeps the rest.
+//! when blocks for large values lie free by the hundred, or when the one item that must stay finds
+//! no segment for its copy: the victim keeps the rest.
 //!
 //! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
 //! that drops the large values that nobody is sent, whose blocks do come back, and leaves the rest
@@ -76,6 +77,9 @@ impl Segments {
         while items < items_max {
             if self.is_job_idle() {
                 self.leave_job();
+            } else if self.is_evicting() && self.gather() {
+                items += GIVEN_ITEMS;
+                continue;
             }
             if self.job.is_none() {
                 if self.pool.budget.overdrawn_bytes() > 0 && self.pool.release_next() {
@@ -108,7 +112,7 @@ impl Segments {
             }
             return false;
         }
-        self.work_until(now, index, |segments| segments.pool.release_idle(bytes))
+        self.work_for_segments(now, index, |segments| segments.pool.release_idle(bytes))
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
@@ -123,7 +127,9 @@ impl Segments {
         if self.is_below_share() {
             self.pool.ask();
         }
-        self.work_until(now, index, |segments| segments.spare.len() > 1 || segments.may_take())
+        self.work_for_segments(now, index, |segments| {
+            segments.spare.len() > 1 || segments.may_take()
+        })
     }
 
     /// Whether this shard may take what is free for all. While little is free, one with dead space
@@ -139,11 +145,25 @@ impl Segments {
         self.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9
     }
 
-    fn work_until(
+    /// As [`Self::work_until`], for who wants whole segments: where many blocks lie free, gathering
+    /// them comes before what a job would evict next.
+    fn work_for_segments(
         &mut self,
         now: u32,
         index: &mut impl Index,
         is_enough: impl Fn(&Self) -> bool,
+    ) -> bool {
+        self.work_until(now, index, |segments| {
+            is_enough(segments)
+                || segments.is_evicting() && segments.gather() && is_enough(segments)
+        })
+    }
+
+    fn work_until(
+        &mut self,
+        now: u32,
+        index: &mut impl Index,
+        is_enough: impl Fn(&mut Self) -> bool,
     ) -> bool {
         // Each job frees a part of its victim, so a few rounds over everything free all there is.
         let mut jobs_left = self.own.len() * 8 + BINS;
@@ -173,12 +193,17 @@ impl Segments {
 
     /// Whether the job would evict although there is room by now: one large value may have been
     /// enough. A job that took the last spare segment goes on to its end, which gives one back
-    /// (S5).
+    /// (S5); but not where many blocks lie free: no whole segment may be among them for long, as
+    /// others' values or kept ones lie between, and a victim has the heads of thousands of values.
     fn is_job_idle(&self) -> bool {
-        self.job.as_ref().is_some_and(|job| job.evict)
-            && !self.spare.is_empty()
+        let is_room = || !self.spare.is_empty() && self.pool.may_take();
+        self.is_evicting()
             && self.pool.budget.overdrawn_bytes() == 0
-            && self.pool.may_take()
+            && (is_room() || self.are_blocks_plenty() && !self.is_to_give())
+    }
+
+    fn is_evicting(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.evict)
     }
 
     /// Whether a strip drops this item.

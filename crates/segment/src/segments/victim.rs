@@ -29,6 +29,10 @@ const PINNED_MAX: usize = 16;
 /// The part of memory, one in so many, that is much to be let go at once.
 const LET_GO_PART: u64 = 128;
 
+/// Segments' worth of free blocks from which on they are gathered. A guess: with less, each segment
+/// gathered may cost as many copies as it has blocks.
+const PLENTY_SEGMENTS: usize = 2;
+
 /// Segments of a shard from which on it frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
 
@@ -74,11 +78,44 @@ impl Segments {
         if self.hunt_down(now) {
             return true;
         }
-        let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
+        if self.is_to_give() {
+            return self.find_victim(now) != Found::Nothing;
+        }
         let is_short = self.spare.len() < self.spare_target() && !self.own.is_empty();
-        let is_asked = self.pool.is_asked() && self.total_bytes() > share_bytes;
-        let is_due = is_short && !self.may_take() || is_asked && !self.pool.may_take();
-        is_due && self.find_victim(now) != Found::Nothing
+        if !is_short || self.may_take() {
+            return false;
+        }
+        let found = if self.are_blocks_plenty() {
+            // No value is dropped for a segment ahead of need while others may gather theirs.
+            self.find_lossless(now)
+        } else {
+            self.find_victim(now)
+        };
+        found != Found::Nothing
+    }
+
+    /// Whether another shard asked for a segment, this one has more than its share, and none is
+    /// free.
+    pub(super) fn is_to_give(&self) -> bool {
+        let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
+        self.pool.is_asked() && self.total_bytes() > share_bytes && !self.pool.may_take()
+    }
+
+    /// Whether whole segments of blocks lie free, so that gathering them may bring one.
+    pub(super) fn are_blocks_plenty(&self) -> bool {
+        self.pool.free_blocks() >= PLENTY_SEGMENTS * self.pool.blocks_per_segment()
+    }
+
+    /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
+    /// there is none.
+    pub(super) fn gather(&mut self) -> bool {
+        if !self.are_blocks_plenty() || !self.pool.gather_blocks(self.options.shard) {
+            return false;
+        }
+        if self.spare.is_empty() {
+            self.spare.extend(self.pool.take(0));
+        }
+        true
     }
 
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
@@ -97,25 +134,9 @@ impl Segments {
     }
 
     pub(super) fn find_victim(&mut self, now: u32) -> Found {
-        if self.spare.is_empty() {
-            // A victim that was pinned meanwhile gave no segment back for the one that was taken.
-            self.spare.extend(self.pool.take(0));
-        }
-        if self.hunt_down(now) {
-            return if self.job.is_some() { Found::Job } else { Found::Freed };
-        }
-        if self.pool.free_blocks() >= 2 * self.pool.blocks_per_segment()
-            && self.pool.gather_blocks(self.options.shard)
-        {
-            return Found::Freed;
-        }
-        if (self.is_compaction_due() || !self.options.evict)
-            && let Some(victim) = self.deadest().filter(|&victim| self.can_empty(victim))
-        {
-            return self.begin_job(victim, false);
-        }
-        if !self.options.evict {
-            return Found::Nothing;
+        let found = self.find_lossless(now);
+        if found != Found::Nothing || !self.options.evict {
+            return found;
         }
         if self.is_below_share() {
             self.pool.ask();
@@ -133,6 +154,26 @@ impl Segments {
             job.kept_bytes_max = self.pool.segment_bytes();
         }
         found
+    }
+
+    /// What gives room and drops nothing that may still be served.
+    fn find_lossless(&mut self, now: u32) -> Found {
+        if self.spare.is_empty() {
+            // A victim that was pinned meanwhile gave no segment back for the one that was taken.
+            self.spare.extend(self.pool.take(0));
+        }
+        if self.hunt_down(now) {
+            return if self.job.is_some() { Found::Job } else { Found::Freed };
+        }
+        if self.gather() {
+            return Found::Freed;
+        }
+        if (self.is_compaction_due() || !self.options.evict)
+            && let Some(victim) = self.deadest().filter(|&victim| self.can_empty(victim))
+        {
+            return self.begin_job(victim, false);
+        }
+        Found::Nothing
     }
 
     /// The next segment whose items expired or were flushed becomes the victim; whether there was

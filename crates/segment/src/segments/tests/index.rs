@@ -57,9 +57,19 @@ impl Shard {
 
     /// Shards that share one pool and one budget.
     pub(super) fn sharing<const N: usize>(limit_bytes: u64, evict: bool) -> [Self; N] {
-        let budget = Arc::new(Budget::new(limit_bytes));
+        Self::sharing_cut_for(limit_bytes, limit_bytes, evict)
+    }
+
+    /// The same, their segments as long as they would be with a limit of `cut_for_bytes`.
+    pub(super) fn sharing_cut_for<const N: usize>(
+        limit_bytes: u64,
+        cut_for_bytes: u64,
+        evict: bool,
+    ) -> [Self; N] {
+        let budget = Arc::new(Budget::new(cut_for_bytes));
         let options = PoolOptions { shards: N as u16, reserve_bytes: limit_bytes, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
+        budget.set_limit_bytes(limit_bytes);
         std::array::from_fn(|shard| {
             let options = SegmentOptions { evict, cas: true, shard: shard as u16 };
             let segments = Segments::new(Arc::clone(&pool), options);

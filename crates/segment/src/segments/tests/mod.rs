@@ -2,6 +2,7 @@
 
 mod audit;
 mod capacity;
+mod gather;
 mod index;
 mod landing;
 mod large;

@@ -50,7 +50,7 @@ use self::ghost::Ghosts;
 use self::open::OpenSegments;
 use self::reclaim::Job;
 use crate::item::{Access, Header, Item, ItemAt};
-use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
+use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
 use crate::pool::{Pinned, Pool, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
 
@@ -330,10 +330,17 @@ impl Segments {
         let segment = self.pool.segment_of(at);
         let metas = &self.pool.metas;
         let wanted = reclaim::expiry_or_never(expiry);
-        if wanted > metas.get(segment, crate::meta::EXPIRY_BASE) {
+        let base = metas.get(segment, EXPIRY_BASE);
+        let was_above = reclaim::expiry_or_never(header.expiry()) > base;
+        if was_above != (wanted > base) {
+            // Once an item, however often it is touched: the rest is what expires at the base.
             let bytes = header.item_bytes() as u32;
-            let touched = metas.get(segment, TOUCHED).saturating_add(bytes);
-            metas.set(segment, TOUCHED, touched.min(self.pool.segment_bytes() as u32));
+            let touched = metas.get(segment, TOUCHED);
+            let touched = match was_above {
+                true => touched.saturating_sub(bytes),
+                false => touched.saturating_add(bytes).min(self.pool.segment_bytes() as u32),
+            };
+            metas.set(segment, TOUCHED, touched);
         }
         if wanted > metas.get(segment, EXPIRY_MAX) {
             metas.set(segment, EXPIRY_MAX, wanted);

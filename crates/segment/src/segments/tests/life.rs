@@ -63,6 +63,27 @@ fn a_touched_item_survives_the_expiry_of_its_segment() {
 }
 
 #[test]
+fn an_item_touched_again_and_again_keeps_none_that_expired_beside_it() {
+    let mut shard = Shard::new(4 << 20, false);
+    let count = 3000;
+    for number in 0..count {
+        set_until(&mut shard, &format!("{number}"), 160, 100);
+    }
+    let segments = shard.segments.stats().segments;
+    for number in (0..count).step_by(40) {
+        let at = shard.at(format!("{number}").as_bytes()).expect("stored");
+        for touch in 0..1000 {
+            // Up again and again, and down and up.
+            shard.segments.set_expiry(at, if touch % 3 == 1 { 150 } else { 5000 + touch });
+        }
+    }
+    shard.maintain_all(160);
+    let stats = shard.segments.stats();
+    assert_eq!(stats.items, count as u64 / 40, "all others are gone");
+    assert!(stats.segments <= 2, "of {segments}: {stats:?}");
+}
+
+#[test]
 fn many_ttls_share_open_segments() {
     let mut shard = Shard::new(16 << 20, true);
     let mut held = 0;

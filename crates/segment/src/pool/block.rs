@@ -31,8 +31,17 @@ use crate::meta::{FIFO, List, NONE, Phase};
 /// Set in an extent's state once its item is gone; the rest counts pins.
 const DEAD: u64 = 1 << 63;
 
-/// Candidates that one call of [`Pool::gather_blocks`] looks at.
+/// Segments that one call of [`Pool::gather_blocks`] moves blocks out of: at most as many times 63
+/// copies of a block under the lock.
 const GATHER_SEGMENTS_MAX: usize = 4;
+
+/// Segments in which one call of [`Pool::gather_blocks`] looks for blocks of its shard, under the
+/// lock: two lines of memory for each block used there.
+const GATHER_LOOKS_MAX: usize = 16;
+
+/// The emptiest segments among which one call after another looks. Further on little is gained: the
+/// owners of what lies in these are called.
+const GATHER_RANGE: usize = 256;
 
 /// The blocks of one large value: a chain in the pool, without the value's rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,12 +207,17 @@ impl Pool {
     }
 
     fn take_block(&self, free: &mut Free) -> Option<u32> {
-        let dense = (1..=self.blocks_per_segment())
-            .find_map(|count| free.blocks.by_free_count[count].head());
-        let segment = match dense {
-            Some(segment) => segment,
-            None => self.cut_segment(free)?,
-        };
+        let count = self.blocks_per_segment();
+        if let Some(block) = self.take_cut_block(free, count) {
+            return Some(block);
+        }
+        self.cut_segment(free)?;
+        self.take_cut_block(free, count)
+    }
+
+    /// A block of the densest segment with room, of those that have at most `free_max` free.
+    fn take_cut_block(&self, free: &mut Free, free_max: usize) -> Option<u32> {
+        let segment = (1..=free_max).find_map(|count| free.blocks.by_free_count[count].head())?;
         let bits = self.metas.free_blocks(segment);
         let bit = bits.trailing_zeros();
         self.move_between_counts(free, segment, bits & !(1 << bit));
@@ -215,7 +229,7 @@ impl Pool {
         Some(block)
     }
 
-    fn cut_segment(&self, free: &mut Free) -> Option<u32> {
+    fn cut_segment(&self, free: &mut Free) -> Option<()> {
         let segment = self.take_raw(free)?;
         let count = self.blocks_per_segment();
         self.metas.set_phase(segment, Phase::Blocks);
@@ -223,7 +237,7 @@ impl Pool {
         self.metas.set_free_blocks(segment, u64::MAX >> (u64::BITS as usize - count));
         free.blocks.by_free_count[count].push_back(&self.metas, segment);
         self.free_blocks.fetch_add(count as u32, Ordering::Relaxed);
-        Some(segment)
+        Some(())
     }
 
     fn give_block(&self, free: &mut Free, block: u32) {
@@ -338,41 +352,84 @@ impl Pool {
         free.blocks.extents_unused.push(extent.id);
     }
 
-    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments into fuller
-    /// ones; whether a segment came free. At most `GATHER_SEGMENTS_MAX` segments are looked at.
+    /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
+    /// into segments as full or fuller; whether a segment came free. `from` is how many of the
+    /// emptiest were looked at in vain by the calls before; begins with 0.
+    ///
+    /// What moves, moves to where no less is used, so calls that free nothing come to an end.
     ///
     /// Only `shard`'s thread calls it, while it reads none of its large values (B1).
-    pub(crate) fn gather_blocks(&self, shard: u16) -> bool {
+    /// Cost: the lock, for a walk over up to `GATHER_RANGE` lines, `GATHER_LOOKS_MAX` looks into
+    /// segments, and the copies out of `GATHER_SEGMENTS_MAX`.
+    pub(crate) fn gather_blocks(&self, shard: u16, from: &mut usize) -> bool {
         let mut free = self.lock();
-        let count = self.blocks_per_segment();
         let mut candidates = [NONE; GATHER_SEGMENTS_MAX];
-        let mut found = 0;
-        for free_count in (1..count).rev() {
-            let list = &free.blocks.by_free_count[free_count];
-            let mut next = list.head();
-            while let Some(segment) = next.filter(|_| found < GATHER_SEGMENTS_MAX) {
+        let (mut found, mut looks) = (0, 0);
+        for segment in self.emptiest(&free).skip(*from).take(GATHER_LOOKS_MAX) {
+            looks += 1;
+            if self.has_movable(segment, shard) {
                 candidates[found] = segment;
                 found += 1;
-                next = list.next(&self.metas, segment);
+                if found == candidates.len() {
+                    break;
+                }
             }
         }
-        candidates[..found].iter().any(|&segment| self.empty_segment(&mut free, segment, shard))
+        if candidates[..found].iter().any(|&segment| self.empty_segment(&mut free, segment, shard))
+        {
+            return true;
+        }
+        *from += looks;
+        if looks == 0 || *from >= GATHER_RANGE {
+            *from = 0;
+        }
+        false
+    }
+
+    /// Block segments that have both free and used blocks, the emptiest first.
+    fn emptiest<'a>(&'a self, free: &'a Free) -> impl Iterator<Item = u32> + 'a {
+        (1..self.blocks_per_segment()).rev().flat_map(|count| {
+            let list = &free.blocks.by_free_count[count];
+            std::iter::successors(list.head(), |&segment| list.next(&self.metas, segment))
+        })
+    }
+
+    fn has_movable(&self, segment: u32, shard: u16) -> bool {
+        let count = self.blocks_per_segment() as u32;
+        let bits = self.metas.free_blocks(segment);
+        (0..count)
+            .filter(|bit| bits & 1 << bit == 0)
+            .any(|bit| self.is_movable(segment * count + bit, shard))
+    }
+
+    /// Whether `shard` may move a used block: it is of an extent of its own that nobody reads.
+    fn is_movable(&self, block: u32, shard: u16) -> bool {
+        let extent = low(self.extents.owner(block));
+        extent != NONE
+            && high(self.extents.head(extent)) == u32::from(shard)
+            && self.extents.state(extent).load(Ordering::Acquire) == 0
     }
 
     /// Moves what can be moved out of `segment`; whether it came free.
     fn empty_segment(&self, free: &mut Free, segment: u32, shard: u16) -> bool {
         let count = self.blocks_per_segment() as u32;
         let bits = self.metas.free_blocks(segment);
-        let used = count - bits.count_ones();
-        let room_elsewhere = self.free_blocks.load(Ordering::Relaxed) - bits.count_ones();
-        if self.metas.phase(segment) != Phase::Blocks || bits == 0 || room_elsewhere < used {
+        let free_before = bits.count_ones();
+        let room_elsewhere = self.free_blocks.load(Ordering::Relaxed) - free_before;
+        if self.metas.phase(segment) != Phase::Blocks
+            || bits == 0
+            || room_elsewhere < count - free_before
+        {
             return false;
         }
         // Out of the lists while it is emptied, so that no block moves within the segment.
-        free.blocks.by_free_count[bits.count_ones() as usize].remove(&self.metas, segment);
+        free.blocks.by_free_count[free_before as usize].remove(&self.metas, segment);
         let mut bits_now = bits;
         for bit in (0..count).filter(|bit| bits & 1 << bit == 0) {
-            if self.move_block(free, segment * count + bit, shard) {
+            let source = segment * count + bit;
+            if self.is_movable(source, shard) {
+                let Some(target) = self.take_cut_block(free, free_before as usize) else { break };
+                self.move_block(source, target);
                 bits_now |= 1 << bit;
                 self.free_blocks.fetch_add(1, Ordering::Relaxed);
             }
@@ -388,19 +445,10 @@ impl Pool {
         false
     }
 
-    /// Moves one block to the densest segment with room, if `shard` may.
-    fn move_block(&self, free: &mut Free, source: u32, shard: u16) -> bool {
+    /// Moves a block that may be moved to `target`, which was taken for it.
+    fn move_block(&self, source: u32, target: u32) {
         let extent = low(self.extents.owner(source));
-        if extent == NONE {
-            return false;
-        }
         let head = self.extents.head(extent);
-        let is_movable = high(head) == u32::from(shard)
-            && self.extents.state(extent).load(Ordering::Acquire) == 0;
-        if !is_movable {
-            return false;
-        }
-        let Some(target) = self.take_block(free) else { return false };
         self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, BLOCK_BYTES));
         self.arena.audit.dead(source as usize * BLOCK_BYTES);
         let next = low(self.extents.links(source));
@@ -414,6 +462,15 @@ impl Pool {
         if next != NONE {
             self.extents.set_links(next, low(self.extents.links(next)), target);
         }
-        true
+    }
+
+    /// Blocks that their owners should gather are in the way of a shard. Returns the calls so far.
+    pub(crate) fn call_to_gather(&self) -> u32 {
+        self.gather_calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// How often [`Self::call_to_gather`] was called, in a sense that rarely repeats.
+    pub(crate) fn gather_calls(&self) -> u32 {
+        self.gather_calls.load(Ordering::Relaxed)
     }
 }

@@ -103,6 +103,8 @@ pub struct Pool {
     free_blocks: AtomicU32,
     /// Segments that shards below their share could not get.
     asked: AtomicU32,
+    /// Times that a shard could not free a segment by moving its own blocks.
+    gather_calls: AtomicU32,
     generations: AtomicU64,
     /// See `pinned`. Apart from what all cores read for each item.
     pinned_bytes: CachePadded<AtomicU64>,
@@ -149,6 +151,7 @@ impl Pool {
             idle: AtomicU32::new(0),
             free_blocks: AtomicU32::new(0),
             asked: AtomicU32::new(0),
+            gather_calls: AtomicU32::new(0),
             generations: AtomicU64::new(1),
             pinned_bytes: CachePadded::new(AtomicU64::new(0)),
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),

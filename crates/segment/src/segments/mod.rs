@@ -204,6 +204,7 @@ pub struct Segments {
     ghosts: Ghosts,
     hunt: victim::Hunt,
     strips: victim::Strips,
+    gathering: victim::Gathering,
     /// What eviction saw lately.
     weights: worth::Weights,
     /// Segments opened in an earlier epoch were flushed.
@@ -240,6 +241,7 @@ impl Segments {
             ghosts: Ghosts::new(if charged { groups } else { 0 }),
             hunt: victim::Hunt::default(),
             strips: victim::Strips::default(),
+            gathering: victim::Gathering::default(),
             weights: worth::Weights::default(),
             epoch: 0,
             flushed_segments: 0,

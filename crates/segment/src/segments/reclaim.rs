@@ -16,7 +16,9 @@
 //! for another turn. Else one reader could keep all values whose heads share a segment.
 //!
 //! Shards share the pool. One that has much dead space lives on that while little is free for all,
-//! and one that holds less than its share asks the others before it evicts (`may_take`).
+//! and one that holds less than its share asks the others before it evicts (`may_take`). A shard
+//! moves its own large values' blocks alone, so one that finds many free and can bring no segment
+//! together calls the others, and each moves what is its own (`gather`).
 
 use std::sync::Arc;
 
@@ -75,6 +77,10 @@ impl Segments {
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let mut items = 0;
         while items < items_max {
+            if self.gather_when_called() {
+                items += GIVEN_ITEMS;
+                continue;
+            }
             if self.is_job_idle() {
                 self.leave_job();
             } else if self.is_evicting() && self.gather() {

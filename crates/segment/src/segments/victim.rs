@@ -55,6 +55,15 @@ pub(super) struct Strips {
     pub(super) in_vain: usize,
 }
 
+/// The search for this shard's blocks in segments that have many free ones.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// Segments that the next one passes over.
+    from: usize,
+    /// The call by another shard that was heard last.
+    heard: u32,
+}
+
 impl Hunt {
     pub(super) fn restart(&mut self) {
         *self = Self::default();
@@ -107,15 +116,38 @@ impl Segments {
     }
 
     /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
-    /// there is none.
+    /// there is none. If none came, the other shards are called to gather theirs.
     pub(super) fn gather(&mut self) -> bool {
-        if !self.are_blocks_plenty() || !self.pool.gather_blocks(self.options.shard) {
+        if !self.are_blocks_plenty() {
+            return false;
+        }
+        if !self.pool.gather_blocks(self.options.shard, &mut self.gathering.from) {
+            self.gathering.heard = self.pool.call_to_gather();
             return false;
         }
         if self.spare.is_empty() {
             self.spare.extend(self.pool.take(0));
         }
         true
+    }
+
+    /// Gathers what is this shard's, when another one called; whether a segment came free. Without
+    /// a look at the shares: what is moved is not lost. One step in vain a call.
+    pub(super) fn gather_when_called(&mut self) -> bool {
+        let calls = self.pool.gather_calls();
+        if self.gathering.heard == calls {
+            return false;
+        }
+        if self.are_blocks_plenty()
+            && self.pool.gather_blocks(self.options.shard, &mut self.gathering.from)
+        {
+            return true;
+        }
+        if self.gathering.from == 0 || !self.are_blocks_plenty() {
+            // All that may be looked at was: until the next call.
+            self.gathering.heard = calls;
+        }
+        false
     }
 
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a

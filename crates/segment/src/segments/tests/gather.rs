@@ -63,3 +63,77 @@ fn upkeep_evicts_no_more_where_two_shards_share_block_segments() {
         shard.segments.audit();
     }
 }
+
+#[test]
+fn a_shard_gathers_its_own_blocks_though_the_emptiest_segments_hold_others() {
+    let mut shards: [Shard; 2] = Shard::sharing(64 << 20, false);
+    let value = pattern(1, VALUE_BYTES);
+    let store = |shard: &mut Shard, name: &str, count: u64| {
+        let key = |number| format!("{name} {number}");
+        (0..count)
+            .take_while(|&number| shard.set(key(number).as_bytes(), &value, 9).is_ok())
+            .count()
+    };
+    let [mine, others] = &mut shards;
+    let blocks = mine.segments.pool().blocks_per_segment();
+    // Segments with one block of the other shard, and then with half of this one's.
+    let foreign = store(others, "foreign", 40 * blocks as u64);
+    let own = store(mine, "own", u64::MAX);
+    for number in (0..foreign).filter(|number| number % blocks != 0) {
+        assert!(others.delete(format!("foreign {number}").as_bytes()));
+    }
+    for number in (0..own).filter(|number| number % 2 == 0) {
+        assert!(mine.delete(format!("own {number}").as_bytes()));
+    }
+    let half_bytes = own / 2 * BLOCK_BYTES;
+    let mut small = 0;
+    while mine.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
+        small += 1;
+    }
+    let small_bytes = small as usize * 232;
+    assert!(small_bytes * 10 > half_bytes * 8, "{small_bytes} in place of {half_bytes}");
+    for number in (1..own).step_by(2) {
+        assert!(mine.value(format!("own {number}").as_bytes()).as_ref() == Some(&value));
+    }
+    mine.segments.audit();
+}
+
+#[test]
+fn a_shard_in_need_has_the_others_gather_their_blocks() {
+    let mut shards: [Shard; 3] = Shard::sharing_cut_for(96 << 20, 4 << 30, true);
+    let value = pattern(1, VALUE_BYTES);
+    let stored = (72 << 20) / BLOCK_BYTES / 2;
+    for number in 0..stored {
+        for shard in &mut shards[1..] {
+            shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
+        }
+    }
+    // Of four blocks one stays, of either shard.
+    let keeps = |shard: usize, number: usize| number % 4 == 2 * shard;
+    for (shard, other) in shards[1..].iter_mut().enumerate() {
+        for number in (0..stored).filter(|&number| !keeps(shard, number)) {
+            assert!(other.delete(format!("{number}").as_bytes()));
+        }
+    }
+    let free_bytes = shards[0].segments.pool().free_blocks() * BLOCK_BYTES;
+    assert!(free_bytes > 32 << 20, "{free_bytes} bytes of free blocks");
+    for number in 0..(56 << 20) / 232 {
+        let key = format!("small {number}");
+        shards[0].set(key.as_bytes(), &pattern(number, 200), 9).expect("it makes room");
+        if number % 16 == 0 {
+            for shard in &mut shards {
+                shard.segments.maintain(9, &mut shard.index, 64);
+            }
+        }
+    }
+    let stats = shards[0].segments.stats();
+    assert!(stats.evictions * 20 < stats.items, "{stats:?}");
+    for shard in &shards {
+        shard.segments.audit();
+    }
+    for (shard, other) in shards[1..].iter().enumerate() {
+        for number in (0..stored).filter(|&number| keeps(shard, number)) {
+            assert!(other.value(format!("{number}").as_bytes()).as_ref() == Some(&value));
+        }
+    }
+}

@@ -207,6 +207,8 @@ pub struct Segments {
     gathering: victim::Gathering,
     /// What eviction saw lately.
     weights: worth::Weights,
+    /// Segments of main begun before their time in this call for room or step of upkeep.
+    turned: usize,
     /// Segments opened in an earlier epoch were flushed.
     epoch: u32,
     /// How many segments of earlier epochs there are.
@@ -243,6 +245,7 @@ impl Segments {
             strips: victim::Strips::default(),
             gathering: victim::Gathering::default(),
             weights: worth::Weights::default(),
+            turned: 0,
             epoch: 0,
             flushed_segments: 0,
             live_bytes: 0,

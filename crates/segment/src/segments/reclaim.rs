@@ -76,6 +76,7 @@ impl Segments {
     /// due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let mut items = 0;
+        self.turned = 0;
         while items < items_max {
             if self.gather_when_called() {
                 items += GIVEN_ITEMS;
@@ -173,6 +174,7 @@ impl Segments {
     ) -> bool {
         // Each job frees a part of its victim, so a few rounds over everything free all there is.
         let mut jobs_left = self.own.len() * 8 + BINS;
+        self.turned = 0;
         while !is_enough(self) {
             if self.job.is_none() {
                 match self.find_victim(now) {

@@ -33,6 +33,11 @@ const LET_GO_PART: u64 = 128;
 /// gathered may cost as many copies as it has blocks.
 const PLENTY_SEGMENTS: usize = 2;
 
+/// Segments of main that are turned in one call for room or step of upkeep, at most. They may be
+/// kept whole, so each may be a segment's copy that frees nothing; and one victim of probation with
+/// the heads of large values has a sixteenth of main turned. The next calls turn the rest.
+const TURNED_MAX: usize = 4;
+
 /// Segments of a shard from which on it frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
 
@@ -173,8 +178,9 @@ impl Segments {
         if self.is_below_share() {
             self.pool.ask();
         }
-        let is_main_due =
-            self.is_probation_large() && self.weights.is_main_due(self.pool.segment_bytes());
+        let is_main_due = self.turned < TURNED_MAX
+            && self.is_probation_large()
+            && self.weights.is_main_due(self.pool.segment_bytes());
         let Some(victim) = self.oldest(is_main_due, now).or_else(|| self.deadest()) else {
             return Found::Nothing;
         };
@@ -184,6 +190,7 @@ impl Segments {
             && !job.strip
         {
             job.kept_bytes_max = self.pool.segment_bytes();
+            self.turned += 1;
         }
         found
     }

@@ -91,7 +91,10 @@ impl Weights {
                 }
                 let [probation_bytes, main_bytes] = queue_bytes;
                 let slowness = if self.is_cold() { 1 } else { HOT_SLOWNESS };
-                let due_bytes = victim.bytes * main_bytes / probation_bytes.max(1) / slowness;
+                // A victim may have the heads of gigabytes, and main hold terabytes.
+                let due_bytes = victim.bytes as u128 * main_bytes as u128
+                    / (probation_bytes.max(1) * slowness) as u128;
+                let due_bytes = due_bytes.min(main_bytes as u128) as usize;
                 self.main_due_bytes = (self.main_due_bytes + due_bytes).min(main_bytes);
             }
         }
@@ -118,5 +121,19 @@ impl Weights {
     /// Whether the next victim comes from main although probation is over its share.
     pub(super) const fn is_main_due(&self, segment_bytes: usize) -> bool {
         self.main_due_bytes >= segment_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_with_the_heads_of_gigabytes_is_weighed_among_terabytes() {
+        let mut weights = Weights::default();
+        let victim = Seen { items: 26_000, bytes: 26 << 30, read_bytes: 0 };
+        let [probation_bytes, main_bytes] = [100 << 30, 900 << 30];
+        weights.note(Queue::Probation, victim, [probation_bytes, main_bytes], 1 << 20);
+        assert_eq!(weights.main_due_bytes, 9 * victim.bytes, "main is cold: as one FIFO");
     }
 }

@@ -14,6 +14,8 @@ use crate::{
 pub(super) struct MapIndex {
     pub(super) map: BTreeMap<Vec<u8>, ItemAt>,
     pub(super) removed: Vec<Vec<u8>>,
+    /// Items that were copied.
+    pub(super) swings: usize,
 }
 
 impl Index for MapIndex {
@@ -25,6 +27,7 @@ impl Index for MapIndex {
         let slot = self.map.get_mut(key).expect("a living item is in the index");
         assert_eq!(*slot, from);
         *slot = to;
+        self.swings += 1;
     }
 
     fn remove(&mut self, key: &[u8], at: ItemAt) {

@@ -99,6 +99,33 @@ fn small_values_outlive_large_ones_that_are_read_as_often() {
 }
 
 #[test]
+fn no_request_turns_main_by_dozens_of_segments() {
+    const SMALL_BYTES: usize = 1000;
+    let [mut shard] = Shard::sharing_cut_for::<1>(64 << 20, 16 << 20, true);
+    let segment_items = shard.segments.pool().segment_bytes() / SMALL_BYTES;
+    let count = (40 << 20) / SMALL_BYTES;
+    for round in 0..4 {
+        look_aside(&mut shard, "popular", count, SMALL_BYTES);
+        look_aside(&mut shard, "popular", count, SMALL_BYTES);
+        pass_by(&mut shard, &format!("{round}"), SMALL_BYTES, 32 << 20);
+    }
+    // All heads of probation share a segment, so much is noted at once when it is evicted.
+    let value = vec![b'v'; crate::BLOCK_BYTES + 5];
+    let (mut most, mut hits) = (0, 0);
+    for round in 0..4 {
+        hits = look_aside(&mut shard, "popular", count, SMALL_BYTES);
+        for number in 0..2000 {
+            let before = shard.index.swings;
+            shard.set(format!("large {round} {number}").as_bytes(), &value, 5).expect("evicts");
+            most = most.max(shard.index.swings - before);
+        }
+    }
+    println!("{} segments, {hits} of {count} kept", most / segment_items);
+    assert!(hits * 10 > count * 8, "what is read stays: {hits} of {count}");
+    assert!(most <= 8 * segment_items, "{} segments in one request", most / segment_items);
+}
+
+#[test]
 fn a_large_value_that_is_read_often_is_kept_among_small_ones() {
     let mut shard = Shard::new(LIMIT_BYTES, true);
     let (mut hits, rounds) = (0, 200);

@@ -327,11 +327,11 @@ impl Segments {
         bucket
     }
 
-    /// Whether the segment is one of this shard's.
+    /// Whether the segment is one of this shard's. Its own list says: the line of a segment that
+    /// another shard opens or gives back meanwhile is not read as a whole (S1).
     pub(super) fn owns(&self, segment: u32) -> bool {
-        let metas = &self.pool.metas;
-        matches!(metas.phase(segment), Phase::Open | Phase::Sealed | Phase::Victim)
-            && metas.get(segment, OWNER) as u16 == self.options.shard
+        let slot = self.pool.metas.get(segment, SLOT) as usize;
+        self.own.get(slot) == Some(&segment)
     }
 }
 

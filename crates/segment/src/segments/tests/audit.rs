@@ -3,7 +3,7 @@
 use super::super::{BINS, Segments};
 use crate::BLOCK_BYTES;
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
-use crate::meta::{DEAD, EXPIRY_MAX, ITEMS, Phase, SLOT, USED};
+use crate::meta::{DEAD, EXPIRY_MAX, ITEMS, OWNER, Phase, SLOT, USED};
 
 impl Segments {
     /// Panics where a book is wrong; returns the locations of all items not dead.
@@ -14,7 +14,10 @@ impl Segments {
         let mut queue_bytes = [0; 2];
         for (slot, &segment) in self.own.iter().enumerate() {
             assert_eq!(metas.get(segment, SLOT) as usize, slot, "S1");
-            assert!(self.owns(segment), "S1");
+            let is_item_segment =
+                matches!(metas.phase(segment), Phase::Open | Phase::Sealed | Phase::Victim);
+            let owner = metas.get(segment, OWNER) as u16;
+            assert!(is_item_segment && owner == self.options.shard, "S1");
             let start = self.pool.segment_start(segment);
             let (mut offset, mut dead, mut items) = (SEGMENT_HEAD_BYTES, 0, 0);
             let queue = self.queue_of(segment) as usize;

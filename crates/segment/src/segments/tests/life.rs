@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use super::index::{MapIndex, Shard, hash, pattern};
+use crate::meta::Phase;
 use crate::{NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments, WalkCursor};
 
 fn set_until(shard: &mut Shard, key: &str, expiry: u32, now: u32) {
@@ -209,6 +210,24 @@ fn a_walk_shows_every_item_once() {
     let wanted = shard.index.map.keys().filter(|key| !key.ends_with(b"0")).cloned();
     assert_eq!(seen, wanted.collect::<Vec<_>>());
     assert!(calls < 3000);
+}
+
+#[test]
+fn a_segment_that_another_shard_is_entering_in_its_books_is_not_taken_for_ones_own() {
+    let mut shards: [Shard; 2] = Shard::sharing(8 << 20, true);
+    for shard in &mut shards {
+        shard.set(b"key", b"value", 9).expect("there is room");
+    }
+    let pool = Arc::clone(shards[1].segments.pool());
+    let segment = pool.take(0).expect("memory is free");
+    // As `adopt` leaves it for a moment: open, and the owner not said yet.
+    pool.metas.clear(segment);
+    pool.metas.set_phase(segment, Phase::Open);
+    for shard in &shards {
+        assert!(!shard.segments.owns(segment), "it is nobody's");
+        let owned = (0..pool.segments_touched()).filter(|&at| shard.segments.owns(at)).count();
+        assert_eq!(owned as u64, shard.segments.stats().segments);
+    }
 }
 
 #[test]

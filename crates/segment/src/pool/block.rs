@@ -31,6 +31,9 @@ use crate::meta::{FIFO, List, NONE, Phase};
 /// Set in an extent's state once its item is gone; the rest counts pins.
 const DEAD: u64 = 1 << 63;
 
+/// Bytes of the table for each block: its own two words, and those of the extent that it may be.
+pub(super) const TABLE_BYTES_PER_BLOCK: usize = 32;
+
 /// Segments that one call of [`Pool::gather_blocks`] moves blocks out of: at most as many times 63
 /// copies of a block under the lock.
 const GATHER_SEGMENTS_MAX: usize = 4;
@@ -82,7 +85,7 @@ pub(crate) struct ExtentTable {
 
 impl ExtentTable {
     pub(crate) fn reserve(blocks: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::reserve(blocks * 32, false)?, blocks })
+        Ok(Self { region: Region::reserve(blocks * TABLE_BYTES_PER_BLOCK, false)?, blocks })
     }
 
     fn links(&self, block: u32) -> &AtomicU64 {

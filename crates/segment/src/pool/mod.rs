@@ -31,7 +31,7 @@ use loom::sync::{Mutex, MutexGuard};
 use shuttle::sync::{Mutex, MutexGuard};
 
 pub(crate) use block::ExtentId;
-use block::{BlockLists, BlockQueue, ExtentTable};
+use block::{BlockLists, BlockQueue, ExtentTable, TABLE_BYTES_PER_BLOCK};
 pub use pinned::Pinned;
 pub use upload::Upload;
 
@@ -190,9 +190,11 @@ impl Pool {
         (self.segments as u64) << self.segment_shift
     }
 
-    /// Bytes charged for a segment: itself and its line of knowledge.
+    /// Bytes charged for a segment: itself, its line of knowledge, and its part of the table of
+    /// blocks, whether it is cut into blocks or not: what once was stays backed.
     pub(crate) const fn charge_bytes(&self) -> u64 {
-        (self.segment_bytes() + META_BYTES) as u64
+        let table_bytes = self.blocks_per_segment() * TABLE_BYTES_PER_BLOCK;
+        (self.segment_bytes() + META_BYTES + table_bytes) as u64
     }
 
     /// Segments that one shard owns when memory is shared out evenly.
@@ -507,6 +509,26 @@ mod tests {
         drop(reader);
         assert_eq!(pool.take(0), Some(taken[5]));
         assert_eq!(budget.spent_bytes(), taken.len() as u64 * pool.charge_bytes(), "I1");
+    }
+
+    #[test]
+    fn what_the_table_of_blocks_backs_is_charged() {
+        let budget = Arc::new(Budget::new(16 << 20));
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("addresses");
+        // Values of one block: as many extents as blocks.
+        let mut uploads = Vec::new();
+        while let Ok(mut upload) = pool.begin_upload(BLOCK_BYTES)
+            && upload.write(&[7; BLOCK_BYTES]).is_ok()
+        {
+            uploads.push(upload);
+        }
+        let blocks = uploads.len() + pool.free_blocks();
+        let segments = blocks / pool.blocks_per_segment();
+        // Links and owner of each block, first block and state of each extent.
+        let table_bytes = blocks * 16 + uploads.len() * 16;
+        let backed_bytes = segments * (pool.segment_bytes() + META_BYTES) + table_bytes;
+        assert!(budget.spent_bytes() >= backed_bytes as u64, "of {backed_bytes}");
     }
 
     #[test]

@@ -51,7 +51,9 @@ struct Shard {
 
 impl Shard {
     fn new() -> Self {
-        let budget = Arc::new(Budget::new(3 * (crate::SEGMENT_BYTES_MIN as u64 + 64)));
+        // A segment, its line, and its part of the table of blocks.
+        let segment_bytes = crate::SEGMENT_BYTES_MIN + 64 + 4 * 32;
+        let budget = Arc::new(Budget::new(3 * segment_bytes as u64));
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(budget, options).expect("address space");
         let table = Table::new(Arc::new(Budget::new(1 << 20)), 4).expect("a few words");

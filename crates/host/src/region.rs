@@ -93,22 +93,44 @@ impl Region {
     }
 
     /// Hands the pages of `range` (byte offsets, whole pages) back to the kernel; they read as zero
-    /// after.
+    /// after. `false`: the kernel has refused, the pages stay, and so may what was written there.
     ///
+    /// Locked pages (`-k`) are refused at first. Linux gives them back when asked for just that,
+    /// from 5.18 on; before, they have to be unlocked for a moment, and what is touched there later
+    /// is locked again.
     /// Panics: when the range is not whole pages of this region.
-    pub fn release(&self, range: Range<usize>) {
+    #[must_use = "pages that stay are still to be paid for"]
+    pub fn release(&self, range: Range<usize>) -> bool {
+        use rustix::io::Errno;
+        use rustix::mm::{Advice, MlockFlags};
         assert!(range.start <= range.end && range.end <= self.bytes);
         assert!(range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES));
         if range.is_empty() {
-            return;
+            return true;
         }
         // SAFETY: the offset lies inside the mapping (asserted above).
-        let start = unsafe { self.base.as_ptr().add(range.start) };
-        // SAFETY: the range lies inside the mapping; the caller gives up its contents by calling.
-        let released = unsafe {
-            rustix::mm::madvise(start.cast(), range.len(), rustix::mm::Advice::LinuxDontNeed)
+        let start = unsafe { self.base.as_ptr().add(range.start) }.cast();
+        let ask = |advice| {
+            // SAFETY: the range lies inside the mapping; the caller gives up its contents.
+            unsafe { rustix::mm::madvise(start, range.len(), advice) }
         };
-        assert!(released.is_ok(), "madvise refuses a range of our own mapping: {released:?}");
+        let released = ask(Advice::LinuxDontNeed);
+        if released != Err(Errno::INVAL) {
+            assert!(released.is_ok(), "a range of our own mapping is refused: {released:?}");
+            return true;
+        }
+        if ask(Advice::LinuxDontneedLocked).is_ok() {
+            return true;
+        }
+        // SAFETY: the range lies inside the mapping; unlocking changes no contents.
+        let unlocked = unsafe { rustix::mm::munlock(start, range.len()) };
+        let released = unlocked.and_then(|()| ask(Advice::LinuxDontNeed));
+        if unlocked.is_ok() {
+            // SAFETY: the range lies inside the mapping; locking changes no contents.
+            let _swapped_out_at_worst =
+                unsafe { rustix::mm::mlock_with(start, range.len(), MlockFlags::ONFAULT) };
+        }
+        released.is_ok()
     }
 }
 
@@ -130,7 +152,23 @@ mod tests {
         let region = Region::reserve(3 * PAGE_BYTES, false).expect("three pages");
         region.words()[512].store(7, Relaxed);
         region.words()[0].store(5, Relaxed);
-        region.release(PAGE_BYTES..2 * PAGE_BYTES);
+        assert!(region.release(PAGE_BYTES..2 * PAGE_BYTES));
+        assert_eq!(region.words()[512].load(Relaxed), 0);
+        assert_eq!(region.words()[0].load(Relaxed), 5);
+    }
+
+    #[test]
+    fn locked_pages_are_released_too() {
+        let region = Region::reserve(3 * PAGE_BYTES, false).expect("three pages");
+        // SAFETY: the range is the region's own mapping; locking changes no contents.
+        let locked = unsafe { rustix::mm::mlock(region.base().as_ptr().cast(), region.bytes()) };
+        if let Err(error) = locked {
+            eprintln!("not tested: this process may not lock three pages: {error}");
+            return;
+        }
+        region.words()[512].store(7, Relaxed);
+        region.words()[0].store(5, Relaxed);
+        assert!(region.release(PAGE_BYTES..2 * PAGE_BYTES));
         assert_eq!(region.words()[512].load(Relaxed), 0);
         assert_eq!(region.words()[0].load(Relaxed), 5);
     }

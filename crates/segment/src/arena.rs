@@ -122,9 +122,9 @@ impl Arena {
         let _no_prefetch_here = line;
     }
 
-    /// Hands the pages of `length` bytes at `offset` back to the kernel.
-    pub(crate) fn release(&self, offset: usize, length: usize) {
+    /// Hands the pages of `length` bytes at `offset` back to the kernel; `false`: it refused.
+    pub(crate) fn release(&self, offset: usize, length: usize) -> bool {
         assert!(offset + length <= self.bytes);
-        self.region.release(offset..offset + length);
+        self.region.release(offset..offset + length)
     }
 }

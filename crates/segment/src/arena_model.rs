@@ -99,7 +99,7 @@ impl Arena {
 
     pub(crate) fn prefetch(&self, _offset: usize) {}
 
-    pub(crate) fn release(&self, _offset: usize, _length: usize) {
+    pub(crate) fn release(&self, _offset: usize, _length: usize) -> bool {
         unreachable!("a model's budget is never overdrawn")
     }
 }

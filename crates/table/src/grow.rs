@@ -215,9 +215,11 @@ impl Table {
         };
         if self.charged_bytes >= used + 2 * step {
             let kept = self.charged_bytes - step;
-            self.lines.region.release(kept as usize..self.charged_bytes as usize);
-            self.charged_bytes = kept;
-            self.budget.refund(step);
+            // What the kernel does not take back stays charged (I1), and serves the next growth.
+            if self.lines.region.release(kept as usize..self.charged_bytes as usize) {
+                self.charged_bytes = kept;
+                self.budget.refund(step);
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ mod modeled {
 
         pub(crate) fn advise_huge(&self, _range: Range<usize>) {}
 
-        pub(crate) fn release(&self, _range: Range<usize>) {
+        pub(crate) fn release(&self, _range: Range<usize>) -> bool {
             unreachable!("a model's table has less than two steps of memory")
         }
     }

@@ -10,6 +10,8 @@
 //! - I3  The lock is taken per segment or per write of an upload, never per small item.
 //! - I4  A segment that held items is idle only once no reader on another core can still be in one
 //!   of them; until then it is retired. While no reader is registered that is at once.
+//! - I5  Once the kernel has refused to take pages back, it is not asked again: idle segments stay
+//!   charged, and are used again.
 
 mod block;
 mod pinned;
@@ -18,7 +20,7 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 #[cfg(not(any(loom, shuttle)))]
 use std::sync::{Mutex, MutexGuard};
@@ -111,6 +113,8 @@ pub struct Pool {
     /// Who may be reading items that are not its own.
     quiescence: Arc<Quiescence>,
     retired: AtomicU32,
+    /// See I5.
+    kept: AtomicBool,
     free: Mutex<Free>,
 }
 
@@ -156,6 +160,7 @@ impl Pool {
             pinned_bytes: CachePadded::new(AtomicU64::new(0)),
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
+            kept: AtomicBool::new(false),
             free: Mutex::new(Free {
                 // Room for all: a segment that comes back finds its place without an allocation.
                 idle: Vec::with_capacity(segments as usize),
@@ -253,7 +258,7 @@ impl Pool {
     /// Whether [`Self::take`] would find a segment now.
     #[inline]
     pub(crate) fn may_take(&self) -> bool {
-        self.idle.load(Ordering::Relaxed) > 0
+        self.has_idle()
             || self.may_charge()
             || (self.retired.load(Ordering::Relaxed) > 0 && self.free_retired(&mut self.lock()))
     }
@@ -385,10 +390,18 @@ impl Pool {
         }
     }
 
-    /// Hands one idle segment's pages to the kernel and its charge to the budget.
+    /// Hands one idle segment's pages to the kernel and its charge to the budget; `false`: none is
+    /// idle, or the kernel does not take them (I5).
     fn release_one(&self, free: &mut Free) -> bool {
-        let Some(segment) = free.idle.pop() else { return false };
-        self.arena.release(self.segment_start(segment), self.segment_bytes());
+        if self.is_kept() {
+            return false;
+        }
+        let Some(&segment) = free.idle.last() else { return false };
+        if !self.arena.release(self.segment_start(segment), self.segment_bytes()) {
+            self.kept.store(true, Ordering::Relaxed);
+            return false;
+        }
+        free.idle.pop();
         self.budget.refund(self.charge_bytes());
         free.released.push(segment);
         self.released.store(free.released.len() as u32, Ordering::Relaxed);
@@ -396,7 +409,17 @@ impl Pool {
         true
     }
 
-    /// Releases one idle segment; `false` when there is none.
+    /// Whether the kernel takes no memory back (I5): to free some for it is in vain.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// Whether a segment is idle.
+    pub(crate) fn has_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0
+    }
+
+    /// Releases one idle segment; `false` when there is none, or the kernel does not take it.
     pub(crate) fn release_next(&self) -> bool {
         let mut free = self.lock();
         if !free.retired.is_empty() {

@@ -108,9 +108,13 @@ impl Segments {
     ///
     /// Cost: as many victims as that takes; the caller asks for little at a time. After the limit
     /// was lowered one victim and no more, and no success: what is over it goes back in the steps
-    /// of [`Self::maintain`].
+    /// of [`Self::maintain`]. The same where the kernel takes nothing back: with fewer items the
+    /// index may do as it is, and what is idle already is to be used first.
     pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
-        if self.pool.budget.overdrawn_bytes() > 0 {
+        if self.pool.is_kept() && self.pool.has_idle() {
+            return false;
+        }
+        if self.pool.budget.overdrawn_bytes() > 0 || self.pool.is_kept() {
             if self.job.is_none() {
                 self.find_victim(now);
             }
@@ -119,7 +123,10 @@ impl Segments {
             }
             return false;
         }
-        self.work_for_segments(now, index, |segments| segments.pool.release_idle(bytes))
+        let is_enough = |segments: &Self| {
+            segments.pool.release_idle(bytes) || segments.pool.is_kept() // No more in vain.
+        };
+        self.work_for_segments(now, index, is_enough) && !self.pool.is_kept()
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.

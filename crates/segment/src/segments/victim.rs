@@ -86,7 +86,7 @@ pub(super) enum Found {
 impl Segments {
     /// Begins what is due without anyone waiting for room; whether there was anything.
     pub(super) fn find_due(&mut self, now: u32) -> bool {
-        if self.pool.budget.overdrawn_bytes() > 0 {
+        if self.pool.budget.overdrawn_bytes() > 0 && !self.pool.is_kept() {
             return self.find_victim(now) != Found::Nothing;
         }
         if self.hunt_down(now) {

@@ -1,16 +1,20 @@
 //! Which cores the process may use, and how much of them.
 //!
 //! Upstream:   `kachel` asks how many threads to start when `-t` does not say, and pins them.
-//! Downstream: the affinity mask, and the control groups' files under `/sys/fs/cgroup`.
+//! Downstream: the affinity mask, the control groups' files under `/sys/fs/cgroup`, the machine's
+//!             cores in `/sys/devices/system/cpu`, and which PID namespace this is.
 //!
 //! Invariants:
 //! - I1  A process may always use one core.
 //! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as
-//!   threads, and no other Kachel on this machine that has pinned its own.
+//!   threads, no other Kachel in sight that has pinned its own; and either all of the machine in
+//!   sight, or cores that were set aside. In a container that may use all cores nobody is in sight:
+//!   the claim is a name in the network's namespace, and each container would take the first cores.
 
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -23,7 +27,14 @@ pub struct Cores {
     pub allowed_count: u16,
     /// Thousandths of a core that the control groups grant; `None`: no quota.
     pub quota_millicores: Option<u64>,
+    /// Whether somebody set these cores aside: the machine has more.
+    pub set_aside: bool,
+    /// Whether the process may not see all others of the machine.
+    pub contained: bool,
 }
+
+/// The number of the machine's first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// The right to pin threads, of which there is one on a machine; given back when dropped.
 #[derive(Debug)]
@@ -32,13 +43,18 @@ pub struct PinClaim {
 }
 
 impl Cores {
-    /// Asks the kernel. What cannot be read counts as no limit. Cost: a few small files.
+    /// Asks the kernel. What cannot be read counts as no limit, as no cores set aside, and as a
+    /// container. Cost: a few small files.
     pub fn of_this_process() -> Self {
         let allowed_count = allowed_cores().len().clamp(1, usize::from(u16::MAX));
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        let namespace = fs::metadata("/proc/self/ns/pid").map(|file| file.ino());
         Self {
             allowed_count: u16::try_from(allowed_count).expect("clamped"),
             quota_millicores: quota_millicores(Path::new("/sys/fs/cgroup"), &membership),
+            set_aside: listed_count(&online).is_some_and(|online| allowed_count < online),
+            contained: !namespace.is_ok_and(|number| number == FIRST_PID_NAMESPACE),
         }
     }
 
@@ -55,10 +71,16 @@ impl Cores {
 
     /// The right to pin `threads` threads to cores of their own, or `None` (I2).
     pub fn claim_pins(&self, threads: u16) -> Option<PinClaim> {
-        if self.quota_millicores.is_some() || threads > self.allowed_count {
+        if !self.may_pin(threads) {
             return None;
         }
         PinClaim::take(b"kachel: threads are pinned")
+    }
+
+    /// What I2 asks, but for the claim.
+    fn may_pin(&self, threads: u16) -> bool {
+        let are_enough = self.quota_millicores.is_none() && threads <= self.allowed_count;
+        are_enough && (self.set_aside || !self.contained)
     }
 }
 
@@ -95,6 +117,16 @@ fn allowed_cores() -> Vec<usize> {
         Ok(mask) => (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect(),
         Err(_) => Vec::new(),
     }
+}
+
+/// How many cores a list such as `0-3,8` names; `None`: it is none.
+fn listed_count(list: &str) -> Option<usize> {
+    let runs = list.trim().split(',').map(|run| {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    runs.sum()
 }
 
 /// The tightest quota from the process's group up to the root, of both versions of control groups.
@@ -198,7 +230,8 @@ mod tests {
     #[test]
     fn threads_are_as_many_as_cores_and_quota_allow_but_at_least_one() {
         let threads = |allowed_count, quota_millicores| {
-            Cores { allowed_count, quota_millicores }.thread_count()
+            Cores { allowed_count, quota_millicores, set_aside: false, contained: false }
+                .thread_count()
         };
         assert_eq!(threads(8, None), 8);
         assert_eq!(threads(8, Some(2500)), 3);
@@ -219,9 +252,35 @@ mod tests {
 
     #[test]
     fn a_quota_or_too_many_threads_forbid_pinning() {
-        let cores = |quota_millicores| Cores { allowed_count: 4, quota_millicores };
-        assert!(cores(Some(4000)).claim_pins(1).is_none());
-        assert!(cores(None).claim_pins(5).is_none());
+        for (quota_millicores, threads, may) in
+            [(None, 4, true), (None, 5, false), (Some(4000), 1, false)]
+        {
+            for (set_aside, contained) in [(false, false), (true, true)] {
+                let cores = Cores { allowed_count: 4, quota_millicores, set_aside, contained };
+                assert_eq!(cores.may_pin(threads), may, "{cores:?} and {threads} threads");
+                assert!(may || cores.claim_pins(threads).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn a_container_pins_only_to_cores_that_were_set_aside() {
+        for (set_aside, contained, may) in
+            [(false, false, true), (true, false, true), (false, true, false), (true, true, true)]
+        {
+            let cores = Cores { allowed_count: 4, quota_millicores: None, set_aside, contained };
+            assert_eq!(cores.may_pin(4), may, "{cores:?}");
+        }
+    }
+
+    #[test]
+    fn listed_cores_are_counted() {
+        for (list, count) in [("0\n", 1), ("0-3\n", 4), ("0-3,8,10-11\n", 7)] {
+            assert_eq!(listed_count(list), Some(count), "{list}");
+        }
+        for list in ["", "\n", "3-0", "a", "0-", "0-18446744073709551615"] {
+            assert_eq!(listed_count(list), None, "{list}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kachel_host::{Cores, Daemon, Pidfile, Signal, Signals};
 use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
@@ -221,10 +221,18 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
     }
 }
 
-/// Ends the process when a second signal comes, or when clients do not take what they are owed.
+/// Ends the process when it is told to end a second time, or when clients do not take what they are
+/// owed.
 fn end_in_time(mut signals: Signals) {
     let body = move || {
-        let _second_signal = signals.wait_at_most(END_TIME_MAX);
+        let deadline = Instant::now() + END_TIME_MAX;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match signals.wait_at_most(left) {
+                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Asks for no end.
+                Ok(_) | Err(_) => break,
+            }
+        }
         eprintln!("ended with replies not sent");
         std::process::exit(0);
     };

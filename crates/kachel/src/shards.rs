@@ -158,7 +158,7 @@ fn run<I: Io>(
         shard.listen(listener);
     }
     while shard.tick()? == Turn::Again {
-        if plan.shared.shutdown_was_asked() && !plan.shared.is_stopping() {
+        if plan.shared.take_shutdown() {
             kachel_host::ask_to_terminate();
         }
     }

@@ -112,6 +112,67 @@ fn a_server_serves_until_it_is_told_to_end() {
 }
 
 #[test]
+fn who_is_owed_gets_all_of_it_after_a_shutdown() {
+    /// More than the kernel holds of it.
+    const VALUE_BYTES: usize = 24 << 20;
+    const ROUNDS: usize = 8;
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let options = ["-v", "-A", "-t", "2", "-I", "32m", "-m", "128"];
+    for round in 0..ROUNDS {
+        let launch = Launch { program, called_as: "memcached", unix: false, options: &options };
+        let mut server = Server::start(&launch);
+        let connect = || {
+            let stream = TcpStream::from(server.stream().expect("it listens"));
+            stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+            stream
+        };
+        let mut slow = connect();
+        slow.write_all(format!("set k 0 0 {VALUE_BYTES}\r\n").as_bytes()).expect("sent");
+        slow.write_all(&vec![b'v'; VALUE_BYTES]).expect("sent");
+        slow.write_all(b"\r\nget k\r\n").expect("sent");
+        let head = format!("STORED\r\nVALUE k 0 {VALUE_BYTES}\r\n");
+        let mut begun = vec![0; head.len()];
+        slow.read_exact(&mut begun).expect("the reply has begun");
+        assert_eq!(begun, head.as_bytes());
+        // Shards that tick all the time could ask for the end more than once.
+        let busy: Vec<_> = (0..4).map(|_| keep_busy(connect())).collect();
+        let mut other = connect();
+        other.write_all(b"shutdown\r\n").expect("sent");
+        assert_eq!(other.read(&mut [0; 8]).expect("an end"), 0, "who asks is let go");
+        let process = Pid::from_raw(server.process.id().try_into().expect("a process"));
+        kill_process(process.expect("a process"), Signal::HUP).expect("a signal");
+        let (mut buffer, mut taken) = (vec![0; 64 << 10], 0);
+        loop {
+            match slow.read(&mut buffer) {
+                Ok(bytes) if bytes > 0 => taken += bytes,
+                ended => {
+                    let said = server.last_words();
+                    let all = VALUE_BYTES + "\r\nEND\r\n".len();
+                    assert_eq!(taken, all, "round {round}, {ended:?}: {said}");
+                    break;
+                }
+            }
+            std::thread::sleep(Duration::from_micros(200)); // It is slow.
+        }
+        assert!(server.process.wait().expect("an end").success(), "{}", server.last_words());
+        busy.into_iter().for_each(|busy| busy.join().expect("no panic"));
+    }
+}
+
+/// A client that asks until it is let go; returns once it was answered.
+fn keep_busy(mut client: TcpStream) -> std::thread::JoinHandle<()> {
+    let (answered, first) = std::sync::mpsc::channel();
+    let busy = std::thread::spawn(move || {
+        let mut answer = [0; 4];
+        while client.write_all(b"mn\r\n").is_ok() && client.read_exact(&mut answer).is_ok() {
+            let _nobody_waits = answered.send(());
+        }
+    });
+    first.recv().expect("an answer");
+    busy
+}
+
+#[test]
 fn a_daemon_is_left_once_it_listens_and_takes_its_pid_file_with_it() {
     let bench = Bench::new();
     let pidfile = bench.path("pid");

@@ -69,8 +69,10 @@ pub struct Shared {
     connections: AtomicU32,
     /// Set when the process is to end: shards stop accepting, finish what they owe, and return.
     stopping: AtomicBool,
-    /// Set when a client asked for `shutdown`; the process's main thread looks at it when woken.
+    /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
+    /// Set when a shard has passed that on.
+    shutdown_taken: AtomicBool,
 }
 
 impl Shared {
@@ -84,6 +86,7 @@ impl Shared {
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
+            shutdown_taken: AtomicBool::new(false),
         }
     }
 
@@ -102,9 +105,13 @@ impl Shared {
         self.shutdown.store(true, Relaxed);
     }
 
-    /// Whether a client asked for `shutdown`.
-    pub fn shutdown_was_asked(&self) -> bool {
+    /// Whether a client asked for `shutdown` and nobody was told so yet: it is said once, however
+    /// many clients ask, for who hears it twice ends at once.
+    pub fn take_shutdown(&self) -> bool {
+        // Loads come first: this is asked in every tick.
         self.shutdown.load(Relaxed)
+            && !self.shutdown_taken.load(Relaxed)
+            && !self.shutdown_taken.swap(true, Relaxed)
     }
 
     /// Counts a new connection; `false`, and not counted, at the limit.

@@ -15,6 +15,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kachel_host::{Cores, Daemon, Pidfile, Signal, Signals};
@@ -35,6 +37,9 @@ const EXIT_USAGE: u8 = 64;
 const EXIT_NO_USER: u8 = 67;
 const EXIT_OS: u8 = 71;
 
+/// Exit code of a server that a shard's failure has ended.
+const EXIT_FAILED: u8 = 1;
+
 /// Why the server does not start.
 struct Failure {
     exit_code: u8,
@@ -53,7 +58,7 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
         eprintln!("{report}");
     }
     match serve(options) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(exit_code) => ExitCode::from(exit_code),
         Err(Failure { exit_code, sentence }) => {
             eprintln!("{sentence}");
             ExitCode::from(exit_code)
@@ -61,7 +66,8 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
     }
 }
 
-fn serve(options: ServeOptions) -> Result<(), Failure> {
+/// Serves to the end; the exit code.
+fn serve(options: ServeOptions) -> Result<u8, Failure> {
     // Read before the folder may change.
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
@@ -96,8 +102,15 @@ fn serve(options: ServeOptions) -> Result<(), Failure> {
     let signals = wait_for_the_end(signals, &options);
     running.stop();
     remove_pidfile(pidfile, &options);
-    end_in_time(signals);
-    running.join().map_err(|error| Failure { exit_code: 1, sentence: format!("ended by: {error}") })
+    let failed = running.failed();
+    end_in_time(signals, Arc::clone(&failed));
+    running.join();
+    Ok(exit_code(&failed))
+}
+
+/// How the process ends, after a shard has failed or none.
+fn exit_code(failed: &AtomicBool) -> u8 {
+    if failed.load(Ordering::Relaxed) { EXIT_FAILED } else { 0 }
 }
 
 /// Limits go up while there may still be rights to raise them.
@@ -223,7 +236,7 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
 
 /// Ends the process when it is told to end a second time, or when clients do not take what they are
 /// owed.
-fn end_in_time(mut signals: Signals) {
+fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
     let body = move || {
         let deadline = Instant::now() + END_TIME_MAX;
         loop {
@@ -234,7 +247,7 @@ fn end_in_time(mut signals: Signals) {
             }
         }
         eprintln!("ended with replies not sent");
-        std::process::exit(0);
+        std::process::exit(exit_code(&failed).into());
     };
     let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);
     if let Err(error) = spawned {

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -25,7 +26,8 @@ pub(crate) const SOCKETS_SPARE: u32 = 128;
 pub(crate) struct Running {
     shared: Arc<Shared>,
     wakers: Vec<Waker>,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Vec<JoinHandle<()>>,
+    failed: Arc<AtomicBool>,
 }
 
 /// What every shard's thread is given.
@@ -105,16 +107,18 @@ fn spawn<I: Io + 'static>(
     let (opened, doors) = channel::<(u16, io::Result<Waker>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
+    let failed = Arc::new(AtomicBool::new(false));
     for ((id, mail), wakers) in (0..shards).zip(mailboxes(shards)).zip(wakers) {
-        let (plan, opened) = (plan.clone(), opened.clone());
+        let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
         let listeners = listeners.take().unwrap_or_default();
         let body = move || {
-            let ended = run(&plan, (id, mail), listeners, open, &opened, &wakers);
-            if ended.is_err() {
-                // The keys of this shard are gone; the process says why, and ends.
+            if let Err(error) = run(&plan, (id, mail), listeners, open, &opened, &wakers) {
+                // Its keys are gone, so the process ends. Why is said here: its clients are not
+                // let go any more, and others may wait for them until their time is over.
+                eprintln!("shard {id} has failed: {error}");
+                failed.store(true, Ordering::Relaxed);
                 kachel_host::ask_to_terminate();
             }
-            ended
         };
         let name = format!("shard {id}");
         threads.push(std::thread::Builder::new().name(name).spawn(body)?);
@@ -126,10 +130,10 @@ fn spawn<I: Io + 'static>(
     }
     let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
     for shard in told {
-        // A thread that has ended hears nothing; its error comes with `join`.
+        // A thread that has ended hears nothing.
         let _ended = shard.send(wakers.clone());
     }
-    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads })
+    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
 }
 
 /// A shard's thread: makes its shard, meets the others, ticks.
@@ -187,16 +191,17 @@ impl Running {
         self.wakers.iter().for_each(Waker::wake);
     }
 
+    /// Set once a shard has failed, and said so.
+    pub(crate) fn failed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.failed)
+    }
+
     /// Waits until all shards have ended.
-    ///
-    /// Errors: what a shard died of.
-    pub(crate) fn join(self) -> io::Result<()> {
+    pub(crate) fn join(self) {
         for thread in self.threads {
-            match thread.join() {
-                Ok(ended) => ended?,
-                Err(panic) => std::panic::resume_unwind(panic),
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
             }
         }
-        Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! Downstream: `kachel_io::listener` makes the sockets; names are looked up by the system.
 
 use std::fmt::Write;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 
@@ -38,11 +39,31 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
 
 impl Open {
     fn tcp(&mut self, wanted: &TcpListen, backlog: u32) -> Result<(), String> {
-        for address in addresses(wanted)? {
-            let socket = match listener::tcp(address, backlog, false) {
+        let addresses = addresses(wanted)?;
+        self.listen(&wanted.host, &addresses, |address| listener::tcp(address, backlog, false))
+    }
+
+    /// Listens on all addresses of `host`, but for those that this machine cannot have, as long as
+    /// there is one; `make` makes a socket.
+    fn listen(
+        &mut self,
+        host: &Host,
+        addresses: &[SocketAddr],
+        make: impl Fn(SocketAddr) -> io::Result<OwnedFd>,
+    ) -> Result<(), String> {
+        let mut lacking = None;
+        let before = self.sockets.len();
+        for &address in addresses {
+            let socket = match make(address) {
                 Ok(socket) => socket,
-                Err(error) if wanted.host == Host::Any && lacks_family(&error) => continue,
-                Err(error) => return Err(format!("cannot listen on {address}: {error}")),
+                Err(error) => {
+                    let sentence = format!("cannot listen on {address}: {error}");
+                    if !is_lacking(host, &error) {
+                        return Err(sentence);
+                    }
+                    lacking = Some(sentence);
+                    continue;
+                }
             };
             let bound = listener::local_addr(&socket)
                 .map_err(|error| format!("cannot tell the port of {address}: {error}"))?;
@@ -51,10 +72,10 @@ impl Open {
             self.sockets.push(socket);
             self.places.push(bound.to_string());
         }
-        if self.sockets.is_empty() {
-            return Err("this machine has neither IPv4 nor IPv6".to_string());
+        match lacking {
+            Some(sentence) if self.sockets.len() == before => Err(sentence),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -76,9 +97,15 @@ fn addresses(wanted: &TcpListen) -> Result<Vec<SocketAddr>, String> {
     if addresses.is_empty() { Err(format!("{host} stands for no address")) } else { Ok(addresses) }
 }
 
-/// Whether the machine has no addresses of the kind asked for, as one without IPv6 has.
-fn lacks_family(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+/// Whether the machine has no addresses of the kind asked for, as one without IPv6 has. A kind that
+/// its kernel does not know may also be among the addresses of a name; but what was named and is no
+/// address here is a mistake. memcached judges so too.
+fn is_lacking(host: &Host, error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT) => true,
+        Some(libc::EADDRNOTAVAIL) => *host == Host::Any,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +137,36 @@ mod tests {
         wanted.tcp[0].port = taken.port();
         let error = open(&wanted, 8).err().expect("the port is taken");
         assert!(error.contains(&taken.to_string()), "{error}");
+    }
+
+    #[test]
+    fn addresses_that_the_machine_cannot_have_are_passed_over_unless_there_is_no_other() {
+        let both = ["[::1]:0", "127.0.0.1:0"].map(|each| each.parse().expect("an address"));
+        let listen = |host: Host, addresses: &[SocketAddr], code| {
+            let mut open =
+                Open { sockets: Vec::new(), places: Vec::new(), port_lines: String::new() };
+            // Another one listens already, which is of no help.
+            open.tcp(&tcp(Host::Named("127.0.0.1".into())).tcp[0], 8).expect("a socket");
+            let listens = open.listen(&host, addresses, |address| match address {
+                SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(code)),
+                SocketAddr::V4(_) => listener::tcp(address, 8, false),
+            });
+            listens.map(|()| open.sockets.len())
+        };
+        let named = || Host::Named("a name".into());
+        assert_eq!(listen(named(), &both, libc::EAFNOSUPPORT), Ok(2));
+        assert_eq!(listen(Host::Any, &both, libc::EAFNOSUPPORT), Ok(2));
+        assert_eq!(listen(Host::Any, &both, libc::EADDRNOTAVAIL), Ok(2));
+        for (host, addresses, code) in [
+            (named(), &both[..1], libc::EAFNOSUPPORT),
+            (named(), &both[..], libc::EADDRNOTAVAIL),
+            (named(), &both[..], libc::EADDRINUSE),
+            (Host::Any, &both[..1], libc::EAFNOSUPPORT),
+            (Host::Any, &both[..], libc::EMFILE),
+        ] {
+            let error = listen(host, addresses, code).expect_err("nothing to listen on");
+            assert!(error.contains("[::1]:0"), "{error}");
+        }
     }
 
     #[test]

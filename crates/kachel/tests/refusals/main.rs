@@ -4,6 +4,7 @@
 //! Downstream: the real process, by `server`.
 
 mod door;
+mod families;
 mod kernel;
 mod memory;
 #[path = "../server/mod.rs"]

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::client::{Client, set_request};
 use crate::server::Server;
-use crate::subject::{Door, start, wait_until};
+use crate::subject::{Door, is_release, start, wait_until};
 use crate::turns::{best_ratio, p99, small_reads};
 
 /// What is asked of a client that does not read, all told, beyond the reply under way.
@@ -84,7 +84,8 @@ fn flood_of(door: Door, threads: usize) -> String {
         let behind = small_reads(&mut other, READS);
         drop(flooders);
         wait_until("the flood's end", || flooded.stat("curr_connections") == clients);
-        (taken, grown, during.max(behind))
+        // A debug build looks at each byte that it takes: its times say nothing of ours.
+        (taken, grown, if is_release() { during.max(behind) } else { behind })
     };
     // What every server touches that is in use is no client's cost.
     round(&server, 2);

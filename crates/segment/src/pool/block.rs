@@ -46,6 +46,15 @@ const GATHER_LOOKS_MAX: usize = 16;
 /// owners of what lies in these are called.
 const GATHER_RANGE: usize = 256;
 
+/// What a step of gathering did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gathered {
+    /// A segment came free.
+    pub(crate) freed: bool,
+    /// Blocks were moved: what lies among them may be moved on.
+    pub(crate) moved: bool,
+}
+
 /// The blocks of one large value: a chain in the pool, without the value's rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExtentId {
@@ -356,7 +365,7 @@ impl Pool {
     }
 
     /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
-    /// into segments as full or fuller; whether a segment came free. `from` is how many of the
+    /// into segments as full or fuller. `from` is how many of the
     /// emptiest were looked at in vain by the calls before; begins with 0.
     ///
     /// What moves, moves to where no less is used, so calls that free nothing come to an end.
@@ -364,7 +373,7 @@ impl Pool {
     /// Only `shard`'s thread calls it, while it reads none of its large values (B1).
     /// Cost: the lock, for a walk over up to `GATHER_RANGE` lines, `GATHER_LOOKS_MAX` looks into
     /// segments, and the copies out of `GATHER_SEGMENTS_MAX`.
-    pub(crate) fn gather_blocks(&self, shard: u16, from: &mut usize) -> bool {
+    pub(crate) fn gather_blocks(&self, shard: u16, from: &mut usize) -> Gathered {
         let mut free = self.lock();
         let mut candidates = [NONE; GATHER_SEGMENTS_MAX];
         let (mut found, mut looks) = (0, 0);
@@ -378,15 +387,20 @@ impl Pool {
                 }
             }
         }
-        if candidates[..found].iter().any(|&segment| self.empty_segment(&mut free, segment, shard))
-        {
-            return true;
+        let mut gathered = Gathered::default();
+        for &segment in &candidates[..found] {
+            let Gathered { freed, moved } = self.empty_segment(&mut free, segment, shard);
+            gathered.moved |= moved;
+            gathered.freed = freed;
+            if freed {
+                return gathered;
+            }
         }
         *from += looks;
         if looks == 0 || *from >= GATHER_RANGE {
             *from = 0;
         }
-        false
+        gathered
     }
 
     /// Block segments that have both free and used blocks, the emptiest first.
@@ -413,8 +427,8 @@ impl Pool {
             && self.extents.state(extent).load(Ordering::Acquire) == 0
     }
 
-    /// Moves what can be moved out of `segment`; whether it came free.
-    fn empty_segment(&self, free: &mut Free, segment: u32, shard: u16) -> bool {
+    /// Moves what can be moved out of `segment`.
+    fn empty_segment(&self, free: &mut Free, segment: u32, shard: u16) -> Gathered {
         let count = self.blocks_per_segment() as u32;
         let bits = self.metas.free_blocks(segment);
         let free_before = bits.count_ones();
@@ -423,7 +437,7 @@ impl Pool {
             || bits == 0
             || room_elsewhere < count - free_before
         {
-            return false;
+            return Gathered::default();
         }
         // Out of the lists while it is emptied, so that no block moves within the segment.
         free.blocks.by_free_count[free_before as usize].remove(&self.metas, segment);
@@ -441,11 +455,11 @@ impl Pool {
         if bits_now.count_ones() == count {
             self.free_blocks.fetch_sub(count, Ordering::Relaxed);
             self.give_raw(free, segment);
-            return true;
+            return Gathered { freed: true, moved: true };
         }
         let list = &mut free.blocks.by_free_count[bits_now.count_ones() as usize];
         list.push_back(&self.metas, segment);
-        false
+        Gathered { freed: false, moved: bits_now != bits }
     }
 
     /// Moves a block that may be moved to `target`, which was taken for it.

@@ -67,6 +67,10 @@ pub(super) struct Gathering {
     from: usize,
     /// The call by another shard that was heard last.
     heard: u32,
+    /// Whether blocks were moved since it began anew: then it is worth another round.
+    moved: bool,
+    /// How many blocks were free when a round moved nothing.
+    vain: Option<usize>,
 }
 
 impl Hunt {
@@ -120,14 +124,39 @@ impl Segments {
         self.pool.free_blocks() >= PLENTY_SEGMENTS * self.pool.blocks_per_segment()
     }
 
+    /// Whether a look for blocks to gather may bring a segment. After a round in vain a segment's
+    /// worth of blocks must have been taken or freed: else pinned values with room between them
+    /// would be looked at for every few items evicted.
+    fn may_gather(&self) -> bool {
+        let changed =
+            |free: usize| self.pool.free_blocks().abs_diff(free) >= self.pool.blocks_per_segment();
+        self.are_blocks_plenty() && self.gathering.vain.is_none_or(changed)
+    }
+
+    /// One step of gathering; whether a segment came free.
+    fn gather_step(&mut self) -> bool {
+        let round = &mut self.gathering;
+        let gathered = self.pool.gather_blocks(self.options.shard, &mut round.from);
+        round.moved |= gathered.moved;
+        round.vain = None;
+        if !gathered.freed && round.from == 0 {
+            let in_vain = !std::mem::take(&mut round.moved);
+            round.vain = in_vain.then(|| self.pool.free_blocks());
+        }
+        gathered.freed
+    }
+
     /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
-    /// there is none. If none came, the other shards are called to gather theirs.
+    /// there is none. If none came, the other shards are called to gather theirs, once a round.
     pub(super) fn gather(&mut self) -> bool {
-        if !self.are_blocks_plenty() {
+        if !self.may_gather() {
             return false;
         }
-        if !self.pool.gather_blocks(self.options.shard, &mut self.gathering.from) {
-            self.gathering.heard = self.pool.call_to_gather();
+        let is_first = self.gathering.from == 0;
+        if !self.gather_step() {
+            if is_first {
+                self.gathering.heard = self.pool.call_to_gather();
+            }
             return false;
         }
         if self.spare.is_empty() {
@@ -137,18 +166,16 @@ impl Segments {
     }
 
     /// Gathers what is this shard's, when another one called; whether a segment came free. Without
-    /// a look at the shares: what is moved is not lost. One step in vain a call.
+    /// a look at the shares: what is moved is not lost. One step in vain at a time.
     pub(super) fn gather_when_called(&mut self) -> bool {
         let calls = self.pool.gather_calls();
         if self.gathering.heard == calls {
             return false;
         }
-        if self.are_blocks_plenty()
-            && self.pool.gather_blocks(self.options.shard, &mut self.gathering.from)
-        {
+        if self.may_gather() && self.gather_step() {
             return true;
         }
-        if self.gathering.from == 0 || !self.are_blocks_plenty() {
+        if !self.may_gather() {
             // All that may be looked at was: until the next call.
             self.gathering.heard = calls;
         }

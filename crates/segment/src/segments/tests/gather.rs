@@ -137,3 +137,31 @@ fn a_shard_in_need_has_the_others_gather_their_blocks() {
         }
     }
 }
+
+#[test]
+fn pinned_values_with_room_between_them_are_not_looked_at_again_and_again() {
+    let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, true);
+    let value = pattern(1, VALUE_BYTES);
+    let stored = (48 << 20) / BLOCK_BYTES as u64;
+    let pins: Vec<_> = (0..stored)
+        .filter_map(|number| {
+            let at = shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
+            number.is_multiple_of(4).then(|| shard.segments.pin(at))
+        })
+        .collect();
+    for number in (0..stored).filter(|number| number % 4 != 0) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    assert!(pool.free_blocks() * BLOCK_BYTES > 16 << 20, "room that no move can gather");
+    for number in 0..(64 << 20) / 232 {
+        shard.set(format!("small {number}").as_bytes(), &pattern(number, 200), 9).expect("room");
+        if number % 16 == 0 {
+            shard.segments.maintain(9, &mut shard.index, 64);
+        }
+    }
+    let (rounds, evicted) = (pool.gather_calls(), shard.segments.stats().evictions);
+    assert!(evicted > 100_000 && rounds < 20, "{rounds} rounds for {evicted} evictions");
+    drop(pins);
+    shard.segments.audit();
+}

@@ -83,9 +83,10 @@ const STORE: Work = Work {
     released_segments: SEGMENTS_MAX,
 };
 
-/// A store that finds the index too full for its key, and no memory left, lets it grow in one go.
+/// A store that finds the index too full for its key, and no memory left, lets it grow in one go,
+/// and tries again.
 const STORE_INTO_FULL: Work =
-    Work { slots: (GROWTH_SLOTS_MAX as u64).next_multiple_of(7) + INSERT_SLOTS_MAX, ..STORE };
+    Work { slots: (GROWTH_SLOTS_MAX as u64).next_multiple_of(7) + 3 * INSERT_SLOTS_MAX, ..STORE };
 
 /// A tick: a full batch of requests, one of which may let the index grow in one go, and upkeep.
 const TICK: Work = Work {

@@ -165,6 +165,14 @@ impl Table {
         self.len == 0
     }
 
+    /// An item in the first bucket of the key with `hash`, another one from time to time; `None`
+    /// where its slot is empty. Cost: a cache line.
+    pub fn neighbor(&self, hash: KeyHash) -> Option<Location> {
+        let slot = (self.len % SLOTS_PER_BUCKET as u64) as usize;
+        let entry = self.bucket(self.geometry.bucket_of(hash.first())).entry(slot);
+        entry.map(|entry| entry.location())
+    }
+
     /// Slots that the table has now.
     pub fn slots(&self) -> u64 {
         u64::from(self.geometry.buckets()) * SLOTS_PER_BUCKET as u64

@@ -358,6 +358,12 @@ impl Segments {
         Header::load(arena, at).with_win_sent().store(arena, at);
     }
 
+    /// Drops an item that could still be served, for want of room in the index; the index knows.
+    pub fn evict(&mut self, at: ItemAt) {
+        self.counts.note_evicted(self.item(at).access());
+        self.kill(at);
+    }
+
     /// The item at `at` was removed or replaced, and its slot is the index's no more: its bytes are
     /// dead. A dead item is left alone. A large value's blocks come back at once, unless pinned.
     pub fn kill(&mut self, at: ItemAt) {

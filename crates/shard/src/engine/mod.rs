@@ -31,7 +31,7 @@ pub(crate) const MAINTENANCE_ITEMS_MAX: usize = 64;
 /// Slots looked at when the index grows in one go, after it was too full for a key.
 pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
 /// Times that a store makes room for the index and begins again before it gives up.
-const STORE_ATTEMPTS_MAX: u32 = 8;
+pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
 
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
@@ -261,9 +261,27 @@ impl Engine {
             if !made {
                 break;
             }
+            // It has grown, but far from this key's buckets: one of their items goes.
+            if self.options.evict && self.evict_neighbor(hash) {
+                let (segments, hasher) = (&self.segments, &self.hasher);
+                let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
+                if self.table.insert(hash, location(at), hash_of).is_ok() {
+                    return Ok(at);
+                }
+            }
         }
         self.segments.kill(at);
         Err(NoRoom)
+    }
+
+    /// Drops an item of a bucket that the key would lie in; whether there was one.
+    fn evict_neighbor(&mut self, hash: KeyHash) -> bool {
+        let Some(neighbor) = self.table.neighbor(hash) else { return false };
+        let at = item_at(neighbor);
+        let removed = self.table.remove(self.hasher.key_hash(self.segments.key(at)), neighbor);
+        assert!(removed, "I1: it was found in the table");
+        self.segments.evict(at);
+        true
     }
 
     /// Begins to receive a large value; `None`: it is larger than all memory.

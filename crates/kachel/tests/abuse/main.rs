@@ -74,7 +74,7 @@ cases! {
         "half-close after pipelining: all answered, then the end";
     "X05" x05_a_flood_that_is_never_read_costs_64_kib Works EVERY_WAY unread::flood,
         "at most 64 KiB a client, beyond the reply under way; others' p99 at most twice that beside \
-         floods of another server, behind the flood, and of a release build during it";
+         floods of another server, once they stand";
     "X06" x06_who_does_not_read_is_dropped_after_a_minute Waits EVERY_WAY deadlines::slow_reader,
         "flood, read 1 byte a second: dropped after 60 s without progress";
     "X07" x07_a_huge_multiget_that_is_not_read_costs_little Works EVERY_WAY unread::multiget,

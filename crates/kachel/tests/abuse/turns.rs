@@ -123,17 +123,22 @@ pub(crate) fn large_writer(door: Door) -> String {
     let mut reader = server.connect();
     reader.set("small", b"value");
     let (mut near, mut far) = (server.connect(), another.connect());
-    let (mut alone, mut together, mut written) = (Duration::MAX, Duration::MAX, 0);
-    // The least of many short looks: whatever else the machine does only adds to some of them.
+    let ([mut alone, mut together], mut written) = ([Duration::MAX; 2], 0);
+    // The middle of many short looks. The least of them says where the kernel had put the threads:
+    // a reader on its idle server's core hears from it in a sixth of the time.
     let ratio = best_ratio(3.0, || {
+        let mut looks = [Vec::new(), Vec::new()];
         for _ in 0..TIMES {
-            alone = alone.min(beside(&mut reader, &mut far, &mut 0).unwrap_or(alone));
-            together =
-                together.min(beside(&mut reader, &mut near, &mut written).unwrap_or(together));
+            looks[0].extend(beside(&mut reader, &mut far, &mut 0));
+            looks[1].extend(beside(&mut reader, &mut near, &mut written));
         }
+        assert!(looks.iter().all(|looks| looks.len() > TIMES / 2), "too few large values");
+        [alone, together] = looks.map(|mut looks| {
+            looks.sort_unstable();
+            looks[looks.len() / 2]
+        });
         together.as_secs_f64() / alone.as_secs_f64()
     });
-    assert!(together < Duration::MAX && alone < Duration::MAX, "too few large values were written");
     // A debug build looks at each byte that it takes: its times say nothing of ours.
     if is_release() {
         assert!(ratio <= 3.0, "small reads take {ratio:.2} times: {together:?}, not {alone:?}");

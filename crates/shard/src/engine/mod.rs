@@ -234,12 +234,15 @@ impl Engine {
     /// Gives an appended item its slot, at the cost of other items when the index may not grow.
     #[inline]
     fn insert(&mut self, hash: KeyHash, at: ItemAt) -> Result<Found, NoRoom> {
+        if self.try_insert(hash, at) { Ok(at) } else { self.insert_into_full(hash, at) }
+    }
+
+    /// Gives an item its slot, if the index has one for it.
+    #[inline]
+    fn try_insert(&mut self, hash: KeyHash, at: ItemAt) -> bool {
         let (segments, hasher) = (&self.segments, &self.hasher);
         let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
-        match self.table.insert(hash, location(at), hash_of) {
-            Ok(()) => Ok(at),
-            Err(_) => self.insert_into_full(hash, at),
-        }
+        self.table.insert(hash, location(at), hash_of).is_ok()
     }
 
     #[cold]
@@ -253,21 +256,17 @@ impl Engine {
             at = index.pending.ok_or(NoRoom)?;
             let (segments, hasher) = (&self.segments, &self.hasher);
             let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
-            // So full that this key found no path: a few splits elsewhere would not help it.
+            // So full that this key found no path: many splits, and the next keys find one.
             self.table.maintain(GROWTH_SLOTS_MAX, hash_of);
-            if self.table.insert(hash, location(at), hash_of).is_ok() {
+            if self.try_insert(hash, at) {
                 return Ok(at);
             }
             if !made {
                 break;
             }
             // It has grown, but far from this key's buckets: one of their items goes.
-            if self.options.evict && self.evict_neighbor(hash) {
-                let (segments, hasher) = (&self.segments, &self.hasher);
-                let hash_of = |location: Location| hasher.key_hash(segments.key(item_at(location)));
-                if self.table.insert(hash, location(at), hash_of).is_ok() {
-                    return Ok(at);
-                }
+            if self.options.evict && self.evict_neighbor(hash) && self.try_insert(hash, at) {
+                return Ok(at);
             }
         }
         self.segments.kill(at);

@@ -1,4 +1,4 @@
-//! Time that jumps, and memory that is refused at any moment.
+//! Time that jumps, clocks that are set, and memory that is refused at any moment.
 
 use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;

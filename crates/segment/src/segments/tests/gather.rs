@@ -42,26 +42,26 @@ fn maintain_all(shards: &mut [Shard]) {
     {}
 }
 
-#[test]
-fn upkeep_evicts_no_more_once_blocks_are_free() {
-    let mut shards: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 1 << 30, true);
+/// Fills the memory of some shards, and sees that their upkeep then drops a handful at most.
+fn upkeep_evicts_few<const SHARDS: usize>(limit_bytes: u64) {
+    let mut shards: [Shard; SHARDS] = Shard::sharing_cut_for(limit_bytes, 1 << 30, true);
     let stored = fill_until_one_evicts(&mut shards);
     maintain_all(&mut shards);
     let evicted = evictions(&shards);
-    assert!(evicted <= FEW_EVICTIONS, "{evicted} of {stored} were evicted");
-    shards[0].segments.audit();
+    assert!(evicted <= FEW_EVICTIONS, "{evicted} of {SHARDS} times {stored} were evicted");
+    for shard in &shards {
+        shard.segments.audit();
+    }
+}
+
+#[test]
+fn upkeep_evicts_no_more_once_blocks_are_free() {
+    upkeep_evicts_few::<1>(64 << 20);
 }
 
 #[test]
 fn upkeep_evicts_no_more_where_two_shards_share_block_segments() {
-    let mut shards: [Shard; 2] = Shard::sharing_cut_for(160 << 20, 1 << 30, true);
-    let stored = fill_until_one_evicts(&mut shards);
-    maintain_all(&mut shards);
-    let evicted = evictions(&shards);
-    assert!(evicted <= FEW_EVICTIONS, "{evicted} of two times {stored} were evicted");
-    for shard in &shards {
-        shard.segments.audit();
-    }
+    upkeep_evicts_few::<2>(160 << 20);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Blocks: the unit of large values, cut from segments; and extents, the chains they form.
 //!
-//! Upstream:   `upload` takes blocks as bytes arrive; `segments` frees extents, and moves their
-//! blocks. Downstream: `pool` for whole segments, `meta` for the bitmap of each.
+//! Upstream:   `upload` takes blocks as bytes arrive; `segments` frees extents, and has their
+//!             blocks moved.
+//! Downstream: `pool` for whole segments, `meta` for the bitmap of each.
 //!
 //! ```text
 //! per block:   next block:32 | previous block:32      extent:32 | 0:32
@@ -365,8 +366,8 @@ impl Pool {
     }
 
     /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
-    /// into segments as full or fuller. `from` is how many of the
-    /// emptiest were looked at in vain by the calls before; begins with 0.
+    /// into segments as full or fuller. `from` is how many of the emptiest were looked at in vain
+    /// by the calls before; begins with 0.
     ///
     /// What moves, moves to where no less is used, so calls that free nothing come to an end.
     ///

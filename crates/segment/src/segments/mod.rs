@@ -358,10 +358,17 @@ impl Segments {
         Header::load(arena, at).with_win_sent().store(arena, at);
     }
 
-    /// Drops an item that could still be served, for want of room in the index; the index knows.
-    pub fn evict(&mut self, at: ItemAt) {
-        self.counts.note_evicted(self.item(at).access());
-        self.kill(at);
+    /// Drops an item for want of room in the index; the index knows. Counted as evicted, unless it
+    /// could not be served any more.
+    pub fn evict(&mut self, at: ItemAt, now: u32) {
+        if self.is_live(at, now) {
+            self.counts.note_evicted(self.item(at).access());
+            self.kill(at);
+        } else if self.is_flushed(self.pool.segment_of(at)) {
+            self.kill(at);
+        } else {
+            self.expire(at);
+        }
     }
 
     /// The item at `at` was removed or replaced, and its slot is the index's no more: its bytes are

@@ -75,16 +75,13 @@ impl Segments {
     /// keeps one segment ready when memory is full. Returns the items handled; 0 when nothing is
     /// due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
-        let mut items = 0;
         self.turned = 0;
+        // Work even in vain: who called waits for the whole round.
+        let mut items = if self.gather_when_called(now) { GIVEN_ITEMS } else { 0 };
         while items < items_max {
-            if self.gather_when_called() {
-                items += GIVEN_ITEMS;
-                continue;
-            }
             if self.is_job_idle() {
                 self.leave_job();
-            } else if self.is_evicting() && self.gather() {
+            } else if self.is_evicting() && self.gather(now) {
                 items += GIVEN_ITEMS;
                 continue;
             }
@@ -169,7 +166,7 @@ impl Segments {
     ) -> bool {
         self.work_until(now, index, |segments| {
             is_enough(segments)
-                || segments.is_evicting() && segments.gather() && is_enough(segments)
+                || segments.is_evicting() && segments.gather(now) && is_enough(segments)
         })
     }
 
@@ -185,6 +182,8 @@ impl Segments {
         while !is_enough(self) {
             if self.job.is_none() {
                 match self.find_victim(now) {
+                    // A store has nothing else to free: it refuses once it has looked everywhere.
+                    Found::Nothing if !self.options.evict && self.is_gathering(now) => continue,
                     Found::Nothing => {
                         self.pool.ask();
                         return false;
@@ -240,14 +239,12 @@ impl Segments {
             metas.phase(segment) == Phase::Sealed && (strip || !metas.is_pinned(segment)),
             "S6"
         );
-        if strip {
-            let fifo = &mut self.fifo[self.queue_of(segment) as usize];
-            fifo.remove(metas, segment);
-            fifo.push_back(metas, segment);
-        }
         let dead = metas.get(segment, DEAD) as usize;
         metas.set_phase(segment, Phase::Victim);
         self.unbin(segment, dead);
+        if strip {
+            self.put_last(segment);
+        }
         let kept_bytes_max =
             if strip { 0 } else { self.pool.segment_bytes() / 4 * KEPT_QUARTERS_MAX };
         self.job = Some(Job {
@@ -291,7 +288,9 @@ impl Segments {
                 continue;
             }
             if !item.header().is_dead() && !self.settle(&item, now, index) {
-                // No segment for a copy, which compaction never lacks (S5).
+                // No segment for a copy, which compaction never lacks (S5). The next in turn holds
+                // nothing that must stay, and so gives one back.
+                self.put_last(segment);
                 self.leave_job();
                 return items;
             }
@@ -300,6 +299,13 @@ impl Segments {
             }
         }
         items_max
+    }
+
+    /// Has the victim wait for another turn, behind all others of its queue.
+    fn put_last(&mut self, victim: u32) {
+        let fifo = &mut self.fifo[self.queue_of(victim) as usize];
+        fifo.remove(&self.pool.metas, victim);
+        fifo.push_back(&self.pool.metas, victim);
     }
 
     /// There is no job any more; what it saw is noted. Its victim, if it had one.

@@ -69,8 +69,15 @@ pub(super) struct Gathering {
     heard: u32,
     /// Whether blocks were moved since it began anew: then it is worth another round.
     moved: bool,
-    /// How many blocks were free when a round moved nothing.
-    vain: Option<usize>,
+    /// A round that moved nothing.
+    vain: Option<InVain>,
+}
+
+/// When a round of gathering moved nothing, and how many blocks were free then.
+#[derive(Clone, Copy, Debug)]
+struct InVain {
+    second: u32,
+    free_blocks: usize,
 }
 
 impl Hunt {
@@ -125,35 +132,45 @@ impl Segments {
     }
 
     /// Whether a look for blocks to gather may bring a segment. After a round in vain a segment's
-    /// worth of blocks must have been taken or freed: else pinned values with room between them
-    /// would be looked at for every few items evicted.
-    fn may_gather(&self) -> bool {
-        let changed =
-            |free: usize| self.pool.free_blocks().abs_diff(free) >= self.pool.blocks_per_segment();
-        self.are_blocks_plenty() && self.gathering.vain.is_none_or(changed)
+    /// worth of blocks must have been taken or freed, or the next second have begun: else pinned
+    /// values with room between them would be looked at for every few items evicted. (When they
+    /// are let go, or an upload between them is stored, no block is freed by that.)
+    fn may_gather(&self, now: u32) -> bool {
+        let is_other = |vain: InVain| {
+            vain.second != now
+                || self.pool.free_blocks().abs_diff(vain.free_blocks)
+                    >= self.pool.blocks_per_segment()
+        };
+        self.are_blocks_plenty() && self.gathering.vain.is_none_or(is_other)
+    }
+
+    /// Whether a round of gathering has begun and may go on.
+    pub(super) fn is_gathering(&self, now: u32) -> bool {
+        self.gathering.from > 0 && self.may_gather(now)
     }
 
     /// One step of gathering; whether a segment came free.
-    fn gather_step(&mut self) -> bool {
+    fn gather_step(&mut self, now: u32) -> bool {
         let round = &mut self.gathering;
         let gathered = self.pool.gather_blocks(self.options.shard, &mut round.from);
         round.moved |= gathered.moved;
         round.vain = None;
         if !gathered.freed && round.from == 0 {
             let in_vain = !std::mem::take(&mut round.moved);
-            round.vain = in_vain.then(|| self.pool.free_blocks());
+            let free_blocks = self.pool.free_blocks();
+            round.vain = in_vain.then_some(InVain { second: now, free_blocks });
         }
         gathered.freed
     }
 
     /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
     /// there is none. If none came, the other shards are called to gather theirs, once a round.
-    pub(super) fn gather(&mut self) -> bool {
-        if !self.may_gather() {
+    pub(super) fn gather(&mut self, now: u32) -> bool {
+        if !self.may_gather(now) {
             return false;
         }
         let is_first = self.gathering.from == 0;
-        if !self.gather_step() {
+        if !self.gather_step(now) {
             if is_first {
                 self.gathering.heard = self.pool.call_to_gather();
             }
@@ -165,21 +182,20 @@ impl Segments {
         true
     }
 
-    /// Gathers what is this shard's, when another one called; whether a segment came free. Without
-    /// a look at the shares: what is moved is not lost. One step in vain at a time.
-    pub(super) fn gather_when_called(&mut self) -> bool {
+    /// One step of gathering what is this shard's, when another one called; whether there was one.
+    /// Without a look at the shares: what is moved is not lost.
+    pub(super) fn gather_when_called(&mut self, now: u32) -> bool {
         let calls = self.pool.gather_calls();
         if self.gathering.heard == calls {
             return false;
         }
-        if self.may_gather() && self.gather_step() {
-            return true;
-        }
-        if !self.may_gather() {
+        if !self.may_gather(now) {
             // All that may be looked at was: until the next call.
             self.gathering.heard = calls;
+            return false;
         }
-        false
+        self.gather_step(now);
+        true
     }
 
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
@@ -231,7 +247,7 @@ impl Segments {
         if self.hunt_down(now) {
             return if self.job.is_some() { Found::Job } else { Found::Freed };
         }
-        if self.gather() {
+        if self.gather(now) {
             return Found::Freed;
         }
         if (self.is_compaction_due() || !self.options.evict)

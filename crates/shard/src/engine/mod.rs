@@ -279,7 +279,7 @@ impl Engine {
         let at = item_at(neighbor);
         let removed = self.table.remove(self.hasher.key_hash(self.segments.key(at)), neighbor);
         assert!(removed, "I1: it was found in the table");
-        self.segments.evict(at);
+        self.segments.evict(at, self.second);
         true
     }
 

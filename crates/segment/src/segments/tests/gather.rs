@@ -1,7 +1,7 @@
 //! Free blocks strewn over segments: they are gathered, and cost no values.
 
 use super::index::{Shard, pattern};
-use crate::BLOCK_BYTES;
+use crate::{BLOCK_BYTES, Pinned};
 
 /// Values of one block, and a few bytes so that the heads of all lie in few segments.
 const VALUE_BYTES: usize = BLOCK_BYTES + 5;
@@ -140,7 +140,24 @@ fn a_shard_in_need_has_the_others_gather_their_blocks() {
 
 #[test]
 fn pinned_values_with_room_between_them_are_not_looked_at_again_and_again() {
-    let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, true);
+    let (mut shard, pins) = strewn(true);
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    for number in 0..(64 << 20) / 232 {
+        shard.set(format!("small {number}").as_bytes(), &pattern(number, 200), 9).expect("room");
+        if number % 16 == 0 {
+            shard.segments.maintain(9, &mut shard.index, 64);
+        }
+    }
+    let (rounds, evicted) = (pool.gather_calls(), shard.segments.stats().evictions);
+    assert!(evicted > 100_000 && rounds < 20, "{rounds} rounds for {evicted} evictions");
+    drop(pins);
+    shard.segments.audit();
+}
+
+/// A shard of 64 MiB with values of one block, of which all but every fourth are deleted again:
+/// room lies between the others, which their pins keep from being moved.
+fn strewn(evict: bool) -> (Shard, Vec<Pinned>) {
+    let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, evict);
     let value = pattern(1, VALUE_BYTES);
     let stored = (48 << 20) / BLOCK_BYTES as u64;
     let pins: Vec<_> = (0..stored)
@@ -152,16 +169,87 @@ fn pinned_values_with_room_between_them_are_not_looked_at_again_and_again() {
     for number in (0..stored).filter(|number| number % 4 != 0) {
         assert!(shard.delete(format!("{number}").as_bytes()));
     }
-    let pool = std::sync::Arc::clone(shard.segments.pool());
-    assert!(pool.free_blocks() * BLOCK_BYTES > 16 << 20, "room that no move can gather");
-    for number in 0..(64 << 20) / 232 {
-        shard.set(format!("small {number}").as_bytes(), &pattern(number, 200), 9).expect("room");
-        if number % 16 == 0 {
-            shard.segments.maintain(9, &mut shard.index, 64);
+    let free_blocks = shard.segments.pool().free_blocks();
+    assert!(free_blocks * BLOCK_BYTES > 16 << 20, "room that no move can gather: {free_blocks}");
+    (shard, pins)
+}
+
+#[test]
+fn values_let_go_are_moved_although_a_round_before_was_in_vain() {
+    let (mut shard, pins) = strewn(false);
+    let mut number = 0;
+    let mut fill = |shard: &mut Shard, now: u32| {
+        let before = number;
+        while shard.set(format!("small {number}").as_bytes(), &pattern(number, 200), now).is_ok() {
+            number += 1;
+        }
+        number - before
+    };
+    let pinned = fill(&mut shard, 9);
+    for _ in 0..100 {
+        assert_eq!(fill(&mut shard, 9), 0, "full, and all looked at");
+    }
+    drop(pins);
+    let free_bytes = (shard.segments.pool().free_blocks() * BLOCK_BYTES) as u64;
+    let let_go = fill(&mut shard, 10);
+    assert!(let_go * 232 > free_bytes / 2, "{pinned}, then {let_go} more in {free_bytes} bytes");
+    shard.segments.audit();
+}
+
+#[test]
+fn a_store_refuses_only_after_a_whole_round() {
+    let mut shards: [Shard; 2] = Shard::sharing(64 << 20, false);
+    let value = pattern(1, VALUE_BYTES);
+    let [mine, others] = &mut shards;
+    let blocks = mine.segments.pool().blocks_per_segment() as u64;
+    let stored = 200 * blocks;
+    for shard in [&mut *others, &mut *mine] {
+        for number in 0..stored {
+            shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
         }
     }
-    let (rounds, evicted) = (pool.gather_calls(), shard.segments.stats().evictions);
-    assert!(evicted > 100_000 && rounds < 20, "{rounds} rounds for {evicted} evictions");
+    let mut small = 0;
+    while mine.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
+        small += 1;
+    }
+    // The emptiest segments have one block of the other shard; then come some with two of its own.
+    for (shard, kept) in [(&mut *others, 1), (&mut *mine, 2)] {
+        for number in (0..stored).filter(|number| number % blocks >= kept) {
+            assert!(shard.delete(format!("{number}").as_bytes()));
+        }
+    }
+    mine.set(b"one more", &pattern(1, 200), 9).expect("blocks of its own to gather");
+    mine.segments.audit();
+}
+
+#[test]
+fn a_shard_that_is_called_gathers_until_it_has_looked_at_all() {
+    let [mut idle]: [Shard; 1] = Shard::sharing_cut_for(128 << 20, 32 << 20, true);
+    let value = pattern(1, VALUE_BYTES);
+    let blocks = idle.segments.pool().blocks_per_segment() as u64;
+    let stored = 400 * blocks;
+    // The emptiest segments have one block that is pinned; then come some with two that are not.
+    let is_pinned = |number| number < stored / 2 && number % blocks == 0;
+    let is_kept = |number| is_pinned(number) || number >= stored / 2 && number % blocks < 2;
+    let mut pins = Vec::new();
+    for number in 0..stored {
+        let at = idle.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
+        if is_pinned(number) {
+            pins.push(idle.segments.pin(at));
+        }
+    }
+    for number in (0..stored).filter(|&number| !is_kept(number)) {
+        assert!(idle.delete(format!("{number}").as_bytes()));
+    }
+    while idle.segments.maintain(9, &mut idle.index, 64) > 0 {}
+    let pool = std::sync::Arc::clone(idle.segments.pool());
+    let free_before = pool.free_blocks();
+    pool.call_to_gather();
+    // Its shard sleeps once upkeep says that there was nothing to do.
+    while idle.segments.maintain(9, &mut idle.index, 64) > 0 {}
+    let free_after = pool.free_blocks();
+    let gathered = free_before - free_after;
+    assert!(gathered as u64 > 140 * blocks, "{gathered} of {free_before} free blocks of {blocks}");
     drop(pins);
-    shard.segments.audit();
+    idle.segments.audit();
 }

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use super::index::{MapIndex, Shard, hash, pattern};
-use crate::meta::Phase;
-use crate::{NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments, WalkCursor};
+use crate::meta::{Phase, USED};
+use crate::segments::Queue;
+use crate::{
+    Added, JoinPlace, NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments,
+    WalkCursor,
+};
 
 fn set_until(shard: &mut Shard, key: &str, expiry: u32, now: u32) {
     let value = pattern(u64::from(expiry), 200);
@@ -290,4 +294,65 @@ fn items_are_small_as_long_as_a_few_lines_hold_most_of_them() {
         }
         assert_eq!(shard.segments.are_small(shard.segments.stats().items), small);
     }
+}
+
+#[test]
+fn an_item_that_must_stay_lets_others_go_where_no_segment_is_spare() {
+    const ADDED_BYTES: usize = 8000;
+    let mut shard = Shard::new(8 << 20, true);
+    let mut number = 0;
+    let mut store = |shard: &mut Shard| {
+        shard.set(format!("{number}").as_bytes(), &pattern(number, 200), 9).expect("it evicts");
+        number += 1;
+    };
+    while shard.segments.stats().evictions == 0 {
+        store(&mut shard);
+    }
+    shard.maintain_all(9);
+    let room = |shard: &Shard| {
+        let segments = &shard.segments;
+        let open = segments.open.any(Queue::Probation).expect("stored a moment ago");
+        segments.pool.segment_bytes() - segments.pool.metas.get(open, USED) as usize
+    };
+    while room(&shard) < 1000 || room(&shard) > ADDED_BYTES {
+        store(&mut shard);
+    }
+    shard.maintain_all(9);
+    // The last one of the segment that goes next.
+    let next = shard.segments.fifo[Queue::Probation as usize].head().expect("memory is full");
+    let living = shard.index.map.iter().map(|(key, &at)| (at, key.clone()));
+    let (old, key) = living
+        .filter(|(at, _)| shard.segments.pool.segment_of(*at) == next)
+        .max_by_key(|(at, _)| at.get())
+        .expect("nothing was deleted");
+    let spare = std::mem::take(&mut shard.segments.spare);
+    let added = pattern(1, ADDED_BYTES);
+    let added = Added::Bytes(&added);
+    let value = NewValue::Extended { old, added, place: JoinPlace::After };
+    let stored = shard.store(shard.new_item(&key, value), 9);
+    assert!(stored.is_ok(), "a cache makes room");
+    assert_eq!(shard.value(&key).map(|value| value.len()), Some(200 + ADDED_BYTES));
+    shard.segments.spare.extend(spare);
+    shard.segments.audit();
+}
+
+#[test]
+fn what_is_dropped_for_the_index_is_evicted_only_if_it_could_be_served() {
+    let mut shard = Shard::new(4 << 20, true);
+    for (key, expiry) in [("living", 0), ("expired", 150), ("flushed", 0)] {
+        set_until(&mut shard, key, expiry, 100);
+    }
+    let mut counts = |key: &str, now| {
+        let at = shard.index.map.remove(key.as_bytes()).expect("stored");
+        if key == "flushed" {
+            shard.segments.flush();
+        }
+        shard.segments.evict(at, now);
+        let stats = shard.segments.stats();
+        (stats.items, stats.evictions, stats.reclaimed)
+    };
+    assert_eq!(counts("living", 149), (2, 1, 0));
+    assert_eq!(counts("expired", 150), (1, 1, 1));
+    assert_eq!(counts("flushed", 150), (0, 1, 1));
+    shard.segments.audit();
 }

@@ -39,10 +39,10 @@ impl AcceptHold {
     }
 }
 
-/// Whether an error of `accept` means that descriptors or memory have run out, so that the next
-/// client would fare no better.
+/// Whether an error of `accept`, or of watching a listener, means that descriptors, memory or the
+/// user's watches have run out, so that the next client would fare no better.
 pub(crate) fn is_shortage(error: Errno) -> bool {
-    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)
 }
 
 /// Shortens a wait so that it ends when the next listener is to be tried again.

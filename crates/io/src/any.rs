@@ -97,7 +97,7 @@ impl Io for AnyIo {
         pass_on!(self, io => io.listen_resume(listener));
     }
 
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {
         pass_on!(self, io => io.adopt(fd))
     }
 

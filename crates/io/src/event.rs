@@ -106,7 +106,7 @@ impl Lent {
 /// before its `Sent`.
 #[derive(Debug)]
 pub enum Event {
-    /// A client connected; receiving has begun.
+    /// A client connected, and is received from: by this poll already, or from the next one on.
     Accepted {
         /// Where it connected.
         listener: ListenerId,

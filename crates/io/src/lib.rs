@@ -117,11 +117,9 @@ pub trait Io {
     /// Accepts again.
     fn listen_resume(&mut self, listener: ListenerId);
 
-    /// Takes over a connected socket (from another shard) and begins to receive from it.
-    ///
-    /// Panics: when the kernel refuses to watch it, which means that it is no socket or that the
-    /// kernel is out of memory.
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId;
+    /// Takes over a connected socket (from another shard) and begins to receive from it. `None`:
+    /// the kernel refuses to watch it, for want of memory, and it is closed.
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId>;
 
     /// Hands a connection out, to be adopted elsewhere; its name ends like by `close`. `None` when
     /// a send or receive is under way: then receiving stops as by `pause`; handle what later polls
@@ -131,9 +129,10 @@ pub trait Io {
     /// Starts accepting from a bound, listening socket. Accepted TCP sockets have `TCP_NODELAY` and
     /// keepalive set.
     ///
-    /// When `accept` is out of descriptors or memory it is tried again every [`ACCEPT_RETRY_NS`].
+    /// When the kernel is out of descriptors or memory for `accept`, or for watching the listener,
+    /// it is tried again every [`ACCEPT_RETRY_NS`].
     ///
-    /// Panics: when it is no socket, or the kernel refuses to watch it.
+    /// Panics: when it is no socket.
     fn listen(&mut self, listener: OwnedFd) -> ListenerId;
 
     /// What other threads wake this `Io` with.

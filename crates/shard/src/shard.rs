@@ -434,11 +434,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
         }
     }
 
-    /// Hands new connections over to the shards whose turn it is. One that has spoken already
-    /// stays.
+    /// Hands new connections over to the shards whose turn it is.
     ///
-    /// A door that has a receive under way gives a socket up only once that has ended, some ticks
-    /// later.
+    /// One from which bytes were received already stays: a door in memory may report them with the
+    /// connection. A door that does not give a socket up now is asked again in the next ticks.
     fn hand_over(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         fresh.retain_mut(|fresh| self.hand_one_over(fresh));
@@ -507,7 +506,10 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Takes over the connections that other shards handed us.
     fn adopt(&mut self) {
         while let Some(fd) = self.adopted.pop() {
-            let socket = self.io.adopt(fd);
+            let Some(socket) = self.io.adopt(fd) else {
+                self.core.shared.dismiss();
+                continue;
+            };
             let connection = self.open(socket);
             if self.stopping {
                 self.core.drain(connection);

@@ -39,11 +39,15 @@ impl Epoll {
         for (index, listener) in self.listeners.iter_mut().enumerate() {
             let wanted = listener.hold.is_open(full); // I1
             if wanted && !listener.watched {
-                watch::watch_listener(&self.epoll, &listener.fd, index);
+                match watch::watch_listener(&self.epoll, &listener.fd, index) {
+                    Ok(()) => listener.watched = true,
+                    Err(error) if is_shortage(error) => listener.hold.back_off(),
+                    Err(error) => panic!("a listener that cannot be watched: {error}"),
+                }
             } else if !wanted && listener.watched {
                 watch::unwatch_listener(&self.epoll, &listener.fd);
+                listener.watched = false;
             }
-            listener.watched = wanted;
         }
     }
 

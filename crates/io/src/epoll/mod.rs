@@ -227,9 +227,9 @@ impl Io for Epoll {
         self.hold_or_watch_listeners();
     }
 
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {
         rustix::io::ioctl_fionbio(&fd, true).expect("a socket");
-        self.take_in(fd).expect("the kernel watches an adopted socket")
+        self.take_in(fd).ok()
     }
 
     fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {

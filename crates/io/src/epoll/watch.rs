@@ -41,10 +41,9 @@ pub(super) fn watch_for_room(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId, wanted
 }
 
 /// By level, and waking one shard only when several watch the same listener.
-pub(super) fn watch_listener(epoll: &OwnedFd, fd: impl AsFd, index: usize) {
+pub(super) fn watch_listener(epoll: &OwnedFd, fd: impl AsFd, index: usize) -> Result<(), Errno> {
     let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
-    let data = EventData::new_u64(1 + index as u64);
-    kernel::add(epoll, fd, data, flags).expect("the kernel watches a listener");
+    kernel::add(epoll, fd, EventData::new_u64(1 + index as u64), flags)
 }
 
 pub(super) fn unwatch_listener(epoll: &OwnedFd, fd: impl AsFd) {

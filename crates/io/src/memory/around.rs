@@ -84,7 +84,7 @@ impl<A: Around> Io for Surrounded<A> {
         self.around.call(|| self.door.listen_resume(listener));
     }
 
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {
         self.around.call(|| self.door.adopt(fd))
     }
 

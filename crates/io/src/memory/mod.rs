@@ -325,11 +325,11 @@ impl Io for Memory {
     }
 
     /// Panics: if `fd` was not given up by an `Io` of the same [`MemoryNet`].
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {
         let wire = self.wires.borrow_mut().handed_over.remove(&fd.as_raw_fd());
         let (socket, near) = self.sockets.insert();
         near.begin(wire.expect("a descriptor that give_up returned"));
-        socket
+        Some(socket)
     }
 
     /// The descriptor is a mere token (an eventfd) by which `adopt` finds the connection again.

@@ -162,7 +162,7 @@ fn a_connection_moves_to_another_endpoint_with_its_unread_bytes() {
     let (far, socket) = bench.client();
     far.write(b"later");
     let token = bench.io.give_up(socket).expect("nothing under way");
-    let adopted = other.adopt(token);
+    let adopted = other.adopt(token).expect("one of this net");
     let mut events = Vec::new();
     other.poll(Wait::Now, &mut events).unwrap();
     let [Event::Received { socket, bytes }] = events[..] else { panic!("{events:?}") };

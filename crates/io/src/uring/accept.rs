@@ -1,7 +1,8 @@
 //! Accepting connections, and not accepting them while there is no room.
 //!
 //! Upstream:   one multishot accept for each listener.
-//! Downstream: each client gets a slot and begins to receive; `Accepted` is reported.
+//! Downstream: each client gets a slot and is received from by the next poll; `Accepted` is
+//!             reported.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A listener's accept is armed while its hold is open, and cancelled soon when it is not.

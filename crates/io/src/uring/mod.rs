@@ -16,7 +16,8 @@
 //! - I1  `ops` counts a socket's ops whose last completion has not come. While it is not 0 the
 //!   slot, its descriptor and its blocks stay, live or dying.
 //! - I2  At most one send op of a socket is under way, so its bytes keep their order.
-//! - I3  A socket receives (`Receiving::Armed`) or is in `hungry` or `unarmed` or must not receive.
+//! - I3  A socket receives (`Receiving::Armed`), or is in `hungry` or `unarmed`, or must not
+//!   receive, or its receive has yet to end (`Receiving::Cancelling`), which lists it.
 //! - I4  A socket's landing changes only while it is `Receiving::Idle`; so while a receive op is
 //!   under way, it is the landing's exactly if there is one.
 
@@ -276,9 +277,9 @@ impl Io for Uring {
         self.listeners[listener.index()].hold.paused = false;
     }
 
-    fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+    fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {
         rustix::io::ioctl_fionbio(&fd, false).expect("a socket");
-        self.take_in(fd)
+        Some(self.take_in(fd))
     }
 
     fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd> {

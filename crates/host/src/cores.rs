@@ -1,15 +1,16 @@
 //! Which cores the process may use, and how much of them.
 //!
 //! Upstream:   `kachel` asks how many threads to start when `-t` does not say, and pins them.
-//! Downstream: the affinity mask, the control groups' files under `/sys/fs/cgroup`, the machine's
-//!             cores in `/sys/devices/system/cpu`, and which PID namespace this is.
+//! Downstream: the affinity mask, the control groups' files under `/sys/fs/cgroup`, and which PID
+//!             and network namespaces these are.
 //!
 //! Invariants:
 //! - I1  A process may always use one core.
 //! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as
-//!   threads, no other Kachel in sight that has pinned its own; and either all of the machine in
-//!   sight, or cores that were set aside. In a container that may use all cores nobody is in sight:
-//!   the claim is a name in the network's namespace, and each container would take the first cores.
+//!   threads, all of the machine in sight, and no other Kachel there that has pinned its own. In a
+//!   container nobody is in sight, for the claim is a name in the network's namespace: each would
+//!   take the first of the cores that they share. That a mask leaves some cores out says nothing of
+//!   whose the others are.
 
 use std::fs;
 use std::io;
@@ -27,14 +28,16 @@ pub struct Cores {
     pub allowed_count: u16,
     /// Thousandths of a core that the control groups grant; `None`: no quota.
     pub quota_millicores: Option<u64>,
-    /// Whether somebody set these cores aside: the machine has more.
-    pub set_aside: bool,
-    /// Whether the process may not see all others of the machine.
+    /// Whether there may be others on the machine that the process does not see.
     pub contained: bool,
 }
 
 /// The number of the machine's first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// A setting of the whole machine, which the kernel shows in its first network namespace alone
+/// (net/core/sysctl_net_core.c). That namespace's number is not the same on all machines.
+const FIRST_NETWORK_SETTING: &str = "/proc/sys/net/core/dev_weight";
 
 /// The right to pin threads, of which there is one on a machine; given back when dropped.
 #[derive(Debug)]
@@ -43,18 +46,18 @@ pub struct PinClaim {
 }
 
 impl Cores {
-    /// Asks the kernel. What cannot be read counts as no limit, as no cores set aside, and as a
-    /// container. Cost: a few small files.
+    /// Asks the kernel. What cannot be read counts as no limit, and as a container. Cost: a few
+    /// small files.
     pub fn of_this_process() -> Self {
         let allowed_count = allowed_cores().len().clamp(1, usize::from(u16::MAX));
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
         let namespace = fs::metadata("/proc/self/ns/pid").map(|file| file.ino());
+        let sees_all = namespace.is_ok_and(|number| number == FIRST_PID_NAMESPACE)
+            && Path::new(FIRST_NETWORK_SETTING).exists();
         Self {
             allowed_count: u16::try_from(allowed_count).expect("clamped"),
             quota_millicores: quota_millicores(Path::new("/sys/fs/cgroup"), &membership),
-            set_aside: listed_count(&online).is_some_and(|online| allowed_count < online),
-            contained: !namespace.is_ok_and(|number| number == FIRST_PID_NAMESPACE),
+            contained: !sees_all,
         }
     }
 
@@ -79,8 +82,7 @@ impl Cores {
 
     /// What I2 asks, but for the claim.
     fn may_pin(&self, threads: u16) -> bool {
-        let are_enough = self.quota_millicores.is_none() && threads <= self.allowed_count;
-        are_enough && (self.set_aside || !self.contained)
+        self.quota_millicores.is_none() && threads <= self.allowed_count && !self.contained
     }
 }
 
@@ -117,16 +119,6 @@ fn allowed_cores() -> Vec<usize> {
         Ok(mask) => (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect(),
         Err(_) => Vec::new(),
     }
-}
-
-/// How many cores a list such as `0-3,8` names; `None`: it is none.
-fn listed_count(list: &str) -> Option<usize> {
-    let runs = list.trim().split(',').map(|run| {
-        let (first, last) = run.split_once('-').unwrap_or((run, run));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    });
-    runs.sum()
 }
 
 /// The tightest quota from the process's group up to the root, of both versions of control groups.
@@ -230,8 +222,7 @@ mod tests {
     #[test]
     fn threads_are_as_many_as_cores_and_quota_allow_but_at_least_one() {
         let threads = |allowed_count, quota_millicores| {
-            Cores { allowed_count, quota_millicores, set_aside: false, contained: false }
-                .thread_count()
+            Cores { allowed_count, quota_millicores, contained: false }.thread_count()
         };
         assert_eq!(threads(8, None), 8);
         assert_eq!(threads(8, Some(2500)), 3);
@@ -251,35 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_or_too_many_threads_forbid_pinning() {
-        for (quota_millicores, threads, may) in
-            [(None, 4, true), (None, 5, false), (Some(4000), 1, false)]
-        {
-            for (set_aside, contained) in [(false, false), (true, true)] {
-                let cores = Cores { allowed_count: 4, quota_millicores, set_aside, contained };
-                assert_eq!(cores.may_pin(threads), may, "{cores:?} and {threads} threads");
-                assert!(may || cores.claim_pins(threads).is_none());
-            }
-        }
-    }
-
-    #[test]
-    fn a_container_pins_only_to_cores_that_were_set_aside() {
-        for (set_aside, contained, may) in
-            [(false, false, true), (true, false, true), (false, true, false), (true, true, true)]
-        {
-            let cores = Cores { allowed_count: 4, quota_millicores: None, set_aside, contained };
-            assert_eq!(cores.may_pin(4), may, "{cores:?}");
-        }
-    }
-
-    #[test]
-    fn listed_cores_are_counted() {
-        for (list, count) in [("0\n", 1), ("0-3\n", 4), ("0-3,8,10-11\n", 7)] {
-            assert_eq!(listed_count(list), Some(count), "{list}");
-        }
-        for list in ["", "\n", "3-0", "a", "0-", "0-18446744073709551615"] {
-            assert_eq!(listed_count(list), None, "{list}");
+    fn a_quota_or_too_many_threads_or_a_container_forbid_pinning() {
+        for (quota_millicores, threads, contained, may) in [
+            (None, 4, false, true),
+            (None, 5, false, false),
+            (Some(4000), 1, false, false),
+            (None, 1, true, false),
+        ] {
+            let cores = Cores { allowed_count: 4, quota_millicores, contained };
+            assert_eq!(cores.may_pin(threads), may, "{cores:?} and {threads} threads");
+            assert!(may || cores.claim_pins(threads).is_none());
         }
     }
 

@@ -176,8 +176,10 @@ fn make<I: Io>(
     mail: Mailboxes,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Shard<I, SystemClock>> {
-    if plan.pin {
-        kachel_host::pin_to_core_of(usize::from(id))?;
+    if plan.pin
+        && let Err(error) = kachel_host::pin_to_core_of(usize::from(id))
+    {
+        eprintln!("shard {id} is not pinned to a core: {error}");
     }
     let options = ShardOptions { id, engine: plan.engine, seeds: plan.seeds, start: plan.start };
     let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));

@@ -3,6 +3,7 @@
 //! Upstream:   `kernel`, which refuses what a test names, to the server that it starts.
 //! Downstream: the real process, by `server`.
 
+mod cores;
 mod door;
 mod families;
 mod kernel;

@@ -1,0 +1,23 @@
+//! A kernel that pins no thread to a core: it is no condition of serving.
+
+use rustix::io::Errno;
+
+use crate::kernel::{Refusal, refusing};
+use crate::{Client, start};
+
+/// Servers started until one may pin its threads: another one on this machine may have done so.
+const STARTS_MAX: usize = 20;
+
+#[test]
+fn a_server_whose_threads_cannot_be_pinned_serves() {
+    let unpinned =
+        Refusal { call: libc::SYS_sched_setaffinity, argument: None, error: Errno::INVAL };
+    for _ in 0..STARTS_MAX {
+        let server = refusing(&[unpinned], || start(&["-t", "1"]));
+        assert_eq!(Client::new(&server).ask("mn"), "MN");
+        if server.last_words().contains("shard 0 is not pinned to a core: Invalid argument") {
+            return;
+        }
+    }
+    eprintln!("not tested: here no server may pin its threads");
+}

@@ -117,7 +117,9 @@ fn spawn<I: Io + 'static>(
                 // let go any more, and others may wait for them until their time is over.
                 eprintln!("shard {id} has failed: {error}");
                 failed.store(true, Ordering::Relaxed);
-                kachel_host::ask_to_terminate();
+                if plan.shared.claim_end() {
+                    kachel_host::ask_to_terminate();
+                }
             }
         };
         let name = format!("shard {id}");

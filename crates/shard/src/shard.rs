@@ -236,7 +236,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.events.clear();
         let polled = self.io.poll(wait, &mut self.events);
         self.core.mail.sleeper.cancel();
-        polled?;
+        polled.inspect_err(|_| self.stop_accepting())?;
         self.turn_second();
         self.collect();
         let mail = take_mail(&mut self.core, &mut self.adopted);
@@ -651,6 +651,13 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.upkeep = self.core.engine.maintain() > 0;
     }
 
+    /// Lets nobody in any more, and says so to the others.
+    fn stop_accepting(&mut self) {
+        if !std::mem::replace(&mut self.stopping, true) {
+            self.core.shared.close();
+        }
+    }
+
     /// Once the process is to end: accepts nobody, lets everyone have what they are owed, says when
     /// done.
     fn finish(&mut self) -> Turn {
@@ -658,7 +665,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             return Turn::Again;
         }
         if !self.stopping {
-            self.stopping = true;
+            self.stop_accepting();
             for &listener in &self.listeners {
                 self.io.listen_pause(listener);
             }
@@ -669,6 +676,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
             return Turn::Again;
         }
         // Clients of other shards may still wait for answers of this one.
-        if self.core.shared.open_connections() == 0 { Turn::Finished } else { Turn::Again }
+        if self.core.shared.is_over() { Turn::Finished } else { Turn::Again }
     }
 }

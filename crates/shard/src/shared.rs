@@ -4,7 +4,8 @@
 //! Downstream: every shard reads it; few things in it are ever written, and none for each request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use kachel_host::{Budget, Usage};
 
@@ -69,10 +70,12 @@ pub struct Shared {
     connections: AtomicU32,
     /// Set when the process is to end: shards stop accepting, finish what they owe, and return.
     stopping: AtomicBool,
+    /// Shards that have stopped accepting.
+    closed: AtomicU32,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
-    /// Set when a shard has passed that on.
-    shutdown_taken: AtomicBool,
+    /// Set when somebody was told that the process is to end.
+    end_claimed: AtomicBool,
 }
 
 impl Shared {
@@ -85,13 +88,15 @@ impl Shared {
             budget,
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
+            closed: AtomicU32::new(0),
             shutdown: AtomicBool::new(false),
-            shutdown_taken: AtomicBool::new(false),
+            end_claimed: AtomicBool::new(false),
         }
     }
 
-    /// Asks all shards to finish; wake them afterwards.
+    /// Asks all shards to finish; wake them afterwards. Nobody need ask for the end any more.
     pub fn stop(&self) {
+        self.end_claimed.store(true, Relaxed);
         self.stopping.store(true, Relaxed);
     }
 
@@ -100,18 +105,32 @@ impl Shared {
         self.stopping.load(Relaxed)
     }
 
+    /// The right to ask for the process's end, which is had once, whoever wants it: for who hears
+    /// it twice ends at once.
+    pub fn claim_end(&self) -> bool {
+        !self.end_claimed.swap(true, Relaxed)
+    }
+
     /// A client asked for `shutdown`.
     pub(crate) fn ask_for_shutdown(&self) {
         self.shutdown.store(true, Relaxed);
     }
 
-    /// Whether a client asked for `shutdown` and nobody was told so yet: it is said once, however
-    /// many clients ask, for who hears it twice ends at once.
+    /// Whether a client asked for `shutdown` and the caller is to pass that on.
     pub fn take_shutdown(&self) -> bool {
         // Loads come first: this is asked in every tick.
-        self.shutdown.load(Relaxed)
-            && !self.shutdown_taken.load(Relaxed)
-            && !self.shutdown_taken.swap(true, Relaxed)
+        self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
+    }
+
+    /// A shard accepts nobody any more; called once by each.
+    pub(crate) fn close(&self) {
+        self.closed.fetch_add(1, Release);
+    }
+
+    /// Whether no shard has a connection, or will have one. Until all have closed, one that still
+    /// accepts may hand a connection over to any other.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed.load(Acquire) == u32::from(self.options.shards) && self.open_connections() == 0
     }
 
     /// Counts a new connection; `false`, and not counted, at the limit.
@@ -132,5 +151,45 @@ impl Shared {
     pub(crate) fn dismiss(&self) {
         let before = self.connections.fetch_sub(1, Relaxed);
         assert!(before > 0, "a connection is dismissed once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(shards: u16) -> Shared {
+        let options = SharedOptions { shards, ..SharedOptions::default() };
+        Shared::new(options, Arc::new(Budget::new(1 << 20)))
+    }
+
+    #[test]
+    fn the_end_is_asked_for_once_whoever_wants_it() {
+        let by_client = |shared: &Shared| {
+            shared.ask_for_shutdown();
+            shared.take_shutdown()
+        };
+        let by_failure = Shared::claim_end;
+        for first in ["a client", "a failure", "a signal"] {
+            let shared = shared(2);
+            match first {
+                "a client" => assert!(by_client(&shared)),
+                "a failure" => assert!(by_failure(&shared)),
+                _ => shared.stop(),
+            }
+            assert!(!by_client(&shared) && !by_failure(&shared), "{first} came first");
+        }
+    }
+
+    #[test]
+    fn it_is_over_when_all_have_closed_and_nobody_is_left() {
+        let shared = shared(2);
+        shared.close();
+        assert!(!shared.is_over(), "the other one may accept");
+        assert!(shared.admit());
+        shared.close();
+        assert!(!shared.is_over(), "somebody is left");
+        shared.dismiss();
+        assert!(shared.is_over());
     }
 }

@@ -654,7 +654,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// Lets nobody in any more, and says so to the others.
     fn stop_accepting(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
-            self.core.shared.close();
+            self.core.shared.note_closed();
         }
     }
 

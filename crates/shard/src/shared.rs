@@ -122,8 +122,8 @@ impl Shared {
         self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
     }
 
-    /// A shard accepts nobody any more; called once by each.
-    pub(crate) fn close(&self) {
+    /// A shard accepts nobody any more; called once by each. Whom it let in is counted before.
+    pub(crate) fn note_closed(&self) {
         self.closed.fetch_add(1, Release);
     }
 
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn it_is_over_when_all_have_closed_and_nobody_is_left() {
         let shared = shared(2);
-        shared.close();
+        shared.note_closed();
         assert!(!shared.is_over(), "the other one may accept");
         assert!(shared.admit());
-        shared.close();
+        shared.note_closed();
         assert!(!shared.is_over(), "somebody is left");
         shared.dismiss();
         assert!(shared.is_over());

@@ -9,7 +9,7 @@
 //! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
 //! A job that evicts is left early when there is room by now and a spare segment is in hand (S5),
 //! when blocks for large values lie free by the hundred, or when the one item that must stay finds
-//! no segment for its copy: the victim keeps the rest.
+//! no segment for its copy: the victim keeps the rest, in the last case behind all others.
 //!
 //! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
 //! that drops the large values that nobody is sent, whose blocks do come back, and leaves the rest

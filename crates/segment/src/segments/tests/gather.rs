@@ -54,6 +54,26 @@ fn upkeep_evicts_few<const SHARDS: usize>(limit_bytes: u64) {
     }
 }
 
+/// A shard of 64 MiB with values of one block, of which all but every fourth are deleted again:
+/// room lies between the others, which their pins keep from being moved.
+fn strewn(evict: bool) -> (Shard, Vec<Pinned>) {
+    let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, evict);
+    let value = pattern(1, VALUE_BYTES);
+    let stored = (48 << 20) / BLOCK_BYTES as u64;
+    let pins: Vec<_> = (0..stored)
+        .filter_map(|number| {
+            let at = shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
+            number.is_multiple_of(4).then(|| shard.segments.pin(at))
+        })
+        .collect();
+    for number in (0..stored).filter(|number| number % 4 != 0) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    let free_blocks = shard.segments.pool().free_blocks();
+    assert!(free_blocks * BLOCK_BYTES > 16 << 20, "room that no move can gather: {free_blocks}");
+    (shard, pins)
+}
+
 #[test]
 fn upkeep_evicts_no_more_once_blocks_are_free() {
     upkeep_evicts_few::<1>(64 << 20);
@@ -152,26 +172,6 @@ fn pinned_values_with_room_between_them_are_not_looked_at_again_and_again() {
     assert!(evicted > 100_000 && rounds < 20, "{rounds} rounds for {evicted} evictions");
     drop(pins);
     shard.segments.audit();
-}
-
-/// A shard of 64 MiB with values of one block, of which all but every fourth are deleted again:
-/// room lies between the others, which their pins keep from being moved.
-fn strewn(evict: bool) -> (Shard, Vec<Pinned>) {
-    let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, evict);
-    let value = pattern(1, VALUE_BYTES);
-    let stored = (48 << 20) / BLOCK_BYTES as u64;
-    let pins: Vec<_> = (0..stored)
-        .filter_map(|number| {
-            let at = shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
-            number.is_multiple_of(4).then(|| shard.segments.pin(at))
-        })
-        .collect();
-    for number in (0..stored).filter(|number| number % 4 != 0) {
-        assert!(shard.delete(format!("{number}").as_bytes()));
-    }
-    let free_blocks = shard.segments.pool().free_blocks();
-    assert!(free_blocks * BLOCK_BYTES > 16 << 20, "room that no move can gather: {free_blocks}");
-    (shard, pins)
 }
 
 #[test]

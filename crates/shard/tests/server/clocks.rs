@@ -3,7 +3,7 @@
 use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;
 
-use crate::world::{World, WorldOptions};
+use crate::world::{World, WorldOptions, stride};
 
 const HOUR_S: u64 = 3_600;
 const YEAR_S: u64 = 365 * 24 * HOUR_S;
@@ -219,12 +219,12 @@ fn memory_refused_at_any_moment_is_answered_and_forgotten() {
     // one's. So requests are refused in their middle, too.
     let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
-    for (evict, last_bytes) in
-        [false, true].into_iter().flat_map(|evict| last_bytes.map(|bytes| (evict, bytes)))
-    {
-        // The kinds of request take turns every sixteen, so fifths meet all of them.
-        let step = if last_bytes == 0 { 1 } else { 5 };
-        for moment in (0..requests.len()).step_by(step) {
+    let worlds = [false, true].into_iter().flat_map(|evict| last_bytes.map(|bytes| (evict, bytes)));
+    for (turn, (evict, last_bytes)) in worlds.enumerate() {
+        // The kinds of request take turns every sixteen, so fifths meet all of them; and each world
+        // begins with another, so that few moments meet many.
+        let step = stride() * if last_bytes == 0 { 1 } else { 5 };
+        for moment in (turn % step..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;
             let options =
                 WorldOptions { shards: 2, memory_bytes, evict, ..WorldOptions::default() };

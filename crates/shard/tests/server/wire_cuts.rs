@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::world::{World, WorldOptions};
+use crate::world::{World, WorldOptions, stride};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -115,14 +115,6 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
         client.reset();
     }
     cut_cases
-}
-
-/// Every how manieth cut is tried: 1, but where a sanitizer makes each several times as slow.
-fn stride() -> usize {
-    let stride = std::env::var("KACHEL_CUT_STRIDE").ok();
-    let stride = stride.map_or(1, |stride| stride.parse().expect("KACHEL_CUT_STRIDE is a number"));
-    assert!((1..=100).contains(&stride));
-    stride
 }
 
 fn excerpt(bytes: &[u8]) -> String {

@@ -189,3 +189,12 @@ impl<I: Io> World<I> {
         client.read()
     }
 }
+
+/// Every how manieth of many like cases is tried: 1, but where a sanitizer makes each several times
+/// as slow.
+pub(crate) fn stride() -> usize {
+    let stride = std::env::var("KACHEL_STRIDE").ok();
+    let stride = stride.map_or(1, |stride| stride.parse().expect("KACHEL_STRIDE is a number"));
+    assert!((1..=100).contains(&stride));
+    stride
+}

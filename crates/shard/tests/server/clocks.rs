@@ -221,8 +221,8 @@ fn memory_refused_at_any_moment_is_answered_and_forgotten() {
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
     let worlds = [false, true].into_iter().flat_map(|evict| last_bytes.map(|bytes| (evict, bytes)));
     for (turn, (evict, last_bytes)) in worlds.enumerate() {
-        // The kinds of request take turns every sixteen, so fifths meet all of them; where fewer are
-        // tried, the worlds begin at different moments, so that together they meet many.
+        // The kinds of request take turns every sixteen, so fifths meet all of them. Where fewer
+        // are tried, the worlds begin at different moments: together they meet many.
         let step = stride() * if last_bytes == 0 { 1 } else { 5 };
         for moment in (turn % step..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;

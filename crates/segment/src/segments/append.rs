@@ -107,6 +107,8 @@ impl Segments {
         if let Some(extent) = extent {
             self.pool.adopt_extent(extent, self.options.shard);
             upload.disown_extent();
+            // Nobody is sent it yet: there is something to drop.
+            self.strips.in_vain = 0;
         }
         Ok(at)
     }

@@ -273,7 +273,7 @@ impl Segments {
             let segment = job.segment;
             if job.offset == pool.metas.get(segment, USED) as usize {
                 if job.strip {
-                    self.strips.in_vain = if job.dropped > 0 { 0 } else { self.strips.in_vain + 1 };
+                    self.strips.in_vain += usize::from(job.dropped == 0);
                     self.leave_job();
                 } else {
                     self.end_job();
@@ -409,6 +409,10 @@ impl Segments {
         self.kill(item.at());
         if let Some(job) = &mut self.job {
             job.dropped += 1;
+            if job.strip {
+                // Not at its end, which it may never see: upkeep leaves it when there is room.
+                self.strips.in_vain = 0;
+            }
         }
         true
     }

@@ -50,8 +50,8 @@ pub(super) struct Hunt {
 }
 
 /// Strips that freed nothing, one after the other, in one second. After as many as there are
-/// segments, and as many again for those that are open, there are no more before the next second or
-/// before much is let go, for each costs a look at every item.
+/// segments, and as many again for those that are open, there are no more before the next second,
+/// before much is let go or a large value is stored, for each costs a look at every item.
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     second: u32,

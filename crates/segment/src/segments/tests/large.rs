@@ -309,3 +309,54 @@ fn where_all_is_pinned_a_value_is_refused_and_items_are_looked_at_once_a_second(
     assert!(shard.value(b"new") == Some(pattern(1, bytes)));
     shard.segments.audit();
 }
+
+#[test]
+fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
+    // Rests of 9 bytes: all heads share a segment. Rests of 15,000: few do.
+    for rest_bytes in [9, 15_000] {
+        let [mut shard, mut other] = Shard::sharing(8 << 20, true);
+        let bytes = 12 * BLOCK_BYTES + rest_bytes;
+        let lent: Vec<_> = (0..8).map(|number| format!("lent {number}")).collect();
+        for key in &lent {
+            other.set(key.as_bytes(), &pattern(0, bytes), 9).expect("room");
+        }
+        let mut pins = Vec::new();
+        for number in 0.. {
+            let key = format!("old {number}");
+            let Ok(at) = shard.set(key.as_bytes(), &pattern(number, bytes), 9) else { break };
+            pins.push(shard.segments.pin(at));
+        }
+        for _ in 0..20 {
+            assert!(shard.set(b"new", &pattern(0, bytes), 9).is_err(), "all of it is pinned");
+        }
+        // The other shard gives what it has, one value after the other.
+        for (number, key) in lent.iter().enumerate() {
+            assert!(other.delete(key.as_bytes()));
+            let key = format!("new {number}");
+            shard.set(key.as_bytes(), &pattern(1, bytes), 9).expect("what the other one gave");
+        }
+        // One of these is pinned, and so the segment of its head. Room is asked for piece by piece,
+        // with upkeep between that leaves what was begun.
+        let third = shard.at(b"new 3").map(|at| shard.segments.pin(at)).expect("it was stored");
+        let items = shard.segments.stats().items;
+        let mut upload = shard.segments.pool().begin_upload(4 * bytes).expect("not too large");
+        for piece in pattern(2, 4 * bytes).chunks(BLOCK_BYTES) {
+            while upload.write(piece).is_err() {
+                let made = shard.segments.make_upload_room(piece.len(), 9, &mut shard.index);
+                assert!(made, "others may go");
+                shard.maintain_all(9);
+            }
+        }
+        assert!(shard.segments.stats().items < items);
+        drop((upload, third));
+        for number in 0..100 {
+            let key = format!("newer {number}");
+            let set = shard.set(key.as_bytes(), &pattern(number, bytes), 9);
+            set.unwrap_or_else(|_| panic!("no room for {key}, though others may go"));
+        }
+        shard.segments.audit();
+        for (number, pinned) in (0..).zip(&pins) {
+            assert!(read_pinned(pinned) == pattern(number, bytes), "it stays as it was");
+        }
+    }
+}

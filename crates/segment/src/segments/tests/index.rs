@@ -1,6 +1,7 @@
-//! A `BTreeMap` as index, and short ways to store.
+//! A `HashMap` as index, and short ways to store.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use kachel_host::Budget;
@@ -12,7 +13,8 @@ use crate::{
 /// Key to location, and what the segments did to it.
 #[derive(Debug, Default)]
 pub(super) struct MapIndex {
-    pub(super) map: BTreeMap<Vec<u8>, ItemAt>,
+    /// Hashed alike in each run.
+    pub(super) map: HashMap<Vec<u8>, ItemAt, BuildHasherDefault<DefaultHasher>>,
     pub(super) removed: Vec<Vec<u8>>,
     /// Items that were copied.
     pub(super) swings: usize,

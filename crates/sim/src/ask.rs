@@ -426,13 +426,13 @@ impl Asker {
         asks
     }
 
-    /// Stores a large value that nobody else asks for, and asks for it.
-    pub(crate) fn hoard(&mut self) -> [Ask; 2] {
+    /// Stores a value of `padding` bytes for `ttl` seconds under a key of its own, and asks for it.
+    pub(crate) fn own(&mut self, padding: u64, ttl: i32) -> [Ask; 2] {
         let key = format!("f{}", FILLERS + self.writes).into_bytes();
-        let value = token(&key, self.writes, LARGE_BYTES_MAX as usize);
+        let value = token(&key, self.writes, padding as usize);
         self.writes += 1;
         let mut text = Vec::new();
-        client::store(&mut text, &StoreRequest::set(&key), &value);
+        client::store(&mut text, &StoreRequest { ttl, ..StoreRequest::set(&key) }, &value);
         let set = Ask { judged: false, ..line(text, Verb::Store, false) };
         [set, Ask { judged: false, ..get(&key) }]
     }

@@ -8,6 +8,8 @@
 //! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
 //! hoard:  others hold large values         until a quarter of memory is pinned at most
 //! gone:   clients leave                    until all are gone
+//! expire: one value that expires,
+//!         if none has yet                  until it has, and was asked for
 //! empty:  one flush, counters reset,
 //!         everything read                  until all is given back; then the books are audited
 //! ```
@@ -138,6 +140,9 @@ impl<'o> Run<'o> {
         self.until("all are gone", CALM_NS_MAX, |run| {
             !run.clients.iter().any(Client::is_connected)
         })?;
+        if Coverage::of(&self.server).expired == 0 {
+            self.expire()?;
+        }
         let before = Coverage::of(&self.server);
         self.flush_and_read()?;
         // What was pinned when it was first looked for is found in a later second.
@@ -360,11 +365,8 @@ impl<'o> Run<'o> {
         // Some values are evicted before they are asked for.
         let hoarders = pinned_max / LARGE_BYTES_MAX * 2;
         for _ in 0..hoarders {
-            let index = self.clients.len();
-            self.clients.push(Client::tool(self.options, index));
-            let far = self.server.connect();
-            self.at(index, |client, around| client.connect(far, around));
-            let [set, get] = self.asker.hoard();
+            let index = self.come();
+            let [set, get] = self.asker.own(LARGE_BYTES_MAX, 0);
             self.at(index, |client, around| client.send(vec![set], b"", around));
             self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
             self.clients[index].stop();
@@ -388,16 +390,38 @@ impl<'o> Run<'o> {
         })
     }
 
+    /// A client comes, stores a value for a second, and reads it when that is over.
+    fn expire(&mut self) -> Result<(), String> {
+        let index = self.come();
+        let [set, get] = self.asker.own(0, 1);
+        self.at(index, |client, around| client.send(vec![set], b"", around));
+        self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        self.jump(2_000_000_000);
+        self.at(index, |client, around| client.send(vec![get], b"", around));
+        self.leave(index)
+    }
+
     /// A last client flushes everything, has all count from 0 again, and reads every hot key.
     fn flush_and_read(&mut self) -> Result<(), String> {
-        let index = self.clients.len();
-        self.clients.push(Client::tool(self.options, index));
-        let far = self.server.connect();
-        self.at(index, |client, around| client.connect(far, around));
+        let index = self.come();
         let mut asks = self.asker.all_hot();
         asks.extend([flush_all(), reset_stats()]);
         asks.extend(self.asker.all_hot());
         self.at(index, |client, around| client.send(asks, b"", around));
+        self.leave(index)
+    }
+
+    /// A client comes that only does what it is told.
+    fn come(&mut self) -> usize {
+        let index = self.clients.len();
+        self.clients.push(Client::tool(self.options, index));
+        let far = self.server.connect();
+        self.at(index, |client, around| client.connect(far, around));
+        index
+    }
+
+    /// It leaves, once it is answered.
+    fn leave(&mut self, index: usize) -> Result<(), String> {
         self.until("the last client is answered", CALM_NS_MAX, |run| {
             run.clients[index].is_content()
         })?;

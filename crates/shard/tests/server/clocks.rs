@@ -212,19 +212,19 @@ fn ask_to_the_end(world: &mut World, client: &FarEnd, request: &[u8]) -> Vec<u8>
     }
 }
 
-#[test]
-fn memory_refused_at_any_moment_is_answered_and_forgotten() {
+/// Asks all requests, with memory refused from one of them on, and that for each of them.
+fn refuse_at_any_moment(evict: bool) {
     let requests = requests();
     // Bytes that are given before all are refused: none, a line's, a piece of a value's, most of
     // one's. So requests are refused in their middle, too.
     let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
-    let worlds = [false, true].into_iter().flat_map(|evict| last_bytes.map(|bytes| (evict, bytes)));
-    for (turn, (evict, last_bytes)) in worlds.enumerate() {
+    for (turn, last_bytes) in last_bytes.into_iter().enumerate() {
         // The kinds of request take turns every sixteen, so fifths meet all of them. Where fewer
-        // are tried, the worlds begin at different moments: together they meet many.
+        // are tried, the turns begin at different moments: together they meet many.
         let step = stride() * if last_bytes == 0 { 1 } else { 5 };
-        for moment in (turn % step..requests.len()).step_by(step) {
+        let first = if evict { turn + 4 } else { turn };
+        for moment in (first % step..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;
             let options =
                 WorldOptions { shards: 2, memory_bytes, evict, ..WorldOptions::default() };
@@ -255,4 +255,14 @@ fn memory_refused_at_any_moment_is_answered_and_forgotten() {
             assert_eq!(world.ask(&after, b"get last\r\n"), b"VALUE last 0 1\r\nx\r\nEND\r\n");
         }
     }
+}
+
+#[test]
+fn memory_refused_to_a_store_at_any_moment_is_answered_and_forgotten() {
+    refuse_at_any_moment(false);
+}
+
+#[test]
+fn memory_refused_to_a_cache_at_any_moment_is_answered_and_forgotten() {
+    refuse_at_any_moment(true);
 }

@@ -1,7 +1,7 @@
-//! When a listener must not accept: its owner paused it, there is no free slot, or `accept` ran out
+//! When a listener must not accept: its owner closed it, there is no free slot, or `accept` ran out
 //! of something a moment ago.
 //!
-//! Upstream:   `Io::listen_pause` and the errors of `accept`.
+//! Upstream:   `Io::listen_close` and the errors of `accept`.
 //! Downstream: the kernel's backends watch a listener exactly while its hold is open, and shorten
 //!             their wait to the next retry.
 //!
@@ -18,8 +18,8 @@ use crate::limits::ACCEPT_RETRY_NS;
 /// Why one listener does not accept.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptHold {
-    /// Its owner wants it so.
-    pub(crate) paused: bool,
+    /// Its owner wants it so, for good.
+    pub(crate) closed: bool,
     /// Not before this time (I1).
     retry_ns: Option<u64>,
 }
@@ -30,7 +30,7 @@ impl AcceptHold {
         if self.retry_ns.is_some_and(|retry_ns| SystemClock.now_ns() >= retry_ns) {
             self.retry_ns = None;
         }
-        !self.paused && !full && self.retry_ns.is_none()
+        !self.closed && !full && self.retry_ns.is_none()
     }
 
     /// Begins the pause after a shortage.
@@ -78,10 +78,10 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_or_a_pause_closes_it() {
+    fn a_full_table_or_its_owner_closes_it() {
         let mut hold = AcceptHold::default();
         assert!(hold.is_open(false) && !hold.is_open(true));
-        hold.paused = true;
+        hold.closed = true;
         assert!(!hold.is_open(false));
     }
 }

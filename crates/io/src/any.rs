@@ -89,12 +89,8 @@ impl Io for AnyIo {
         pass_on!(self, io => io.close(socket));
     }
 
-    fn listen_pause(&mut self, listener: ListenerId) {
-        pass_on!(self, io => io.listen_pause(listener));
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        pass_on!(self, io => io.listen_resume(listener));
+    fn listen_close(&mut self, listener: ListenerId) {
+        pass_on!(self, io => io.listen_close(listener));
     }
 
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {

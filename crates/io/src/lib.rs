@@ -111,11 +111,9 @@ pub trait Io {
     /// the kernel has let go of them). No event of this name comes from later polls.
     fn close(&mut self, socket: SocketId);
 
-    /// Stops accepting; clients queue in the kernel. An `Accepted` on its way may still come.
-    fn listen_pause(&mut self, listener: ListenerId);
-
-    /// Accepts again.
-    fn listen_resume(&mut self, listener: ListenerId);
+    /// Refuses new clients from now on, and resets those that wait in the kernel. An `Accepted` on
+    /// its way may still come.
+    fn listen_close(&mut self, listener: ListenerId);
 
     /// Takes over a connected socket (from another shard) and begins to receive from it. `None`:
     /// the kernel refuses to watch it, for want of memory, and it is closed.

@@ -667,7 +667,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if !self.stopping {
             self.stop_accepting();
             for &listener in &self.listeners {
-                self.io.listen_pause(listener);
+                self.io.listen_close(listener);
             }
             let open: Vec<ConnectionIndex> = self.core.connections.indices().collect();
             for connection in open {

@@ -30,6 +30,11 @@ impl Listener {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self { fd, hold: AcceptHold::default(), watched: false }
     }
+
+    pub(super) fn close(&mut self) {
+        self.hold.closed = true;
+        listener::close(&self.fd);
+    }
 }
 
 impl Epoll {

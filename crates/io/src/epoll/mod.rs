@@ -217,13 +217,8 @@ impl Io for Epoll {
         drop(self.forget(socket));
     }
 
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.listeners[listener.index()].hold.paused = true;
-        self.hold_or_watch_listeners();
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.listeners[listener.index()].hold.paused = false;
+    fn listen_close(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].close();
         self.hold_or_watch_listeners();
     }
 

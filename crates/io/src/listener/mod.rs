@@ -15,7 +15,9 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType,
+};
 
 use crate::event::Peer;
 use crate::limits::{KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
@@ -107,6 +109,14 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
         sockopt::set_socket_keepalive(listener, true)?;
     }
     Ok(())
+}
+
+/// Refuses clients from now on and resets those that wait to be accepted. Unlike dropping the
+/// descriptor it does so at once, whoever else (an accept under way in the kernel) holds the
+/// socket; and another process may listen in its place.
+pub(crate) fn close(listener: impl AsFd) {
+    // Of a listening socket it cannot fail; and if it did, nobody would be let in either.
+    let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 
 /// Who is at the other end, from what the kernel says.

@@ -76,12 +76,8 @@ impl<A: Around> Io for Surrounded<A> {
         self.around.call(|| self.door.close(socket));
     }
 
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.around.call(|| self.door.listen_pause(listener));
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.around.call(|| self.door.listen_resume(listener));
+    fn listen_close(&mut self, listener: ListenerId) {
+        self.around.call(|| self.door.listen_close(listener));
     }
 
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {

@@ -43,7 +43,7 @@ pub struct Memory {
     wires: Rc<RefCell<Wires>>,
     endpoint: usize,
     sockets: Slots<NearEnd>,
-    listeners_paused: Vec<bool>,
+    listeners_closed: Vec<bool>,
     area: Vec<u8>,
     tick: u32,
     /// Where the next poll begins to look, so that a full area starves nobody.
@@ -96,7 +96,7 @@ impl Memory {
             wires,
             endpoint,
             sockets: Slots::new(limits.sockets_max),
-            listeners_paused: Vec::new(),
+            listeners_closed: Vec::new(),
             area: Vec::new(), // Grows as needed: a fuzzer makes many doors, for little each.
             tick: 0,
             first_index: 0,
@@ -112,8 +112,8 @@ impl Memory {
 
     /// Starts accepting, as `listen` does, without a descriptor.
     pub fn listen_here(&mut self) -> ListenerId {
-        let listener = ListenerId(self.listeners_paused.len() as u32);
-        self.listeners_paused.push(false);
+        let listener = ListenerId(self.listeners_closed.len() as u32);
+        self.listeners_closed.push(false);
         self.wires.borrow_mut().endpoints[self.endpoint].push(VecDeque::new());
         listener
     }
@@ -125,9 +125,9 @@ impl Memory {
     pub fn stir(&mut self) -> bool {
         let mut wires = self.wires.borrow_mut();
         let backlogs = &wires.endpoints[self.endpoint];
-        let waiting = backlogs.iter().zip(&self.listeners_paused);
+        let waiting = backlogs.iter().zip(&self.listeners_closed);
         let accepts = !self.sockets.is_full()
-            && waiting.into_iter().any(|(backlog, paused)| !paused && !backlog.is_empty());
+            && waiting.into_iter().any(|(backlog, closed)| !closed && !backlog.is_empty());
         let mut stirred = accepts || self.waker.bell().is_rung();
         for index in 0..self.sockets.len() {
             let (Some(_), near) = self.sockets.at(index) else { continue };
@@ -145,16 +145,20 @@ impl Memory {
 
     fn accept(&mut self, events: &mut Vec<Event>) {
         let mut wires = self.wires.borrow_mut();
-        for (index, paused) in self.listeners_paused.iter().enumerate() {
+        let Wires { wires, endpoints, .. } = &mut *wires;
+        for (index, closed) in self.listeners_closed.iter().enumerate() {
+            let waiting = &mut endpoints[self.endpoint][index];
+            if *closed {
+                waiting.drain(..).for_each(|(wire, _)| wires[wire].closed = true);
+            }
             for _ in 0..ACCEPTS_MAX {
-                if *paused || self.sockets.is_full() {
+                if self.sockets.is_full() {
                     break;
                 }
-                let waiting = &mut wires.endpoints[self.endpoint][index];
                 let Some((wire, peer)) = waiting.pop_front() else { break };
                 let (socket, near) = self.sockets.insert();
                 near.begin(wire);
-                wires.wires[wire].accepted = true;
+                wires[wire].accepted = true;
                 events.push(Event::Accepted { listener: ListenerId(index as u32), socket, peer });
             }
         }
@@ -316,12 +320,8 @@ impl Io for Memory {
         self.sockets.release(socket.index());
     }
 
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.listeners_paused[listener.index()] = true;
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.listeners_paused[listener.index()] = false;
+    fn listen_close(&mut self, listener: ListenerId) {
+        self.listeners_closed[listener.index()] = true;
     }
 
     /// Panics: if `fd` was not given up by an `Io` of the same [`MemoryNet`].

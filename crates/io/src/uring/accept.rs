@@ -29,6 +29,11 @@ impl Listener {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self { fd, hold: AcceptHold::default(), armed: false, cancelling: false }
     }
+
+    pub(super) fn close(&mut self) {
+        self.hold.closed = true;
+        listener::close(&self.fd);
+    }
 }
 
 impl Uring {

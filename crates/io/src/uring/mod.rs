@@ -269,12 +269,8 @@ impl Io for Uring {
         self.begin_to_close(socket);
     }
 
-    fn listen_pause(&mut self, listener: ListenerId) {
-        self.listeners[listener.index()].hold.paused = true;
-    }
-
-    fn listen_resume(&mut self, listener: ListenerId) {
-        self.listeners[listener.index()].hold.paused = false;
+    fn listen_close(&mut self, listener: ListenerId) {
+        self.listeners[listener.index()].close();
     }
 
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId> {

@@ -1,6 +1,7 @@
 //! Who is let in, and who waits.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ crate::behaviors! {
     the_peer_is_known: epoll uring;
     a_unix_socket_is_served: epoll uring;
     two_hundred_clients_are_let_in: epoll uring memory;
-    a_paused_listener_lets_nobody_in: epoll uring memory;
+    a_closed_listener_turns_everyone_away: epoll uring memory;
+    a_closed_unix_listener_makes_room_for_another: epoll uring;
     at_the_limit_clients_wait_until_one_leaves: epoll uring memory;
 }
 
@@ -49,15 +51,42 @@ fn two_hundred_clients_are_let_in<D: Door>(mut bench: Bench<D>) {
     assert!(indices.into_iter().eq(0..200), "small dense indices, each once");
 }
 
-fn a_paused_listener_lets_nobody_in<D: Door>(mut bench: Bench<D>) {
+fn a_closed_listener_turns_everyone_away<D: Door>(_: Bench<D>) {
+    // At the limit, so that the second client waits in the kernel.
+    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 1 }) else { return };
     let (mut client, socket) = bench.client();
-    bench.io.listen_pause(bench.listener);
+    let mut waiting = bench.dial();
     bench.settle(&mut client, socket);
-    let _waiting = bench.dial();
+    bench.io.listen_close(bench.listener);
+    assert!(bench.carry_end(&mut waiting).is_empty());
+    if let Client::Far(_) = client {
+        let mut late = bench.dial();
+        assert!(bench.carry_end(&mut late).is_empty());
+    } else {
+        let late = TcpStream::connect(bench.address);
+        assert_eq!(late.expect_err("closed").kind(), ErrorKind::ConnectionRefused);
+    }
+    // Who is in stays, and room for one more changes nothing.
     bench.settle(&mut client, socket);
+    bench.io.close(socket);
+    bench.poll(Wait::AtMostNs(1_000_000));
     assert_eq!(bench.log.accepted.len(), 1);
-    bench.io.listen_resume(bench.listener);
-    bench.poll_until("the second client", |log| log.accepted.len() == 2);
+}
+
+fn a_closed_unix_listener_makes_room_for_another<D: Door>(mut bench: Bench<D>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kachel.sock");
+    let first = bench.io.listen(listener::unix(&path, 0o700, 16).unwrap());
+    let _client = UnixStream::connect(&path).unwrap();
+    bench.poll_until("the client", |log| log.accepted.len() == 1);
+    assert!(listener::unix(&path, 0o700, 16).is_err(), "it listens");
+    bench.io.listen_close(first);
+    let late = UnixStream::connect(&path);
+    assert_eq!(late.expect_err("closed").kind(), ErrorKind::ConnectionRefused);
+    let second = bench.io.listen(listener::unix(&path, 0o700, 16).unwrap());
+    let _next = UnixStream::connect(&path).unwrap();
+    bench.poll_until("the next client", |log| log.accepted.len() == 2);
+    assert_eq!(bench.log.accepted[1].0, second);
 }
 
 fn at_the_limit_clients_wait_until_one_leaves<D: Door>(_: Bench<D>) {

@@ -135,21 +135,34 @@ fn start_at(door: Door, place: &str) -> Server {
 /// X21.
 pub(crate) fn terminated(door: Door) -> String {
     let mut server = start(door, &["-m", "64", "-t", "2"]);
-    let took = end_under_load(&mut server, &[Signal::TERM], Duration::from_secs(5));
+    let took = end_under_load(&mut server, Duration::from_secs(5), |_| ());
     // Someone is owed what he does not take: it ends after 5 s, or at a second signal.
     let mut server = start(door, &["-m", "64", "-t", "2"]);
     let mut slow = owed(&server);
-    let waited = end_under_load(&mut server, &[Signal::TERM], Duration::from_secs(7));
+    let waited = end_under_load(&mut server, Duration::from_secs(7), |_| ());
     assert!(waited >= Duration::from_secs(4), "{waited:?}: the slow reader got no time");
     drop(slow);
     let mut server = start(door, &["-m", "64", "-t", "2"]);
     slow = owed(&server);
-    let signals = [Signal::TERM, Signal::TERM];
-    let forced = end_under_load(&mut server, &signals, Duration::from_secs(4));
+    let mut refused = Duration::ZERO;
+    let forced = end_under_load(&mut server, Duration::from_secs(4), |server| {
+        let began = Instant::now();
+        let closed = within(Duration::from_secs(2), || server.stream().is_err());
+        refused = began.elapsed();
+        assert!(closed, "new clients are let in, or wait, for {refused:?}");
+        let next = start_at(door, &server.place());
+        assert_eq!(next.connect().get("large"), None, "the next one serves, and is empty");
+        drop(next);
+        // One that came before the first is taken would be the same one; one that comes after its
+        // end would force nothing.
+        assert!(server.process.try_wait().expect("our child").is_none(), "ended by itself");
+        server.signal(Signal::TERM);
+    });
     drop(slow);
     format!(
-        "ended with 0 after {took:.0?}; after {waited:.1?} with a slow reader; after \
-             {forced:.0?} by a second signal"
+        "ended with 0 after {took:.0?}; after {waited:.1?} with a slow reader; refuses after \
+             {refused:.0?}, another listens in its place, and a second signal ends it after \
+             {forced:.0?}"
     )
 }
 
@@ -161,16 +174,12 @@ fn owed(server: &Server) -> Client {
     slow
 }
 
-/// Whether new clients are refused.
-fn is_shut(server: &Server) -> bool {
-    let Ok(stream) = server.stream() else { return true };
-    let mut client = Client::new(stream);
-    client.set_patience(Duration::from_millis(200));
-    !client.try_send("mn\r\n") || client.look(&mut [0; 8]) == Look::Closed
-}
-
-/// Ends a server that four clients keep busy; how long it took.
-fn end_under_load(server: &mut Server, signals: &[Signal], at_most: Duration) -> Duration {
+/// Ends a server that four clients keep busy; how long it took after the signal and `then`.
+fn end_under_load(
+    server: &mut Server,
+    at_most: Duration,
+    then: impl FnOnce(&mut Server),
+) -> Duration {
     let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
@@ -190,13 +199,8 @@ fn end_under_load(server: &mut Server, signals: &[Signal], at_most: Duration) ->
             })
             .collect();
         wait_until("load", || served.load(Ordering::Relaxed) > 1_000);
-        for signal in signals {
-            server.signal(*signal);
-            // A second one that came before the first is taken would be the same one.
-            if signals.len() > 1 {
-                wait_until("nobody to be let in", || is_shut(server));
-            }
-        }
+        server.signal(Signal::TERM);
+        then(server);
         let began = Instant::now();
         let status = end_within(server, at_most);
         let took = began.elapsed();
@@ -204,7 +208,7 @@ fn end_under_load(server: &mut Server, signals: &[Signal], at_most: Duration) ->
         for client in clients {
             client.join().expect("clients see the end");
         }
-        assert!(server.stream().is_err(), "nobody listens any more");
+        wait_until("nobody to listen any more", || server.stream().is_err());
         took
     })
 }

@@ -101,8 +101,8 @@ cases! {
     "X20" x20_killed_in_a_write_it_starts_again Works EVERY_WAY endings::killed,
         "killed in the middle of a write: clients see the end; it starts again at the same place";
     "X21" x21_sigterm_under_load_ends_in_time Works EVERY_WAY endings::terminated,
-        "stops accepting, drains for 5 s at most (seen to be over within 7), status 0; a second \
-         signal forces the end";
+        "refuses clients at once, so that another may listen in its place; drains for 5 s at most \
+         (seen to be over within 7), status 0; a second signal forces the end";
     "X22" x22_storms_of_signals_change_nothing Works DOORS machine::signals,
         "SIGHUP and SIGPIPE, 10,000 of each: served on; SIGUSR1 ends it in order, as memcached";
     "X23" x23_no_client_of_a_hot_key_starves Works DOORS crowds::hot_key,

@@ -95,6 +95,14 @@ impl Server {
         }
     }
 
+    /// What `Server::start_at` takes to start another one in its place.
+    pub(crate) fn place(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => address.port().to_string(),
+            Address::Unix(path) => path.to_str().expect("UTF-8").to_owned(),
+        }
+    }
+
     /// What the kernel says of the process in `name` of its folder in /proc.
     fn told(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.process.id())).expect("a living process")

@@ -1,10 +1,10 @@
 //! Abuse: what clients and the machine do to a server that they should not, and what it costs.
 //!
 //! Each case runs against servers of its own, over the doors and transports that matter to it.
-//! Cases that wait for a deadline run beside each other in the background, the others one after
-//! another; whichever test comes first runs them all, and each test then judges its own. What was
-//! asked and what was seen is printed and written to `target/abuse.md`; of a release build, to
-//! `target/abuse_release.md`.
+//! Cases that wait for a deadline run beside each other in the background, those that need the
+//! processor one after another, and at last together those that mostly rest; whichever test comes
+//! first runs them all, and each test then judges its own. What was asked and what was seen is
+//! printed and written to `target/abuse.md`; of a release build, to `target/abuse_release.md`.
 //!
 //! `cargo test -p kachel --test abuse x05` runs one case alone, against a debug build;
 //! `tests/abuse/run x05` against a release build, whose times are judged (X24). With
@@ -86,7 +86,7 @@ cases! {
          the best of three rounds";
     "X10" x10_connecting_and_closing_leaves_nothing Works DOORS crowds::come_and_go,
         "50,000 times: open files return, resident memory within 1 % or 512 KiB";
-    "X11" x11_a_reset_leaves_nothing_half_done Works EVERY_WAY endings::resets,
+    "X11" x11_a_reset_leaves_nothing_half_done Rests EVERY_WAY endings::resets,
         "reset in a request, an upload, a reply: nothing leaks, nothing is stored in part";
     "X12" x12_without_evictions_full_is_an_error Works DOORS memory::full,
         "-M: out of memory storing object; reads go on, deleting makes room";
@@ -100,7 +100,7 @@ cases! {
         "SIGSTOP, SIGCONT: what expired meanwhile is gone, no storm of timers";
     "X20" x20_killed_in_a_write_it_starts_again Works EVERY_WAY endings::killed,
         "killed in the middle of a write: clients see the end; it starts again at the same place";
-    "X21" x21_sigterm_under_load_ends_in_time Works EVERY_WAY endings::terminated,
+    "X21" x21_sigterm_under_load_ends_in_time Rests EVERY_WAY endings::terminated,
         "refuses clients at once, so that another may listen in its place; drains for 5 s at most \
          (seen to be over within 7), status 0; a second signal forces the end";
     "X22" x22_storms_of_signals_change_nothing Works DOORS machine::signals,

@@ -2,9 +2,10 @@
 
 use crate::world::{World, WorldOptions, stride};
 
-/// A line with so many keys that it takes about so many bytes.
+/// A line with so many keys, long ones, that it takes about so many bytes.
 fn long_line(bytes: usize) -> Vec<u8> {
-    [&b"get"[..], &b" k".repeat(bytes / 2), b"\r\n"].concat()
+    const KEY: &[u8] = &[b'k'; 99];
+    [&b"get"[..], &[b" ", KEY].concat().repeat(bytes / 100), b"\r\n"].concat()
 }
 
 #[test]

@@ -16,6 +16,8 @@ const EVERY_CUT_BYTES_MAX: usize = 4096;
 const FIRST_CUTS: usize = 512;
 const LAST_CUTS: usize = 64;
 const SEEDED_CUTS: usize = 200;
+/// The pass behind all cuts.
+const LAST: usize = usize::MAX;
 /// Cases that the server under test does not answer yet: those of the binary protocol.
 const BINARY_MAGICS: [u8; 2] = [0x80, 0x81];
 
@@ -94,8 +96,12 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
     client.finish();
     let mut cut_cases = 0;
     for case in cases {
-        let client = world.connect();
         let cut = case.cuts.get(number).copied().unwrap_or(case.input.len());
+        // What takes longest rests while it has nothing new to show: no other case asks about it.
+        if number < LAST && cut == case.input.len() && cut > EVERY_CUT_BYTES_MAX {
+            continue;
+        }
+        let client = world.connect();
         cut_cases += usize::from(cut < case.input.len());
         client.write(&case.input[..cut]);
         world.settle();
@@ -130,9 +136,9 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     let cases = cases(&fixture);
     let passes = cases.iter().map(|case| case.cuts.len()).max().expect("cases");
     let mut cut = 0;
-    // Whole first, which is the pass behind all cuts.
-    pass(setup, &cases, 1, usize::MAX);
-    pass(setup, &cases, 3, usize::MAX);
+    // Whole first.
+    pass(setup, &cases, 1, LAST);
+    pass(setup, &cases, 3, LAST);
     for number in (0..passes).step_by(stride()) {
         cut += pass(setup, &cases, 1 + 2 * u16::from(number % 8 == 7), number);
     }

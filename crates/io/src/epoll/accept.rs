@@ -33,7 +33,7 @@ impl Listener {
 
     pub(super) fn close(&mut self) {
         self.hold.closed = true;
-        listener::close(&self.fd);
+        listener::shut_down(&self.fd);
     }
 }
 

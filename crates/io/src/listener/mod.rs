@@ -1,4 +1,4 @@
-//! Listening sockets: made, prepared, described.
+//! Listening sockets: made, prepared, described, shut down.
 //!
 //! Upstream:   `kachel` asks for one a shard or one for all, as options say.
 //! Downstream: `Io::listen` accepts from them; accepted sockets inherit the options set here.
@@ -113,8 +113,8 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
 
 /// Refuses clients from now on and resets those that wait to be accepted. Unlike dropping the
 /// descriptor it does so at once, whoever else (an accept under way in the kernel) holds the
-/// socket; and another process may listen in its place.
-pub(crate) fn close(listener: impl AsFd) {
+/// socket. Another process may then listen in its place.
+pub(crate) fn shut_down(listener: impl AsFd) {
     // Of a listening socket it cannot fail; and if it did, nobody would be let in either.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }

@@ -67,7 +67,8 @@ impl MemoryNet {
         Memory::open(self.wires.clone(), wires.endpoints.len() - 1, limits)
     }
 
-    /// Connects a client; the endpoint's next poll accepts it.
+    /// Connects a client; the endpoint's next poll accepts it, or turns it away where the listener
+    /// is closed.
     ///
     /// Panics: if there is no such endpoint or listener.
     #[must_use]

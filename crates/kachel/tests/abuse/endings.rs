@@ -145,7 +145,7 @@ pub(crate) fn terminated(door: Door) -> String {
     let mut server = start(door, &["-m", "64", "-t", "2"]);
     slow = owed(&server);
     let mut refused = Duration::ZERO;
-    let forced = end_under_load(&mut server, Duration::from_secs(4), |server| {
+    let forced = end_under_load(&mut server, Duration::from_secs(2), |server| {
         let began = Instant::now();
         let closed = within(Duration::from_secs(2), || server.stream().is_err());
         refused = began.elapsed();

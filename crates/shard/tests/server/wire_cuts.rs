@@ -1,9 +1,9 @@
 //! The measured wire cases, cut at every place, over the in-memory door, which delivers exactly the
 //! pieces that are written.
 //!
-//! Each pass is a fresh server on which all cases run in the order of their ids, each on a
-//! connection of its own, each cut in two at this pass's place. The fixture's terms stand beside
-//! it.
+//! Each pass is a fresh server on which the cases run in the order of their ids, each on a
+//! connection of its own, each cut in two at this pass's place; or whole where it has none there,
+//! but the longest then rest. The fixture's terms stand beside it.
 
 use serde_json::Value;
 
@@ -16,8 +16,8 @@ const EVERY_CUT_BYTES_MAX: usize = 4096;
 const FIRST_CUTS: usize = 512;
 const LAST_CUTS: usize = 64;
 const SEEDED_CUTS: usize = 200;
-/// The pass behind all cuts.
-const LAST: usize = usize::MAX;
+/// The pass in which every case is whole: it is behind all cuts.
+const WHOLE: usize = usize::MAX;
 /// Cases that the server under test does not answer yet: those of the binary protocol.
 const BINARY_MAGICS: [u8; 2] = [0x80, 0x81];
 
@@ -98,7 +98,7 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
     for case in cases {
         let cut = case.cuts.get(number).copied().unwrap_or(case.input.len());
         // What takes longest rests while it has nothing new to show: no other case asks about it.
-        if number < LAST && cut == case.input.len() && cut > EVERY_CUT_BYTES_MAX {
+        if number != WHOLE && cut == case.input.len() && cut > EVERY_CUT_BYTES_MAX {
             continue;
         }
         let client = world.connect();
@@ -136,9 +136,8 @@ fn every_case_is_answered_as_written_wherever_it_is_cut() {
     let cases = cases(&fixture);
     let passes = cases.iter().map(|case| case.cuts.len()).max().expect("cases");
     let mut cut = 0;
-    // Whole first.
-    pass(setup, &cases, 1, LAST);
-    pass(setup, &cases, 3, LAST);
+    pass(setup, &cases, 1, WHOLE);
+    pass(setup, &cases, 3, WHOLE);
     for number in (0..passes).step_by(stride()) {
         cut += pass(setup, &cases, 1 + 2 * u16::from(number % 8 == 7), number);
     }

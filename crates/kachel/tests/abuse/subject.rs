@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::client::Client;
 use crate::server::{Address, Launch, Server};
@@ -56,6 +57,32 @@ pub(crate) fn start(door: Door, options: &[&str]) -> Server {
     assert_eq!(server.stats()["kachel_io"], door.io);
     server.assert_alive();
     server
+}
+
+/// The cores that this thread may use.
+pub(crate) fn cores() -> CpuSet {
+    sched_getaffinity(None).expect("a thread may ask")
+}
+
+/// Keeps this thread to `cores`, and every thread and server that it starts from now on.
+pub(crate) fn keep_to(cores: &CpuSet) {
+    sched_setaffinity(None, cores).expect("cores of this machine");
+}
+
+/// Does `work` on one core, and so does every thread and server that it starts: whether a reader
+/// shares its server's core, which the kernel decides anew at any time, is a factor of four.
+pub(crate) fn on_one_core<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let cores = cores();
+            let last = (0..CpuSet::MAX_CPU).rfind(|&core| cores.is_set(core)).expect("a core");
+            let mut one = CpuSet::new();
+            one.set(last);
+            keep_to(&one);
+            work()
+        });
+        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Looks until `is_so`, for at most `patience`; whether it came true.
@@ -143,6 +170,13 @@ impl Server {
             stat.rsplit_once(')').expect("a name").1.split_ascii_whitespace().collect();
         let ticks: u64 = [11, 12].iter().map(|&at| fields[at].parse::<u64>().expect("ticks")).sum();
         Duration::from_millis(ticks * 10)
+    }
+
+    /// Whether it does nothing for a tenth of a second.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let before = self.processor_time();
+        std::thread::sleep(Duration::from_millis(100));
+        self.processor_time() == before
     }
 
     /// What `stats` answers.

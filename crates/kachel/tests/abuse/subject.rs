@@ -1,4 +1,4 @@
-//! The server that is abused, and what the kernel says of its process.
+//! The server that is abused, where it runs, and what the kernel says of its process.
 //!
 //! Upstream:   the cases choose a door, a transport and options.
 //! Downstream: `server` starts it; `client` talks to it.
@@ -8,8 +8,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use kachel_host::pin_to_core_of;
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::client::Client;
 use crate::server::{Address, Launch, Server};
@@ -59,27 +60,15 @@ pub(crate) fn start(door: Door, options: &[&str]) -> Server {
     server
 }
 
-/// The cores that this thread may use.
-pub(crate) fn cores() -> CpuSet {
-    sched_getaffinity(None).expect("a thread may ask")
-}
-
-/// Keeps this thread to `cores`, and every thread and server that it starts from now on.
-pub(crate) fn keep_to(cores: &CpuSet) {
-    sched_setaffinity(None, cores).expect("cores of this machine");
-}
-
 /// Does `work` on one core, and so does every thread and server that it starts: whether a reader
-/// shares its server's core, which the kernel decides anew at any time, is a factor of four.
-pub(crate) fn on_one_core<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+/// shares its server's core, which the kernel decides anew at any time, is a factor of four. Tells
+/// it the cores that it had, for what is to stay away.
+pub(crate) fn on_one_core<T: Send>(work: impl FnOnce(&CpuSet) -> T + Send) -> T {
+    let cores = sched_getaffinity(None).expect("a thread may ask");
     std::thread::scope(|scope| {
         let work = scope.spawn(|| {
-            let cores = cores();
-            let last = (0..CpuSet::MAX_CPU).rfind(|&core| cores.is_set(core)).expect("a core");
-            let mut one = CpuSet::new();
-            one.set(last);
-            keep_to(&one);
-            work()
+            pin_to_core_of(0).expect("a core of ours");
+            work(&cores)
         });
         work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

@@ -1,14 +1,13 @@
 //! Cases about clients that ask and never read.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use rustix::thread::CpuSet;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::client::{Client, set_request};
 use crate::server::Server;
-use crate::subject::{Door, cores, keep_to, on_one_core, start, wait_until};
+use crate::subject::{Door, on_one_core, start, wait_until};
 use crate::turns::{best_ratio, p99, small_reads};
 
 /// What is asked of a client that does not read, all told, beyond the reply under way.
@@ -16,8 +15,7 @@ const OWED_BYTES_MAX: u64 = 64 * 1024;
 
 /// X05.
 pub(crate) fn flood(door: Door) -> String {
-    let all = cores();
-    let [one, two] = [1, 2].map(|threads| on_one_core(|| flood_of(door, threads, &all)));
+    let [one, two] = [1, 2].map(|threads| on_one_core(|cores| flood_of(door, threads, cores)));
     let drops = drops(door);
     format!("1 thread: {one}; 2 threads: {two}; request by request: {drops} bytes of memory each")
 }
@@ -57,32 +55,32 @@ fn flood_of(door: Door, threads: usize, cores: &CpuSet) -> String {
     let another = start(door, &["-m", "64", "-t", &threads.to_string()]);
     let mut other = server.connect();
     other.set("small", b"value");
+    let wait_until_left = |server: &Server| {
+        // By all but the reader and who asks.
+        wait_until("the others' end", || server.stat("curr_connections") <= 2);
+    };
     for server in [&server, &another] {
         server.connect().set("k", &[b'v'; VALUE_BYTES]);
-        wait_until("its end", || server.stat("curr_connections") <= 2);
+        wait_until_left(server);
     }
     let requests = b"get k\r\n".repeat(10_000);
     let mut round = |flooded: &Server, flooders: u64| {
-        let clients = flooded.stat("curr_connections");
         let before = flooded.resident_bytes();
         let mut flooders: Vec<Client> = (0..flooders).map(|_| flooded.connect()).collect();
-        let is_over = AtomicBool::new(false);
         let (taken, during) = std::thread::scope(|scope| {
             let flood = scope.spawn(|| {
-                keep_to(cores);
+                sched_setaffinity(None, cores).expect("the cores that we had");
                 // Else a reader on the same core waits for the flood's turn to end.
                 rustix::process::nice(19).expect("any thread may be nicer");
-                let taken = crate::client::flood(&mut flooders, &requests);
-                is_over.store(true, Ordering::Relaxed);
-                taken
+                crate::client::flood(&mut flooders, &requests)
             });
             let mut times = Vec::new();
-            while times.len() < READS || !is_over.load(Ordering::Relaxed) {
+            while times.len() < READS || !flood.is_finished() {
                 times.push(other.time_get(b"get small\r\n", b"END\r\n"));
             }
             (flood.join().expect("the server takes or waits"), p99(times))
         });
-        // The kernel takes replies of it for longer than it takes requests of the clients.
+        // It writes replies for longer than the kernel takes requests.
         wait_until("the flood to stand", || flooded.is_at_rest());
         let grown = flooded.resident_bytes().saturating_sub(before);
         // The floods stand, and owe. What the machine does disturbs one moment, what the server
@@ -90,7 +88,7 @@ fn flood_of(door: Door, threads: usize, cores: &CpuSet) -> String {
         let moments = (0..MOMENTS).map(|_| small_reads(&mut other, READS));
         let behind = moments.min().expect("some");
         drop(flooders);
-        wait_until("the flood's end", || flooded.stat("curr_connections") <= clients);
+        wait_until_left(flooded);
         (taken, grown, behind, during)
     };
     // What every server touches that is in use is no client's cost.

@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 
 use kachel_stdx::Landing;
 
-use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, Uring, Wait, Waker};
+use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, SocketName};
+use crate::{Uring, Wait, Waker};
 
 /// Which backend is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +104,14 @@ impl Io for AnyIo {
 
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         pass_on!(self, io => io.listen(listener))
+    }
+
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
+        pass_on!(self, io => io.unacknowledged_bytes(socket))
+    }
+
+    fn name(&mut self, socket: SocketId) -> SocketName {
+        pass_on!(self, io => io.name(socket))
     }
 
     fn waker(&self) -> Waker {

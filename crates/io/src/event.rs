@@ -12,6 +12,7 @@
 //!   connections never share a `SocketId`, and 0 names none.
 //! - I2  A `Lent` is read only between the poll that reported it and the next one.
 
+use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use kachel_stdx::Landing;
@@ -74,6 +75,25 @@ impl From<SocketAddr> for Peer {
         match address {
             SocketAddr::V4(address) => Self::V4(address),
             SocketAddr::V6(address) => Self::V6(address),
+        }
+    }
+}
+
+/// How messages to the operator call a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketName {
+    /// The other end.
+    pub peer: Peer,
+    /// The descriptor in this process.
+    pub descriptor: i32,
+}
+
+impl fmt::Display for SocketName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peer {
+            Peer::Local => write!(f, "local client, fd {}", self.descriptor),
+            Peer::V4(address) => write!(f, "{address}, fd {}", self.descriptor),
+            Peer::V6(address) => write!(f, "{address}, fd {}", self.descriptor),
         }
     }
 }

@@ -18,6 +18,7 @@ mod bell;
 mod clock;
 mod epoll;
 mod event;
+mod inquiry;
 mod limits;
 /// Listening sockets: made, described.
 pub mod listener;
@@ -38,7 +39,7 @@ use kachel_stdx::Landing;
 pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use epoll::Epoll;
-pub use event::{Event, Lent, ListenerId, Peer, SocketId, Wait};
+pub use event::{Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
     KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
@@ -132,6 +133,21 @@ pub trait Io {
     ///
     /// Panics: when it is no socket.
     fn listen(&mut self, listener: OwnedFd) -> ListenerId;
+
+    /// Bytes that the kernel has taken of this connection's blocks and that have not reached the
+    /// peer: with TCP its kernel has not acknowledged them, with a unix socket its process has not
+    /// read them (there the kernel counts the memory that they take). `None` when the kernel does
+    /// not say.
+    ///
+    /// While no `Sent` and no `Taken` comes, a change says that bytes have moved on. Mostly the
+    /// number falls; with `Uring` it may rise too, when the kernel takes more of a send that it
+    /// reports only as a whole.
+    ///
+    /// Cost: a system call; `Memory` none.
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64>;
+
+    /// How the operator is told which connection this is. Cost: a system call; `Memory` none.
+    fn name(&mut self, socket: SocketId) -> SocketName;
 
     /// What other threads wake this `Io` with.
     fn waker(&self) -> Waker;

@@ -32,7 +32,8 @@ use kachel_stdx::Landing;
 use rustix::event::epoll as kernel;
 
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
+use crate::inquiry;
 use crate::limits::{Limits, RECEIVE_AREA_BYTES};
 use crate::listener;
 use crate::send_block::SendBlock;
@@ -244,6 +245,16 @@ impl Io for Epoll {
         self.listeners.push(Listener::new(listener));
         self.hold_or_watch_listeners();
         id
+    }
+
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        inquiry::unacknowledged_bytes(fd)
+    }
+
+    fn name(&mut self, socket: SocketId) -> SocketName {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        inquiry::name(fd)
     }
 
     fn waker(&self) -> Waker {

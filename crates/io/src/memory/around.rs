@@ -10,7 +10,7 @@ use kachel_stdx::Landing;
 
 use super::Memory;
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
 use crate::send_block::SendBlock;
 use crate::waker::Waker;
 
@@ -90,6 +90,14 @@ impl<A: Around> Io for Surrounded<A> {
 
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         self.around.call(|| self.door.listen(listener))
+    }
+
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
+        self.around.call(|| self.door.unacknowledged_bytes(socket))
+    }
+
+    fn name(&mut self, socket: SocketId) -> SocketName {
+        self.around.call(|| self.door.name(socket))
     }
 
     fn waker(&self) -> Waker {

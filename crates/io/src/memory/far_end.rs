@@ -35,9 +35,40 @@ pub(super) struct Wire {
     pub(super) outgoing: Vec<u8>,
     /// How many more bytes the near end may send; `usize::MAX`: any number.
     pub(super) window: usize,
+    /// What stands between the ends, where a test wants a kernel that holds bytes.
+    pub(super) buffer: Option<Buffer>,
+    pub(super) peer: Peer,
     pub(super) fin_out: bool,
     pub(super) closed: bool,
     pub(super) accepted: bool,
+}
+
+/// The buffers of a kernel: bytes that the near end has sent and the far end has not taken.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    bytes_max: usize,
+    held: VecDeque<u8>,
+    /// Bytes taken since the near end was last allowed to send more.
+    freed: usize,
+}
+
+impl Wire {
+    /// Moves bytes that the window allows from the near end towards the far end (I2 of `memory`).
+    pub(super) fn carry(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.window, "I2");
+        match &mut self.buffer {
+            Some(buffer) => buffer.held.extend(bytes),
+            None => self.outgoing.extend_from_slice(bytes),
+        }
+        if self.window != usize::MAX {
+            self.window -= bytes.len();
+        }
+    }
+
+    /// Bytes that are sent and not taken.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.held.len())
+    }
 }
 
 /// A network in memory: endpoints ([`Memory`], one for each shard) and clients.
@@ -81,6 +112,8 @@ impl MemoryNet {
             reset: false,
             outgoing: Vec::new(),
             window: usize::MAX,
+            buffer: None,
+            peer,
             fin_out: false,
             closed: false,
             accepted: false,
@@ -147,6 +180,31 @@ impl FarEnd {
     /// Takes whatever comes, as at the beginning.
     pub fn allow_all(&self) {
         self.with(|wire| wire.window = usize::MAX);
+    }
+
+    /// Puts the buffers of a kernel between the ends, empty. From now on the near end is rid of its
+    /// bytes once they lie there, and they arrive by [`Self::drain`]. Once the buffers are full
+    /// they take more only when a third of them is free, as TCP does.
+    pub fn put_buffer(&self, bytes_max: usize) {
+        self.with(|wire| {
+            wire.window = bytes_max;
+            wire.buffer = Some(Buffer { bytes_max, held: VecDeque::new(), freed: 0 });
+        });
+    }
+
+    /// Takes up to `bytes` out of the buffers, to be [`Self::read`].
+    ///
+    /// Panics: when there are no buffers.
+    pub fn drain(&self, bytes: usize) {
+        self.with(|wire| {
+            let buffer = wire.buffer.as_mut().expect("put_buffer comes first");
+            let count = bytes.min(buffer.held.len());
+            wire.outgoing.extend(buffer.held.drain(..count));
+            buffer.freed += count;
+            if buffer.freed >= buffer.bytes_max / 3 {
+                wire.window += std::mem::take(&mut buffer.freed);
+            }
+        });
     }
 
     /// Takes out what has arrived since the last call.

@@ -8,7 +8,7 @@
 //! - I1  One `FarEnd::write` is one `Received` or `Landed` (cut only where it exceeds a receive
 //!   buffer or the landing), and a poll reports at most one of them for each socket: so the test
 //!   decides how bytes are cut.
-//! - I2  The near end takes bytes only within the window that the far end allows.
+//! - I2  The near end sends bytes only within the window that the far end allows.
 //! - I3  `Memory::stir` is what a kernel does while the shard sleeps: it sends within the window,
 //!   and says whether a poll would have something to report. So who models sleep loses no wake-up
 //!   and adds none.
@@ -30,7 +30,7 @@ pub use far_end::{FarEnd, MemoryNet};
 use far_end::{Wire, Wires};
 
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
 use crate::limits::{ACCEPTS_MAX, Limits, RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
 use crate::send_block::SendBlock;
 use crate::send_queue::SendQueue;
@@ -198,10 +198,7 @@ fn send(near: &mut NearEnd, wire: &mut Wire) {
     while wire.window > 0 && !sends.is_empty() {
         let unsent = sends.first_unsent();
         let count = unsent.len().min(wire.window);
-        wire.outgoing.extend_from_slice(&unsent[..count]);
-        if wire.window != usize::MAX {
-            wire.window -= count; // I2
-        }
+        wire.carry(&unsent[..count]);
         sends.advance(count, |block| sent.push(block));
         *taken_any = true;
     }
@@ -351,6 +348,18 @@ impl Io for Memory {
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         drop(listener);
         self.listen_here()
+    }
+
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
+        let wire = self.sockets.live(socket).wire;
+        Some(self.wires.borrow().wires[wire].held_bytes() as u64)
+    }
+
+    /// The number of the wire stands for a descriptor.
+    fn name(&mut self, socket: SocketId) -> SocketName {
+        let wire = self.sockets.live(socket).wire;
+        let peer = self.wires.borrow().wires[wire].peer;
+        SocketName { peer, descriptor: i32::try_from(wire).unwrap_or(i32::MAX) }
     }
 
     fn waker(&self) -> Waker {

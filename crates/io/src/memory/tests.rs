@@ -237,3 +237,28 @@ fn stirring_tells_what_the_next_poll_reports_and_nothing_else() {
     bench.poll();
     assert!(!bench.io.stir(), "a failure is told once");
 }
+
+#[test]
+fn buffers_between_the_ends_take_more_once_a_third_of_them_is_free() {
+    let mut bench = Bench::new();
+    let (far, socket) = bench.client();
+    far.put_buffer(9);
+    bench.io.send(socket, block(b"0123456789"));
+    bench.io.send(socket, block(b"ab"));
+    bench.poll();
+    assert!(matches!(bench.events[..], [Event::Taken { block_bytes: 9, .. }]));
+    assert_eq!((far.read(), bench.io.unacknowledged_bytes(socket)), (b"".to_vec(), Some(9)));
+    far.drain(2);
+    bench.poll();
+    assert!(bench.events.is_empty(), "two of nine are no third");
+    assert_eq!((far.read(), bench.io.unacknowledged_bytes(socket)), (b"01".to_vec(), Some(7)));
+    far.drain(1);
+    bench.poll();
+    assert_eq!(bench.events.len(), 2, "both blocks are gone: {:?}", bench.events);
+    assert_eq!(bench.io.unacknowledged_bytes(socket), Some(9));
+    far.drain(100);
+    assert_eq!(
+        (far.read(), bench.io.unacknowledged_bytes(socket)),
+        (b"23456789ab".to_vec(), Some(0))
+    );
+}

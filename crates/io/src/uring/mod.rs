@@ -35,7 +35,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::Io;
 use crate::accept_hold::until_retry;
-use crate::event::{Event, Lent, ListenerId, SocketId, Wait};
+use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
+use crate::inquiry;
 use crate::limits::{EVENTS_MAX, Limits};
 use crate::listener;
 use crate::send_block::SendBlock;
@@ -296,6 +297,16 @@ impl Io for Uring {
         let id = ListenerId(self.listeners.len() as u32);
         self.listeners.push(Listener::new(listener));
         id
+    }
+
+    fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        inquiry::unacknowledged_bytes(fd)
+    }
+
+    fn name(&mut self, socket: SocketId) -> SocketName {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        inquiry::name(fd)
     }
 
     fn waker(&self) -> Waker {

@@ -225,6 +225,21 @@ impl Client {
         }
     }
 
+    /// Reads up to `count` bytes, if any are there, and says how many; a far end in memory takes
+    /// them out of the buffers before it.
+    pub(crate) fn read_some(&mut self, count: usize) -> usize {
+        match self {
+            Self::Stream(stream) => {
+                stream.set_nonblocking(true).unwrap();
+                stream.read(&mut vec![0; count]).unwrap_or(0)
+            }
+            Self::Far(far) => {
+                far.drain(count);
+                far.read().len()
+            }
+        }
+    }
+
     /// Reads nothing for now, and says so to a far end in memory.
     pub(crate) fn stall(&mut self) {
         if let Self::Far(far) = self {

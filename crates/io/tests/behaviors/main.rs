@@ -3,6 +3,7 @@
 //!
 //! io_uring is left out, with a line on stderr, only where the kernel forbids it altogether.
 
+mod asking;
 mod bench;
 mod landing;
 mod listening;

@@ -15,11 +15,17 @@
 //! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
 //! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
 //! - I3  While `resume` is kept the tail begins with the line of that retrieval.
+//! - I4  `asked_look` is not before `active_look` exactly while `unacknowledged_bytes` can be
+//!   compared: the kernel has taken nothing since it was asked.
 
 use kachel_io::SocketId;
 use kachel_wire::request::Ttl;
 
 use crate::outbox::Outbox;
+
+/// How often `io` is asked about a client's reading in the time after which it would be closed. One
+/// that stops is closed late by a part of that time at most, one in so many. A guess.
+const ASKED_PER_TIMEOUT: u32 = 4;
 
 impl Input {
     /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
@@ -102,6 +108,10 @@ pub struct Connection {
     /// The shard's last look before the last request or the last progress in reading, for idle and
     /// stalled clients.
     pub active_look: u32,
+    /// The look at which `io` was last asked what the peer has not taken; 0: never.
+    asked_look: u32,
+    /// What `io` answered then.
+    unacknowledged_bytes: u64,
     /// What has come in.
     pub input: Input,
     /// What is owed.
@@ -125,6 +135,8 @@ impl Connection {
             dumping: false,
             finished: false,
             active_look: look,
+            asked_look: 0,
+            unacknowledged_bytes: 0,
             input: Input {
                 tail: Vec::new(),
                 charged_bytes: 0,
@@ -157,8 +169,34 @@ impl Connection {
         input.waiting_since != 0 && !self.stalled && look > input.waiting_since + allowed
     }
 
-    /// Whether the client has read nothing of what it is owed for too long.
+    /// Whether the client has read nothing of what it is owed for too long, as far as is known:
+    /// [`Self::wants_answer`] comes first.
     pub fn reads_too_slowly(&self, look: u32) -> bool {
-        self.outbox.owed_bytes() > 0 && look > self.active_look + crate::STALLED_READER_SECONDS_MAX
+        self.outbox.owed_bytes() > 0 && look - self.active_look > crate::STALLED_READER_SECONDS_MAX
+    }
+
+    /// Whether `io` is to be asked now what the peer has not taken. The kernel may take nothing for
+    /// minutes while the client reads: it waits until much of its buffers is free.
+    ///
+    /// It is asked once when the kernel has taken nothing for a second, to have something to
+    /// compare with, again at each quarter of the time that the client has, and before it is
+    /// closed.
+    pub fn wants_answer(&self, look: u32) -> bool {
+        let next = if self.asked_look < self.active_look {
+            self.active_look + 1
+        } else {
+            self.asked_look + crate::STALLED_READER_SECONDS_MAX / ASKED_PER_TIMEOUT
+        };
+        self.outbox.owed_bytes() > 0 && (look >= next || self.reads_too_slowly(look))
+    }
+
+    /// What `io` answered: a change since it was last asked is progress, now. It mostly falls; it
+    /// rises when the kernel takes more of a send that it reports as a whole.
+    pub fn note_unacknowledged(&mut self, bytes: u64, look: u32) {
+        debug_assert!(look > self.active_look && look > self.asked_look, "I4");
+        if self.asked_look >= self.active_look && bytes != self.unacknowledged_bytes {
+            self.active_look = look;
+        }
+        (self.asked_look, self.unacknowledged_bytes) = (look, bytes);
     }
 }

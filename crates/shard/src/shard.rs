@@ -271,7 +271,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// in time.
     fn close_late(&mut self) {
         if self.core.timeouts.take_due() {
-            self.slowest = timeouts::collect_late(&mut self.core, &mut self.late);
+            self.slowest = timeouts::collect_late(&mut self.io, &mut self.core, &mut self.late);
             while let Some(connection) = self.late.pop() {
                 self.close(connection);
             }

@@ -3,12 +3,14 @@
 //!
 //! Upstream:   `shard::tick`: `turn_second` says that a second has begun, and `close_late` looks
 //!             once in it, behind serving: what has just come in came in time.
-//! Downstream: connections are closed; `slowest` says which of the holders.
+//! Downstream: connections are closed; `slowest` says which of the holders. `io` is asked what
+//!             clients have taken that seem to have stopped reading.
 //!
 //! Invariants:
 //! - I1  A client's time is counted in looks of the shard, not by the clock: a second in which the
 //!   process did not run (suspended, starved) is nobody's delay.
 
+use kachel_io::Io;
 use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
 
 use crate::core::Core;
@@ -57,8 +59,13 @@ impl Timeouts {
 /// store may have come with more. Returns who of them is to be closed for holding large values, as
 /// long as too much memory is pinned.
 ///
-/// Cost: a walk over all connections of the shard, once a second; no allocation for the slowest.
-pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) -> Slowest {
+/// Cost: a walk over all connections of the shard, once a second, and a system call for each client
+/// that has seemed to read nothing for a while; no allocation for the slowest.
+pub(crate) fn collect_late<I: Io>(
+    io: &mut I,
+    core: &mut Core,
+    late: &mut Vec<ConnectionIndex>,
+) -> Slowest {
     let mut slowest = Slowest::new();
     let too_much = core.is_too_much_pinned();
     let look = core.timeouts.look();
@@ -74,6 +81,11 @@ pub(crate) fn collect_late(core: &mut Core, late: &mut Vec<ConnectionIndex>) -> 
             && look - open.active_look > idle_timeout_s;
         if idle {
             core.counters.idle_kicks.add(1);
+        }
+        if open.wants_answer(look)
+            && let Some(bytes) = io.unacknowledged_bytes(open.socket)
+        {
+            open.note_unacknowledged(bytes, look);
         }
         if idle || open.is_late(look) || open.reads_too_slowly(look) {
             late.push(index);

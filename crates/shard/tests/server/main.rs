@@ -8,6 +8,7 @@ mod full_rings;
 mod input;
 mod large_values;
 mod pinned;
+mod readers;
 mod replies;
 mod statistics;
 mod waiting;

@@ -8,6 +8,7 @@ mod cores;
 mod daemon;
 mod identity;
 mod limits;
+mod log;
 mod pidfile;
 mod region;
 mod signals;
@@ -20,6 +21,7 @@ pub use identity::{User, become_user, find_user, is_root};
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };
+pub use log::log_line;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use signals::{Signal, Signals, ask_to_terminate};

@@ -4,6 +4,7 @@
 //! Downstream: `serve` for the server, `kachel-load` for the load generator.
 #![forbid(unsafe_code)]
 
+mod closes;
 mod listeners;
 mod serve;
 mod shards;

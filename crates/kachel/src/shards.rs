@@ -13,11 +13,14 @@ use std::thread::JoinHandle;
 
 use kachel_host::Budget;
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
+use kachel_net::ClientLimits;
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
 use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{
     EngineOptions, Mailboxes, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
 };
+
+use crate::closes;
 
 /// Sockets of a shard beyond `-c`: those that are turned away, and those that are being taken down.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
@@ -88,11 +91,22 @@ fn shared_options(options: &ServeOptions, shards: u16) -> SharedOptions {
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
         idle_timeout_s: options.idle_timeout_s,
+        limits: limits(options),
+        tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
         usage: kachel_host::usage,
         version: MEMCACHED_VERSION,
         own_version: KACHEL_VERSION,
         settings: options.settings(shards),
+    }
+}
+
+fn limits(options: &ServeOptions) -> ClientLimits {
+    ClientLimits {
+        line_s: options.line_timeout_s,
+        block_s: options.block_timeout_s,
+        reader_s: options.reader_timeout_s,
+        pinned_percent: options.pinned_percent,
     }
 }
 
@@ -206,6 +220,24 @@ impl Running {
             if let Err(panic) = thread.join() {
                 std::panic::resume_unwind(panic);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kachel_options::{Command, parse};
+
+    use super::*;
+
+    #[test]
+    fn options_that_are_not_given_change_no_limit() {
+        for words in [&["serve"][..], &["serve", "--line-timeout=9", "--line-timeout=10"]] {
+            let words: Vec<_> = words.iter().map(std::ffi::OsString::from).collect();
+            let Ok(Command::Serve(options)) = parse(words, "kachel".as_ref()) else {
+                panic!("it starts a server");
+            };
+            assert_eq!(limits(&options), ClientLimits::default());
         }
     }
 }

@@ -112,6 +112,30 @@ fn a_server_serves_until_it_is_told_to_end() {
 }
 
 #[test]
+fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    for unix in [false, true] {
+        let options = ["serve", "-v", "-t", "1", "--line-timeout=1", "--reader-timeout=0"];
+        let called_as = "kachel";
+        let server = Server::start(&Launch { program, called_as, unix, options: &options });
+        let mut late = fs::File::from(server.stream().expect("a connection"));
+        late.write_all(b"get a_lin").expect("sent");
+        assert_eq!(late.read(&mut [0; 64]).expect("the end"), 0, "it is closed");
+        let mut client = fs::File::from(server.stream().expect("a connection"));
+        client.write_all(b"stats\r\nstats settings\r\nquit\r\n").expect("sent");
+        let mut told = String::new();
+        client.read_to_string(&mut told).expect("statistics");
+        for line in ["line_closes 1", "block_closes 0", "line_timeout 1", "reader_timeout 0"] {
+            assert!(told.contains(&format!("STAT kachel_{line}\r\n")), "{line}: {told}");
+        }
+        let said = server.last_words();
+        let name = if unix { "closed local client, fd " } else { "closed 127.0.0.1:" };
+        let line = said.lines().find(|line| line.starts_with(name)).expect("it is named");
+        assert!(line.contains("its command line was not whole for"), "{line}");
+    }
+}
+
+#[test]
 fn who_is_owed_gets_all_of_it_after_a_shutdown() {
     /// More than the kernel holds of it.
     const VALUE_BYTES: usize = 24 << 20;

@@ -15,17 +15,11 @@
 //! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
 //! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
 //! - I3  While `resume` is kept the tail begins with the line of that retrieval.
-//! - I4  `asked_look` is not before `active_look` exactly while `unacknowledged_bytes` can be
-//!   compared: the kernel has taken nothing since it was asked.
 
 use kachel_io::SocketId;
 use kachel_wire::request::Ttl;
 
 use crate::outbox::Outbox;
-
-/// How often `io` is asked about a client's reading in the time after which it would be closed. One
-/// that stops is closed late by a part of that time at most, one in so many. A guess.
-const ASKED_PER_TIMEOUT: u32 = 4;
 
 impl Input {
     /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
@@ -74,7 +68,8 @@ pub struct Input {
     /// The look of the shard (one a second) by which the request at the tail's start had begun to
     /// wait for its rest; 0: none waits.
     pub waiting_since: u32,
-    /// Bytes of data block that the request at the front announced; they lengthen its deadline.
+    /// Bytes of data block that the request at the front announced; they lengthen its deadline. 0
+    /// while its line is not whole.
     pub announced_bytes: u32,
 }
 
@@ -109,9 +104,9 @@ pub struct Connection {
     /// stalled clients.
     pub active_look: u32,
     /// The look at which `io` was last asked what the peer has not taken; 0: never.
-    asked_look: u32,
+    pub(crate) asked_look: u32,
     /// What `io` answered then.
-    unacknowledged_bytes: u64,
+    pub(crate) unacknowledged_bytes: u64,
     /// What has come in.
     pub input: Input,
     /// What is owed.
@@ -159,44 +154,5 @@ impl Connection {
     pub fn must_wait(&self) -> bool {
         let awaits_room = self.awaits_room && self.outbox.slots_in_use() > 0;
         self.is_full() || self.dumping || awaits_room
-    }
-
-    /// Whether the request in progress has taken longer than it may at `look`.
-    pub fn is_late(&self, look: u32) -> bool {
-        let input = &self.input;
-        let allowed =
-            crate::LINE_SECONDS_MAX + input.announced_bytes / crate::DATA_BYTES_PER_SECOND_MIN;
-        input.waiting_since != 0 && !self.stalled && look > input.waiting_since + allowed
-    }
-
-    /// Whether the client has read nothing of what it is owed for too long, as far as is known:
-    /// [`Self::wants_answer`] comes first.
-    pub fn reads_too_slowly(&self, look: u32) -> bool {
-        self.outbox.owed_bytes() > 0 && look - self.active_look > crate::STALLED_READER_SECONDS_MAX
-    }
-
-    /// Whether `io` is to be asked now what the peer has not taken. The kernel may take nothing for
-    /// minutes while the client reads: it waits until much of its buffers is free.
-    ///
-    /// It is asked once when the kernel has taken nothing for a second, to have something to
-    /// compare with, again at each quarter of the time that the client has, and before it is
-    /// closed.
-    pub fn wants_answer(&self, look: u32) -> bool {
-        let next = if self.asked_look < self.active_look {
-            self.active_look + 1
-        } else {
-            self.asked_look + crate::STALLED_READER_SECONDS_MAX / ASKED_PER_TIMEOUT
-        };
-        self.outbox.owed_bytes() > 0 && (look >= next || self.reads_too_slowly(look))
-    }
-
-    /// What `io` answered: a change since it was last asked is progress, now. It mostly falls; it
-    /// rises when the kernel takes more of a send that it reports as a whole.
-    pub fn note_unacknowledged(&mut self, bytes: u64, look: u32) {
-        debug_assert!(look > self.active_look && look > self.asked_look, "I4");
-        if self.asked_look >= self.active_look && bytes != self.unacknowledged_bytes {
-            self.active_look = look;
-        }
-        (self.asked_look, self.unacknowledged_bytes) = (look, bytes);
     }
 }

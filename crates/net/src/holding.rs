@@ -31,6 +31,8 @@ pub struct SlowHolder {
     pub pace_bytes: u64,
     /// Bytes of the values held that are still to be taken.
     pub held_bytes: u64,
+    /// Seconds for which it was seen to hold any.
+    pub held_s: u32,
 }
 
 impl SlowHolder {
@@ -102,7 +104,9 @@ impl Holding {
         // It may have begun to hold just before the first look.
         let is_long = self.since != 0 && number > self.since + HELD_SECONDS_MIN;
         let &Self { pace_bytes, held_bytes, .. } = self;
-        (is_long && pace_bytes < PACE_BYTES_FAIR).then_some(SlowHolder { pace_bytes, held_bytes })
+        let held_s = number - self.since;
+        let slow = SlowHolder { pace_bytes, held_bytes, held_s };
+        (is_long && pace_bytes < PACE_BYTES_FAIR).then_some(slow)
     }
 }
 

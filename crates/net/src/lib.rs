@@ -19,6 +19,7 @@ mod connection;
 mod connections;
 mod holding;
 mod outbox;
+mod overdue;
 mod slots;
 
 pub use blocks::BlockPool;
@@ -26,6 +27,7 @@ pub use connection::{Connection, Input, Phase, Resume};
 pub use connections::{ConnectionIndex, Connections};
 pub use holding::{Holding, SlowHolder};
 pub use outbox::{Outbox, Source, Stream};
+pub use overdue::{ClientLimits, Overdue, TooSlow};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 
 /// Bytes of memory that a client which does not read may cost, replies and kept requests; the reply
@@ -48,12 +50,19 @@ pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
 pub const WIDENED_BYTES: u64 = (OWED_BYTES_MAX - OWN_BYTES_PER_CONNECTION) as u64;
 /// Replies of one connection that may wait for other shards or for their turn.
 pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;
-/// Seconds that a command line may take from its first byte to its last.
+/// Seconds that a command line may take from its first byte to its last, where no option says
+/// otherwise.
 pub const LINE_SECONDS_MAX: u32 = 10;
-/// Bytes a second that a data block must keep up on average, beyond [`LINE_SECONDS_MAX`].
+/// Seconds that a data block may take, where no option says otherwise, and more by its length.
+pub const BLOCK_SECONDS_MAX: u32 = 10;
+/// Bytes a second that a data block must keep up on average, beyond [`BLOCK_SECONDS_MAX`].
 pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
-/// Seconds that a client may owe the server any progress in reading.
+/// Seconds that a client may owe the server any progress in reading, where no option says
+/// otherwise.
 pub const STALLED_READER_SECONDS_MAX: u32 = 60;
+/// Percent of the memory of the process that may be pinned before clients are closed for it, where
+/// no option says otherwise. What is left must serve all others.
+pub const PINNED_PERCENT_MAX: u32 = 25;
 /// Seconds for which a client may hold large values before he can be told to be slow: a pause of a
 /// second harms nobody.
 pub const HELD_SECONDS_MIN: u32 = 2;

@@ -153,10 +153,10 @@ fn read<'words>(
             }
         }
         Takes::OptionalInteger(.., otherwise) if value.is_none() => given.integer = otherwise,
-        Takes::Integer(name, low, high) | Takes::OptionalInteger(name, low, high, _) => {
+        Takes::Integer(_, low, high) | Takes::OptionalInteger(_, low, high, _) => {
             let digits = number_length(text, false);
             let Ok(integer) = text[..digits].parse::<i64>() else {
-                return bad(format!("the {name} is missing or too long for a number"));
+                return bad(format!("must be a number, {low} to {high}"));
             };
             if integer < low || integer > high {
                 return bad(format!("must be {low} to {high}"));

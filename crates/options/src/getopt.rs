@@ -7,7 +7,7 @@
 //! options with `=` or apart, unique beginnings of long names, words that are no options anywhere
 //! between, `--` to end the options, and blanks before and after a value in one word (`"-m 8192"`).
 
-use crate::table::{OPTIONS, OptionRow, Takes};
+use crate::table::{Class, OPTIONS, OptionRow, Takes};
 use crate::{EXIT_FAILURE, OptionsError};
 
 /// One thing on the command line.
@@ -99,9 +99,16 @@ impl<'words> Iterator for Scan<'words> {
     }
 }
 
-/// The row whose long name is `name`, or begins with it and is the only one that does.
+/// The row whose long name is `name`, or begins with it and is the only one that does. A beginning
+/// that means one option to memcached means it here too, whatever options of our own begin so.
 fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
     if let Some(row) = OPTIONS.iter().find(|row| !row.long.is_empty() && row.long == name) {
+        return Ok(row);
+    }
+    let is_theirs = |row: &&OptionRow| !matches!(row.class, Class::Own);
+    let theirs = OPTIONS.iter().filter(is_theirs);
+    let mut theirs = theirs.filter(|row| !name.is_empty() && row.long.starts_with(name));
+    if let (Some(row), None) = (theirs.next(), theirs.next()) {
         return Ok(row);
     }
     let mut rows = OPTIONS.iter().filter(|row| !name.is_empty() && row.long.starts_with(name));

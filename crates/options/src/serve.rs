@@ -121,6 +121,14 @@ pub struct ServeOptions {
     pub shutdown_allowed: bool,
     /// Seconds after which an idle connection is closed; 0: never.
     pub idle_timeout_s: u32,
+    /// Seconds that a command line may take; 0: any number.
+    pub line_timeout_s: u32,
+    /// Seconds that a data block may take, and one more for each 64 KiB of it; 0: any number.
+    pub block_timeout_s: u32,
+    /// Seconds for which a client may read nothing of its replies; 0: any number.
+    pub reader_timeout_s: u32,
+    /// Percent of `-m` that values on their way out may pin before slow readers are closed; 0: all.
+    pub pinned_percent: u32,
     /// The byte that ends a key's prefix in `stats detail`.
     pub prefix_delimiter: u8,
     /// Whether prefixes are counted from the start (`-D` says so).
@@ -233,6 +241,10 @@ impl ServeOptions {
             watch_allowed: true,
             shutdown_allowed: false,
             idle_timeout_s: 0,
+            line_timeout_s: 10,
+            block_timeout_s: 10,
+            reader_timeout_s: 60,
+            pinned_percent: 25,
             prefix_delimiter: b':',
             detail_at_start: false,
             protocol: Protocol::Auto,

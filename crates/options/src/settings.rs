@@ -131,5 +131,9 @@ impl ServeOptions {
                 IoChoice::Uring => "uring",
             },
         );
+        pairs.say("kachel_line_timeout", self.line_timeout_s);
+        pairs.say("kachel_block_timeout", self.block_timeout_s);
+        pairs.say("kachel_reader_timeout", self.reader_timeout_s);
+        pairs.say("kachel_pinned_percent", self.pinned_percent);
     }
 }

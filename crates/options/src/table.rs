@@ -160,6 +160,7 @@ pub(crate) const fn nothing(_: &mut Draft, _: Given<'_>) -> Result<(), OptionsEr
 use Takes::{Integer, Nothing, OptionalText, Real, Text, Word};
 
 const I32_MAX: i64 = i32::MAX as i64;
+const U32_MAX: i64 = u32::MAX as i64;
 /// Most megabytes that `-m` takes, so that bytes fit an `i64`.
 const MEGABYTES_MAX: i64 = i64::MAX >> 20;
 
@@ -346,6 +347,37 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "answer what -X refuses: keys and prefixes become readable to every client",
         |draft, _| set(&mut draft.serve.dumps_allowed, true),
     ),
+    // How slow clients may be. memcached has none of these limits.
+    own(
+        "line-timeout",
+        Integer("seconds", 0, U32_MAX),
+        "10",
+        "close a client whose command line is not whole after so long; 0: never",
+        |draft, given| set(&mut draft.serve.line_timeout_s, given.integer()),
+    ),
+    own(
+        "block-timeout",
+        Integer("seconds", 0, U32_MAX),
+        "10",
+        "close a client whose data block is not whole after so long and a second more for each 64 KiB \
+         of it; 0: never",
+        |draft, given| set(&mut draft.serve.block_timeout_s, given.integer()),
+    ),
+    own(
+        "reader-timeout",
+        Integer("seconds", 0, U32_MAX),
+        "60",
+        "close a client that reads nothing of its replies for so long; 0: never",
+        |draft, given| set(&mut draft.serve.reader_timeout_s, given.integer()),
+    ),
+    own(
+        "pinned-percent",
+        Integer("num", 0, 100),
+        "25",
+        "close the slowest readers of large values while values on their way out pin more than this \
+         part of -m; 0: never",
+        |draft, given| set(&mut draft.serve.pinned_percent, given.integer()),
+    ),
     no_meaning(
         ('W', "disable-watch"),
         Nothing,
@@ -390,12 +422,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(('r', "enable-coredumps"), Nothing, "off", "let a crash leave a core file", {
         |draft, _| set(&mut draft.serve.core_dumps, true)
     }),
-    no_meaning(
+    works(
         ('v', "verbose"),
         OptionalText("num"),
         "0",
-        "only how the server starts and ends is said; commands are not logged yet",
-        "say errors and warnings; -vv: commands and replies too, -vvv: more",
+        "say how the server starts and ends, and which clients it closes for being slow; -vv and \
+         -vvv do not log commands yet",
         |draft, _| {
             draft.serve.verbosity += 1;
             Ok(())

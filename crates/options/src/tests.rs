@@ -60,6 +60,13 @@ fn a_value_may_stand_apart_attached_or_after_blanks_in_one_word() {
 }
 
 #[test]
+fn a_beginning_that_is_unique_to_memcached_stays_so() {
+    assert_eq!(memcached(&["--pi", "/r/p"]).pidfile, Some(PathBuf::from("/r/p")));
+    assert_eq!(memcached(&["--pin", "7"]).pinned_percent, 7);
+    assert!(refusal(&["--p", "7"]).message.contains("ambiguous"));
+}
+
+#[test]
 fn flags_may_be_bundled_and_repeated() {
     let options = memcached(&["-dvvM", "-v"]);
     assert!(options.daemon && !options.evict);
@@ -141,6 +148,12 @@ fn values_out_of_range_are_refused() {
         &["-I", "2g", "-m", "9000"],
         &["-N", "5", "-t", "4"],
         &["-D", " "],
+        &["--line-timeout=-1"],
+        &["--line-timeout="],
+        &["--block-timeout=soon"],
+        &["--block-timeout", "4294967296"],
+        &["--reader-timeout"],
+        &["--pinned-percent=101"],
         &["-m", "1"],
         &["-p", "0"],
         &["-l", ""],
@@ -205,6 +218,37 @@ fn extended_lists_take_effect_in_order() {
     assert!(options.track_sizes && !options.maxconns_fast);
     assert_eq!(options.idle_timeout_s, 30);
     assert!(memcached(&["-o", "no_modern,maxconns_fast"]).maxconns_fast);
+}
+
+#[test]
+fn limits_of_slow_clients_are_seconds_and_percent_and_memcached_has_the_same_defaults() {
+    let limits = |options: &ServeOptions| {
+        let (line, block) = (options.line_timeout_s, options.block_timeout_s);
+        [line, block, options.reader_timeout_s, options.pinned_percent]
+    };
+    assert_eq!(limits(&kachel(&[])), [10, 10, 60, 25]);
+    assert_eq!(limits(&memcached(&[])), [10, 10, 60, 25]);
+    let given = ["--line-timeout=3", "--block-timeout", "4", "--reader-t=5", "--pinned-percent=6"];
+    assert_eq!(limits(&kachel(&given)), [3, 4, 5, 6]);
+    let off = ["--line-timeout=0", "--block-timeout=0", "--reader-timeout=0", "--pinned-percent=0"];
+    assert_eq!(limits(&memcached(&off)), [0; 4]);
+    let settings = kachel(&given).settings(1);
+    let said: Vec<String> = settings.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    for line in [
+        "kachel_line_timeout 3",
+        "kachel_block_timeout 4",
+        "kachel_reader_timeout 5",
+        "kachel_pinned_percent 6",
+    ] {
+        assert!(said.iter().any(|said| said == line), "{line}");
+    }
+    for (given, error) in [
+        ("--line-timeout=-1", "--line-timeout=-1: must be 0 to 4294967295"),
+        ("--pinned-percent=101", "--pinned-percent=101: must be 0 to 100"),
+        ("--reader-timeout=x", "--reader-timeout=x: must be a number, 0 to 4294967295"),
+    ] {
+        assert_eq!(refusal(&[given]).message, error);
+    }
 }
 
 #[test]

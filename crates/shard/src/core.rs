@@ -259,13 +259,23 @@ impl Core {
 
     /// Remembers that the input so far holds no whole line.
     pub(crate) fn note_scanned(&mut self, connection: ConnectionIndex, bytes: usize) {
-        self.with(connection, |open| open.input.scanned_bytes = bytes);
+        self.with(connection, |open| {
+            open.input.scanned_bytes = bytes;
+            open.input.announced_bytes = 0;
+        });
     }
 
-    /// Remembers that a data block of this size is awaited.
+    /// Remembers that a data block of this size is awaited: its time begins with the end of its
+    /// line. An empty one counts as a byte, because its CR LF is awaited.
     pub(crate) fn note_announced(&mut self, connection: ConnectionIndex, bytes: usize) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.with(connection, |open| open.input.announced_bytes = bytes);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+        self.with(connection, |open| {
+            if std::mem::replace(&mut open.input.announced_bytes, bytes) == 0 {
+                open.input.waiting_since = 0;
+            }
+            // The line at the front is whole: nothing is known of what follows it.
+            open.input.scanned_bytes = 0;
+        });
     }
 
     /// Lets the next `bytes` of input pass unread.

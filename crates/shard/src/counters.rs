@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use kachel_net::TooSlow;
+
 /// One number that one thread changes and any may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -28,6 +30,18 @@ impl Counter {
     /// The number now.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+impl Counters {
+    /// Connections closed for being too slow with this.
+    pub(crate) const fn closes(&self, with: TooSlow) -> &Counter {
+        match with {
+            TooSlow::Line => &self.line_closes,
+            TooSlow::Block => &self.block_closes,
+            TooSlow::Reader => &self.reader_closes,
+            TooSlow::Holder => &self.pinned_closes,
+        }
     }
 }
 
@@ -77,6 +91,12 @@ counters! {
     idle_kicks,
     /// Connections closed for what they held pinned.
     pinned_closes,
+    /// Connections closed for a command line that was not whole in time.
+    line_closes,
+    /// Connections closed for a data block that was not whole in time.
+    block_closes,
+    /// Connections closed because they read nothing of their replies.
+    reader_closes,
     /// Keys asked for.
     cmd_get,
     /// Values offered.

@@ -46,7 +46,7 @@ pub use hash::Seeds;
 pub use holdings::Holdings;
 pub use hop::{Mailbox, Mailboxes, mailboxes};
 pub use shard::{Shard, ShardOptions, Turn};
-pub use shared::{Shared, SharedOptions};
+pub use shared::{ClosedClient, Shared, SharedOptions};
 
 /// Requests that are looked up together: parsed, hashed, prefetched, then carried out.
 ///

@@ -246,8 +246,6 @@ impl<'b> Serving<'_, 'b> {
         let text_bytes = line_bytes + value_bytes + 2;
         if rest.len() < text_bytes {
             self.core.note_announced(connection, value_bytes);
-            // The line at the front is whole: nothing is known of what follows it.
-            self.core.note_scanned(connection, 0);
             return false;
         }
         let block = &rest[line_bytes..text_bytes];

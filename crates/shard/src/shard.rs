@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
 use kachel_net::{
-    BlockPool, ConnectionIndex, Connections, KEPT_BYTES_MAX, Phase, Slots, WIDENED_BYTES,
+    BlockPool, ConnectionIndex, Connections, KEPT_BYTES_MAX, Overdue, Phase, Slots, TooSlow,
+    WIDENED_BYTES,
 };
 use kachel_segment::Pool;
 use kachel_stdx::Landing;
@@ -28,10 +29,10 @@ use crate::hop::{Mailboxes, Parcel};
 use crate::hop::{TAKEN_BYTES_MAX, take_mail};
 use crate::second::Epoch;
 use crate::serve::{input_of, serve};
-use crate::shared::Shared;
+use crate::shared::{ClosedClient, Shared};
 use crate::slowest::Slowest;
 use crate::stage::Ready;
-use crate::timeouts::Timeouts;
+use crate::timeouts::{Late, Timeouts};
 use crate::upload::Uploads;
 use crate::{dump, landing, timeouts};
 
@@ -91,7 +92,7 @@ pub struct Shard<I: Io, C: Clock> {
     taken: Vec<Vec<u8>>,
     spare_tails: Vec<Vec<u8>>,
     adopted: Vec<OwnedFd>,
-    late: Vec<ConnectionIndex>,
+    late: Vec<Late>,
     slowest: Slowest,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
@@ -272,8 +273,11 @@ impl<I: Io, C: Clock> Shard<I, C> {
     fn close_late(&mut self) {
         if self.core.timeouts.take_due() {
             self.slowest = timeouts::collect_late(&mut self.io, &mut self.core, &mut self.late);
-            while let Some(connection) = self.late.pop() {
-                self.close(connection);
+            while let Some((connection, overdue)) = self.late.pop() {
+                match overdue {
+                    Some(overdue) => self.close_slow(connection, overdue),
+                    None => self.close(connection),
+                }
             }
         }
         self.close_slowest();
@@ -291,13 +295,24 @@ impl<I: Io, C: Clock> Shard<I, C> {
             // There may be another at its place by now, or it has taken what it held.
             let open = self.core.connections.get(connection);
             let slow = open.and_then(|open| open.outbox.holding().slow(look));
-            if slow.is_some() {
-                self.close(connection);
-                self.core.counters.pinned_closes.add(1);
+            if let Some(slow) = slow {
+                let overdue = Overdue { with: TooSlow::Holder, seconds: slow.held_s };
+                self.close_slow(connection, overdue);
                 self.core.pinned_closes += 1;
                 return;
             }
         }
+    }
+
+    /// Closes a client that was too slow, counts it, and has the operator told.
+    fn close_slow(&mut self, connection: ConnectionIndex, overdue: Overdue) {
+        self.core.counters.closes(overdue.with).add(1);
+        if let Some(tell) = self.core.shared.options.tell_closed
+            && let Some(open) = self.core.connections.get(connection)
+        {
+            tell(&ClosedClient { name: self.io.name(open.socket), overdue });
+        }
+        self.close(connection);
     }
 
     /// Sorts the events: who has input, whose blocks came back, who came and who went.

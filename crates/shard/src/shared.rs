@@ -8,8 +8,19 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use kachel_host::{Budget, Usage};
+use kachel_io::SocketName;
+use kachel_net::{ClientLimits, Overdue};
 
 use crate::counters::Counters;
+
+/// A client that was closed for being slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedClient {
+    /// Which one.
+    pub name: SocketName,
+    /// What for.
+    pub overdue: Overdue,
+}
 
 /// What the process was told at the start.
 #[derive(Clone, Debug)]
@@ -26,6 +37,10 @@ pub struct SharedOptions {
     pub shutdown_allowed: bool,
     /// Seconds after which a silent connection is closed; 0: never.
     pub idle_timeout_s: u32,
+    /// What clients may take before they are closed for being slow.
+    pub limits: ClientLimits,
+    /// Tells the operator of a client that was closed for being slow, and does not wait (`-v`).
+    pub tell_closed: Option<fn(&ClosedClient)>,
     /// The process's number.
     pub pid: u32,
     /// Asks how much processor time the process has used.
@@ -48,6 +63,8 @@ impl Default for SharedOptions {
             dumps_allowed: true,
             shutdown_allowed: false,
             idle_timeout_s: 0,
+            limits: ClientLimits::default(),
+            tell_closed: None,
             pid: 1,
             usage: Usage::default,
             version: "1.6.45",

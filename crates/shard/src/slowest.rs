@@ -13,9 +13,6 @@ use kachel_net::{ConnectionIndex, SlowHolder};
 
 use crate::core::Core;
 
-/// The part of the memory of the process that may be pinned, one in so many, before somebody is
-/// closed for it. What is left must serve everyone else.
-const PINNED_PART: u64 = 4;
 /// Connections of a shard that are closed in one second at most for what they hold. A guess; there
 /// is a next second.
 const CLOSED_PER_SECOND_MAX: usize = 64;
@@ -30,7 +27,8 @@ pub(crate) struct Slowest {
 
 impl Slowest {
     pub(crate) const fn new() -> Self {
-        let nobody = (SlowHolder { pace_bytes: 0, held_bytes: 0 }, ConnectionIndex(u32::MAX));
+        let nobody = SlowHolder { pace_bytes: 0, held_bytes: 0, held_s: 0 };
+        let nobody = (nobody, ConnectionIndex(u32::MAX));
         Self { places: [nobody; CLOSED_PER_SECOND_MAX], count: 0, next: 0 }
     }
 
@@ -62,10 +60,13 @@ impl Slowest {
 }
 
 impl Core {
-    /// Whether more is pinned than may be, for clients of all shards.
+    /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.
     pub(crate) fn is_too_much_pinned(&self) -> bool {
+        let percent = u64::from(self.shared.options.limits.pinned_percent);
         let pinned_bytes = self.engine.segments.pool().pinned_bytes();
-        pinned_bytes > self.shared.budget.limit_bytes() / PINNED_PART
+        let limit_bytes = self.shared.budget.limit_bytes();
+        let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
+        percent != 0 && pinned_bytes > allowed_bytes
     }
 }
 
@@ -79,7 +80,8 @@ mod tests {
         assert!(slowest.is_empty() && slowest.take_next().is_none());
         let offered = (0..200u32).map(|number| number * 77 % 200);
         for number in offered {
-            let holder = SlowHolder { pace_bytes: (number / 2).into(), held_bytes: number.into() };
+            let (pace_bytes, held_bytes) = ((number / 2).into(), number.into());
+            let holder = SlowHolder { pace_bytes, held_bytes, held_s: 3 };
             slowest.offer(holder, ConnectionIndex(number));
         }
         let order: Vec<u32> = std::iter::from_fn(|| slowest.take_next()).map(|at| at.0).collect();

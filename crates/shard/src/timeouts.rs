@@ -11,10 +11,13 @@
 //!   process did not run (suspended, starved) is nobody's delay.
 
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
+use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX, Overdue};
 
 use crate::core::Core;
 use crate::slowest::Slowest;
+
+/// A connection whose time is up, and what it was too slow with; `None`: with asking for anything.
+pub(crate) type Late = (ConnectionIndex, Option<Overdue>);
 
 /// When the shard looks for those who are late.
 #[derive(Debug)]
@@ -61,15 +64,12 @@ impl Timeouts {
 ///
 /// Cost: a walk over all connections of the shard, once a second, and a system call for each client
 /// that has seemed to read nothing for a while; no allocation for the slowest.
-pub(crate) fn collect_late<I: Io>(
-    io: &mut I,
-    core: &mut Core,
-    late: &mut Vec<ConnectionIndex>,
-) -> Slowest {
+pub(crate) fn collect_late<I: Io>(io: &mut I, core: &mut Core, late: &mut Vec<Late>) -> Slowest {
     let mut slowest = Slowest::new();
     let too_much = core.is_too_much_pinned();
     let look = core.timeouts.look();
     let idle_timeout_s = core.shared.options.idle_timeout_s;
+    let limits = core.shared.options.limits;
     let mut owed_bytes = 0;
     for (index, open) in core.connections.iter_mut() {
         owed_bytes += open.outbox.memory_bytes() as u64;
@@ -82,13 +82,14 @@ pub(crate) fn collect_late<I: Io>(
         if idle {
             core.counters.idle_kicks.add(1);
         }
-        if open.wants_answer(look)
+        if open.wants_answer(look, &limits)
             && let Some(bytes) = io.unacknowledged_bytes(open.socket)
         {
             open.note_unacknowledged(bytes, look);
         }
-        if idle || open.is_late(look) || open.reads_too_slowly(look) {
-            late.push(index);
+        let overdue = if idle { None } else { open.overdue(look, &limits) };
+        if idle || overdue.is_some() {
+            late.push((index, overdue));
         } else if let Some(holder) = open.outbox.holding_mut().look(look)
             && too_much
         {

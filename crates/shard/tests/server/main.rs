@@ -7,6 +7,7 @@ mod flushes;
 mod full_rings;
 mod input;
 mod large_values;
+mod limits;
 mod pinned;
 mod readers;
 mod replies;

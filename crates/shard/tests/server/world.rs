@@ -7,9 +7,11 @@ use std::sync::Arc;
 use kachel_host::{Budget, Usage};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet};
+use kachel_net::ClientLimits;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{
-    Counter, Counters, EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes,
+    ClosedClient, Counter, Counters, EngineOptions, Seeds, Shard, ShardOptions, Shared,
+    SharedOptions, mailboxes,
 };
 
 /// What a test may choose.
@@ -22,6 +24,8 @@ pub(crate) struct WorldOptions {
     pub(crate) item_bytes_max: u64,
     pub(crate) start_unix_s: i64,
     pub(crate) usage: fn() -> Usage,
+    pub(crate) limits: ClientLimits,
+    pub(crate) tell_closed: Option<fn(&ClosedClient)>,
 }
 
 impl Default for WorldOptions {
@@ -34,6 +38,8 @@ impl Default for WorldOptions {
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
             usage: Usage::default,
+            limits: ClientLimits::default(),
+            tell_closed: None,
         }
     }
 }
@@ -90,6 +96,8 @@ impl<I: Io> World<I> {
                 shards: options.shards,
                 connections_max: options.connections_max,
                 usage: options.usage,
+                limits: options.limits,
+                tell_closed: options.tell_closed,
                 ..SharedOptions::default()
             },
             budget,

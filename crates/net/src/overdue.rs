@@ -1,0 +1,203 @@
+//! Which clients have been too slow, and since when.
+//!
+//! Upstream:   `shard` looks once a second, and asks `io` where `wants_answer` says so.
+//! Downstream: `shard` closes the client, counts why, and has the operator told.
+//!
+//! Invariants:
+//! - I1  `asked_look` is not before `active_look` exactly while `unacknowledged_bytes` can be
+//!   compared: the kernel has taken nothing since it was asked.
+
+use crate::connection::Connection;
+use crate::{
+    BLOCK_SECONDS_MAX, DATA_BYTES_PER_SECOND_MIN, LINE_SECONDS_MAX, PINNED_PERCENT_MAX,
+    STALLED_READER_SECONDS_MAX,
+};
+
+/// How often `io` is asked about a client's reading in the time after which the client would be
+/// closed. A client that stops is closed late by this part of that time at most. A guess.
+const ASKED_PER_TIMEOUT: u32 = 4;
+
+/// What a client may take before it is closed for it. A second is a look of the shard; 0 is no
+/// limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Seconds for a command line, from its first byte to its last.
+    pub line_s: u32,
+    /// Seconds for a data block, and one more for each [`DATA_BYTES_PER_SECOND_MIN`] of it.
+    pub block_s: u32,
+    /// Seconds without any progress in reading what is owed.
+    pub reader_s: u32,
+    /// Percent of `-m` that values on their way out may pin before slow readers are closed.
+    pub pinned_percent: u32,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            line_s: LINE_SECONDS_MAX,
+            block_s: BLOCK_SECONDS_MAX,
+            reader_s: STALLED_READER_SECONDS_MAX,
+            pinned_percent: PINNED_PERCENT_MAX,
+        }
+    }
+}
+
+/// What a client was too slow with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooSlow {
+    /// Its command line is not whole.
+    Line,
+    /// Its data block is not whole.
+    Block,
+    /// It has read nothing of its replies.
+    Reader,
+    /// It takes large values slowly while too much memory is pinned.
+    Holder,
+}
+
+/// A client that is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// What for.
+    pub with: TooSlow,
+    /// For how long it has been at that.
+    pub seconds: u32,
+}
+
+impl Connection {
+    /// Whether the client has taken longer than it may at `look`, with what it sends or with what
+    /// it reads. [`Self::wants_answer`] comes first.
+    pub fn overdue(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
+        self.unfinished(look, limits).or_else(|| self.unread(look, limits))
+    }
+
+    /// Whether the request in progress is late.
+    fn unfinished(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
+        let input = &self.input;
+        if input.waiting_since == 0 || self.stalled {
+            return None;
+        }
+        let (with, limit_s) = match input.announced_bytes {
+            0 => (TooSlow::Line, limits.line_s),
+            _ => (TooSlow::Block, limits.block_s),
+        };
+        let allowed_s = limit_s.saturating_add(input.announced_bytes / DATA_BYTES_PER_SECOND_MIN);
+        let seconds = look - input.waiting_since;
+        (limit_s != 0 && seconds > allowed_s).then_some(Overdue { with, seconds })
+    }
+
+    /// Whether the client has read nothing of what it is owed, as far as is known.
+    fn unread(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
+        let seconds = look - self.active_look;
+        let is_late =
+            limits.reader_s != 0 && self.outbox.owed_bytes() > 0 && seconds > limits.reader_s;
+        is_late.then_some(Overdue { with: TooSlow::Reader, seconds })
+    }
+
+    /// Whether `io` is to be asked now what the peer has not taken. The kernel may take nothing for
+    /// minutes while the client reads: it waits until much of its buffers is free.
+    ///
+    /// It is asked once when the kernel has taken nothing for a second, to have something to
+    /// compare with, again at each quarter of the time that the client has, and before it is
+    /// closed.
+    pub fn wants_answer(&self, look: u32, limits: &ClientLimits) -> bool {
+        if limits.reader_s == 0 || self.outbox.owed_bytes() == 0 {
+            return false;
+        }
+        let (asked, interval) = if self.asked_look < self.active_look {
+            (self.active_look, 1)
+        } else {
+            (self.asked_look, (limits.reader_s / ASKED_PER_TIMEOUT).max(1))
+        };
+        look - asked >= interval || self.unread(look, limits).is_some()
+    }
+
+    /// What `io` answered: a change since it was last asked is progress, now. It mostly falls; it
+    /// rises when the kernel takes more of a send that it reports as a whole.
+    pub fn note_unacknowledged(&mut self, bytes: u64, look: u32) {
+        debug_assert!(look > self.active_look && look > self.asked_look, "I1");
+        if self.asked_look >= self.active_look && bytes != self.unacknowledged_bytes {
+            self.active_look = look;
+        }
+        (self.asked_look, self.unacknowledged_bytes) = (look, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockPool, ConnectionIndex, Slots};
+    use kachel_io::SocketId;
+
+    const BEGIN: u32 = 5;
+
+    /// A client that is owed a reply.
+    fn owed() -> Connection {
+        let mut open = Connection::new(SocketId::new(0, 1), BEGIN);
+        let mut pool = BlockPool::new();
+        open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut pool, &mut Slots::<()>::new());
+        open
+    }
+
+    /// The seconds of 200 at which `io` is asked, which answers `bytes(second)`; and that at which
+    /// the client is overdue.
+    fn run(reader_s: u32, bytes: impl Fn(u32) -> u64) -> (Vec<u32>, Option<u32>) {
+        let limits = ClientLimits { reader_s, ..ClientLimits::default() };
+        let mut open = owed();
+        let mut asked = Vec::new();
+        for second in 0..200 {
+            let look = BEGIN + second;
+            if open.wants_answer(look, &limits) {
+                asked.push(second);
+                open.note_unacknowledged(bytes(second), look);
+            }
+            if let Some(overdue) = open.overdue(look, &limits) {
+                assert_eq!(overdue.with, TooSlow::Reader);
+                return (asked, Some(second));
+            }
+        }
+        (asked, None)
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_asked_about_five_times_in_a_minute() {
+        assert_eq!(run(60, |_| 7), (vec![1, 16, 31, 46, 61], Some(61)));
+        assert_eq!(run(10, |_| 7), (vec![1, 3, 5, 7, 9, 11], Some(11)));
+        assert_eq!(run(1, |_| 7), (vec![1, 2], Some(2)));
+        assert_eq!(run(0, |_| 7), (vec![], None));
+    }
+
+    #[test]
+    fn a_change_of_any_kind_is_progress() {
+        assert_eq!(run(60, |second| 1_000 - u64::from(second)).1, None);
+        assert_eq!(run(60, |second| u64::from(second / 50)).1, None);
+        // Seen at second 31.
+        assert_eq!(run(60, |second| u64::from(second > 16)).1, Some(31 + 61));
+    }
+
+    #[test]
+    fn a_client_that_is_owed_nothing_is_not_asked_about() {
+        let open = Connection::new(SocketId::new(0, 1), BEGIN);
+        assert!(!open.wants_answer(BEGIN + 1_000, &ClientLimits::default()));
+        assert_eq!(open.overdue(BEGIN + 1_000, &ClientLimits::default()), None);
+    }
+
+    #[test]
+    fn a_block_has_a_second_more_for_each_64_kib_and_a_line_has_none() {
+        let limits = ClientLimits { line_s: 3, block_s: 4, ..ClientLimits::default() };
+        for (announced_bytes, with, last) in [
+            (0, TooSlow::Line, 3),
+            (1, TooSlow::Block, 4),
+            (10 * DATA_BYTES_PER_SECOND_MIN, TooSlow::Block, 14),
+        ] {
+            let mut open = Connection::new(SocketId::new(0, 1), BEGIN);
+            open.input.waiting_since = BEGIN;
+            open.input.announced_bytes = announced_bytes;
+            assert_eq!(open.overdue(BEGIN + last, &limits), None);
+            let seconds = last + 1;
+            assert_eq!(open.overdue(BEGIN + seconds, &limits), Some(Overdue { with, seconds }));
+            let none = ClientLimits { line_s: 0, block_s: 0, ..limits };
+            assert_eq!(open.overdue(u32::MAX, &none), None);
+        }
+    }
+}

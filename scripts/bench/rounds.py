@@ -1,7 +1,7 @@
 """What the comparisons share: servers started and pinned, interleaved rounds, medians.
 
 Upstream:   `speed`, `replay`, `capacity` and `resize` beside this file.
-Downstream: a server knows nothing of this; `kachel load` measures it and writes JSON.
+Downstream: a server knows nothing of this; `kachel-lab load` measures it and writes JSON.
 
 Only Python's standard library. Linux only (taskset, /proc).
 """
@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import socket
 import statistics
 import subprocess
@@ -33,7 +34,7 @@ def arguments(description, rounds, memory_mib):
     )
     parser.add_argument("--ours", default="target/release/kachel serve", help="one server")
     parser.add_argument("--peer", default="memcached", help="the other server")
-    parser.add_argument("--load", default="target/release/kachel load", help="the generator")
+    parser.add_argument("--load", default="target/release/kachel-lab load", help="the generator")
     parser.add_argument("--server-core", type=int, default=0, help="core of both servers")
     parser.add_argument("--load-core", type=int, default=1, help="core of the generator")
     parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
@@ -140,7 +141,10 @@ def stats(connection):
 
 def run_load(options, server, words, json_path):
     """Runs the generator against a server; what its JSON file says, or None without a path."""
-    command = ["taskset", "-c", str(options.load_core)] + shlex.split(options.load)
+    generator = shlex.split(options.load)
+    if shutil.which(generator[0]) is None:
+        raise SystemExit(f"no {generator[0]}: cargo build --release -p kachel-lab builds it")
+    command = ["taskset", "-c", str(options.load_core)] + generator
     command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)

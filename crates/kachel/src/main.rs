@@ -1,11 +1,12 @@
-//! The one binary: picks the subcommand and starts it.
+//! The server's binary: picks the subcommand and starts it.
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
-//! Downstream: `serve` for the server, `kachel-load` for the load generator.
+//! Downstream: `serve` for the server; `load`, which becomes the load generator of `kachel-lab`.
 #![forbid(unsafe_code)]
 
 mod closes;
 mod listeners;
+mod load;
 mod serve;
 mod shards;
 
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
     let called_as = words.next().unwrap_or_else(|| "kachel".into());
     match kachel_options::parse(words, &called_as) {
         Ok(Command::Serve(options)) => serve::run(*options),
-        Ok(Command::Load(words)) => kachel_load::run(words.into_iter()),
+        Ok(Command::Load(words)) => load::run(words),
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),
         Err(error) => {
             eprintln!("{error}");

@@ -260,3 +260,49 @@ fn answers_go_to_standard_output() {
     }
     assert_eq!(bench.output("kachel", &["sevre"]).status.code(), Some(64));
 }
+
+/// A folder with the binary itself, not a link to it, and this program as its `kachel-lab`.
+fn folder_with_lab(lab: Option<&str>) -> tempfile::TempDir {
+    // Beside the binary, because a hard link does not leave a file system. A copy would be open for
+    // writing while another test starts a process, which then keeps it from being executed.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    fs::hard_link(env!("CARGO_BIN_EXE_kachel"), folder.path().join("kachel")).expect("a link");
+    if let Some(lab) = lab {
+        symlink(lab, folder.path().join("kachel-lab")).expect("a link");
+    }
+    folder
+}
+
+fn load(folder: &tempfile::TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(folder.path().join("kachel"));
+    command.arg("load").args(args).output().expect("the binary starts")
+}
+
+#[test]
+fn load_without_the_lab_beside_says_how_to_build_it() {
+    let output = load(&folder_with_lab(None), &["--help"]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(output.stdout.is_empty());
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("`cargo build --release -p kachel-lab`"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // A folder is there and cannot be executed.
+    let output = load(&folder_with_lab(Some("/")), &[]);
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("kachel-lab cannot be executed"), "{said}");
+}
+
+#[test]
+fn load_becomes_the_lab_beside_with_all_its_arguments() {
+    let folder = folder_with_lab(Some("/bin/echo"));
+    let output = load(&folder, &["--help", "-c", "4", "replay file"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "load --help -c 4 replay file\n");
+    // Called by a link elsewhere, it is beside the file that the link leads to.
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    symlink(folder.path().join("kachel"), elsewhere.path().join("kachel")).expect("a link");
+    let output = load(&elsewhere, &["-x"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "load -x\n");
+    assert_eq!(load(&folder_with_lab(Some("/bin/false")), &[]).status.code(), Some(1));
+}

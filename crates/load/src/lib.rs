@@ -1,6 +1,6 @@
 //! The load generator: `kachel load` and `kachel load replay FILE`.
 //!
-//! Upstream:   `kachel` hands over the arguments after `load`.
+//! Upstream:   `kachel-lab` hands over the arguments after `load`.
 //! Downstream: any server that speaks memcached's text protocol, over TCP or a unix socket.
 //!
 //! ```text

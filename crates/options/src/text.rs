@@ -40,7 +40,7 @@ pub(crate) fn subcommands() -> String {
     format!(
         "kachel {KACHEL_VERSION}: a key-value server that speaks memcached's protocols\n\n\
          kachel serve [options]   start the server; it takes memcached's options\n\
-         kachel load [options]    send load to a server and measure it\n\
+         kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
          kachel version           print the version\n\
          kachel license           print the licence\n\n\
          `kachel serve --help` and `kachel load --help` list the options. Called by the name\n\

@@ -17,6 +17,7 @@ mod licenses;
 mod manifest;
 mod names;
 mod reach;
+mod server;
 mod sizes;
 mod source;
 mod text;
@@ -82,6 +83,7 @@ impl Report {
 pub fn check(tree: &Tree) -> Report {
     let mut report = Report::default();
     layers::check(tree, &mut report);
+    server::check(tree, &mut report);
     names::check(tree, &mut report);
     sizes::check_files(tree, &mut report);
     sizes::check_functions(tree, &mut report);

@@ -1,7 +1,7 @@
 //! What a Cargo.toml says that the rules ask for: name, sections and their keys.
 //!
 //! Upstream:   Cargo.toml files of the tree.
-//! Downstream: `layers` and `licenses`.
+//! Downstream: `layers`, `documents` and `server`.
 //!
 //! Invariants:
 //! - I1  Only the form that this repository writes is read: one key a line, no multi-line strings.

@@ -3,6 +3,7 @@
 //! Upstream:   `kachel` starts the process with it; `table` and `segment` take memory from it.
 //! Downstream: the kernel, through `rustix` and `libc`.
 
+mod address_space;
 mod budget;
 mod cores;
 mod daemon;
@@ -14,6 +15,7 @@ mod region;
 mod signals;
 mod usage;
 
+pub use address_space::{address_space_bounds, is_address_space_free};
 pub use budget::Budget;
 pub use cores::{Cores, PinClaim, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};

@@ -14,6 +14,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
+use crate::address_space::refusal;
+
 /// Bytes of a page, the grain of [`Region::release`].
 pub const PAGE_BYTES: usize = 4096;
 
@@ -34,8 +36,9 @@ impl Region {
     /// Reserves `bytes` (rounded up to whole pages) of zeroed memory; no page is backed yet.
     ///
     /// With `huge` the kernel is asked for transparent huge pages (an advice that it may ignore).
-    /// Errors: whatever `mmap` says; a wrong `huge` advice is not an error.
-    pub fn reserve(bytes: usize, huge: bool) -> io::Result<Self> {
+    /// Errors: of `mmap`, as a sentence that says how much was wanted for which `purpose`, and what
+    /// limit stands in the way; a wrong `huge` advice is not an error.
+    pub fn reserve(bytes: usize, huge: bool, purpose: &str) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags};
         assert!(bytes > 0, "an empty region has no base");
         let bytes = bytes.next_multiple_of(PAGE_BYTES);
@@ -46,8 +49,9 @@ impl Region {
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
+            )
         };
+        let base = base.map_err(|errno| refusal(bytes, purpose, errno))?;
         if huge {
             // SAFETY: the range is the mapping just made; the advice changes no contents.
             let _ignored_advice =
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn released_pages_read_as_zero() {
-        let region = Region::reserve(3 * PAGE_BYTES, false).expect("three pages");
+        let region = Region::reserve(3 * PAGE_BYTES, false, "a test").expect("three pages");
         region.words()[512].store(7, Relaxed);
         region.words()[0].store(5, Relaxed);
         assert!(region.release(PAGE_BYTES..2 * PAGE_BYTES));
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn locked_pages_are_released_too() {
-        let region = Region::reserve(3 * PAGE_BYTES, false).expect("three pages");
+        let region = Region::reserve(3 * PAGE_BYTES, false, "a test").expect("three pages");
         // SAFETY: the range is the region's own mapping; locking changes no contents.
         let locked = unsafe { rustix::mm::mlock(region.base().as_ptr().cast(), region.bytes()) };
         if let Err(error) = locked {
@@ -175,7 +179,7 @@ mod tests {
 
     #[test]
     fn huge_advice_keeps_what_was_written() {
-        let region = Region::reserve(4 << 20, false).expect("address space");
+        let region = Region::reserve(4 << 20, false, "a test").expect("address space");
         region.words()[0].store(5, Relaxed);
         region.advise_huge(0..4 << 20);
         region.words()[(4 << 20) / 8 - 1].store(7, Relaxed);
@@ -184,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_huge_reservation_costs_nothing_until_touched() {
-        let region = Region::reserve(1 << 40, false).expect("a terabyte of address space");
+        let region =
+            Region::reserve(1 << 40, false, "a test").expect("a terabyte of address space");
         region.words()[region.words().len() - 1].store(1, Relaxed);
     }
 }

@@ -261,6 +261,24 @@ fn answers_go_to_standard_output() {
     assert_eq!(bench.output("kachel", &["sevre"]).status.code(), Some(64));
 }
 
+#[test]
+fn memory_that_is_not_used_is_not_resident() {
+    /// A hundredth of this is 2 GB: what a table that is touched at the start would take.
+    const MEGABYTES: &str = "200000";
+    const RESIDENT_KIB_MAX: u64 = 100 << 10;
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let options = ["-m", MEGABYTES, "-t", "2"];
+    let server =
+        Server::start(&Launch { program, called_as: "memcached", unix: false, options: &options });
+    let Address::Tcp(address) = server.address else { unreachable!("asked for TCP") };
+    assert_eq!(version(address.port()), "VERSION 1.6.45\r\n");
+    let status = fs::read_to_string(format!("/proc/{}/status", server.process.id()));
+    let status = status.expect("the state of a process");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let resident = resident.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB");
+    assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB are resident");
+}
+
 /// A folder with the binary itself, not a link to it, and this program as its `kachel-lab`.
 fn folder_with_lab(lab: Option<&str>) -> tempfile::TempDir {
     // Beside the binary, because a hard link does not leave a file system. A copy would be open for

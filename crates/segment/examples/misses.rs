@@ -103,7 +103,8 @@ impl Cache {
         let budget = Arc::new(Budget::new(limit_bytes));
         let options = PoolOptions { shards: 1, reserve_bytes: limit_bytes, huge: false };
         let pool = Pool::new(budget, options).expect("address space");
-        let segments = Segments::new(pool, SegmentOptions { evict: true, cas: true, shard: 0 });
+        let segments = Segments::new(pool, SegmentOptions { evict: true, cas: true, shard: 0 })
+            .expect("address space");
         Self { segments, index: Numbers(vec![None; keys]) }
     }
 

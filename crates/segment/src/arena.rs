@@ -38,7 +38,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Reserves room for `bytes` of segments of `segment_bytes`.
     pub(crate) fn reserve(bytes: usize, segment_bytes: usize, huge: bool) -> io::Result<Self> {
-        let region = Region::reserve(bytes + SLACK_BYTES, huge)?;
+        let region = Region::reserve(bytes + SLACK_BYTES, huge, "items")?;
         Ok(Self { region, bytes, audit: Audit::over(segment_bytes) })
     }
 

@@ -452,7 +452,7 @@ mod tests {
     fn a_segment_given_back_with_a_living_item_is_found() {
         let pool = pool();
         let options = SegmentOptions { evict: true, cas: true, shard: 0 };
-        let mut segments = Segments::new(Arc::clone(&pool), options);
+        let mut segments = Segments::new(Arc::clone(&pool), options).expect("address space");
         let item = NewItem {
             key: b"key",
             hash: 0,

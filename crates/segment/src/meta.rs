@@ -104,7 +104,7 @@ pub(crate) struct Metas {
 impl Metas {
     /// Lines for `segments` segments, all zero: free.
     pub(crate) fn reserve(segments: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::reserve(segments * META_BYTES, false)? })
+        Ok(Self { region: Region::reserve(segments * META_BYTES, false, "the state of segments")? })
     }
 
     #[inline]

@@ -128,7 +128,8 @@ fn main() {
     let keys: u64 = std::env::args().nth(1).map_or(1_000_000, |text| text.parse().expect("keys"));
     let budget = Arc::new(Budget::new(1 << 40));
     let mut table = Table::new(Arc::clone(&budget), 4 * keys).expect("address space");
-    let items = Items(Region::reserve((keys as usize + 1) * 64, true).expect("address space"));
+    let items =
+        Items(Region::reserve((keys as usize + 1) * 64, true, "items").expect("address space"));
     for key in 1..=keys {
         items.set_key(Location::new(key % keys + 1), key);
     }

@@ -25,7 +25,7 @@ mod modeled {
     pub(crate) struct Region(Box<[AtomicU64]>);
 
     impl Region {
-        pub(crate) fn reserve(bytes: usize, _huge: bool) -> io::Result<Self> {
+        pub(crate) fn reserve(bytes: usize, _huge: bool, _purpose: &str) -> io::Result<Self> {
             Ok(Self((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()))
         }
 

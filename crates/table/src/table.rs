@@ -70,7 +70,7 @@ impl Table {
         let buckets_max = slots_max
             .div_ceil(SLOTS_PER_BUCKET as u64)
             .clamp(u64::from(BUCKETS_MIN), u64::from(BUCKETS_MAX));
-        let region = Region::reserve((buckets_max * BUCKET_BYTES) as usize, false)?;
+        let region = Region::reserve((buckets_max * BUCKET_BYTES) as usize, false, "an index")?;
         let charged_bytes = u64::from(BUCKETS_MIN) * BUCKET_BYTES;
         if !budget.charge(charged_bytes) {
             return Err(io::ErrorKind::OutOfMemory.into());

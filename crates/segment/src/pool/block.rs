@@ -95,7 +95,8 @@ pub(crate) struct ExtentTable {
 
 impl ExtentTable {
     pub(crate) fn reserve(blocks: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::reserve(blocks * TABLE_BYTES_PER_BLOCK, false)?, blocks })
+        let bytes = blocks * TABLE_BYTES_PER_BLOCK;
+        Ok(Self { region: Region::reserve(bytes, false, "the state of blocks")?, blocks })
     }
 
     fn links(&self, block: u32) -> &AtomicU64 {

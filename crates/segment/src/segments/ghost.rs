@@ -1,59 +1,108 @@
 //! Ghosts: keys evicted from probation not long ago. One that comes back goes to the main queue.
 //!
 //! Upstream:   `reclaim` adds what it evicts from probation, `append` asks for what it inserts.
-//! Downstream: nothing.
+//! Downstream: `kachel_host::Region` for memory.
 //!
 //! A table of fixed size: each key hash has one group of a cache line, 32 tags of 16 bits, newest
 //! first. A group that is full forgets its oldest. Two keys may share group and tag (once in 2,000
 //! asked), so an answer is a hint; it only decides where an item begins its life.
 //!
+//! ```text
+//! group:  word 0                    word 1              ..  word 7
+//!         | tag 3 | 2 | 1 | tag 0 |  | tag 7 | .. | 4 |      | tag 31 | .. | tag 28 |
+//!           high bits       newest                             oldest
+//! ```
+//!
+//! Invariants:
+//! - G1  A group that was never written has no ghosts: a region reads as zero, and tag 0 is no
+//!   ghost. So the table takes no memory until keys are evicted.
+//! - G2  One shard reads and writes the table; the words are atomic only because a region lends
+//!   nothing else.
+//!
 //! Source: the ghost queue of S3-FIFO (SOSP 2023), there exact and with as many entries as the main
 //! queue; here about one percent of memory.
 
-/// Tags in a group: one cache line of them.
-const GROUP_TAGS: usize = 32;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a group.
-pub(super) const GROUP_BYTES: usize = GROUP_TAGS * size_of::<u16>();
+use kachel_host::Region;
 
-#[derive(Clone, Debug)]
-#[repr(align(64))]
-struct Group([u16; GROUP_TAGS]);
+/// Bytes of a group: one cache line of 32 tags.
+pub(super) const GROUP_BYTES: usize = 64;
+
+const GROUP_WORDS: usize = GROUP_BYTES / size_of::<u64>();
+const TAG_BITS: u32 = u16::BITS;
+
+/// A 1 in each tag of a word.
+const ONES: u64 = 0x0001_0001_0001_0001;
+/// The highest bit of each tag of a word.
+const HIGHS: u64 = ONES << (TAG_BITS - 1);
 
 /// The table of ghosts. Tag 0 is no ghost.
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    groups: Vec<Group>,
+    /// `None` for no groups.
+    region: Option<Region>,
+    groups: usize,
 }
 
 impl Ghosts {
     /// A table of `groups` groups; with none, nothing is remembered.
-    pub(super) fn new(groups: usize) -> Self {
-        Self { groups: vec![Group([0; GROUP_TAGS]); groups] }
+    ///
+    /// Cost: address space; a page is backed when a key is added (G1). Errors: of `mmap`.
+    pub(super) fn new(groups: usize) -> io::Result<Self> {
+        let reserve = |groups| Region::reserve(groups * GROUP_BYTES, false, "keys evicted before");
+        let region = (groups > 0).then(|| reserve(groups)).transpose()?;
+        Ok(Self { region, groups })
     }
 
-    fn locate(&mut self, hash: u64) -> Option<(&mut [u16; GROUP_TAGS], u16)> {
+    fn locate(&self, hash: u64) -> Option<(&[AtomicU64], u64)> {
         // The tag from the low bits, the group from the rest, scaled to any count without a
         // division.
-        let index = (u128::from(hash >> 16) * self.groups.len() as u128) >> 48;
-        let group = self.groups.get_mut(index as usize)?;
-        Some((&mut group.0, (hash as u16).max(1)))
+        let index = (u128::from(hash >> TAG_BITS) * self.groups as u128) >> (u64::BITS - TAG_BITS);
+        let start = index as usize * GROUP_WORDS;
+        let group = &self.region.as_ref()?.words()[start..start + GROUP_WORDS];
+        Some((group, u64::from((hash as u16).max(1))))
     }
 
     /// Remembers a key by its hash.
     pub(super) fn add(&mut self, hash: u64) {
-        let Some((tags, tag)) = self.locate(hash) else { return };
-        tags.copy_within(..GROUP_TAGS - 1, 1);
-        tags[0] = tag;
+        let Some((group, tag)) = self.locate(hash) else { return };
+        let mut newest = tag;
+        for word in group {
+            let tags = word.load(Relaxed);
+            word.store(tags << TAG_BITS | newest, Relaxed);
+            newest = tags >> (u64::BITS - TAG_BITS);
+        }
     }
 
     /// Whether the key is remembered; it no longer is after that.
     pub(super) fn take(&mut self, hash: u64) -> bool {
-        let Some((tags, tag)) = self.locate(hash) else { return false };
-        let Some(place) = tags.iter().position(|&each| each == tag) else { return false };
-        tags.copy_within(place + 1.., place);
-        tags[GROUP_TAGS - 1] = 0;
-        true
+        let Some((group, tag)) = self.locate(hash) else { return false };
+        for (at, word) in group.iter().enumerate() {
+            // A tag that is equal is zero here; the lowest bit found is right, others may not be.
+            let differences = word.load(Relaxed) ^ (tag * ONES);
+            let equal = differences.wrapping_sub(ONES) & !differences & HIGHS;
+            if equal != 0 {
+                close_gap(&group[at..], equal.trailing_zeros() / TAG_BITS * TAG_BITS);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Takes the tag at `bit` of the first word out; all older ones move up.
+fn close_gap(words: &[AtomicU64], bit: u32) {
+    debug_assert!(bit < u64::BITS && bit.is_multiple_of(TAG_BITS));
+    let tags = words[0].load(Relaxed);
+    let newer = (1 << bit) - 1;
+    words[0].store(tags & newer | tags >> TAG_BITS & !newer, Relaxed);
+    for pair in words.windows(2) {
+        let (newer, older) = (pair[0].load(Relaxed), pair[1].load(Relaxed));
+        pair[0].store(newer | older << (u64::BITS - TAG_BITS), Relaxed);
+        pair[1].store(older >> TAG_BITS, Relaxed);
     }
 }
 
@@ -61,9 +110,13 @@ impl Ghosts {
 mod tests {
     use super::*;
 
+    fn ghosts(groups: usize) -> Ghosts {
+        Ghosts::new(groups).expect("address space")
+    }
+
     #[test]
     fn the_newest_of_a_group_are_remembered_once() {
-        let mut ghosts = Ghosts::new(1);
+        let mut ghosts = ghosts(1);
         for hash in 1..=40 {
             ghosts.add(hash);
         }
@@ -72,16 +125,50 @@ mod tests {
         assert!((1..=40).all(|hash| !ghosts.take(hash)));
     }
 
+    /// Beside a list of tags, newest first. Tags are few, so that equal ones meet, and such whose
+    /// neighbors differ by one, on which a borrow would show.
+    #[test]
+    fn a_group_is_a_list_of_tags() {
+        let mut ghosts = ghosts(1);
+        let mut list: Vec<u64> = Vec::new();
+        let mut state = 1_u64;
+        let mut found = 0;
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let tag = [1, 2, 3, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff][(state >> 61) as usize]
+                + (state >> 40) % 3 * 0x0100;
+            let tag = tag & 0xffff | 1;
+            if state >> 32 & 3 == 0 {
+                ghosts.add(tag);
+                list.insert(0, tag);
+                list.truncate(32);
+            } else {
+                let place = list.iter().position(|&each| each == tag);
+                assert_eq!(ghosts.take(tag), place.is_some());
+                found += usize::from(place.map(|place| list.remove(place)).is_some());
+            }
+            let tags: Vec<u64> = (0..32).map(|at| tag_at(&ghosts, at)).collect();
+            assert_eq!(tags[..list.len()], list);
+            assert!(tags[list.len()..].iter().all(|&tag| tag == 0));
+        }
+        assert!(found > 10_000, "{found}");
+    }
+
+    fn tag_at(ghosts: &Ghosts, at: usize) -> u64 {
+        let (group, _) = ghosts.locate(0).expect("a group");
+        group[at / 4].load(Relaxed) >> (at % 4 * 16) & 0xffff
+    }
+
     #[test]
     fn the_largest_hash_finds_its_group_in_a_large_table() {
-        let mut ghosts = Ghosts::new(1 << 17);
+        let mut ghosts = ghosts(1 << 17);
         ghosts.add(u64::MAX);
         assert!(ghosts.take(u64::MAX));
     }
 
     #[test]
     fn without_groups_nothing_is_remembered() {
-        let mut ghosts = Ghosts::new(0);
+        let mut ghosts = ghosts(0);
         ghosts.add(7);
         assert!(!ghosts.take(7));
     }

@@ -40,6 +40,7 @@ mod walk;
 mod worth;
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -221,7 +222,9 @@ pub struct Segments {
 
 impl Segments {
     /// An empty log over `pool`. It takes its spare segment and charges its ghosts at once.
-    pub fn new(pool: Arc<Pool>, options: SegmentOptions) -> Self {
+    ///
+    /// Errors: the ghosts' address space cannot be reserved.
+    pub fn new(pool: Arc<Pool>, options: SegmentOptions) -> io::Result<Self> {
         let share_bytes = pool.fair_share() as u64 * pool.charge_bytes();
         let groups = if options.evict {
             (share_bytes * GHOST_PERCENT / 100) as usize / ghost::GROUP_BYTES
@@ -229,8 +232,9 @@ impl Segments {
             0
         };
         let charged = pool.budget.charge((groups * ghost::GROUP_BYTES) as u64);
+        let ghosts = Ghosts::new(if charged { groups } else { 0 })?;
         let spare = pool.take(0).into_iter().collect();
-        Self {
+        Ok(Self {
             options,
             own: Vec::with_capacity(pool.fair_share()),
             spare,
@@ -240,7 +244,7 @@ impl Segments {
             bins: [const { List::new(BIN) }; BINS],
             job: None,
             kept: None,
-            ghosts: Ghosts::new(if charged { groups } else { 0 }),
+            ghosts,
             hunt: victim::Hunt::default(),
             strips: victim::Strips::default(),
             gathering: victim::Gathering::default(),
@@ -253,7 +257,7 @@ impl Segments {
             blocks: 0,
             counts: stats::Counts::default(),
             pool,
-        }
+        })
     }
 
     /// The pool it takes from.

@@ -58,7 +58,7 @@ impl Shard {
         let pool = Pool::new(budget, options).expect("address space");
         let table = Table::new(Arc::new(Budget::new(1 << 20)), 4).expect("a few words");
         let options = SegmentOptions { evict: false, cas: false, shard: 0 };
-        Self { segments: Segments::new(pool, options), index: Slots(table) }
+        Self { segments: Segments::new(pool, options).expect("address space"), index: Slots(table) }
     }
 
     /// Stores an item; in its index it takes the place of `replaces`.

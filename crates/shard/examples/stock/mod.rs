@@ -84,7 +84,7 @@ impl Stock {
         let options = SegmentOptions { evict: true, cas: true, shard: 0 };
         let mut stock = Self {
             table: Table::new(budget, 2 * items).expect("address space"),
-            segments: Segments::new(pool, options),
+            segments: Segments::new(pool, options).expect("address space"),
             secret: SipHasher13::new_with_keys(11, 13),
         };
         (0..items).for_each(|number| stock.store(&key(number), number + 1));

@@ -147,7 +147,7 @@ impl Engine {
         let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
         Ok(Self {
             table: Table::new(budget, slots_max)?,
-            segments: Segments::new(pool, segment_options),
+            segments: Segments::new(pool, segment_options)?,
             hasher,
             options,
             second: 2,

@@ -77,7 +77,7 @@ impl Shard {
         budget.set_limit_bytes(limit_bytes);
         std::array::from_fn(|shard| {
             let options = SegmentOptions { evict, cas: true, shard: shard as u16 };
-            let segments = Segments::new(Arc::clone(&pool), options);
+            let segments = Segments::new(Arc::clone(&pool), options).expect("address space");
             Self { budget: Arc::clone(&budget), segments, index: MapIndex::default(), cas: 0 }
         })
     }

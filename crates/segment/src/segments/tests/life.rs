@@ -244,7 +244,7 @@ fn a_shard_that_came_late_gets_its_share() {
     let mut shards: Vec<(Segments, MapIndex)> = (0..2)
         .map(|shard| {
             let options = SegmentOptions { evict: true, cas: true, shard };
-            (Segments::new(Arc::clone(&pool), options), MapIndex::default())
+            (Segments::new(Arc::clone(&pool), options).expect("address space"), MapIndex::default())
         })
         .collect();
     let store = |(segments, index): &mut (Segments, MapIndex), number: u32| {

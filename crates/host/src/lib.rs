@@ -4,6 +4,7 @@
 //! Downstream: the kernel, through `rustix` and `libc`.
 
 mod address_space;
+mod allocator;
 mod budget;
 mod cores;
 mod daemon;
@@ -16,6 +17,7 @@ mod signals;
 mod usage;
 
 pub use address_space::{address_space_bounds, is_address_space_free};
+pub use allocator::share_one_arena;
 pub use budget::Budget;
 pub use cores::{Cores, PinClaim, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};

@@ -71,7 +71,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     // Read before the folder may change.
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
-    let threads = options.threads.unwrap_or_else(|| cores.thread_count());
+    let threads = thread_count(&options, &cores)?;
 
     raise_limits(&options, threads)?;
     give_up_rights(&options)?; // I1
@@ -106,6 +106,23 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     end_in_time(signals, Arc::clone(&failed));
     running.join();
     Ok(exit_code(&failed))
+}
+
+/// Threads to start: those of `-t`, or one a core, but no more than `-m` has room for.
+fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
+    let fits = |threads| kachel_shard::budget_bytes_min(threads) <= options.memory_bytes;
+    match options.threads {
+        Some(threads) if fits(threads) => Ok(threads),
+        Some(threads) => {
+            let least = kachel_shard::budget_bytes_min(threads).div_ceil(1 << 20);
+            let sentence = format!(
+                "-m {} is too little for {threads} threads; they need at least -m {least}",
+                options.memory_bytes >> 20
+            );
+            Err(Failure { exit_code: EXIT_USAGE, sentence })
+        }
+        None => Ok((1..=cores.thread_count()).rev().find(|&threads| fits(threads)).unwrap_or(1)),
+    }
 }
 
 /// How the process ends, after a shard has failed or none.

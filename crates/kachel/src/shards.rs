@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_host::Budget;
+use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::ClientLimits;
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
@@ -24,6 +24,11 @@ use crate::closes;
 
 /// Sockets of a shard beyond `-c`: those that are turned away, and those that are being taken down.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
+
+/// Address space of a thread beside its index: its stack of 2 MiB, and buffers. Measured: 4 MiB.
+const THREAD_BYTES: u64 = 6 << 20;
+/// Address space of the process beside its shards: connections, buffers, parts of the allocator.
+const PROCESS_BYTES: u64 = 32 << 20;
 
 /// The shards of a process that serves.
 pub(crate) struct Running {
@@ -55,9 +60,16 @@ pub(crate) fn start(
     pin: bool,
 ) -> io::Result<Running> {
     let budget = Arc::new(Budget::new(options.memory_bytes));
-    let reserve_bytes = kachel_host::physical_memory_bytes().max(options.memory_bytes);
+    // `cache_memlimit` may raise the limit to what is reserved.
+    let reserve_bytes = if kachel_host::is_address_space_free() {
+        kachel_host::physical_memory_bytes().max(options.memory_bytes)
+    } else {
+        kachel_host::share_one_arena();
+        options.memory_bytes
+    };
     let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;
+    check_address_space(&pool, shards)?;
     let shared = Arc::new(Shared::new(shared_options(options, shards), budget));
     let clock = SystemClock;
     let plan = Plan {
@@ -81,6 +93,15 @@ pub(crate) fn start(
         }
         IoChoice::Auto => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
     }
+}
+
+/// Asks for the address space that the shards will take, and gives it back: a refusal is a sentence
+/// here, and the end of the process where an allocation fails.
+fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
+    let threads_bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
+    let bytes = kachel_shard::address_space_bytes(pool, shards) + threads_bytes;
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
 fn shared_options(options: &ServeOptions, shards: u16) -> SharedOptions {
@@ -137,7 +158,8 @@ fn spawn<I: Io + 'static>(
             }
         };
         let name = format!("shard {id}");
-        threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        let thread = std::thread::Builder::new().name(name).spawn(body);
+        threads.push(thread.map_err(|error| no_thread(id, &error))?);
     }
     drop(opened);
     let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
@@ -150,6 +172,12 @@ fn spawn<I: Io + 'static>(
         let _ended = shard.send(wakers.clone());
     }
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
+}
+
+/// The error for a thread that the system refuses.
+fn no_thread(id: u16, error: &io::Error) -> io::Error {
+    let bounds = kachel_host::address_space_bounds();
+    io::Error::new(error.kind(), format!("no thread for shard {id}: {error}{bounds}"))
 }
 
 /// A shard's thread: makes its shard, meets the others, ticks.

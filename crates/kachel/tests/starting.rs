@@ -279,6 +279,35 @@ fn memory_that_is_not_used_is_not_resident() {
     assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB are resident");
 }
 
+#[test]
+fn too_little_memory_for_the_threads_is_refused_with_the_least_that_does() {
+    let bench = Bench::new();
+    let output = bench.output("memcached", &with_user(&["-p", "-1", "-t", "64", "-m", "3"]));
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(said.contains("64 threads"), "{said}");
+    let least = said.split("-m ").last().and_then(|rest| rest.split_whitespace().next());
+    let least: u32 = least.and_then(|least| least.parse().ok()).expect("the least -m");
+    let below = (least - 1).to_string();
+    let output = bench.output("memcached", &with_user(&["-p", "-1", "-t", "64", "-m", &below]));
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+
+    // With the least there is room for a key in each shard.
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let options = ["-t", "64", "-m", &least.to_string()];
+    let server =
+        Server::start(&Launch { program, called_as: "memcached", unix: false, options: &options });
+    let mut client = TcpStream::from(server.stream().expect("it listens"));
+    client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let keys = 1_000;
+    let requests: String = (0..keys).map(|key| format!("set k{key} 0 0 1\r\nv\r\n")).collect();
+    client.write_all(requests.as_bytes()).expect("sent");
+    client.write_all(b"quit\r\n").expect("sent");
+    let mut replies = String::new();
+    client.read_to_string(&mut replies).expect("replies");
+    assert_eq!(replies, "STORED\r\n".repeat(keys));
+}
+
 /// A folder with the binary itself, not a link to it, and this program as its `kachel-lab`.
 fn folder_with_lab(lab: Option<&str>) -> tempfile::TempDir {
     // Beside the binary, because a hard link does not leave a file system. A copy would be open for

@@ -277,7 +277,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(
         ('t', "threads"),
         Integer("num", 1, THREADS_MAX as i64),
-        "as many as cores, by affinity and cgroup quota",
+        "as many as cores, by affinity and cgroup quota, if -m has room",
         "threads, each with its shard of the keys",
         |draft, given| set(&mut draft.serve.threads, Some(given.integer())),
     ),

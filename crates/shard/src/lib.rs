@@ -41,7 +41,7 @@ mod verb;
 pub use kachel_segment::{Pool, PoolOptions};
 
 pub use counters::{Counter, Counters};
-pub use engine::EngineOptions;
+pub use engine::{EngineOptions, budget_bytes_min};
 pub use hash::Seeds;
 pub use holdings::Holdings;
 pub use hop::{Mailbox, Mailboxes, mailboxes};
@@ -54,3 +54,9 @@ pub use shared::{ClosedClient, Shared, SharedOptions};
 pub const BATCH_REQUESTS_MAX: usize = 32;
 /// Partitions of the key space, fixed for ever; shards own ranges of them.
 pub const PARTITIONS: u32 = 4096;
+
+/// Address space that `shards` shards over `pool` take beside it, in bytes: for their indexes
+/// and for the mailboxes between them. Threads and buffers come on top.
+pub fn address_space_bytes(pool: &Pool, shards: u16) -> u64 {
+    engine::index_bytes(pool, shards) + hop::mailbox_bytes(shards)
+}

@@ -60,6 +60,15 @@ pub struct Table {
 }
 
 impl Table {
+    /// Bytes of the budget that an empty table is charged.
+    pub const BUDGET_BYTES_MIN: u64 = BUCKETS_MIN as u64 * BUCKET_BYTES;
+
+    /// Bytes of address space of a table that may grow to `slots_max` slots.
+    pub fn reserved_bytes(slots_max: u64) -> u64 {
+        let buckets_max = slots_max.div_ceil(SLOTS_PER_BUCKET as u64);
+        buckets_max.clamp(u64::from(BUCKETS_MIN), u64::from(BUCKETS_MAX)) * BUCKET_BYTES
+    }
+
     /// An empty table that may grow to `slots_max` slots (rounded up to whole buckets) as far as
     /// `budget` allows.
     ///
@@ -67,20 +76,19 @@ impl Table {
     /// it.
     /// Errors: of `mmap`; `OutOfMemory` when the budget does not even hold the first page.
     pub fn new(budget: Arc<Budget>, slots_max: u64) -> io::Result<Self> {
-        let buckets_max = slots_max
-            .div_ceil(SLOTS_PER_BUCKET as u64)
-            .clamp(u64::from(BUCKETS_MIN), u64::from(BUCKETS_MAX));
-        let region = Region::reserve((buckets_max * BUCKET_BYTES) as usize, false, "an index")?;
-        let charged_bytes = u64::from(BUCKETS_MIN) * BUCKET_BYTES;
+        let bytes = Self::reserved_bytes(slots_max);
+        let region = Region::reserve(bytes as usize, false, "an index")?;
+        let charged_bytes = Self::BUDGET_BYTES_MIN;
         if !budget.charge(charged_bytes) {
-            return Err(io::ErrorKind::OutOfMemory.into());
+            let sentence = "the memory limit has no room for the first page of an index";
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, sentence));
         }
         let geometry = Geometry::new(BUCKETS_MIN);
         Ok(Self {
             lines: Arc::new(Lines::new(region, geometry)),
             budget,
             geometry,
-            buckets_max: buckets_max as u32,
+            buckets_max: (bytes / BUCKET_BYTES) as u32,
             charged_bytes,
             len: 0,
             counters: Counters::default(),

@@ -10,6 +10,7 @@ mod kernel;
 mod memory;
 #[path = "../server/mod.rs"]
 mod server;
+mod space;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -33,7 +34,15 @@ struct Client {
 
 impl Client {
     fn new(server: &Server) -> Self {
-        let stream = TcpStream::from(server.stream().expect("it listens"));
+        Self::over(TcpStream::from(server.stream().expect("it listens")))
+    }
+
+    /// A connection to a port of this machine.
+    fn at(port: u16) -> Self {
+        Self::over(TcpStream::connect(("127.0.0.1", port)).expect("it listens"))
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         stream.set_nodelay(true).expect("a socket");
         Self { replies: BufReader::new(stream) }

@@ -198,8 +198,13 @@ impl Pool {
     /// Bytes charged for a segment: itself, its line of knowledge, and its part of the table of
     /// blocks, whether it is cut into blocks or not: what once was stays backed.
     pub(crate) const fn charge_bytes(&self) -> u64 {
-        let table_bytes = self.blocks_per_segment() * TABLE_BYTES_PER_BLOCK;
-        (self.segment_bytes() + META_BYTES + table_bytes) as u64
+        Self::charge_bytes_of(self.segment_bytes())
+    }
+
+    /// What a segment of `segment_bytes` is charged.
+    pub(crate) const fn charge_bytes_of(segment_bytes: usize) -> u64 {
+        let table_bytes = segment_bytes / BLOCK_BYTES * TABLE_BYTES_PER_BLOCK;
+        (segment_bytes + META_BYTES + table_bytes) as u64
     }
 
     /// Segments that one shard owns when memory is shared out evenly.

@@ -53,13 +53,16 @@ use self::reclaim::Job;
 use crate::item::{Access, Header, Item, ItemAt};
 use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
 use crate::pool::{Pinned, Pool, Upload};
-use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX};
+use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// Bins of segments by dead space: the `n`-th holds those with `n` sixteenths or more.
 const BINS: usize = 16;
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 const GHOST_PERCENT: u64 = 1;
+
+/// Segments without which a shard cannot store: one that is filled, and its spare.
+const SEGMENTS_MIN: u64 = 2;
 
 const CACHE_LINE_BYTES: usize = 64;
 /// Cache lines of an item so small that fetching it whole costs less than asking how long it is.
@@ -258,6 +261,13 @@ impl Segments {
             counts: stats::Counts::default(),
             pool,
         })
+    }
+
+    /// Bytes of the budget without which a shard may have no room for an item: a segment to fill, a
+    /// spare one (S5), both of the smallest size, and their part of the ghosts.
+    pub const fn budget_bytes_min() -> u64 {
+        let segments = SEGMENTS_MIN * Pool::charge_bytes_of(SEGMENT_BYTES_MIN);
+        segments + segments.div_ceil(100 / GHOST_PERCENT)
     }
 
     /// The pool it takes from.

@@ -130,6 +130,31 @@ pub(crate) fn item_at(location: Location) -> ItemAt {
     ItemAt::new(location.get())
 }
 
+/// Bytes of the smallest item: the header and a short key.
+const ITEM_BYTES_MIN: u64 = 24;
+/// Slots for which a table has room at least, however small the memory.
+const SLOTS_MIN: u64 = 1 << 16;
+
+/// Bytes of the budget without which one of `shards` shards may have no room for an item.
+pub const fn budget_bytes_min(shards: u16) -> u64 {
+    (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * shards as u64
+}
+
+/// Slots of one shard's table at most, for `bytes_max` of items in all shards.
+///
+/// The smallest item takes 24 bytes, so there are never more items than such ones fit. Partitions
+/// give each shard an even part of the keys; twice that is never too few, unless clients choose
+/// their keys for one shard. So the bound of all tables together does not grow with the shards.
+fn slots_max(bytes_max: u64, shards: u16) -> u64 {
+    let items_max = bytes_max / ITEM_BYTES_MIN;
+    (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
+}
+
+/// Address space that the indexes of all `shards` over `pool` reserve, in bytes.
+pub(crate) fn index_bytes(pool: &Pool, shards: u16) -> u64 {
+    u64::from(shards) * Table::reserved_bytes(slots_max(pool.bytes_max(), shards))
+}
+
 impl Engine {
     /// An empty engine for shard `shard` of `shards`.
     ///
@@ -142,11 +167,9 @@ impl Engine {
         (shard, shards): (u16, u16),
         counters: Arc<Counters>,
     ) -> std::io::Result<Self> {
-        // The smallest item takes 24 bytes; no more slots are ever needed than such items fit.
-        let slots_max = (pool.bytes_max() / 24).max(1 << 16);
         let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
         Ok(Self {
-            table: Table::new(budget, slots_max)?,
+            table: Table::new(budget, slots_max(pool.bytes_max(), shards))?,
             segments: Segments::new(pool, segment_options)?,
             hasher,
             options,

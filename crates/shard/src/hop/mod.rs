@@ -17,6 +17,6 @@ pub(crate) use record::{
     ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES, ReplyTo,
 };
 pub use rings::{Mailbox, Mailboxes, mailboxes};
-pub(crate) use rings::{MailboxFull, Parcel};
+pub(crate) use rings::{MailboxFull, Parcel, mailbox_bytes};
 pub(crate) use send::hop;
 pub(crate) use take::{TAKEN_BYTES_MAX, take_mail};

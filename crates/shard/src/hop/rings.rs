@@ -153,14 +153,25 @@ impl Mailboxes {
     }
 }
 
+/// Bytes of a ring where there are `shards`.
+fn ring_bytes(shards: usize) -> usize {
+    (RING_BYTES_PER_SHARD / (2 * shards.max(2) - 2))
+        .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
+        .next_power_of_two()
+}
+
+/// Bytes of all rings of [`mailboxes`].
+pub(crate) fn mailbox_bytes(shards: u16) -> u64 {
+    let count = usize::from(shards);
+    (count * count.saturating_sub(1) * 2 * ring_bytes(count)) as u64
+}
+
 /// The mailboxes of `shards` shards, connected each to each; element n is for shard n.
 ///
 /// Cost: allocates all rings, 2 a pair and direction.
 pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
     let count = usize::from(shards);
-    let ring_bytes = (RING_BYTES_PER_SHARD / (2 * count.max(2) - 2))
-        .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
-        .next_power_of_two();
+    let ring_bytes = ring_bytes(count);
     let sleepers: Vec<_> = (0..count).map(|_| Arc::new(Sleeper::new())).collect();
     let mut all: Vec<Mailboxes> = sleepers
         .iter()

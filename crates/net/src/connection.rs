@@ -94,8 +94,10 @@ pub struct Connection {
     pub ready: Option<u32>,
     /// Whether a large value is being received.
     pub uploading: bool,
-    /// Whether the value waits until its owner has made room: until no reply is awaited.
-    pub awaits_room: bool,
+    /// Whether what comes next waits until other shards have answered all that was asked of them:
+    /// a value until its owner has made room, a request about all shards until those before it are
+    /// carried out.
+    pub awaits_answers: bool,
     /// Whether a listing of items is being sent; requests behind it wait.
     pub dumping: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
@@ -126,7 +128,7 @@ impl Connection {
             dirty: false,
             ready: None,
             uploading: false,
-            awaits_room: false,
+            awaits_answers: false,
             dumping: false,
             finished: false,
             active_look: look,
@@ -150,9 +152,9 @@ impl Connection {
         self.outbox.is_full(self.input.tail.capacity())
     }
 
-    /// Whether its next request must wait: for the client's reading, for a listing, or for room.
+    /// Whether its next request must wait: for the client's reading, for a listing, or for answers.
     pub fn must_wait(&self) -> bool {
-        let awaits_room = self.awaits_room && self.outbox.slots_in_use() > 0;
-        self.is_full() || self.dumping || awaits_room
+        let awaits_answers = self.awaits_answers && self.outbox.awaits_answers();
+        self.is_full() || self.dumping || awaits_answers
     }
 }

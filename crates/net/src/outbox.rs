@@ -84,6 +84,8 @@ pub struct Outbox {
     slot_bytes: usize,
     /// Bytes kept free for answers that are awaited.
     room_bytes: usize,
+    /// Answers of other shards still to come.
+    awaited: u32,
     /// Large values of which not all is handed out.
     streams: usize,
     holding: Holding,
@@ -114,6 +116,7 @@ impl Outbox {
             slots: SlotList::EMPTY,
             slot_bytes: 0,
             room_bytes: 0,
+            awaited: 0,
             streams: 0,
             holding: Holding::NONE,
             limit_bytes: OWN_BYTES_PER_CONNECTION,
@@ -216,6 +219,11 @@ impl Outbox {
         self.slots.count
     }
 
+    /// Whether other shards have not answered all that was asked of them.
+    pub fn awaits_answers(&self) -> bool {
+        self.awaited > 0
+    }
+
     /// Adds text behind everything asked for before (I2). Cost: one copy.
     #[inline]
     pub fn text<S>(
@@ -263,6 +271,7 @@ impl Outbox {
         slots: &mut Slots<S>,
     ) -> SlotIndex {
         assert!(awaited > 0);
+        self.awaited += awaited;
         self.room_bytes += room.bytes();
         slots.push(&mut self.slots, connection, (awaited, room))
     }
@@ -271,6 +280,7 @@ impl Outbox {
     /// `value_bytes` is what the value took, or would have taken, in the answer.
     pub fn answered<S>(&mut self, slot: SlotIndex, value_bytes: usize, slots: &mut Slots<S>) {
         let room = slots.room(slot);
+        self.awaited -= 1;
         slots.answered(slot);
         if slots.awaited(slot) == 0 {
             self.room_bytes -= room.bytes();
@@ -434,6 +444,7 @@ impl Outbox {
         self.owed_bytes = 0;
         self.slot_bytes = 0;
         self.room_bytes = 0;
+        self.awaited = 0;
         self.streams = 0;
         self.holding = Holding::NONE;
         self.in_flight_blocks = 0;
@@ -603,9 +614,10 @@ mod tests {
         }
         assert_eq!(awaited.len(), BEGUN_BYTES_MAX.div_ceil(ROOM.bytes() + SLOT_BYTES));
         for slot in awaited {
+            assert!(outbox.awaits_answers());
             outbox.answered(slot, 0, &mut slots);
         }
-        assert!(!outbox.is_full(0) && outbox.narrow());
+        assert!(!outbox.awaits_answers() && !outbox.is_full(0) && outbox.narrow());
     }
 
     #[test]

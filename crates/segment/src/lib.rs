@@ -18,6 +18,7 @@ mod arena;
 #[cfg(loom)]
 mod arena_model;
 mod audit;
+mod flush;
 mod item;
 mod meta;
 mod pool;
@@ -25,6 +26,7 @@ mod segments;
 
 #[cfg(loom)]
 use arena_model as arena;
+pub use flush::FlushWord;
 pub use item::{Access, Item, ItemAt, Parts, Value};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{

@@ -49,7 +49,8 @@ pub(crate) const BIN: Links = Links(4);
 pub(crate) const EXPIRY_BASE: Field = Field(5, 0);
 /// No item here lives longer than this second.
 pub(crate) const EXPIRY_MAX: Field = Field(5, 32);
-/// The flush epoch in which the segment was opened.
+/// The flush epoch in which the segment was opened. A retired segment keeps it until it is opened
+/// again, because a reader may still be about to compare it.
 pub(crate) const EPOCH: Field = Field(6, 0);
 /// Bytes of items whose expiry was raised above `EXPIRY_BASE`.
 pub(crate) const TOUCHED: Field = Field(6, 32);
@@ -166,12 +167,14 @@ impl Metas {
         before == 1
     }
 
-    /// Zeroes the line, so that a reused segment starts clean. The segment is not pinned.
+    /// Zeroes the line but for `EPOCH`, so that a reused segment starts clean. The segment is not
+    /// pinned.
     pub(crate) fn clear(&self, segment: u32) {
         debug_assert!(!self.is_pinned(segment), "I2");
-        for word in 0..META_BYTES / 8 {
+        for word in (0..META_BYTES / 8).filter(|&word| word != EPOCH.0) {
             self.word(segment, word).store(0, Ordering::Relaxed);
         }
+        self.set(segment, TOUCHED, 0);
     }
 }
 

@@ -1,7 +1,12 @@
 //! Requests that are not about one key.
 //!
 //! Upstream:   `serve`, when nothing of the connection is staged.
-//! Downstream: all shards (`flush_all`, dumps), `stats`, the process's switches.
+//! Downstream: the flush word (`flush_all`), all shards (dumps, `stats reset`), `stats`, the
+//!             process's switches.
+//!
+//! Invariants:
+//! - I1  What flushes or counts what all shards hold waits until other shards have answered what
+//!   its connection asked of them before. So the requests of a connection take effect in order.
 
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
@@ -13,6 +18,22 @@ use crate::hop::MailboxFull;
 use crate::hop::{Hop, REQUEST_HEAD_BYTES, ReplyTo};
 use crate::stats;
 
+/// Why an administrative request cannot be carried out yet. Nothing was done.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) enum NotYet {
+    /// A mailbox has no room now.
+    Full(MailboxFull),
+    /// Other shards have not carried out all that the connection asked for before.
+    Awaits,
+}
+
+impl From<MailboxFull> for NotYet {
+    fn from(full: MailboxFull) -> Self {
+        Self::Full(full)
+    }
+}
+
 /// Megabytes below which `cache_memlimit` refuses.
 const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
 /// Megabytes from which `cache_memlimit` takes the number for bytes.
@@ -20,12 +41,12 @@ const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
 /// Carries out `mn` or an administrative request.
 ///
-/// Errors: a mailbox has no room now, and nothing is done.
+/// Errors: it must wait, and nothing is done.
 pub(crate) fn admin(
     core: &mut Core,
     connection: ConnectionIndex,
     request: &Request<'_>,
-) -> Result<(), MailboxFull> {
+) -> Result<(), NotYet> {
     let admin = match request {
         Request::MetaNoop => {
             core.text(connection, Reply::Mn.bytes());
@@ -36,7 +57,8 @@ pub(crate) fn admin(
     };
     let (reply, noreply) = match *admin {
         Admin::FlushAll { delay, noreply } => {
-            return flush_all(core, connection, delay, noreply);
+            settle_before(core, connection)?;
+            (flush_all(core, delay), noreply)
         }
         Admin::Version => {
             let version = core.shared.options.version;
@@ -67,6 +89,7 @@ pub(crate) fn admin(
             return Ok(());
         }
         Admin::Stats { topic } => {
+            settle_before(core, connection)?;
             stats::stats(core, connection, topic);
             return Ok(());
         }
@@ -86,30 +109,31 @@ pub(crate) fn admin(
     Ok(())
 }
 
-/// Kills all items stored so far, on all shards, before `OK`; or has all remember to do so later.
+/// Has a request about all shards wait for those that its connection made before it.
 ///
-/// Errors: a mailbox has no room now, and nothing is done.
-fn flush_all(
-    core: &mut Core,
-    connection: ConnectionIndex,
-    delay: Ttl,
-    noreply: bool,
-) -> Result<(), MailboxFull> {
-    has_room_everywhere(core)?;
+/// Errors: some of them are not answered.
+fn settle_before(core: &Core, connection: ConnectionIndex) -> Result<(), NotYet> {
+    let open = core.connections.get(connection);
+    if open.is_some_and(|open| open.outbox.awaits_answers()) { Err(NotYet::Awaits) } else { Ok(()) }
+}
+
+/// Kills all items stored so far, of all shards, now or in a later second.
+fn flush_all(core: &mut Core, delay: Ttl) -> Reply {
     core.counters.cmd_flush.add(1);
     if !core.shared.options.flush_allowed {
-        if !noreply {
-            core.text(connection, Reply::FlushNotAllowed.bytes());
-        }
-        return Ok(());
+        return Reply::FlushNotAllowed;
     }
     let second = core.engine.second;
     let due = core.epoch.expiry(delay, second);
-    let due = if delay.0 > 0 && due > second + 1 { due - 1 } else { 0 };
-    core.flush_at(due);
-    // A later one, too, goes through the rings: behind what its client stored before.
-    tell_all(core, connection, Hop::Flush { due }, if noreply { b"" } else { Reply::Ok.bytes() });
-    Ok(())
+    let word = core.engine.segments.pool().flush_word();
+    if delay.0 > 0 && due > second + 1 {
+        // As memcached: in the second before, so that nothing stored until then outlives `due`.
+        word.flush_in(due - 1, second);
+    } else {
+        word.flush(second);
+    }
+    core.engine.note_flush();
+    Reply::Ok
 }
 
 /// Whether each other shard can be sent a hop now.

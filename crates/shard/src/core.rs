@@ -116,8 +116,6 @@ pub(crate) struct Core {
     pub(crate) counters: Arc<Counters>,
     pub(crate) epoch: Epoch,
     pub(crate) engine: Engine,
-    /// The second in which what is stored is to be killed; 0: no delayed flush is pending.
-    pub(crate) flush_due: u32,
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue>,
     pub(crate) pool: BlockPool,
@@ -215,23 +213,6 @@ impl Core {
         self.shared.budget.refund(std::mem::take(&mut open.input.charged_bytes));
         self.text(connection, Reply::OutOfMemoryReading.bytes());
         self.drain(connection);
-    }
-
-    /// Kills what is stored here, or will do so in the second `due`; at once if that is 0, or here
-    /// already. There is one place: a later flush takes that of a pending one.
-    pub(crate) fn flush_at(&mut self, due: u32) {
-        let is_due = due <= self.engine.second;
-        self.flush_due = if is_due { 0 } else { due };
-        if is_due {
-            self.engine.flush();
-        }
-    }
-
-    /// Carries out the delayed flush when it is due.
-    pub(crate) fn flush_when_due(&mut self) {
-        if self.flush_due != 0 && self.flush_due <= self.engine.second {
-            self.flush_at(self.flush_due);
-        }
     }
 
     /// Keeps a place for the answers of `awaited` shards.

@@ -17,7 +17,7 @@ use kachel_segment::INLINE_VALUE_BYTES_MAX;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
-use crate::admin;
+use crate::admin::{self, NotYet};
 use crate::core::Core;
 use crate::execute::{announced_bytes, execute, is_noreply, key_of};
 use crate::hop::{MailboxFull, hop};
@@ -135,8 +135,11 @@ impl<'b> Serving<'_, 'b> {
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if let Err(full) = admin::admin(self.core, connection, &request) {
-                            self.wait_for(index, full);
+                        if let Err(not_yet) = admin::admin(self.core, connection, &request) {
+                            match not_yet {
+                                NotYet::Full(full) => self.wait_for(index, full),
+                                NotYet::Awaits => self.wait_for_answers(index),
+                            }
                             return false;
                         }
                         self.advance(index, line_bytes);
@@ -189,6 +192,15 @@ impl<'b> Serving<'_, 'b> {
     fn wait_for(&mut self, index: usize, full: MailboxFull) {
         self.ready[index].ended = true;
         self.core.stall_for(self.ready[index].connection, full);
+    }
+
+    /// As `wait`, until other shards have answered all that the connection asked of them.
+    fn wait_for_answers(&mut self, index: usize) {
+        let open = self.core.connections.get_mut(self.ready[index].connection);
+        if let Some(open) = open {
+            open.awaits_answers = true;
+        }
+        self.wait(index);
     }
 
     /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.

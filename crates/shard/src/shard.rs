@@ -135,7 +135,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
             counters,
             epoch: Epoch::new(options.start.0, options.start.1),
             engine,
-            flush_due: 0,
             connections: Connections::new(),
             slots: Slots::new(),
             pool: BlockPool::new(),
@@ -259,7 +258,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     fn turn_second(&mut self) {
         let second = self.core.epoch.second(self.clock.now_ns());
         let before = std::mem::replace(&mut self.core.engine.second, second);
-        self.core.flush_when_due();
+        self.core.engine.note_flush();
         if second == before {
             return;
         }
@@ -505,7 +504,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
                 continue;
             }
             open.stalled = false;
-            open.awaits_room = false;
+            open.awaits_answers = false;
             if open.input.waiting_since != 0 {
                 // It was not received from meanwhile: its time for the rest begins now.
                 open.input.waiting_since = self.core.timeouts.look();

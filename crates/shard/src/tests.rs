@@ -248,7 +248,9 @@ fn growing_to_many_items_and_back_does_little_in_one_go() {
 fn a_lower_limit_takes_flushed_memory_back_in_steps() {
     let mut watched = Watched::new();
     watched.fill(ITEMS / 2).expect("growing");
-    watched.engine.flush();
+    let second = watched.engine.second;
+    watched.engine.segments.pool().flush_word().flush(second);
+    watched.engine.note_flush();
     watched.upkeep_to_the_end().expect("reclaiming");
     watched.budget.set_limit_bytes(LOW_BYTES);
     watched.upkeep_to_the_end().expect("releasing");

@@ -192,7 +192,7 @@ fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> b
         return false;
     }
     if let Some(open) = core.connections.get_mut(connection) {
-        open.awaits_room = true;
+        open.awaits_answers = true;
     }
     core.stall(connection);
     true

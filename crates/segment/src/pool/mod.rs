@@ -39,8 +39,9 @@ pub use upload::Upload;
 
 use crate::arena::Arena;
 use crate::audit::Use;
+use crate::flush::{FlushWord, is_before};
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
-use crate::meta::{META_BYTES, Metas, NONE, Phase, USED};
+use crate::meta::{EPOCH, META_BYTES, Metas, NONE, Phase, USED};
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
 /// The budget has no room for the bytes that were to be stored.
@@ -95,6 +96,7 @@ pub struct Pool {
     pub(crate) budget: Arc<Budget>,
     pub(crate) segment_shift: u32,
     pub(crate) extents: ExtentTable,
+    pub(crate) flush_word: FlushWord,
     shards: u16,
     /// Segments in the arena.
     segments: u32,
@@ -148,6 +150,7 @@ impl Pool {
             budget,
             segment_shift: segment_bytes.trailing_zeros(),
             extents: ExtentTable::reserve(blocks)?,
+            flush_word: FlushWord::new(),
             shards: options.shards.max(1),
             segments,
             touched: AtomicU32::new(0),
@@ -253,6 +256,19 @@ impl Pool {
     #[inline]
     pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
         Item::load(self, at)
+    }
+
+    /// Whether the item at `at`, which the index named to `reader` in this round of its, was
+    /// flushed before second `now`. Cost: one load of the word, one of the segment's line.
+    #[inline]
+    pub fn is_flushed(&self, at: ItemAt, now: u32, _reader: &Reader) -> bool {
+        let flushed = self.flush_word.settle(now);
+        is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
+    }
+
+    /// What `flush_all` writes, for all who share the pool.
+    pub const fn flush_word(&self) -> &FlushWord {
+        &self.flush_word
     }
 
     /// Whether nobody can still be reading what was taken out of its index before now.

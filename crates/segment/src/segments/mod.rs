@@ -24,6 +24,8 @@
 //!   lives is compacted until there is a spare again.
 //! - S6  A pinned segment is no victim but of a job that strips it: that takes no segment, moves
 //!   nothing, and spares the values that are pinned themselves.
+//! - S7  `flushed` is what the flush word said when it was last noted. Every open segment has its
+//!   epoch, and `flushed_segments` counts those of `own` that have an earlier one.
 
 mod append;
 mod ghost;
@@ -50,6 +52,7 @@ pub use walk::WalkCursor;
 use self::ghost::Ghosts;
 use self::open::OpenSegments;
 use self::reclaim::Job;
+use crate::flush::{Flushed, is_before};
 use crate::item::{Access, Header, Item, ItemAt};
 use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
 use crate::pool::{Pinned, Pool, Upload};
@@ -213,8 +216,8 @@ pub struct Segments {
     weights: worth::Weights,
     /// Segments of main begun before their time in this call for room or step of upkeep.
     turned: usize,
-    /// Segments opened in an earlier epoch were flushed.
-    epoch: u32,
+    /// What the flush word said when it was last noted (S7).
+    flushed: Flushed,
     /// How many segments of earlier epochs there are.
     flushed_segments: usize,
     live_bytes: usize,
@@ -253,7 +256,7 @@ impl Segments {
             gathering: victim::Gathering::default(),
             weights: worth::Weights::default(),
             turned: 0,
-            epoch: 0,
+            flushed: pool.flush_word.load(),
             flushed_segments: 0,
             live_bytes: 0,
             dead_bytes: 0,
@@ -330,7 +333,7 @@ impl Segments {
     }
 
     fn is_flushed(&self, segment: u32) -> bool {
-        self.pool.metas.get(segment, EPOCH) != self.epoch
+        is_before(self.pool.metas.get(segment, EPOCH), self.flushed.epoch())
     }
 
     /// Notes that the item at `at` was read in second `now`. Writes nothing once three
@@ -441,13 +444,30 @@ impl Segments {
         Pinned::new(&self.pool, &Item::load(&self.pool, at))
     }
 
-    /// Makes every item dead at once; their space comes back in bounded steps, in
+    /// Whether the flush word says what it said when it was last noted. Cost: one load.
+    #[inline]
+    pub fn is_flush_noted(&self) -> bool {
+        self.pool.flush_word.load() == self.flushed
+    }
+
+    /// Notes what the flush word says in second `now`. Where there was a flush every item is dead
+    /// at once, and what is stored from now on is not; space comes back in bounded steps, in
     /// [`Self::maintain`] and whenever room is needed.
-    pub fn flush(&mut self) {
-        self.close_all();
-        self.epoch = self.epoch.wrapping_add(1);
-        self.flushed_segments = self.own.len();
-        self.hunt.restart();
+    ///
+    /// The owner notes it before it looks an item up or stores one: what one operation found and
+    /// what it then stores is of one epoch. Cost: two loads; after a flush the open segments are
+    /// sealed.
+    pub fn note_flush(&mut self, now: u32) {
+        let flushed = self.pool.flush_word.settle(now);
+        let before = self.flushed.epoch();
+        if flushed.epoch() != before {
+            assert!(is_before(before, flushed.epoch()), "F2");
+            // Of the epoch before: those that hold nothing leave the books with it.
+            self.close_all();
+            self.flushed_segments = self.own.len();
+            self.hunt.restart();
+        }
+        self.flushed = flushed;
     }
 
     fn bin_of(&self, dead_bytes: usize) -> usize {

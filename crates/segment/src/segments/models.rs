@@ -202,3 +202,84 @@ fn a_reader_sees_an_item_whole_while_its_header_changes() {
         reading.join().expect("joins");
     });
 }
+
+/// Looks `key` up, which is there all the time; whether its first byte is that of the value that
+/// was there first, and whether it was flushed.
+fn look(
+    pool: &Pool,
+    slots: &kachel_table::Reader,
+    reader: &Reader,
+    key: &[u8],
+    first: u8,
+) -> (bool, bool) {
+    let item = |at: Location| pool.item(ItemAt::new(at.get()), reader);
+    let Seen::At(at) = slots.find(hash_of(key), |at| item(at).key() == key) else {
+        panic!("it is there all the time")
+    };
+    let value = item(at).value().as_slice().expect("a small value");
+    (value[0] == first, pool.is_flushed(ItemAt::new(at.get()), NOW, reader))
+}
+
+/// A shard with one item that was stored after a flush, so that a stamp that is lost shows, in a
+/// segment that goes back once the item is replaced.
+fn shard_after_a_flush() -> (Shard, ItemAt) {
+    let mut shard = Shard::new();
+    shard.segments.pool().flush_word().flush(NOW);
+    shard.segments.note_flush(NOW);
+    let old = shard.store(b"k", b"1111", None).expect("room");
+    shard.segments.close_all();
+    (shard, old)
+}
+
+#[test]
+fn a_flush_kills_what_was_stored_before_it_for_every_reader() {
+    let outcomes = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let counts = Arc::clone(&outcomes);
+    explore("flush word, a store before", None, move || {
+        let (mut shard, old) = shard_after_a_flush();
+        let pool = Arc::clone(shard.segments.pool());
+        let (slots, reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
+        let owning = thread::spawn(move || {
+            shard.segments.note_flush(NOW);
+            let new = shard.store(b"k", b"2222", Some(old)).expect("room");
+            (shard, new)
+        });
+        let (_, is_flushed) = look(&pool, &slots, &reader, b"k", b'1');
+        assert!(!is_flushed, "nobody has flushed it yet");
+        pool.flush_word().flush(NOW);
+        let (is_old, is_flushed) = look(&pool, &slots, &reader, b"k", b'1');
+        assert!(is_flushed || !is_old, "what was stored before is gone at once");
+        let (mut shard, new) = owning.join().expect("joins");
+        shard.segments.note_flush(NOW);
+        let is_live = shard.segments.is_live(new, NOW);
+        assert!(is_old || is_live != is_flushed, "the owner and the reader agree");
+        counts[usize::from(is_old)].fetch_add(1, Relaxed);
+    });
+    let [new, old] = outcomes.each_ref().map(|count| count.load(Relaxed));
+    println!("model flush word: the old item was seen in {old}, the new one in {new}");
+    assert!(old > 0 && new > 0);
+}
+
+#[test]
+fn a_flush_kills_nothing_that_is_stored_after_it_for_any_reader() {
+    let outcomes = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let counts = Arc::clone(&outcomes);
+    explore("flush word, a store after", None, move || {
+        let (mut shard, old) = shard_after_a_flush();
+        let pool = Arc::clone(shard.segments.pool());
+        let (slots, reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
+        let (other, count) = (Arc::clone(&pool), Arc::clone(&counts));
+        let reading = thread::spawn(move || {
+            let (is_old, is_flushed) = look(&other, &slots, &reader, b"k", b'1');
+            assert!(!is_flushed || is_old, "the new item is of the new epoch");
+            count[usize::from(is_flushed)].fetch_add(1, Relaxed);
+        });
+        pool.flush_word().flush(NOW);
+        shard.segments.note_flush(NOW);
+        shard.store(b"k", b"2222", Some(old)).expect("room");
+        reading.join().expect("joins");
+    });
+    let [live, flushed] = outcomes.each_ref().map(|count| count.load(Relaxed));
+    println!("model flush word: seen live in {live}, flushed in {flushed}");
+    assert!(live > 0 && flushed > 0);
+}

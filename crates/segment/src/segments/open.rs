@@ -255,7 +255,7 @@ impl Segments {
         let owner = u32::from(self.options.shard) | u32::from(stream.0) << 16;
         metas.set(segment, OWNER, owner | u32::from(bucket) << 18);
         metas.set(segment, USED, SEGMENT_HEAD_BYTES as u32);
-        metas.set(segment, EPOCH, self.epoch);
+        metas.set(segment, EPOCH, self.flushed.epoch());
         metas.set(segment, SLOT, self.own.len() as u32);
         self.own.push(segment);
         self.queue_bytes[stream.queue() as usize] += self.pool.segment_bytes();
@@ -296,6 +296,7 @@ impl Segments {
         let used = metas.get(segment, USED) as usize;
         let bytes = header.item_bytes();
         assert!(used + bytes <= self.pool.segment_bytes(), "an item lies in one segment");
+        debug_assert!(metas.get(segment, EPOCH) == self.flushed.epoch(), "S7");
         let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
         self.pool.arena.audit.item(at.offset(), bytes);
         draft.write(&self.pool.arena, at, header, cas_base);

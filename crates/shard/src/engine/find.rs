@@ -4,7 +4,8 @@
 //! Downstream: `table` probes, `segment` compares the key and says whether the item lives.
 //!
 //! Invariants:
-//! - I1  What `find` gives is live in the current second. What is not is removed on the way.
+//! - I1  What `find` gives is live in the current second, and no shard has flushed it before. What
+//!   is not is removed on the way.
 
 use kachel_table::KeyHash;
 
@@ -50,6 +51,9 @@ impl Engine {
     /// The live item under `key`. One that has died of time is removed and counted here (I1).
     #[inline]
     pub(crate) fn find(&mut self, key: &[u8], hash: KeyHash) -> Option<Found> {
+        if !self.segments.is_flush_noted() {
+            self.note_flush();
+        }
         let segments = &self.segments;
         let found = self.table.find(hash, |location| segments.key_is(item_at(location), key))?;
         let at = item_at(found);

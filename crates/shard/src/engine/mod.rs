@@ -6,6 +6,8 @@
 //! Invariants:
 //! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
 //! - I2  An item that is expired or flushed is never handed to a verb: `find` refuses it.
+//!   What any shard has flushed before `find` begins is flushed for it; what the verb then stores
+//!   is of the same epoch.
 //! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
 //!
 //! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
@@ -339,9 +341,10 @@ impl Engine {
         self.segments.set_expiry(at, expiry);
     }
 
-    /// Kills everything stored so far.
-    pub(crate) fn flush(&mut self) {
-        self.segments.flush();
+    /// Notes what was flushed, by whichever shard, up to now.
+    #[cold]
+    pub(crate) fn note_flush(&mut self) {
+        self.segments.note_flush(self.second);
     }
 
     /// A bounded step of upkeep; returns the work done.

@@ -51,8 +51,6 @@ pub(crate) enum Hop {
     Key { with_cas: bool, ttl: Option<Ttl> },
     /// A storage request whose value lies in the tray; text: the line.
     Upload,
-    /// Kill everything stored so far; or in the second `due`, if that is not 0.
-    Flush { due: u32 },
     /// Begin to count again from 0.
     ResetStats,
     /// A connection to take over; its socket lies in the tray.
@@ -91,8 +89,7 @@ impl<'r> Taken<'r> {
                 taken.hash = Some(hasher.key_hash(key_of(&request, &mut space)));
                 taken.request = Some((request, line_bytes));
             }
-            Hop::Flush { .. } | Hop::ResetStats | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {
-            }
+            Hop::ResetStats | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {}
         }
         taken
     }
@@ -151,11 +148,10 @@ impl Hop {
                 (1, flags, ttl.map_or(0, |ttl| ttl.0))
             }
             Self::Upload => (2, 0, 0),
-            Self::Flush { due } => (3, 0, due.cast_signed()),
+            Self::ResetStats => (3, 0, 0),
             Self::Adopt => (4, 0, 0),
             Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
             Self::MakeRoom => (6, 0, 0),
-            Self::ResetStats => (7, 0, 0),
         };
         let mut head = [0; REQUEST_HEAD_BYTES];
         let slot = reply.slot.map_or(NO_SLOT, |slot| slot.0);
@@ -182,11 +178,10 @@ impl Hop {
                 ttl: (flags & HAS_TTL != 0).then_some(Ttl(i32::from_le_bytes([t0, t1, t2, t3]))),
             },
             2 => Self::Upload,
-            3 => Self::Flush { due: u32::from_le_bytes([t0, t1, t2, t3]) },
+            3 => Self::ResetStats,
             4 => Self::Adopt,
             5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
             6 => Self::MakeRoom,
-            7 => Self::ResetStats,
             other => unreachable!("hop kind {other} is never pushed"),
         };
         let slot = (slot != NO_SLOT).then_some(SlotIndex(slot));
@@ -229,8 +224,6 @@ mod tests {
             Hop::Key { with_cas: true, ttl: None },
             Hop::Key { with_cas: false, ttl: Some(Ttl(-7)) },
             Hop::Upload,
-            Hop::Flush { due: 0 },
-            Hop::Flush { due: u32::MAX },
             Hop::Adopt,
             Hop::MakeRoom,
             Hop::ResetStats,

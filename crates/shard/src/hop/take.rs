@@ -163,10 +163,6 @@ fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<Ow
             let hash = hash.expect("a line's key is hashed");
             execute(engine, epoch, &request, hash, block, &mut core.answer)
         }
-        Hop::Flush { due } => {
-            core.flush_at(due);
-            None
-        }
         Hop::ResetStats => {
             engine.reset_stats();
             None

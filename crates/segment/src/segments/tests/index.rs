@@ -123,9 +123,17 @@ impl Shard {
         true
     }
 
+    /// Flushes everything, and has the segments note it.
+    pub(super) fn flush(&mut self, now: u32) {
+        self.segments.pool().flush_word().flush(now);
+        assert!(!self.segments.is_flush_noted());
+        self.segments.note_flush(now);
+        assert!(self.segments.is_flush_noted());
+    }
+
     /// Flushes, and sees that no memory is held for anything then.
     pub(super) fn assert_all_comes_back(&mut self, now: u32) {
-        self.segments.flush();
+        self.flush(now);
         self.maintain_all(now);
         assert_eq!(self.segments.stats().segments, 0, "everything came back");
         assert_eq!(self.segments.pool().free_blocks(), 0);

@@ -149,7 +149,7 @@ fn a_pinned_value_outlives_its_item() {
     let large_at = shard.set(b"large", &large, 9).expect("there is room");
     let small_at = shard.set(b"small", &small, 9).expect("there is room");
     let pins = [shard.segments.pin(large_at), shard.segments.pin(small_at)];
-    shard.segments.flush();
+    shard.flush(10);
     shard.maintain_all(10);
     shard.delete(b"large");
     shard.delete(b"small");

@@ -108,7 +108,7 @@ fn a_flush_kills_at_once_and_cleans_in_steps() {
         set_until(&mut shard, &format!("{number}"), 0, 100);
     }
     let old = shard.at(b"5").expect("stored");
-    shard.segments.flush();
+    shard.flush(100);
     assert!(!shard.segments.is_live(old, 100));
     set_until(&mut shard, "new", 0, 100);
     let items = shard.segments.maintain(100, &mut shard.index, 100);
@@ -119,6 +119,50 @@ fn a_flush_kills_at_once_and_cleans_in_steps() {
     assert_eq!(shard.index.map.keys().collect::<Vec<_>>(), [b"new"]);
     assert!(shard.segments.is_live(shard.at(b"new").expect("stored later"), 100));
     shard.segments.audit();
+}
+
+#[test]
+fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
+    let mut shards: [Shard; 2] = Shard::sharing(8 << 20, true);
+    for shard in &mut shards {
+        set_until(shard, "old", 0, 100);
+    }
+    shards[0].flush(100);
+    let pool = Arc::clone(shards[0].segments.pool());
+    let reader = pool.register_reader().expect("one");
+    let other = &mut shards[1];
+    // The other shard has not noted it; a reader needs no owner for that.
+    let old = other.at(b"old").expect("stored");
+    assert!(other.segments.is_live(old, 100) && pool.is_flushed(old, 100, &reader));
+    other.segments.note_flush(100);
+    assert!(!other.segments.is_live(old, 100));
+    set_until(other, "new", 0, 100);
+    let new = other.at(b"new").expect("stored");
+    assert!(other.segments.is_live(new, 100) && !pool.is_flushed(new, 100, &reader));
+    // A pending flush counts from its second on, for whoever looks first.
+    pool.flush_word().flush_in(120, 100);
+    for (now, is_flushed) in [(119, false), (120, true)] {
+        other.segments.note_flush(now);
+        assert_eq!(other.segments.is_live(new, now), !is_flushed, "second {now}");
+        assert_eq!(pool.is_flushed(new, now, &reader), is_flushed, "second {now}");
+        other.segments.audit();
+    }
+}
+
+#[test]
+fn a_segment_keeps_its_epoch_until_it_is_used_again() {
+    let mut shard = Shard::new(4 << 20, true);
+    shard.flush(100);
+    set_until(&mut shard, "key", 0, 100);
+    let pool = Arc::clone(shard.segments.pool());
+    let mut reader = pool.register_reader().expect("one");
+    let at = shard.at(b"key").expect("stored");
+    // Replaced, so that the segment it was alone in is given back, while the reader has its place.
+    shard.segments.close_all();
+    set_until(&mut shard, "key", 0, 100);
+    assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
+    assert!(!pool.is_flushed(at, 100, &reader), "the value was never flushed");
+    reader.round_over();
 }
 
 #[test]
@@ -347,7 +391,8 @@ fn what_is_dropped_for_the_index_is_evicted_only_if_it_could_be_served() {
     let mut counts = |key: &str, now| {
         let at = shard.index.map.remove(key.as_bytes()).expect("stored");
         if key == "flushed" {
-            shard.segments.flush();
+            shard.segments.pool().flush_word().flush(now);
+            shard.segments.note_flush(now);
         }
         shard.segments.evict(at, now);
         let stats = shard.segments.stats();

@@ -204,7 +204,7 @@ impl Model {
 
     fn flush(&mut self) {
         let before = self.shard.index.map.clone();
-        self.shard.segments.flush();
+        self.shard.flush(self.now);
         for &at in before.values() {
             assert!(!self.shard.segments.is_live(at, self.now), "flushed at once");
         }

@@ -21,10 +21,13 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// Replaces the number, for gauges.
+    /// Replaces the number, for gauges. One that stays the same is not written: other shards may
+    /// have its line.
     #[inline]
     pub fn set(&self, value: u64) {
-        self.0.store(value, Relaxed);
+        if self.0.load(Relaxed) != value {
+            self.0.store(value, Relaxed);
+        }
     }
 
     /// The number now.

@@ -7,7 +7,7 @@
 //! - I1  A connection stands among the ready at most once a tick.
 //! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
 //! - I3  Replies leave after the mailboxes are published: nothing is acknowledged before others can
-//!   see it.
+//!   see it, and before `stats` counts it, on whichever shard.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -246,6 +246,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.close_late();
         self.adopt();
         dump::step(&mut self.core);
+        self.core.engine.publish_gauges();
         self.publish();
         self.send();
         self.maintain();
@@ -262,7 +263,6 @@ impl<I: Io, C: Clock> Shard<I, C> {
         if second == before {
             return;
         }
-        self.core.engine.publish_gauges();
         self.core.timeouts.turn(before, second);
     }
 

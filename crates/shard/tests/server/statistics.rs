@@ -35,6 +35,50 @@ fn only_what_was_stored_counts_among_the_items_ever_stored() {
 }
 
 #[test]
+fn what_was_acknowledged_is_counted_whichever_shard_is_asked() {
+    for shards in [1, 2, 4] {
+        let memory_bytes = 8 << 20;
+        let mut world =
+            World::new(WorldOptions { shards, memory_bytes, ..WorldOptions::default() });
+        // The clock stands still: no second begins.
+        let clients: Vec<FarEnd> = (0..shards).map(|_| world.connect()).collect();
+        for key in 0..100 {
+            let set = format!("set k{key} 0 0 10\r\n0123456789\r\n");
+            assert_eq!(world.ask(&clients[0], set.as_bytes()), b"STORED\r\n");
+        }
+        let bytes = stat(&mut world, &clients[0], "bytes");
+        for client in &clients {
+            assert_eq!(stat(&mut world, client, "curr_items"), 100, "{shards} shards");
+            assert_eq!(stat(&mut world, client, "bytes"), bytes, "{shards} shards");
+        }
+        assert!(bytes >= 100 * 12, "{bytes} bytes");
+        // Until items are evicted, which upkeep may do as well: none is lost sight of.
+        let value = "v".repeat(10_000);
+        for key in 100..2_000 {
+            let set = format!("set k{key} 0 0 10000\r\n{value}\r\n");
+            assert_eq!(world.ask(&clients[0], set.as_bytes()), b"STORED\r\n");
+        }
+        for client in &clients {
+            let evictions = stat(&mut world, client, "evictions");
+            assert!(evictions > 0, "memory was full");
+            assert_eq!(stat(&mut world, client, "curr_items"), 2_000 - evictions);
+        }
+    }
+}
+
+#[test]
+fn statistics_count_what_their_client_asked_for_before() {
+    let mut world = World::new(WorldOptions { shards: 4, ..WorldOptions::default() });
+    let client = world.connect();
+    let sets: String = (0..100).map(|key| format!("set k{key} 0 0 1 noreply\r\nx\r\n")).collect();
+    let told = world.ask(&client, format!("{sets}stats\r\n").as_bytes());
+    let told = String::from_utf8(told).expect("text");
+    for stat in ["STAT cmd_set 100\r\n", "STAT curr_items 100\r\n"] {
+        assert!(told.contains(stat), "{told}");
+    }
+}
+
+#[test]
 fn a_reset_begins_to_count_anew_on_every_shard() {
     for shards in [1, 3] {
         let options = WorldOptions { shards, memory_bytes: 8 << 20, ..WorldOptions::default() };

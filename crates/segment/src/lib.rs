@@ -31,7 +31,7 @@ pub use item::{Access, Item, ItemAt, Parts, Value};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
     Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,
-    WalkCursor,
+    WalkCursor, Walked,
 };
 
 /// Bytes of the longest value that lies in a segment whole; longer ones take blocks.

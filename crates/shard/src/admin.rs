@@ -13,7 +13,6 @@ use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use kachel_wire::{Reply, StatsTopic, stats_topic};
 
 use crate::core::Core;
-use crate::dump::{self, Dump};
 use crate::hop::MailboxFull;
 use crate::hop::{Hop, REQUEST_HEAD_BYTES, ReplyTo};
 use crate::stats;
@@ -183,8 +182,8 @@ fn dump(core: &mut Core, connection: ConnectionIndex, form: DumpForm) -> Reply {
     if let Some(open) = core.connections.get_mut(connection) {
         open.dumping = true;
     }
-    core.dumps.push(Dump::new(connection, keys_only));
-    dump::step(core);
+    // `OK` and the first lines come with the tick's step.
+    core.dumps.begin(connection, keys_only);
     Reply::Nothing
 }
 

@@ -24,7 +24,7 @@ use kachel_wire::request::{KEY_BYTES_MAX, Request};
 use kachel_wire::{Reply, Sink};
 
 use crate::counters::Counters;
-use crate::dump::Dump;
+use crate::dump::Dumps;
 use crate::engine::Engine;
 use crate::execute::key_of;
 use crate::hop::REQUEST_HEAD_BYTES;
@@ -126,7 +126,7 @@ pub(crate) struct Core {
     /// Stalled connections that wait for nothing any more.
     pub(crate) resumable: Vec<ConnectionIndex>,
     pub(crate) uploads: Uploads,
-    pub(crate) dumps: Vec<Dump>,
+    pub(crate) dumps: Dumps,
     /// Whether a mailbox had no room in this tick, so that sleep must be short.
     pub(crate) mailbox_was_full: bool,
     /// Connections ever closed for holding large values.

@@ -162,6 +162,8 @@ counters! {
     expired_unfetched,
     /// Items whose space came back because they had expired.
     reclaimed,
+    /// Items looked at for listings.
+    listed_items,
     /// Times that a connection which had to wait was looked at again.
     resumptions,
     /// Lines of more than 2 KiB that were read, which are retrievals of many keys.

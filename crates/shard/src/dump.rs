@@ -1,25 +1,41 @@
 //! Listings of all items: `lru_crawler metadump` and `mgdump`.
 //!
-//! Upstream:   `admin` begins one; `shard::tick` takes it on piece by piece, as its client reads.
+//! Upstream:   `admin` begins one; `shard::tick` takes all of them on by one bounded step; `hop`
+//!             brings what other shards' listings ask for.
 //! Downstream: each shard in turn walks its segments.
 //!
+//! ```text
+//! our listings, in turn --(our items)------------------+
+//!         |                                            +--> one piece a tick, shard by shard
+//!         +--(another shard's)--> one hop a shard      |
+//! other shards' hops, one each ------------------------+
+//! ```
+//!
 //! Invariants:
-//! - I1  A piece is bounded, so no other client waits for a listing.
+//! - I1  In one tick a shard looks at no more than `LISTED_ITEMS_PER_TICK_MAX` items for all
+//!   listings together, its own clients' and others'. So other requests wait for one piece at most,
+//!   however many listings there are.
 //! - I2  While a listing runs its connection carries out no other request.
+//! - I3  A shard asks each other shard for one piece at a time, so at most one a shard waits here.
+//! - I4  Each listing that may go on has its turn: shards take turns, and so do the listings of one
+//!   shard. One whose client does not read loses nothing but turns.
 
-use kachel_net::{AnswerRoom, ConnectionIndex};
+use std::collections::VecDeque;
+
+use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
 use kachel_segment::WalkCursor;
 use kachel_wire::{Reply, Sink, format};
 
+use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::core::Core;
 use crate::engine::Engine;
-use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop};
+use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, answer_dump, has_room_for_answer};
 use crate::second::Epoch;
 
 /// The cursor that says that a shard has listed everything.
 const CURSOR_END: u64 = u64::MAX;
-/// Items of one piece.
-const PIECE_ITEMS_MAX: usize = 64;
+/// Listings that one step looks at, to find those that may go on.
+const LISTINGS_LOOKED_MAX: usize = 64;
 /// Bytes of the longest line of a listing: a key, each of its bytes as `%XX`, and what is said of
 /// it.
 const LINE_BYTES_MAX: usize = 1024;
@@ -28,27 +44,28 @@ const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES
 
 /// A listing that a client waits for.
 #[derive(Debug)]
-pub(crate) struct Dump {
+struct Listing {
     connection: ConnectionIndex,
     keys_only: bool,
-    /// Whose items are listed now.
-    shard: u16,
+    /// Shards whose items are all listed. It begins with its client's own, so that many listings do
+    /// not all want the same shard.
+    listed_shards: u16,
     cursor: WalkCursor,
     /// Whether another shard is asked for a piece.
     awaited: bool,
     begun: bool,
 }
 
-impl Dump {
-    /// A listing for this client, not begun.
-    pub(crate) fn new(connection: ConnectionIndex, keys_only: bool) -> Self {
-        let cursor = WalkCursor::default();
-        Self { connection, keys_only, shard: 0, cursor, awaited: false, begun: false }
+impl Listing {
+    /// Whose items come next, for a client of shard `id` of `shards`; `None`: all were listed.
+    fn owner(&self, id: u16, shards: u16) -> Option<u16> {
+        let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
+        (self.listed_shards < shards).then_some(owner as u16)
     }
 
     fn go_on(&mut self, cursor: u64) {
         if cursor == CURSOR_END {
-            self.shard += 1;
+            self.listed_shards += 1;
             self.cursor = WalkCursor::default();
         } else {
             self.cursor = WalkCursor::from_u64(cursor);
@@ -56,64 +73,195 @@ impl Dump {
     }
 }
 
-/// Another shard has sent its piece.
-pub(crate) fn went_on(dumps: &mut [Dump], connection: Option<ConnectionIndex>, cursor: u64) {
-    let waiting = dumps.iter_mut().find(|dump| Some(dump.connection) == connection && dump.awaited);
-    if let Some(dump) = waiting {
-        dump.awaited = false;
-        dump.go_on(cursor);
-    }
+/// A piece that another shard wants for a listing of a client of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) slot: SlotIndex,
+    pub(crate) keys_only: bool,
+    pub(crate) cursor: WalkCursor,
 }
 
-/// Takes each listing on by one piece, where its client has room for it.
-pub(crate) fn step(core: &mut Core) {
-    let mut dumps = std::mem::take(&mut core.dumps);
-    dumps.retain_mut(|dump| step_one(core, dump));
-    core.dumps = dumps;
+/// The listings of a shard's clients, and what others ask of it.
+#[derive(Debug)]
+pub(crate) struct Dumps {
+    /// The next in turn first (I4).
+    listings: VecDeque<Listing>,
+    /// By shard, the piece that it asked for (I3).
+    asked: Vec<Option<Asked>>,
+    /// By shard, whether it owes us one (I3).
+    awaited: Vec<bool>,
+    /// The shard whose turn it is (I4).
+    turn: u16,
+}
+
+impl Dumps {
+    /// No listings, in a process of `shards` shards.
+    pub(crate) fn new(shards: u16) -> Self {
+        let shards = usize::from(shards);
+        let (asked, awaited) = (vec![None; shards], vec![false; shards]);
+        Self { listings: VecDeque::new(), asked, awaited, turn: 0 }
+    }
+
+    /// Begins a listing for this client.
+    pub(crate) fn begin(&mut self, connection: ConnectionIndex, keys_only: bool) {
+        self.listings.push_back(Listing {
+            connection,
+            keys_only,
+            listed_shards: 0,
+            cursor: WalkCursor::default(),
+            awaited: false,
+            begun: false,
+        });
+    }
+
+    /// Another shard asks for a piece; `step` answers it when its turn comes.
+    pub(crate) fn ask(&mut self, peer: u16, asked: Asked) {
+        let before = self.asked[usize::from(peer)].replace(asked);
+        assert!(before.is_none(), "I3");
+    }
+
+    /// Another shard has sent its piece for this client, if that is still there.
+    pub(crate) fn went_on(&mut self, peer: u16, connection: Option<ConnectionIndex>, cursor: u64) {
+        let was_awaited = std::mem::take(&mut self.awaited[usize::from(peer)]);
+        assert!(was_awaited, "I3");
+        let mut listings = self.listings.iter_mut();
+        let waiting = listings.find(|dump| Some(dump.connection) == connection && dump.awaited);
+        if let Some(listing) = waiting {
+            listing.awaited = false;
+            listing.go_on(cursor);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.listings.is_empty() && self.asked.iter().all(Option::is_none)
+    }
 }
 
 /// Whether a listing can be taken on before anything else happens: a piece without a line sends
 /// nothing, so nothing would wake a shard that sleeps behind it.
 pub(crate) fn may_go_on(core: &Core) -> bool {
-    core.dumps.iter().any(|dump| {
-        let open = core.connections.get(dump.connection);
-        open.is_none_or(|open| !open.dumping || !(dump.awaited || open.is_full()))
-    })
+    let may = |listing: &Listing| {
+        let open = core.connections.get(listing.connection);
+        let owner = listing.owner(core.id, core.shared.options.shards);
+        let owes = owner.is_some_and(|owner| core.dumps.awaited[usize::from(owner)]);
+        open.is_none_or(|open| !open.dumping || !(listing.awaited || owes || open.is_full()))
+    };
+    core.dumps.asked.iter().any(Option::is_some) || core.dumps.listings.iter().any(may)
 }
 
-/// `false`: the listing is complete, or its client is gone.
-fn step_one(core: &mut Core, dump: &mut Dump) -> bool {
-    let Some(open) = core.connections.get(dump.connection) else { return false };
+/// Takes the listings on by one piece of this shard's items, and has other shards asked for theirs.
+pub(crate) fn step(core: &mut Core) {
+    if core.dumps.is_idle() {
+        return;
+    }
+    core.engine.note_flush();
+    let own = look_through(core);
+    let shards = core.shared.options.shards;
+    for _ in 0..shards {
+        let shard = core.dumps.turn;
+        core.dumps.turn = (shard + 1) % shards;
+        let done = match own {
+            Some(place) if shard == core.id => own_piece(core, place),
+            _ => answer_asked(core, shard),
+        };
+        if done {
+            return;
+        }
+    }
+}
+
+/// What a look at a listing found.
+enum Look {
+    /// It is complete, or its client is gone.
+    Over,
+    /// It waits for its client or for an answer: those behind it come first.
+    Waits,
+    /// It wants a piece of our items.
+    WantsOurs,
+    /// It wants a piece of a shard that cannot be asked now: it keeps its turn.
+    WantsTheirs,
+}
+
+/// Looks at the listings in turn; where the first is that wants a piece of our items.
+fn look_through(core: &mut Core) -> Option<usize> {
+    let (mut place, mut own) = (0, None);
+    for _ in 0..core.dumps.listings.len().min(LISTINGS_LOOKED_MAX) {
+        let Some(mut listing) = core.dumps.listings.remove(place) else { break };
+        match look(core, &mut listing) {
+            Look::Over => {}
+            Look::Waits => core.dumps.listings.push_back(listing),
+            look => {
+                if matches!(look, Look::WantsOurs) && own.is_none() {
+                    own = Some(place);
+                }
+                core.dumps.listings.insert(place, listing);
+                place += 1;
+            }
+        }
+    }
+    own
+}
+
+/// Takes one listing on as far as that needs none of our items.
+fn look(core: &mut Core, listing: &mut Listing) -> Look {
+    let connection = listing.connection;
+    let Some(open) = core.connections.get(connection) else { return Look::Over };
     if !open.dumping {
-        return false;
+        return Look::Over;
     }
-    if dump.awaited || open.is_full() {
-        return true;
+    if listing.awaited || open.is_full() {
+        return Look::Waits;
     }
-    if !dump.begun {
-        dump.begun = true;
-        core.text(dump.connection, Reply::Ok.bytes());
+    if !listing.begun {
+        listing.begun = true;
+        core.text(connection, Reply::Ok.bytes());
     }
-    if dump.shard == core.shared.options.shards {
-        let end = if dump.keys_only { Reply::En } else { Reply::End };
-        core.text(dump.connection, end.bytes());
-        core.end_dump(dump.connection);
-        return false;
+    let Some(owner) = listing.owner(core.id, core.shared.options.shards) else {
+        let end = if listing.keys_only { Reply::En } else { Reply::End };
+        core.text(connection, end.bytes());
+        core.end_dump(connection);
+        return Look::Over;
+    };
+    if owner == core.id {
+        return Look::WantsOurs;
     }
-    if dump.shard == core.id {
-        let mut text = std::mem::take(&mut core.answer.text);
-        text.clear();
-        piece(&core.engine, &core.epoch, dump.keys_only, dump.cursor, &mut text);
-        let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
-        dump.go_on(u64::from_le_bytes(*cursor));
-        core.text(dump.connection, lines);
-        core.answer.text = text;
-        return true;
-    }
-    let hop = Hop::Dump { keys_only: dump.keys_only };
-    let cursor = dump.cursor.to_u64().to_le_bytes();
+    let hop = Hop::Dump { keys_only: listing.keys_only };
+    let cursor = listing.cursor.to_u64().to_le_bytes();
     let room = AnswerRoom::default();
-    dump.awaited = core.send_hop(dump.connection, dump.shard, hop, &cursor, room).is_ok();
+    if core.dumps.awaited[usize::from(owner)]
+        || core.send_hop(connection, owner, hop, &cursor, room).is_err()
+    {
+        return Look::WantsTheirs;
+    }
+    core.dumps.awaited[usize::from(owner)] = true;
+    listing.awaited = true;
+    Look::Waits
+}
+
+/// Sends a piece of our items to a client of ours; `true`: it was done.
+fn own_piece(core: &mut Core, place: usize) -> bool {
+    let Some(mut listing) = core.dumps.listings.remove(place) else { return false };
+    let mut text = std::mem::take(&mut core.answer.text);
+    text.clear();
+    piece(&core.engine, &core.epoch, listing.keys_only, listing.cursor, &mut text);
+    let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
+    listing.go_on(u64::from_le_bytes(*cursor));
+    core.text(listing.connection, lines);
+    core.answer.text = text;
+    core.dumps.listings.push_back(listing);
+    true
+}
+
+/// Answers the piece that another shard asked for; `true`: it was done. Not where the answer has no
+/// room yet.
+fn answer_asked(core: &mut Core, peer: u16) -> bool {
+    if core.dumps.asked[usize::from(peer)].is_none() || !has_room_for_answer(core, peer) {
+        return false;
+    }
+    let Some(asked) = core.dumps.asked[usize::from(peer)].take() else { return false };
+    core.answer.text.clear();
+    piece(&core.engine, &core.epoch, asked.keys_only, asked.cursor, &mut core.answer.text);
+    answer_dump(core, peer, asked.slot);
     true
 }
 
@@ -126,9 +274,8 @@ pub(crate) fn piece(
     out: &mut Vec<u8>,
 ) {
     out.put(&[0; 8]);
-    let mut items = 0;
     let second = engine.second;
-    let more = engine.segments.walk(&mut cursor, second, |item| {
+    let walked = engine.segments.walk(&mut cursor, second, LISTED_ITEMS_PER_TICK_MAX, |item| {
         if keys_only {
             format::mgdump_line(out, item.key(), item.base64_key());
         } else {
@@ -144,9 +291,10 @@ pub(crate) fn piece(
             };
             format::metadump_line(out, item.key(), &facts);
         }
-        items += 1;
-        items < PIECE_ITEMS_MAX && out.len() < PIECE_BYTES_MAX
+        out.len() < PIECE_BYTES_MAX
     });
-    let next = if more { cursor.to_u64() } else { CURSOR_END };
+    assert!(walked.items <= LISTED_ITEMS_PER_TICK_MAX, "I1");
+    engine.counters.listed_items.add(walked.items as u64);
+    let next = if walked.more { cursor.to_u64() } else { CURSOR_END };
     out[..8].copy_from_slice(&next.to_le_bytes());
 }

@@ -52,6 +52,9 @@ pub use shared::{ClosedClient, Shared, SharedOptions};
 ///
 /// Why 32: a guess until `experiments/` has the sweep; the prototype gained 2.8 x with it.
 pub const BATCH_REQUESTS_MAX: usize = 32;
+/// Items that a shard looks at in one tick for all listings (`lru_crawler metadump`, `mgdump`)
+/// together, dead ones included. A guess: about as long as a batch of requests takes.
+pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;
 /// Partitions of the key space, fixed for ever; shards own ranges of them.
 pub const PARTITIONS: u32 = 4096;
 

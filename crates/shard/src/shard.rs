@@ -22,6 +22,7 @@ use kachel_stdx::Landing;
 use kachel_wire::Reply;
 
 use crate::core::{AnswerText, Core};
+use crate::dump::{self, Dumps};
 use crate::engine::{Engine, EngineOptions};
 use crate::hash::{KeyHasher, Seeds};
 use crate::hop::{ANSWER_BYTES_MAX, Hop, ReplyTo};
@@ -34,7 +35,7 @@ use crate::slowest::Slowest;
 use crate::stage::Ready;
 use crate::timeouts::{Late, Timeouts};
 use crate::upload::Uploads;
-use crate::{dump, landing, timeouts};
+use crate::{landing, timeouts};
 
 /// How long a shard with something to look after may sleep.
 const SLEEP_NS_MAX: u64 = 100_000_000;
@@ -143,7 +144,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             dirty: Vec::with_capacity(1024),
             resumable: Vec::with_capacity(64),
             uploads: Uploads::default(),
-            dumps: Vec::new(),
+            dumps: Dumps::new(shards),
             mailbox_was_full: false,
             pinned_closes: 0,
             answer: AnswerText { text: Vec::with_capacity(ANSWER_BYTES_MAX), value_bytes_max: 0 },

@@ -169,6 +169,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_reader_closes", |c| &c.reader_closes),
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),
+    ("kachel_listed_items", |c| &c.listed_items),
     ("kachel_hops", |c| &c.hops),
     ("kachel_requests", |c| &c.requests),
     ("kachel_ticks", |c| &c.ticks),

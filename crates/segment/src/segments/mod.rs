@@ -47,7 +47,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use stats::SegmentStats;
-pub use walk::WalkCursor;
+pub use walk::{WalkCursor, Walked};
 
 use self::ghost::Ghosts;
 use self::open::OpenSegments;

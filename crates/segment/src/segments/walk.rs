@@ -1,4 +1,4 @@
-//! Looking at every item, a segment a call: for dumps.
+//! Looking at every item, a bounded number a call: for dumps.
 //!
 //! Upstream:   `shard` on behalf of `lru_crawler metadump` and the like.
 //! Downstream: `item`.
@@ -12,7 +12,7 @@ use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::USED;
 
 /// Lines of foreign segments passed over in one call.
-const WALK_SEGMENTS_MAX: u32 = 4096;
+const WALK_SEGMENTS_MAX: u32 = 256;
 
 const GENERATION_MASK: u64 = (1 << 19) - 1;
 
@@ -44,41 +44,60 @@ impl WalkCursor {
     }
 }
 
+/// What one call of [`Segments::walk`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// Items that were looked at, dead ones too.
+    pub items: usize,
+    /// Whether there are more.
+    pub more: bool,
+}
+
 impl Segments {
     /// Shows living items to `show`, from where the cursor stands to the end of the next segment of
-    /// this shard, or until `show` returns `false`. Returns whether the walk has more to show.
+    /// this shard, until `items_max` were looked at or `show` returns `false`.
     ///
-    /// Cost: the items of one segment. The caller goes on while there is more.
+    /// Cost: at most `items_max` items of one segment, and the lines of a few hundred segments. The
+    /// caller goes on while there is more.
     pub fn walk(
         &self,
         cursor: &mut WalkCursor,
         now: u32,
+        items_max: usize,
         mut show: impl FnMut(Item<'_>) -> bool,
-    ) -> bool {
+    ) -> Walked {
         let touched = self.pool.segments_touched();
+        let mut items = 0;
         for _ in 0..WALK_SEGMENTS_MAX {
             let segment = (cursor.offset() >> self.pool.segment_shift) as u32;
             if segment >= touched {
-                return false;
+                return Walked { items, more: false };
             }
-            if self.owns(segment) && !self.walk_segment(segment, cursor, now, &mut show) {
-                return true;
+            let is_own = self.owns(segment);
+            if is_own {
+                let mut show_one = |item: Option<Item<'_>>| {
+                    items += 1;
+                    item.is_none_or(&mut show) && items < items_max
+                };
+                if !self.walk_segment(segment, cursor, now, &mut show_one) {
+                    break;
+                }
             }
             *cursor = WalkCursor::at(self.pool.segment_start(segment + 1), 0);
-            if self.owns(segment) {
+            if is_own {
                 break;
             }
         }
-        true
+        Walked { items, more: true }
     }
 
-    /// Shows one segment's items; whether all were shown.
+    /// Shows one segment's items, those that are not alive as `None`; whether all were shown.
     fn walk_segment(
         &self,
         segment: u32,
         cursor: &mut WalkCursor,
         now: u32,
-        show: &mut impl FnMut(Item<'_>) -> bool,
+        show: &mut impl FnMut(Option<Item<'_>>) -> bool,
     ) -> bool {
         let generation = self.pool.generation(segment);
         let start = self.pool.segment_start(segment);
@@ -92,7 +111,7 @@ impl Segments {
             let at = ItemAt::from_offset(offset);
             let item = Item::load(&self.pool, at);
             offset += item.header().item_bytes();
-            if self.is_live(at, now) && !show(item) {
+            if !show(self.is_live(at, now).then_some(item)) {
                 *cursor = WalkCursor::at(offset, generation);
                 return false;
             }

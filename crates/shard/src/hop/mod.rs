@@ -19,4 +19,4 @@ pub(crate) use record::{
 pub use rings::{Mailbox, Mailboxes, mailboxes};
 pub(crate) use rings::{MailboxFull, Parcel, mailbox_bytes};
 pub(crate) use send::hop;
-pub(crate) use take::{TAKEN_BYTES_MAX, take_mail};
+pub(crate) use take::{TAKEN_BYTES_MAX, answer_dump, has_room_for_answer, take_mail};

@@ -106,7 +106,8 @@ impl<'r> Taken<'r> {
 /// Bytes of the longest answer to a request record.
 pub(crate) fn answer_bytes_max(record: &[u8]) -> usize {
     match Hop::parse(record) {
-        (Hop::Dump { .. }, ..) => ANSWER_BYTES_MAX,
+        // Answered later, when there is room.
+        (Hop::Dump { .. }, ..) => 0,
         (_, ReplyTo { slot: None, .. }, _) => 0,
         (_, ReplyTo { value_bytes, .. }, _) => {
             ANSWER_HEAD_BYTES + LINE_BYTES_MAX + usize::from(value_bytes) + 2

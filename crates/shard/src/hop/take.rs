@@ -4,8 +4,9 @@
 //! Downstream: `verb::get` and `execute` for requests; the outbox of whoever waits for answers.
 //!
 //! Invariants:
-//! - I1  Every request with a slot is answered once, in this tick, one without room there with
-//!   nothing that is shown; requests are left in the ring while the answer ring lacks room for the
+//! - I1  Every request with a slot is answered once: in this tick, but for a piece of a listing,
+//!   which waits for its turn in `dump`. One without room there is answered with nothing that is
+//!   shown; requests are left in the ring while the answer ring lacks room for the
 //!   largest answers they may have.
 //! - I2  Answers are always taken, whatever state their connection is in.
 
@@ -14,12 +15,12 @@ use std::os::fd::OwnedFd;
 use kachel_net::{SlotIndex, Stream};
 use kachel_segment::{Pinned, WalkCursor};
 
-use super::record::{Answer, Taken, answer_bytes_max};
+use super::record::{ANSWER_BYTES_MAX, Answer, Taken, answer_bytes_max};
 use super::{Hop, REQUEST_BYTES_MAX};
 use super::{Mailbox, Parcel};
 use crate::BATCH_REQUESTS_MAX;
 use crate::core::{Core, LargeValue};
-use crate::dump;
+use crate::dump::Asked;
 use crate::execute::{announced_bytes, execute};
 use crate::verb::{self, Block};
 
@@ -56,7 +57,7 @@ fn take_answers(core: &mut Core, peer: u16) -> bool {
         let mut text = text;
         if answer == Answer::Dump {
             let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
-            dump::went_on(&mut core.dumps, connection, u64::from_le_bytes(*cursor));
+            core.dumps.went_on(peer, connection, u64::from_le_bytes(*cursor));
             text = lines;
         }
         if let Some(open) = open {
@@ -184,9 +185,8 @@ fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<Ow
         Hop::Dump { keys_only } => {
             let cursor = text.try_into().expect("a dump hop has its cursor");
             let cursor = WalkCursor::from_u64(u64::from_le_bytes(cursor));
-            dump::piece(engine, epoch, keys_only, cursor, &mut core.answer.text);
             let slot = reply.slot.expect("a dump is answered");
-            push_answer(core, peer, Answer::Dump, slot);
+            core.dumps.ask(peer, Asked { slot, keys_only, cursor });
             return;
         }
     };
@@ -205,6 +205,16 @@ fn answer(core: &mut Core, peer: u16, slot: SlotIndex, pinned: Option<Pinned>) {
             push_answer(core, peer, Answer::TextAndValue, slot);
         }
     }
+}
+
+/// Whether the largest answer can be pushed to `peer` now.
+pub(crate) fn has_room_for_answer(core: &mut Core, peer: u16) -> bool {
+    core.mail.to(peer).answers_out.room(ANSWER_BYTES_MAX)
+}
+
+/// Answers `peer` with the piece of a listing that `core.answer` holds. There is room for it.
+pub(crate) fn answer_dump(core: &mut Core, peer: u16, slot: SlotIndex) {
+    push_answer(core, peer, Answer::Dump, slot);
 }
 
 fn push_answer(core: &mut Core, peer: u16, answer: Answer, slot: SlotIndex) {

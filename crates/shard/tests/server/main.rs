@@ -8,6 +8,7 @@ mod full_rings;
 mod input;
 mod large_values;
 mod limits;
+mod listings;
 mod pinned;
 mod readers;
 mod replies;

@@ -184,6 +184,7 @@ impl<I: Io> World<I> {
                 counters.bytes_read.value()
                     + counters.bytes_written.value()
                     + counters.requests.value()
+                    + counters.listed_items.value()
                     + counters.connections_opened.value()
                     + counters.busy_ticks.value()
             })

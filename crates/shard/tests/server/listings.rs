@@ -1,0 +1,101 @@
+//! Listings of all items: that they are complete, and what many of them cost others.
+
+use kachel_io::FarEnd;
+use kachel_shard::LISTED_ITEMS_PER_TICK_MAX;
+
+use crate::world::{World, WorldOptions};
+
+const KEYS: usize = 1_500;
+/// Ticks in which a hundred listings end: ten times what they take.
+const TICKS_MAX: usize = 200_000;
+
+/// Ticks until each client has the end of its listing. Sees that no shard looks at more items in a
+/// tick than it may. Returns the listings, and after how many ticks each had ended.
+fn list(world: &mut World, clients: &[FarEnd], line: &[u8], end: &[u8]) -> Vec<(Vec<u8>, usize)> {
+    let items = |world: &World, shard: usize| {
+        usize::try_from(world.shared.counters[shard].listed_items.value()).expect("few")
+    };
+    let mut listings = vec![(Vec::new(), 0); clients.len()];
+    clients.iter().for_each(|client| client.write(line));
+    for tick in 1..TICKS_MAX {
+        for shard in 0..world.shards.len() {
+            let before = items(world, shard);
+            world.turn_of(shard);
+            let looked = items(world, shard) - before;
+            assert!(looked <= LISTED_ITEMS_PER_TICK_MAX, "{looked} items in a tick");
+        }
+        for ((listing, ended), client) in listings.iter_mut().zip(clients) {
+            listing.extend(client.read());
+            if *ended == 0 && listing.ends_with(end) {
+                *ended = tick;
+            }
+        }
+        if listings.iter().all(|(_, ended)| *ended > 0) {
+            return listings;
+        }
+    }
+    panic!("not all listings end");
+}
+
+#[test]
+fn a_hundred_listings_look_at_no_more_items_in_a_tick_than_one() {
+    for shards in [1, 3] {
+        let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
+        let clients: Vec<FarEnd> = (0..100).map(|_| world.connect()).collect();
+        for key in 0..2 * KEYS {
+            let expiry = if key % 2 == 0 { 0 } else { 1 };
+            let set = format!("set k{key} 0 {expiry} 1 noreply\r\nx\r\n");
+            world.ask(&clients[key % 100], set.as_bytes());
+        }
+        // Half of the items are dead, and are looked at all the same until upkeep has come to them.
+        world.clock.advance_s(1);
+        for count in [1, 100] {
+            let forms: [(&[u8], &[u8]); 2] = [
+                (b"lru_crawler metadump all\r\n", b"END\r\n"),
+                (b"lru_crawler mgdump all\r\n", b"EN\r\n"),
+            ];
+            for (line, end) in forms {
+                let listings = list(&mut world, &clients[..count], line, end);
+                for (listing, _) in &listings {
+                    let listing = String::from_utf8(listing.clone()).expect("text");
+                    let mut lines: Vec<&str> = listing.lines().collect();
+                    assert_eq!(lines.remove(0), "OK");
+                    lines.pop();
+                    lines.sort_unstable();
+                    lines.dedup();
+                    assert_eq!(lines.len(), KEYS, "{count} listings, {shards} shards");
+                }
+                // They take turns: the first to end comes not long before the last.
+                let first = listings.iter().map(|(_, ended)| *ended).min();
+                let last = listings.iter().map(|(_, ended)| *ended).max();
+                assert!(first.expect("one") * 4 > last.expect("one"), "{first:?} and {last:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_listing_whose_client_does_not_read_keeps_no_other_from_ending() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let reader = world.connect();
+    let sleepers: Vec<FarEnd> = (0..150).map(|_| world.connect()).collect();
+    for key in 0..4_000 {
+        world.ask(&reader, format!("set key-{key} 0 0 1 noreply\r\nx\r\n").as_bytes());
+    }
+    for sleeper in &sleepers {
+        sleeper.stall();
+        sleeper.write(b"lru_crawler metadump all\r\n");
+    }
+    world.settle();
+    let listing = world.ask(&reader, b"lru_crawler metadump all\r\nmn\r\n");
+    assert!(listing.ends_with(b"END\r\nMN\r\n"));
+    // Some leave, some go on.
+    let (leaving, staying) = sleepers.split_at(75);
+    leaving.iter().for_each(FarEnd::reset);
+    staying.iter().for_each(FarEnd::allow_all);
+    world.settle();
+    for sleeper in staying {
+        let lines = sleeper.read().iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(lines, 4_000 + 2);
+    }
+}

@@ -9,6 +9,14 @@ use rustix::process::Signal;
 use crate::client::{Client, Look, set_request};
 use crate::server::{Launch, Server};
 use crate::subject::{Door, program, start, wait_until, within};
+use crate::suite::is_full;
+
+/// What the server gives clients that do not read, once it is told to end.
+const DRAIN: Duration = Duration::from_secs(5);
+/// What the server says when it ends though it owes.
+const OWES: &str = "ended with replies not sent";
+/// How often a second signal is given, on a machine that may let the first one's time pass.
+const SIGNAL_TRIES: usize = 10;
 
 /// Waits until the process has ended; its status.
 fn end_within(server: &mut Server, time: Duration) -> std::process::ExitStatus {
@@ -24,6 +32,7 @@ fn end_within(server: &mut Server, time: Duration) -> std::process::ExitStatus {
 /// X11.
 pub(crate) fn resets(door: Door) -> String {
     const ROUNDS: usize = 300;
+    const TIMES: usize = 3;
     let server = start(door, &["-m", "64", "-t", "2"]);
     let mut other = server.connect();
     let large = vec![b'x'; 900_000];
@@ -53,21 +62,30 @@ pub(crate) fn resets(door: Door) -> String {
         let number = |name: &str| stats[name].parse::<u64>().expect("a number");
         (number("kachel_memory_spent"), number("bytes"), number("evictions"), server.files())
     };
-    (0..60).for_each(|round| leave(server.connect(), round));
-    let before = rest();
-    let resident = server.resident_bytes();
     (0..ROUNDS).for_each(|round| leave(server.connect(), round));
-    let after = rest();
-    // 70 MB were begun; a segment may have been opened.
+    let before = rest();
+    // What a server keeps of its clients follows how many came at once, which the machine decides.
+    // A leak grows each time.
+    let mut after = before;
+    let grown = (0..TIMES).map(|_| {
+        let resident = server.resident_bytes();
+        (0..ROUNDS).for_each(|round| leave(server.connect(), round));
+        after = rest();
+        server.resident_bytes().saturating_sub(resident)
+    });
+    let grown = grown.min().expect("some");
+    // 210 MB were begun; a segment may have been opened.
     assert!(after.0 <= before.0 + (1 << 20), "{} bytes spent, {} before", after.0, before.0);
     assert_eq!((after.1, after.2), (before.1, 0), "bytes of items, evictions");
     // A socket that was closed is taken down a moment later.
     wait_until("their sockets' end", || server.files() <= before.3);
     assert_eq!(other.get("kept").as_deref(), Some(&b"before"[..]), "nothing in part");
     assert!(other.get("large").is_some_and(|value| value == large));
-    let grown = server.resident_bytes().saturating_sub(resident);
     assert!(grown <= 2 << 20, "{grown} bytes more");
-    format!("{ROUNDS} resets: items and files as before, {grown} bytes of memory more")
+    format!(
+        "{TIMES} times {ROUNDS} resets: items and files as before, {grown} bytes of memory more \
+             in one of them"
+    )
 }
 
 /// X20.
@@ -135,35 +153,44 @@ fn start_at(door: Door, place: &str) -> Server {
 /// X21.
 pub(crate) fn terminated(door: Door) -> String {
     let mut server = start(door, &["-m", "64", "-t", "2"]);
-    let took = end_under_load(&mut server, Duration::from_secs(5), |_| ());
+    let took = end_under_load(&mut server, |_| ());
+    assert!(!server.last_words().contains(OWES), "{}", server.last_words());
     // Someone is owed what he does not take: it ends after 5 s, or at a second signal.
     let mut server = start(door, &["-m", "64", "-t", "2"]);
-    let mut slow = owed(&server);
-    let waited = end_under_load(&mut server, Duration::from_secs(7), |_| ());
+    let slow = owed(&server);
+    let waited = end_under_load(&mut server, |_| ());
     assert!(waited >= Duration::from_secs(4), "{waited:?}: the slow reader got no time");
+    assert!(!is_full() || waited <= Duration::from_secs(7), "ended only after {waited:?}");
+    assert!(server.last_words().contains(OWES), "{}", server.last_words());
     drop(slow);
-    let mut server = start(door, &["-m", "64", "-t", "2"]);
-    slow = owed(&server);
-    let mut refused = Duration::ZERO;
-    let forced = end_under_load(&mut server, Duration::from_secs(2), |server| {
-        let began = Instant::now();
-        let closed = within(Duration::from_secs(2), || server.stream().is_err());
-        refused = began.elapsed();
-        assert!(closed, "new clients are let in, or wait, for {refused:?}");
-        let next = start_at(door, &server.place());
-        assert_eq!(next.connect().get("large"), None, "the next one serves, and is empty");
-        drop(next);
-        // One that came before the first is taken would be the same one; one that comes after its
-        // end would force nothing.
-        assert!(server.process.try_wait().expect("our child").is_none(), "ended by itself");
-        server.signal(Signal::TERM);
-    });
-    drop(slow);
+    let forced = (0..SIGNAL_TRIES).find_map(|_| forced(door));
+    let [refused, forced] = forced.expect("a second signal ends it before its five seconds do");
     format!(
         "ended with 0 after {took:.0?}; after {waited:.1?} with a slow reader; refuses after \
              {refused:.0?}, another listens in its place, and a second signal ends it after \
              {forced:.0?}"
     )
+}
+
+/// Ends a server that waits for a slow reader by a second signal: how long until it refused
+/// clients, and until it ended. `None`: its five seconds were over by then, and may have ended it.
+fn forced(door: Door) -> Option<[Duration; 2]> {
+    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let slow = owed(&server);
+    let mut refused = Duration::ZERO;
+    let took = end_under_load(&mut server, |server| {
+        let began = Instant::now();
+        wait_until("new clients to be refused", || server.stream().is_err());
+        refused = began.elapsed();
+        let next = start_at(door, &server.place());
+        assert_eq!(next.connect().get("large"), None, "the next one serves, and is empty");
+        drop(next);
+        // One that came before the first is taken would be the same one.
+        server.signal(Signal::TERM);
+    });
+    assert!(server.last_words().contains(OWES), "{}", server.last_words());
+    drop(slow);
+    (took < DRAIN).then_some([refused, took])
 }
 
 /// A client that does not read what it asked for.
@@ -174,12 +201,9 @@ fn owed(server: &Server) -> Client {
     slow
 }
 
-/// Ends a server that four clients keep busy; how long it took after the signal and `then`.
-fn end_under_load(
-    server: &mut Server,
-    at_most: Duration,
-    then: impl FnOnce(&mut Server),
-) -> Duration {
+/// Ends a server that four clients keep busy, by a signal and `then`; how long it took, from before
+/// the signal.
+fn end_under_load(server: &mut Server, then: impl FnOnce(&mut Server)) -> Duration {
     let served = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
@@ -199,10 +223,10 @@ fn end_under_load(
             })
             .collect();
         wait_until("load", || served.load(Ordering::Relaxed) > 1_000);
+        let began = Instant::now();
         server.signal(Signal::TERM);
         then(server);
-        let began = Instant::now();
-        let status = end_within(server, at_most);
+        let status = end_within(server, 10 * DRAIN);
         let took = began.elapsed();
         assert!(status.success(), "{status}: {}", server.last_words());
         for client in clients {

@@ -10,16 +10,17 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 use crate::client::{Client, Look, set_request};
 use crate::server::{Server, announced_port, user};
 use crate::subject::{Door, PATIENCE, program, start, wait_until, within};
+use crate::suite::is_full;
 
 /// X09.
 pub(crate) fn no_descriptors(door: Door) -> String {
     const MORE: usize = 8;
     const CLIENTS: usize = 40;
-    const ROUNDS: usize = 3;
+    let rounds = if is_full() { 3 } else { 1 };
     const WATCHED: Duration = Duration::from_secs(2);
     let server = start(door, &["-m", "64", "-t", "2"]);
     let (mut busiest, mut fastest) = (0.0f64, Duration::MAX);
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         server.wait_until_alone();
         let mut served = server.connect();
         served.set("k", b"v");
@@ -55,8 +56,10 @@ pub(crate) fn no_descriptors(door: Door) -> String {
         // Each look at someone who is not answered yet took up to 2 ms of this.
         fastest = fastest.min(began.elapsed());
     }
-    assert!(busiest <= 0.05, "{:.1} % of a processor while descriptors lack", busiest * 100.0);
-    assert!(fastest <= Duration::from_millis(100), "accepts {fastest:?} afterwards");
+    if is_full() {
+        assert!(busiest <= 0.05, "{:.1} % of a processor while descriptors lack", busiest * 100.0);
+        assert!(fastest <= Duration::from_millis(100), "accepts {fastest:?} afterwards");
+    }
     format!(
         "{:.1} % of a processor at most; all let in {fastest:.0?} after there were descriptors",
         busiest * 100.0

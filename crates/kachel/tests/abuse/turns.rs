@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::client::{Client, set_request};
 use crate::subject::{Door, is_release, start, wait_until};
+use crate::suite::is_full;
 
 /// X03.
 pub(crate) fn single_bytes(door: Door) -> String {
@@ -124,6 +125,13 @@ pub(crate) fn large_writer(door: Door) -> String {
     reader.set("small", b"value");
     let (mut near, mut far) = (server.connect(), another.connect());
     let ([mut alone, mut together], mut written) = ([Duration::MAX; 2], 0);
+    // A debug build looks at each byte that it takes, and a busy machine disturbs: there, large
+    // values and small reads only have to come through beside each other.
+    if !is_full() || !is_release() {
+        let both = (0..TIMES).any(|_| beside(&mut reader, &mut near, &mut written).is_some());
+        assert!(both, "too few large values beside small reads");
+        return format!("{written} values of 900 KB written beside small reads; times not judged");
+    }
     // The middle of many short looks. The least of them says where the kernel had put the threads:
     // a reader on its idle server's core hears from it in a sixth of the time.
     let ratio = best_ratio(3.0, || {
@@ -139,10 +147,7 @@ pub(crate) fn large_writer(door: Door) -> String {
         });
         together.as_secs_f64() / alone.as_secs_f64()
     });
-    // A debug build looks at each byte that it takes: its times say nothing of ours.
-    if is_release() {
-        assert!(ratio <= 3.0, "small reads take {ratio:.2} times: {together:?}, not {alone:?}");
-    }
+    assert!(ratio <= 3.0, "small reads take {ratio:.2} times: {together:?}, not {alone:?}");
     format!(
         "{written} values of 900 KB written; small p99 {together:?}, {ratio:.2} times that \
              beside a writer to another server"

@@ -19,5 +19,5 @@ fn a_server_whose_threads_cannot_be_pinned_serves() {
             return;
         }
     }
-    eprintln!("not tested: here no server may pin its threads");
+    println!("skip cores.pinned here no server may pin its threads");
 }

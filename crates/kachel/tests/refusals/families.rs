@@ -12,7 +12,7 @@ use crate::{Client, start};
 fn a_name_with_addresses_of_both_kinds_is_listened_on_without_ipv6() {
     let known: Vec<_> = ("localhost", 0).to_socket_addrs().expect("known everywhere").collect();
     if !known.iter().any(|address| address.is_ipv6()) {
-        eprintln!("not tested: here localhost has no IPv6 address");
+        println!("skip ipv6.localhost here localhost has no IPv6 address");
         return;
     }
     assert!(known.iter().any(|address| address.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST)));

@@ -66,7 +66,7 @@ fn grow_and_shrink(mut server: Server) {
 fn start_locked() -> Option<Server> {
     let server = start(&["-k", "-m", "16", "-t", "2"]);
     if server.last_words().contains("memory is not locked:") {
-        eprintln!("not tested: this process may not lock memory without a limit");
+        println!("skip memory.locked this process may not lock memory without a limit");
         return None;
     }
     Some(server)

@@ -1,8 +1,12 @@
 # shellcheck shell=bash
 # Which flags turn AddressSanitizer on with the Rust that is here. Sourced, never run.
 #
-#   asan_flags     prints them; fails, with one sentence, where no runtime is found
-#   rust_target    prints the target's name, which must be given so that build scripts are spared
+#   asan_flags       prints them; fails, with one sentence, where no runtime is found
+#   coverage_flags   prints those with which a fuzzer sees where an input leads; `compares`: and what is
+#                    compared with what
+#   share_the_build  exports what the stages `asan` and `fuzz` build with: one folder, the same flags and
+#                    the profile `sim`, so that what both need is built once; fails as asan_flags does
+#   rust_target      prints the target's name, which must be given so that build scripts are spared
 #
 # Sanitizers are unstable: their flags need RUSTC_BOOTSTRAP=1, which no build of the product may see.
 
@@ -29,4 +33,22 @@ asan_flags() {
             "install gcc with its libasan, or a Rust by rustup" >&2
         return 1
     fi
+}
+
+# As cargo-fuzz has them: count edges.
+coverage_flags() {
+    echo "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4" \
+        "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters" \
+        "-Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing" \
+        "${1:+-Cllvm-args=-sanitizer-coverage-trace-compares}"
+}
+
+# Tests that no fuzzer runs call the runtime's empty counterparts of what it would be told.
+share_the_build() {
+    local flags
+    flags=$(asan_flags) || return 1
+    RUSTFLAGS="$(coverage_flags compares) $flags"
+    export RUSTFLAGS
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/sanitized
+    export CARGO_PROFILE_SIM_LTO=off
 }

@@ -1,14 +1,14 @@
 # The bookkeeping of ./test: runs a stage, counts what its log says, prints one line for it.
 #
-# Upstream:   ./test sources this file and calls `stage`; tests/scripts/run tests the counters.
-# Downstream: writes one log a stage under $logs; adds to $passed, $failed and $skipped.
+# Upstream:   ./test sources this file and calls `stage`, in lanes; tests/scripts/run tests it.
+# Downstream: writes a log and a file of counts for each stage under $logs; `add_up` reads the counts.
 #
 # - S1  A stage that ran nothing has failed: silence is no proof.
 # - S2  A skip counts as one only if $allowed_skips names it; any other is a failure.
 # - S3  A command that fails without naming a failed check is one failure.
-
 # - S4  A log ends with a line that says what came of its stage, when and at which commit; until then
 #   the stage has not ended.
+# - S5  A stage that was begun and left no counts is one failure.
 
 # The folder of logs and the committed list of skips, set by who sources this.
 : "${logs:?}" "${allowed_skips:?}"
@@ -16,7 +16,8 @@
 passed=0
 failed=0
 skipped=0
-stage_number=0
+# Process groups of the lanes that were begun.
+lanes=()
 
 # How many lines of file $2 match the extended expression $1.
 count_lines() {
@@ -39,8 +40,8 @@ skip_allowed() {
 }
 
 # Prints "PASSED FAILED SKIPPED" for the log $3 of a command that ended with status $2.
-# $1 says how the log is read: `whole` (the command is one check), `cargo` (test results) or
-# `lines` (lines that begin with ok, FAIL or skip).
+# $1 says how the log is read: `whole` (the command is one check), `cargo` (test results), `lines`
+# (lines that begin with ok, FAIL or skip) or `both` (test results and lines).
 count_log() {
     local how=$1 status=$2 log=$3 good=0 bad=0 idle=0 name
     case $how in
@@ -52,6 +53,10 @@ count_log() {
     lines)
         good=$(count_lines '^ok ' "$log")
         bad=$(count_lines '^FAIL ' "$log")
+        ;;
+    both)
+        good=$(($(sum_results passed "$log") + $(count_lines '^ok ' "$log")))
+        bad=$(($(sum_results failed "$log") + $(count_lines '^FAIL ' "$log")))
         ;;
     esac
     while IFS= read -r name; do
@@ -88,21 +93,86 @@ this_run() {
     echo "$(date +%Y-%m-%d) $commit${KACHEL_FULL:+, long form}"
 }
 
-# Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log. Never fails itself; the
-# command runs in a subshell, so that it may end as it likes.
+# "12.3" for so many seconds: minutes, with one place.
+minutes() {
+    echo "$(($1 / 60)).$(($1 % 60 / 6))"
+}
+
+# Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log, its counts and its
+# seconds to $logs/NAME.counts. Never fails itself; the command runs in a subshell, so that it may end
+# as it likes. What is said of it is printed at once, since stages of two lanes end at any time.
 stage() {
-    local name=$1 how=$2 log status=0 good bad idle began=$SECONDS
+    local name=$1 how=$2 log status=0 good bad idle seconds began=$SECONDS
     shift 2
     if ! stage_wanted "$name"; then return 0; fi
-    stage_number=$((stage_number + 1))
     log=$logs/$name.log
-    printf '[%d] %-12s ' "$stage_number" "$name"
+    echo begun >"$logs/$name.counts" # S5
     ("$@") >"$log" 2>&1 </dev/null || status=$?
     read -r good bad idle < <(count_log "$how" "$status" "$log")
-    passed=$((passed + good))
-    failed=$((failed + bad))
-    skipped=$((skipped + idle))
+    seconds=$((SECONDS - began))
     echo "stage $name ended: $good passed, $bad failed, $idle skipped; $(this_run)" >>"$log" # S4
-    printf '%d passed, %d failed, %d skipped (%d s)\n' "$good" "$bad" "$idle" $((SECONDS - began))
-    if [ "$bad" -ne 0 ]; then show_failure "$log"; fi
+    echo "$good $bad $idle $seconds" >"$logs/$name.counts"
+    printf '%s\n' "$(
+        printf '%-12s %5s min  %d passed, %d failed, %d skipped' \
+            "$name" "$(minutes "$seconds")" "$good" "$bad" "$idle"
+        if [ "$bad" -ne 0 ]; then
+            echo
+            show_failure "$log"
+        fi
+    )"
+}
+
+# Begins a lane: lane FUNCTION, whose stages run beside those of other lanes; where times are judged
+# (KACHEL_FULL=1), at once and alone. A lane is a process group, so that it can be ended as one.
+lane() {
+    if [ "${KACHEL_FULL-}" = 1 ]; then
+        "$1"
+        return
+    fi
+    set -m
+    ("$1") &
+    set +m
+    lanes+=("$!")
+}
+
+# Waits for all lanes. One that breaks off leaves a stage without counts (S5).
+join_lanes() {
+    local group
+    for group in "${lanes[@]}"; do wait "$group" || true; done
+    lanes=()
+}
+
+# Ends what still runs in lanes.
+end_lanes() {
+    local group
+    for group in "${lanes[@]}"; do kill -TERM -- "-$group" 2>/dev/null || true; done
+    lanes=()
+}
+
+# Forgets the counts of an earlier run.
+forget_counts() {
+    rm -f "$logs"/*.counts
+}
+
+# Sets $passed, $failed and $skipped to the sums over all stages that were begun.
+add_up() {
+    local file good bad idle
+    passed=0 failed=0 skipped=0
+    for file in "$logs"/*.counts; do
+        [ -e "$file" ] || continue
+        read -r good bad idle _ <"$file"
+        if [ "$good" = begun ]; then good=0 bad=1 idle=0; fi # S5
+        passed=$((passed + good))
+        failed=$((failed + bad))
+        skipped=$((skipped + idle))
+    done
+}
+
+# What the stages found that the parent commit has as well: it fails nothing, but must be read.
+show_found() {
+    local file
+    for file in "$logs"/*.counts; do
+        [ -e "$file" ] || continue
+        grep '^found ' "${file%.counts}.log" || true
+    done
 }

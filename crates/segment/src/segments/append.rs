@@ -1,7 +1,8 @@
 //! Storing an item: its value in hand, then its queue, then a place, then one write.
 //!
 //! Upstream:   `shard` with a new item.
-//! Downstream: `open` for the place, `reclaim` for room, `pool` for large values.
+//! Downstream: `open` for the place, `reclaim` for room (in a store `reserve` for both), `pool` for
+//! large values.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl Segments {
     /// know it yet. Any other item may have moved, or be gone; the index was told.
     ///
     /// Cost: a copy of key and value; when room must be made, the work for one segment.
-    /// Errors: nothing may be evicted and nothing is dead; the value is dropped.
+    /// Errors: nothing may be evicted and nothing is dead; the value is dropped. Where nothing may
+    /// be evicted the caller kills `item.replaces` before the next call.
     /// Panics: on an empty or overlong key, or an upload that is not whole.
     pub fn append(
         &mut self,
@@ -38,7 +40,24 @@ impl Segments {
         let draft = Draft::new(item.key, cas, item.client_flags, access)
             .with_life(item.expiry, item.stale, item.win_sent)
             .with_base64_key(item.base64_key);
-        match item.value {
+        self.jobs_left = self.jobs_max();
+        if !self.options.evict {
+            self.kept = item.replaces;
+        }
+        let stored = self.append_value(draft, item.value, queue, now, index);
+        self.kept = None;
+        stored
+    }
+
+    fn append_value(
+        &mut self,
+        draft: Draft<'_>,
+        value: NewValue<'_>,
+        queue: Queue,
+        now: u32,
+        index: &mut impl Index,
+    ) -> Result<ItemAt, NoRoom> {
+        match value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, now, index),
             NewValue::Joined(head, tail) => {
                 self.append_pieces(draft, [head, tail], queue, now, index)
@@ -252,6 +271,9 @@ impl Segments {
         now: u32,
         index: &mut impl Index,
     ) -> Result<u32, NoRoom> {
+        if !self.options.evict {
+            return self.place_in_store(draft, now, index);
+        }
         let bucket = ttl_bucket(draft.expiry(), now);
         for _ in 0..ATTEMPTS_MAX {
             let stream = Stream::fresh(queue);

@@ -18,10 +18,11 @@
 //! - S3  A sealed segment stands in its queue's FIFO, and in the bin of its dead space if it has
 //!   some. An open copy target stands in the FIFO too, in the place of its first victim.
 //! - S4  One job at a time; while it runs its victim is in the FIFO and in no bin.
-//! - S5  At least one spare segment is kept for jobs. A job takes at most one more segment than its
-//!   victim, so it can always end and give the victim back; one that took the last spare does,
-//!   unless a reader has pinned the victim meanwhile, or blocks enough lie free: then nothing that
-//!   lives is compacted until there is a spare again.
+//! - S5  At least one spare segment is kept for jobs (a store keeps a larger reserve: `reserve`). A
+//!   job takes at most one more segment than its victim, so it can always end and give the victim
+//!   back; one that took the last spare does, unless a reader has pinned the victim meanwhile, or
+//!   blocks enough lie free: then nothing that lives is compacted until there is a spare again.
+//!   While it runs, the room in its copy targets is taken by nothing else.
 //! - S6  A pinned segment is no victim but of a job that strips it: that takes no segment, moves
 //!   nothing, and spares the values that are pinned themselves.
 //! - S7  `flushed` is what the flush word said when it was last noted. Every open segment has its
@@ -33,6 +34,7 @@ mod ghost;
 mod models;
 mod open;
 mod reclaim;
+mod reserve;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -58,8 +60,13 @@ use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, List, 
 use crate::pool::{Pinned, Pool, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
-/// Bins of segments by dead space: the `n`-th holds those with `n` sixteenths or more.
-const BINS: usize = 16;
+/// Bins of segments by dead space. The first holds those in which a store finds nothing worth a
+/// job, the next ones those with a 128th, a 64th and a 32nd or more, the rest those with so many
+/// sixteenths. A cache takes the small parts for nothing: it has something to evict.
+const BINS: usize = FINE_BINS + 16;
+
+/// Bins for less than a sixteenth, the first apart.
+const FINE_BINS: usize = 3;
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 const GHOST_PERCENT: u64 = 1;
@@ -198,15 +205,21 @@ pub struct Segments {
     pool: Arc<Pool>,
     options: SegmentOptions,
     own: Vec<u32>,
-    /// Segments in hand: one for jobs (S5), one more so that appends seldom wait.
+    /// Segments in hand: those of the reserve, and in a large cache one more so that appends
+    /// seldom wait.
     spare: Vec<u32>,
+    /// Spare segments that new items leave alone.
+    reserve: usize,
+    /// Jobs that the request in hand may still begin (R3 of `reserve`).
+    jobs_left: usize,
     open: OpenSegments,
     fifo: [List; 2],
     /// Bytes of segments and blocks in each queue.
     queue_bytes: [usize; 2],
     bins: [List; BINS],
     job: Option<Job>,
-    /// An item that no job may drop, because its value is being read for a new one.
+    /// An item that no job may drop or lose sight of: its value is being read for a new one, or it
+    /// is replaced in a store.
     kept: Option<ItemAt>,
     ghosts: Ghosts,
     hunt: victim::Hunt,
@@ -227,7 +240,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// An empty log over `pool`. It takes its spare segment and charges its ghosts at once.
+    /// An empty log over `pool`. It takes its spare segments and charges its ghosts at once.
     ///
     /// Errors: the ghosts' address space cannot be reserved.
     pub fn new(pool: Arc<Pool>, options: SegmentOptions) -> io::Result<Self> {
@@ -239,11 +252,14 @@ impl Segments {
         };
         let charged = pool.budget.charge((groups * ghost::GROUP_BYTES) as u64);
         let ghosts = Ghosts::new(if charged { groups } else { 0 })?;
-        let spare = pool.take(0).into_iter().collect();
+        let reserve = reserve::reserve_of(pool.fair_share(), options.evict);
+        let spare = (0..reserve).map_while(|_| pool.take(0)).collect();
         Ok(Self {
             options,
             own: Vec::with_capacity(pool.fair_share()),
             spare,
+            reserve,
+            jobs_left: 0,
             open: OpenSegments::new(pool.fair_share()),
             fifo: [const { List::new(FIFO) }; 2],
             queue_bytes: [0; 2],
@@ -471,7 +487,13 @@ impl Segments {
     }
 
     fn bin_of(&self, dead_bytes: usize) -> usize {
-        ((dead_bytes * BINS) >> self.pool.segment_shift).min(BINS - 1)
+        let shift = self.pool.segment_shift;
+        match (dead_bytes * 16) >> shift {
+            0 if self.options.evict => 0,
+            // Twice as much is one bin more.
+            0 => (((dead_bytes * 128) >> shift) + 1).ilog2() as usize,
+            sixteenths => FINE_BINS + sixteenths.min(15),
+        }
     }
 
     fn rebin(&mut self, segment: u32, dead_before: usize, dead_now: usize) {

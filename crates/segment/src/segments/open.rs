@@ -114,6 +114,16 @@ impl OpenSegments {
         self.counts[stream.0 as usize] -= 1;
     }
 
+    /// The open segments of a stream.
+    fn all(&self, stream: Stream) -> impl Iterator<Item = u32> + '_ {
+        let bits = &self.bits[stream.0 as usize];
+        let first = bit_from(bits, 0);
+        std::iter::successors(first, |&bucket| {
+            (usize::from(bucket) + 1 < TTL_BUCKETS).then(|| bit_from(bits, bucket + 1)).flatten()
+        })
+        .filter_map(move |bucket| self.exact(stream, bucket))
+    }
+
     /// Some open segment of the queue.
     pub(super) fn any(&self, queue: Queue) -> Option<u32> {
         [Stream::fresh(queue), Stream::copy(queue)].into_iter().find_map(|stream| {
@@ -150,16 +160,24 @@ fn bit_up_to(bits: &[u64; BITMAP_WORDS], to: u16) -> Option<u16> {
 pub(super) struct Need<'a>(pub(super) &'a Draft<'a>);
 
 impl Need<'_> {
-    fn bytes(self, cas_base: u64) -> usize {
+    pub(super) fn bytes(self, cas_base: u64) -> usize {
         self.0.header(cas_base).item_bytes()
+    }
+
+    /// The CAS base of a segment that is opened for this item: half the range of a short token
+    /// below its own, so that older ones copied there fit too.
+    pub(super) const fn fresh_cas_base(self) -> u64 {
+        self.0.cas().saturating_sub(1 << 31)
     }
 }
 
 /// On whose behalf a place is sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
-    /// A new item: it leaves one spare segment to jobs (S5).
+    /// A new item: it leaves the reserve alone, or in a cache one spare segment to jobs (S5).
     Append,
+    /// An item of a store no larger than the one that it replaces: it leaves one to jobs (S5).
+    Replacement,
     /// A job's copy from this victim; it may take the last spare.
     Job { victim: u32 },
 }
@@ -179,13 +197,14 @@ impl Segments {
             }
             self.close(segment);
         }
+        let is_job = matches!(purpose, For::Job { .. });
         // A job opens a segment of the right bucket only while there are plenty.
-        let is_plenty = purpose == For::Append || self.spare.len() > 1 || self.pool.may_take();
+        let is_plenty = !is_job || self.spare.len() > self.reserve || self.pool.may_take();
         if self.open.may_grow(stream) {
             if is_plenty && let Some(segment) = self.open_new(stream, bucket, need, purpose) {
                 return Some(segment);
             }
-            if purpose == For::Append {
+            if !is_job {
                 return None;
             }
         }
@@ -194,7 +213,7 @@ impl Segments {
                 return Some(segment);
             }
             self.close(segment);
-            if purpose == For::Append {
+            if !is_job {
                 break;
             }
         }
@@ -207,7 +226,46 @@ impl Segments {
         used + bytes <= self.pool.segment_bytes()
     }
 
-    fn open_new(
+    /// Spare segments that are not taken on this behalf.
+    pub(super) const fn left_alone_by(&self, purpose: For) -> usize {
+        match purpose {
+            For::Append => self.reserve,
+            For::Replacement => 1,
+            For::Job { .. } => 0,
+        }
+    }
+
+    /// The open segment of exactly this stream and bucket, if it has room for the item.
+    pub(super) fn open_exactly(&self, stream: Stream, bucket: u16, need: Need<'_>) -> Option<u32> {
+        self.open.exact(stream, bucket).filter(|&segment| self.fits(segment, need))
+    }
+
+    /// Any open segment of a store with room for the item. The room in copy targets is the job's,
+    /// if there is one (S5). Cost: a look at each that is open.
+    pub(super) fn open_anywhere(&self, need: Need<'_>) -> Option<u32> {
+        let is_free = |segment: &u32| self.job.is_none() || !self.stream_of(*segment).is_copy();
+        self.open_segments().filter(is_free).find(|&segment| self.fits(segment, need))
+    }
+
+    /// The open segments of a store, which uses one queue.
+    pub(super) fn open_segments(&self) -> impl Iterator<Item = u32> + '_ {
+        let streams = [Stream::fresh(Queue::Probation), Stream::copy(Queue::Probation)];
+        streams.into_iter().flat_map(|stream| self.open.all(stream))
+    }
+
+    /// Closes what stands in the way of a new open segment of this stream and bucket (O1, O2).
+    pub(super) fn make_place(&mut self, stream: Stream, bucket: u16) {
+        if let Some(segment) = self.open.exact(stream, bucket) {
+            self.close(segment);
+        }
+        while !self.open.may_grow(stream)
+            && let Some(segment) = self.open.nearest(stream, bucket)
+        {
+            self.close(segment);
+        }
+    }
+
+    pub(super) fn open_new(
         &mut self,
         stream: Stream,
         bucket: u16,
@@ -218,13 +276,11 @@ impl Segments {
             return None;
         }
         let cas_base = match purpose {
-            // Half the range of a short token below the first, so that older ones copied here fit
-            // too.
-            For::Append => need.0.cas().saturating_sub(1 << 31),
+            For::Append | For::Replacement => need.fresh_cas_base(),
             // The victim's own, so that no item grows on the way (S5).
             For::Job { victim } => self.pool.segment_cas_base(victim),
         };
-        let keep = if purpose == For::Append { 1 } else { 0 };
+        let keep = self.left_alone_by(purpose);
         let common = self.may_take().then(|| self.pool.take(cas_base)).flatten();
         let segment = match common {
             Some(segment) => segment,
@@ -234,7 +290,7 @@ impl Segments {
                 segment
             }
             // What a job takes it gives back.
-            None if purpose != For::Append => self.pool.take(cas_base)?,
+            None if keep == 0 => self.pool.take(cas_base)?,
             None => return None,
         };
         self.adopt(segment, stream, bucket);

@@ -23,6 +23,7 @@
 use std::sync::Arc;
 
 use super::open::{For, Need, Stream};
+use super::reserve::JOBS_MAX;
 use super::ttl::ttl_bucket;
 use super::victim::Found;
 use super::worth::Seen;
@@ -35,8 +36,11 @@ use crate::meta::{DEAD, FIFO, ITEMS, NONE, Phase, SLOT, USED};
 /// for those of main that come before their time, which may be kept whole.
 const KEPT_QUARTERS_MAX: usize = 3;
 
+/// Rounds over all segments that one request may cause in a cache.
+const ROUNDS_MAX: usize = 8;
+
 /// Items of a job between two looks at whether there is room by now.
-const STRIDE_ITEMS: usize = 64;
+pub(super) const STRIDE_ITEMS: usize = 64;
 
 /// Items of a victim whose slots are prefetched together.
 const AHEAD_ITEMS: usize = 16;
@@ -57,6 +61,8 @@ pub(super) struct Job {
     evict: bool,
     /// Only large values are dropped, and nothing is kept elsewhere: the victim is pinned.
     pub(super) strip: bool,
+    /// The kept item stays: its replacement takes its place in the copy (`reserve`).
+    rewrites: bool,
     /// Items dropped.
     dropped: usize,
     kept_bytes: usize,
@@ -120,6 +126,7 @@ impl Segments {
             }
             return false;
         }
+        self.jobs_left = self.jobs_max();
         let is_enough = |segments: &Self| {
             segments.pool.release_idle(bytes) || segments.pool.is_kept() // No more in vain.
         };
@@ -130,6 +137,7 @@ impl Segments {
     pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
+        self.jobs_left = self.jobs_max();
         self.work_until(now, index, |segments| segments.pool.upload_room_bytes() >= bytes)
     }
 
@@ -170,14 +178,18 @@ impl Segments {
         })
     }
 
+    /// Jobs that one request may begin. In a cache each job frees a part of its victim, so a few
+    /// rounds over everything free all there is.
+    pub(super) const fn jobs_max(&self) -> usize {
+        if self.options.evict { self.own.len() * ROUNDS_MAX + BINS } else { JOBS_MAX }
+    }
+
     fn work_until(
         &mut self,
         now: u32,
         index: &mut impl Index,
         is_enough: impl Fn(&mut Self) -> bool,
     ) -> bool {
-        // Each job frees a part of its victim, so a few rounds over everything free all there is.
-        let mut jobs_left = self.own.len() * 8 + BINS;
         self.turned = 0;
         while !is_enough(self) {
             if self.job.is_none() {
@@ -190,10 +202,10 @@ impl Segments {
                     }
                     Found::Freed | Found::Job => {}
                 }
-                if jobs_left == 0 {
+                if self.jobs_left == 0 {
                     return false;
                 }
-                jobs_left -= 1;
+                self.jobs_left -= 1;
             }
             self.run_job(now, index, STRIDE_ITEMS);
         }
@@ -252,6 +264,7 @@ impl Segments {
             offset: SEGMENT_HEAD_BYTES,
             evict,
             strip,
+            rewrites: false,
             dropped: 0,
             kept_bytes: 0,
             kept_bytes_max,
@@ -262,7 +275,7 @@ impl Segments {
 
     /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
     /// free; how many. Ends the job at the victim's end.
-    fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
+    pub(super) fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let pool = Arc::clone(&self.pool);
         let blocks_wanted = self.blocks.saturating_sub(pool.blocks_per_segment());
         for items in 0..items_max {
@@ -272,6 +285,10 @@ impl Segments {
             let Some(job) = &mut self.job else { return items };
             let segment = job.segment;
             if job.offset == pool.metas.get(segment, USED) as usize {
+                if job.rewrites && pool.metas.get(segment, ITEMS) > 0 {
+                    // Its end comes when the item that is replaced is dead.
+                    return items;
+                }
                 if job.strip {
                     self.strips.in_vain += usize::from(job.dropped == 0);
                     self.leave_job();
@@ -284,7 +301,8 @@ impl Segments {
             let at = ItemAt::from_offset(pool.segment_start(segment) + job.offset);
             let item = Item::load(&pool, at);
             job.offset += item.header().item_bytes();
-            if job.strip && !self.may_drop(&item) {
+            let stays = job.rewrites && self.kept == Some(at);
+            if stays || job.strip && !self.may_drop(&item) {
                 continue;
             }
             if !item.header().is_dead() && !self.settle(&item, now, index) {
@@ -299,6 +317,28 @@ impl Segments {
             }
         }
         items_max
+    }
+
+    /// Walks the victim of the job that was just begun, all but the kept item, whose replacement
+    /// the caller puts into the copy. The job ends when the kept item is dead.
+    pub(super) fn rewrite_job(&mut self, now: u32, index: &mut impl Index) {
+        assert!(self.kept.is_some(), "only a segment with an item to be replaced is rewritten");
+        let Some(job) = &mut self.job else { unreachable!("S4: the job was begun") };
+        job.rewrites = true;
+        let used = self.pool.metas.get(job.segment, USED) as usize;
+        while self.job.as_ref().is_some_and(|job| job.offset < used) {
+            self.run_job(now, index, STRIDE_ITEMS);
+        }
+        assert!(self.job.is_some(), "what is replaced still lives");
+    }
+
+    /// Whether a rewritten segment is left with the item that its caller is to kill.
+    pub(super) fn awaits_kill(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| {
+            let metas = &self.pool.metas;
+            let is_over = job.offset == metas.get(job.segment, USED) as usize;
+            job.rewrites && is_over && metas.get(job.segment, ITEMS) > 0
+        })
     }
 
     /// Has the victim wait for another turn, behind all others of its queue.

@@ -9,7 +9,7 @@
 //! that holds more than a tenth of memory, and between these the oldest of main, seldom or often as
 //! `worth` says; the oldest of main.
 
-use super::{Queue, Segments};
+use super::{FINE_BINS, Queue, Segments};
 use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, ITEMS, Phase, TOUCHED, USED};
 
@@ -107,7 +107,7 @@ impl Segments {
             return self.find_victim(now) != Found::Nothing;
         }
         let is_short = self.spare.len() < self.spare_target() && !self.own.is_empty();
-        if !is_short || self.may_take() {
+        if !is_short || self.may_take() || !self.options.evict && !self.is_much_dead() {
             return false;
         }
         let found = if self.are_blocks_plenty() {
@@ -201,7 +201,9 @@ impl Segments {
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
     /// spare.
     pub(super) fn spare_target(&self) -> usize {
-        if self.is_large() || self.pool.budget.overdrawn_bytes() > 0 { 2 } else { 1 }
+        let is_lost = self.pool.budget.overdrawn_bytes() > 0;
+        let is_ahead = self.is_large() && self.options.evict;
+        self.reserve + usize::from(is_lost || is_ahead)
     }
 
     pub(super) fn is_large(&self) -> bool {
@@ -250,9 +252,12 @@ impl Segments {
         if self.gather(now) {
             return Found::Freed;
         }
-        if (self.is_compaction_due() || !self.options.evict)
-            && let Some(victim) = self.deadest().filter(|&victim| self.can_empty(victim))
-        {
+        let victim = match self.options.evict {
+            true if !self.is_compaction_due() => None,
+            true => self.deadest().filter(|&victim| self.can_empty(victim)),
+            false => self.victim_in_store(),
+        };
+        if let Some(victim) = victim {
             return self.begin_job(victim, false);
         }
         Found::Nothing
@@ -278,7 +283,7 @@ impl Segments {
     }
 
     /// Whether there is a segment for what lives in the victim (S5).
-    fn can_empty(&self, victim: u32) -> bool {
+    pub(super) fn can_empty(&self, victim: u32) -> bool {
         !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
     }
 
@@ -304,13 +309,35 @@ impl Segments {
         false
     }
 
-    /// The unpinned sealed segment with the most dead space, if that is a sixteenth or more.
+    /// The unpinned sealed segment with the most dead space, if that is a sixteenth or more, in a
+    /// store a 128th.
     pub(super) fn deadest(&self) -> Option<u32> {
         self.bins[1..].iter().rev().find_map(|bin| {
             std::iter::successors(bin.head(), |&segment| bin.next(&self.pool.metas, segment))
                 .take(PINNED_MAX)
                 .find(|&segment| !self.pool.metas.is_pinned(segment))
         })
+    }
+
+    /// The segment that a store compacts next: the deadest, or an open one that is nearly full and
+    /// has more dead, because it stays open while there is none to follow it.
+    pub(super) fn victim_in_store(&self) -> Option<u32> {
+        let metas = &self.pool.metas;
+        let dead = |segment: &u32| metas.get(*segment, DEAD) as usize;
+        let is_ripe = |segment: &u32| {
+            metas.get(*segment, USED) as usize >= self.pool.segment_bytes() / 4 * 3
+                && self.bin_of(dead(segment)) > 0
+                && !metas.is_pinned(*segment)
+        };
+        let open = self.open_segments().filter(is_ripe);
+        let victim = open.chain(self.deadest()).max_by_key(dead)?;
+        self.can_empty(victim).then_some(victim)
+    }
+
+    /// Whether a store has a segment so dead that upkeep compacts it to fill the reserve. What is
+    /// less dead waits until a request wants room, because more of it may die until then.
+    fn is_much_dead(&self) -> bool {
+        self.spare.is_empty() || self.bins[FINE_BINS..].iter().any(|bin| bin.head().is_some())
     }
 
     fn is_probation_large(&self) -> bool {

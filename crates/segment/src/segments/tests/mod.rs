@@ -10,5 +10,6 @@ mod life;
 mod miss_ratio;
 mod model;
 mod overwrite;
+mod reserve;
 mod threads;
 mod worth;

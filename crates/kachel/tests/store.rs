@@ -1,0 +1,156 @@
+//! A store that is full, against the real process: what replaces an item still fits, and what is
+//! deleted makes room.
+
+#[path = "server/mod.rs"]
+mod server;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use server::{Launch, Server};
+
+/// A reply that takes longer is missing.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Requests sent together.
+const TOGETHER: usize = 200;
+/// Of each kind of replacement.
+const REPLACEMENTS: usize = 2_000;
+/// Numbers that are counted with.
+const COUNTERS: usize = 300;
+const STORED: &str = "STORED\r\n";
+const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
+
+/// The length of the value of key `number`.
+type Size = fn(usize) -> usize;
+
+const SIZES: [Size; 3] = [|_| 16, |_| 1_000, |number| [30, 4_000, 100, 700, 9, 12_000][number % 6]];
+
+struct Client {
+    requests: TcpStream,
+    replies: BufReader<TcpStream>,
+    state: u64,
+}
+
+impl Client {
+    fn new(server: &Server) -> Self {
+        let requests = TcpStream::from(server.stream().expect("it listens"));
+        requests.set_nodelay(true).expect("a socket");
+        requests.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        requests.set_write_timeout(Some(PATIENCE)).expect("a socket");
+        let replies = BufReader::new(requests.try_clone().expect("a socket"));
+        Self { requests, replies, state: 0x9e37_79b9 }
+    }
+
+    /// A step of xorshift64 (Marsaglia, 2003).
+    fn below(&mut self, bound: usize) -> usize {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) as usize % bound
+    }
+
+    /// Sends requests that are answered by a line each; their replies.
+    fn ask(&mut self, requests: &[String]) -> Vec<String> {
+        let mut replies = Vec::new();
+        for together in requests.chunks(TOGETHER) {
+            self.requests.write_all(together.concat().as_bytes()).expect("the server takes it");
+            for _ in together {
+                let mut line = String::new();
+                self.replies.read_line(&mut line).expect("the server answers");
+                replies.push(line);
+            }
+        }
+        replies
+    }
+
+    /// Asks `REPLACEMENTS` times, each time about one of `keys`; every reply must begin with one
+    /// of `beginnings`.
+    fn replace(&mut self, keys: &[usize], beginnings: &[&str], request: impl Fn(usize) -> String) {
+        let requests: Vec<String> =
+            (0..REPLACEMENTS).map(|_| request(keys[self.below(keys.len())])).collect();
+        let replies = self.ask(&requests);
+        let is_refused =
+            |reply: &&String| !beginnings.iter().any(|beginning| reply.starts_with(beginning));
+        let refused: Vec<&String> = replies.iter().filter(is_refused).collect();
+        let (count, what) = (refused.len(), requests[0].lines().next());
+        assert!(refused.is_empty(), "{count} like {what:?} are answered {:?}", refused[0]);
+    }
+}
+
+fn set(number: usize, size: Size) -> String {
+    let bytes = size(number);
+    format!("set k{number:07} 0 0 {bytes}\r\n{}\r\n", "v".repeat(bytes))
+}
+
+/// Fills the server; the numbers of the keys that it holds.
+fn fill(client: &mut Client, size: Size) -> Vec<usize> {
+    let counters: Vec<String> =
+        (0..COUNTERS).map(|number| format!("set n{number} 0 0 4\r\n5000\r\n")).collect();
+    assert!(client.ask(&counters).iter().all(|reply| reply == STORED));
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for first in (0..).step_by(TOGETHER) {
+        let numbers: Vec<usize> = (first..first + TOGETHER).collect();
+        let requests: Vec<String> = numbers.iter().map(|number| set(*number, size)).collect();
+        for (number, reply) in numbers.into_iter().zip(client.ask(&requests)) {
+            match reply.as_str() {
+                STORED => held.push(number),
+                OUT_OF_MEMORY => refused += 1,
+                other => panic!("a set is answered {other}"),
+            }
+        }
+        // Every shard is full, for every size.
+        if refused > 3 * TOGETHER {
+            return held;
+        }
+    }
+    unreachable!("memory has an end")
+}
+
+fn check(called_as: &str, options: &[&str], [megabytes, threads]: [&str; 2], size: Size) {
+    let options = [options, &["-m", megabytes, "-t", threads]].concat();
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let server = Server::start(&Launch { program, called_as, unix: false, options: &options });
+    let mut client = Client::new(&server);
+    let mut held = fill(&mut client, size);
+    let counters: Vec<usize> = (0..COUNTERS).collect();
+    client.replace(&counters, &["4", "5"], |number| format!("incr n{number} 1\r\n"));
+    client.replace(&counters, &["4", "5"], |number| format!("decr n{number} 1\r\n"));
+    client.replace(&counters, &["HD"], |number| format!("ma n{number}\r\n"));
+    client.replace(&held, &[STORED], |number| set(number, size));
+    client.replace(&held, &["TOUCHED"], |number| format!("touch k{number:07} 0\r\n"));
+    client.replace(&held, &["HD"], |number| format!("mg k{number:07} T0\r\n"));
+    client.replace(&held, &["HD"], |number| format!("md k{number:07} I T0\r\n"));
+
+    let deleted: Vec<usize> =
+        (0..held.len() / 20).map(|_| held.swap_remove(client.below(held.len()))).collect();
+    let requests: Vec<String> =
+        deleted.iter().map(|number| format!("delete k{number:07}\r\n")).collect();
+    assert!(client.ask(&requests).iter().all(|reply| reply == "DELETED\r\n"));
+    let requests: Vec<String> =
+        deleted.iter().map(|number| set(*number, size).replace("set k", "set l")).collect();
+    let stored = client.ask(&requests).iter().filter(|reply| *reply == STORED).count();
+    assert!(stored * 100 >= deleted.len() * 80, "{stored} stored for {}", deleted.len());
+
+    client.replace(&held, &["HD"], |number| format!("md k{number:07} x\r\n"));
+    let found = client.ask(&held.iter().map(|n| format!("mg k{n:07}\r\n")).collect::<Vec<_>>());
+    assert!(found.iter().all(|reply| reply.starts_with("HD")), "nothing is lost");
+}
+
+#[test]
+fn a_full_store_takes_what_is_no_larger_than_what_it_replaces() {
+    for size in SIZES {
+        for threads in ["1", "4"] {
+            check("memcached", &["-M"], ["6", threads], size);
+            check("kachel", &["serve", "--engine", "store"], ["6", threads], size);
+        }
+    }
+}
+
+#[test]
+fn so_does_a_small_one() {
+    for size in SIZES {
+        check("memcached", &["-M"], ["3", "2"], size);
+    }
+}

@@ -15,14 +15,14 @@
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_segment::Upload;
 use kachel_stdx::Landing;
-use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, StoreMode};
+use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::core::Core;
 use crate::execute::{execute, is_noreply, key_of, room_for_answer};
 use crate::hop::Hop;
 use crate::hop::{MailboxFull, Parcel};
-use crate::verb::Block;
+use crate::verb::{Block, leaves_nothing};
 
 /// A value of which not all has come yet.
 #[derive(Debug)]
@@ -264,8 +264,9 @@ fn commit(
     Ok(())
 }
 
-/// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind
-/// where memcached removes it: for `set`, and for `ms` in every mode.
+/// Answers a storage request that cannot be kept, and sees to it that no stale value stays behind:
+/// for `set`, and for `ms` without a token to compare; where the value is too large, for `ms` in
+/// every mode, as in memcached.
 ///
 /// Errors: the mailbox of the stale value's owner has no room now, and nothing is done.
 pub(crate) fn refuse(
@@ -275,13 +276,15 @@ pub(crate) fn refuse(
     reply: Reply,
 ) -> Result<(), MailboxFull> {
     let removal: Option<[&[u8]; 3]> = match request {
-        Request::Store(store) if store.mode == StoreMode::Set && store.compare_cas.is_none() => {
+        Request::Store(store) if leaves_nothing(store.mode, store.compare_cas) => {
             Some([b"delete ", store.key, b" noreply\r\n"])
         }
-        Request::MetaSet { meta, .. } if meta.key.base64 => {
-            Some([b"md ", meta.key.text, b" b q\r\n"])
+        Request::MetaSet { meta, mode, .. }
+            if reply == Reply::TooLarge || leaves_nothing(*mode, meta.compare_cas) =>
+        {
+            let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
+            Some([b"md ", meta.key.text, end])
         }
-        Request::MetaSet { meta, .. } => Some([b"md ", meta.key.text, b" q\r\n"]),
         _ => None,
     };
     if let Some(removal) = removal {

@@ -151,7 +151,12 @@ pub struct Judged {
 
 fn check(history: &History, mode: Mode) -> Result<Stats, String> {
     let unix_s = Some(START_UNIX_S - 2);
-    let rules = Rules { unix_s, item_bytes_max: ITEM_BYTES_MAX, ..Rules::new(mode) };
+    let rules = Rules {
+        unix_s,
+        item_bytes_max: ITEM_BYTES_MAX,
+        memory_may_be_short: mode == Mode::Cache,
+        ..Rules::new(mode)
+    };
     match check_history(history, &rules) {
         Ok(stats) | Err(Violation::TooLarge { stats, .. }) => Ok(stats),
         Err(violation) => Err(violation.to_string()),

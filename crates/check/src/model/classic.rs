@@ -60,6 +60,8 @@ pub(super) enum Stored {
     Yes { value_bytes: usize },
     /// The mode's condition did not hold.
     No,
+    /// There was no memory for what was to be appended or prepended (I2 of the model).
+    NoRoom,
     /// The token did not match.
     Exists,
     /// A token was to match, and nothing is there.
@@ -120,7 +122,8 @@ impl Model {
         for (stored, next) in self.store(state, operation, terms, window) {
             let outcome = match stored {
                 Stored::Yes { .. } => Outcome::Stored,
-                Stored::No => Outcome::NotStored,
+                Stored::NoRoom if request.noreply => continue, // Nobody saw it.
+                Stored::No | Stored::NoRoom => Outcome::NotStored,
                 Stored::Exists => Outcome::Exists,
                 Stored::NotFound => Outcome::NotFound,
             };
@@ -176,36 +179,36 @@ impl Model {
                 .collect()
             }
             (StoreMode::Append | StoreMode::Prepend, None) => {
-                vec![self.join(state, operation.key(), terms.mode, (item, fresh))]
+                self.join(state, operation.key(), terms.mode, (item, fresh))
             }
             (StoreMode::Append | StoreMode::Prepend, Some(token)) => {
                 let ways = compare(state, token).into_iter();
-                ways.map(|(compared, known)| match compared {
+                ways.flat_map(|(compared, known)| match compared {
                     Compared::Matches => {
                         self.join(&known, operation.key(), terms.mode, (item, fresh.clone()))
                     }
-                    Compared::Older | Compared::Newer => (Stored::Exists, known),
+                    Compared::Older | Compared::Newer => vec![(Stored::Exists, known)],
                 })
                 .collect()
             }
         }
     }
 
-    /// Appends or prepends the value of `added` to that of `item`.
+    /// Appends or prepends the value of `added` to that of `item`, if there is memory for it.
     fn join(
         &self,
         state: &State,
         key: &[u8],
         mode: StoreMode,
         (item, added): (&Item, Item),
-    ) -> (Stored, State) {
+    ) -> Vec<(Stored, State)> {
         let (front, back) = match mode {
             StoreMode::Append => (&item.value, &added.value),
             _ => (&added.value, &item.value),
         };
         let joined = [front.bytes(), back.bytes()].concat();
         if !self.rules.fits(key.len(), joined.len(), item.client_flags) {
-            return (Stored::No, state.clone());
+            return vec![(Stored::No, state.clone())];
         }
         let value_bytes = joined.len();
         let next = Item {
@@ -215,7 +218,11 @@ impl Model {
             base64_key: false,
             ..added
         };
-        (yes(value_bytes), state.with(next))
+        let mut ways = vec![(yes(value_bytes), state.with(next))];
+        if self.rules.memory_may_be_short {
+            ways.push((Stored::NoRoom, state.clone()));
+        }
+        ways
     }
 
     pub(super) fn classic_arithmetic<'r>(

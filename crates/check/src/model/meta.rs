@@ -230,7 +230,7 @@ impl Model {
         for (stored, next) in self.store(state, operation, terms, window) {
             let (code, value_bytes) = match stored {
                 Stored::Yes { value_bytes } => (MetaCode::Hd, value_bytes),
-                Stored::No => (MetaCode::Ns, block_bytes),
+                Stored::No | Stored::NoRoom => (MetaCode::Ns, block_bytes),
                 Stored::Exists => (MetaCode::Ex, block_bytes),
                 Stored::NotFound => (MetaCode::Nf, block_bytes),
             };

@@ -19,7 +19,8 @@
 //!   or by a new item, any `h`, that the marks of a lease and of a key in base64 are gone, and a
 //!   shorter number with or without spaces behind it. Of `l` and `la` only the upper bound is
 //!   checked; sizes and classes of `me` are not. A refusal for want of memory is taken, whether or
-//!   not memory was short.
+//!   not memory was short; where it may be (`Rules::memory_may_be_short`), so is `NOT_STORED` or
+//!   `NS` for any `append` or `prepend`.
 
 mod answer;
 mod classic;
@@ -52,6 +53,8 @@ pub struct Rules {
     /// The largest item as memcached counts it, `-I`: a larger value is refused, and so is an
     /// `append` that would make one.
     pub item_bytes_max: u64,
+    /// Whether memory may be short for what is appended or prepended: then that is not stored.
+    pub memory_may_be_short: bool,
     /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any time.
     pub unix_s: Option<i64>,
 }
@@ -59,7 +62,8 @@ pub struct Rules {
 impl Rules {
     /// The rules of a server that was given no options.
     pub const fn new(mode: Mode) -> Self {
-        Self { mode, cas: true, item_bytes_max: 1 << 20, unix_s: None }
+        let (item_bytes_max, memory_may_be_short) = (1 << 20, false);
+        Self { mode, cas: true, item_bytes_max, memory_may_be_short, unix_s: None }
     }
 
     /// When an item dies that is given this TTL in this window; `None`: never.
@@ -371,10 +375,17 @@ impl Model {
     }
 }
 
-/// What is left after a refusal: what was there, or nothing where room was short for a new value.
+/// What is left after a refusal: what was there, or nothing where room was short for the value of a
+/// plain set.
 fn refusal(state: State, request: &Request<'_>, line: &[u8], into: &mut Vec<State>) {
-    let stores = matches!(request, Request::Store(_) | Request::MetaSet { .. });
-    if stores && line.starts_with(b"SERVER_ERROR") && state.item.is_some() {
+    let sets = match request {
+        Request::Store(store) => store.mode == StoreMode::Set && store.compare_cas.is_none(),
+        Request::MetaSet { meta, mode, .. } => {
+            *mode == StoreMode::Set && meta.compare_cas.is_none()
+        }
+        _ => false,
+    };
+    if sets && line.starts_with(b"SERVER_ERROR") && state.item.is_some() {
         into.push(state.without_item());
     }
     into.push(state);

@@ -383,6 +383,45 @@ fn a_refusal_changes_nothing_unless_room_was_short() {
         &["5 get k > VALUE k 0 1|b|END"],
     );
     wrong("5 set k 0 0 1|a > STORED\n5 touch k 0 > CLIENT_ERROR bad\n5 get k > END");
+    // Only a plain set takes away what it would have replaced.
+    for request in ["append k 0 0 1|b", "replace k 0 0 1|b", "ms k 1 MA|b", "ms k 1 MR|b"] {
+        let script = format!("5 set k 0 0 1|a > STORED\n5 {request} > {short}");
+        ends(&script, &["5 get k > VALUE k 0 1|a|END"], &["5 get k > END"]);
+    }
+    ends(
+        &format!("5 set k 0 0 1|a > STORED\n5 ms k 1|b > {short}"),
+        &["5 get k > END", "5 get k > VALUE k 0 1|a|END"],
+        &["5 get k > VALUE k 0 1|b|END"],
+    );
+}
+
+#[test]
+fn an_append_may_find_no_room_where_memory_may_be_short() {
+    let rules = Rules { memory_may_be_short: true, ..Rules::new(Mode::Store) };
+    let model = Model::new(rules);
+    let operation = |wire: &[u8]| Operation::new(wire).expect("an operation");
+    let at = Window::at(5);
+    let set = operation(b"set k 0 0 1\r\na\r\n");
+    let [before] = &model.step(&State::default(), &set, &Outcome::Stored, at)[..] else {
+        panic!("one way to store");
+    };
+    for (wire, reply) in [
+        (&b"append k 0 0 1\r\nb\r\n"[..], &b"NOT_STORED\r\n"[..]),
+        (b"prepend k 0 0 1\r\nb\r\n", b"NOT_STORED\r\n"),
+        (b"ms k 1 MA\r\nb\r\n", b"NS\r\n"),
+        (b"ms k 1 MP\r\nb\r\n", b"NS\r\n"),
+    ] {
+        let (outcome, _) = Outcome::read(reply).expect("a reply");
+        let after = model.step(before, &operation(wire), &outcome, at);
+        assert_eq!(after, std::slice::from_ref(before), "{}", wire.escape_ascii());
+        let strict = Model::new(Rules::new(Mode::Store));
+        assert!(strict.step(before, &operation(wire), &outcome, at).is_empty());
+    }
+    let silent = operation(b"append k 0 0 1 noreply\r\nb\r\n");
+    let after = model.step(before, &silent, &Outcome::Silent, at);
+    assert!(!after.contains(before), "what nobody was told is not a refusal");
+    let replace = operation(b"replace k 0 0 1\r\nb\r\n");
+    assert!(model.step(before, &replace, &Outcome::NotStored, at).is_empty());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use kachel_wire::format::{self, MetaCode, MetaFacts, MetaVerb};
 use kachel_wire::request::{Meta, StoreMode};
 use kachel_wire::{Reply, Sink};
 
-use super::store::{Block, StoreTerms, Stored, store};
+use super::store::{Block, StoreTerms, Stored, remove_stale, store};
 use crate::engine::Engine;
 use crate::second::Epoch;
 
@@ -49,10 +49,7 @@ pub(crate) fn meta_set(
         Stored::Exists => MetaCode::Ex,
         Stored::NotFound => MetaCode::Nf,
         Stored::NoMemory => {
-            // As memcached: what cannot be stored leaves no stale value behind.
-            if let Some(old) = engine.find(key, hash) {
-                engine.remove(hash, old);
-            }
+            remove_stale(engine, (key, hash), mode, meta.compare_cas);
             sink.put(Reply::OutOfMemoryStoring.bytes());
             return;
         }

@@ -25,7 +25,7 @@ pub(crate) use meta_debug::meta_debug;
 pub(crate) use meta_delete::meta_delete;
 pub(crate) use meta_get::meta_get;
 pub(crate) use meta_set::meta_set;
-pub(crate) use store::{Block, classic_store};
+pub(crate) use store::{Block, classic_store, leaves_nothing};
 pub(crate) use touch::touch;
 
 use kachel_segment::Item;

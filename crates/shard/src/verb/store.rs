@@ -88,7 +88,7 @@ impl StoreTerms {
 pub(crate) enum Stored {
     /// Stored, with this many bytes of value in all.
     Yes { at: Found, value_bytes: usize },
-    /// The mode's condition did not hold.
+    /// The mode's condition did not hold, or there is no room for what was to be added.
     No,
     /// The token did not match.
     Exists,
@@ -156,7 +156,11 @@ pub(crate) fn store(
             let append = terms.mode == StoreMode::Append;
             let place = if append { JoinPlace::After } else { JoinPlace::Before };
             let value = NewValue::Extended { old, added: block.into(), place };
-            return put(engine, (key, hash), Draft { value, ..draft }, value_bytes);
+            // As memcached: a longer value that finds no room leaves the old one as it is.
+            return match put(engine, (key, hash), Draft { value, ..draft }, value_bytes) {
+                Stored::NoMemory => Stored::No,
+                stored => stored,
+            };
         }
     }
     let value_bytes = block.bytes();
@@ -201,6 +205,25 @@ fn put(
     }
 }
 
+/// Whether a request that finds no memory takes away what it would have replaced.
+pub(crate) fn leaves_nothing(mode: StoreMode, compare_cas: Option<u64>) -> bool {
+    mode == StoreMode::Set && compare_cas.is_none()
+}
+
+/// As memcached: a plain set that fails for want of memory leaves no stale value behind.
+pub(crate) fn remove_stale(
+    engine: &mut Engine,
+    (key, hash): (&[u8], KeyHash),
+    mode: StoreMode,
+    compare_cas: Option<u64>,
+) {
+    if leaves_nothing(mode, compare_cas)
+        && let Some(old) = engine.find(key, hash)
+    {
+        engine.remove(hash, old);
+    }
+}
+
 /// A storage request of the classic protocol.
 pub(crate) fn classic_store(
     engine: &mut Engine,
@@ -226,13 +249,7 @@ pub(crate) fn classic_store(
         Stored::Exists => Reply::Exists,
         Stored::NotFound => Reply::NotFound,
         Stored::NoMemory => {
-            // As memcached: a set that fails for want of memory leaves no stale value behind.
-            if request.mode == StoreMode::Set
-                && request.compare_cas.is_none()
-                && let Some(old) = engine.find(request.key, hash)
-            {
-                engine.remove(hash, old);
-            }
+            remove_stale(engine, (request.key, hash), request.mode, request.compare_cas);
             Reply::OutOfMemoryStoring
         }
     }

@@ -5,6 +5,7 @@ mod clocks;
 mod ending;
 mod flushes;
 mod full_rings;
+mod full_store;
 mod input;
 mod large_values;
 mod limits;

@@ -5,11 +5,12 @@
 //!             not find each by itself.
 //! Downstream: `kachel_wire::parse` and what reads its requests.
 
+use kachel_engine::Facts;
 use kachel_wire::client::{
     ClientReply, ReplyParsed, StoreRequest, decr, delete, get, get_and_touch, incr,
     meta_arithmetic, meta_delete, meta_get, meta_set, parse_reply, store_head, touch,
 };
-use kachel_wire::format::{MetaCode, MetaFacts, MetaVerb, meta_head, meta_plain, value_head};
+use kachel_wire::format::{MetaCode, MetaVerb, meta_head, meta_plain, value_head};
 use kachel_wire::request::{
     Admin, Direction, KEY_BYTES_MAX, LINE_BYTES_MAX, META_FLAGS_MAX, Meta, MetaKey,
     OPAQUE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, Store, StoreMode,
@@ -272,7 +273,7 @@ fn store_worded(line: &mut Vec<u8>, store: &Store<'_>) {
 fn answers_are_read(request: &Request<'_>) {
     const CODES: [MetaCode; 6] =
         [MetaCode::Hd, MetaCode::Va, MetaCode::En, MetaCode::Ns, MetaCode::Ex, MetaCode::Nf];
-    let facts = MetaFacts {
+    let facts = Facts {
         value_bytes: 3,
         client_flags: u32::MAX,
         cas: u64::MAX,
@@ -281,7 +282,7 @@ fn answers_are_read(request: &Request<'_>) {
         won: true,
         stale: true,
         win_sent: true,
-        ..MetaFacts::default()
+        ..Facts::default()
     };
     let (meta, verb) = match request {
         Request::Retrieve(retrieve) => {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 use kachel_io::{FarEnd, ListenerId, ManualClock, Memory, MemoryNet, Peer, Wait};
-use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{
-    EngineOptions, Holdings, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes,
+    EngineOptions, Holdings, Pool, PoolOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions,
+    mailboxes,
 };
 
 /// Unix time at which a server begins.

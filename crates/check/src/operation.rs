@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use kachel_wire::client;
 use kachel_wire::request::{Admin, KEY_BYTES_MAX, Request};
-use kachel_wire::{Parsed, parse, parse_key};
+use kachel_wire::{Parsed, parse};
 
 use crate::Value;
 
@@ -67,17 +67,8 @@ pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
                 })
                 .collect()
         }
-        Request::Store(store) => vec![whole(store.key)],
-        Request::Delete { key, .. }
-        | Request::Touch { key, .. }
-        | Request::Arithmetic { key, .. } => vec![whole(key)],
-        Request::MetaGet(meta)
-        | Request::MetaDelete(meta)
-        | Request::MetaSet { meta, .. }
-        | Request::MetaArithmetic { meta, .. } => vec![whole(parse_key(meta.key, &mut space))],
-        Request::MetaDebug(key) => vec![whole(parse_key(key, &mut space))],
         Request::Admin(Admin::FlushAll { .. }) => vec![whole(b"")],
-        Request::MetaNoop | Request::Admin(_) => return None,
+        other => vec![whole(other.key(&mut space)?)],
     };
     Some((operations, request_bytes))
 }
@@ -131,12 +122,8 @@ impl Operation {
     /// Whether the client asked for no reply, whatever happens.
     pub fn is_noreply(&self) -> bool {
         match self.request() {
-            Request::Store(store) => store.noreply,
-            Request::Delete { noreply, .. }
-            | Request::Touch { noreply, .. }
-            | Request::Arithmetic { noreply, .. }
-            | Request::Admin(Admin::FlushAll { noreply, .. }) => noreply,
-            _ => false,
+            Request::Admin(Admin::FlushAll { noreply, .. }) => noreply,
+            other => other.is_noreply(),
         }
     }
 }

@@ -15,10 +15,10 @@ use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::ClientLimits;
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
-use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{
     EngineOptions, Mailboxes, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
 };
+use kachel_shard::{Pool, PoolOptions};
 
 use crate::closes;
 

@@ -1,14 +1,13 @@
 //! Canonical batches, for callgrind to count the instructions of.
 //!
 //! Upstream:   `tests/instructions/run` runs it under callgrind, one batch at a time.
-//! Downstream: `wire`, `table` and `segment` by way of `stock`, and a whole `Shard`.
+//! Downstream: `wire`, `cache` by way of `testkit`, and whole shards.
 //!
 //! Callgrind is told to begin or to stop counting at each entry into and exit from
 //! [`toggles_counting`] and [`toggles_counting_off`]; so what is set up is not counted, and neither
 //! is the door inside a tick.
 //! With `KACHEL_PLANT` in the environment each batch runs 5 % more often: the check must see that.
 
-mod stock;
 #[expect(dead_code, reason = "the tests of the crate use all of it")]
 #[path = "../tests/server/world.rs"]
 mod world;
@@ -16,8 +15,9 @@ mod world;
 use std::hint::black_box;
 
 use kachel_io::{Around, SendBlock, Surrounded};
+use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
+use kachel_testkit::{FilledCache, VALUE_BYTES, random_keys};
 use kachel_wire::{Parsed, Sink, format, parse};
-use stock::{BATCH, Stock, VALUE_BYTES, random_keys};
 use world::{World, WorldOptions};
 
 /// How often each batch is run.
@@ -69,12 +69,10 @@ fn parsing(input: &str, block_bytes: usize) {
 }
 
 fn finding() {
-    let stock = Stock::filled(ITEMS);
-    let mut target = [0; VALUE_BYTES];
+    let mut cache = FilledCache::new(ITEMS);
     let keys = random_keys(ITEMS, rounds() * BATCH, 7);
     for batch in keys.chunks(BATCH) {
-        toggles_counting(|| stock.read_batch(batch, true, &mut target));
-        black_box(&target);
+        toggles_counting(|| cache.read_batch(batch, true));
     }
 }
 
@@ -112,19 +110,20 @@ impl Around for Uncounted {
     }
 }
 
-/// Ticks in which a shard answers `input`, which begins with nothing stored but what `before` says.
-fn ticking(before: &str, input: &str) {
+/// Turns in which `shards` shards answer `input`, with nothing stored but what `before` says. A
+/// request that hops to another shard is answered in the second turn.
+fn ticking(shards: u16, before: &str, input: &str) {
     let door = |memory| Surrounded::new(memory, Uncounted);
-    let mut world = World::behind(WorldOptions::default(), door);
+    let mut world = World::behind(WorldOptions { shards, ..WorldOptions::default() }, door);
     let client = world.connect();
     client.write_cut(before.as_bytes(), 10_000);
     world.settle();
     assert!(!client.read().is_empty(), "what is stored first is stored");
     for _ in 0..rounds() {
         client.write(input.as_bytes());
-        toggles_counting(|| world.turn());
+        toggles_counting(|| (0..shards).for_each(|_| world.turn()));
         world.turn();
-        assert!(client.read().ends_with(b"\r\n"), "all is answered in one tick");
+        assert!(client.read().ends_with(b"\r\n"), "all is answered in these turns");
     }
 }
 
@@ -139,8 +138,9 @@ fn main() {
         "parse_meta_gets" => parsing(&meta_get, 0),
         "find" => finding(),
         "format" => formatting(),
-        "tick_of_gets" => ticking(&set, &get),
-        "tick_of_sets" => ticking(&set, &set),
+        "tick_of_gets" => ticking(1, &set, &get),
+        "tick_of_sets" => ticking(1, &set, &set),
+        "tick_of_hops" => ticking(2, &set, &get),
         "vectors" => {
             #[cfg(target_arch = "x86_64")]
             println!("{}", if is_x86_feature_detected!("avx2") { "avx2" } else { "sse2" });

@@ -83,7 +83,7 @@ pub(crate) fn admin(
         Admin::Dump { form } => (dump(core, connection, form), false),
         Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
             has_room_everywhere(core)?;
-            core.engine.reset_stats();
+            core.reset_stats();
             tell_all(core, connection, Hop::ResetStats, Reply::Reset.bytes());
             return Ok(());
         }
@@ -122,16 +122,13 @@ fn flush_all(core: &mut Core, delay: Ttl) -> Reply {
     if !core.shared.options.flush_allowed {
         return Reply::FlushNotAllowed;
     }
-    let second = core.engine.second;
-    let due = core.epoch.expiry(delay, second);
-    let word = core.engine.segments.pool().flush_word();
-    if delay.0 > 0 && due > second + 1 {
+    let (now, due) = (core.now, core.now.expiry(delay));
+    if delay.0 > 0 && due > now.second + 1 {
         // As memcached: in the second before, so that nothing stored until then outlives `due`.
-        word.flush_in(due - 1, second);
+        core.cache.flush_in(due - 1, &now);
     } else {
-        word.flush(second);
+        core.cache.flush(&now);
     }
-    core.engine.note_flush();
     Reply::Ok
 }
 
@@ -164,7 +161,7 @@ fn set_limit(core: &mut Core, megabytes: u32) -> Reply {
         return Reply::MemlimitNotMegabytes;
     }
     let bytes = u64::from(megabytes) << 20;
-    if bytes > core.engine.segments.pool().bytes_max() {
+    if bytes > core.cache.bytes_max() {
         return Reply::MemlimitFailed;
     }
     core.shared.budget.set_limit_bytes(bytes);

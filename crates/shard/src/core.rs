@@ -1,9 +1,9 @@
-//! All of a shard but its door: engine, connections, mailboxes. What `serve`, `hop` and `admin`
+//! All of a shard but its door: cache, connections, mailboxes. What `serve`, `hop` and `admin`
 //! work on.
 //!
 //! Upstream:   `shard::tick` owns it beside the `Io`, so that lent bytes and this can be used at
 //!             once.
-//! Downstream: `engine`, `net`, the rings of `hop`.
+//! Downstream: `cache`, `net`, the rings of `hop`.
 //!
 //! Invariants:
 //! - I1  An open connection whose `dirty` mark is set is in `dirty`; `resumable` and `awaits_mail`
@@ -14,26 +14,23 @@
 
 use std::sync::Arc;
 
+use kachel_cache::{Cache, CacheStats, Pinned};
+use kachel_engine::{Epoch, KeyHasher, Now};
 use kachel_net::{
     AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, Outbox, Phase, SlotIndex,
     Slots, Source, Stream,
 };
-use kachel_segment::Pinned;
 use kachel_stdx::Held;
-use kachel_wire::request::{KEY_BYTES_MAX, Request};
 use kachel_wire::{Reply, Sink};
 
+use crate::apply::{Applier, ReplySink};
 use crate::counters::Counters;
 use crate::dump::Dumps;
-use crate::engine::Engine;
-use crate::execute::key_of;
 use crate::hop::REQUEST_HEAD_BYTES;
 use crate::hop::{MailboxFull, Mailboxes};
-use crate::second::Epoch;
 use crate::shared::Shared;
 use crate::timeouts::Timeouts;
 use crate::upload::Uploads;
-use crate::verb::ReplySink;
 
 /// A large value on its way to a client.
 #[derive(Debug)]
@@ -115,7 +112,12 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) epoch: Epoch,
-    pub(crate) engine: Engine,
+    /// The time of this tick.
+    pub(crate) now: Now,
+    pub(crate) hasher: KeyHasher,
+    pub(crate) cache: Cache,
+    /// What the cache had done at the last `stats reset`.
+    pub(crate) stats_before: CacheStats,
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue>,
     pub(crate) pool: BlockPool,
@@ -132,6 +134,8 @@ pub(crate) struct Core {
     /// Connections ever closed for holding large values.
     pub(crate) pinned_closes: u64,
     pub(crate) answer: AnswerText,
+    /// Keys that came in base64, decoded, while their batch is served.
+    pub(crate) decoded_keys: Vec<u8>,
     /// Requests of another shard, while they are carried out.
     pub(crate) request: Vec<u8>,
     /// What the door is called, for `stats`.
@@ -139,12 +143,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Engine, clock and outbox, to carry out a request of this client. `None`: it is gone (I2).
+    /// The engine and the outbox, to apply a request of this client. `None`: it is gone (I2).
     #[inline]
     pub(crate) fn client(
         &mut self,
         connection: ConnectionIndex,
-    ) -> Option<(&mut Engine, &Epoch, ToClient<'_>)> {
+    ) -> Option<(Applier<'_>, ToClient<'_>)> {
         let open = self.connections.get_mut(connection)?;
         let sink = ToClient {
             outbox: &mut open.outbox,
@@ -152,12 +156,13 @@ impl Core {
             connection,
             pool: &mut self.pool,
         };
-        Some((&mut self.engine, &self.epoch, sink))
+        let applier = Applier { cache: &mut self.cache, now: &self.now, counters: &self.counters };
+        Some((applier, sink))
     }
 
     /// Words constant text to a client.
     pub(crate) fn text(&mut self, connection: ConnectionIndex, text: &[u8]) {
-        if let Some((_, _, mut sink)) = self.client(connection) {
+        if let Some((_, mut sink)) = self.client(connection) {
             sink.put(text);
             self.mark_dirty(connection);
         }
@@ -188,11 +193,11 @@ impl Core {
     pub(crate) fn charge_input(&mut self, connection: ConnectionIndex) {
         let Some(open) = self.connections.get_mut(connection) else { return };
         let (budget, charged) = (&self.shared.budget, open.input.charged_bytes);
+        let (cache, now) = (&mut self.cache, &self.now);
         let mut wanted = open.input.chargeable_bytes();
         if wanted > charged {
             let more = wanted - charged;
-            let has_room =
-                budget.charge(more) || self.engine.make_room(more) && budget.charge(more);
+            let has_room = budget.charge(more) || cache.make_room(more, now) && budget.charge(more);
             if !has_room {
                 // Its memory may be larger than what is in it.
                 open.input.tail.shrink_to_fit();
@@ -282,15 +287,15 @@ impl Core {
         }
     }
 
-    /// Whether an item with this key and value may be stored at all.
-    pub(crate) fn fits(&self, request: &Request<'_>, value_bytes: usize) -> bool {
-        let mut space = [0; KEY_BYTES_MAX];
-        let key_bytes = key_of(request, &mut space).len();
-        let client_flags = match request {
-            Request::Store(store) => store.client_flags,
-            Request::MetaSet { meta, .. } => meta.client_flags,
-            _ => 0,
-        };
-        self.engine.fits(key_bytes, value_bytes, client_flags)
+    /// Writes the gauges that `stats` shows.
+    pub(crate) fn publish_gauges(&self) {
+        self.counters.publish(&self.cache.stats(), &self.stats_before);
+    }
+
+    /// Begins to count again from 0 (`stats reset`).
+    pub(crate) fn reset_stats(&mut self) {
+        self.counters.reset();
+        self.stats_before = self.cache.stats();
+        self.publish_gauges();
     }
 }

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use kachel_cache::CacheStats;
+use kachel_engine::{Direction, Outcome, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
 /// One number that one thread changes and any may read.
@@ -176,4 +178,94 @@ counters! {
     busy_ticks,
     /// Requests carried out by this shard, for others too.
     requests,
+}
+
+impl Counters {
+    /// Writes the gauges, and what the cache has done since `before`.
+    pub(crate) fn publish(&self, stats: &CacheStats, before: &CacheStats) {
+        self.items.set(stats.index_items);
+        self.bytes.set(stats.live_bytes);
+        self.index_bytes.set(stats.index_bytes);
+        self.index_slots.set(stats.index_slots);
+        self.get_expired.set(stats.found_expired - before.found_expired);
+        self.get_flushed.set(stats.found_flushed - before.found_flushed);
+        self.evictions.set(stats.evictions - before.evictions);
+        self.evicted_unfetched.set(stats.evicted_unfetched - before.evicted_unfetched);
+        self.evicted_active.set(stats.evicted_active - before.evicted_active);
+        self.expired_unfetched.set(stats.expired_unfetched - before.expired_unfetched);
+        self.reclaimed.set(stats.reclaimed - before.reclaimed);
+    }
+
+    /// Counts what became of an operation.
+    #[inline]
+    pub(crate) fn note<P>(&self, verb: &Verb, outcome: &Outcome<'_, P>) {
+        let verdict = &outcome.verdict;
+        match verb {
+            Verb::Get(terms) => self.note_get(terms.life.touches(), verdict),
+            Verb::Store(terms) => self.note_store(terms, verdict),
+            Verb::Delete(terms) => match verdict {
+                Verdict::Deleted => self.delete_hits.add(1),
+                Verdict::Invalidated if terms.empties && !terms.marks_stale => {
+                    self.delete_hits.add(1);
+                }
+                Verdict::Miss | Verdict::Exists => self.delete_misses.add(1),
+                _ => {}
+            },
+            Verb::Arithmetic(terms) => self.note_arithmetic(terms.direction, verdict),
+            Verb::Touch(_) => self.note_get(true, verdict),
+            Verb::Inspect => {}
+        }
+    }
+
+    /// Counts a read, or a read that touched the item.
+    #[inline]
+    pub(crate) fn note_get(&self, touches: bool, verdict: &Verdict) {
+        let is_hit = match verdict {
+            Verdict::Hit(facts) => {
+                self.total_items.add(u64::from(facts.created));
+                true
+            }
+            Verdict::Touched => true,
+            Verdict::Miss => false,
+            _ => return,
+        };
+        let (all, hits, misses) = if touches {
+            (&self.cmd_touch, &self.touch_hits, &self.touch_misses)
+        } else {
+            (&self.cmd_get, &self.get_hits, &self.get_misses)
+        };
+        all.add(1);
+        if is_hit { hits.add(1) } else { misses.add(1) }
+    }
+
+    #[inline]
+    fn note_store(&self, terms: &StoreTerms, verdict: &Verdict) {
+        self.cmd_set.add(1);
+        let compared = match verdict {
+            Verdict::Stored { .. } => {
+                self.total_items.add(1);
+                &self.cas_hits
+            }
+            Verdict::Exists => &self.cas_badval,
+            Verdict::Miss => &self.cas_misses,
+            Verdict::NoMemory { .. } => return self.store_no_memory.add(1),
+            _ => return,
+        };
+        if terms.needs_match() {
+            compared.add(1);
+        }
+    }
+
+    fn note_arithmetic(&self, direction: Direction, verdict: &Verdict) {
+        let (hits, misses) = match direction {
+            Direction::Up => (&self.incr_hits, &self.incr_misses),
+            Direction::Down => (&self.decr_hits, &self.decr_misses),
+        };
+        match verdict {
+            Verdict::Number { facts, .. } if facts.created => self.total_items.add(1),
+            Verdict::Number { .. } | Verdict::NoMemory { found: true } => hits.add(1),
+            Verdict::Miss => misses.add(1),
+            _ => {}
+        }
+    }
 }

@@ -22,15 +22,14 @@
 
 use std::collections::VecDeque;
 
+use kachel_cache::WalkCursor;
+use kachel_engine::ItemView as _;
 use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
-use kachel_segment::WalkCursor;
 use kachel_wire::{Reply, Sink, format};
 
 use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::core::Core;
-use crate::engine::Engine;
 use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, answer_dump, has_room_for_answer};
-use crate::second::Epoch;
 
 /// The cursor that says that a shard has listed everything.
 const CURSOR_END: u64 = u64::MAX;
@@ -154,7 +153,6 @@ pub(crate) fn step(core: &mut Core) {
     if core.dumps.is_idle() {
         return;
     }
-    core.engine.note_flush();
     let own = look_through(core);
     let shards = core.shared.options.shards;
     for _ in 0..shards {
@@ -243,7 +241,7 @@ fn own_piece(core: &mut Core, place: usize) -> bool {
     let Some(mut listing) = core.dumps.listings.remove(place) else { return false };
     let mut text = std::mem::take(&mut core.answer.text);
     text.clear();
-    piece(&core.engine, &core.epoch, listing.keys_only, listing.cursor, &mut text);
+    piece(core, listing.keys_only, listing.cursor, &mut text);
     let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
     listing.go_on(u64::from_le_bytes(*cursor));
     core.text(listing.connection, lines);
@@ -259,42 +257,38 @@ fn answer_asked(core: &mut Core, peer: u16) -> bool {
         return false;
     }
     let Some(asked) = core.dumps.asked[usize::from(peer)].take() else { return false };
-    core.answer.text.clear();
-    piece(&core.engine, &core.epoch, asked.keys_only, asked.cursor, &mut core.answer.text);
+    let mut text = std::mem::take(&mut core.answer.text);
+    text.clear();
+    piece(core, asked.keys_only, asked.cursor, &mut text);
+    core.answer.text = text;
     answer_dump(core, peer, asked.slot);
     true
 }
 
-/// Words one piece of this shard's items into `out`: the cursor to go on from, then the lines (I1).
-pub(crate) fn piece(
-    engine: &Engine,
-    epoch: &Epoch,
-    keys_only: bool,
-    mut cursor: WalkCursor,
-    out: &mut Vec<u8>,
-) {
+/// Formats one piece of this shard's items into `out`: the cursor to go on from, then the lines
+/// (I1).
+fn piece(core: &mut Core, keys_only: bool, mut cursor: WalkCursor, out: &mut Vec<u8>) {
     out.put(&[0; 8]);
-    let second = engine.second;
-    let walked = engine.segments.walk(&mut cursor, second, LISTED_ITEMS_PER_TICK_MAX, |item| {
+    let now = &core.now;
+    let walked = core.cache.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
         if keys_only {
-            format::mgdump_line(out, item.key(), item.base64_key());
+            format::mgdump_line(out, key, item.has_base64_key());
         } else {
-            let unix = |second| u64::try_from(epoch.unix(second)).unwrap_or(0);
+            let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
             let facts = format::DumpFacts {
                 expiry_unix_s: (item.expiry() != 0).then(|| unix(item.expiry())),
                 access_unix_s: unix(item.last_access()),
                 cas: item.cas(),
-                fetched: item.fetched(),
-                class: 1,
+                fetched: item.is_fetched(),
                 item_bytes: item.memory_bytes(),
                 client_flags: item.client_flags(),
             };
-            format::metadump_line(out, item.key(), &facts);
+            format::metadump_line(out, key, &facts);
         }
         out.len() < PIECE_BYTES_MAX
     });
     assert!(walked.items <= LISTED_ITEMS_PER_TICK_MAX, "I1");
-    engine.counters.listed_items.add(walked.items as u64);
+    core.counters.listed_items.add(walked.items as u64);
     let next = if walked.more { cursor.to_u64() } else { CURSOR_END };
     out[..8].copy_from_slice(&next.to_le_bytes());
 }

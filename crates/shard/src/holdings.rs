@@ -54,8 +54,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     /// What it holds now. Cost: a look at each connection.
     pub fn holdings(&self) -> Holdings {
         let core = self.core();
-        let index = core.engine.index_counters();
-        let segments = core.engine.segments.stats();
+        let cache = core.cache.stats();
         let open = || core.connections.indices().filter_map(|open| core.connections.get(open));
         Holdings {
             connections: core.connections.count().into(),
@@ -64,16 +63,16 @@ impl<I: Io, C: Clock> Shard<I, C> {
             stalled: open().filter(|open| open.stalled).count() as u64,
             input_bytes: open().map(|open| open.input.charged_bytes).sum(),
             owed_bytes: open().filter(|open| open.outbox.is_wide()).count() as u64 * WIDENED_BYTES,
-            index_items: core.engine.index_items(),
-            index_bytes: core.engine.index_bytes(),
-            index_splits: index.splits,
-            index_merges: index.merges,
-            items: segments.items,
-            segments: segments.segments + segments.spare_segments,
-            blocks: segments.block_bytes / kachel_segment::BLOCK_BYTES as u64,
-            compacted: segments.compacted,
-            evictions: segments.evictions,
-            reclaimed: segments.reclaimed,
+            index_items: cache.index_items,
+            index_bytes: cache.index_bytes,
+            index_splits: cache.index_splits,
+            index_merges: cache.index_merges,
+            items: cache.items,
+            segments: cache.segments,
+            blocks: cache.blocks,
+            compacted: cache.compacted,
+            evictions: cache.evictions,
+            reclaimed: cache.reclaimed,
         }
     }
 }

@@ -64,12 +64,12 @@ fn lend(core: &mut Core, connection: ConnectionIndex) -> Option<Landing> {
     }
     let mut landing = match core.uploads.spare_landings.pop() {
         Some(spare) => spare,
-        None => core.engine.spare_landing(),
+        None => core.cache.spare_landing(),
     };
     let mut lent =
         core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing, blocks_max);
     // Another shard is asked for room by the ordinary way.
-    if lent.is_err() && owner == core.id && core.engine.make_upload_room(bytes) {
+    if lent.is_err() && owner == core.id && core.cache.make_upload_room(bytes, &core.now) {
         lent = core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing, blocks_max);
     }
     if lent.is_err() {

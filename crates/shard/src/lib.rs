@@ -1,48 +1,40 @@
-//! One core's world: the tick, routing, hops to other shards, one verb per file, counters.
+//! One core's world: the tick, routing, hops to other shards, counters, listings.
 //!
 //! Upstream:   `kachel` starts one thread a shard and calls `Shard::tick` until it says that all is
 //!             done.
-//! Downstream: `net` for connections, `wire` for bytes, `table` and `segment` for items, `io` for
-//!             the kernel.
+//! Downstream: `net` for connections, `wire` for bytes, `cache` for items, `io` for the kernel.
 //!
 //! Architecture invariants:
 //! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,
 //!   `Seeds` and `SharedOptions::usage`.
 //! - A shard's thread alone changes its table and its items; others send it hops.
-//! - Only this crate knows both `table` and `segment`.
+//! - The engine is known by its contract: no part of it is named here.
 
 #![forbid(unsafe_code)]
 
 mod admin;
+mod apply;
 mod core;
 mod counters;
 mod dump;
-mod engine;
-mod execute;
-mod hash;
 mod holdings;
 mod hop;
 mod landing;
 mod pause;
-mod second;
 mod serve;
 mod shard;
 mod shared;
 mod slowest;
 mod stage;
 mod stats;
-#[cfg(test)]
-mod tests;
 mod timeouts;
 mod upload;
-mod verb;
 
-/// The memory that all shards share; who makes them makes it.
-pub use kachel_segment::{Pool, PoolOptions};
+/// The memory that all shards share, and how their engines behave.
+pub use kachel_cache::{Pool, PoolOptions, budget_bytes_min};
+pub use kachel_engine::{EngineOptions, PARTITIONS, Seeds};
 
 pub use counters::{Counter, Counters};
-pub use engine::{EngineOptions, budget_bytes_min};
-pub use hash::Seeds;
 pub use holdings::Holdings;
 pub use hop::{Mailbox, Mailboxes, mailboxes};
 pub use shard::{Shard, ShardOptions, Turn};
@@ -51,15 +43,13 @@ pub use shared::{ClosedClient, Shared, SharedOptions};
 /// Requests that are looked up together: parsed, hashed, prefetched, then carried out.
 ///
 /// Why 32: a guess until `experiments/` has the sweep; the prototype gained 2.8 x with it.
-pub const BATCH_REQUESTS_MAX: usize = 32;
+pub const BATCH_REQUESTS_MAX: usize = kachel_cache::BATCH_MAX;
 /// Items that a shard looks at in one tick for all listings (`lru_crawler metadump`, `mgdump`)
 /// together, dead ones included. A guess: about as long as a batch of requests takes.
 pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;
-/// Partitions of the key space, fixed for ever; shards own ranges of them.
-pub const PARTITIONS: u32 = 4096;
 
 /// Address space that `shards` shards over `pool` take beside it, in bytes: for their indexes
 /// and for the mailboxes between them. Threads and buffers come on top.
 pub fn address_space_bytes(pool: &Pool, shards: u16) -> u64 {
-    engine::index_bytes(pool, shards) + hop::mailbox_bytes(shards)
+    kachel_cache::index_bytes(pool, shards) + hop::mailbox_bytes(shards)
 }

@@ -96,7 +96,7 @@ impl Core {
         }
         let budget = &self.shared.budget;
         if budget.charge(WIDENED_BYTES)
-            || self.engine.make_room(WIDENED_BYTES) && budget.charge(WIDENED_BYTES)
+            || self.cache.make_room(WIDENED_BYTES, &self.now) && budget.charge(WIDENED_BYTES)
         {
             open.outbox.widen();
         }

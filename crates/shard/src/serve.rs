@@ -1,8 +1,7 @@
 //! Serving a connection's input: parse, stage, and run the batch.
 //!
 //! Upstream:   `shard::tick` with the connections that have input.
-//! Downstream: `verb::get` and `execute` for keys of ours, `hop` for keys of other shards,
-//!             `admin` for the rest.
+//! Downstream: `apply` for keys of ours, `hop` for keys of other shards, `admin` for the rest.
 //!
 //! Invariants:
 //! - I1  Requests of one connection are carried out in order: whatever is not a plain request of
@@ -11,28 +10,29 @@
 //!   full) is rewound to: nothing of that connection behind it is carried out either.
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
+use kachel_cache::INLINE_VALUE_BYTES_MAX;
+use kachel_engine::{Block, Key, Primitives as _};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Phase, Resume};
-use kachel_segment::INLINE_VALUE_BYTES_MAX;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin::{self, NotYet};
 use crate::core::Core;
-use crate::execute::{announced_bytes, execute, is_noreply, key_of};
 use crate::hop::{MailboxFull, hop};
-use crate::stage::{Batch, Ready, Staged, Work};
+use crate::stage::{Batch, KeyPlace, Ready, Staged, Work};
 use crate::upload;
-use crate::verb::{self, Block};
 
 /// Serves all ready connections.
 pub(crate) fn serve<I: Io>(io: &I, core: &mut Core, ready: &mut [Ready], taken: &[Vec<u8>]) {
-    let mut serving = Serving { core, ready, batch: Batch::new() };
+    let batch = Batch::new(std::mem::take(&mut core.decoded_keys));
+    let mut serving = Serving { core, ready, batch };
     for index in 0..serving.ready.len() {
         let input = input_of(io, &serving.ready[index], taken);
         serving.connection(index, input);
     }
     serving.run();
+    serving.core.decoded_keys = serving.batch.into_decoded();
 }
 
 /// The bytes that a ready connection has to serve.
@@ -219,7 +219,8 @@ impl<'b> Serving<'_, 'b> {
             }
             next = keys.next();
             let from_here = Resume { next_key: offset_in(line, key), ..resume };
-            self.push(index, start, key, Work::Key { key, from_here, last: next.is_none() });
+            let work = Work::Key { from_here, last: next.is_none() };
+            self.push(index, start, KeyPlace::Input(key), work);
         }
         true
     }
@@ -234,8 +235,8 @@ impl<'b> Serving<'_, 'b> {
         line_bytes: usize,
     ) -> bool {
         let value_bytes =
-            announced_bytes(&request).expect("a storage request announces its block") as usize;
-        if !self.core.fits(&request, value_bytes) {
+            request.announced_bytes().expect("a storage request announces its block") as usize;
+        if !self.fits(&request, value_bytes) {
             if self.settled() {
                 let refused = upload::refuse(self.core, connection, &request, Reply::TooLarge);
                 if let Err(full) = refused {
@@ -264,7 +265,7 @@ impl<'b> Serving<'_, 'b> {
         let Some(value) = block.strip_suffix(b"\r\n") else {
             if self.settled() {
                 self.advance(index, text_bytes);
-                if !is_noreply(&request) {
+                if !request.is_noreply() {
                     self.core.text(connection, Reply::BadDataChunk.bytes());
                 }
             }
@@ -274,21 +275,38 @@ impl<'b> Serving<'_, 'b> {
         true
     }
 
+    /// Whether the item that a storage request would make may be stored at all.
+    fn fits(&self, request: &Request<'_>, value_bytes: usize) -> bool {
+        let key_bytes = match request.key_text() {
+            Some(key) => key.len(),
+            None => request.key(&mut [0; KEY_BYTES_MAX]).map_or(0, <[u8]>::len),
+        };
+        self.core.cache.options().fits(key_bytes, value_bytes, request.client_flags())
+    }
+
     fn stage(&mut self, index: usize, request: Request<'b>, text: &'b [u8], block: &'b [u8]) {
         let start = self.ready[index].offset;
         self.advance(index, text.len());
-        let mut space = [0; KEY_BYTES_MAX];
-        let key = key_of(&request, &mut space);
+        let key = match request.key_text() {
+            Some(key) => KeyPlace::Input(key),
+            None => {
+                let mut space = [0; KEY_BYTES_MAX];
+                let key = request.key(&mut space).expect("a request of one key has one");
+                self.batch.keep_decoded(key)
+            }
+        };
         self.push(index, start, key, Work::Line { request, text, block });
     }
 
-    fn push(&mut self, index: usize, start: usize, key: &[u8], work: Work<'b>) {
-        let hasher = &self.core.engine.hasher;
+    fn push(&mut self, index: usize, start: usize, key: KeyPlace<'b>, work: Work<'b>) {
+        let hasher = &self.core.hasher;
+        let hashes = hasher.key(self.batch.key_bytes(key)).hashes();
         self.batch.push(Staged {
             ready: u32::try_from(index).expect("few connections are ready at once"),
             start,
-            owner: hasher.shard(key),
-            hash: hasher.key_hash(key),
+            owner: hasher.owner(hashes),
+            hashes,
+            key,
             work,
         });
     }
@@ -300,11 +318,11 @@ impl<'b> Serving<'_, 'b> {
             core.uploads.ticks_alone = 0;
         }
         let ours = self.batch.iter().filter(|staged| staged.owner == core.id);
-        core.engine.prefetch(ours.map(Staged::wanted));
+        core.cache.prefetch(ours.map(Staged::lookup));
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
             if !ready.ended {
-                carry_out(core, ready, staged);
+                carry_out(core, ready, staged, self.batch.key(staged));
             }
         }
         self.batch.clear();
@@ -317,13 +335,13 @@ fn offset_in(whole: &[u8], part: &[u8]) -> usize {
 }
 
 /// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
-fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
+fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>, key: Key<'_>) {
     let connection = ready.connection;
     let Some(open) = core.connections.get_mut(connection) else { return };
     let kept_bytes = ready.kept_bytes(staged.start);
     let is_full = open.outbox.is_full(kept_bytes) && !core.widen(connection, kept_bytes);
-    let hopped =
-        if is_full || staged.owner == core.id { Ok(()) } else { hop(core, connection, staged) };
+    let is_ours = staged.owner == core.id;
+    let hopped = if is_full || is_ours { Ok(()) } else { hop(core, connection, staged, key) };
     if is_full || hopped.is_err() {
         ready.ended = true;
         ready.offset = staged.start;
@@ -338,25 +356,23 @@ fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>) {
         }
         return;
     }
-    if staged.owner == core.id {
-        ours(core, connection, staged);
+    if is_ours {
+        ours(core, connection, staged, key);
     }
     if let Work::Key { last: true, .. } = staged.work {
         core.text(connection, Reply::End.bytes());
     }
 }
 
-/// Carries out a request whose key is ours.
-fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>) {
-    let Some((engine, epoch, mut sink)) = core.client(connection) else { return };
-    let pinned = match staged.work {
-        Work::Key { key, from_here, .. } => {
-            let how = (from_here.with_cas, from_here.ttl);
-            engine.counters.requests.add(1);
-            verb::get(engine, epoch, (key, staged.hash), how, &mut sink)
+/// Applies a request whose key is ours.
+fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>, key: Key<'_>) {
+    let Some((applier, mut sink)) = core.client(connection) else { return };
+    let pinned = match &staged.work {
+        Work::Key { from_here: Resume { with_cas, ttl, .. }, .. } => {
+            applier.key(key, (*with_cas, *ttl), &mut sink)
         }
         Work::Line { request, block, .. } => {
-            execute(engine, epoch, &request, staged.hash, Block::Bytes(block), &mut sink)
+            applier.request(request, key, Block::Bytes(block), &mut sink)
         }
     };
     if let Some(pinned) = pinned {

@@ -12,27 +12,25 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use kachel_cache::{Cache, CacheStats, Pool};
+use kachel_engine::{EngineOptions, Epoch, KeyHasher, Seeds};
 use kachel_io::{Clock, Event, Io, Lent, ListenerId, Peer, SocketId, Wait};
 use kachel_net::{
     BlockPool, ConnectionIndex, Connections, KEPT_BYTES_MAX, Overdue, Phase, Slots, TooSlow,
     WIDENED_BYTES,
 };
-use kachel_segment::Pool;
 use kachel_stdx::Landing;
 use kachel_wire::Reply;
 
 use crate::core::{AnswerText, Core};
 use crate::dump::{self, Dumps};
-use crate::engine::{Engine, EngineOptions};
-use crate::hash::{KeyHasher, Seeds};
 use crate::hop::{ANSWER_BYTES_MAX, Hop, ReplyTo};
 use crate::hop::{Mailboxes, Parcel};
 use crate::hop::{TAKEN_BYTES_MAX, take_mail};
-use crate::second::Epoch;
 use crate::serve::{input_of, serve};
 use crate::shared::{ClosedClient, Shared};
 use crate::slowest::Slowest;
-use crate::stage::Ready;
+use crate::stage::{DECODED_BYTES_MAX, Ready};
 use crate::timeouts::{Late, Timeouts};
 use crate::upload::Uploads;
 use crate::{landing, timeouts};
@@ -121,21 +119,21 @@ impl<I: Io, C: Clock> Shard<I, C> {
         let shards = shared.options.shards;
         assert!(options.id < shards);
         let counters = Arc::clone(&shared.counters[usize::from(options.id)]);
-        let engine = Engine::new(
-            pool,
-            Arc::clone(&shared.budget),
-            KeyHasher::new(options.seeds, shards),
-            options.engine,
-            (options.id, shards),
-            Arc::clone(&counters),
-        )?;
+        let hasher = KeyHasher::new(options.seeds, shards);
+        let budget = Arc::clone(&shared.budget);
+        let cache = Cache::new(pool, budget, hasher, options.engine, (options.id, shards))?;
+        let epoch = Epoch::new(options.start.0, options.start.1);
         let core = Core {
             id: options.id,
             io_kind: io.kind(),
             shared,
             counters,
-            epoch: Epoch::new(options.start.0, options.start.1),
-            engine,
+            now: epoch.at(options.start.0),
+            epoch,
+            hasher,
+            cache,
+            stats_before: CacheStats::default(),
+            decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
             connections: Connections::new(),
             slots: Slots::new(),
             pool: BlockPool::new(),
@@ -247,7 +245,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
         self.close_late();
         self.adopt();
         dump::step(&mut self.core);
-        self.core.engine.publish_gauges();
+        self.core.publish_gauges();
         self.publish();
         self.send();
         self.maintain();
@@ -258,13 +256,13 @@ impl<I: Io, C: Clock> Shard<I, C> {
 
     /// Reads the clock: the only time in a tick.
     fn turn_second(&mut self) {
-        let second = self.core.epoch.second(self.clock.now_ns());
-        let before = std::mem::replace(&mut self.core.engine.second, second);
-        self.core.engine.note_flush();
-        if second == before {
+        let now = self.core.epoch.at(self.clock.now_ns());
+        let before = std::mem::replace(&mut self.core.now, now).second;
+        self.core.cache.note_flush(&now);
+        if now.second == before {
             return;
         }
-        self.core.timeouts.turn(before, second);
+        self.core.timeouts.turn(before, now.second);
     }
 
     /// Closes the connections whose time is up, and the slowest while too much memory is pinned:
@@ -663,7 +661,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
     }
 
     fn maintain(&mut self) {
-        self.upkeep = self.core.engine.maintain() > 0;
+        self.upkeep = self.core.cache.maintain(&self.core.now) > 0;
     }
 
     /// Lets nobody in any more, and says so to the others.

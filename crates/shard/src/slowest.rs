@@ -63,7 +63,7 @@ impl Core {
     /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.
     pub(crate) fn is_too_much_pinned(&self) -> bool {
         let percent = u64::from(self.shared.options.limits.pinned_percent);
-        let pinned_bytes = self.engine.segments.pool().pinned_bytes();
+        let pinned_bytes = self.cache.pinned_bytes();
         let limit_bytes = self.shared.budget.limit_bytes();
         let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
         percent != 0 && pinned_bytes > allowed_bytes

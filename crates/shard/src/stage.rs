@@ -8,14 +8,14 @@
 //! - I2  A staged request borrows the input that it was parsed from; the input stays put until it
 //!   ran.
 
+use arrayvec::ArrayVec;
+use kachel_cache::Lookup;
+use kachel_engine::{Key, KeyHashes};
 use kachel_io::Lent;
 use kachel_net::{ConnectionIndex, Resume};
-use kachel_table::KeyHash;
-use kachel_wire::request::Request;
+use kachel_wire::request::{KEY_BYTES_MAX, Request};
 
 use crate::BATCH_REQUESTS_MAX;
-use crate::engine::Wanted;
-use crate::execute::reads_value;
 
 /// A connection that has input to be served this tick.
 #[derive(Debug)]
@@ -62,12 +62,14 @@ impl Ready {
     }
 }
 
+/// Bytes of the decoded keys of a batch, at most.
+pub(crate) const DECODED_BYTES_MAX: usize = BATCH_REQUESTS_MAX * KEY_BYTES_MAX;
+
 /// What a staged request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work<'b> {
     /// One key of a retrieval.
     Key {
-        key: &'b [u8],
         /// The retrieval that the key is of, from this key on.
         from_here: Resume,
         /// Whether `END` follows.
@@ -83,6 +85,15 @@ pub(crate) enum Work<'b> {
     },
 }
 
+/// Where the bytes of a staged key are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyPlace<'b> {
+    /// In the input.
+    Input(&'b [u8]),
+    /// In the batch, decoded from base64: from the first byte to before the second.
+    Decoded(u16, u16),
+}
+
 /// A request in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Staged<'b> {
@@ -92,53 +103,88 @@ pub(crate) struct Staged<'b> {
     pub(crate) start: usize,
     /// The shard that owns its key.
     pub(crate) owner: u16,
-    pub(crate) hash: KeyHash,
+    pub(crate) hashes: KeyHashes,
+    pub(crate) key: KeyPlace<'b>,
     pub(crate) work: Work<'b>,
 }
 
 impl Staged<'_> {
-    /// What it will look at.
+    /// What it will look up.
     #[inline]
-    pub(crate) const fn wanted(&self) -> Wanted {
+    pub(crate) const fn lookup(&self) -> Lookup {
         let value = match &self.work {
             Work::Key { .. } => true,
-            Work::Line { request, .. } => reads_value(request),
+            Work::Line { request, .. } => request.reads_value(),
         };
-        Wanted { hash: self.hash, value }
+        Lookup { secret_hash: self.hashes.secret, value }
     }
 }
 
 /// Up to `BATCH_REQUESTS_MAX` staged requests.
 pub(crate) struct Batch<'b> {
-    staged: [Option<Staged<'b>>; BATCH_REQUESTS_MAX],
-    count: usize,
+    staged: ArrayVec<Staged<'b>, BATCH_REQUESTS_MAX>,
+    /// Keys that came in base64, decoded.
+    decoded: Vec<u8>,
 }
 
 impl<'b> Batch<'b> {
-    pub(crate) const fn new() -> Self {
-        Self { staged: [const { None }; BATCH_REQUESTS_MAX], count: 0 }
+    /// An empty batch. `decoded` lends its memory for decoded keys.
+    pub(crate) fn new(mut decoded: Vec<u8>) -> Self {
+        decoded.clear();
+        Self { staged: ArrayVec::new(), decoded }
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.count == 0
+    /// Gives the memory for decoded keys back.
+    pub(crate) fn into_decoded(self) -> Vec<u8> {
+        self.decoded
     }
 
-    pub(crate) const fn is_full(&self) -> bool {
-        self.count == BATCH_REQUESTS_MAX
+    /// Keeps a decoded key for a request that is staged next.
+    pub(crate) fn keep_decoded(&mut self, key: &[u8]) -> KeyPlace<'b> {
+        assert!(self.decoded.len() + key.len() <= DECODED_BYTES_MAX, "one key a staged request");
+        let place = |bytes: usize| u16::try_from(bytes).expect("at most DECODED_BYTES_MAX");
+        let start = place(self.decoded.len());
+        self.decoded.extend_from_slice(key);
+        KeyPlace::Decoded(start, place(self.decoded.len()))
     }
 
+    /// The bytes of a key.
+    #[inline]
+    pub(crate) fn key_bytes<'k>(&'k self, key: KeyPlace<'k>) -> &'k [u8] {
+        match key {
+            KeyPlace::Input(bytes) => bytes,
+            KeyPlace::Decoded(start, end) => &self.decoded[start.into()..end.into()],
+        }
+    }
+
+    /// The key of a staged request.
+    #[inline]
+    pub(crate) fn key<'k>(&'k self, staged: &Staged<'k>) -> Key<'k> {
+        Key::hashed(self.key_bytes(staged.key), staged.hashes)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.staged.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.staged.is_full()
+    }
+
+    /// Adds a request.
+    ///
+    /// Panics: when the batch is full; it must be run before.
     #[inline]
     pub(crate) fn push(&mut self, staged: Staged<'b>) {
-        assert!(!self.is_full(), "a full batch is run before more is staged");
-        self.staged[self.count] = Some(staged);
-        self.count += 1;
+        self.staged.push(staged);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Staged<'b>> + Clone {
-        self.staged[..self.count].iter().flatten()
+        self.staged.iter()
     }
 
     pub(crate) fn clear(&mut self) {
-        self.count = 0;
+        self.decoded.clear();
+        self.staged.clear();
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) 
 }
 
 fn stat(core: &mut Core, connection: ConnectionIndex, name: &str, value: &[u8]) {
-    if let Some((_, _, mut sink)) = core.client(connection) {
+    if let Some((_, mut sink)) = core.client(connection) {
         format::stat(&mut sink, name.as_bytes(), value);
         core.mark_dirty(connection);
     }
@@ -73,12 +73,12 @@ fn seconds(core: &mut Core, connection: ConnectionIndex, name: &str, us: u64) {
 
 /// The process's own facts, then what all shards counted.
 fn general(core: &mut Core, connection: ConnectionIndex) {
-    core.engine.publish_gauges();
+    core.publish_gauges();
     let shared = std::sync::Arc::clone(&core.shared);
-    let second = core.engine.second;
+    let second = core.now.second;
     number(core, connection, "pid", u64::from(shared.options.pid));
     number(core, connection, "uptime", u64::from(second));
-    let now = u64::try_from(core.epoch.unix(second)).unwrap_or(0);
+    let now = u64::try_from(core.now.unix(second)).unwrap_or(0);
     number(core, connection, "time", now);
     stat(core, connection, "version", shared.options.version.as_bytes());
     stat(core, connection, "kachel_version", shared.options.own_version.as_bytes());
@@ -104,7 +104,7 @@ fn general(core: &mut Core, connection: ConnectionIndex) {
         sum(core, connection, name, *counter);
     }
     number(core, connection, "kachel_memory_spent", shared.budget.spent_bytes());
-    number(core, connection, "kachel_pinned_bytes", core.engine.segments.pool().pinned_bytes());
+    number(core, connection, "kachel_pinned_bytes", core.cache.pinned_bytes());
     core.text(connection, Reply::End.bytes());
 }
 

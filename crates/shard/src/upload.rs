@@ -12,17 +12,17 @@
 //! - I3  A value that cannot be kept is swallowed to its end and then answered, so the stream stays
 //!   in step.
 
+use kachel_cache::Upload;
+use kachel_engine::{Block, Key, KeyHashes, Operation, apply};
 use kachel_net::{AnswerRoom, ConnectionIndex};
-use kachel_segment::Upload;
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
+use crate::apply::room_for_answer;
 use crate::core::Core;
-use crate::execute::{execute, is_noreply, key_of, room_for_answer};
 use crate::hop::Hop;
 use crate::hop::{MailboxFull, Parcel};
-use crate::verb::{Block, leaves_nothing};
 
 /// A value of which not all has come yet.
 #[derive(Debug)]
@@ -35,7 +35,9 @@ pub(crate) struct Uploading {
     /// What of the closing CR LF has come, and how much of it.
     trailer: [u8; 2],
     trailer_bytes: usize,
-    /// Who will own the value.
+    /// What the hashes of its key say.
+    hashes: KeyHashes,
+    /// The shard that will own the value.
     pub(crate) owner: u16,
     /// Times that room was asked for since the last piece was kept.
     pub(crate) asked: u32,
@@ -119,16 +121,16 @@ pub(crate) fn begin(
     (request, line): (&Request<'_>, &[u8]),
     value_bytes: usize,
 ) {
-    let mut space = [0; KEY_BYTES_MAX];
-    let owner = core.engine.hasher.shard(key_of(request, &mut space));
-    let upload = core.engine.begin_upload(value_bytes);
+    let hashes = hash_key(core, request);
+    let upload = core.cache.begin_upload(value_bytes);
     let uploading = Uploading {
         line: core.uploads.keep_line(line),
         upload,
         value_bytes_left: value_bytes,
         trailer: [0; 2],
         trailer_bytes: 0,
-        owner,
+        hashes,
+        owner: core.hasher.owner(hashes),
         asked: 0,
     };
     core.uploads.insert(connection, uploading);
@@ -182,7 +184,7 @@ pub(crate) fn feed(core: &mut Core, connection: ConnectionIndex, input: &[u8]) -
 fn ask_for_room(core: &mut Core, connection: ConnectionIndex, bytes: usize) -> bool {
     let owner = core.uploads.get_mut(connection).map_or(core.id, |uploading| uploading.owner);
     if owner == core.id {
-        let _made = core.engine.make_upload_room(bytes);
+        let _made = core.cache.make_upload_room(bytes, &core.now);
         return true;
     }
     let text = (bytes as u64).to_le_bytes();
@@ -208,17 +210,21 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxF
     };
     let done = match uploading.upload.take() {
         _ if uploading.trailer != *b"\r\n" => {
-            if !is_noreply(&request) {
+            if !request.is_noreply() {
                 core.text(connection, Reply::BadDataChunk.bytes());
             }
             Ok(())
         }
         None => refuse(core, connection, &request, Reply::OutOfMemoryStoring),
         Some(upload) => {
-            commit(core, connection, &request, &uploading.line, upload).map_err(|(upload, full)| {
-                uploading.upload = Some(upload);
-                full
-            })
+            let mut space = [0; KEY_BYTES_MAX];
+            let key = Key::hashed(key_of(&request, &mut space), uploading.hashes);
+            commit(core, connection, (&request, key), &uploading.line, upload).map_err(
+                |(upload, full)| {
+                    uploading.upload = Some(upload);
+                    full
+                },
+            )
         }
     };
     if done.is_err() {
@@ -238,25 +244,23 @@ fn complete(core: &mut Core, connection: ConnectionIndex) -> Result<(), MailboxF
 fn commit(
     core: &mut Core,
     connection: ConnectionIndex,
-    request: &Request<'_>,
+    (request, key): (&Request<'_>, Key<'_>),
     line: &[u8],
     upload: Upload,
 ) -> Result<(), (Upload, MailboxFull)> {
-    let mut space = [0; KEY_BYTES_MAX];
-    let key = key_of(request, &mut space);
-    let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
+    let owner = core.hasher.owner(key.hashes());
     if owner != core.id {
-        if let Err(full) = core.has_room(owner, line.len()) {
+        if let Err(full) = core.has_room(owner, line.len() + KEY_BYTES_MAX) {
             return Err((upload, full));
         }
         core.mail.to(owner).parcels_out.lay(Parcel::Upload(upload));
         let room = room_for_answer(request, 0);
-        let sent = core.send_hop(connection, owner, Hop::Upload, line, room);
+        let sent = core.send_key_hop(connection, key, Hop::Upload, line, room);
         assert!(sent.is_ok(), "room was asked for");
         return Ok(());
     }
-    let Some((engine, epoch, mut sink)) = core.client(connection) else { return Ok(()) };
-    let pinned = execute(engine, epoch, request, hash, Block::Upload(upload), &mut sink);
+    let Some((applier, mut sink)) = core.client(connection) else { return Ok(()) };
+    let pinned = applier.request(request, key, Block::Upload(upload), &mut sink);
     if let Some(pinned) = pinned {
         sink.value(pinned);
     }
@@ -275,13 +279,10 @@ pub(crate) fn refuse(
     request: &Request<'_>,
     reply: Reply,
 ) -> Result<(), MailboxFull> {
+    let removes = request.store_terms().is_some_and(|terms| terms.removes_when_refused());
     let removal: Option<[&[u8]; 3]> = match request {
-        Request::Store(store) if leaves_nothing(store.mode, store.compare_cas) => {
-            Some([b"delete ", store.key, b" noreply\r\n"])
-        }
-        Request::MetaSet { meta, mode, .. }
-            if reply == Reply::TooLarge || leaves_nothing(*mode, meta.compare_cas) =>
-        {
+        Request::Store(store) if removes => Some([b"delete ", store.key, b" noreply\r\n"]),
+        Request::MetaSet { meta, .. } if removes || reply == Reply::TooLarge => {
             let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
             Some([b"md ", meta.key.text, end])
         }
@@ -303,7 +304,7 @@ pub(crate) fn refuse(
         &counters.store_no_memory
     };
     counter.add(1);
-    if !is_noreply(request) {
+    if !request.is_noreply() {
         core.text(connection, reply.bytes());
     }
     Ok(())
@@ -316,14 +317,21 @@ fn remove_stale(
     removal: &[u8],
 ) -> Result<(), MailboxFull> {
     let mut space = [0; KEY_BYTES_MAX];
-    let key = key_of(request, &mut space);
-    let (owner, hash) = (core.engine.hasher.shard(key), core.engine.hasher.key_hash(key));
-    if owner != core.id {
+    let key = core.hasher.key(key_of(request, &mut space));
+    if core.hasher.owner(key.hashes()) != core.id {
         // The refusal, a later reply, waits for it.
-        return core.send_hop(connection, owner, Hop::Line, removal, AnswerRoom::default());
+        return core.send_key_hop(connection, key, Hop::Line, removal, AnswerRoom::default());
     }
-    if let Some(at) = core.engine.find(key, hash) {
-        core.engine.remove(hash, at);
-    }
+    apply(&mut core.cache, &Operation::delete(key), Block::None, &core.now);
     Ok(())
+}
+
+/// The key of a storage request.
+fn key_of<'k>(request: &Request<'k>, space: &'k mut [u8; KEY_BYTES_MAX]) -> &'k [u8] {
+    request.key(space).expect("a storage request has a key")
+}
+
+/// What the hashes of a storage request's key say.
+fn hash_key(core: &Core, request: &Request<'_>) -> KeyHashes {
+    core.hasher.key(key_of(request, &mut [0; KEY_BYTES_MAX])).hashes()
 }

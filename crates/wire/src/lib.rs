@@ -14,6 +14,7 @@ pub mod base64;
 mod line;
 mod meta;
 pub mod number;
+mod operation;
 mod text;
 mod words;
 
@@ -26,5 +27,6 @@ pub mod client;
 pub use format::Sink;
 pub use line::{ParseError, Parsed, parse};
 pub use meta::parse_key;
+pub use operation::retrieval_terms;
 pub use reply::Reply;
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

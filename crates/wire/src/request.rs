@@ -13,10 +13,11 @@
 //! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's
 //! replies.
 
+/// The words of the contract that requests are made of.
+pub use kachel_engine::{Direction, KEY_BYTES_MAX, StoreMode, Ttl};
+
 use crate::words::Words;
 
-/// Bytes of the longest key, after base64 decoding.
-pub const KEY_BYTES_MAX: usize = 250;
 /// Bytes of the longest command line, its end included; lines of `get gets gat gats` may be longer.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Bytes of the longest line of `get`, `gets`, `gat` or `gats`.
@@ -122,10 +123,6 @@ impl<'b> Iterator for Keys<'b> {
     }
 }
 
-/// A TTL as the client sent it: 0 never, up to 30 days relative, beyond absolute, negative at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ttl(pub i32);
-
 /// A storage request of the classic protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'b> {
@@ -143,30 +140,6 @@ pub struct Store<'b> {
     pub compare_cas: Option<u64>,
     /// Whether the reply is withheld.
     pub noreply: bool,
-}
-
-/// On what condition a value is stored, and where it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreMode {
-    /// In any case.
-    Set,
-    /// Only where no item is.
-    Add,
-    /// Only where an item is.
-    Replace,
-    /// Behind the item's value.
-    Append,
-    /// Before the item's value.
-    Prepend,
-}
-
-/// Which way a number is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Adds, modulo 2^64.
-    Up,
-    /// Subtracts, not below 0.
-    Down,
 }
 
 /// The key of a meta request: as text, or base64 (flag `b`).

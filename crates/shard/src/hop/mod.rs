@@ -1,7 +1,7 @@
 //! Hops: how a request reaches the shard that owns its key, and its answer the one who asked.
 //!
 //! Upstream:   `serve`, with requests of our clients whose keys are not ours.
-//! Downstream: the owner's `execute` and verbs; the outbox of whoever waits for the answer.
+//! Downstream: `apply` at the owner; the outbox of the client that waits for the answer.
 //!
 //! ```text
 //! shard A: send  --record-->  rings  -->  take: shard B carries it out
@@ -14,7 +14,8 @@ mod send;
 mod take;
 
 pub(crate) use record::{
-    ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES, ReplyTo,
+    ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, HopKey, REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES,
+    ReplyTo,
 };
 pub use rings::{Mailbox, Mailboxes, mailboxes};
 pub(crate) use rings::{MailboxFull, Parcel, mailbox_bytes};

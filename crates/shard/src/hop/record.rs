@@ -5,36 +5,40 @@
 //!             back.
 //!
 //! ```text
-//! request:  slot u32 | kind u8 | flags u8 | value u16 | ttl i32 | text ...
-//! answer:   slot u32 | kind u8 | pad [u8; 3]                  | text ...
+//! request:  secret hash u64 | slot u32 | ttl i32 | value u16 | partition u16 |
+//!           key start u16 | key bytes u8 | kind, flags u8 | text ...
+//! answer:   slot u32 | kind u8 | pad [u8; 3] | text ...
 //! ```
 //!
 //! `value` is how many bytes of value the answer may bring; a longer value is answered as a pinned
 //! reference in the tray. The text of a `Line` is what the client sent, its data block included,
-//! already found well-formed; the owner parses it again, which costs less than any second encoding
-//! of a request would to maintain.
+//! already found well-formed; the owner parses its terms again, which costs less than any second
+//! encoding of a request would to maintain. The key is not parsed again and not hashed again: its
+//! place in the text and its hashes stand in the head. A key that came in base64 is added behind
+//! the text, decoded.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
 //! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
+//! - I3  A key is hashed once in the process, by the shard that received it.
 
+use kachel_cache::{INLINE_VALUE_BYTES_MAX, Lookup};
+use kachel_engine::{Key, KeyHashes};
 use kachel_net::SlotIndex;
-use kachel_segment::INLINE_VALUE_BYTES_MAX;
-use kachel_table::KeyHash;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, Ttl};
 use kachel_wire::{Parsed, parse};
-
-use crate::engine::Wanted;
-use crate::execute::{key_of, reads_value};
-use crate::hash::KeyHasher;
 
 /// The slot of a request that is not answered: a connection to take over.
 const NO_SLOT: u32 = u32::MAX;
 /// Bytes before the text of a request.
-pub(crate) const REQUEST_HEAD_BYTES: usize = 12;
-/// Bytes of the longest request: a line and an inline value.
+pub(crate) const REQUEST_HEAD_BYTES: usize = 24;
+/// Bytes of the longest request: a line, an inline value, and a key that was decoded.
 pub(crate) const REQUEST_BYTES_MAX: usize =
-    REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
+    REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2 + KEY_BYTES_MAX;
+
+// The key's place is told in 16 bits.
+const _: () = assert!(REQUEST_BYTES_MAX <= u16::MAX as usize);
+
 /// Bytes before the text of an answer.
 pub(crate) const ANSWER_HEAD_BYTES: usize = 8;
 
@@ -70,46 +74,42 @@ pub(crate) struct Taken<'r> {
     pub(crate) text: &'r [u8],
     /// What is asked for, and where its data block begins, when `text` is a line.
     pub(crate) request: Option<(Request<'r>, usize)>,
-    /// The hash of the key that it is about, if any.
-    pub(crate) hash: Option<KeyHash>,
+    /// The key that it is about, if any.
+    pub(crate) key: Option<Key<'r>>,
 }
 
 impl<'r> Taken<'r> {
-    /// Reads a record: a line is parsed again, its key hashed again.
-    pub(crate) fn read(record: &'r [u8], hasher: &KeyHasher) -> Self {
-        let (hop, reply, text) = Hop::parse(record);
-        let mut taken = Self { hop, reply, text, request: None, hash: None };
-        match hop {
-            Hop::Key { .. } => taken.hash = Some(hasher.key_hash(text)),
+    /// Reads a record. A line's terms are parsed again; its key is neither parsed nor hashed (I3).
+    pub(crate) fn read(record: &'r [u8]) -> Self {
+        let Head { hop, reply, key, text } = Head::parse(record);
+        let request = match hop {
             Hop::Line | Hop::Upload => {
                 let Parsed::Request { request, line_bytes } = parse(text, 0) else {
                     unreachable!("a hop is a request that was found well-formed");
                 };
-                let mut space = [0; KEY_BYTES_MAX];
-                taken.hash = Some(hasher.key_hash(key_of(&request, &mut space)));
-                taken.request = Some((request, line_bytes));
+                Some((request, line_bytes))
             }
-            Hop::ResetStats | Hop::Adopt | Hop::MakeRoom | Hop::Dump { .. } => {}
-        }
-        taken
+            _ => None,
+        };
+        Self { hop, reply, text, request, key }
     }
 
-    /// What it will look at, if it is about a key.
+    /// What it will look up, if it is about a key.
     #[inline]
-    pub(crate) fn wanted(&self) -> Option<Wanted> {
+    pub(crate) fn lookup(&self) -> Option<Lookup> {
         // What is about a key and no line is a key of a retrieval.
-        let value = self.request.as_ref().is_none_or(|(request, _)| reads_value(request));
-        self.hash.map(|hash| Wanted { hash, value })
+        let value = self.request.as_ref().is_none_or(|(request, _)| request.reads_value());
+        self.key.map(|key| Lookup { secret_hash: key.secret_hash(), value })
     }
 }
 
 /// Bytes of the longest answer to a request record.
 pub(crate) fn answer_bytes_max(record: &[u8]) -> usize {
-    match Hop::parse(record) {
+    match Head::parse(record) {
         // Answered later, when there is room.
-        (Hop::Dump { .. }, ..) => 0,
-        (_, ReplyTo { slot: None, .. }, _) => 0,
-        (_, ReplyTo { value_bytes, .. }, _) => {
+        Head { hop: Hop::Dump { .. }, .. } => 0,
+        Head { reply: ReplyTo { slot: None, .. }, .. } => 0,
+        Head { reply: ReplyTo { value_bytes, .. }, .. } => {
             ANSWER_HEAD_BYTES + LINE_BYTES_MAX + usize::from(value_bytes) + 2
         }
     }
@@ -135,48 +135,121 @@ pub(crate) enum Answer {
     Dump,
 }
 
-const HAS_CAS: u8 = 1;
-const HAS_TTL: u8 = 2;
-const KEYS_ONLY: u8 = 1;
+/// Flags of a request record, above its kind in the same byte.
+const HAS_CAS: u8 = 1 << 4;
+const HAS_TTL: u8 = 1 << 5;
+const KEYS_ONLY: u8 = 1 << 4;
+/// The bits of the kind.
+const KIND: u8 = HAS_CAS - 1;
+
+/// Where the key of a request record is, and what its hashes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HopKey {
+    hashes: KeyHashes,
+    /// Where it begins behind the head.
+    start: u16,
+    bytes: u8,
+}
+
+impl HopKey {
+    /// The place of `key` in `text`, or behind it where it is no part of it; and what must be added
+    /// behind the text.
+    #[inline]
+    pub(crate) fn place<'k>(key: Key<'k>, text: &[u8]) -> (Self, &'k [u8]) {
+        let bytes = key.bytes();
+        let offset = bytes.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
+        let is_inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= text.len());
+        let (start, added): (_, &[u8]) =
+            if is_inside { (offset, b"") } else { (text.len(), bytes) };
+        let key = Self {
+            hashes: key.hashes(),
+            start: u16::try_from(start).expect("a record is short"),
+            bytes: u8::try_from(bytes.len()).expect("a key is short"),
+        };
+        (key, added)
+    }
+}
+
+/// The head of a request record, and the text behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head<'r> {
+    pub(crate) hop: Hop,
+    pub(crate) reply: ReplyTo,
+    pub(crate) key: Option<Key<'r>>,
+    pub(crate) text: &'r [u8],
+}
+
+impl<'r> Head<'r> {
+    /// Takes a request record apart.
+    ///
+    /// Panics: on a record that no shard pushed, which is a bug.
+    #[inline]
+    pub(crate) fn parse(record: &'r [u8]) -> Self {
+        let (head, text) =
+            record.split_first_chunk::<REQUEST_HEAD_BYTES>().expect("a record has its head");
+        let [h0, h1, h2, h3, h4, h5, h6, h7, s0, s1, s2, s3, t0, t1, t2, t3, rest @ ..] = *head;
+        let [v0, v1, p0, p1, k0, k1, key_bytes, kind_and_flags] = rest;
+        let word = u32::from_le_bytes([t0, t1, t2, t3]);
+        let hop = Hop::from_parts(kind_and_flags & KIND, kind_and_flags & !KIND, word);
+        let slot = u32::from_le_bytes([s0, s1, s2, s3]);
+        let slot = (slot != NO_SLOT).then_some(SlotIndex(slot));
+        let reply = ReplyTo { slot, value_bytes: u16::from_le_bytes([v0, v1]) };
+        let hashes = KeyHashes {
+            secret: u64::from_le_bytes([h0, h1, h2, h3, h4, h5, h6, h7]),
+            partition: u16::from_le_bytes([p0, p1]),
+        };
+        let start = usize::from(u16::from_le_bytes([k0, k1]));
+        let key = (key_bytes > 0)
+            .then(|| Key::hashed(&text[start..start + usize::from(key_bytes)], hashes));
+        Self { hop, reply, key, text }
+    }
+}
 
 impl Hop {
     /// The head of a request record.
-    pub(crate) fn head(self, reply: ReplyTo) -> [u8; REQUEST_HEAD_BYTES] {
-        let (kind, flags, ttl) = match self {
+    #[inline]
+    pub(crate) fn head(self, reply: ReplyTo, key: Option<HopKey>) -> [u8; REQUEST_HEAD_BYTES] {
+        let (kind, flags, word) = self.to_parts();
+        debug_assert!(kind & !KIND == 0 && flags & KIND == 0);
+        let none = KeyHashes { secret: 0, partition: 0 };
+        let key = key.unwrap_or(HopKey { hashes: none, start: 0, bytes: 0 });
+        let slot = reply.slot.map_or(NO_SLOT, |slot| slot.0);
+        let mut head = [0; REQUEST_HEAD_BYTES];
+        head[..8].copy_from_slice(&key.hashes.secret.to_le_bytes());
+        head[8..12].copy_from_slice(&slot.to_le_bytes());
+        head[12..16].copy_from_slice(&word.to_le_bytes());
+        head[16..18].copy_from_slice(&reply.value_bytes.to_le_bytes());
+        head[18..20].copy_from_slice(&key.hashes.partition.to_le_bytes());
+        head[20..22].copy_from_slice(&key.start.to_le_bytes());
+        head[22] = key.bytes;
+        head[23] = kind | flags;
+        head
+    }
+
+    /// Kind, flags, and a word: a TTL.
+    #[inline]
+    fn to_parts(self) -> (u8, u8, u32) {
+        match self {
             Self::Line => (0, 0, 0),
             Self::Key { with_cas, ttl } => {
                 let flags = u8::from(with_cas) * HAS_CAS + u8::from(ttl.is_some()) * HAS_TTL;
-                (1, flags, ttl.map_or(0, |ttl| ttl.0))
+                (1, flags, ttl.map_or(0, |ttl| ttl.0.cast_unsigned()))
             }
             Self::Upload => (2, 0, 0),
             Self::ResetStats => (3, 0, 0),
             Self::Adopt => (4, 0, 0),
             Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
             Self::MakeRoom => (6, 0, 0),
-        };
-        let mut head = [0; REQUEST_HEAD_BYTES];
-        let slot = reply.slot.map_or(NO_SLOT, |slot| slot.0);
-        head[..4].copy_from_slice(&slot.to_le_bytes());
-        head[4] = kind;
-        head[5] = flags;
-        head[6..8].copy_from_slice(&reply.value_bytes.to_le_bytes());
-        head[8..12].copy_from_slice(&ttl.to_le_bytes());
-        head
+        }
     }
 
-    /// Takes a request record apart.
-    ///
-    /// Panics: on a record that no shard pushed, which is a bug.
-    pub(crate) fn parse(record: &[u8]) -> (Self, ReplyTo, &[u8]) {
-        let (head, text) =
-            record.split_first_chunk::<REQUEST_HEAD_BYTES>().expect("a record has its head");
-        let [s0, s1, s2, s3, kind, flags, v0, v1, t0, t1, t2, t3] = *head;
-        let slot = u32::from_le_bytes([s0, s1, s2, s3]);
-        let hop = match kind {
+    #[inline]
+    fn from_parts(kind: u8, flags: u8, word: u32) -> Self {
+        match kind {
             0 => Self::Line,
             1 => Self::Key {
                 with_cas: flags & HAS_CAS != 0,
-                ttl: (flags & HAS_TTL != 0).then_some(Ttl(i32::from_le_bytes([t0, t1, t2, t3]))),
+                ttl: (flags & HAS_TTL != 0).then_some(Ttl(word.cast_signed())),
             },
             2 => Self::Upload,
             3 => Self::ResetStats,
@@ -184,9 +257,7 @@ impl Hop {
             5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
             6 => Self::MakeRoom,
             other => unreachable!("hop kind {other} is never pushed"),
-        };
-        let slot = (slot != NO_SLOT).then_some(SlotIndex(slot));
-        (hop, ReplyTo { slot, value_bytes: u16::from_le_bytes([v0, v1]) }, text)
+        }
     }
 }
 
@@ -216,6 +287,8 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use kachel_engine::{KeyHasher, Seeds};
+
     use super::*;
 
     #[test]
@@ -230,12 +303,21 @@ mod tests {
             Hop::ResetStats,
             Hop::Dump { keys_only: true },
         ];
-        for hop in hops {
+        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 3);
+        let text = b"touch a-key 7\r\n";
+        let (inside, outside) = (hasher.key(&text[6..11]), hasher.key(b"decoded"));
+        for (hop, key) in
+            hops.into_iter().zip([None, Some(inside), Some(outside)].into_iter().cycle())
+        {
             for slot in [None, Some(SlotIndex(9))] {
                 let reply = ReplyTo { slot, value_bytes: 700 };
-                let mut record = hop.head(reply).to_vec();
-                record.extend_from_slice(b"text");
-                assert_eq!(Hop::parse(&record), (hop, reply, &b"text"[..]));
+                let (place, added) = key.map(|key| HopKey::place(key, text)).unzip();
+                let mut record = hop.head(reply, place).to_vec();
+                record.extend_from_slice(text);
+                record.extend_from_slice(added.unwrap_or_default());
+                let head = Head::parse(&record);
+                assert_eq!((head.hop, head.reply, head.key), (hop, reply, key));
+                assert!(head.text.starts_with(text));
             }
         }
         for answer in [Answer::Text, Answer::TextAndValue, Answer::Dump] {

@@ -23,9 +23,9 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kachel_cache::{Pinned, Upload};
 use kachel_io::Waker;
 use kachel_net::ConnectionIndex;
-use kachel_segment::{Pinned, Upload};
 use kachel_stdx::{Consumer, Producer, Sleeper, byte_ring};
 
 /// Bytes of all rings of one shard together, before each is clamped.

@@ -1,7 +1,7 @@
 //! Taking what other shards sent: their requests for our keys, and their answers to ours.
 //!
 //! Upstream:   `shard::tick`, once a tick, before our own clients are served.
-//! Downstream: `verb::get` and `execute` for requests; the outbox of whoever waits for answers.
+//! Downstream: `apply` for requests; the outbox of the client that waits for an answer.
 //!
 //! Invariants:
 //! - I1  Every request with a slot is answered once: in this tick, but for a piece of a listing,
@@ -12,17 +12,17 @@
 
 use std::os::fd::OwnedFd;
 
+use kachel_cache::{Pinned, WalkCursor};
+use kachel_engine::Block;
 use kachel_net::{SlotIndex, Stream};
-use kachel_segment::{Pinned, WalkCursor};
 
 use super::record::{ANSWER_BYTES_MAX, Answer, Taken, answer_bytes_max};
 use super::{Hop, REQUEST_BYTES_MAX};
 use super::{Mailbox, Parcel};
 use crate::BATCH_REQUESTS_MAX;
+use crate::apply::Applier;
 use crate::core::{Core, LargeValue};
 use crate::dump::Asked;
-use crate::execute::{announced_bytes, execute};
-use crate::verb::{self, Block};
 
 /// Requests taken from one shard in one tick, so that our own clients get their turn.
 const REQUESTS_PER_TICK_MAX: usize = 512;
@@ -100,11 +100,11 @@ fn take_requests(core: &mut Core, peer: u16, adopted: &mut Vec<OwnedFd>) -> bool
         let mut batch = [const { None }; BATCH_REQUESTS_MAX];
         let mut start = 0;
         for (place, &end) in batch.iter_mut().zip(&ends[..count]) {
-            *place = Some(Taken::read(&records[start..end], &core.engine.hasher));
+            *place = Some(Taken::read(&records[start..end]));
             start = end;
         }
         let batch = batch.iter().flatten();
-        core.engine.prefetch(batch.clone().filter_map(Taken::wanted));
+        core.cache.prefetch(batch.clone().filter_map(Taken::lookup));
         batch.for_each(|taken| carry_out(core, peer, taken, adopted));
         core.request = records;
         taken += count;
@@ -140,15 +140,14 @@ fn copy_out(
 
 /// Carries out one request of another shard and answers it (I1).
 fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<OwnedFd>) {
-    let Taken { hop, reply, text, request, hash } = *taken;
+    let Taken { hop, reply, text, request, key } = *taken;
     core.answer.text.clear();
     core.answer.value_bytes_max = reply.value_bytes;
-    let (engine, epoch) = (&mut core.engine, &core.epoch);
+    let applier = Applier { cache: &mut core.cache, now: &core.now, counters: &core.counters };
     let pinned = match hop {
         Hop::Key { with_cas, ttl } => {
-            let hash = hash.expect("a key is hashed");
-            engine.counters.requests.add(1);
-            verb::get(engine, epoch, (text, hash), (with_cas, ttl), &mut core.answer)
+            let key = key.expect("a hop about a key brings it");
+            applier.key(key, (with_cas, ttl), &mut core.answer)
         }
         Hop::Line | Hop::Upload => {
             let (request, line_bytes) = request.expect("a line is parsed");
@@ -158,21 +157,21 @@ fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<Ow
                 };
                 Block::Upload(upload)
             } else {
-                let value_bytes = announced_bytes(&request).unwrap_or(0) as usize;
+                let value_bytes = request.announced_bytes().unwrap_or(0) as usize;
                 Block::Bytes(&text[line_bytes..line_bytes + value_bytes])
             };
-            let hash = hash.expect("a line's key is hashed");
-            execute(engine, epoch, &request, hash, block, &mut core.answer)
+            let key = key.expect("a hop about a key brings it");
+            applier.request(&request, key, block, &mut core.answer)
         }
         Hop::ResetStats => {
-            engine.reset_stats();
+            core.reset_stats();
             None
         }
         Hop::MakeRoom => {
             let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
             let bytes = usize::try_from(bytes).expect("what a tick receives");
             // The one who asked finds out by trying again.
-            let _made = engine.make_upload_room(bytes);
+            let _made = core.cache.make_upload_room(bytes, &core.now);
             None
         }
         Hop::Adopt => {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use kachel_host::Budget;
 use kachel_io::{Around, Event, FarEnd, Io, ManualClock, Memory, MemoryNet, Peer, Surrounded};
 use kachel_io::{Wait, Waker};
-use kachel_segment::{Pool, PoolOptions};
-use kachel_shard::{EngineOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn};
+use kachel_shard::{
+    EngineOptions, Pool, PoolOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn,
+};
 use kachel_shard::{Mailboxes, mailboxes};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};

@@ -110,7 +110,7 @@ fn a_client_that_goes_while_its_value_comes_leaves_nothing_behind() {
             let books = world.pool.books();
             assert_eq!(books.free_blocks, 0, "{shards} shards, cut at {cut}");
             let used =
-                |books: kachel_segment::PoolBooks| books.charged_segments - books.idle_segments;
+                |books: kachel_cache::PoolBooks| books.charged_segments - books.idle_segments;
             assert_eq!(used(books), used(before), "{shards} shards, cut at {cut}");
         }
     }

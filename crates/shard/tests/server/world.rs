@@ -8,10 +8,9 @@ use kachel_host::{Budget, Usage};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet};
 use kachel_net::ClientLimits;
-use kachel_segment::{Pool, PoolOptions};
 use kachel_shard::{
-    ClosedClient, Counter, Counters, EngineOptions, Seeds, Shard, ShardOptions, Shared,
-    SharedOptions, mailboxes,
+    ClosedClient, Counter, Counters, EngineOptions, Pool, PoolOptions, Seeds, Shard, ShardOptions,
+    Shared, SharedOptions, mailboxes,
 };
 
 /// What a test may choose.

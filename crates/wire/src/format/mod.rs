@@ -11,6 +11,11 @@
 //!
 //! Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
 
+mod answer;
+
+use kachel_engine::{Facts, Inspection};
+
+pub use self::answer::{answer, answer_key};
 use crate::base64;
 use crate::parse_key;
 use crate::request::{KEY_BYTES_MAX, Letters, Meta, MetaKey};
@@ -38,6 +43,8 @@ impl Sink for Vec<u8> {
 }
 
 const CRLF: &[u8] = b"\r\n";
+/// The slab class that a reply shows where memcached shows one. There are no classes here.
+const CLASS: u64 = 1;
 /// Digits of the longest `u64`.
 const DIGITS_MAX: usize = 20;
 
@@ -239,7 +246,7 @@ impl MetaVerb {
 pub enum MetaCode {
     /// Done; no value follows.
     Hd,
-    /// A value follows the head: its length is [`MetaFacts::value_bytes`].
+    /// A value follows the head: its length is [`Facts::value_bytes`].
     Va,
     /// `mg` and `me`: a miss.
     En,
@@ -283,47 +290,16 @@ pub const fn quiet_hides(verb: MetaVerb, code: MetaCode) -> bool {
     }
 }
 
-/// What a meta reply may tell of an item. Facts that no flag asks for are not looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MetaFacts {
-    /// Bytes of the value: the item's (`mg`), the stored one's (`ms`, after appending), the digits
-    /// (`ma`).
-    pub value_bytes: usize,
-    /// The client flags.
-    pub client_flags: u32,
-    /// The CAS token; 0 when an `ms` stored nothing.
-    pub cas: u64,
-    /// Seconds of life left before the request; `None` lives for ever and is worded `-1`.
-    pub ttl_before: Option<i64>,
-    /// Seconds of life that `T` gives: shown by a `t` that stands behind it.
-    pub ttl: Option<i64>,
-    /// Seconds of life that `N` gives to an item that this request made: shown by a `t` behind it.
-    pub ttl_made: Option<i64>,
-    /// This request made the item (`N`).
-    pub created: bool,
-    /// The item was fetched before this request.
-    pub hit_before: bool,
-    /// Seconds since the access before this one.
-    pub since_access_s: u32,
-    /// This request won the right to refill (`W`).
-    pub won: bool,
-    /// The item is stale (`X`).
-    pub stale: bool,
-    /// Another request had won before (`Z`).
-    pub win_sent: bool,
-    /// Whether `k` shows the key in base64; `None`: as the request has it.
-    pub base64_key: Option<bool>,
-}
-
 /// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made
 /// one, and every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
 ///
 /// ```
-/// use kachel_wire::format::{MetaCode, MetaFacts, MetaVerb, meta_head};
+/// use kachel_engine::Facts;
+/// use kachel_wire::format::{MetaCode, MetaVerb, meta_head};
 /// use kachel_wire::{Parsed, parse, request::Request};
 /// let line = b"mg k t v Oab k\r\n";
 /// let Parsed::Request { request: Request::MetaGet(meta), .. } = parse(line, 0) else { panic!() };
-/// let facts = MetaFacts { value_bytes: 3, stale: true, won: true, ..MetaFacts::default() };
+/// let facts = Facts { value_bytes: 3, stale: true, won: true, ..Facts::default() };
 /// let mut reply = Vec::new();
 /// meta_head(&mut reply, MetaVerb::Get, MetaCode::Va, &meta, &facts);
 /// assert_eq!(reply, b"VA 3 t-1 Oab kk X W\r\n");
@@ -334,7 +310,7 @@ pub fn meta_head(
     verb: MetaVerb,
     code: MetaCode,
     meta: &Meta<'_>,
-    facts: &MetaFacts,
+    facts: &Facts,
 ) {
     sink.put(code.letters());
     if code == MetaCode::Va {
@@ -355,7 +331,7 @@ pub fn meta_head(
 }
 
 /// Words the return flags, in the request's order (I1).
-fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &MetaFacts) {
+fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &Facts) {
     let returned = verb.returned();
     let mut ttl = facts.ttl_before;
     for flag in Words::new(meta.flags) {
@@ -437,39 +413,21 @@ fn put_key(sink: &mut impl Sink, key: MetaKey<'_>, wanted: Option<bool>) -> bool
 /// b"NF ka2V5 b O9\r\n"); ```
 #[inline]
 pub fn meta_plain(sink: &mut impl Sink, code: MetaCode, meta: &Meta<'_>) {
-    meta_head(sink, MetaVerb::Delete, code, meta, &MetaFacts::default());
-}
-
-/// What `me` tells of an item.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DebugFacts {
-    /// Seconds of life left; `None` lives for ever and is worded `-1`.
-    pub ttl: Option<i64>,
-    /// Seconds since the last access.
-    pub since_access_s: u32,
-    /// The CAS token.
-    pub cas: u64,
-    /// Whether the item was ever fetched.
-    pub fetched: bool,
-    /// The slab class, or what stands for it.
-    pub class: u32,
-    /// Bytes that the item takes, all told.
-    pub item_bytes: usize,
-    /// Whether the key is shown in base64.
-    pub base64_key: bool,
+    meta_head(sink, MetaVerb::Delete, code, meta, &Facts::default());
 }
 
 /// Words the reply to `me` on a hit.
 ///
 /// ```
-/// use kachel_wire::format::{DebugFacts, meta_debug};
+/// use kachel_engine::Inspection;
+/// use kachel_wire::format::meta_debug;
 /// use kachel_wire::request::MetaKey;
-/// let facts = DebugFacts { cas: 2, class: 1, item_bytes: 63, ..DebugFacts::default() };
+/// let facts = Inspection { cas: 2, item_bytes: 63, ..Inspection::default() };
 /// let mut reply = Vec::new();
 /// meta_debug(&mut reply, MetaKey { text: b"k", base64: false }, &facts);
 /// assert_eq!(reply, b"ME k exp=-1 la=0 cas=2 fetch=no cls=1 size=63\r\n");
 /// ```
-pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &DebugFacts) {
+pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &Inspection) {
     sink.put(b"ME ");
     put_key(sink, key, Some(facts.base64_key));
     sink.put(b" exp=");
@@ -480,7 +438,7 @@ pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &DebugFacts) {
     put_u64(sink, facts.cas);
     sink.put(if facts.fetched { b" fetch=yes" } else { b" fetch=no" });
     sink.put(b" cls=");
-    put_u64(sink, u64::from(facts.class));
+    put_u64(sink, CLASS);
     sink.put(b" size=");
     put_u64(sink, facts.item_bytes as u64);
     sink.put(CRLF);
@@ -497,8 +455,6 @@ pub struct DumpFacts {
     pub cas: u64,
     /// Whether the item was ever fetched.
     pub fetched: bool,
-    /// The slab class, or what stands for it.
-    pub class: u32,
     /// Bytes that the item takes, all told.
     pub item_bytes: usize,
     /// The client flags.
@@ -513,7 +469,7 @@ pub struct DumpFacts {
 /// let mut line = Vec::new();
 /// let facts = kachel_wire::format::DumpFacts { access_unix_s: 5, ..Default::default() };
 /// kachel_wire::format::metadump_line(&mut line, b"a/b", &facts);
-/// assert_eq!(line, b"key=a%2Fb exp=-1 la=5 cas=0 fetch=no cls=0 size=0 flags=0 \n");
+/// assert_eq!(line, b"key=a%2Fb exp=-1 la=5 cas=0 fetch=no cls=1 size=0 flags=0 \n");
 /// ```
 pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
     sink.put(b"key=");
@@ -529,7 +485,7 @@ pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
     put_u64(sink, facts.cas);
     sink.put(if facts.fetched { b" fetch=yes" } else { b" fetch=no" });
     sink.put(b" cls=");
-    put_u64(sink, u64::from(facts.class));
+    put_u64(sink, CLASS);
     sink.put(b" size=");
     put_u64(sink, facts.item_bytes as u64);
     sink.put(b" flags=");

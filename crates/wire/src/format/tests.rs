@@ -1,9 +1,10 @@
 //! What replies look like.
 
+use kachel_engine::{Facts, Inspection};
+
 use super::{
-    DebugFacts, DumpFacts, MetaCode, MetaFacts, MetaVerb, digits, key_fits_a_line, meta_debug,
-    meta_head, meta_plain, metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64,
-    quiet_hides, value_head,
+    DumpFacts, MetaCode, MetaVerb, digits, key_fits_a_line, meta_debug, meta_head, meta_plain,
+    metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64, quiet_hides, value_head,
 };
 use crate::request::{Meta, MetaKey, Request};
 use crate::{Parsed, parse};
@@ -25,13 +26,13 @@ fn meta_of(line: &[u8]) -> Meta<'_> {
 }
 
 #[track_caller]
-fn check_head(line: &[u8], verb: MetaVerb, code: MetaCode, facts: &MetaFacts, expected: &[u8]) {
+fn check_head(line: &[u8], verb: MetaVerb, code: MetaCode, facts: &Facts, expected: &[u8]) {
     let mut reply = Vec::new();
     meta_head(&mut reply, verb, code, &meta_of(line), facts);
     assert_eq!(reply.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
-const FACTS: MetaFacts = MetaFacts {
+const FACTS: Facts = Facts {
     value_bytes: 3,
     client_flags: 7,
     cas: 42,
@@ -67,9 +68,9 @@ fn a_meta_get_returns_what_was_asked_for_in_that_order() {
 #[test]
 fn a_ttl_is_the_one_that_holds_where_it_is_asked_for() {
     let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
-    let created = MetaFacts { created: true, ttl_before: None, ttl_made: Some(30), ..FACTS };
+    let created = Facts { created: true, ttl_before: None, ttl_made: Some(30), ..FACTS };
     check_head(b"mg k t T60\r\n", get, hd, &FACTS, b"HD t10\r\n");
-    let dead = MetaFacts { ttl: Some(-3), ..FACTS };
+    let dead = Facts { ttl: Some(-3), ..FACTS };
     check_head(b"mg k T-1 t\r\n", get, hd, &dead, b"HD t4294967293\r\n");
     check_head(b"mg k T60 t\r\n", get, hd, &FACTS, b"HD t60\r\n");
     check_head(b"mg k N30 t\r\n", get, hd, &FACTS, b"HD t10\r\n");
@@ -83,8 +84,8 @@ fn a_ttl_is_the_one_that_holds_where_it_is_asked_for() {
 #[test]
 fn marks_of_a_recache_come_last() {
     let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
-    let stale = MetaFacts { stale: true, won: true, ..FACTS };
-    let lost = MetaFacts { stale: true, win_sent: true, ..FACTS };
+    let stale = Facts { stale: true, won: true, ..FACTS };
+    let lost = Facts { stale: true, win_sent: true, ..FACTS };
     check_head(b"mg k c\r\n", get, hd, &stale, b"HD c42 X W\r\n");
     check_head(b"mg k c\r\n", get, hd, &lost, b"HD c42 Z X\r\n");
     check_head(b"ma k c\r\n", MetaVerb::Arithmetic, hd, &stale, b"HD c42\r\n");
@@ -95,11 +96,11 @@ fn each_verb_returns_its_own_flags_only() {
     let (set, hd) = (MetaVerb::Set, MetaCode::Hd);
     check_head(b"ms a2V5 3 c s k O1 b\r\n", set, hd, &FACTS, b"HD c42 s3 ka2V5 b O1\r\n");
     check_head(b"ms k 3 t f h l v k\r\n", set, hd, &FACTS, b"HD kk\r\n");
-    let failed = MetaFacts { cas: 0, ..FACTS };
+    let failed = Facts { cas: 0, ..FACTS };
     check_head(b"ms k 3 c\r\n", set, MetaCode::Ns, &failed, b"NS c0\r\n");
     check_head(b"ms k 3 k c\r\n", set, MetaCode::Ex, &failed, b"EX kk c0\r\n");
     let (arithmetic, va) = (MetaVerb::Arithmetic, MetaCode::Va);
-    let number = MetaFacts { value_bytes: 2, ttl: None, ttl_before: None, ..FACTS };
+    let number = Facts { value_bytes: 2, ttl: None, ttl_before: None, ..FACTS };
     check_head(b"ma k v t c s f k O1\r\n", arithmetic, va, &number, b"VA 2 t-1 c42 kk O1\r\n");
 }
 
@@ -121,8 +122,8 @@ fn a_reply_without_an_item_repeats_key_and_opaque() {
 #[test]
 fn a_key_is_shown_as_its_item_is_marked_and_else_as_asked() {
     let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
-    let marked = MetaFacts { base64_key: Some(true), ..FACTS };
-    let plain = MetaFacts { base64_key: Some(false), ..FACTS };
+    let marked = Facts { base64_key: Some(true), ..FACTS };
+    let plain = Facts { base64_key: Some(false), ..FACTS };
     for line in [&b"mg key k\r\n"[..], b"mg a2V5 k b\r\n", b"mg #a2!V5# b k\r\n"] {
         check_head(line, get, hd, &marked, b"HD ka2V5 b\r\n");
         check_head(line, get, hd, &plain, b"HD kkey\r\n");
@@ -160,18 +161,17 @@ fn value_heads() {
 fn debug_and_dump_lines() {
     let mut reply = Vec::new();
     let key = MetaKey { text: b"k", base64: false };
-    let debug = DebugFacts {
+    let debug = Inspection {
         ttl: Some(59),
         since_access_s: 1,
         cas: 9,
         fetched: true,
-        class: 2,
         item_bytes: 70,
         base64_key: false,
     };
     meta_debug(&mut reply, key, &debug);
-    meta_debug(&mut reply, key, &DebugFacts { base64_key: true, ..debug });
-    let rest = "exp=59 la=1 cas=9 fetch=yes cls=2 size=70";
+    meta_debug(&mut reply, key, &Inspection { base64_key: true, ..debug });
+    let rest = "exp=59 la=1 cas=9 fetch=yes cls=1 size=70";
     assert_eq!(reply, format!("ME k {rest}\r\nME aw== {rest}\r\n").as_bytes());
 
     reply.clear();
@@ -180,12 +180,11 @@ fn debug_and_dump_lines() {
         access_unix_s: 1_699_999_999,
         cas: 9,
         fetched: true,
-        class: 2,
         item_bytes: 70,
         client_flags: 5,
     };
     metadump_line(&mut reply, b"a b\xff-._~", &dump);
-    let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=2 \
+    let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=1 \
         size=70 flags=5 \n";
     assert_eq!(reply, expected);
 

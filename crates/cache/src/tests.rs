@@ -2,17 +2,18 @@
 //!
 //! Upstream:   `cargo test`, to a few hundred thousand items; `tests/growth/run`, optimized, to ten
 //!             million.
-//! Downstream: `engine`.
+//! Downstream: `cache`.
 
 use std::sync::Arc;
 
+use kachel_engine::{
+    Block, EngineOptions, Epoch, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl, Verdict, apply,
+};
 use kachel_host::Budget;
-use kachel_segment::{NewValue, NoRoom, Pool, PoolOptions};
-use kachel_table::{INSERT_SLOTS_MAX, KeyHash, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
+use kachel_segment::{Pool, PoolOptions};
+use kachel_table::{INSERT_SLOTS_MAX, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 
-use crate::counters::Counters;
-use crate::engine::{Draft, Engine, EngineOptions, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX};
-use crate::hash::{KeyHasher, Seeds};
+use crate::cache::{Cache, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX};
 
 /// Items at the top.
 const ITEMS: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
@@ -102,7 +103,9 @@ const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, rele
 /// An engine under watch.
 struct Watched {
     budget: Arc<Budget>,
-    engine: Engine,
+    engine: Cache,
+    hasher: KeyHasher,
+    now: Now,
     /// The most that each kind of call did: stores, removals, upkeep; and a tick of them.
     most: [Work; 4],
     /// What was done in this tick.
@@ -117,15 +120,15 @@ impl Watched {
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
-        let counters = Arc::new(Counters::default());
-        let engine = Engine::new(pool, Arc::clone(&budget), hasher, options, (0, 1), counters)
-            .expect("address space");
-        Self { budget, engine, most: [Work::default(); 4], tick: Work::default() }
+        let engine =
+            Cache::new(pool, Arc::clone(&budget), hasher, options, (0, 1)).expect("address space");
+        let now = Epoch::new(0, 1_800_000_000).at(0);
+        Self { budget, engine, hasher, now, most: [Work::default(); 4], tick: Work::default() }
     }
 
     /// What `call` does.
-    fn work<R>(&mut self, call: impl FnOnce(&mut Engine) -> R) -> (R, Work) {
-        let slots = |engine: &Engine| {
+    fn work<R>(&mut self, call: impl FnOnce(&mut Cache) -> R) -> (R, Work) {
+        let slots = |engine: &Cache| {
             let counters = engine.table.counters();
             (counters.splits + counters.merges) * 7 + counters.moves
         };
@@ -148,7 +151,7 @@ impl Watched {
     fn judged<R>(
         &mut self,
         (kind, limit): (usize, Work),
-        call: impl FnOnce(&mut Engine) -> R,
+        call: impl FnOnce(&mut Cache) -> R,
     ) -> Result<R, String> {
         let (done, work) = self.work(call);
         self.most[kind] = self.most[kind].max(work);
@@ -166,7 +169,8 @@ impl Watched {
     }
 
     fn upkeep(&mut self) -> Result<usize, String> {
-        self.judged((2, UPKEEP), Engine::maintain)
+        let now = self.now;
+        self.judged((2, UPKEEP), |engine| engine.maintain(&now))
     }
 
     fn upkeep_to_the_end(&mut self) -> Result<(), String> {
@@ -185,19 +189,22 @@ impl Watched {
         value: &[u8],
         limit: Work,
     ) -> Result<Result<(), NoRoom>, String> {
-        let key = number.to_le_bytes();
+        let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged((0, limit), |engine| {
-            let hash = engine.hasher.key_hash(&key);
-            engine.put(&key, hash, draft(value)).map(|_at| ())
+            let operation = Operation::set(hasher.key(&key), value.len(), Ttl(0));
+            match apply(engine, &operation, Block::Bytes(value), &now).verdict {
+                Verdict::Stored { .. } => Ok(()),
+                Verdict::NoMemory { .. } => Err(NoRoom),
+                other => unreachable!("{other:?} is no verdict on a store"),
+            }
         })
     }
 
     fn remove(&mut self, number: u64) -> Result<bool, String> {
-        let key = number.to_le_bytes();
+        let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged((1, REMOVAL), |engine| {
-            let hash: KeyHash = engine.hasher.key_hash(&key);
-            let found = engine.find(&key, hash);
-            found.inspect(|&at| engine.remove(hash, at)).is_some()
+            let operation = Operation::delete(hasher.key(&key));
+            apply(engine, &operation, Block::None, &now).verdict == Verdict::Deleted
         })
     }
 
@@ -209,20 +216,6 @@ impl Watched {
             }
         }
         Ok(())
-    }
-}
-
-const fn draft(value: &[u8]) -> Draft<'_> {
-    Draft {
-        value: NewValue::Bytes(value),
-        client_flags: 0,
-        expiry: 0,
-        cas: None,
-        stale: false,
-        win_sent: false,
-        base64_key: false,
-        keeps_access: false,
-        replaces: None,
     }
 }
 
@@ -248,9 +241,7 @@ fn growing_to_many_items_and_back_does_little_in_one_go() {
 fn a_lower_limit_takes_flushed_memory_back_in_steps() {
     let mut watched = Watched::new();
     watched.fill(ITEMS / 2).expect("growing");
-    let second = watched.engine.second;
-    watched.engine.segments.pool().flush_word().flush(second);
-    watched.engine.note_flush();
+    watched.engine.flush(&watched.now);
     watched.upkeep_to_the_end().expect("reclaiming");
     watched.budget.set_limit_bytes(LOW_BYTES);
     watched.upkeep_to_the_end().expect("releasing");
@@ -307,10 +298,6 @@ fn growth_that_stops_the_world_is_found_out() {
     for number in 0..200_000 {
         assert_eq!(watched.store(number).expect("growing"), Ok(()), "memory suffices");
     }
-    let (moved, work) = watched.work(|engine| {
-        let (segments, hasher) = (&engine.segments, &engine.hasher);
-        let hash_of = |location| hasher.key_hash(segments.key(crate::engine::item_at(location)));
-        engine.table.maintain(usize::MAX, hash_of)
-    });
+    let (moved, work) = watched.work(|engine| engine.maintain_index(usize::MAX));
     assert!(moved > 0 && work.at_most(UPKEEP).is_err(), "{work:?}");
 }

@@ -1,7 +1,7 @@
 //! How much a batch of requests gains over the same requests one by one.
 //!
-//! Upstream:   `tests/batch/run`, or `cargo run --release -p kachel-shard --example batch`.
-//! Downstream: `stock`.
+//! Upstream:   `tests/batch/run`, or `cargo run --release -p kachel-cache --example batch`.
+//! Downstream: `cache`, by way of `testkit`.
 //!
 //! usage: batch [ITEMS [unprefetched]]. The second word plants a fault: batches that prefetch
 //! nothing.
@@ -10,13 +10,11 @@
 //! machine does meets both; a round gives one ratio, and a try the median of its rounds. The median
 //! of all tries is judged.
 
-mod stock;
-
-use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use stock::{BATCH, Key, Stock, VALUE_BYTES, random_keys};
+use kachel_cache::BATCH_MAX;
+use kachel_testkit::{BenchKey, FilledCache, random_keys};
 
 /// What a batch must gain at least.
 const GAIN_MIN: f64 = 1.8;
@@ -29,7 +27,7 @@ const ROUNDS: usize = 2001;
 const KEYS: usize = 32 * 32;
 
 /// Nanoseconds a key.
-fn timed(keys: &[Key], read: impl FnOnce(&[Key])) -> f64 {
+fn timed(keys: &[BenchKey], read: impl FnOnce(&[BenchKey])) -> f64 {
     let start = Instant::now();
     read(keys);
     start.elapsed().as_nanos() as f64 / keys.len() as f64
@@ -42,22 +40,19 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 
 /// Median nanoseconds a key, one by one and in batches, and the median gain.
 fn measured(items: u64, prefetch: bool) -> (f64, f64, f64) {
-    let stock = Stock::filled(items);
-    let mut target = [0; VALUE_BYTES];
+    let mut cache = FilledCache::new(items);
     let (mut single, mut batched, mut gains) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let keys = random_keys(items, 2 * KEYS, 77 + round as u64);
         let (one, other) = keys.split_at(KEYS);
         let one_by_one = timed(one, |keys| {
             for key in keys {
-                stock.read(key, stock.hash(key), &mut target);
-                black_box(&target);
+                cache.read(key);
             }
         });
         let in_batches = timed(other, |keys| {
-            for batch in keys.chunks(BATCH) {
-                stock.read_batch(batch, prefetch, &mut target);
-                black_box(&target);
+            for batch in keys.chunks(BATCH_MAX) {
+                cache.read_batch(batch, prefetch);
             }
         });
         single.push(one_by_one);
@@ -76,7 +71,7 @@ fn main() -> ExitCode {
     let (single, batched, gain) = tries[TRIES / 2];
     let verdict = if gain >= GAIN_MIN { "ok" } else { "FAIL" };
     println!(
-        "{verdict} batch {gain:.2}x (one by one {single:.0} ns, in batches of {BATCH} {batched:.0} \
+        "{verdict} batch {gain:.2}x (one by one {single:.0} ns, in batches of {BATCH_MAX} {batched:.0} \
          ns a key, {items} items, median of {TRIES} tries from {:.2}x to {:.2}x; at least \
          {GAIN_MIN}x)",
         tries[0].2,

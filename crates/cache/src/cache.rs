@@ -1,0 +1,268 @@
+//! The cache of one shard: its index and its segments, kept in step.
+//!
+//! Upstream:   `primitives` (operations), and the shard's tick, which asks for upkeep.
+//! Downstream: `table` (from the hash of a key to a location) and `segment` (from a location to an
+//!             item).
+//!
+//! Invariants:
+//! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
+//! - I2  An item that has expired or was flushed is never handed out: `find` refuses it. An item
+//!   that any shard has flushed before `find` begins is flushed for it, and an item that is stored
+//!   then is of the same epoch.
+//! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
+//!
+//! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
+
+use std::sync::Arc;
+
+use kachel_engine::{EngineOptions, Key, KeyHasher, Now};
+use kachel_host::Budget;
+use kachel_segment::{
+    Item, ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments, Upload, WalkCursor, Walked,
+};
+use kachel_stdx::Landing;
+use kachel_table::{KeyHash, Location, Table};
+
+use crate::index::{TableIndex, hash_of, item_at, location};
+use crate::item::CachedItem;
+
+/// Work items of upkeep in one tick: slots moved, items copied or dropped.
+pub const MAINTENANCE_ITEMS_MAX: usize = 64;
+/// Slots looked at when the index grows in one go, after it was too full for a key.
+pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
+/// Times that a store makes room for the index and begins again before it gives up.
+pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
+/// Bytes of the smallest item: the header and a short key.
+const ITEM_BYTES_MIN: u64 = 24;
+/// Slots for which an index has room at least, however small the memory.
+const SLOTS_MIN: u64 = 1 << 16;
+
+/// Bytes of the budget without which one of `shards` shards may have no room for an item.
+pub const fn budget_bytes_min(shards: u16) -> u64 {
+    (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * shards as u64
+}
+
+/// Address space that the indexes of all `shards` over `pool` reserve, in bytes.
+pub fn index_bytes(pool: &Pool, shards: u16) -> u64 {
+    u64::from(shards) * Table::reserved_bytes(slots_max(pool.bytes_max(), shards))
+}
+
+/// Slots of one shard's index at most, for `bytes_max` of items in all shards.
+///
+/// The smallest item takes 24 bytes, so no more items fit than such items. Partitions give each
+/// shard an even part of the keys; twice that is never too few, unless clients choose their keys
+/// for one shard. So the bound of all indexes together does not grow with the number of shards.
+fn slots_max(bytes_max: u64, shards: u16) -> u64 {
+    let items_max = bytes_max / ITEM_BYTES_MIN;
+    (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
+}
+
+/// The in-memory engine of one shard.
+#[derive(Debug)]
+pub struct Cache {
+    pub(crate) table: Table,
+    pub(crate) segments: Segments,
+    hasher: KeyHasher,
+    pub(crate) options: EngineOptions,
+    cas_count: u64,
+    cas_stride: u64,
+    cas_shard: u64,
+    /// Lookups that found an item that had expired, or was flushed.
+    pub(crate) found_expired: u64,
+    pub(crate) found_flushed: u64,
+}
+
+impl Cache {
+    /// An empty cache for shard `shard` of `shards`, which share the pool and its budget.
+    ///
+    /// Errors: the index's address space cannot be reserved.
+    pub fn new(
+        pool: Arc<Pool>,
+        budget: Arc<Budget>,
+        hasher: KeyHasher,
+        options: EngineOptions,
+        (shard, shards): (u16, u16),
+    ) -> std::io::Result<Self> {
+        assert!(shard < shards, "a shard is one of {shards}");
+        let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
+        Ok(Self {
+            table: Table::new(budget, slots_max(pool.bytes_max(), shards))?,
+            segments: Segments::new(pool, segment_options)?,
+            hasher,
+            options,
+            cas_count: 0,
+            cas_stride: u64::from(shards),
+            cas_shard: u64::from(shard),
+            found_expired: 0,
+            found_flushed: 0,
+        })
+    }
+
+    /// The token that the next store gets (I3).
+    fn next_cas(&mut self) -> u64 {
+        self.cas_count += 1;
+        self.cas_count * self.cas_stride + self.cas_shard
+    }
+
+    /// The token of a new item, where items carry one.
+    pub(crate) fn cas_of(&mut self, chosen: Option<u64>) -> Option<u64> {
+        match chosen {
+            _ if !self.options.cas => None,
+            Some(chosen) => Some(chosen),
+            None => Some(self.next_cas()),
+        }
+    }
+
+    /// Stores `item`, in place of what is there under its key.
+    ///
+    /// Making room may move or drop other items, and the old item of this key too: a place that was
+    /// found before must be found again. Errors: nothing is left to evict, or nothing may be.
+    pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoRoom> {
+        let (key, hash) = (item.key, KeyHash(item.hash));
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let at = self.segments.append(item, now.second, &mut index)?;
+        let segments = &self.segments;
+        let is_key = |location| segments.key_is(item_at(location), key);
+        if let Some(old) = self.table.find(hash, is_key) {
+            let swung = self.table.swing(hash, old, location(at));
+            assert!(swung, "I1: a found item is in the table");
+            self.segments.kill(item_at(old));
+            return Ok(at);
+        }
+        if self.try_insert(hash, at) { Ok(at) } else { self.insert_into_full(hash, at, now) }
+    }
+
+    /// Gives an item its slot, if the index has one for it.
+    #[inline]
+    fn try_insert(&mut self, hash: KeyHash, at: ItemAt) -> bool {
+        let (segments, hasher) = (&self.segments, &self.hasher);
+        let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));
+        self.table.insert(hash, location(at), hash_at).is_ok()
+    }
+
+    /// Gives an appended item its slot at the cost of other items, because the index may not grow.
+    #[cold]
+    fn insert_into_full(&mut self, hash: KeyHash, at: ItemAt, now: &Now) -> Result<ItemAt, NoRoom> {
+        let mut at = at;
+        for _ in 0..STORE_ATTEMPTS_MAX {
+            let wanted = self.table.growth_bytes();
+            let mut index = TableIndex::new(&mut self.table, &self.hasher);
+            index.pending = Some(at);
+            let made = self.segments.make_room(wanted, now.second, &mut index);
+            at = index.pending.ok_or(NoRoom)?;
+            // So full that this key found no path: many splits, and the next keys find one.
+            self.maintain_index(GROWTH_SLOTS_MAX);
+            if self.try_insert(hash, at) {
+                return Ok(at);
+            }
+            if !made {
+                break;
+            }
+            // The index has grown, but far from this key's buckets: one of their items goes.
+            if self.options.evict && self.evict_neighbor(hash, now) && self.try_insert(hash, at) {
+                return Ok(at);
+            }
+        }
+        self.segments.kill(at);
+        Err(NoRoom)
+    }
+
+    /// Drops an item of a bucket that the key would lie in; says whether there was one.
+    fn evict_neighbor(&mut self, hash: KeyHash, now: &Now) -> bool {
+        let Some(neighbor) = self.table.neighbor(hash) else { return false };
+        let at = item_at(neighbor);
+        let removed = self.table.remove(hash_of(&self.hasher, self.segments.key(at)), neighbor);
+        assert!(removed, "I1: it was found in the table");
+        self.segments.evict(at, now.second);
+        true
+    }
+
+    /// Takes an item out of the table, and its bytes out of use.
+    pub(crate) fn remove_at(&mut self, key: &Key<'_>, at: ItemAt) {
+        let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
+        assert!(removed, "I1: a found item is in the table");
+        self.segments.kill(at);
+    }
+
+    /// Begins to receive a large value; `None`: it is larger than all memory.
+    pub fn begin_upload(&self, value_bytes: usize) -> Option<Upload> {
+        self.segments.pool().begin_upload(value_bytes).ok()
+    }
+
+    /// An empty landing for the uploads of this process.
+    pub fn spare_landing(&self) -> Landing {
+        self.segments.pool().spare_landing()
+    }
+
+    /// Gives memory back to the budget, at the cost of items. `false`: none is left to give.
+    pub fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        self.segments.make_room(bytes, now.second, &mut index)
+    }
+
+    /// Frees memory for a piece of a large value, at the cost of other items. `false`: none is left
+    /// to free.
+    pub fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        self.segments.make_upload_room(bytes, now.second, &mut index)
+    }
+
+    /// Kills everything stored so far, in all shards of the process at once.
+    pub fn flush(&mut self, now: &Now) {
+        self.segments.pool().flush_word().flush(now.second);
+        self.note_flush(now);
+    }
+
+    /// Kills in the second `due` everything stored until then, in all shards. A later call takes
+    /// the place of a pending one.
+    pub fn flush_in(&mut self, due: u32, now: &Now) {
+        self.segments.pool().flush_word().flush_in(due, now.second);
+        self.note_flush(now);
+    }
+
+    /// Notes what any shard has flushed up to now; called at the beginning of each tick, so that a
+    /// delayed flush takes effect in its second.
+    pub fn note_flush(&mut self, now: &Now) {
+        self.segments.note_flush(now.second);
+    }
+
+    /// A bounded step of upkeep. Returns the work done: slots moved, items copied or dropped.
+    pub fn maintain(&mut self, now: &Now) -> usize {
+        let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        moved + self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX)
+    }
+
+    /// A step of the index's own upkeep, over at most `slots_max` slots and the bucket it is in.
+    pub(crate) fn maintain_index(&mut self, slots_max: usize) -> usize {
+        let (segments, hasher) = (&self.segments, &self.hasher);
+        let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));
+        self.table.maintain(slots_max, hash_at)
+    }
+
+    /// Shows living items and their keys to `show`, from where the cursor stands to the end of the
+    /// next segment, until `show` returns `false`, or until `items_max` items were looked at.
+    ///
+    /// Cost: at most `items_max` items of one segment, dead ones included.
+    pub fn walk(
+        &mut self,
+        cursor: &mut WalkCursor,
+        now: &Now,
+        items_max: usize,
+        mut show: impl FnMut(&[u8], CachedItem<'_>) -> bool,
+    ) -> Walked {
+        self.note_flush(now);
+        let show = |item: Item<'_>| show(item.key(), CachedItem(item));
+        self.segments.walk(cursor, now.second, items_max, show)
+    }
+
+    /// The most memory that the pool may ever use, whatever its limit is now.
+    pub fn bytes_max(&self) -> u64 {
+        self.segments.pool().bytes_max()
+    }
+
+    /// Bytes of large values that are pinned, in the whole process.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.segments.pool().pinned_bytes()
+    }
+}

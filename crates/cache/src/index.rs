@@ -1,0 +1,67 @@
+//! The table as the segments see it: they move and drop items, and it follows.
+//!
+//! Upstream:   `segment`, while it makes room or compacts.
+//! Downstream: `table`.
+//!
+//! Invariants:
+//! - I1  Every live item is in the table, except the one that is `pending`.
+
+use kachel_engine::KeyHasher;
+use kachel_segment::{Index, ItemAt};
+use kachel_table::{KeyHash, Location, Table};
+
+/// The table as the segments see it.
+pub(crate) struct TableIndex<'a> {
+    table: &'a mut Table,
+    hasher: &'a KeyHasher,
+    /// An item that was appended and has no slot yet. It may be moved or dropped like any other.
+    pub(crate) pending: Option<ItemAt>,
+}
+
+impl<'a> TableIndex<'a> {
+    pub(crate) fn new(table: &'a mut Table, hasher: &'a KeyHasher) -> Self {
+        Self { table, hasher, pending: None }
+    }
+}
+
+impl Index for TableIndex<'_> {
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.secret_hash(key)
+    }
+
+    fn prefetch(&self, key: &[u8]) {
+        self.table.prefetch(hash_of(self.hasher, key));
+    }
+
+    fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt) {
+        if self.pending == Some(from) {
+            self.pending = Some(to);
+            return;
+        }
+        let swung = self.table.swing(hash_of(self.hasher, key), location(from), location(to));
+        assert!(swung, "I1: a live item is in the table");
+    }
+
+    fn remove(&mut self, key: &[u8], at: ItemAt) {
+        if self.pending == Some(at) {
+            self.pending = None;
+            return;
+        }
+        let removed = self.table.remove(hash_of(self.hasher, key), location(at));
+        assert!(removed, "I1: a live item is in the table");
+    }
+}
+
+pub(crate) fn location(at: ItemAt) -> Location {
+    Location::new(at.get())
+}
+
+pub(crate) fn item_at(location: Location) -> ItemAt {
+    ItemAt::new(location.get())
+}
+
+/// The hash that the table keeps of a key.
+#[inline]
+pub(crate) fn hash_of(hasher: &KeyHasher, key: &[u8]) -> KeyHash {
+    KeyHash(hasher.secret_hash(key))
+}

@@ -1,0 +1,155 @@
+//! What the cache supplies to the verbs: find an item, and apply one change.
+//!
+//! Upstream:   `kachel_engine::apply`.
+//! Downstream: `cache` and `find`.
+//!
+//! Invariants:
+//! - I1  A place that was found is good until the next change.
+
+use kachel_engine::{
+    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue, Side,
+};
+use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue, Pinned, Upload};
+
+use crate::cache::Cache;
+use crate::item::CachedItem;
+
+impl Primitives for Cache {
+    type At = ItemAt;
+    type Item<'e> = CachedItem<'e>;
+    type Upload = Upload;
+    type Pinned = Pinned;
+
+    #[inline]
+    fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    #[inline]
+    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
+        self.find_live(key, now)
+    }
+
+    #[inline]
+    fn item(&self, at: ItemAt) -> CachedItem<'_> {
+        CachedItem(self.segments.item(at))
+    }
+
+    #[inline]
+    fn remove(&mut self, key: &Key<'_>, at: ItemAt) {
+        self.remove_at(key, at);
+    }
+
+    #[inline]
+    fn mark(&mut self, at: ItemAt, mark: Mark) {
+        if let Some(expiry) = mark.expiry {
+            self.segments.set_expiry(at, expiry);
+        }
+        if mark.win_sent {
+            self.segments.set_win_sent(at);
+        }
+    }
+
+    #[inline]
+    fn put(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<ItemAt>,
+        put: &Put,
+        block: Block<'_, Upload>,
+        now: &Now,
+    ) -> Result<ItemAt, NoRoom> {
+        let cas = self.cas_of(put.cas);
+        let kept = found.filter(|_| put.keeps_access);
+        let mut digits;
+        let value = match put.value {
+            PutValue::Block => block_value(block),
+            PutValue::Empty => NewValue::Bytes(b""),
+            PutValue::Unchanged => NewValue::Same(found.expect("an unchanged value was found")),
+            PutValue::Number { number, bytes } => {
+                digits = Digits::new();
+                NewValue::Bytes(digits.padded(number, bytes))
+            }
+            PutValue::Joined(side) => joined(found.expect("a joined value was found"), block, side),
+        };
+        let item = NewItem {
+            key: key.bytes(),
+            hash: key.secret_hash(),
+            value,
+            client_flags: put.client_flags,
+            expiry: put.expiry,
+            cas,
+            stale: put.stale,
+            win_sent: put.win_sent,
+            base64_key: put.base64_key,
+            replaces: found,
+            access: kept.map(|old| self.segments.item(old).access()),
+        };
+        self.append(item, now).map_err(|_| NoRoom)
+    }
+
+    #[inline]
+    fn note_access(&self, at: ItemAt, now: &Now) {
+        self.segments.note_access(at, now.second);
+    }
+
+    fn pin(&self, at: ItemAt) -> Pinned {
+        self.segments.pin(at)
+    }
+}
+
+/// The value that came with the operation.
+#[inline]
+fn block_value(block: Block<'_, Upload>) -> NewValue<'_> {
+    match block {
+        Block::Bytes(bytes) => NewValue::Bytes(bytes),
+        Block::Upload(upload) => NewValue::Upload(upload),
+        Block::None => unreachable!("an operation that stores its block has one"),
+    }
+}
+
+/// The value of `old` with the operation's added to it.
+fn joined(old: ItemAt, block: Block<'_, Upload>, side: Side) -> NewValue<'_> {
+    let added = match block {
+        Block::Bytes(bytes) => Added::Bytes(bytes),
+        Block::Upload(upload) => Added::Upload(upload),
+        Block::None => unreachable!("an operation that joins its block has one"),
+    };
+    let place = match side {
+        Side::Before => JoinPlace::Before,
+        Side::After => JoinPlace::After,
+    };
+    NewValue::Extended { old, added, place }
+}
+
+/// A number's digits, followed by spaces.
+struct Digits([u8; NUMBER_BYTES_MAX]);
+
+impl Digits {
+    const fn new() -> Self {
+        Self([b' '; NUMBER_BYTES_MAX])
+    }
+
+    /// The number in decimal, padded to `bytes`, which is at least as many as its digits.
+    fn padded(&mut self, mut number: u64, bytes: usize) -> &[u8] {
+        let count = number.checked_ilog10().map_or(1, |power| power as usize + 1);
+        assert!(count <= bytes && bytes <= NUMBER_BYTES_MAX, "a number fits its value");
+        for digit in self.0[..count].iter_mut().rev() {
+            *digit = b'0' + (number % 10).to_le_bytes()[0];
+            number /= 10;
+        }
+        &self.0[..bytes]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_padded_with_spaces() {
+        assert_eq!(Digits::new().padded(0, 1), b"0");
+        assert_eq!(Digits::new().padded(907, 5), b"907  ");
+        assert_eq!(Digits::new().padded(u64::MAX, 20), b"18446744073709551615");
+    }
+}

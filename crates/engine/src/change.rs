@@ -1,0 +1,117 @@
+//! What a decision asks an engine to do.
+//!
+//! Upstream:   `verb` decides.
+//! Downstream: `apply` hands the change to the engine's primitives.
+//!
+//! Invariants:
+//! - I1  A decision holds one change at most (`lib`, I1).
+//! - I2  [`PutValue::Joined`] and [`PutValue::Unchanged`] are decided only where an item was found.
+
+use std::fmt;
+
+use crate::outcome::Verdict;
+
+/// No room for an item: memory is full of what may not be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("no room left for the item")
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// What a verb decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The change to apply (I1).
+    pub change: Change,
+    /// Whether the item counts as read. That is no change: any core may note it.
+    pub notes_access: bool,
+    /// What to answer once the change was applied.
+    pub verdict: Verdict,
+}
+
+impl Decision {
+    /// Nothing is changed.
+    pub(crate) const fn unchanged(verdict: Verdict) -> Self {
+        Self { change: Change::None, notes_access: false, verdict }
+    }
+}
+
+/// A change of at most one item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// The item's header gets new marks. Its CAS token stays.
+    Mark(Mark),
+    /// A new item takes the place of the one that was found, or of none.
+    Put(Put),
+    /// The item is removed.
+    Remove,
+}
+
+/// New marks in an item's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The new expiry, if it changes.
+    pub expiry: Option<u32>,
+    /// Whether the right to refill the item is given away now.
+    pub win_sent: bool,
+}
+
+/// An item to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Where its value comes from.
+    pub value: PutValue,
+    /// The client flags.
+    pub client_flags: u32,
+    /// The second in which it expires; 0 for never.
+    pub expiry: u32,
+    /// The CAS token that the client chose; `None`: the engine's next one.
+    pub cas: Option<u64>,
+    /// The item is stale from the start.
+    pub stale: bool,
+    /// The right to refill it was already given away.
+    pub win_sent: bool,
+    /// Whether replies show the key in base64.
+    pub base64_key: bool,
+    /// Whether the item counts as read when the one that it replaces was.
+    pub keeps_access: bool,
+    /// Whether the item that was found is removed when this one finds no room: a stale value must
+    /// not outlive a `set` that was refused.
+    pub removes_when_refused: bool,
+}
+
+/// Where a new item's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutValue {
+    /// The operation's block.
+    Block,
+    /// The value of the item that was found, with the block added to it.
+    Joined(Side),
+    /// The value of the item that was found.
+    Unchanged,
+    /// No bytes.
+    Empty,
+    /// A number in decimal, padded with spaces at its end to `bytes`.
+    Number {
+        /// The number.
+        number: u64,
+        /// Bytes of the value, at least the number's digits.
+        bytes: usize,
+    },
+}
+
+/// On which side of a value something is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// In front of it (`prepend`).
+    Before,
+    /// Behind it (`append`).
+    After,
+}

@@ -1,0 +1,164 @@
+//! A key with its hashes, made once for each key of a request.
+//!
+//! Upstream:   `shard` makes a [`Key`] of each key that a client sent; a hop carries it along.
+//! Downstream: the public hash picks a partition, and so a shard; the secret hash picks a bucket
+//!             and a tag of the index.
+//!
+//! Invariants:
+//! - I1  A key has 1 to [`KEY_BYTES_MAX`] bytes.
+//! - I2  Two shards of a process, and two processes with the same number of shards, agree on the
+//!   owner of a key.
+//!
+//! The public hash is rapidhash v3 with its fixed seed: it is stable across versions, so clients
+//! may steer requests to the owning shard, and a restarted process agrees with the one before. It
+//! cannot be kept from attackers and need not be, because it only spreads work. The secret hash is
+//! SipHash-1-3 under keys that are drawn at the start, because an attacker must not choose keys
+//! that meet in one bucket. Seeded rapidhash would not do: 100,000 legal keys that share one hash
+//! under every seed are known.
+//!
+//! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip::SipHasher13;
+
+/// Bytes of the longest key.
+pub const KEY_BYTES_MAX: usize = 250;
+
+/// Partitions of the key space. The number never changes. Each shard owns a range of them.
+pub const PARTITIONS: u32 = 4096;
+
+/// The random numbers that a process draws once at its start (a simulation takes them from its
+/// seed).
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    /// The keys of the secret hash.
+    pub hash_keys: [u64; 2],
+}
+
+/// What the hashes of a key say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHashes {
+    /// The secret hash, for an index. Never show it to a client.
+    pub secret: u64,
+    /// The partition that the public hash picks; 0 in a process of one shard, which needs none.
+    pub partition: u16,
+}
+
+/// A key and what its hashes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'k> {
+    bytes: &'k [u8],
+    hashes: KeyHashes,
+}
+
+impl<'k> Key<'k> {
+    /// A key whose hashes were computed before, by [`KeyHasher::key`].
+    #[inline]
+    pub fn hashed(bytes: &'k [u8], hashes: KeyHashes) -> Self {
+        debug_assert!((1..=KEY_BYTES_MAX).contains(&bytes.len()), "I1: a key has 1 to 250 bytes");
+        Self { bytes, hashes }
+    }
+
+    /// The key's bytes.
+    #[inline]
+    pub const fn bytes(&self) -> &'k [u8] {
+        self.bytes
+    }
+
+    /// What its hashes say.
+    #[inline]
+    pub const fn hashes(&self) -> KeyHashes {
+        self.hashes
+    }
+
+    /// The secret hash, for an index. Never show it to a client.
+    #[inline]
+    pub const fn secret_hash(&self) -> u64 {
+        self.hashes.secret
+    }
+}
+
+/// Computes both hashes.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyHasher {
+    secret: SipHasher13,
+    shards: u32,
+}
+
+impl KeyHasher {
+    /// The hasher of a process with so many shards.
+    ///
+    /// Panics: without a shard, or with more shards than partitions.
+    pub fn new(seeds: Seeds, shards: u16) -> Self {
+        assert!(shards > 0 && u32::from(shards) <= PARTITIONS, "each shard owns a partition");
+        let secret = SipHasher13::new_with_keys(seeds.hash_keys[0], seeds.hash_keys[1]);
+        Self { secret, shards: u32::from(shards) }
+    }
+
+    /// The key with its hashes. The public hash is computed only where there is more than one shard
+    /// to choose from.
+    ///
+    /// Panics: when the key's length breaks I1, which a parser must have refused.
+    #[inline]
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        assert!((1..=KEY_BYTES_MAX).contains(&bytes.len()), "I1: a key has 1 to 250 bytes");
+        let (secret, partition) = (self.secret_hash(bytes), self.partition(bytes));
+        Key { bytes, hashes: KeyHashes { secret, partition } }
+    }
+
+    /// The secret hash of a key that an engine holds, which has no [`Key`] any more.
+    #[inline]
+    pub fn secret_hash(&self, bytes: &[u8]) -> u64 {
+        let mut hasher = self.secret;
+        hasher.write(bytes);
+        hasher.finish()
+    }
+
+    #[inline]
+    fn partition(&self, bytes: &[u8]) -> u16 {
+        if self.shards == 1 {
+            return 0;
+        }
+        let hash = rapidhash::v3::rapidhash_v3(bytes);
+        u16::try_from(hash >> (64 - PARTITIONS.trailing_zeros())).expect("12 bits")
+    }
+
+    /// The shard that owns a key. Partitions are handed out in equal runs, in the shards' order.
+    #[inline]
+    pub fn owner(&self, hashes: KeyHashes) -> u16 {
+        let owner = u32::from(hashes.partition) * self.shards / PARTITIONS;
+        u16::try_from(owner).expect("at most 4096 shards")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shard_owns_about_its_share_of_the_keys() {
+        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 7);
+        let mut owned = [0u32; 7];
+        for key in 0..70_000u32 {
+            let key = format!("key-{key}");
+            owned[usize::from(hasher.owner(hasher.key(key.as_bytes()).hashes()))] += 1;
+        }
+        assert!(owned.iter().all(|count| (9_500..10_500).contains(count)), "{owned:?}");
+    }
+
+    #[test]
+    fn the_secret_hash_changes_with_its_keys_and_the_owner_does_not() {
+        let one = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 8);
+        let two = KeyHasher::new(Seeds { hash_keys: [3, 4] }, 8);
+        assert_ne!(one.key(b"k").secret_hash(), two.key(b"k").secret_hash());
+        let owner = |hasher: &KeyHasher, key| hasher.owner(hasher.key(&[key]).hashes());
+        assert!((0..100u8).all(|key| owner(&one, key) == owner(&two, key)));
+    }
+
+    #[test]
+    #[should_panic(expected = "1 to 250 bytes")]
+    fn an_empty_key_is_a_bug() {
+        KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1).key(b"");
+    }
+}

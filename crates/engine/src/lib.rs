@@ -1,0 +1,48 @@
+//! The contract of every engine: an [`Operation`] goes in, an [`Outcome`] comes out.
+//!
+//! Upstream:   `shard` makes operations of requests; an embedding program makes its own.
+//! Downstream: an engine (`cache`), through its [`Primitives`]; `wire` formats outcomes.
+//!
+//! ```text
+//! Operation --> find --> decide (pure) --> Change: none, mark, put or remove --> Outcome
+//!               ^ engine                   ^ engine applies it
+//! ```
+//!
+//! What each verb means is written once, in `verb`, as a pure function of the operation, the item
+//! that was found, and the time. An engine supplies only primitives: find an item, apply a change,
+//! pin a value.
+//!
+//! Invariants:
+//! - I1  An operation applies at most one change.
+//! - I2  A decision depends on its arguments alone. So it may run on a core that only reads, which
+//!   can answer when the change is [`Change::None`].
+//! - I3  No protocol is known here, and no engine's inside.
+//! - I4  A key is parsed once and hashed once, by [`KeyHasher::key`].
+
+#![forbid(unsafe_code)]
+
+mod apply;
+mod change;
+mod item;
+mod key;
+mod operation;
+mod options;
+mod outcome;
+mod time;
+mod verb;
+
+#[cfg(test)]
+mod tests;
+
+pub use apply::{Primitives, apply, get};
+pub use change::{Change, Decision, Mark, NoRoom, Put, PutValue, Side};
+pub use item::{Facts, ItemView, Wanted};
+pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
+pub use operation::{
+    ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
+    StoreMode, StoreTerms, ValueWanted, Verb,
+};
+pub use options::EngineOptions;
+pub use outcome::{Inspection, Outcome, Value, Verdict};
+pub use time::{Epoch, Now, Ttl};
+pub use verb::{NUMBER_BYTES_MAX, decide};

@@ -1,0 +1,28 @@
+//! How an engine behaves.
+//!
+//! Upstream:   `options`, by way of whoever starts the engine.
+//! Downstream: engines, and the verbs that must know the largest item.
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Whether items are evicted when memory is full (`cache`), or new items refused (`store`,
+    /// `-M`).
+    pub evict: bool,
+    /// Whether items carry CAS tokens (`-C`: they do not).
+    pub cas: bool,
+    /// The largest item, `-I`: key, value, and what memcached counts with them.
+    pub item_bytes_max: u64,
+}
+
+impl EngineOptions {
+    /// Whether an item of this size may be stored at all.
+    ///
+    /// memcached counts a header of 48 bytes, 8 for the CAS token, the key and a NUL, 4 for client
+    /// flags that are not 0, the value and CR LF.
+    pub fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
+        let header = 48 + 8 * u64::from(self.cas) + 4 * u64::from(client_flags != 0);
+        let bytes = header + key_bytes as u64 + 1 + value_bytes as u64 + 2;
+        bytes <= self.item_bytes_max
+    }
+}

@@ -1,0 +1,103 @@
+//! What an engine answers.
+//!
+//! Upstream:   `apply`.
+//! Downstream: `wire` formats an outcome for the client's protocol; `shard` counts it.
+
+use crate::item::Facts;
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Outcome<'e, P> {
+    /// What happened.
+    pub verdict: Verdict,
+    /// The value, where the operation wanted it and an item was found.
+    pub value: Value<'e, P>,
+}
+
+/// The value of the item that was found.
+#[derive(Debug)]
+pub enum Value<'e, P> {
+    /// None was wanted, or there is none.
+    None,
+    /// A value of at most the bytes that the operation allowed, lent by the engine.
+    Inline(&'e [u8]),
+    /// A longer value: a handle that is read later, piece by piece.
+    Pinned {
+        /// The handle.
+        pinned: P,
+        /// Bytes of the value.
+        bytes: usize,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No item is there.
+    Miss,
+    /// An item is there, or was created by this operation.
+    Hit(Facts),
+    /// Stored.
+    Stored {
+        /// The CAS token of the item; 0 where items carry none.
+        cas: u64,
+        /// Bytes of the value, after appending too.
+        value_bytes: usize,
+    },
+    /// The mode's condition does not hold, or there is no memory for a value to be appended.
+    NotStored,
+    /// The item has another CAS token.
+    Exists,
+    /// Removed.
+    Deleted,
+    /// A delete left an empty or a stale item in place of the item.
+    Invalidated,
+    /// The expiry was changed.
+    Touched,
+    /// A number was changed, or created.
+    Number {
+        /// The number now.
+        number: u64,
+        /// `cas`, `value_bytes` and the life of the item are told.
+        facts: Facts,
+    },
+    /// The value is no number.
+    NonNumeric,
+    /// What is known of the item, for a person who looks for a fault.
+    Inspected(Inspection),
+    /// There is no memory for the change. Nothing was changed, unless
+    /// [`crate::Put::removes_when_refused`] says so.
+    NoMemory {
+        /// Whether an item was there.
+        found: bool,
+    },
+}
+
+impl Verdict {
+    /// Tells the CAS token that the item got.
+    #[inline]
+    pub(crate) fn set_cas(&mut self, cas: u64) {
+        match self {
+            Self::Stored { cas: token, .. } => *token = cas,
+            Self::Hit(facts) | Self::Number { facts, .. } => facts.cas = cas,
+            _ => {}
+        }
+    }
+}
+
+/// What is known of an item, for a person who looks for a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// Seconds of life left; `None` when the item never expires.
+    pub ttl: Option<i64>,
+    /// Seconds since the last access.
+    pub since_access_s: u32,
+    /// The CAS token.
+    pub cas: u64,
+    /// Whether the item was ever fetched.
+    pub fetched: bool,
+    /// Bytes of memory that the item takes.
+    pub item_bytes: usize,
+    /// Whether the key is shown in base64.
+    pub base64_key: bool,
+}

@@ -1,0 +1,104 @@
+//! The one second that all shards agree on, and what a TTL means in it.
+//!
+//! Upstream:   `shard` reads the clock once a tick, after receiving.
+//! Downstream: every expiry and every access time is one of these seconds.
+//!
+//! Invariants:
+//! - I1  Second 1 has passed when the process begins. An item that expires at once gets expiry 1.
+//! - I2  Expiry 0 means never, so no second is 0.
+//!
+//! The process begins in second 2, as memcached's does.
+
+/// The second in which the process begins.
+const FIRST_SECOND: u32 = 2;
+/// TTLs up to 30 days are relative; a greater TTL is a Unix time.
+const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
+
+/// A TTL as the client sent it: 0 never expires, up to 30 days is relative, a greater number is a
+/// Unix time, a negative number expires at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl(pub i32);
+
+/// Where the process's seconds begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Epoch {
+    start_ns: u64,
+    /// The Unix time of second 0.
+    unix_s: i64,
+}
+
+impl Epoch {
+    /// The epoch of a process that starts at `start_ns` of the monotonic clock, at Unix time
+    /// `unix_s`.
+    pub fn new(start_ns: u64, unix_s: i64) -> Self {
+        Self { start_ns, unix_s: unix_s - i64::from(FIRST_SECOND) }
+    }
+
+    /// The time at `now_ns` of the monotonic clock.
+    pub fn at(&self, now_ns: u64) -> Now {
+        let elapsed = now_ns.saturating_sub(self.start_ns) / 1_000_000_000;
+        let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX - FIRST_SECOND);
+        Now { second: elapsed + FIRST_SECOND, epoch: *self }
+    }
+}
+
+/// The time of a tick, handed to every operation in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The second, never 0 (I2).
+    pub second: u32,
+    epoch: Epoch,
+}
+
+impl Now {
+    /// The expiry that `ttl` means now: 0 means never (I2).
+    #[inline]
+    pub fn expiry(&self, ttl: Ttl) -> u32 {
+        match ttl.0 {
+            0 => 0,
+            relative @ 1..=RELATIVE_TTL_MAX => self.second.saturating_add(relative.unsigned_abs()),
+            negative if negative < 0 => 1,
+            absolute => {
+                let second = i64::from(absolute) - self.epoch.unix_s;
+                u32::try_from(second).map_or(1, |expiry| expiry.max(1))
+            }
+        }
+    }
+
+    /// Seconds of life that an expiry leaves; `None` when the item never expires.
+    #[inline]
+    pub fn ttl_left(&self, expiry: u32) -> Option<i64> {
+        (expiry != 0).then(|| i64::from(expiry) - i64::from(self.second))
+    }
+
+    /// The Unix time of a second of this process.
+    pub fn unix(&self, second: u32) -> i64 {
+        self.epoch.unix_s + i64::from(second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ttls_mean_what_they_mean_in_memcached() {
+        let epoch = Epoch::new(5_000_000_000, 1_700_000_000);
+        let now = epoch.at(15_500_000_000);
+        assert_eq!(now.second, 12);
+        let rows = [
+            (0, 0),
+            (1, 13),
+            (RELATIVE_TTL_MAX, 12 + 2_592_000),
+            (-1, 1),
+            (i32::MIN, 1),
+            (RELATIVE_TTL_MAX + 1, 1),
+            (1_700_000_000, 2),
+            (1_700_000_100, 102),
+            (i32::MAX, 2_147_483_647 - 1_699_999_998),
+        ];
+        for (ttl, expiry) in rows {
+            assert_eq!(now.expiry(Ttl(ttl)), expiry, "TTL {ttl}");
+        }
+    }
+}

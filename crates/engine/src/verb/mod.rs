@@ -1,0 +1,42 @@
+//! What each verb means: pure decisions, one verb a file.
+//!
+//! Upstream:   `apply`, or a core that reads another shard.
+//! Downstream: nobody: a decision is a value.
+//!
+//! Source: memcached's protocol.txt; where it is silent, 1.6.45's behaviour.
+
+mod arithmetic;
+mod delete;
+pub(crate) mod get;
+mod inspect;
+mod life;
+mod store;
+mod touch;
+
+pub use arithmetic::NUMBER_BYTES_MAX;
+
+use crate::change::Decision;
+use crate::item::ItemView;
+use crate::operation::{Operation, Verb};
+use crate::options::EngineOptions;
+use crate::time::Now;
+
+/// Decides what an operation does to the item that was found, and what is answered.
+///
+/// Cost: reads of the item's first cache lines; no allocation.
+#[inline]
+pub fn decide<'e>(
+    operation: &Operation<'_>,
+    found: Option<&impl ItemView<'e>>,
+    options: &EngineOptions,
+    now: &Now,
+) -> Decision {
+    match &operation.verb {
+        Verb::Get(terms) => get::get(terms, found, now),
+        Verb::Store(terms) => store::store(terms, operation.key.bytes().len(), found, options, now),
+        Verb::Delete(terms) => delete::delete(terms, found, now),
+        Verb::Arithmetic(terms) => arithmetic::arithmetic(terms, found, now),
+        Verb::Touch(ttl) => touch::touch(*ttl, found, now),
+        Verb::Inspect => inspect::inspect(found, now),
+    }
+}

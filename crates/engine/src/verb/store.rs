@@ -1,0 +1,128 @@
+//! `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
+//!
+//! Upstream:   `decide`, once the whole value is there.
+//! Downstream: a decision: a new item, or none.
+
+use crate::change::{Change, Decision, Put, PutValue, Side};
+use crate::item::ItemView;
+use crate::operation::{StoreMode, StoreTerms};
+use crate::options::EngineOptions;
+use crate::outcome::Verdict;
+use crate::time::Now;
+
+/// How the operation's CAS token compares with the item's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compared {
+    /// No token was given, or 0, which asks for no comparison.
+    NotAsked,
+    Matches,
+    /// Older than the item's, and the operation stores stale values.
+    Older,
+    Differs,
+}
+
+impl StoreTerms {
+    /// Whether the operation stores only where an item with its token is.
+    #[inline]
+    pub const fn needs_match(&self) -> bool {
+        self.compare_cas.is_some() && matches!(self.mode, StoreMode::Set | StoreMode::Replace)
+    }
+
+    /// Whether the item is removed when its new value finds no memory, as memcached does: a plain
+    /// `set` that is refused must not leave a stale value behind.
+    #[inline]
+    pub const fn removes_when_refused(&self) -> bool {
+        matches!(self.mode, StoreMode::Set) && self.compare_cas.is_none()
+    }
+
+    fn compared(&self, cas: u64) -> Compared {
+        match self.compare_cas {
+            None | Some(0) => Compared::NotAsked,
+            Some(token) if token == cas => Compared::Matches,
+            Some(token) if self.stores_stale && token < cas => Compared::Older,
+            Some(_) => Compared::Differs,
+        }
+    }
+
+    /// The item on these terms.
+    fn put(&self, now: &Now) -> Put {
+        Put {
+            value: PutValue::Block,
+            client_flags: self.client_flags,
+            expiry: now.expiry(self.ttl),
+            cas: self.new_cas,
+            stale: false,
+            win_sent: false,
+            base64_key: self.base64_key,
+            keeps_access: false,
+            removes_when_refused: self.removes_when_refused(),
+        }
+    }
+}
+
+#[inline]
+pub(super) fn store<'e>(
+    terms: &StoreTerms,
+    key_bytes: usize,
+    found: Option<&impl ItemView<'e>>,
+    options: &EngineOptions,
+    now: &Now,
+) -> Decision {
+    let Some(item) = found else { return on_miss(terms, now) };
+    let compared = terms.compared(item.cas());
+    let mut put = terms.put(now);
+    let side = match terms.mode {
+        StoreMode::Add => return Decision::unchanged(Verdict::NotStored),
+        StoreMode::Set | StoreMode::Replace => {
+            if terms.needs_match() {
+                match compared {
+                    Compared::Matches => {}
+                    Compared::Older => {
+                        put.expiry = item.expiry();
+                        put.stale = true;
+                        put.win_sent = item.is_win_sent();
+                    }
+                    Compared::Differs | Compared::NotAsked => {
+                        return Decision::unchanged(Verdict::Exists);
+                    }
+                }
+            }
+            return stored(put, terms.value_bytes);
+        }
+        StoreMode::Append => Side::After,
+        StoreMode::Prepend => Side::Before,
+    };
+    if !matches!(compared, Compared::NotAsked | Compared::Matches) {
+        return Decision::unchanged(Verdict::Exists);
+    }
+    let value_bytes = item.value_bytes() + terms.value_bytes;
+    put.client_flags = item.client_flags();
+    if !options.fits(key_bytes, value_bytes, put.client_flags) {
+        return Decision::unchanged(Verdict::NotStored);
+    }
+    put.value = PutValue::Joined(side);
+    put.expiry = item.expiry();
+    put.base64_key = false; // As memcached does for an item that it makes by itself.
+    stored(put, value_bytes)
+}
+
+fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
+    if terms.needs_match() {
+        return Decision::unchanged(Verdict::Miss);
+    }
+    let mut put = terms.put(now);
+    match (terms.mode, terms.vivify) {
+        (StoreMode::Set | StoreMode::Add, _) => {}
+        (StoreMode::Append | StoreMode::Prepend, Some(ttl)) => put.expiry = now.expiry(ttl),
+        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend, _) => {
+            return Decision::unchanged(Verdict::NotStored);
+        }
+    }
+    stored(put, terms.value_bytes)
+}
+
+fn stored(put: Put, value_bytes: usize) -> Decision {
+    // The engine gives the token.
+    let verdict = Verdict::Stored { cas: 0, value_bytes };
+    Decision { change: Change::Put(put), notes_access: false, verdict }
+}

@@ -1,0 +1,9 @@
+//! What several test suites and benchmarks share.
+//!
+//! Upstream:   tests and benchmarks.
+//! Downstream: the crates that they test.
+#![forbid(unsafe_code)]
+
+mod filled;
+
+pub use filled::{BenchKey, FilledCache, KEY_BYTES, VALUE_BYTES, random_keys};

@@ -1,0 +1,183 @@
+//! From an outcome to the reply of the text and meta protocols.
+//!
+//! Upstream:   an engine's outcome, and the request that led to it.
+//! Downstream: a [`Sink`]; a value that is too large for one is handed back, to follow what was
+//!             formatted.
+//!
+//! Invariants:
+//! - I1  A request is answered with one reply, or with none where its client wants none.
+//! - I2  A value that is handed back was announced in the head, and CR LF follows it.
+
+use kachel_engine::{Facts, Key, Outcome, Value, Verdict};
+
+use super::{
+    CRLF, MetaCode, MetaVerb, Sink, meta_debug, meta_head, meta_plain, number, quiet_hides,
+};
+use super::{value as put_value, value_head};
+use crate::reply::Reply;
+use crate::request::{Meta, Request};
+
+/// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss. Returns a
+/// value that must follow (I2).
+#[inline]
+pub fn answer_key<P>(
+    sink: &mut impl Sink,
+    key: &Key<'_>,
+    with_cas: bool,
+    outcome: Outcome<'_, P>,
+) -> Option<P> {
+    let Verdict::Hit(facts) = outcome.verdict else { return None };
+    let cas = with_cas.then_some(facts.cas);
+    match outcome.value {
+        Value::Inline(value) => {
+            put_value(sink, key.bytes(), facts.client_flags, value, cas);
+            None
+        }
+        Value::Pinned { pinned, bytes } => {
+            value_head(sink, key.bytes(), facts.client_flags, bytes, cas);
+            Some(pinned)
+        }
+        Value::None => unreachable!("a retrieval wants the value"),
+    }
+}
+
+/// Formats the reply to a request of one key. Returns a value that must follow (I2).
+pub fn answer<P>(
+    sink: &mut impl Sink,
+    request: &Request<'_>,
+    outcome: Outcome<'_, P>,
+) -> Option<P> {
+    if request.is_noreply() {
+        return None; // I1
+    }
+    match request {
+        Request::MetaGet(meta) => return answer_meta_get(sink, meta, outcome),
+        Request::MetaSet { meta, value_bytes, .. } => {
+            answer_meta_set(sink, meta, *value_bytes as usize, outcome.verdict);
+        }
+        Request::MetaDelete(meta) => answer_meta_delete(sink, meta, outcome.verdict),
+        Request::MetaArithmetic { meta, .. } => {
+            answer_meta_arithmetic(sink, meta, outcome.verdict);
+        }
+        Request::MetaDebug(key) => match outcome.verdict {
+            Verdict::Inspected(inspection) => meta_debug(sink, *key, &inspection),
+            _ => sink.put(Reply::En.bytes()),
+        },
+        _ => answer_classic(sink, request, outcome.verdict),
+    }
+    None
+}
+
+/// Formats the reply of a classic verb that reads no value.
+fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: Verdict) {
+    let reply = match verdict {
+        Verdict::Number { number: changed, .. } => return number(sink, changed),
+        Verdict::Stored { .. } => Reply::Stored,
+        Verdict::NotStored => Reply::NotStored,
+        Verdict::Exists => Reply::Exists,
+        Verdict::Miss => Reply::NotFound,
+        Verdict::Deleted => Reply::Deleted,
+        Verdict::Touched => Reply::Touched,
+        Verdict::NonNumeric => Reply::NonNumeric,
+        Verdict::NoMemory { .. } if matches!(request, Request::Store(_)) => {
+            Reply::OutOfMemoryStoring
+        }
+        Verdict::NoMemory { .. } => Reply::OutOfMemory,
+        Verdict::Hit(_) | Verdict::Invalidated | Verdict::Inspected(_) => {
+            unreachable!("{verdict:?} is no verdict on a classic request of one key")
+        }
+    };
+    sink.put(reply.bytes());
+}
+
+fn answer_meta_get<P>(sink: &mut impl Sink, meta: &Meta<'_>, outcome: Outcome<'_, P>) -> Option<P> {
+    let mut facts = match outcome.verdict {
+        Verdict::Hit(facts) => facts,
+        Verdict::NoMemory { .. } => {
+            sink.put(Reply::OutOfMemory.bytes());
+            return None;
+        }
+        _ => {
+            if !meta.letters.has(b'q') {
+                meta_plain(sink, MetaCode::En, meta);
+            }
+            return None;
+        }
+    };
+    match outcome.value {
+        Value::None => {
+            meta_head(sink, MetaVerb::Get, MetaCode::Hd, meta, &facts);
+            None
+        }
+        Value::Inline(value) => {
+            facts.value_bytes = value.len();
+            meta_head(sink, MetaVerb::Get, MetaCode::Va, meta, &facts);
+            sink.put_all([value, CRLF]);
+            None
+        }
+        Value::Pinned { pinned, bytes } => {
+            facts.value_bytes = bytes;
+            meta_head(sink, MetaVerb::Get, MetaCode::Va, meta, &facts);
+            Some(pinned)
+        }
+    }
+}
+
+fn answer_meta_set(
+    sink: &mut impl Sink,
+    meta: &Meta<'_>,
+    announced_bytes: usize,
+    verdict: Verdict,
+) {
+    // What was not stored is told by its announced size and no token.
+    let mut facts = Facts { value_bytes: announced_bytes, ..Facts::default() };
+    let code = match verdict {
+        Verdict::Stored { cas, value_bytes } => {
+            (facts.cas, facts.value_bytes) = (cas, value_bytes);
+            MetaCode::Hd
+        }
+        Verdict::NotStored => MetaCode::Ns,
+        Verdict::Exists => MetaCode::Ex,
+        Verdict::Miss => MetaCode::Nf,
+        Verdict::NoMemory { .. } => return sink.put(Reply::OutOfMemoryStoring.bytes()),
+        other => unreachable!("{other:?} is no verdict on a store"),
+    };
+    if !(meta.letters.has(b'q') && quiet_hides(MetaVerb::Set, code)) {
+        meta_head(sink, MetaVerb::Set, code, meta, &facts);
+    }
+}
+
+fn answer_meta_delete(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdict) {
+    let code = match verdict {
+        Verdict::Deleted | Verdict::Invalidated => MetaCode::Hd,
+        Verdict::Miss => MetaCode::Nf,
+        Verdict::Exists => MetaCode::Ex,
+        Verdict::NoMemory { .. } => return sink.put(Reply::OutOfMemory.bytes()),
+        other => unreachable!("{other:?} is no verdict on a delete"),
+    };
+    if !(meta.letters.has(b'q') && quiet_hides(MetaVerb::Delete, code)) {
+        meta_plain(sink, code, meta);
+    }
+}
+
+fn answer_meta_arithmetic(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdict) {
+    match verdict {
+        Verdict::Number { number: changed, facts } => {
+            let shows_value = meta.letters.has(b'v');
+            let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
+            if meta.letters.has(b'q') && quiet_hides(MetaVerb::Arithmetic, code) {
+                return;
+            }
+            meta_head(sink, MetaVerb::Arithmetic, code, meta, &facts);
+            if shows_value {
+                number(sink, changed);
+            }
+        }
+        Verdict::Miss => meta_plain(sink, MetaCode::Nf, meta),
+        Verdict::Exists => meta_plain(sink, MetaCode::Ex, meta),
+        Verdict::NonNumeric => sink.put(Reply::NonNumeric.bytes()),
+        Verdict::NoMemory { found: true } => sink.put(Reply::OutOfMemory.bytes()),
+        Verdict::NoMemory { found: false } => sink.put(Reply::OutOfMemoryNewItem.bytes()),
+        other => unreachable!("{other:?} is no verdict on a number"),
+    }
+}

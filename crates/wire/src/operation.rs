@@ -1,0 +1,275 @@
+//! From a request to the operation that an engine applies, and what a server must know of a request
+//! before that.
+//!
+//! Upstream:   `shard`, once a request was parsed and its key hashed.
+//! Downstream: `engine`'s contract.
+//!
+//! Invariants:
+//! - I1  Every request with a key makes exactly one operation. A retrieval makes one for each key.
+
+use kachel_engine::{
+    ArithmeticTerms, DeleteTerms, GetTerms, Key, LifeStep, LifeTerms, Operation, StoreMode,
+    StoreTerms, Ttl, ValueWanted, Verb, Wanted,
+};
+
+use crate::meta::parse_key;
+use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
+
+impl<'b> Request<'b> {
+    /// The key that the request is about, decoded into `space` where it came as base64; `None` for
+    /// requests without a key, and for retrievals, which have several.
+    #[inline]
+    pub fn key<'k>(&self, space: &'k mut [u8; KEY_BYTES_MAX]) -> Option<&'k [u8]>
+    where
+        'b: 'k,
+    {
+        Some(match *self {
+            Self::Store(store) => store.key,
+            Self::Delete { key, .. } | Self::Touch { key, .. } | Self::Arithmetic { key, .. } => {
+                key
+            }
+            Self::MetaGet(meta)
+            | Self::MetaDelete(meta)
+            | Self::MetaSet { meta, .. }
+            | Self::MetaArithmetic { meta, .. } => parse_key(meta.key, space),
+            Self::MetaDebug(key) => parse_key(key, space),
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => return None,
+        })
+    }
+
+    /// The key as it stands in the request's line; `None` where it came as base64, and for requests
+    /// without a key.
+    #[inline]
+    pub const fn key_text(&self) -> Option<&'b [u8]> {
+        match *self {
+            Self::Store(store) => Some(store.key),
+            Self::Delete { key, .. } | Self::Touch { key, .. } | Self::Arithmetic { key, .. } => {
+                Some(key)
+            }
+            Self::MetaGet(Meta { key, .. })
+            | Self::MetaDelete(Meta { key, .. })
+            | Self::MetaSet { meta: Meta { key, .. }, .. }
+            | Self::MetaArithmetic { meta: Meta { key, .. }, .. }
+            | Self::MetaDebug(key) => {
+                if key.base64 {
+                    None
+                } else {
+                    Some(key.text)
+                }
+            }
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => None,
+        }
+    }
+
+    /// Whether the client wants no reply, whatever happens (classic `noreply`; a quiet meta request
+    /// is still answered when it fails).
+    #[inline]
+    pub const fn is_noreply(&self) -> bool {
+        match self {
+            Self::Store(store) => store.noreply,
+            Self::Delete { noreply, .. }
+            | Self::Touch { noreply, .. }
+            | Self::Arithmetic { noreply, .. } => *noreply,
+            _ => false,
+        }
+    }
+
+    /// Whether this is a meta request about a key.
+    #[inline]
+    pub const fn is_meta(&self) -> bool {
+        matches!(
+            self,
+            Self::MetaGet(_)
+                | Self::MetaSet { .. }
+                | Self::MetaDelete(_)
+                | Self::MetaArithmetic { .. }
+                | Self::MetaDebug(_)
+        )
+    }
+
+    /// Whether a request of one key reads the value for its reply.
+    #[inline]
+    pub const fn reads_value(&self) -> bool {
+        matches!(self, Self::MetaGet(_))
+    }
+
+    /// Bytes of the value that a storage request announces, without the CR LF behind it.
+    #[inline]
+    pub const fn announced_bytes(&self) -> Option<u32> {
+        match self {
+            Self::Store(store) => Some(store.value_bytes),
+            Self::MetaSet { value_bytes, .. } => Some(*value_bytes),
+            _ => None,
+        }
+    }
+
+    /// The client flags of a storage request; 0 for others.
+    pub const fn client_flags(&self) -> u32 {
+        match self {
+            Self::Store(store) => store.client_flags,
+            Self::MetaSet { meta, .. } => meta.client_flags,
+            _ => 0,
+        }
+    }
+
+    /// The terms of a storage request; `None` for others.
+    #[inline]
+    pub fn store_terms(&self) -> Option<StoreTerms> {
+        match self {
+            Self::Store(store) => Some(store.terms()),
+            Self::MetaSet { meta, mode, value_bytes } => {
+                Some(meta.store_terms(*mode, *value_bytes as usize))
+            }
+            _ => None,
+        }
+    }
+
+    /// The operation that the request asks for on its key. Of a value that is read,
+    /// `value_bytes_max` bytes are lent; a longer value is pinned.
+    ///
+    /// Panics: for a request without a key, and for a retrieval (I1).
+    #[inline]
+    pub fn operation<'o>(&self, key: Key<'o>, value_bytes_max: usize) -> Operation<'o> {
+        let verb = match self {
+            Self::Delete { .. } => Verb::Delete(DeleteTerms::default()),
+            Self::Touch { ttl, .. } => Verb::Touch(*ttl),
+            Self::Arithmetic { direction, delta, .. } => Verb::Arithmetic(ArithmeticTerms {
+                direction: *direction,
+                delta: *delta,
+                initial: 0,
+                compare_cas: None,
+                new_cas: None,
+                life: LifeTerms::NONE,
+            }),
+            Self::MetaGet(meta) => Verb::Get(meta.get_terms(value_bytes_max)),
+            Self::Store(_) | Self::MetaSet { .. } => {
+                Verb::Store(self.store_terms().expect("a storage request has terms"))
+            }
+            Self::MetaDelete(meta) => Verb::Delete(meta.delete_terms()),
+            Self::MetaArithmetic { meta, direction } => Verb::Arithmetic(ArithmeticTerms {
+                direction: *direction,
+                delta: meta.delta,
+                initial: meta.initial,
+                compare_cas: meta.compare_cas,
+                new_cas: meta.new_cas,
+                life: meta.life(),
+            }),
+            Self::MetaDebug(_) => Verb::Inspect,
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => {
+                unreachable!("I1: {self:?} is not about one key")
+            }
+        };
+        Operation { key, verb }
+    }
+}
+
+/// The terms on which each key of `get`, `gets`, `gat` or `gats` is read.
+#[inline]
+pub const fn retrieval_terms(with_cas: bool, ttl: Option<Ttl>, value_bytes_max: usize) -> GetTerms {
+    let flags = Wanted::CLIENT_FLAGS;
+    GetTerms {
+        life: LifeTerms::touch(ttl),
+        new_cas: None,
+        value: ValueWanted::Yes,
+        value_bytes_max,
+        notes_access: true,
+        may_win: false,
+        wanted: if with_cas { flags.with(Wanted::CAS) } else { flags },
+    }
+}
+
+impl Store<'_> {
+    fn terms(&self) -> StoreTerms {
+        StoreTerms {
+            mode: self.mode,
+            value_bytes: self.value_bytes as usize,
+            client_flags: self.client_flags,
+            ttl: self.ttl,
+            compare_cas: self.compare_cas,
+            new_cas: None,
+            stores_stale: false,
+            base64_key: false,
+            vivify: None,
+        }
+    }
+}
+
+impl Meta<'_> {
+    /// `T`, `N` and `R`, in the order in which they stand.
+    #[inline]
+    fn life(&self) -> LifeTerms {
+        let mut life = LifeTerms::NONE;
+        if self.ttl.is_none() && self.vivify.is_none() && self.recache.is_none() {
+            return life;
+        }
+        for letter in self.letters_in_order() {
+            match (letter, self.ttl, self.vivify, self.recache) {
+                (b'T', Some(ttl), _, _) => life.push(LifeStep::Touch(ttl)),
+                (b'N', _, Some(ttl), _) => life.push(LifeStep::Vivify(ttl)),
+                (b'R', _, _, Some(seconds)) => life.push(LifeStep::Recache(Ttl(seconds))),
+                _ => {}
+            }
+        }
+        life
+    }
+
+    #[inline]
+    fn get_terms(&self, value_bytes_max: usize) -> GetTerms {
+        let letters = self.letters;
+        let mut wanted = Wanted::MARKS;
+        if letters.has(b'c') || self.compare_cas.is_some() {
+            wanted = wanted.with(Wanted::CAS);
+        }
+        for (letter, fact) in [
+            (b's', Wanted::VALUE_BYTES),
+            (b't', Wanted::TTL),
+            (b'f', Wanted::CLIENT_FLAGS),
+            (b'l', Wanted::ACCESS),
+            (b'h', Wanted::ACCESS),
+        ] {
+            if letters.has(letter) {
+                wanted = wanted.with(fact);
+            }
+        }
+        let value = match self.compare_cas {
+            _ if !letters.has(b'v') => ValueWanted::No,
+            Some(token) => ValueWanted::UnlessCas(token),
+            None => ValueWanted::Yes,
+        };
+        GetTerms {
+            life: self.life(),
+            new_cas: self.new_cas,
+            value,
+            value_bytes_max,
+            notes_access: !letters.has(b'u'),
+            may_win: true,
+            wanted,
+        }
+    }
+
+    fn store_terms(&self, mode: StoreMode, value_bytes: usize) -> StoreTerms {
+        let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+        StoreTerms {
+            mode,
+            value_bytes,
+            client_flags: self.client_flags,
+            ttl: self.ttl.unwrap_or(Ttl(0)),
+            compare_cas: self.compare_cas,
+            new_cas: self.new_cas,
+            stores_stale: self.letters.has(b'I'),
+            base64_key: self.key.base64,
+            vivify: self.vivify.filter(|_| joins),
+        }
+    }
+
+    fn delete_terms(&self) -> DeleteTerms {
+        DeleteTerms {
+            compare_cas: self.compare_cas,
+            empties: self.letters.has(b'x'),
+            marks_stale: self.letters.has(b'I'),
+            ttl: self.ttl,
+            new_cas: self.new_cas,
+            client_flags: self.client_flags,
+        }
+    }
+}

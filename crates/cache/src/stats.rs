@@ -44,6 +44,8 @@ pub struct CacheStats {
     pub reclaimed: u64,
     /// Items copied to make room.
     pub compacted: u64,
+    /// Items for which no room was found.
+    pub refused: u64,
 }
 
 impl Cache {
@@ -68,6 +70,7 @@ impl Cache {
             expired_unfetched: segments.expired_unfetched,
             reclaimed: segments.reclaimed,
             compacted: segments.compacted,
+            refused: segments.refused,
         }
     }
 }

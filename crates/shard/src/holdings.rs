@@ -43,6 +43,8 @@ pub struct Holdings {
     pub evictions: u64,
     /// Items found expired, whose space came back.
     pub reclaimed: u64,
+    /// Items for which no room was found.
+    pub refused: u64,
 }
 
 impl<I: Io, C: Clock> Shard<I, C> {
@@ -73,6 +75,7 @@ impl<I: Io, C: Clock> Shard<I, C> {
             compacted: cache.compacted,
             evictions: cache.evictions,
             reclaimed: cache.reclaimed,
+            refused: cache.refused,
         }
     }
 }

@@ -20,6 +20,9 @@ const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
 /// What a request that stores is told when there is no memory for its value.
 const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object";
 
+/// How every refusal for want of memory begins.
+const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
+
 /// The moment at which a request's last byte arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
@@ -66,6 +69,11 @@ impl Asked {
             _ => false,
         };
         self.arrived.is_some() && may_show
+    }
+
+    /// Whether it was told that there is no memory for it.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.replies.iter().any(|(_, reply)| reply.starts_with(OUT_OF_MEMORY))
     }
 
     fn is_quiet(&self) -> bool {
@@ -231,13 +239,13 @@ fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
     match verb {
         Verb::Store => {
             matches!(reply, Stored | NotStored | Exists | NotFound)
-                || matches!(reply, Error(line) if line.starts_with(b"SERVER_ERROR out of memory"))
+                || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))
         }
         Verb::Delete => matches!(reply, Deleted | NotFound),
         Verb::Touch => matches!(reply, Touched | NotFound),
         Verb::Arithmetic => {
             matches!(reply, Number(_) | NotFound)
-                || matches!(reply, Error(line) if line.starts_with(b"SERVER_ERROR out of memory"))
+                || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))
         }
         Verb::Flush => matches!(reply, Ok),
     }

@@ -25,6 +25,9 @@ const OVERWRITTEN: u64 = 64;
 /// The largest value: several blocks.
 pub(crate) const LARGE_BYTES_MAX: u64 = 70_000;
 
+/// Digits of the numbers that are padded.
+pub(crate) const NUMBER_DIGITS: u64 = 4;
+
 /// What may answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
@@ -104,6 +107,9 @@ pub(crate) struct Asker {
     /// Values written, each with its number.
     pub(crate) writes: u64,
     opaques: u64,
+    /// Whether there are quiet requests: not where any may be refused for want of memory, because
+    /// such a refusal says nothing of whose it is.
+    quiet: bool,
     /// Whether there is room for large fillers yet: until then nothing is evicted.
     pub(crate) pressing: bool,
     /// Whether enough was asked, but memory was not spent by it: then it is to be spent.
@@ -117,6 +123,7 @@ impl Asker {
             flushes_left: if options.faults.has(Fault::Flush) { 3 } else { 0 },
             writes: 0,
             opaques: 0,
+            quiet: options.evict,
             pressing: false,
             short: false,
         }
@@ -277,7 +284,7 @@ impl Asker {
     fn meta(&mut self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         self.opaques += 1;
         let opaque = self.opaques;
-        let quiet = dice.chance(300);
+        let quiet = dice.chance(300) && self.quiet;
         let mut flags = format!("O{opaque}");
         if quiet {
             flags += " q";
@@ -437,6 +444,39 @@ impl Asker {
         [set, Ask { judged: false, ..get(&key) }]
     }
 
+    /// Stores a number that is padded to `bytes`, under a key of its own.
+    pub(crate) fn own_number(&mut self, bytes: usize) -> (Vec<u8>, Ask) {
+        let key = format!("n{}", FILLERS + self.writes).into_bytes();
+        self.writes += 1;
+        let mut text = Vec::new();
+        client::store(&mut text, &StoreRequest::set(&key), &padded_number(bytes));
+        (key, Ask { judged: false, ..line(text, Verb::Store, false) })
+    }
+
+    /// Replaces the item of such a key by one no larger. It stays a number.
+    pub(crate) fn replacement(&mut self, dice: &mut Dice, key: &[u8], bytes: usize) -> Ask {
+        self.opaques += 1;
+        let opaque = self.opaques;
+        let flags = format!("O{opaque}");
+        let mut text = Vec::new();
+        // What is longer is taken for no number.
+        let ways = if bytes <= 1_024 { 0..6 } else { 3..6 };
+        match dice.between(ways.start, ways.end - 1) {
+            0 => client::incr(&mut text, key, 1, false),
+            1 => client::decr(&mut text, key, 1, false),
+            2 => client::meta_arithmetic(&mut text, key, flags.as_bytes()),
+            3 => client::meta_delete(&mut text, key, format!("{flags} I T0").as_bytes()),
+            4 => client::meta_set(&mut text, key, flags.as_bytes(), &padded_number(bytes)),
+            _ => client::store(&mut text, &StoreRequest::set(key), &padded_number(bytes)),
+        }
+        let verb = if text.starts_with(b"set") { Verb::Store } else { Verb::Arithmetic };
+        let expect = match text.starts_with(b"m") {
+            true => Expect::Meta { opaque, quiet: false },
+            false => Expect::Line(verb),
+        };
+        Ask::new(text, expect, false)
+    }
+
     fn flush(&mut self, dice: &mut Dice) -> Ask {
         if self.flushes_left == 0 || !dice.chance(500) {
             return self.retrieve(dice, 3);
@@ -462,6 +502,14 @@ impl Asker {
         });
         lines.collect()
     }
+}
+
+/// A number that keeps its digits however often one is added in a run, and spaces behind it.
+fn padded_number(bytes: usize) -> Vec<u8> {
+    let mut value = b"5000".to_vec();
+    debug_assert!(bytes >= value.len());
+    value.resize(bytes, b' ');
+    value
 }
 
 fn filler(dice: &mut Dice) -> Vec<u8> {

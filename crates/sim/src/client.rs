@@ -118,6 +118,8 @@ pub struct Tally {
     pub pinned_closes: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
+    /// Requests that were told that there is no memory.
+    pub refused: u64,
     /// Flushes that were answered.
     pub flushes: u64,
     /// Clients that read all hot keys right after one, or when a delayed one fell due.

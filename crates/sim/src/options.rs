@@ -13,6 +13,9 @@ pub const REQUESTS: u32 = 2_000;
 /// Clients of a run at most.
 pub const CLIENTS_MAX: u64 = 12;
 
+/// Of a thousand runs, those whose server refuses instead of evicting.
+const STORE_PERMILLE: u64 = 250;
+
 /// A kind of fault, or of behavior that a network and its clients are free to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -118,7 +121,8 @@ impl Options {
             clients: dice.between(3, CLIENTS_MAX) as u16,
             shards,
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
-            evict: true,
+            // Dice of its own, so that other runs stay as they were.
+            evict: !Dice::new(seed, "engine").chance(STORE_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }

@@ -103,7 +103,7 @@ impl Record {
     /// be evicted, more strictly.
     ///
     /// Errors: what no order explains.
-    pub(crate) fn judge(mut self, now: Moment) -> Result<Judged, String> {
+    pub(crate) fn judge(mut self, now: Moment, evict: bool) -> Result<Judged, String> {
         // What nothing has shown to be done is done by now, for every connection has ended.
         for index in self.silent.into_values().flatten() {
             let entry = &mut self.entries[index];
@@ -120,11 +120,11 @@ impl Record {
             }
             before.push(entry);
         }
-        let strict = check(&before, Mode::Store)
+        let strict = check(&before, Mode::Store, !evict)
             .map_err(|what| format!("before anything could be evicted: {what}"))?;
         let mut history = History::default();
         self.entries.into_iter().for_each(|entry| history.push(entry));
-        let all = check(&history, Mode::Cache)?;
+        let all = check(&history, if evict { Mode::Cache } else { Mode::Store }, true)?;
         let judged = |stats: Stats| (stats.operations - stats.operations_given_up) as u64;
         Ok(Judged {
             operations: judged(all),
@@ -149,14 +149,10 @@ pub struct Judged {
     pub keys_given_up: u64,
 }
 
-fn check(history: &History, mode: Mode) -> Result<Stats, String> {
+fn check(history: &History, mode: Mode, memory_may_be_short: bool) -> Result<Stats, String> {
     let unix_s = Some(START_UNIX_S - 2);
-    let rules = Rules {
-        unix_s,
-        item_bytes_max: ITEM_BYTES_MAX,
-        memory_may_be_short: mode == Mode::Cache,
-        ..Rules::new(mode)
-    };
+    let rules =
+        Rules { unix_s, item_bytes_max: ITEM_BYTES_MAX, memory_may_be_short, ..Rules::new(mode) };
     match check_history(history, &rules) {
         Ok(stats) | Err(Violation::TooLarge { stats, .. }) => Ok(stats),
         Err(violation) => Err(violation.to_string()),

@@ -7,6 +7,8 @@
 //! stormy: clients ask, faults happen      until enough is asked
 //! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
 //! hoard:  others hold large values         until a quarter of memory is pinned at most
+//! full:   of a store: memory is filled,
+//!         and what is there replaced       until nothing new is stored; no replacement is refused
 //! gone:   clients leave                    until all are gone
 //! expire: one value that expires,
 //!         if none has yet                  until it has, and was asked for
@@ -19,11 +21,13 @@
 //! - I2  Once it is calm, everything is answered within `CALM_NS_MAX`.
 //! - I3  However much is asked for and not read, no more than a quarter of memory is pinned after
 //!   `HOARD_SECONDS`.
+//! - I4  A full store of which nothing is pinned refuses no item that is no larger than the one it
+//!   replaces.
 
 use std::collections::VecDeque;
 
 use crate::answer::Asked;
-use crate::ask::{Asker, LARGE_BYTES_MAX, flush_all, reset_stats};
+use crate::ask::{Ask, Asker, LARGE_BYTES_MAX, NUMBER_DIGITS, flush_all, reset_stats};
 use crate::audit;
 use crate::client::{Around, Client, Tally};
 use crate::dice::Dice;
@@ -60,6 +64,15 @@ const SHORT_TIMES: u64 = 3;
 pub fn run(options: &Options) -> Result<Report, String> {
     Run::new(options).all()
 }
+
+/// Values that are refused until a store counts as full.
+const IN_VAIN_MIN: u32 = 40;
+/// Values that fill it at most.
+const HELD_MAX: usize = 3_000;
+/// The longest of them.
+const FULL_BYTES_MAX: u64 = 14_000;
+/// Replacements in a full store.
+const REPLACED_MAX: usize = 600;
 
 struct Run<'o> {
     options: &'o Options,
@@ -136,6 +149,7 @@ impl<'o> Run<'o> {
             run.clients.iter().all(Client::is_content)
         })?;
         self.hoard()?;
+        self.replace_in_full()?;
         self.each(|client, around| client.finish(around));
         self.until("all are gone", CALM_NS_MAX, |run| {
             !run.clients.iter().any(Client::is_connected)
@@ -158,7 +172,7 @@ impl<'o> Run<'o> {
         }
         audit::audit(&self.server, self.options.hot_keys)?;
         let now = self.moment();
-        let judged = self.record.judge(now)?;
+        let judged = self.record.judge(now, self.options.evict)?;
         // What clients had to do with, not what the last flush has brought about.
         let coverage = Coverage { flush_looks: self.tally.looks, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
@@ -319,6 +333,7 @@ impl<'o> Run<'o> {
             let (now, connection) = (self.moment(), self.clients[client].connection());
             for asked in settled {
                 self.tally.settled += 1;
+                self.tally.refused += u64::from(asked.is_refused());
                 self.record.settle(connection, &asked, now)?;
                 if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
                     self.tally.flushes += 1;
@@ -388,6 +403,44 @@ impl<'o> Run<'o> {
         self.until("hoarders are answered", CALM_NS_MAX, |run| {
             run.clients.iter().all(Client::is_content)
         })
+    }
+
+    /// A client fills a store with values of many lengths, and then replaces each of them by one no
+    /// longer, in every way in which a request can. Errors: I4 does not hold.
+    fn replace_in_full(&mut self) -> Result<(), String> {
+        if self.options.evict {
+            return Ok(());
+        }
+        let index = self.come();
+        let mut dice = Dice::new(self.options.seed, "full");
+        let (mut held, mut in_vain) = (Vec::new(), 0);
+        while in_vain < IN_VAIN_MIN && held.len() < HELD_MAX {
+            let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX);
+            let (key, set) = self.asker.own_number(bytes as usize);
+            if self.asks_in_vain(index, set)? {
+                in_vain += 1;
+            } else {
+                held.push((key, bytes as usize));
+            }
+        }
+        let pinned = self.server.pool.pinned_bytes();
+        for _ in 0..held.len().min(REPLACED_MAX) {
+            let (key, bytes) = &held[dice.index(held.len())];
+            let ask = self.asker.replacement(&mut dice, key, *bytes);
+            let shown = crate::answer::shown(&ask.text);
+            if self.asks_in_vain(index, ask)? && pinned == 0 {
+                return Err(format!("a full store refuses what is no larger: {shown}"));
+            }
+        }
+        self.leave(index)
+    }
+
+    /// Has a client ask, and waits; whether there was no memory for it.
+    fn asks_in_vain(&mut self, index: usize, ask: Ask) -> Result<bool, String> {
+        let before = self.tally.refused;
+        self.at(index, |client, around| client.send(vec![ask], b"", around));
+        self.until("it is answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        Ok(self.tally.refused > before)
     }
 
     /// A client comes, stores a value for a second, and reads it when that is over.

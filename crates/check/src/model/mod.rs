@@ -34,6 +34,9 @@ use answer::{Answer, Seen};
 /// TTLs up to this are relative, beyond it absolute: 30 days.
 const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
 
+/// A refusal for want of memory of which the client was told nothing.
+const UNSEEN_REFUSAL: &[u8] = b"SERVER_ERROR out of memory";
+
 /// Whether items may go before their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -53,7 +56,8 @@ pub struct Rules {
     /// The largest item as memcached counts it, `-I`: a larger value is refused, and so is an
     /// `append` that would make one.
     pub item_bytes_max: u64,
-    /// Whether memory may be short for what is appended or prepended: then that is not stored.
+    /// Whether memory may be short: then nothing may be appended or prepended, and in a store a
+    /// request whose reply nobody saw may have been refused.
     pub memory_may_be_short: bool,
     /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any time.
     pub unix_s: Option<i64>,
@@ -245,6 +249,12 @@ impl Model {
             {
                 refusal(living, &request, line, into);
                 continue;
+            }
+            let is_unseen =
+                is_noreply && *outcome == Outcome::Silent || *outcome == Outcome::Unknown;
+            let may_refuse = self.rules.memory_may_be_short && self.rules.mode == Mode::Store;
+            if is_unseen && may_refuse {
+                refusal(living.clone(), &request, UNSEEN_REFUSAL, into);
             }
             let mut branches = Vec::new();
             self.carry_out(&living, operation, &request, window, &mut branches);

@@ -418,8 +418,11 @@ fn an_append_may_find_no_room_where_memory_may_be_short() {
         assert!(strict.step(before, &operation(wire), &outcome, at).is_empty());
     }
     let silent = operation(b"append k 0 0 1 noreply\r\nb\r\n");
-    let after = model.step(before, &silent, &Outcome::Silent, at);
-    assert!(!after.contains(before), "what nobody was told is not a refusal");
+    for (model, may_refuse) in [(model, true), (Model::new(Rules::new(Mode::Store)), false)] {
+        let after = model.step(before, &silent, &Outcome::Silent, at);
+        assert_eq!(after.contains(before), may_refuse, "nobody was told");
+        assert!(after.iter().any(|state| state != before), "or it was done");
+    }
     let replace = operation(b"replace k 0 0 1\r\nb\r\n");
     assert!(model.step(before, &replace, &Outcome::NotStored, at).is_empty());
 }

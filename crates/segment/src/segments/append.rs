@@ -46,6 +46,7 @@ impl Segments {
         }
         let stored = self.append_value(draft, item.value, queue, now, index);
         self.kept = None;
+        self.counts.refused += u64::from(stored.is_err());
         stored
     }
 

@@ -17,6 +17,7 @@ pub(super) struct Counts {
     evicted_active: u64,
     expired_unfetched: u64,
     reclaimed: u64,
+    pub(super) refused: u64,
 }
 
 impl Counts {
@@ -64,6 +65,8 @@ pub struct SegmentStats {
     pub expired_unfetched: u64,
     /// Items found expired, whose space came back or will.
     pub reclaimed: u64,
+    /// Items for which no room was found.
+    pub refused: u64,
     /// Items copied to make room.
     pub compacted: u64,
     /// New items that had been evicted not long before.
@@ -89,6 +92,7 @@ impl Segments {
             evicted_active: counts.evicted_active,
             expired_unfetched: counts.expired_unfetched,
             reclaimed: counts.reclaimed,
+            refused: counts.refused,
             compacted: counts.compacted,
             ghost_hits: counts.ghost_hits,
         }

@@ -1,4 +1,4 @@
-//! How long files and functions are, and how densely they assert.
+//! How long files and functions are.
 //!
 //! Upstream:   Rust files of the tree, and the list of functions that were long before.
 //! Downstream: nothing.
@@ -6,9 +6,8 @@
 //! Invariants:
 //! - I1  The list of long functions only shrinks: an entry too high, or no longer needed, fails.
 
-use std::collections::BTreeMap;
-
-use crate::source::{code, functions, is_test_file, tests_begin, words};
+use crate::ratchet::numbers;
+use crate::source::{code, functions};
 use crate::{Report, Tree};
 
 const FILE_RULE: &str = "file length";
@@ -40,7 +39,7 @@ pub(crate) fn check_files(tree: &Tree, report: &mut Report) {
 }
 
 pub(crate) fn check_functions(tree: &Tree, report: &mut Report) {
-    let mut listed = listed(tree, report);
+    let mut listed = numbers(tree, LIST, FUNCTION_RULE, report);
     let (mut count, mut long) = (0, 0);
     for (path, text) in tree.ending(".rs") {
         for function in functions(&code(text)) {
@@ -68,56 +67,6 @@ pub(crate) fn check_functions(tree: &Tree, report: &mut Report) {
     }
     report.looked("functions", count);
     report.counted("functions over 70 lines", long);
-}
-
-/// The list by `path name`, with the line of the entry and the lines that it allows.
-fn listed(tree: &Tree, report: &mut Report) -> BTreeMap<String, (usize, usize)> {
-    let mut listed = BTreeMap::new();
-    for (index, line) in tree.text(LIST).unwrap_or_default().lines().enumerate() {
-        if line.starts_with('#') || line.trim().is_empty() {
-            continue;
-        }
-        let entry = line.rsplit_once(' ').and_then(|(name, n)| Some((name, n.parse().ok()?)));
-        match entry {
-            Some((name, lines)) => {
-                listed.insert(name.to_owned(), (index + 1, lines));
-            }
-            None => report.find(FUNCTION_RULE, LIST, index + 1, "not `path name lines`"),
-        }
-    }
-    listed
-}
-
-/// By crate: assertions and functions outside tests. A count to look at, not a rule.
-pub(crate) fn assertions(tree: &Tree) -> Vec<(String, usize, usize)> {
-    const MACROS: [&str; 7] = [
-        "assert",
-        "assert_eq",
-        "assert_ne",
-        "debug_assert",
-        "debug_assert_eq",
-        "debug_assert_ne",
-        "unreachable",
-    ];
-    let mut crates = BTreeMap::<String, (usize, usize)>::new();
-    for (path, text) in tree.ending(".rs") {
-        let Some((folder, _)) = path.strip_prefix("crates/").and_then(|p| p.split_once('/')) else {
-            continue;
-        };
-        if is_test_file(path) {
-            continue;
-        }
-        let code = code(text);
-        let code = &code[..tests_begin(&code)];
-        let sum = crates.entry(folder.to_owned()).or_default();
-        sum.0 += MACROS
-            .iter()
-            .flat_map(|name| words(code, name).map(move |at| at + name.len()))
-            .filter(|&end| code[end..].starts_with('!'))
-            .count();
-        sum.1 += functions(code).len();
-    }
-    crates.into_iter().map(|(name, (asserts, fns))| (name, asserts, fns)).collect()
 }
 
 #[cfg(test)]
@@ -161,14 +110,6 @@ mod tests {
         assert!(whats(&listed)[0].contains("lower its entry"));
         let listed = listed.with("a.rs", &long(70));
         assert!(whats(&listed)[0].contains("drop its entry"));
-        assert!(whats(&Tree::of(&[(LIST, "a.rs long\n")]))[0].contains("not `path name lines`"));
-    }
-
-    #[test]
-    fn assertions_are_counted_outside_tests() {
-        let text = "fn f() { assert!(x); debug_assert_eq!(a, b); }\n\
-                    #[cfg(test)]\nmod tests { fn t() { assert!(y); } }";
-        let tree = Tree::of(&[("crates/a/src/lib.rs", text), ("crates/a/tests/b.rs", text)]);
-        assert_eq!(assertions(&tree), [("a".to_owned(), 2, 1)]);
+        assert!(whats(&Tree::of(&[(LIST, "a.rs long\n")]))[0].contains("not a name and a number"));
     }
 }

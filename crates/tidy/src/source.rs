@@ -8,6 +8,8 @@
 //!   comment, string or character literal is spaces.
 //! - I2  No input makes these functions panic or loop forever.
 
+use crate::Tree;
+
 /// A function with a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
@@ -191,9 +193,41 @@ pub(crate) fn is_test_file(path: &str) -> bool {
         || path.ends_with("/tests.rs")
 }
 
-/// Where the test module at the bottom of a file begins; the code's end when there is none.
-pub(crate) fn tests_begin(code: &str) -> usize {
-    code.find("#[cfg(test)]\nmod ").unwrap_or(code.len())
+/// Whether the file is a model that only loom builds.
+fn is_model_file(path: &str) -> bool {
+    ["/model.rs", "/models.rs", "_model.rs"].iter().any(|ending| path.ends_with(ending))
+}
+
+/// Rust files under `crates/` without tests and models: the crate, the path, and the code.
+pub(crate) fn outside_tests(tree: &Tree) -> impl Iterator<Item = (&str, &str, String)> {
+    tree.ending(".rs").filter_map(|(path, text)| {
+        let (folder, _) = path.strip_prefix("crates/")?.split_once('/')?;
+        let apart = is_test_file(path) || is_model_file(path);
+        (!apart).then(|| (folder, path, without_test_modules(code(text))))
+    })
+}
+
+/// The code with the modules blanked that stand under `cfg(test)` or `cfg(all(test, ..))`.
+fn without_test_modules(mut code: String) -> String {
+    let mut from = 0;
+    while let Some(at) = code[from..].find("#[cfg(").map(|at| from + at) {
+        from = at + "#[cfg(".len();
+        if !code[from..].starts_with("test)") && !code[from..].starts_with("all(test,") {
+            continue;
+        }
+        let Some(item) = code[at..].find("]\n").map(|end| at + end + 2) else { break };
+        if !code[item..].trim_start().starts_with("mod ") {
+            continue;
+        }
+        if let Some(end) = body_end(code.as_bytes(), item) {
+            let blank: String =
+                code[at..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
+            // I1: what was a character of several bytes is made up for.
+            let lost = end - at - blank.len();
+            code.replace_range(at..end, &(blank + &" ".repeat(lost)));
+        }
+    }
+    code
 }
 
 #[cfg(test)]
@@ -235,5 +269,21 @@ mod tests {
     #[test]
     fn words_stand_alone() {
         assert_eq!(words("fn xfn fn_ fn", "fn").collect::<Vec<_>>(), [0, 11]);
+    }
+
+    #[test]
+    fn test_modules_and_models_are_left_out_and_what_follows_them_is_kept() {
+        let text = "#[cfg(test)]\nmod tests;\nfn a() {}\n#[cfg(all(test, not(loom)))]\nmod t { \
+                    fn b() { {} } }\nfn c() {}\n#[cfg(loom)]\nmod d {}\n#[cfg(test)]\nmod open {";
+        let code = without_test_modules(text.to_owned());
+        assert_eq!(code.len(), text.len());
+        let names: Vec<_> = functions(&code).into_iter().map(|f| f.name).collect();
+        assert_eq!(names, ["a", "c"]);
+        assert!(code.contains("mod tests;") && code.contains("mod d {}"), "{code}");
+        let paths = ["src/a.rs", "src/tests.rs", "src/models.rs", "src/b_model.rs", "tests/a.rs"];
+        let paths = paths.map(|path| format!("crates/x/{path}"));
+        let tree = Tree::of(&paths.each_ref().map(|path| (path.as_str(), "")));
+        let kept: Vec<_> = outside_tests(&tree).map(|(folder, path, _)| (folder, path)).collect();
+        assert_eq!(kept, [("x", "crates/x/src/a.rs")]);
     }
 }

@@ -17,7 +17,9 @@ fn judge(report: &Report) {
         told += &format!("tidy: {count} {what}\n");
     }
     for (name, assertions, functions) in &report.assertions {
-        told += &format!("tidy: {name}: {assertions} assertions in {functions} functions\n");
+        told += &format!(
+            "tidy: {name}: {assertions} assertions, {functions} functions with a branch\n"
+        );
     }
     for warning in &report.warnings {
         told += &format!("tidy: warning: {warning}\n");

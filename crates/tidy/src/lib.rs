@@ -12,6 +12,7 @@
 mod assertions;
 mod attributes;
 mod documents;
+mod exports;
 mod headers;
 mod layers;
 mod licenses;
@@ -96,6 +97,7 @@ pub fn check(tree: &Tree) -> Report {
     unsafety::check(tree, &mut report);
     documents::check(tree, &mut report);
     assertions::check(tree, &mut report);
+    exports::check(tree, &mut report);
     report
 }
 

@@ -11,6 +11,7 @@
 
 mod assertions;
 mod attributes;
+mod cycles;
 mod documents;
 mod exports;
 mod headers;
@@ -98,6 +99,7 @@ pub fn check(tree: &Tree) -> Report {
     documents::check(tree, &mut report);
     assertions::check(tree, &mut report);
     exports::check(tree, &mut report);
+    cycles::check(tree, &mut report);
     report
 }
 

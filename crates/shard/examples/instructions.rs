@@ -1,24 +1,19 @@
 //! Canonical batches, for callgrind to count the instructions of.
 //!
 //! Upstream:   `tests/instructions/run` runs it under callgrind, one batch at a time.
-//! Downstream: `wire`, `cache` by way of `testkit`, and whole shards.
+//! Downstream: `wire`, and by way of `testkit` `cache` and whole shards.
 //!
 //! Callgrind is told to begin or to stop counting at each entry into and exit from
 //! [`toggles_counting`] and [`toggles_counting_off`]; so what is set up is not counted, and neither
 //! is the door inside a tick.
 //! With `KACHEL_PLANT` in the environment each batch runs 5 % more often: the check must see that.
 
-#[expect(dead_code, reason = "the tests of the crate use all of it")]
-#[path = "../tests/server/world.rs"]
-mod world;
-
 use std::hint::black_box;
 
 use kachel_io::{Around, SendBlock, Surrounded};
 use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
-use kachel_testkit::{FilledCache, VALUE_BYTES, random_keys};
+use kachel_testkit::{FilledCache, VALUE_BYTES, World, WorldOptions, random_keys};
 use kachel_wire::{Parsed, Sink, format, parse};
-use world::{World, WorldOptions};
 
 /// How often each batch is run.
 const ROUNDS: usize = 200;

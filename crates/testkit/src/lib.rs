@@ -5,5 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod filled;
+mod world;
 
 pub use filled::{BenchKey, FilledCache, KEY_BYTES, VALUE_BYTES, random_keys};
+pub use world::{ShardClock, World, WorldOptions, stride};

@@ -6,7 +6,7 @@
 use kachel_io::{Around, FarEnd, Surrounded};
 use kachel_stdx::{CountingAllocator, counted, uncounted};
 
-use crate::world::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions, stride};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

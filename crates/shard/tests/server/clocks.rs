@@ -3,7 +3,7 @@
 use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;
 
-use crate::world::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions, stride};
 
 const HOUR_S: u64 = 3_600;
 const YEAR_S: u64 = 365 * 24 * HOUR_S;

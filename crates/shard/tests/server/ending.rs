@@ -3,7 +3,7 @@
 use kachel_io::FarEnd;
 use kachel_shard::Turn;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 /// More than any of it takes.
 const TURNS_MAX: usize = 100;

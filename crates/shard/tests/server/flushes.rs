@@ -2,7 +2,7 @@
 
 use kachel_io::FarEnd;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Keys enough that every shard owns some.

@@ -2,7 +2,7 @@
 
 use kachel_io::FarEnd;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 /// Connections that fill a ring together: each has 256 requests under way at most.
 const FILLERS: usize = 60;

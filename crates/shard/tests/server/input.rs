@@ -1,6 +1,6 @@
 //! What clients have sent and the server keeps: how much of `-m` it takes, and for how long.
 
-use crate::world::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions, stride};
 
 /// A line with so many keys, long ones, that it takes about so many bytes.
 fn long_line(bytes: usize) -> Vec<u8> {

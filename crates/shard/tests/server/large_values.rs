@@ -3,7 +3,7 @@
 
 use kachel_io::FarEnd;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|place| (place * 31 + place / 251) as u8).collect()

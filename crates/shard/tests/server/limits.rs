@@ -7,7 +7,7 @@ use kachel_io::FarEnd;
 use kachel_net::{ClientLimits, Overdue, TooSlow};
 use kachel_shard::ClosedClient;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 /// Far longer than any limit here.
 const LONG_S: u32 = 400;

@@ -3,7 +3,7 @@
 use kachel_io::FarEnd;
 use kachel_shard::LISTED_ITEMS_PER_TICK_MAX;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 const KEYS: usize = 1_500;
 /// Ticks in which a hundred listings end: ten times what they take.

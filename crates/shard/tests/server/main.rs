@@ -16,4 +16,3 @@ mod replies;
 mod statistics;
 mod waiting;
 mod wire_cuts;
-mod world;

@@ -2,7 +2,7 @@
 
 use kachel_io::FarEnd;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 const VALUE_BYTES: usize = 900_000;
 const MEMORY_BYTES: u64 = 30 << 20;

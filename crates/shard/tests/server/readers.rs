@@ -4,7 +4,7 @@
 use kachel_io::FarEnd;
 use kachel_net::STALLED_READER_SECONDS_MAX;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 const VALUE_BYTES: usize = 900_000;
 /// Buffers of a connection, as TCP grows them on a fast network.

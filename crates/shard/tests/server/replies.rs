@@ -1,6 +1,6 @@
 //! What the server answers, over the in-memory door, with one shard and with several.
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 /// Runs a conversation: each row is what is sent and what must come back.
 fn converse(shards: u16, rows: &[(&str, &str)]) {

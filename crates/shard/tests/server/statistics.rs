@@ -3,7 +3,7 @@
 use kachel_host::Usage;
 use kachel_io::FarEnd;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 /// A statistic by its name.
 fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {

@@ -2,7 +2,7 @@
 
 use kachel_net::STALLED_READER_SECONDS_MAX;
 
-use crate::world::{World, WorldOptions};
+use kachel_testkit::{World, WorldOptions};
 
 #[test]
 fn a_long_line_is_read_once_however_often_its_client_makes_it_wait() {

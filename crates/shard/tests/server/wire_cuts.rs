@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use crate::world::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions, stride};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.

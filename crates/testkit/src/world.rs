@@ -1,4 +1,10 @@
-//! A whole server in memory, on one thread: what the tests of this crate drive.
+//! A whole server in memory, on one thread, with a clock that its caller moves.
+//!
+//! Upstream:   the tests of the server without a kernel, the benchmark of instruction counts.
+//! Downstream: `shard`, and `io` by its network in memory.
+//!
+//! Invariants:
+//! - I1  Nothing happens unless the caller asks for it: no thread, no real clock, no random source.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,21 +19,31 @@ use kachel_shard::{
     Shared, SharedOptions, mailboxes,
 };
 
-/// What a test may choose.
-#[derive(Clone, Copy)]
-pub(crate) struct WorldOptions {
-    pub(crate) shards: u16,
-    pub(crate) memory_bytes: u64,
-    pub(crate) evict: bool,
-    pub(crate) connections_max: u32,
-    pub(crate) item_bytes_max: u64,
-    pub(crate) start_unix_s: i64,
-    pub(crate) usage: fn() -> Usage,
-    pub(crate) limits: ClientLimits,
-    pub(crate) tell_closed: Option<fn(&ClosedClient)>,
+/// What the caller of a [`World`] may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldOptions {
+    /// Shards, at least 1; clients are dealt out to them in turn.
+    pub shards: u16,
+    /// Memory of all shards together, in bytes.
+    pub memory_bytes: u64,
+    /// Whether a full server evicts items; otherwise it refuses new ones.
+    pub evict: bool,
+    /// Connections of all shards together.
+    pub connections_max: u32,
+    /// Largest item, in bytes.
+    pub item_bytes_max: u64,
+    /// Unix time at which the server starts, in seconds.
+    pub start_unix_s: i64,
+    /// What the process is said to have used, for `stats`.
+    pub usage: fn() -> Usage,
+    /// What a slow client is allowed.
+    pub limits: ClientLimits,
+    /// Is told of each client that the server closes for a limit.
+    pub tell_closed: Option<fn(&ClosedClient)>,
 }
 
 impl Default for WorldOptions {
+    /// One shard with 64 MiB that evicts, and memcached's largest item.
     fn default() -> Self {
         Self {
             shards: 1,
@@ -45,7 +61,8 @@ impl Default for WorldOptions {
 
 /// The world's clock as one shard last looked at it: shards of one process read it at different
 /// moments.
-pub(crate) struct ShardClock {
+#[derive(Debug)]
+pub struct ShardClock {
     clock: ManualClock,
     lag_ns: Rc<Cell<u64>>,
 }
@@ -60,29 +77,44 @@ impl Clock for ShardClock {
     }
 }
 
-/// A server and the network that its clients are on.
-pub(crate) struct World<I: Io = Memory> {
+/// A server in memory and the network that its clients are on.
+///
+/// `I` is the door of each shard: [`Memory`], or something around it.
+pub struct World<I: Io = Memory> {
     net: MemoryNet,
     listener: ListenerId,
-    pub(crate) shards: Vec<Shard<I, ShardClock>>,
+    /// The shards, by number.
+    pub shards: Vec<Shard<I, ShardClock>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
-    pub(crate) clock: ManualClock,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) pool: Arc<Pool>,
+    /// The clock of all shards; it moves when the caller moves it.
+    pub clock: ManualClock,
+    /// What the shards share: counters, memory budget, options.
+    pub shared: Arc<Shared>,
+    /// The memory that shards take segments and blocks from.
+    pub pool: Arc<Pool>,
 }
 
 /// Turns without anything to do after which a world is taken to be at rest.
 const QUIET_TURNS: u32 = 4;
 
 impl World {
-    pub(crate) fn new(options: WorldOptions) -> Self {
+    /// A server with nothing in it.
+    ///
+    /// Cost: reserves `memory_bytes` of address space.
+    ///
+    /// # Panics
+    /// Where that address space is not to be had.
+    pub fn new(options: WorldOptions) -> Self {
         Self::behind(options, |door| door)
     }
 }
 
 impl<I: Io> World<I> {
     /// A server whose shards meet the network through what `door` makes of each endpoint.
-    pub(crate) fn behind(options: WorldOptions, door: impl Fn(Memory) -> I) -> Self {
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    pub fn behind(options: WorldOptions, door: impl Fn(Memory) -> I) -> Self {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let pool_options = PoolOptions {
             shards: options.shards,
@@ -130,32 +162,33 @@ impl<I: Io> World<I> {
         Self { net, listener, shards, lags_ns, clock, shared, pool }
     }
 
-    pub(crate) fn connect(&self) -> FarEnd {
+    /// A new client: its side of the connection, which the server accepts in a later tick.
+    pub fn connect(&self) -> FarEnd {
         self.net.connect(0, self.listener, Peer::Local)
     }
 
     /// Has one shard see the time as it was `ns` ago.
-    pub(crate) fn lag_ns(&self, shard: usize, ns: u64) {
+    pub fn lag_ns(&self, shard: usize, ns: u64) {
         self.lags_ns[shard].set(ns);
     }
 
-    /// One tick of every shard.
-    pub(crate) fn turn(&mut self) {
+    /// One tick of every shard, in the order of their numbers.
+    pub fn turn(&mut self) {
         (0..self.shards.len()).for_each(|shard| self.turn_of(shard));
     }
 
     /// One tick of one shard, while the others do nothing.
-    pub(crate) fn turn_of(&mut self, shard: usize) {
+    pub fn turn_of(&mut self, shard: usize) {
         self.shards[shard].tick().expect("memory never fails");
     }
 
-    /// Ticks until nothing that concerns a client has happened for a while.
-    pub(crate) fn settle(&mut self) {
+    /// Ticks until nothing that concerns a client has happened for four turns.
+    pub fn settle(&mut self) {
         self.settle_by(Self::turn);
     }
 
-    /// The same, where `turn` does the ticking.
-    pub(crate) fn settle_by(&mut self, mut turn: impl FnMut(&mut Self)) {
+    /// As [`Self::settle`], where `turn` does the ticking.
+    pub fn settle_by(&mut self, mut turn: impl FnMut(&mut Self)) {
         let mut quiet = 0;
         let mut before = self.work();
         while quiet < QUIET_TURNS {
@@ -167,12 +200,12 @@ impl<I: Io> World<I> {
     }
 
     /// Requests that shards have sent to others so far.
-    pub(crate) fn hops(&self) -> u64 {
+    pub fn hops(&self) -> u64 {
         self.sum(|counters| &counters.hops)
     }
 
-    /// What all shards have counted so far.
-    pub(crate) fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+    /// What all shards together have counted so far, by the counter that `counter` picks.
+    pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
     }
 
@@ -191,18 +224,21 @@ impl<I: Io> World<I> {
     }
 
     /// Sends `input` on `client` and returns all that comes back.
-    pub(crate) fn ask(&mut self, client: &FarEnd, input: &[u8]) -> Vec<u8> {
+    pub fn ask(&mut self, client: &FarEnd, input: &[u8]) -> Vec<u8> {
         client.write(input);
         self.settle();
         client.read()
     }
 }
 
-/// Every how manieth of many like cases is tried: 1, but where a sanitizer makes each several times
-/// as slow.
-pub(crate) fn stride() -> usize {
+/// Every how manieth of many like cases a test tries: 1, or `KACHEL_STRIDE` of the environment,
+/// where a sanitizer makes each case several times as slow.
+///
+/// # Panics
+/// Where `KACHEL_STRIDE` is not a number from 1 to 100.
+pub fn stride() -> usize {
     let stride = std::env::var("KACHEL_STRIDE").ok();
     let stride = stride.map_or(1, |stride| stride.parse().expect("KACHEL_STRIDE is a number"));
-    assert!((1..=100).contains(&stride));
+    assert!((1..=100).contains(&stride), "KACHEL_STRIDE is from 1 to 100");
     stride
 }

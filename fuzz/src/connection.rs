@@ -2,7 +2,7 @@
 //! nothing else.
 //!
 //! Upstream:   the connection target gives a script.
-//! Downstream: `shard` and all that it stands on, by the in-memory door.
+//! Downstream: `testkit`, for a whole server in memory, played until it is at rest.
 //!
 //! The script is played once, and one in `COMPARED` twice, each time on a new server:
 //!
@@ -25,13 +25,17 @@
 //! way. A script with one of those words in it is played, but not compared.
 
 use kachel_io::FarEnd;
+use kachel_testkit::{World, WorldOptions};
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 
 use crate::client::lot;
 use crate::script::Script;
 use crate::sequence::{Answered, judge};
-use crate::world::World;
 
+/// Unix time at which a server begins.
+pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
+/// Memory of a server: far more than a script can fill, and little to set up.
+const MEMORY_BYTES: u64 = 8 << 20;
 /// Bytes of replies that a client takes: what comes behind them is not looked at.
 const REPLY_BYTES_MAX: usize = 192 * 1024;
 /// Pieces between which a server is given time to answer.
@@ -137,11 +141,17 @@ struct Manner {
 
 /// Plays a script on a new server.
 fn play(script: &Script, manner: &Manner) -> Played {
-    let mut world = World::new(if manner.spread.is_some() { 3 } else { 1 }, item_bytes_max(script));
+    let mut world = World::new(WorldOptions {
+        shards: if manner.spread.is_some() { 3 } else { 1 },
+        memory_bytes: MEMORY_BYTES,
+        item_bytes_max: item_bytes_max(script),
+        start_unix_s: START_UNIX_S,
+        ..WorldOptions::default()
+    });
     // Connections are dealt out in turn.
     let before: Vec<_> = (0..manner.spread.unwrap_or(0)).map(|_| world.connect()).collect();
     let client = world.connect();
-    world.settle();
+    world.settle_at_rest();
     let noise =
         (script.noise && manner.spread.is_some()).then(|| Noise::new(&mut world, manner.is_loud));
     client.stall();
@@ -152,11 +162,11 @@ fn play(script: &Script, manner: &Manner) -> Played {
         let (at, seconds) = script.pause.unwrap_or((0, 0));
         client.write(&script.stream[..at]);
         if seconds > 0 {
-            world.settle();
-            world.advance_s(seconds);
+            world.settle_at_rest();
+            advance_s(&mut world, seconds);
         }
         client.write(&script.stream[at..]);
-        world.settle();
+        world.settle_at_rest();
         client.read()
     };
     let played = Played { reply, closed: client.is_closed() };
@@ -195,13 +205,13 @@ fn send_in_pieces(
         if let Some((_, seconds)) = script.pause.filter(|(at, _)| *at == sent_bytes) {
             // What came so far is to be served by now.
             allow(REPLY_BYTES_MAX);
-            world.settle();
-            world.advance_s(seconds);
+            world.settle_at_rest();
+            advance_s(world, seconds);
         }
         client.write(piece);
         sent_bytes += piece.len();
         if patient {
-            world.settle();
+            world.settle_at_rest();
         } else {
             world.round();
         }
@@ -218,11 +228,17 @@ fn send_in_pieces(
             break; // There is no more.
         }
     }
-    world.settle();
+    world.settle_at_rest();
     allow(REPLY_BYTES_MAX);
-    world.settle();
+    world.settle_at_rest();
     reply.extend(client.read());
     reply
+}
+
+/// So many seconds pass; every shard sees it.
+fn advance_s(world: &mut World, seconds: u32) {
+    world.clock.advance_s(seconds.into());
+    world.turn();
 }
 
 /// The client goes (I5).
@@ -233,17 +249,19 @@ fn leave(script: &Script, world: &mut World, client: &FarEnd) {
         client.allow_all();
         client.finish();
     }
-    world.settle();
+    world.settle_at_rest();
     assert!(script.resets || client.is_closed(), "I5: the connection is still open");
 }
 
 /// Another client is served; when all are gone, nothing is kept for any (I5).
 fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     let next = world.connect();
-    assert_eq!(world.ask(&next, b"mn\r\n"), b"MN\r\n", "I5");
+    next.write(b"mn\r\n");
+    world.settle_at_rest();
+    assert_eq!(next.read(), b"MN\r\n", "I5");
     others.push(next);
     others.iter().for_each(FarEnd::reset);
-    world.settle();
+    world.settle_at_rest();
     for held in world.holdings() {
         let kept = [
             held.connections,
@@ -269,13 +287,13 @@ impl Noise {
     /// Those of a loud one ask for more than a ring holds.
     fn new(world: &mut World, is_loud: bool) -> Self {
         let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
-        world.settle();
+        world.settle_at_rest();
         let (value_bytes, keys) = if is_loud { (9_000, 40) } else { (60, 9) };
         let noise = Self { clients, value_bytes, keys };
         for (number, client) in noise.clients.iter().enumerate() {
             client.write(&noise.set(number));
         }
-        world.settle();
+        world.settle_at_rest();
         noise
     }
 

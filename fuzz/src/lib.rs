@@ -15,7 +15,6 @@ mod connection;
 mod parser;
 mod script;
 mod sequence;
-mod world;
 
 pub use canary::canary;
 pub use client::client;

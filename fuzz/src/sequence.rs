@@ -19,8 +19,8 @@ use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use kachel_wire::request::{Admin, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
+use crate::connection::START_UNIX_S;
 use crate::script::Script;
-use crate::world::START_UNIX_S;
 
 /// The second in which a server begins.
 const FIRST_SECOND: u32 = 2;

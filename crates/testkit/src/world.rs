@@ -1,10 +1,15 @@
 //! A whole server in memory, on one thread, with a clock that its caller moves.
 //!
-//! Upstream:   the tests of the server without a kernel, the benchmark of instruction counts.
+//! Upstream:   the tests of the server without a kernel, the fuzz targets, the benchmark of
+//!             instruction counts.
 //! Downstream: `shard`, and `io` by its network in memory.
 //!
 //! Invariants:
 //! - I1  Nothing happens unless the caller asks for it: no thread, no real clock, no random source.
+//! - I2  At rest no shard would do anything before a client or the clock moves: each of them may
+//!   sleep, and no door has something to report. So [`World::settle_at_rest`] counts no idle turns.
+//! - I3  A server comes to rest within `ROUNDS_MAX` rounds, or that is a finding.
+//! - I4  Each segment and block of the pool is either some shard's or free.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,11 +17,11 @@ use std::sync::Arc;
 
 use kachel_host::{Budget, Usage};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
-use kachel_io::{FarEnd, Io, Memory, MemoryNet};
+use kachel_io::{FarEnd, Io, Memory, MemoryNet, Wait};
 use kachel_net::ClientLimits;
 use kachel_shard::{
-    ClosedClient, Counter, Counters, EngineOptions, Pool, PoolOptions, Seeds, Shard, ShardOptions,
-    Shared, SharedOptions, mailboxes,
+    ClosedClient, Counter, Counters, EngineOptions, Holdings, Pool, PoolOptions, Seeds, Shard,
+    ShardOptions, Shared, SharedOptions, mailboxes,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -96,6 +101,10 @@ pub struct World<I: Io = Memory> {
 
 /// Turns without anything to do after which a world is taken to be at rest.
 const QUIET_TURNS: u32 = 4;
+/// Rounds in which a world comes to rest (I3): a long script of the fuzzer takes some thousands.
+const ROUNDS_MAX: u32 = 200_000;
+/// A shard that may sleep longer waits only for its door and its mail, in nanoseconds.
+const NAP_NS_MAX: u64 = 1_000_000;
 
 impl World {
     /// A server with nothing in it.
@@ -106,6 +115,33 @@ impl World {
     /// Where that address space is not to be had.
     pub fn new(options: WorldOptions) -> Self {
         Self::behind(options, |door| door)
+    }
+
+    /// One tick of each shard that has something to do; whether any had (I2).
+    pub fn round(&mut self) -> bool {
+        let mut any = false;
+        for shard in &mut self.shards {
+            let wait = shard.lie_down();
+            let waits = match wait {
+                Wait::Now => false,
+                Wait::AtMostNs(ns) => ns > NAP_NS_MAX,
+                Wait::Forever => true,
+            };
+            if !waits || shard.io_mut().stir() {
+                shard.get_up(wait).expect("memory never fails");
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Rounds until all is at rest (I2).
+    ///
+    /// # Panics
+    /// Where a server does not come to rest (I3).
+    pub fn settle_at_rest(&mut self) {
+        let rests = (0..ROUNDS_MAX).any(|_| !self.round());
+        assert!(rests, "I3: the server does not come to rest");
     }
 }
 
@@ -197,6 +233,24 @@ impl<I: Io> World<I> {
             quiet = if now == before { quiet + 1 } else { 0 };
             before = now;
         }
+    }
+
+    /// What each shard holds now.
+    pub fn holdings(&self) -> impl Iterator<Item = Holdings> {
+        self.shards.iter().map(Shard::holdings)
+    }
+
+    /// Checks that the pool's books and those of the shards agree.
+    ///
+    /// # Panics
+    /// Where they do not (I4).
+    pub fn audit(&self) {
+        let books = self.pool.books();
+        let sum = |of: fn(&Holdings) -> u64| self.holdings().map(|held| of(&held)).sum::<u64>();
+        let blocks = sum(|held| held.blocks) + books.free_blocks;
+        let owned = sum(|held| held.segments) + books.idle_segments;
+        let all = owned * books.blocks_per_segment + blocks;
+        assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I4: {books:?}");
     }
 
     /// Requests that shards have sent to others so far.

@@ -4,10 +4,12 @@
 //! Downstream: `cache` and `find`.
 //!
 //! Invariants:
-//! - I1  A place that was found is good until the next change.
+//! - I1  A place that was found is good until the next `find`, `put` or `remove`: only these move
+//!   items. Marks are written in place.
 
 use kachel_engine::{
-    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue, Side,
+    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue,
+    Side, decimal_digits,
 };
 use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue, Pinned, Upload};
 
@@ -132,7 +134,7 @@ impl Digits {
 
     /// The number in decimal, padded to `bytes`, which is at least as many as its digits.
     fn padded(&mut self, mut number: u64, bytes: usize) -> &[u8] {
-        let count = number.checked_ilog10().map_or(1, |power| power as usize + 1);
+        let count = decimal_digits(number);
         assert!(count <= bytes && bytes <= NUMBER_BYTES_MAX, "a number fits its value");
         for digit in self.0[..count].iter_mut().rev() {
             *digit = b'0' + (number % 10).to_le_bytes()[0];

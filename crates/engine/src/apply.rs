@@ -14,7 +14,7 @@ use crate::verb;
 
 /// What an engine supplies: finding an item, and changing one.
 ///
-/// A place ([`Self::At`]) is good until the next call that takes `&mut self`.
+/// A place ([`Self::At`]) is good until the next `find`, `put` or `remove`; `mark` keeps it.
 pub trait Primitives {
     /// Where an item is.
     type At: Copy;
@@ -44,8 +44,8 @@ pub trait Primitives {
 
     /// Stores an item under `key` in place of `found`; says where it is.
     ///
-    /// Errors: there is no memory for it, and nothing may be evicted. The item that was there is
-    /// there still.
+    /// Errors: there is no memory for it, and nothing may be evicted. The old item keeps its value,
+    /// but it may have been moved or evicted meanwhile: it must be found again.
     fn put(
         &mut self,
         key: &Key<'_>,
@@ -73,6 +73,11 @@ pub fn apply<'e, E: Primitives>(
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
     let key = &operation.key;
+    debug_assert!(
+        !matches!((&operation.verb, &block), (Verb::Store(terms), Block::Bytes(bytes))
+            if bytes.len() != terms.value_bytes),
+        "the terms of a store announce the bytes of its block"
+    );
     if let Verb::Get(terms) = &operation.verb {
         return get(engine, key, terms, now);
     }

@@ -11,7 +11,7 @@ use std::fmt;
 
 use crate::outcome::Verdict;
 
-/// No room for an item: memory is full of what may not be evicted.
+/// No room for an item: memory is full, and nothing in it may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 

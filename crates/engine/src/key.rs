@@ -87,7 +87,7 @@ pub struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// The hasher of a process with so many shards.
+    /// The hasher of a process with `shards` shards.
     ///
     /// Panics: without a shard, or with more shards than partitions.
     pub fn new(seeds: Seeds, shards: u16) -> Self {

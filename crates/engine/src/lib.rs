@@ -1,6 +1,6 @@
 //! The contract of every engine: an [`Operation`] goes in, an [`Outcome`] comes out.
 //!
-//! Upstream:   `shard` makes operations of requests; an embedding program makes its own.
+//! Upstream:   `wire` makes operations of requests for `shard`; an embedding program makes its own.
 //! Downstream: an engine (`cache`), through its [`Primitives`]; `wire` formats outcomes.
 //!
 //! ```text
@@ -17,7 +17,6 @@
 //! - I2  A decision depends on its arguments alone. So it may run on a core that only reads, which
 //!   can answer when the change is [`Change::None`].
 //! - I3  No protocol is known here, and no engine's inside.
-//! - I4  A key is parsed once and hashed once, by [`KeyHasher::key`].
 
 #![forbid(unsafe_code)]
 
@@ -45,4 +44,4 @@ pub use operation::{
 pub use options::EngineOptions;
 pub use outcome::{Inspection, Outcome, Value, Verdict};
 pub use time::{Epoch, Now, Ttl};
-pub use verb::{NUMBER_BYTES_MAX, decide};
+pub use verb::{NUMBER_BYTES_MAX, decide, decimal_digits};

@@ -22,7 +22,7 @@ impl<'o> Operation<'o> {
         Self { key, verb: Verb::Get(GetTerms::VALUE) }
     }
 
-    /// Stores a value of so many bytes, whatever is there.
+    /// Stores a value of `value_bytes` bytes, whatever is there.
     pub const fn set(key: Key<'o>, value_bytes: usize, ttl: Ttl) -> Self {
         let terms = StoreTerms {
             mode: StoreMode::Set,
@@ -201,7 +201,7 @@ pub enum StoreMode {
 pub struct StoreTerms {
     /// On what condition.
     pub mode: StoreMode,
-    /// Bytes of the value in the block.
+    /// Bytes of the value in the block: the block's own length.
     pub value_bytes: usize,
     /// The client flags.
     pub client_flags: u32,

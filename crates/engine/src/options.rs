@@ -1,6 +1,6 @@
 //! How an engine behaves.
 //!
-//! Upstream:   `options`, by way of whoever starts the engine.
+//! Upstream:   the program that starts the engine passes them.
 //! Downstream: engines, and the verbs that must know the largest item.
 
 /// How an engine behaves.

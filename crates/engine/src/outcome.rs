@@ -63,10 +63,10 @@ pub enum Verdict {
     },
     /// The value is no number.
     NonNumeric,
-    /// What is known of the item, for a person who looks for a fault.
+    /// What is known of the item, for debugging.
     Inspected(Inspection),
-    /// There is no memory for the change. Nothing was changed, unless
-    /// [`crate::Put::removes_when_refused`] says so.
+    /// There is no memory for the change. The old item keeps its value, unless making room evicted
+    /// it or [`crate::Put::removes_when_refused`] says that it goes.
     NoMemory {
         /// Whether an item was there.
         found: bool,
@@ -85,7 +85,7 @@ impl Verdict {
     }
 }
 
-/// What is known of an item, for a person who looks for a fault.
+/// What is known of an item, for debugging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// Seconds of life left; `None` when the item never expires.

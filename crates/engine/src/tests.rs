@@ -406,3 +406,20 @@ fn touch_changes_the_expiry_and_an_expired_item_is_not_found() {
     bench.now.second = 15;
     assert_eq!(bench.apply(Verb::Inspect, b"").0, Verdict::Miss);
 }
+
+#[test]
+fn a_core_that_only_reads_decides_as_the_engine_does() {
+    let mut bench = Bench::new();
+    bench.set(b"abc");
+    let rows =
+        [GetTerms::VALUE, meta_get(LifeTerms::NONE), meta_get(LifeTerms::touch(Some(Ttl(9))))];
+    for terms in rows {
+        let operation = Operation { key: bench.hasher.key(b"k"), verb: Verb::Get(terms) };
+        let found = Shown(bench.entry());
+        let decision = decide(&operation, Some(&found), &bench.shelf.options, &bench.now);
+        let missed = decide(&operation, None::<&Shown<'_>>, &bench.shelf.options, &bench.now);
+        assert_eq!(missed.verdict, Verdict::Miss);
+        assert_eq!(decision.change == Change::None, terms.life.is_empty(), "I2");
+        assert_eq!(decision.verdict, bench.apply(Verb::Get(terms), b"").0);
+    }
+}

@@ -1,6 +1,6 @@
 //! What a shard counts, for `stats`.
 //!
-//! Upstream:   verbs, `serve` and `hop` count as they work.
+//! Upstream:   `apply` counts outcomes; `serve`, `upload` and `hop` count as they work.
 //! Downstream: whichever shard answers `stats` sums the counters of all.
 //!
 //! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store;
@@ -222,7 +222,9 @@ impl Counters {
     pub(crate) fn note_get(&self, touches: bool, verdict: &Verdict) {
         let is_hit = match verdict {
             Verdict::Hit(facts) => {
-                self.total_items.add(u64::from(facts.created));
+                if facts.created {
+                    self.total_items.add(1);
+                }
                 true
             }
             Verdict::Touched => true,

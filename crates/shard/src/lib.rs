@@ -8,7 +8,7 @@
 //! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,
 //!   `Seeds` and `SharedOptions::usage`.
 //! - A shard's thread alone changes its table and its items; others send it hops.
-//! - The engine is known by its contract: no part of it is named here.
+//! - The engine is reached by its contract, and by the crate `cache`; nothing inside that is named.
 
 #![forbid(unsafe_code)]
 

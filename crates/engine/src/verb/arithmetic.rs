@@ -10,7 +10,7 @@ use crate::operation::{ArithmeticTerms, Direction};
 use crate::outcome::Verdict;
 use crate::time::{Now, Ttl};
 
-/// Bytes of the longest value that is taken for a number; a longer one is none, whatever it holds.
+/// Bytes of the longest value that is read as a number. A longer value is treated as non-numeric.
 pub const NUMBER_BYTES_MAX: usize = 1024;
 
 pub(super) fn arithmetic<'e>(
@@ -40,9 +40,9 @@ pub(super) fn arithmetic<'e>(
     };
     let before = item.expiry();
     let life = Life::after(&terms.life, before, false, now);
-    let digits = digits(number);
-    // memcached makes a new item for a number that is longer than the value: with no mark of the
-    // old one. A shorter number keeps the value's length, padded with spaces.
+    let digits = decimal_digits(number);
+    // As memcached: where the number is longer than the value, the new item does not inherit the
+    // stale, win and key marks. A shorter number keeps the value's length, padded with spaces.
     let fits = digits <= value.len();
     let put = Put {
         value: PutValue::Number { number, bytes: digits.max(value.len()) },
@@ -64,7 +64,7 @@ pub(super) fn arithmetic<'e>(
 /// Creates the number that was missed.
 fn create(terms: &ArithmeticTerms, ttl: Ttl, now: &Now) -> Decision {
     let life = Life::after(&terms.life, now.expiry(ttl), true, now);
-    let bytes = digits(terms.initial);
+    let bytes = decimal_digits(terms.initial);
     let put = Put {
         value: PutValue::Number { number: terms.initial, bytes },
         client_flags: 0,
@@ -87,7 +87,7 @@ fn changed(put: Put, number: u64, facts: Facts) -> Decision {
 }
 
 /// Digits of a number in decimal.
-const fn digits(number: u64) -> usize {
+pub const fn decimal_digits(number: u64) -> usize {
     match number.checked_ilog10() {
         Some(power) => power as usize + 1,
         None => 1,

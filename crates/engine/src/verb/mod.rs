@@ -1,7 +1,7 @@
 //! What each verb means: pure decisions, one verb a file.
 //!
 //! Upstream:   `apply`, or a core that reads another shard.
-//! Downstream: nobody: a decision is a value.
+//! Downstream: `apply` carries out the decision.
 //!
 //! Source: memcached's protocol.txt; where it is silent, 1.6.45's behaviour.
 
@@ -13,7 +13,7 @@ mod life;
 mod store;
 mod touch;
 
-pub use arithmetic::NUMBER_BYTES_MAX;
+pub use arithmetic::{NUMBER_BYTES_MAX, decimal_digits};
 
 use crate::change::Decision;
 use crate::item::ItemView;

@@ -14,13 +14,13 @@
 //! reference in the tray. The text of a `Line` is what the client sent, its data block included,
 //! already found well-formed; the owner parses its terms again, which costs less than any second
 //! encoding of a request would to maintain. The key is not parsed again and not hashed again: its
-//! place in the text and its hashes stand in the head. A key that came in base64 is added behind
-//! the text, decoded.
+//! place in the text and its hashes stand in the head. A decoded base64 key is appended after the
+//! text.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
 //! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
-//! - I3  A key is hashed once in the process, by the shard that received it.
+//! - I3  The owner neither parses nor hashes a key: the shard that received it did.
 
 use kachel_cache::{INLINE_VALUE_BYTES_MAX, Lookup};
 use kachel_engine::{Key, KeyHashes};

@@ -141,6 +141,12 @@ fn copy_out(
 /// Carries out one request of another shard and answers it (I1).
 fn carry_out(core: &mut Core, peer: u16, taken: &Taken<'_>, adopted: &mut Vec<OwnedFd>) {
     let Taken { hop, reply, text, request, key } = *taken;
+    debug_assert!(
+        key.is_none_or(
+            |key| core.hasher.key(key.bytes()) == key && core.hasher.owner(key.hashes()) == core.id
+        ),
+        "record, I3: a hop brings the hashes of its key, to its owner"
+    );
     core.answer.text.clear();
     core.answer.value_bytes_max = reply.value_bytes;
     let applier = Applier { cache: &mut core.cache, now: &core.now, counters: &core.counters };

@@ -74,20 +74,6 @@ impl Decimal {
     }
 }
 
-/// Digits of `value` in decimal: the bytes [`put_u64`] puts.
-///
-/// ```
-/// assert_eq!(kachel_wire::format::digits(0), 1);
-/// assert_eq!(kachel_wire::format::digits(u64::MAX), 20);
-/// ```
-#[inline]
-pub const fn digits(value: u64) -> usize {
-    match value.checked_ilog10() {
-        Some(power) => power as usize + 1,
-        None => 1,
-    }
-}
-
 /// Words a number in decimal.
 #[inline]
 pub fn put_u64(sink: &mut impl Sink, value: u64) {

@@ -1,9 +1,9 @@
 //! What replies look like.
 
-use kachel_engine::{Facts, Inspection};
+use kachel_engine::{Facts, Inspection, decimal_digits};
 
 use super::{
-    DumpFacts, MetaCode, MetaVerb, digits, key_fits_a_line, meta_debug, meta_head, meta_plain,
+    DumpFacts, MetaCode, MetaVerb, key_fits_a_line, meta_debug, meta_head, meta_plain,
     metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64, quiet_hides, value_head,
 };
 use crate::request::{Meta, MetaKey, Request};
@@ -205,7 +205,7 @@ proptest! {
             text.clear();
             put_u64(&mut text, value);
             prop_assert_eq!(String::from_utf8_lossy(&text), value.to_string());
-            prop_assert_eq!(text.len(), digits(value));
+            prop_assert_eq!(text.len(), decimal_digits(value));
         }
         text.clear();
         put_i64(&mut text, signed);

@@ -19,6 +19,8 @@ const TOGETHER: usize = 200;
 const REPLACEMENTS: usize = 2_000;
 /// Numbers that are counted with.
 const COUNTERS: usize = 300;
+/// Times that a client offers the values that it deleted.
+const ATTEMPTS: usize = 4;
 const STORED: &str = "STORED\r\n";
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
 
@@ -108,7 +110,13 @@ fn fill(client: &mut Client, size: Size) -> Vec<usize> {
     unreachable!("memory has an end")
 }
 
-fn check(called_as: &str, options: &[&str], [megabytes, threads]: [&str; 2], size: Size) {
+/// `back_percent` of what is deleted must find room again.
+fn check(
+    (called_as, options): (&str, &[&str]),
+    [megabytes, threads]: [&str; 2],
+    size: Size,
+    back_percent: usize,
+) {
     let options = [options, &["-m", megabytes, "-t", threads]].concat();
     let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let server = Server::start(&Launch { program, called_as, unix: false, options: &options });
@@ -128,10 +136,18 @@ fn check(called_as: &str, options: &[&str], [megabytes, threads]: [&str; 2], siz
     let requests: Vec<String> =
         deleted.iter().map(|number| format!("delete k{number:07}\r\n")).collect();
     assert!(client.ask(&requests).iter().all(|reply| reply == "DELETED\r\n"));
-    let requests: Vec<String> =
-        deleted.iter().map(|number| set(*number, size).replace("set k", "set l")).collect();
-    let stored = client.ask(&requests).iter().filter(|reply| *reply == STORED).count();
-    assert!(stored * 100 >= deleted.len() * 80, "{stored} stored for {}", deleted.len());
+    // The same keys, so that each shard is asked to store what it lost: with others, one shard is
+    // asked for more than that, and how much more depends on the secret hash.
+    let mut wanted: Vec<String> = deleted.iter().map(|number| set(*number, size)).collect();
+    // One request compacts a bounded number of segments: a client that is refused asks again.
+    for _ in 0..ATTEMPTS {
+        let replies = client.ask(&wanted);
+        let mut stored = replies.iter().map(|reply| reply == STORED);
+        wanted.retain(|_| !stored.next().expect("a reply for each request"));
+    }
+    let stored = deleted.len() - wanted.len();
+    println!("{stored} stored for {}", deleted.len());
+    assert!(stored * 100 >= deleted.len() * back_percent, "{stored} stored for {}", deleted.len());
 
     client.replace(&held, &["HD"], |number| format!("md k{number:07} x\r\n"));
     let found = client.ask(&held.iter().map(|n| format!("mg k{n:07}\r\n")).collect::<Vec<_>>());
@@ -142,8 +158,8 @@ fn check(called_as: &str, options: &[&str], [megabytes, threads]: [&str; 2], siz
 fn a_full_store_takes_what_is_no_larger_than_what_it_replaces() {
     for size in SIZES {
         for threads in ["1", "4"] {
-            check("memcached", &["-M"], ["6", threads], size);
-            check("kachel", &["serve", "--engine", "store"], ["6", threads], size);
+            check(("memcached", &["-M"]), ["6", threads], size, 80);
+            check(("kachel", &["serve", "--engine", "store"]), ["6", threads], size, 80);
         }
     }
 }
@@ -151,6 +167,7 @@ fn a_full_store_takes_what_is_no_larger_than_what_it_replaces() {
 #[test]
 fn so_does_a_small_one() {
     for size in SIZES {
-        check("memcached", &["-M"], ["3", "2"], size);
+        // A shard has a dozen segments here, and one of the values deleted is a tenth of them all.
+        check(("memcached", &["-M"]), ["3", "2"], size, 60);
     }
 }

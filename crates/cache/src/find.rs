@@ -17,7 +17,7 @@ use crate::index::{item_at, location};
 /// Lookups that are prefetched together, at most.
 pub const BATCH_MAX: usize = 32;
 
-/// What an operation of a batch will look up.
+/// The lookup that an operation of a batch will make.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
     /// The key's secret hash.
@@ -30,7 +30,7 @@ impl Cache {
     /// Fetches what a batch is about to look up: the two buckets of each key; then the first lines
     /// of the item that each key probably has, which is all of it where items are small; where they
     /// are not, the rest of the items whose value is wanted. Each step waits for the one before it,
-    /// but for all keys at once.
+    /// for all keys at once.
     ///
     /// Cost: a bucket read and six prefetches a key; where items are not small, a header read and
     /// up to 29 prefetches more. Nothing for one key alone.

@@ -1,4 +1,4 @@
-//! What the cache supplies to the verbs: find an item, and apply one change.
+//! The primitives of the cache: find an item, and apply one change.
 //!
 //! Upstream:   `kachel_engine::apply`.
 //! Downstream: `cache` and `find`.

@@ -1,4 +1,4 @@
-//! What a cache holds and has done.
+//! Statistics of a cache: items, bytes, and work done since its start.
 //!
 //! Upstream:   `shard` asks, for `stats` and for the audits of the simulation.
 //! Downstream: the counts of `table` and `segment`.

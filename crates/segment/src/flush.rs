@@ -1,6 +1,6 @@
 //! The flush word: one word of the process says what every flush so far has killed.
 //!
-//! Upstream:   `shard` writes it for `flush_all`; owners of segments, and readers on other cores,
+//! Upstream:   `cache` writes it for `flush_all`; owners of segments, and readers on other cores,
 //!             load it.
 //! Downstream: `segments` stamps each segment with the epoch in which it is opened; an item of an
 //!             earlier epoch than the word's is flushed.

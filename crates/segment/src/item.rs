@@ -1,6 +1,6 @@
 //! An item as it lies in a segment, and how it is read.
 //!
-//! Upstream:   `shard` reads items that its index names; `segments` writes them.
+//! Upstream:   `cache` reads items that its index names; `segments` writes them.
 //! Downstream: `arena` for bytes, `pool` for the blocks of a large value.
 //!
 //! ```text

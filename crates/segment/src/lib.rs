@@ -1,11 +1,11 @@
 //! Values in memory: items in segments, TTL buckets, expiry, eviction, compaction, large values.
 //!
-//! Upstream:   `shard` appends, reads, kills; it owns one [`Segments`] and all share one [`Pool`].
+//! Upstream:   `cache` appends, reads, kills; it owns one [`Segments`] and all share one [`Pool`].
 //! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of
 //! `-m`.
 //!
 //! An item is appended once and never changes, but for two words (expiry and marks; accesses).
-//! Space comes back a segment at a time. The index belongs to the shard and is reached through
+//! Space comes back a segment at a time. The index belongs to `cache` and is reached through
 //! [`Index`].
 //!
 //! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is

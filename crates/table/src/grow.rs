@@ -1,6 +1,6 @@
 //! Growing and shrinking, one bucket at a time.
 //!
-//! Upstream:   `insert`, when occupancy passes its limit; `shard`'s bounded maintenance.
+//! Upstream:   `insert`, when occupancy passes its limit; `cache`'s bounded upkeep.
 //! Downstream: `host`'s budget and region, a step of memory at a time.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! What the table is asked with and what it answers: a key's hash and an item's location.
 //!
-//! Upstream:   `shard`, whose secret hash function makes a `KeyHash`; `segment`, whose places are
+//! Upstream:   `cache`, which has the secret hash of a key (`engine`); `segment`, whose places are
 //! locations.
 //! Downstream: `geometry` turns a half into a bucket; `bucket` keeps the tag in a slot.
 //!

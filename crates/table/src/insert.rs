@@ -1,6 +1,6 @@
 //! Inserting: into a hole of one of the two buckets, or into one made by moving others along.
 //!
-//! Upstream:   `shard`, for keys that it knows to be absent.
+//! Upstream:   `cache`, for keys that it knows to be absent.
 //! Downstream: `bucket` stores; `grow` keeps the table from filling up.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The index of one shard: from a key's hash to the location of its item.
 //!
-//! Upstream:   `shard` hashes keys and asks; its closures compare keys and hash items again.
+//! Upstream:   `cache` looks up hashed keys; its closures compare keys and hash items again.
 //! Downstream: `host` for address space and the budget. No protocol and no item is known here.
 //!
 //! One thread owns a [`Table`] and alone changes it; any other core may look keys up meanwhile,

@@ -1,6 +1,6 @@
 //! The table: its memory, and what is asked of it without moving anything.
 //!
-//! Upstream:   `shard`, one table a shard, owned by the shard's thread.
+//! Upstream:   `cache`, one table a shard, owned by the shard's thread.
 //! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow`
 //! move them.
 //!

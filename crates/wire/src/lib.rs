@@ -1,8 +1,8 @@
 //! The memcached protocols without I/O: bytes become requests, replies become bytes.
 //!
 //! Upstream:   `net` lends the bytes that a connection received.
-//! Downstream: `shard` carries requests out and words its answers with [`reply`] and [`format`];
-//!             [`client`] is the same protocol seen from the other end.
+//! Downstream: `shard` applies the operations of requests, and formats its answers with [`reply`]
+//!             and [`format`]; [`client`] is the same protocol seen from the other end.
 //!
 //! Invariants:
 //! - I1  Nothing here allocates, reads a clock or makes a system call.

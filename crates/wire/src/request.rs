@@ -65,7 +65,7 @@ pub enum Request<'b> {
     MetaGet(Meta<'b>),
     /// `ms`; a data block of `value_bytes` follows (I3).
     MetaSet {
-        /// Key and flags; `meta.mode` says how to store.
+        /// Key and flags.
         meta: Meta<'b>,
         /// How to store: `M` flag, `Set` when absent.
         mode: StoreMode,

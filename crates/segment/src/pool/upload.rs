@@ -1,6 +1,7 @@
 //! A large value on its way in: it takes blocks as its bytes arrive, and as many ahead at most.
 //!
-//! Upstream:   `shard` opens one when a value is long, and feeds it what the connection receives,
+//! Upstream:   `shard` opens one, through `cache`, when a value is long, and feeds it what the
+//! connection receives,
 //!             or lends its memory to the door (`landing`).
 //! Downstream: `block`; `segments` takes a finished one over as an item's value.
 //!

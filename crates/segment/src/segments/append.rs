@@ -1,6 +1,6 @@
 //! Storing an item: its value in hand, then its queue, then a place, then one write.
 //!
-//! Upstream:   `shard` with a new item.
+//! Upstream:   `cache` with a new item.
 //! Downstream: `open` for the place, `reclaim` for room (in a store `reserve` for both), `pool` for
 //! large values.
 

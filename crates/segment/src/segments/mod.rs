@@ -1,6 +1,6 @@
 //! One shard's log of items: what it owns, and the words of its interface.
 //!
-//! Upstream:   `shard` calls it, from one thread, with its index behind [`Index`].
+//! Upstream:   `cache` calls it, from one thread, with its index behind [`Index`].
 //! Downstream: `pool` for segments and blocks; `append`, `open`, `reclaim`, `victim` and `walk`
 //! hold the work.
 //!

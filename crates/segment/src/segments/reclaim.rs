@@ -1,6 +1,6 @@
 //! How space comes back: expiry, flush, compaction, eviction; one victim at a time, item by item.
 //!
-//! Upstream:   `append` when memory is full, `shard` at a tick's end by [`Segments::maintain`].
+//! Upstream:   `append` when memory is full, `cache` at a tick's end by [`Segments::maintain`].
 //! Downstream: `victim` for where to begin, `worth` for what is kept, `open` for copies, `pool` for
 //! what is given back.
 //!

@@ -1,6 +1,6 @@
 //! Looking at every item, a bounded number a call: for dumps.
 //!
-//! Upstream:   `shard` on behalf of `lru_crawler metadump` and the like.
+//! Upstream:   `cache` on behalf of `lru_crawler metadump` and the like.
 //! Downstream: `item`.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! Replies that carry facts, worded: the response formatter.
 //!
-//! Upstream:   `shard` has carried a request out and knows what came of it.
+//! Upstream:   an engine has applied a request's operation; `answer` has its outcome.
 //! Downstream: a [`Sink`], which `net` makes of a connection's send queue.
 //!
 //! Invariants:

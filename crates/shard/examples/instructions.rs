@@ -1,18 +1,17 @@
 //! Canonical batches, for callgrind to count the instructions of.
 //!
 //! Upstream:   `tests/instructions/run` runs it under callgrind, one batch at a time.
-//! Downstream: `wire`, and by way of `testkit` `cache` and whole shards.
+//! Downstream: `wire`, and by way of `testkit` `cache`; whole ticks stand in `ticks`.
 //!
 //! Callgrind is told to begin or to stop counting at each entry into and exit from
-//! [`toggles_counting`] and [`toggles_counting_off`]; so what is set up is not counted, and neither
-//! is the door inside a tick.
+//! [`toggles_counting`]; so the setup is not counted.
 //! With `KACHEL_PLANT` in the environment each batch runs 5 % more often: the check must see that.
 
 use std::hint::black_box;
 
-use kachel_io::{Around, SendBlock, Surrounded};
+use kachel_io::SendBlock;
 use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
-use kachel_testkit::{FilledCache, VALUE_BYTES, World, WorldOptions, random_keys};
+use kachel_testkit::{FilledCache, VALUE_BYTES, random_keys};
 use kachel_wire::{Parsed, Sink, format, parse};
 
 /// How often each batch is run.
@@ -24,13 +23,6 @@ const ITEMS: u64 = 100_000;
 #[inline(never)]
 fn toggles_counting<R>(work: impl FnOnce() -> R) -> R {
     // Not the last call, or the function would be left before the work is done.
-    black_box(work())
-}
-
-/// Runs `work` inside what is counted, uncounted. By another name, because callgrind takes a
-/// function in itself for a third one.
-#[inline(never)]
-fn toggles_counting_off<R>(work: impl FnOnce() -> R) -> R {
     black_box(work())
 }
 
@@ -96,32 +88,6 @@ fn formatting() {
     }
 }
 
-/// The in-memory door is not counted.
-struct Uncounted;
-
-impl Around for Uncounted {
-    fn call<R>(&self, work: impl FnOnce() -> R) -> R {
-        toggles_counting_off(work)
-    }
-}
-
-/// Turns in which `shards` shards answer `input`, with nothing stored but what `before` says. A
-/// request that hops to another shard is answered in the second turn.
-fn ticking(shards: u16, before: &str, input: &str) {
-    let door = |memory| Surrounded::new(memory, Uncounted);
-    let mut world = World::behind(WorldOptions { shards, ..WorldOptions::default() }, door);
-    let client = world.connect();
-    client.write_cut(before.as_bytes(), 10_000);
-    world.settle();
-    assert!(!client.read().is_empty(), "what is stored first is stored");
-    for _ in 0..rounds() {
-        client.write(input.as_bytes());
-        toggles_counting(|| (0..shards).for_each(|_| world.turn()));
-        world.turn();
-        assert!(client.read().ends_with(b"\r\n"), "all is answered in these turns");
-    }
-}
-
 fn main() {
     let batch = std::env::args().nth(1).unwrap_or_default();
     let get = requests(|key| format!("get {key}\r\n"));
@@ -133,9 +99,6 @@ fn main() {
         "parse_meta_gets" => parsing(&meta_get, 0),
         "find" => finding(),
         "format" => formatting(),
-        "tick_of_gets" => ticking(1, &set, &get),
-        "tick_of_sets" => ticking(1, &set, &set),
-        "tick_of_hops" => ticking(2, &set, &get),
         "vectors" => {
             #[cfg(target_arch = "x86_64")]
             println!("{}", if is_x86_feature_detected!("avx2") { "avx2" } else { "sse2" });

@@ -13,7 +13,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use kachel_cache::BATCH_MAX;
+use kachel_engine::BATCH_MAX;
 use kachel_testkit::{BenchKey, FilledCache, random_keys};
 
 /// What a batch must gain at least.

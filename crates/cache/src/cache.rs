@@ -17,14 +17,10 @@ use std::sync::Arc;
 
 use kachel_engine::{EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
-use kachel_segment::{
-    Item, ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments, Upload, WalkCursor, Walked,
-};
-use kachel_stdx::Landing;
+use kachel_segment::{ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
-use crate::item::CachedItem;
 
 /// Work items of upkeep in one tick: slots moved, items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
@@ -62,7 +58,7 @@ fn slots_max(bytes_max: u64, shards: u16) -> u64 {
 pub struct Cache {
     pub(crate) table: Table,
     pub(crate) segments: Segments,
-    hasher: KeyHasher,
+    pub(crate) hasher: KeyHasher,
     pub(crate) options: EngineOptions,
     cas_count: u64,
     cas_stride: u64,
@@ -184,85 +180,10 @@ impl Cache {
         self.segments.kill(at);
     }
 
-    /// Begins to receive a large value; `None`: it is larger than all memory.
-    pub fn begin_upload(&self, value_bytes: usize) -> Option<Upload> {
-        self.segments.pool().begin_upload(value_bytes).ok()
-    }
-
-    /// An empty landing for the uploads of this process.
-    pub fn spare_landing(&self) -> Landing {
-        self.segments.pool().spare_landing()
-    }
-
-    /// Gives memory back to the budget, at the cost of items. `false`: none is left to give.
-    pub fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
-        self.segments.make_room(bytes, now.second, &mut index)
-    }
-
-    /// Frees memory for a piece of a large value, at the cost of other items. `false`: none is left
-    /// to free.
-    pub fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
-        self.segments.make_upload_room(bytes, now.second, &mut index)
-    }
-
-    /// Kills everything stored so far, in all shards of the process at once.
-    pub fn flush(&mut self, now: &Now) {
-        self.segments.pool().flush_word().flush(now.second);
-        self.note_flush(now);
-    }
-
-    /// Kills in the second `due` everything stored until then, in all shards. A later call takes
-    /// the place of a pending one.
-    pub fn flush_in(&mut self, due: u32, now: &Now) {
-        self.segments.pool().flush_word().flush_in(due, now.second);
-        self.note_flush(now);
-    }
-
-    /// Notes what any shard has flushed up to now; called at the beginning of each tick, so that a
-    /// delayed flush takes effect in its second.
-    pub fn note_flush(&mut self, now: &Now) {
-        self.segments.note_flush(now.second);
-    }
-
-    /// A bounded step of upkeep. Returns the work done: slots moved, items copied or dropped.
-    pub fn maintain(&mut self, now: &Now) -> usize {
-        let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
-        moved + self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX)
-    }
-
     /// A step of the index's own upkeep, over at most `slots_max` slots and the bucket it is in.
     pub(crate) fn maintain_index(&mut self, slots_max: usize) -> usize {
         let (segments, hasher) = (&self.segments, &self.hasher);
         let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));
         self.table.maintain(slots_max, hash_at)
-    }
-
-    /// Shows living items and their keys to `show`, from where the cursor stands to the end of the
-    /// next segment, until `show` returns `false`, or until `items_max` items were looked at.
-    ///
-    /// Cost: at most `items_max` items of one segment, dead ones included.
-    pub fn walk(
-        &mut self,
-        cursor: &mut WalkCursor,
-        now: &Now,
-        items_max: usize,
-        mut show: impl FnMut(&[u8], CachedItem<'_>) -> bool,
-    ) -> Walked {
-        self.note_flush(now);
-        let show = |item: Item<'_>| show(item.key(), CachedItem(item));
-        self.segments.walk(cursor, now.second, items_max, show)
-    }
-
-    /// The most memory that the pool may ever use, whatever its limit is now.
-    pub fn bytes_max(&self) -> u64 {
-        self.segments.pool().bytes_max()
-    }
-
-    /// Bytes of large values that are pinned, in the whole process.
-    pub fn pinned_bytes(&self) -> u64 {
-        self.segments.pool().pinned_bytes()
     }
 }

@@ -7,24 +7,12 @@
 //! - I1  What is found is live in the current second, and no shard has flushed it before. A dead
 //!   item is removed on the way.
 
-use kachel_engine::{Key, Now};
+use kachel_engine::{BATCH_MAX, Engine as _, Key, Lookup, Now};
 use kachel_segment::ItemAt;
 use kachel_table::KeyHash;
 
 use crate::cache::Cache;
 use crate::index::{item_at, location};
-
-/// Lookups that are prefetched together, at most.
-pub const BATCH_MAX: usize = 32;
-
-/// The lookup that an operation of a batch will make.
-#[derive(Clone, Copy, Debug)]
-pub struct Lookup {
-    /// The key's secret hash.
-    pub secret_hash: u64,
-    /// Whether the value is read, too.
-    pub value: bool,
-}
 
 impl Cache {
     /// Fetches what a batch is about to look up: the two buckets of each key; then the first lines
@@ -35,7 +23,7 @@ impl Cache {
     /// Cost: a bucket read and six prefetches a key; where items are not small, a header read and
     /// up to 29 prefetches more. Nothing for one key alone.
     #[inline]
-    pub fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+    pub(crate) fn fetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
         if batch.clone().nth(1).is_none() {
             return;
         }
@@ -56,7 +44,7 @@ impl Cache {
     }
 
     /// The live item under `key`. An item that has died is removed and counted here (I1).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_live(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
         if !self.segments.is_flush_noted() {
             self.note_flush(now);

@@ -12,23 +12,26 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod engine;
 mod find;
 mod index;
 mod item;
+mod large;
 mod primitives;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, budget_bytes_min, index_bytes};
-pub use find::{BATCH_MAX, Lookup};
 pub use item::CachedItem;
-/// The memory that all shards of a process share, and handles on values in it.
-pub use kachel_segment::{
-    BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload,
-    WalkCursor, Walked,
-};
-pub use stats::CacheStats;
+/// The memory that all shards of a process share.
+pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions};
+pub use large::{CachePinned, CacheUpload};
+
+const _: () = assert!(
+    kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,
+    "what the contract calls a small value fits a segment's item"
+);
 
 /// The example of `docs/embedding.md`, which the documentation tests run.
 #[cfg(doctest)]

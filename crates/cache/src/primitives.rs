@@ -11,23 +11,24 @@ use kachel_engine::{
     Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue,
     Side, decimal_digits,
 };
-use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue, Pinned, Upload};
+use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue};
 
 use crate::cache::Cache;
 use crate::item::CachedItem;
+use crate::large::{CachePinned, CacheUpload};
 
 impl Primitives for Cache {
     type At = ItemAt;
     type Item<'e> = CachedItem<'e>;
-    type Upload = Upload;
-    type Pinned = Pinned;
+    type Upload = CacheUpload;
+    type Pinned = CachePinned;
 
     #[inline]
     fn options(&self) -> &EngineOptions {
         &self.options
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
         self.find_live(key, now)
     }
@@ -58,7 +59,7 @@ impl Primitives for Cache {
         key: &Key<'_>,
         found: Option<ItemAt>,
         put: &Put,
-        block: Block<'_, Upload>,
+        block: &mut Block<'_, CacheUpload>,
         now: &Now,
     ) -> Result<ItemAt, NoRoom> {
         let cas = self.cas_of(put.cas);
@@ -87,7 +88,12 @@ impl Primitives for Cache {
             replaces: found,
             access: kept.map(|old| self.segments.item(old).access()),
         };
-        self.append(item, now).map_err(|_| NoRoom)
+        let at = self.append(item, now).map_err(|_| NoRoom)?;
+        if let Block::Upload(_) = block {
+            // Its memory is the item's now.
+            *block = Block::None;
+        }
+        Ok(at)
     }
 
     #[inline]
@@ -95,26 +101,26 @@ impl Primitives for Cache {
         self.segments.note_access(at, now.second);
     }
 
-    fn pin(&self, at: ItemAt) -> Pinned {
-        self.segments.pin(at)
+    fn pin(&self, at: ItemAt) -> CachePinned {
+        CachePinned(self.segments.pin(at))
     }
 }
 
 /// The value that came with the operation.
 #[inline]
-fn block_value(block: Block<'_, Upload>) -> NewValue<'_> {
+fn block_value<'b>(block: &'b mut Block<'_, CacheUpload>) -> NewValue<'b> {
     match block {
         Block::Bytes(bytes) => NewValue::Bytes(bytes),
-        Block::Upload(upload) => NewValue::Upload(upload),
+        Block::Upload(upload) => NewValue::Upload(&mut upload.0),
         Block::None => unreachable!("an operation that stores its block has one"),
     }
 }
 
 /// The value of `old` with the operation's added to it.
-fn joined(old: ItemAt, block: Block<'_, Upload>, side: Side) -> NewValue<'_> {
+fn joined<'b>(old: ItemAt, block: &'b Block<'_, CacheUpload>, side: Side) -> NewValue<'b> {
     let added = match block {
         Block::Bytes(bytes) => Added::Bytes(bytes),
-        Block::Upload(upload) => Added::Upload(upload),
+        Block::Upload(upload) => Added::Upload(&upload.0),
         Block::None => unreachable!("an operation that joins its block has one"),
     };
     let place = match side {

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, EngineOptions, Epoch, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl, Verdict, apply,
+    Block, Engine as _, EngineOptions, Epoch, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl,
+    Verdict, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -192,7 +193,7 @@ impl Watched {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged((0, limit), |engine| {
             let operation = Operation::set(hasher.key(&key), value.len(), Ttl(0));
-            match apply(engine, &operation, Block::Bytes(value), &now).verdict {
+            match apply(engine, &operation, &mut Block::Bytes(value), &now).verdict {
                 Verdict::Stored { .. } => Ok(()),
                 Verdict::NoMemory { .. } => Err(NoRoom),
                 other => unreachable!("{other:?} is no verdict on a store"),
@@ -204,7 +205,7 @@ impl Watched {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged((1, REMOVAL), |engine| {
             let operation = Operation::delete(hasher.key(&key));
-            apply(engine, &operation, Block::None, &now).verdict == Verdict::Deleted
+            apply(engine, &operation, &mut Block::None, &now).verdict == Verdict::Deleted
         })
     }
 

@@ -44,14 +44,17 @@ pub trait Primitives {
 
     /// Stores an item under `key` in place of `found`; says where it is.
     ///
-    /// Errors: there is no memory for it, and nothing may be evicted. The old item keeps its value,
-    /// but it may have been moved or evicted meanwhile: it must be found again.
+    /// An upload is taken out of `block` when it is stored.
+    ///
+    /// Errors: there is no memory for it, and nothing may be evicted; `block` is as it was. The old
+    /// item keeps its value, but it may have been moved or evicted meanwhile: it must be found
+    /// again.
     fn put(
         &mut self,
         key: &Key<'_>,
         found: Option<Self::At>,
         put: &Put,
-        block: Block<'_, Self::Upload>,
+        block: &mut Block<'_, Self::Upload>,
         now: &Now,
     ) -> Result<Self::At, NoRoom>;
 
@@ -62,19 +65,20 @@ pub trait Primitives {
     fn pin(&self, at: Self::At) -> Self::Pinned;
 }
 
-/// Carries out an operation. `block` is the whole value that comes with a store.
+/// Applies an operation. `block` is the whole value that comes with a store; an upload that is not
+/// stored stays in it.
 ///
 /// Cost: that of the engine's `find`, and of one change.
 #[inline]
 pub fn apply<'e, E: Primitives>(
     engine: &'e mut E,
     operation: &Operation<'_>,
-    block: Block<'_, E::Upload>,
+    block: &mut Block<'_, E::Upload>,
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
     let key = &operation.key;
     debug_assert!(
-        !matches!((&operation.verb, &block), (Verb::Store(terms), Block::Bytes(bytes))
+        !matches!((&operation.verb, &*block), (Verb::Store(terms), Block::Bytes(bytes))
             if bytes.len() != terms.value_bytes),
         "the terms of a store announce the bytes of its block"
     );
@@ -121,7 +125,7 @@ fn miss<'e, E: Primitives>(
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
     let mut decision = verb::get::on_miss(terms, now);
-    match (change(engine, key, None, &mut decision, Block::None, now), decision.verdict) {
+    match (change(engine, key, None, &mut decision, &mut Block::None, now), decision.verdict) {
         (Some(at), Verdict::Hit(facts)) => read(engine, at, terms, facts, now),
         (_, verdict) => Outcome { verdict, value: Value::None },
     }
@@ -162,7 +166,7 @@ fn change<E: Primitives>(
     key: &Key<'_>,
     found: Option<E::At>,
     decision: &mut Decision,
-    block: Block<'_, E::Upload>,
+    block: &mut Block<'_, E::Upload>,
     now: &Now,
 ) -> Option<E::At> {
     match (&decision.change, found) {

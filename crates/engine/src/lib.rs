@@ -22,11 +22,13 @@
 
 mod apply;
 mod change;
+mod contract;
 mod item;
 mod key;
 mod operation;
 mod options;
 mod outcome;
+mod stats;
 mod time;
 mod verb;
 
@@ -35,6 +37,10 @@ mod tests;
 
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, Put, PutValue, Side};
+pub use contract::{
+    Answer, BATCH_MAX, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Lookup, ReadValue,
+    ReceiveValue, Sequence, Ticket, WalkStep,
+};
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use operation::{
@@ -43,5 +49,6 @@ pub use operation::{
 };
 pub use options::EngineOptions;
 pub use outcome::{Inspection, Outcome, Value, Verdict};
+pub use stats::EngineStats;
 pub use time::{Epoch, Now, Ttl};
 pub use verb::{NUMBER_BYTES_MAX, decide, decimal_digits};

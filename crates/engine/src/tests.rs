@@ -109,16 +109,16 @@ impl Primitives for Shelf {
         key: &Key<'_>,
         found: Option<u8>,
         put: &Put,
-        block: Block<'_, ()>,
+        block: &mut Block<'_, ()>,
         now: &Now,
     ) -> Result<u8, NoRoom> {
         self.puts_left = self.puts_left.checked_sub(1).ok_or(NoRoom)?;
         self.changes += 1;
         self.cas += 1;
         let old = found.map(|at| self.entries[&vec![at]].clone()).unwrap_or_default();
-        let block = match block {
+        let block: &[u8] = match block {
             Block::Bytes(bytes) => bytes,
-            _ => b"",
+            Block::None | Block::Upload(()) => b"",
         };
         let value = match put.value {
             PutValue::Block => block.to_vec(),
@@ -168,7 +168,7 @@ impl Bench {
     fn apply(&mut self, verb: Verb, block: &[u8]) -> (Verdict, Option<Vec<u8>>) {
         let operation = Operation { key: self.hasher.key(b"k"), verb };
         let before = self.shelf.changes;
-        let outcome = apply(&mut self.shelf, &operation, Block::Bytes(block), &self.now);
+        let outcome = apply(&mut self.shelf, &operation, &mut Block::Bytes(block), &self.now);
         let value = match outcome.value {
             Value::None => None,
             Value::Inline(value) => Some(value.to_vec()),

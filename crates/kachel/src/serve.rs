@@ -110,11 +110,11 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
 /// Threads to start: those of `-t`, or one a core, but no more than `-m` has room for.
 fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
-    let fits = |threads| kachel_shard::budget_bytes_min(threads) <= options.memory_bytes;
+    let fits = |threads| kachel_cache::budget_bytes_min(threads) <= options.memory_bytes;
     match options.threads {
         Some(threads) if fits(threads) => Ok(threads),
         Some(threads) => {
-            let least = kachel_shard::budget_bytes_min(threads).div_ceil(1 << 20);
+            let least = kachel_cache::budget_bytes_min(threads).div_ceil(1 << 20);
             let sentence = format!(
                 "-m {} is too little for {threads} threads; they need at least -m {least}",
                 options.memory_bytes >> 20

@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::ClientLimits;
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
-use kachel_shard::{
-    EngineOptions, Mailboxes, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
-};
-use kachel_shard::{Pool, PoolOptions};
+use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
 
 use crate::closes;
 
@@ -44,7 +43,7 @@ struct Plan {
     shared: Arc<Shared>,
     pool: Arc<Pool>,
     engine: EngineOptions,
-    seeds: Seeds,
+    hasher: KeyHasher,
     start: (u64, i64),
     limits: Limits,
     pin: bool,
@@ -80,7 +79,7 @@ pub(crate) fn start(
             cas: options.cas,
             item_bytes_max: u64::from(options.item_bytes_max),
         },
-        seeds: Seeds { hash_keys: kachel_host::entropy()? },
+        hasher: KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards),
         start: (clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
         pin,
@@ -99,7 +98,8 @@ pub(crate) fn start(
 /// here, and the end of the process where an allocation fails.
 fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     let threads_bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
-    let bytes = kachel_shard::address_space_bytes(pool, shards) + threads_bytes;
+    let index_bytes = kachel_cache::index_bytes(pool, shards);
+    let bytes = index_bytes + kachel_shard::mailbox_bytes(shards) + threads_bytes;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
@@ -183,7 +183,7 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
 /// A shard's thread: makes its shard, meets the others, ticks.
 fn run<I: Io>(
     plan: &Plan,
-    (id, mail): (u16, Mailboxes),
+    (id, mail): (u16, Mailboxes<Cache>),
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Waker>)>,
@@ -217,17 +217,20 @@ fn run<I: Io>(
 fn make<I: Io>(
     plan: &Plan,
     id: u16,
-    mail: Mailboxes,
+    mail: Mailboxes<Cache>,
     open: fn(Limits) -> io::Result<I>,
-) -> io::Result<Shard<I, SystemClock>> {
+) -> io::Result<Shard<I, SystemClock, Cache>> {
     if plan.pin
         && let Err(error) = kachel_host::pin_to_core_of(usize::from(id))
     {
         eprintln!("shard {id} is not pinned to a core: {error}");
     }
-    let options = ShardOptions { id, engine: plan.engine, seeds: plan.seeds, start: plan.start };
+    let Plan { hasher, engine, start, .. } = *plan;
     let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
-    Shard::new(open(plan.limits)?, SystemClock, options, shared, pool, mail)
+    let (budget, shards) = (Arc::clone(&shared.budget), shared.options.shards);
+    let cache = Cache::new(pool, budget, hasher, engine, (id, shards))?;
+    let options = ShardOptions { id, hasher, start };
+    Ok(Shard::new(open(plan.limits)?, SystemClock, cache, options, shared, mail))
 }
 
 impl Running {

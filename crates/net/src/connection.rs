@@ -22,6 +22,34 @@ use kachel_wire::request::Ttl;
 use crate::outbox::Outbox;
 
 impl Input {
+    /// Remembers that the input so far holds no whole line.
+    pub fn note_scanned(&mut self, bytes: usize) {
+        debug_assert!(self.skip_bytes == 0, "I2: bytes to skip are not searched");
+        self.scanned_bytes = bytes;
+        self.announced_bytes = 0;
+    }
+
+    /// Remembers that a data block of this size is awaited: its time begins with the end of its
+    /// line. An empty one counts as a byte, because its CR LF is awaited.
+    pub fn note_announced(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+        if std::mem::replace(&mut self.announced_bytes, bytes) == 0 {
+            self.waiting_since = 0;
+        }
+        // The line at the front is whole: nothing is known of what follows it.
+        self.scanned_bytes = 0;
+    }
+
+    /// Lets the next `bytes` of input pass unread.
+    pub fn skip(&mut self, bytes: u64) {
+        assert!(self.skip_bytes == 0, "I2: one data block is skipped at a time");
+        if bytes > 0 {
+            self.note_announced(usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.skip_bytes = bytes;
+            self.waiting_since = 0;
+        }
+    }
+
     /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
     pub fn chargeable_bytes(&self) -> u64 {
         self.tail.capacity().saturating_sub(crate::OWN_BYTES_PER_CONNECTION) as u64

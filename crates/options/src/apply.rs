@@ -10,7 +10,7 @@ use crate::listen::{Host, Listeners, TcpListen, UnixListen, port_number, read_li
 use crate::suboptions::SUBOPTIONS;
 use crate::table::{Class, Takes};
 use crate::{
-    CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, Engine, OptionsError, Protocol, ServeOptions,
+    CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, EngineMode, OptionsError, Protocol, ServeOptions,
 };
 
 /// Bytes of the smallest and the largest item limit that `-I` takes.
@@ -237,7 +237,7 @@ impl Draft {
     fn finish(mut self) -> Result<ServeOptions, OptionsError> {
         let usage = |message: String| Err(OptionsError::new(EXIT_USAGE, message));
         let serve = &mut self.serve;
-        if serve.engine == Engine::Store {
+        if serve.engine == EngineMode::Store {
             serve.evict = false;
         }
         if u64::from(serve.item_bytes_max) > serve.memory_bytes / 2 {

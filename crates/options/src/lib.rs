@@ -30,7 +30,7 @@ use std::fmt;
 
 pub use listen::{Host, Listeners, TcpListen, UnixListen};
 pub use manual::manual;
-pub use serve::{CalledAs, Echo, Engine, IoChoice, Protocol, Reads, ServeOptions};
+pub use serve::{CalledAs, Echo, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
 
 /// The memcached whose command line, replies and statistics are ours.
 pub const MEMCACHED_VERSION: &str = "1.6.45";

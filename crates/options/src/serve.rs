@@ -53,7 +53,7 @@ impl Protocol {
 
 /// What becomes of items when memory is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum EngineMode {
     /// Older items are evicted.
     Cache,
     /// New items are refused; nothing stored is ever evicted.
@@ -138,7 +138,7 @@ pub struct ServeOptions {
     /// Through which door the kernel is asked.
     pub io: IoChoice,
     /// What becomes of items when memory is spent.
-    pub engine: Engine,
+    pub engine: EngineMode,
     /// Who reads a shard.
     pub reads: Reads,
     /// Whether connections above the limit are closed with an error, instead of waiting.
@@ -249,7 +249,7 @@ impl ServeOptions {
             detail_at_start: false,
             protocol: Protocol::Auto,
             io: IoChoice::Auto,
-            engine: Engine::Cache,
+            engine: EngineMode::Cache,
             reads: Reads::Erew,
             maxconns_fast: true,
             lock_memory: false,

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use crate::{Engine, IoChoice, Reads, ServeOptions};
+use crate::{EngineMode, IoChoice, Reads, ServeOptions};
 
 /// The pairs on their way.
 struct Pairs(Vec<(String, String)>);
@@ -113,8 +113,8 @@ impl ServeOptions {
         pairs.say(
             "kachel_engine",
             match self.engine {
-                Engine::Cache => "cache",
-                Engine::Store => "store",
+                EngineMode::Cache => "cache",
+                EngineMode::Store => "store",
             },
         );
         pairs.say(

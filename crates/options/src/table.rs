@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use crate::apply::{Draft, Given, set};
-use crate::serve::{Engine, IoChoice, Protocol, Reads};
+use crate::serve::{EngineMode, IoChoice, Protocol, Reads};
 use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, THREADS_MAX, apply, text};
 
 /// What an option takes.
@@ -295,8 +295,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "cache",
         "cache evicts when memory is spent, store refuses; the others are not built yet",
         |draft, given| match given.text() {
-            "cache" => set(&mut draft.serve.engine, Engine::Cache),
-            "store" => set(&mut draft.serve.engine, Engine::Store),
+            "cache" => set(&mut draft.serve.engine, EngineMode::Cache),
+            "store" => set(&mut draft.serve.engine, EngineMode::Store),
             engine => Err(not_built("engine", engine, "cache and store")),
         },
     ),

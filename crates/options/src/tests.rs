@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::suboptions::SUBOPTIONS;
 use crate::table::{Class, OPTIONS, Takes};
 use crate::{
-    Command, Engine, Host, Listeners, OptionsError, Protocol, ServeOptions, TcpListen, manual,
+    Command, EngineMode, Host, Listeners, OptionsError, Protocol, ServeOptions, TcpListen, manual,
     parse,
 };
 
@@ -306,7 +306,7 @@ fn a_unix_socket_takes_the_place_of_tcp() {
 #[test]
 fn the_store_engine_never_evicts() {
     let options = kachel(&["--engine", "store"]);
-    assert_eq!((options.engine, options.evict), (Engine::Store, false));
+    assert_eq!((options.engine, options.evict), (EngineMode::Store, false));
 }
 
 #[test]

@@ -8,14 +8,17 @@
 //! - I1  What flushes or counts what all shards hold waits until other shards have answered what
 //!   its connection asked of them before. So the requests of a connection take effect in order.
 
+use kachel_engine::Engine;
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use kachel_wire::{Reply, StatsTopic, stats_topic};
 
-use crate::core::Core;
-use crate::hop::MailboxFull;
-use crate::hop::{Hop, REQUEST_HEAD_BYTES, ReplyTo};
-use crate::stats;
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::hop::{Hop, Mail, MailboxFull, ReplyTo};
+use crate::listing::Listings;
+use crate::report::Report;
+use crate::stats::Answering;
 
 /// Why an administrative request cannot be carried out yet. Nothing was done.
 #[derive(Clone, Copy, Debug)]
@@ -38,155 +41,177 @@ const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
 /// Megabytes from which `cache_memlimit` takes the number for bytes.
 const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// Carries out `mn` or an administrative request.
-///
-/// Errors: it must wait, and nothing is done.
-pub(crate) fn admin(
-    core: &mut Core,
-    connection: ConnectionIndex,
-    request: &Request<'_>,
-) -> Result<(), NotYet> {
-    let admin = match request {
-        Request::MetaNoop => {
-            core.text(connection, Reply::Mn.bytes());
-            return Ok(());
-        }
-        Request::Admin(admin) => admin,
-        other => unreachable!("{other:?} is about a key"),
-    };
-    let (reply, noreply) = match *admin {
-        Admin::FlushAll { delay, noreply } => {
-            settle_before(core, connection)?;
-            (flush_all(core, delay), noreply)
-        }
-        Admin::Version => {
-            let version = core.shared.options.version;
-            core.text(connection, b"VERSION ");
-            core.text(connection, version.as_bytes());
-            core.text(connection, b"\r\n");
-            return Ok(());
-        }
-        Admin::Verbosity { noreply, .. } => (Reply::Ok, noreply),
-        Admin::Quit => {
-            core.drain(connection);
-            return Ok(());
-        }
-        Admin::Shutdown { .. } if !core.shared.options.shutdown_allowed => {
-            (Reply::ShutdownNotEnabled, false)
-        }
-        Admin::Shutdown { .. } => {
-            core.shared.ask_for_shutdown();
-            core.drain(connection);
-            return Ok(());
-        }
-        Admin::CacheMemlimit { megabytes, noreply } => (set_limit(core, megabytes), noreply),
-        Admin::Dump { form } => (dump(core, connection, form), false),
-        Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
-            has_room_everywhere(core)?;
-            core.reset_stats();
-            tell_all(core, connection, Hop::ResetStats, Reply::Reset.bytes());
-            return Ok(());
-        }
-        Admin::Stats { topic } => {
-            settle_before(core, connection)?;
-            stats::stats(core, connection, topic);
-            return Ok(());
-        }
-        Admin::Settled { reply: Reply::WatchNotAllowed, .. } if is_pipelined(core, connection) => {
-            (Reply::WatchPipelined, false)
-        }
-        Admin::Settled { reply: Reply::InvalidShutdownMode, .. }
-            if !core.shared.options.shutdown_allowed =>
-        {
-            (Reply::ShutdownNotEnabled, false)
-        }
-        Admin::Settled { reply, noreply } => (reply, noreply),
-    };
-    if !noreply {
-        core.text(connection, reply.bytes());
-    }
-    Ok(())
+/// What an administrative request works on.
+pub(crate) struct Administration<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engine: &'a mut E,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) mail: &'a mut Mail<E>,
+    pub(crate) listings: &'a mut Listings,
+    pub(crate) report: &'a mut Report,
+    pub(crate) connection: ConnectionIndex,
+    /// The name of the I/O backend, for `stats`.
+    pub(crate) io_kind: &'static str,
 }
 
-/// Has a request about all shards wait for those that its connection made before it.
-///
-/// Errors: some of them are not answered.
-fn settle_before(core: &Core, connection: ConnectionIndex) -> Result<(), NotYet> {
-    let open = core.connections.get(connection);
-    if open.is_some_and(|open| open.outbox.awaits_answers()) { Err(NotYet::Awaits) } else { Ok(()) }
-}
+impl<E: Engine> Administration<'_, E> {
+    /// Carries out `mn` or an administrative request.
+    ///
+    /// The reply to `mn` leaves behind the replies to all requests before it, as every reply does.
+    ///
+    /// Errors: it must wait, and nothing is done.
+    pub(crate) fn carry_out(&mut self, request: &Request<'_>) -> Result<(), NotYet> {
+        let context = self.context;
+        let options = &context.shared.options;
+        let admin = match request {
+            Request::MetaNoop => return self.done(Reply::Mn, false),
+            Request::Admin(admin) => admin,
+            other => unreachable!("{other:?} is about a key"),
+        };
+        match *admin {
+            Admin::FlushAll { delay, noreply } => {
+                self.settle_before()?;
+                let reply = self.flush_all(delay);
+                self.done(reply, noreply)
+            }
+            Admin::Version => {
+                for text in [b"VERSION ", options.version.as_bytes(), b"\r\n"] {
+                    self.clients.text(self.connection, text);
+                }
+                Ok(())
+            }
+            Admin::Verbosity { noreply, .. } => self.done(Reply::Ok, noreply),
+            Admin::Quit => {
+                self.clients.drain(self.connection);
+                Ok(())
+            }
+            Admin::Shutdown { .. } if !options.shutdown_allowed => {
+                self.done(Reply::ShutdownNotEnabled, false)
+            }
+            Admin::Shutdown { .. } => {
+                context.shared.ask_for_shutdown();
+                self.clients.drain(self.connection);
+                Ok(())
+            }
+            Admin::CacheMemlimit { megabytes, noreply } => {
+                let reply = self.set_limit(megabytes);
+                self.done(reply, noreply)
+            }
+            Admin::Dump { form } => {
+                let reply = self.dump(form);
+                self.done(reply, false)
+            }
+            Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
+                self.has_room_everywhere()?;
+                self.report.reset(&context.counters, &self.engine.stats());
+                self.tell_all(Hop::ResetStats, Reply::Reset.bytes());
+                Ok(())
+            }
+            Admin::Stats { topic } => {
+                self.settle_before()?;
+                let Self { engine, clients, connection, report, io_kind, .. } = self;
+                let (engine, connection) = (&**engine, *connection);
+                Answering { context, engine, clients, connection }.stats(topic, report, io_kind);
+                Ok(())
+            }
+            Admin::Settled { reply: Reply::WatchNotAllowed, .. } if self.is_pipelined() => {
+                self.done(Reply::WatchPipelined, false)
+            }
+            Admin::Settled { reply: Reply::InvalidShutdownMode, .. }
+                if !options.shutdown_allowed =>
+            {
+                self.done(Reply::ShutdownNotEnabled, false)
+            }
+            Admin::Settled { reply, noreply } => self.done(reply, noreply),
+        }
+    }
 
-/// Kills all items stored so far, of all shards, now or in a later second.
-fn flush_all(core: &mut Core, delay: Ttl) -> Reply {
-    core.counters.cmd_flush.add(1);
-    if !core.shared.options.flush_allowed {
-        return Reply::FlushNotAllowed;
+    #[expect(clippy::unnecessary_wraps, reason = "what every request ends with")]
+    fn done(&mut self, reply: Reply, noreply: bool) -> Result<(), NotYet> {
+        if !noreply {
+            self.clients.text(self.connection, reply.bytes());
+        }
+        Ok(())
     }
-    let (now, due) = (core.now, core.now.expiry(delay));
-    if delay.0 > 0 && due > now.second + 1 {
-        // As memcached: in the second before, so that nothing stored until then outlives `due`.
-        core.cache.flush_in(due - 1, &now);
-    } else {
-        core.cache.flush(&now);
-    }
-    Reply::Ok
-}
 
-/// Whether each other shard can be sent a hop now.
-fn has_room_everywhere(core: &mut Core) -> Result<(), MailboxFull> {
-    let mut others = (0..core.shared.options.shards).filter(|shard| *shard != core.id);
-    others.try_for_each(|shard| core.mail.has_room(shard, REQUEST_HEAD_BYTES))
-}
+    /// Has a request about all shards wait for those that its connection made before it.
+    ///
+    /// Errors: some of them are not answered.
+    fn settle_before(&self) -> Result<(), NotYet> {
+        let open = self.clients.connections.get(self.connection);
+        let awaits = open.is_some_and(|open| open.outbox.awaits_answers());
+        if awaits { Err(NotYet::Awaits) } else { Ok(()) }
+    }
 
-/// Has all other shards do something, and answers when all have. There is room for it.
-fn tell_all(core: &mut Core, connection: ConnectionIndex, hop: Hop, reply: &[u8]) {
-    let shards = core.shared.options.shards;
-    let awaited = u32::from(shards) - 1;
-    let slot = (awaited > 0).then(|| core.keep_slot(connection, (awaited, AnswerRoom::default())));
-    let own = core.id;
-    for shard in (0..shards).filter(|shard| *shard != own) {
-        core.push_hop(shard, hop, ReplyTo { slot, value_bytes: 0 }, b"");
+    /// Kills all items stored so far, of all shards, now or in a later second.
+    fn flush_all(&mut self, delay: Ttl) -> Reply {
+        let Context { counters, shared, now, .. } = self.context;
+        counters.cmd_flush.add(1);
+        if !shared.options.flush_allowed {
+            return Reply::FlushNotAllowed;
+        }
+        let due = now.expiry(delay);
+        if delay.0 > 0 && due > now.second + 1 {
+            // As memcached: in the second before, so that nothing stored until then outlives `due`.
+            self.engine.flush_in(due - 1, now);
+        } else {
+            self.engine.flush(now);
+        }
+        Reply::Ok
     }
-    match slot {
-        Some(slot) => core.text_into(connection, slot, reply),
-        None => core.text(connection, reply),
-    }
-}
 
-fn set_limit(core: &mut Core, megabytes: u32) -> Reply {
-    if megabytes < MEMLIMIT_MEGABYTES_MIN {
-        return Reply::MemlimitTooSmall;
+    /// Whether each other shard can be sent a hop now.
+    fn has_room_everywhere(&mut self) -> Result<(), MailboxFull> {
+        self.context.others().try_for_each(|shard| self.mail.has_room(shard, 0))
     }
-    if megabytes > MEMLIMIT_MEGABYTES_MAX {
-        return Reply::MemlimitNotMegabytes;
-    }
-    let bytes = u64::from(megabytes) << 20;
-    if bytes > core.cache.bytes_max() {
-        return Reply::MemlimitFailed;
-    }
-    core.shared.budget.set_limit_bytes(bytes);
-    Reply::Ok
-}
 
-fn dump(core: &mut Core, connection: ConnectionIndex, form: DumpForm) -> Reply {
-    let keys_only = form == DumpForm::Mgdump;
-    if !core.shared.options.dumps_allowed {
-        return if keys_only { Reply::MgdumpNotAllowed } else { Reply::MetadumpNotAllowed };
+    /// Has all other shards do something, and answers when all have. There is room for it.
+    fn tell_all(&mut self, hop: Hop, reply: &[u8]) {
+        let Self { context, clients, mail, connection, .. } = self;
+        let awaited = u32::from(context.shards()) - 1;
+        let slot =
+            (awaited > 0).then(|| clients.keep_slot(*connection, awaited, AnswerRoom::default()));
+        for shard in context.others() {
+            mail.push(context, shard, hop, ReplyTo { slot, value_bytes: 0 }, b"");
+        }
+        match slot {
+            Some(slot) => clients.text_into(*connection, slot, reply),
+            None => clients.text(*connection, reply),
+        }
     }
-    if is_pipelined(core, connection) {
-        return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
-    }
-    if let Some(open) = core.connections.get_mut(connection) {
-        open.dumping = true;
-    }
-    // `OK` and the first lines come with the tick's step.
-    core.dumps.begin(connection, keys_only);
-    Reply::Nothing
-}
 
-/// Whether replies to requests before this one are still to be sent.
-fn is_pipelined(core: &Core, connection: ConnectionIndex) -> bool {
-    core.connections
-        .get(connection)
-        .is_some_and(|open| open.outbox.has_unsent() || open.outbox.slots_in_use() > 0)
+    fn set_limit(&mut self, megabytes: u32) -> Reply {
+        if megabytes < MEMLIMIT_MEGABYTES_MIN {
+            return Reply::MemlimitTooSmall;
+        }
+        if megabytes > MEMLIMIT_MEGABYTES_MAX {
+            return Reply::MemlimitNotMegabytes;
+        }
+        let bytes = u64::from(megabytes) << 20;
+        if bytes > self.engine.bytes_max() {
+            return Reply::MemlimitFailed;
+        }
+        self.context.shared.budget.set_limit_bytes(bytes);
+        Reply::Ok
+    }
+
+    fn dump(&mut self, form: DumpForm) -> Reply {
+        let keys_only = form == DumpForm::Mgdump;
+        if !self.context.shared.options.dumps_allowed {
+            return if keys_only { Reply::MgdumpNotAllowed } else { Reply::MetadumpNotAllowed };
+        }
+        if self.is_pipelined() {
+            return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
+        }
+        self.clients.with(self.connection, |open| open.dumping = true);
+        // `OK` and the first lines come with the tick's step.
+        self.listings.begin(self.connection, keys_only);
+        Reply::Nothing
+    }
+
+    /// Whether replies to requests before this one are still to be sent.
+    fn is_pipelined(&self) -> bool {
+        let open = self.clients.connections.get(self.connection);
+        open.is_some_and(|open| open.outbox.has_unsent() || open.outbox.slots_in_use() > 0)
+    }
 }

@@ -1,24 +1,20 @@
 //! Applying a request to the engine: the operation, its counters, and the reply.
 //!
-//! Upstream:   `serve` for our own clients, `hop::take` for other shards'.
+//! Upstream:   `serve` and `upload` for this shard's clients, `hop` for other shards', `parked` for
+//!             requests that the engine delayed.
 //! Downstream: the engine; `wire` makes the operation and formats the outcome.
 //!
 //! Invariants:
-//! - I1  Every request that is applied is counted once and answered once.
+//! - I1  Every request that is executed is counted once and answered once. One that the engine
+//!   delays is neither counted nor answered yet.
 
-use kachel_cache::{Cache, Pinned, Upload};
-use kachel_engine::{Block, Key, Now, Ttl, apply, get};
+use kachel_engine::{Answer, Block, Durability, Engine, Key, Outcome, Ticket, Ttl};
 use kachel_net::AnswerRoom;
 use kachel_wire::request::Request;
-use kachel_wire::{Sink, format, retrieval_terms};
+use kachel_wire::{format, retrieval_terms};
 
-use crate::counters::Counters;
-
-/// Where a reply that may show a value goes.
-pub(crate) trait ReplySink: Sink {
-    /// Bytes of the longest value that is formatted into it; a longer one is pinned.
-    fn value_bytes_max(&self) -> usize;
-}
+use crate::context::Context;
+use crate::reply::ReplySink;
 
 /// Bytes of the longest line that a classic request other than a retrieval is answered with.
 const CLASSIC_ANSWER_BYTES_MAX: u16 = 96;
@@ -27,9 +23,10 @@ const META_ANSWER_BYTES_MAX: u16 = 640;
 /// Bytes beside the key in the line before a value.
 const VALUE_LINE_BYTES_MAX: u16 = 64;
 
-/// Room to keep for the answer to one key of a retrieval, its value taken to have `value_bytes`.
+/// Room to keep for the answer to one key of a retrieval whose value is expected to have
+/// `value_bytes`.
 pub(crate) fn room_for_key(key: &[u8], value_bytes: u16) -> AnswerRoom {
-    let key_bytes = u16::try_from(key.len()).expect("keys are short");
+    let key_bytes = u16::try_from(key.len()).expect("a key has at most 250 bytes");
     AnswerRoom { line_bytes: key_bytes + VALUE_LINE_BYTES_MAX, value_bytes }
 }
 
@@ -44,44 +41,96 @@ pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> Answer
     AnswerRoom { line_bytes, value_bytes }
 }
 
-/// The engine of a shard, the time of the tick, and the counters: what applying takes.
-pub(crate) struct Applier<'a> {
-    pub(crate) cache: &'a mut Cache,
-    pub(crate) now: &'a Now,
-    pub(crate) counters: &'a Counters,
+/// How the keys of a retrieval are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadTerms {
+    /// Whether the reply shows CAS tokens.
+    pub(crate) with_cas: bool,
+    /// The TTL to give to the item.
+    pub(crate) ttl: Option<Ttl>,
 }
 
-impl Applier<'_> {
-    /// Applies a request of one key and formats its reply. A value that is returned is to follow.
+/// What became of a request that was handed to the engine.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Applied<P> {
+    /// It was executed, counted, and its reply formatted. The value is to follow the text, if there
+    /// is one.
+    Answered(Option<P>, Durability),
+    /// It was not executed (I1).
+    Later(Ticket),
+}
+
+impl<P> Applied<P> {
+    /// The value that follows the reply, where the engine never delays.
+    #[inline]
+    pub(crate) fn at_once(self) -> Option<P> {
+        match self {
+            Self::Answered(value, Durability::Now) => value,
+            Self::Answered(_, Durability::At(_)) | Self::Later(_) => {
+                unreachable!("an engine that never delays answers at once")
+            }
+        }
+    }
+}
+
+/// The engine of a shard, and what applying takes beside it.
+pub(crate) struct Applier<'a, E> {
+    pub(crate) engine: &'a mut E,
+    pub(crate) context: &'a Context,
+}
+
+impl<E: Engine> Applier<'_, E> {
+    /// Applies a request of one key and formats its reply.
     pub(crate) fn request(
         self,
         request: &Request<'_>,
         key: Key<'_>,
-        block: Block<'_, Upload>,
+        block: &mut Block<'_, E::Upload>,
+        ticket: Option<Ticket>,
         sink: &mut impl ReplySink,
-    ) -> Option<Pinned> {
-        self.counters.requests.add(1);
-        if request.is_meta() {
-            self.counters.cmd_meta.add(1);
-        }
+    ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let outcome = apply(self.cache, &operation, block, self.now);
-        self.counters.note(&operation.verb, &outcome);
-        format::answer(sink, request, outcome)
+        let Context { now, counters, .. } = self.context;
+        match self.engine.execute(&operation, block, ticket, now) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                if request.is_meta() {
+                    counters.cmd_meta.add(1);
+                }
+                counters.note(&operation.verb, verdict);
+                Applied::Answered(format::answer(sink, request, verdict, value), durability)
+            }
+            Answer::Later(ticket) => later::<E>(ticket),
+        }
     }
 
-    /// Applies one key of a retrieval and formats its reply. A value that is returned is to follow.
+    /// Applies one key of a retrieval and formats its reply.
     #[inline]
     pub(crate) fn key(
         self,
         key: Key<'_>,
-        (with_cas, ttl): (bool, Option<Ttl>),
+        terms: ReadTerms,
+        ticket: Option<Ticket>,
         sink: &mut impl ReplySink,
-    ) -> Option<Pinned> {
-        self.counters.requests.add(1);
-        let terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
-        let outcome = get(self.cache, &key, &terms, self.now);
-        self.counters.note_get(ttl.is_some(), &outcome.verdict);
-        format::answer_key(sink, &key, with_cas, outcome)
+    ) -> Applied<E::Pinned> {
+        let ReadTerms { with_cas, ttl } = terms;
+        let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
+        let Context { now, counters, .. } = self.context;
+        match self.engine.read(&key, &get_terms, ticket, now) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                counters.note_get(ttl.is_some(), verdict);
+                let value = format::answer_key(sink, &key, with_cas, verdict, value);
+                Applied::Answered(value, durability)
+            }
+            Answer::Later(ticket) => later::<E>(ticket),
+        }
     }
+}
+
+#[cold]
+fn later<E: Engine>(ticket: Ticket) -> Applied<E::Pinned> {
+    assert!(E::DELAYS, "an engine that never delays gives no ticket");
+    Applied::Later(ticket)
 }

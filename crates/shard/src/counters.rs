@@ -1,15 +1,14 @@
 //! What a shard counts, for `stats`.
 //!
 //! Upstream:   `apply` counts outcomes; `serve`, `upload` and `hop` count as they work.
-//! Downstream: whichever shard answers `stats` sums the counters of all.
+//! Downstream: the shard that answers `stats` sums the counters of all shards.
 //!
 //! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store;
 //! other shards may read at any time and see each counter at some recent value.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kachel_cache::CacheStats;
-use kachel_engine::{Direction, Outcome, StoreTerms, Verb, Verdict};
+use kachel_engine::{Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
 /// One number that one thread changes and any may read.
@@ -181,8 +180,8 @@ counters! {
 }
 
 impl Counters {
-    /// Writes the gauges, and what the cache has done since `before`.
-    pub(crate) fn publish(&self, stats: &CacheStats, before: &CacheStats) {
+    /// Writes the gauges, and what the engine has done since `before`.
+    pub(crate) fn publish(&self, stats: &EngineStats, before: &EngineStats) {
         self.items.set(stats.index_items);
         self.bytes.set(stats.live_bytes);
         self.index_bytes.set(stats.index_bytes);
@@ -198,8 +197,7 @@ impl Counters {
 
     /// Counts what became of an operation.
     #[inline]
-    pub(crate) fn note<P>(&self, verb: &Verb, outcome: &Outcome<'_, P>) {
-        let verdict = &outcome.verdict;
+    pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict) {
         match verb {
             Verb::Get(terms) => self.note_get(terms.life.touches(), verdict),
             Verb::Store(terms) => self.note_store(terms, verdict),

@@ -1,22 +1,24 @@
-//! Large values received straight to where they stay: the door is lent the memory of their next
-//! bytes.
+//! Large values received straight to where they stay: the I/O backend is lent the memory of
+//! their next bytes.
 //!
-//! Upstream:   `shard::tick`, once all that a connection sent is served and its value is not whole;
+//! Upstream:   `arrive`, once all that a connection sent is served and its value is not whole;
 //!             and when a landing comes back.
 //! Downstream: `io` has the kernel receive into it; `segment` takes the bytes as written.
 //!
 //! Invariants:
 //! - I1  A landing is out only for a connection that is uploading, has no input left and is not
-//!   stalled. So what it brings comes next in the stream, and nothing is fed to the upload beside
+//!   paused. So what it brings comes next in the stream, and nothing is fed to the upload beside
 //!   it (`segment` asserts that).
-//! - I2  A landing that does not come back, because the client has gone, is released by the door,
-//!   before its upload is dropped or after that; once both are gone all memory is back (`segment`).
+//! - I2  A landing that does not come back, because the client has gone, is released by the
+//!   backend, before its upload is dropped or after that; once both are gone all memory is back
+//!   (`segment`).
 
+use kachel_engine::{Engine, ReceiveValue};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Phase};
 use kachel_stdx::Landing;
 
-use crate::core::Core;
+use crate::upload::{Uploads, Values};
 
 /// Bytes for which a landing is worth its ways; fewer are copied. A guess: the copy costs a quarter
 /// of a microsecond then.
@@ -33,62 +35,64 @@ const BLOCKS_ALONE: usize = 4;
 /// and again comes every second or third tick.
 const ALONE_TICKS_MIN: u32 = 16;
 
-/// Has the door receive the next bytes of a connection's value straight to their place, if that may
-/// be. Otherwise they are lent and copied, as all others.
-pub(crate) fn offer<I: Io>(io: &mut I, core: &mut Core, connection: ConnectionIndex) {
-    let Some(open) = core.connections.get_mut(connection) else { return };
-    let takes = open.uploading
-        && open.phase == Phase::Reading
-        && !(open.stalled || open.finished)
-        && open.ready.is_none()
-        && open.input.tail.is_empty(); // I1
-    let socket = open.socket;
-    if !takes {
-        return;
+impl<E: Engine> Values<'_, E> {
+    /// Has the I/O backend receive the next bytes of a connection's value straight to their place,
+    /// if that may be. Otherwise they are lent and copied, as all others.
+    pub(crate) fn offer<I: Io>(&mut self, io: &mut I, connection: ConnectionIndex) {
+        let Some(open) = self.clients.connections.get_mut(connection) else { return };
+        let takes = open.uploading
+            && open.phase == Phase::Reading
+            && !(open.stalled || open.finished)
+            && open.ready.is_none()
+            && open.input.tail.is_empty(); // I1
+        let socket = open.socket;
+        if !takes {
+            return;
+        }
+        let Some(landing) = self.lend(connection) else { return };
+        if let Err(refused) = io.receive_into(socket, landing) {
+            self.uploads.take_back(connection, refused, 0);
+        }
     }
-    let Some(landing) = lend(core, connection) else { return };
-    if let Err(refused) = io.receive_into(socket, landing) {
-        take_back(core, connection, refused, 0);
+
+    fn lend(&mut self, connection: ConnectionIndex) -> Option<Landing> {
+        let Self { context, engine, uploads, .. } = self;
+        let is_alone = uploads.ticks_alone >= ALONE_TICKS_MIN;
+        let blocks_max = if is_alone { BLOCKS_ALONE } else { BLOCKS_BESIDE_REQUESTS };
+        let uploading = uploads.get_mut(connection)?;
+        let owner = uploading.owner;
+        let bytes = uploading.upload.as_ref()?.landing_bytes(blocks_max);
+        if bytes < LANDING_BYTES_MIN {
+            return None;
+        }
+        let spare = uploads.spare_landings.pop();
+        let mut landing = spare.unwrap_or_else(|| engine.spare_landing());
+        let upload = uploads.get_mut(connection)?.upload.as_mut()?;
+        let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
+        // Another shard is asked for room by the ordinary way.
+        if !lent && owner == context.id && engine.make_upload_room(bytes, &context.now) {
+            lent = upload.landing(&mut landing, blocks_max).is_ok();
+        }
+        if !lent {
+            uploads.reuse_landing(landing);
+            return None;
+        }
+        Some(landing)
     }
 }
 
-fn lend(core: &mut Core, connection: ConnectionIndex) -> Option<Landing> {
-    let is_alone = core.uploads.ticks_alone >= ALONE_TICKS_MIN;
-    let blocks_max = if is_alone { BLOCKS_ALONE } else { BLOCKS_BESIDE_REQUESTS };
-    let uploading = core.uploads.get_mut(connection)?;
-    let owner = uploading.owner;
-    let upload = uploading.upload.as_mut()?;
-    let bytes = upload.landing_bytes(blocks_max);
-    if bytes < LANDING_BYTES_MIN {
-        return None;
+impl<U: ReceiveValue> Uploads<U> {
+    /// Counts the bytes that a landing brought.
+    pub(crate) fn take_back(
+        &mut self,
+        connection: ConnectionIndex,
+        mut landing: Landing,
+        bytes: usize,
+    ) {
+        let uploading = self.get_mut(connection).expect("I1: it is uploading");
+        let upload = uploading.upload.as_mut().expect("I1: into memory");
+        uploading.value_bytes_left -= upload.landed(&mut landing, bytes);
+        uploading.asked = 0;
+        self.reuse_landing(landing);
     }
-    let mut landing = match core.uploads.spare_landings.pop() {
-        Some(spare) => spare,
-        None => core.cache.spare_landing(),
-    };
-    let mut lent =
-        core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing, blocks_max);
-    // Another shard is asked for room by the ordinary way.
-    if lent.is_err() && owner == core.id && core.cache.make_upload_room(bytes, &core.now) {
-        lent = core.uploads.get_mut(connection)?.upload.as_mut()?.landing(&mut landing, blocks_max);
-    }
-    if lent.is_err() {
-        core.uploads.reuse_landing(landing);
-        return None;
-    }
-    Some(landing)
-}
-
-/// Counts the bytes that a landing brought.
-pub(crate) fn take_back(
-    core: &mut Core,
-    connection: ConnectionIndex,
-    mut landing: Landing,
-    bytes: usize,
-) {
-    let uploading = core.uploads.get_mut(connection).expect("I1: it is uploading");
-    let upload = uploading.upload.as_mut().expect("I1: into memory");
-    uploading.value_bytes_left -= upload.landed(&mut landing, bytes);
-    uploading.asked = 0;
-    core.uploads.reuse_landing(landing);
 }

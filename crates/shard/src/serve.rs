@@ -1,56 +1,76 @@
 //! Serving a connection's input: parse, stage, and run the batch.
 //!
-//! Upstream:   `shard::tick` with the connections that have input.
+//! Upstream:   `tick` with the connections that have input.
 //! Downstream: `apply` for keys of ours, `hop` for keys of other shards, `admin` for the rest.
 //!
 //! Invariants:
-//! - I1  Requests of one connection are carried out in order: whatever is not a plain request of
-//!   one key first lets the batch run.
-//! - I2  A request that cannot be carried out yet (the client owes us its reading, a mailbox is
-//!   full) is rewound to: nothing of that connection behind it is carried out either.
+//! - I1  Requests of one connection are carried out in order: a request that is not about one key
+//!   first lets the batch run.
+//! - I2  A request that cannot be carried out yet (the client does not read its replies, a mailbox
+//!   is full) is rewound to: nothing of that connection behind it is carried out either.
 //! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
 
-use kachel_cache::INLINE_VALUE_BYTES_MAX;
-use kachel_engine::{Block, Key, Primitives as _};
+use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, Key};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Phase, Resume};
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
-use crate::admin::{self, NotYet};
-use crate::core::Core;
-use crate::hop::{MailboxFull, hop};
-use crate::stage::{Batch, KeyPlace, Ready, Staged, Work};
-use crate::upload;
+use crate::admin::{Administration, NotYet};
+use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
+use crate::arrive::Inputs;
+use crate::batch::{Batch, KeyPlace, Ready, Staged, Work};
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::delayed::Delayed;
+use crate::hop::{Hop, Mail, MailboxFull, Outgoing};
+use crate::listing::Listings;
+use crate::memory::widen;
+use crate::report::Report;
+use crate::upload::{Uploads, Values};
+use crate::waiting::pause_for;
 
-/// Serves all ready connections.
-pub(crate) fn serve<I: Io>(io: &I, core: &mut Core, ready: &mut [Ready], taken: &[Vec<u8>]) {
-    let batch = Batch::new(std::mem::take(&mut core.decoded_keys));
-    let mut serving = Serving { core, ready, batch };
-    for index in 0..serving.ready.len() {
-        let input = input_of(io, &serving.ready[index], taken);
-        serving.connection(index, input);
-    }
-    serving.run();
-    serving.core.decoded_keys = serving.batch.into_decoded();
+/// What serving works on.
+pub(crate) struct Serving<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engine: &'a mut E,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) mail: &'a mut Mail<E>,
+    pub(crate) delayed: &'a mut Delayed<E>,
+    pub(crate) uploads: &'a mut Uploads<E::Upload>,
+    pub(crate) listings: &'a mut Listings,
+    pub(crate) report: &'a mut Report,
+    /// The name of the I/O backend, for `stats`.
+    pub(crate) io_kind: &'static str,
 }
 
-/// The bytes that a ready connection has to serve.
-pub(crate) fn input_of<'b, I: Io>(io: &'b I, ready: &Ready, taken: &'b [Vec<u8>]) -> &'b [u8] {
-    match (ready.tail, ready.lent) {
-        (Some(tail), _) => &taken[tail as usize],
-        (None, Some(lent)) => io.lent(lent),
-        (None, None) => &[],
+impl<E: Engine> Serving<'_, E> {
+    /// Serves all ready connections. `decoded` lends its memory for keys that come in base64.
+    pub(crate) fn serve_all<'b, I: Io>(
+        &mut self,
+        ready: &mut [Ready],
+        inputs: &Inputs<'b, I>,
+        decoded: &mut Vec<u8>,
+    ) {
+        let batch = Batch::new(std::mem::take(decoded));
+        let mut turn = Turn { on: self, ready, batch };
+        for index in 0..turn.ready.len() {
+            let input = inputs.of(&turn.ready[index]);
+            turn.connection(index, input);
+        }
+        turn.run();
+        *decoded = turn.batch.into_decoded();
     }
 }
 
-struct Serving<'a, 'b> {
-    core: &'a mut Core,
+/// The serving of one tick.
+struct Turn<'a, 's, 'b, E: Engine> {
+    on: &'a mut Serving<'s, E>,
     ready: &'a mut [Ready],
     batch: Batch<'b>,
 }
 
-impl<'b> Serving<'_, 'b> {
+impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Serves one connection until its input is used up, incomplete, or has to wait.
     fn connection(&mut self, index: usize, input: &'b [u8]) {
         self.ready[index].input_bytes = input.len();
@@ -62,7 +82,7 @@ impl<'b> Serving<'_, 'b> {
             if ended || offset == input.len() {
                 return;
             }
-            let Some(open) = self.core.connections.get_mut(connection) else { return };
+            let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
             if open.phase == Phase::Draining {
                 self.ready[index].offset = input.len();
                 return;
@@ -81,19 +101,19 @@ impl<'b> Serving<'_, 'b> {
                 self.run();
                 continue;
             }
-            if dumping || is_full && !self.core.widen(connection, kept_bytes) {
+            if dumping || is_full && !self.on.widen(connection, kept_bytes) {
                 self.wait(index);
                 return;
             }
             if uploading {
-                let used = upload::feed(self.core, connection, rest);
+                let used = self.on.values().feed(connection, rest);
                 self.advance(index, used);
-                if self.core.is_stalled(connection) {
+                if self.on.clients.is_paused(connection) {
                     self.ready[index].ended = true;
                 }
                 continue;
             }
-            let Some(open) = self.core.connections.get_mut(connection) else { return };
+            let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
             if let Some(resume) = open.input.resume.take() {
                 if !self.keys(index, rest, resume) {
                     return;
@@ -117,13 +137,13 @@ impl<'b> Serving<'_, 'b> {
     ) -> bool {
         match parse(rest, scanned) {
             Parsed::NeedMore => {
-                self.core.note_scanned(connection, rest.len());
+                self.on.clients.with(connection, |open| open.input.note_scanned(rest.len()));
                 false
             }
             Parsed::Request { request, line_bytes } => match request {
                 Request::Retrieve(retrieve) => {
                     if line_bytes > LINE_BYTES_MAX {
-                        self.core.counters.long_lines.add(1);
+                        self.on.context.counters.long_lines.add(1);
                     }
                     let next_key = offset_in(rest, retrieve.keys.rest);
                     let keys_end = next_key + retrieve.keys.rest.len();
@@ -135,7 +155,8 @@ impl<'b> Serving<'_, 'b> {
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if let Err(not_yet) = admin::admin(self.core, connection, &request) {
+                        if let Err(not_yet) = self.on.administration(connection).carry_out(&request)
+                        {
                             match not_yet {
                                 NotYet::Full(full) => self.wait_for(index, full),
                                 NotYet::Awaits => self.wait_for_answers(index),
@@ -155,14 +176,14 @@ impl<'b> Serving<'_, 'b> {
             Parsed::Refused { refusal, line_bytes } => {
                 if self.settled() {
                     self.advance(index, line_bytes);
-                    self.core.text(connection, refusal.reply.bytes());
-                    self.core.skip(connection, refusal.skip_bytes);
+                    self.on.clients.text(connection, refusal.reply.bytes());
+                    self.skip(connection, refusal.skip_bytes);
                 }
                 true
             }
             Parsed::Close => {
                 if self.settled() {
-                    self.core.drain(connection);
+                    self.on.clients.drain(connection);
                 }
                 true
             }
@@ -185,18 +206,18 @@ impl<'b> Serving<'_, 'b> {
     /// Leaves the rest of a connection's input for a later tick.
     fn wait(&mut self, index: usize) {
         self.ready[index].ended = true;
-        self.core.stall(self.ready[index].connection);
+        self.on.clients.pause(self.on.context, self.ready[index].connection);
     }
 
     /// As `wait`, until a mailbox has room.
     fn wait_for(&mut self, index: usize, full: MailboxFull) {
         self.ready[index].ended = true;
-        self.core.stall_for(self.ready[index].connection, full);
+        self.on.pause_for(self.ready[index].connection, full);
     }
 
     /// As `wait`, until other shards have answered all that the connection asked of them.
     fn wait_for_answers(&mut self, index: usize) {
-        let open = self.core.connections.get_mut(self.ready[index].connection);
+        let open = self.on.clients.connections.get_mut(self.ready[index].connection);
         if let Some(open) = open {
             open.awaits_answers = true;
         }
@@ -238,13 +259,13 @@ impl<'b> Serving<'_, 'b> {
             request.announced_bytes().expect("a storage request announces its block") as usize;
         if !self.fits(&request, value_bytes) {
             if self.settled() {
-                let refused = upload::refuse(self.core, connection, &request, Reply::TooLarge);
+                let refused = self.on.values().refuse(connection, &request, Reply::TooLarge);
                 if let Err(full) = refused {
                     self.wait_for(index, full);
                     return false;
                 }
                 self.advance(index, line_bytes);
-                self.core.skip(connection, value_bytes as u64 + 2);
+                self.skip(connection, value_bytes as u64 + 2);
             }
             return true;
         }
@@ -252,13 +273,13 @@ impl<'b> Serving<'_, 'b> {
             if self.settled() {
                 self.advance(index, line_bytes);
                 let line = &rest[..line_bytes];
-                upload::begin(self.core, connection, (&request, line), value_bytes);
+                self.on.values().begin(connection, &request, line, value_bytes);
             }
             return true;
         }
         let text_bytes = line_bytes + value_bytes + 2;
         if rest.len() < text_bytes {
-            self.core.note_announced(connection, value_bytes);
+            self.on.clients.with(connection, |open| open.input.note_announced(value_bytes));
             return false;
         }
         let block = &rest[line_bytes..text_bytes];
@@ -266,7 +287,7 @@ impl<'b> Serving<'_, 'b> {
             if self.settled() {
                 self.advance(index, text_bytes);
                 if !request.is_noreply() {
-                    self.core.text(connection, Reply::BadDataChunk.bytes());
+                    self.on.clients.text(connection, Reply::BadDataChunk.bytes());
                 }
             }
             return true;
@@ -281,7 +302,7 @@ impl<'b> Serving<'_, 'b> {
             Some(key) => key.len(),
             None => request.key(&mut [0; KEY_BYTES_MAX]).map_or(0, <[u8]>::len),
         };
-        self.core.cache.options().fits(key_bytes, value_bytes, request.client_flags())
+        self.on.engine.options().fits(key_bytes, value_bytes, request.client_flags())
     }
 
     fn stage(&mut self, index: usize, request: Request<'b>, text: &'b [u8], block: &'b [u8]) {
@@ -299,7 +320,7 @@ impl<'b> Serving<'_, 'b> {
     }
 
     fn push(&mut self, index: usize, start: usize, key: KeyPlace<'b>, work: Work<'b>) {
-        let hasher = &self.core.hasher;
+        let hasher = &self.on.context.hasher;
         let hashes = hasher.key(self.batch.key_bytes(key)).hashes();
         self.batch.push(Staged {
             ready: u32::try_from(index).expect("few connections are ready at once"),
@@ -311,72 +332,171 @@ impl<'b> Serving<'_, 'b> {
         });
     }
 
+    /// Lets the next `bytes` of input pass unread.
+    fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
+        self.on.clients.with(connection, |open| open.input.skip(bytes));
+    }
+
     /// Carries out all that is staged.
     fn run(&mut self) {
-        let core = &mut *self.core;
+        let on = &mut *self.on;
         if !self.batch.is_empty() {
-            core.uploads.ticks_alone = 0;
+            on.uploads.ticks_alone = 0;
         }
-        let ours = self.batch.iter().filter(|staged| staged.owner == core.id);
-        core.cache.prefetch(ours.map(Staged::lookup));
+        let ours = self.batch.iter().filter(|staged| staged.owner == on.context.id);
+        on.engine.prefetch(ours.map(Staged::lookup));
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
             if !ready.ended {
-                carry_out(core, ready, staged, self.batch.key(staged));
+                on.carry_out(ready, staged, self.batch.key(staged));
             }
         }
         self.batch.clear();
     }
 }
 
+impl<E: Engine> Serving<'_, E> {
+    /// What a large value that is received works on.
+    fn values(&mut self) -> Values<'_, E> {
+        Values {
+            context: self.context,
+            engine: self.engine,
+            clients: self.clients,
+            mail: self.mail,
+            delayed: self.delayed,
+            uploads: self.uploads,
+        }
+    }
+
+    /// What an administrative request works on.
+    fn administration(&mut self, connection: ConnectionIndex) -> Administration<'_, E> {
+        Administration {
+            context: self.context,
+            engine: self.engine,
+            clients: self.clients,
+            mail: self.mail,
+            listings: self.listings,
+            report: self.report,
+            connection,
+            io_kind: self.io_kind,
+        }
+    }
+
+    fn widen(&mut self, connection: ConnectionIndex, kept_bytes: usize) -> bool {
+        widen(self.context, self.engine, self.clients, connection, kept_bytes)
+    }
+
+    fn pause_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
+        pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
+    }
+
+    /// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
+    fn carry_out(&mut self, ready: &mut Ready, staged: &Staged<'_>, key: Key<'_>) {
+        let connection = ready.connection;
+        let Some(open) = self.clients.connections.get_mut(connection) else { return };
+        let kept_bytes = ready.kept_bytes(staged.start);
+        let is_full = open.outbox.is_full(kept_bytes) && !self.widen(connection, kept_bytes);
+        let done = if is_full {
+            Ok(())
+        } else if staged.owner != self.context.id {
+            self.hop(connection, staged, key)
+        } else if E::DELAYS {
+            self.apply_delaying(connection, staged, key)
+        } else {
+            self.apply(connection, staged, key);
+            Ok(())
+        };
+        if is_full || done.is_err() {
+            ready.ended = true;
+            ready.offset = staged.start;
+            match done {
+                Ok(()) => self.clients.pause(self.context, connection),
+                Err(full) => self.pause_for(connection, full),
+            }
+            if let Work::Key { from_here, .. } = staged.work {
+                self.clients.with(connection, |open| open.input.resume = Some(from_here));
+            }
+            return;
+        }
+        if let Work::Key { last: true, .. } = staged.work {
+            self.clients.text(connection, Reply::End.bytes());
+        }
+    }
+
+    /// Applies a request whose key is ours.
+    #[inline]
+    fn apply(&mut self, connection: ConnectionIndex, staged: &Staged<'_>, key: Key<'_>) {
+        let Some(mut sink) = self.clients.sink(connection) else { return };
+        let applier = Applier { engine: self.engine, context: self.context };
+        let applied = match &staged.work {
+            Work::Key { from_here, .. } => applier.key(key, read_terms(from_here), None, &mut sink),
+            Work::Line { request, block, .. } => {
+                applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
+            }
+        };
+        if let Some(value) = applied.at_once() {
+            sink.value(value);
+        }
+        self.clients.mark_dirty(connection);
+    }
+
+    /// Applies a request whose key is ours by an engine that may delay it.
+    ///
+    /// Errors: no more requests may be delayed now, and nothing is done.
+    fn apply_delaying(
+        &mut self,
+        connection: ConnectionIndex,
+        staged: &Staged<'_>,
+        key: Key<'_>,
+    ) -> Result<(), MailboxFull> {
+        let Some(outgoing) = self.outgoing(connection, staged, &key) else { return Ok(()) };
+        let Self { context, engine, clients, mail, delayed, .. } = self;
+        let applied =
+            delayed.apply_own(context, *engine, clients, mail, connection, key, outgoing, None);
+        applied.map_err(|(full, _none)| full)
+    }
+
+    /// Sends a request to the shard that owns its key.
+    ///
+    /// Errors: the mailbox has no room now, and nothing is done.
+    fn hop(
+        &mut self,
+        connection: ConnectionIndex,
+        staged: &Staged<'_>,
+        key: Key<'_>,
+    ) -> Result<(), MailboxFull> {
+        let Some(outgoing) = self.outgoing(connection, staged, &key) else { return Ok(()) };
+        self.mail.send_about(self.context, self.clients, connection, key, outgoing)
+    }
+
+    /// A staged request as a record carries it. `None`: its client is gone.
+    fn outgoing<'s>(
+        &self,
+        connection: ConnectionIndex,
+        staged: &Staged<'s>,
+        key: &Key<'s>,
+    ) -> Option<Outgoing<'s>> {
+        let value_bytes = self.clients.connections.get(connection)?.outbox.value_room_bytes();
+        Some(match &staged.work {
+            Work::Key { from_here, .. } => {
+                let (hop, text) = (Hop::Key(read_terms(from_here)), key.bytes());
+                Outgoing { hop, text, room: room_for_key(text, value_bytes) }
+            }
+            Work::Line { request, text, .. } => {
+                let room = room_for_answer(request, value_bytes);
+                Outgoing { hop: Hop::Line, text, room }
+            }
+        })
+    }
+}
+
+/// How the keys of a retrieval are read that goes on at `resume`.
+#[inline]
+const fn read_terms(resume: &Resume) -> ReadTerms {
+    ReadTerms { with_cas: resume.with_cas, ttl: resume.ttl }
+}
+
 /// Where `part`, which is a part of `whole`, begins in it.
 fn offset_in(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr() - whole.as_ptr().addr()
-}
-
-/// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
-fn carry_out(core: &mut Core, ready: &mut Ready, staged: &Staged<'_>, key: Key<'_>) {
-    let connection = ready.connection;
-    let Some(open) = core.connections.get_mut(connection) else { return };
-    let kept_bytes = ready.kept_bytes(staged.start);
-    let is_full = open.outbox.is_full(kept_bytes) && !core.widen(connection, kept_bytes);
-    let is_ours = staged.owner == core.id;
-    let hopped = if is_full || is_ours { Ok(()) } else { hop(core, connection, staged, key) };
-    if is_full || hopped.is_err() {
-        ready.ended = true;
-        ready.offset = staged.start;
-        match hopped {
-            Ok(()) => core.stall(connection),
-            Err(full) => core.stall_for(connection, full),
-        }
-        if let (Work::Key { from_here, .. }, Some(open)) =
-            (staged.work, core.connections.get_mut(connection))
-        {
-            open.input.resume = Some(from_here);
-        }
-        return;
-    }
-    if is_ours {
-        ours(core, connection, staged, key);
-    }
-    if let Work::Key { last: true, .. } = staged.work {
-        core.text(connection, Reply::End.bytes());
-    }
-}
-
-/// Applies a request whose key is ours.
-fn ours(core: &mut Core, connection: ConnectionIndex, staged: &Staged<'_>, key: Key<'_>) {
-    let Some((applier, mut sink)) = core.client(connection) else { return };
-    let pinned = match &staged.work {
-        Work::Key { from_here: Resume { with_cas, ttl, .. }, .. } => {
-            applier.key(key, (*with_cas, *ttl), &mut sink)
-        }
-        Work::Line { request, block, .. } => {
-            applier.request(request, key, Block::Bytes(block), &mut sink)
-        }
-    };
-    if let Some(pinned) = pinned {
-        sink.value(pinned);
-    }
-    core.mark_dirty(connection);
 }

@@ -1,8 +1,8 @@
-//! Who is closed when too much memory is pinned: of the clients that hold large values for long,
-//! those that take them slowest.
+//! Which clients are closed when too much memory is pinned: of those that hold large values for
+//! long, those that take them slowest.
 //!
-//! Upstream:   `timeouts` offers who holds for long, once a second.
-//! Downstream: `shard` closes them, in this order, one a tick, until enough is let go.
+//! Upstream:   `late` offers the clients that have held for long, once a second.
+//! Downstream: `send` closes them, in this order, one a tick, until enough is let go.
 //!
 //! Invariants:
 //! - I1  `places` stands in the order of closing up to `count`, from `next` on: the slowest
@@ -10,8 +10,6 @@
 //!   before one of them.
 
 use kachel_net::{ConnectionIndex, SlowHolder};
-
-use crate::core::Core;
 
 /// Connections of a shard that are closed in one second at most for what they hold. A guess; there
 /// is a next second.
@@ -23,6 +21,12 @@ pub(crate) struct Slowest {
     places: [(SlowHolder, ConnectionIndex); CLOSED_PER_SECOND_MAX],
     count: usize,
     next: usize,
+}
+
+impl Default for Slowest {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Slowest {
@@ -56,17 +60,6 @@ impl Slowest {
     /// Whether anyone is left.
     pub(crate) const fn is_empty(&self) -> bool {
         self.next == self.count
-    }
-}
-
-impl Core {
-    /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.
-    pub(crate) fn is_too_much_pinned(&self) -> bool {
-        let percent = u64::from(self.shared.options.limits.pinned_percent);
-        let pinned_bytes = self.cache.pinned_bytes();
-        let limit_bytes = self.shared.budget.limit_bytes();
-        let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
-        percent != 0 && pinned_bytes > allowed_bytes
     }
 }
 

@@ -6,112 +6,118 @@
 //! The keys are memcached's, in its order, as far as they are true here; Kachel's own begin with
 //! `kachel_`.
 
+use kachel_engine::Engine;
 use kachel_net::ConnectionIndex;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
 
-use crate::core::Core;
+use crate::clients::Clients;
+use crate::context::Context;
 use crate::counters::{Counter, Counters};
+use crate::report::Report;
 
 /// Picks one counter of a shard's.
 type Pick = fn(&Counters) -> &Counter;
 
-/// Answers `stats` with `topic` behind it.
-pub(crate) fn stats(core: &mut Core, connection: ConnectionIndex, topic: &[u8]) {
-    match stats_topic(topic) {
-        StatsTopic::General => general(core, connection),
-        StatsTopic::Reset => unreachable!("`admin` has all shards begin anew"),
-        StatsTopic::Settings => {
-            let shared = std::sync::Arc::clone(&core.shared);
-            for (name, value) in &shared.options.settings {
-                stat(core, connection, name, value.as_bytes());
+/// Answers `stats` to one client.
+pub(crate) struct Answering<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engine: &'a E,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) connection: ConnectionIndex,
+}
+
+impl<E: Engine> Answering<'_, E> {
+    /// Answers `stats` with `topic` behind it.
+    pub(crate) fn stats(&mut self, topic: &[u8], report: &Report, io_kind: &str) {
+        let dumps_allowed = self.context.shared.options.dumps_allowed;
+        match stats_topic(topic) {
+            StatsTopic::General => self.general(report, io_kind),
+            StatsTopic::Reset => unreachable!("`admin` has all shards begin anew"),
+            StatsTopic::Settings => {
+                let context = self.context;
+                for (name, value) in &context.shared.options.settings {
+                    self.stat(name, value.as_bytes());
+                }
+                self.reply(Reply::End);
             }
-            core.text(connection, Reply::End.bytes());
+            StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
+            StatsTopic::Cachedump(_) if !dumps_allowed => self.reply(Reply::CachedumpNotAllowed),
+            StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => self.reply(Reply::Ok),
+            StatsTopic::Detail(DetailTopic::Usage) => self.reply(Reply::StatsDetailUsage),
+            StatsTopic::Cachedump(Err(reply)) => self.reply(reply),
+            StatsTopic::Unknown => self.reply(Reply::Error),
+            StatsTopic::Sizes => {
+                self.stat("sizes_status", b"disabled");
+                self.reply(Reply::End);
+            }
+            // Nothing to show behind these names yet: memcached's slabs and tiers are not here.
+            StatsTopic::Detail(DetailTopic::Dump)
+            | StatsTopic::Cachedump(Ok(_))
+            | StatsTopic::Conns
+            | StatsTopic::Extstore
+            | StatsTopic::Items
+            | StatsTopic::Slabs => self.reply(Reply::End),
         }
-        StatsTopic::Detail(_) if !core.shared.options.dumps_allowed => {
-            core.text(connection, Reply::StatsDetailNotAllowed.bytes());
-        }
-        StatsTopic::Cachedump(_) if !core.shared.options.dumps_allowed => {
-            core.text(connection, Reply::CachedumpNotAllowed.bytes());
-        }
-        StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => {
-            core.text(connection, Reply::Ok.bytes());
-        }
-        StatsTopic::Detail(DetailTopic::Usage) => {
-            core.text(connection, Reply::StatsDetailUsage.bytes());
-        }
-        StatsTopic::Cachedump(Err(reply)) => core.text(connection, reply.bytes()),
-        StatsTopic::Unknown => core.text(connection, Reply::Error.bytes()),
-        StatsTopic::Sizes => {
-            stat(core, connection, "sizes_status", b"disabled");
-            core.text(connection, Reply::End.bytes());
-        }
-        // Nothing to show behind these names yet: memcached's slabs and tiers are not here.
-        StatsTopic::Detail(DetailTopic::Dump)
-        | StatsTopic::Cachedump(Ok(_))
-        | StatsTopic::Conns
-        | StatsTopic::Extstore
-        | StatsTopic::Items
-        | StatsTopic::Slabs => core.text(connection, Reply::End.bytes()),
     }
-}
 
-fn stat(core: &mut Core, connection: ConnectionIndex, name: &str, value: &[u8]) {
-    if let Some((_, mut sink)) = core.client(connection) {
-        format::stat(&mut sink, name.as_bytes(), value);
-        core.mark_dirty(connection);
+    fn reply(&mut self, reply: Reply) {
+        self.clients.text(self.connection, reply.bytes());
     }
-}
 
-fn number(core: &mut Core, connection: ConnectionIndex, name: &str, value: u64) {
-    stat(core, connection, name, value.to_string().as_bytes());
-}
-
-fn seconds(core: &mut Core, connection: ConnectionIndex, name: &str, us: u64) {
-    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-    stat(core, connection, name, text.as_bytes());
-}
-
-/// The process's own facts, then what all shards counted.
-fn general(core: &mut Core, connection: ConnectionIndex) {
-    core.publish_gauges();
-    let shared = std::sync::Arc::clone(&core.shared);
-    let second = core.now.second;
-    number(core, connection, "pid", u64::from(shared.options.pid));
-    number(core, connection, "uptime", u64::from(second));
-    let now = u64::try_from(core.now.unix(second)).unwrap_or(0);
-    number(core, connection, "time", now);
-    stat(core, connection, "version", shared.options.version.as_bytes());
-    stat(core, connection, "kachel_version", shared.options.own_version.as_bytes());
-    stat(core, connection, "kachel_io", core.io_kind.as_bytes());
-    number(core, connection, "pointer_size", 64);
-    let usage = (shared.options.usage)();
-    seconds(core, connection, "rusage_user", usage.user_us);
-    seconds(core, connection, "rusage_system", usage.system_us);
-    number(core, connection, "max_connections", u64::from(shared.options.connections_max));
-    number(core, connection, "curr_connections", u64::from(shared.open_connections()));
-    for (name, counter) in BEFORE_AUTHENTICATION {
-        sum(core, connection, name, *counter);
+    fn stat(&mut self, name: &str, value: &[u8]) {
+        if let Some(mut sink) = self.clients.sink(self.connection) {
+            format::stat(&mut sink, name.as_bytes(), value);
+            self.clients.mark_dirty(self.connection);
+        }
     }
-    // Nobody can authenticate.
-    number(core, connection, "auth_cmds", 0);
-    number(core, connection, "auth_errors", 0);
-    for (name, counter) in BEFORE_LIMITS {
-        sum(core, connection, name, *counter);
-    }
-    number(core, connection, "limit_maxbytes", shared.budget.limit_bytes());
-    number(core, connection, "threads", u64::from(shared.options.shards));
-    for (name, counter) in BEHIND_LIMITS {
-        sum(core, connection, name, *counter);
-    }
-    number(core, connection, "kachel_memory_spent", shared.budget.spent_bytes());
-    number(core, connection, "kachel_pinned_bytes", core.cache.pinned_bytes());
-    core.text(connection, Reply::End.bytes());
-}
 
-fn sum(core: &mut Core, connection: ConnectionIndex, name: &str, counter: Pick) {
-    let counters = core.shared.counters.iter();
-    let sum = counters.map(|counters| counter(counters).value()).sum();
-    number(core, connection, name, sum);
+    fn number(&mut self, name: &str, value: u64) {
+        self.stat(name, value.to_string().as_bytes());
+    }
+
+    fn seconds(&mut self, name: &str, us: u64) {
+        let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        self.stat(name, text.as_bytes());
+    }
+
+    fn sums(&mut self, rows: &[(&str, Pick)]) {
+        let context = self.context;
+        for (name, counter) in rows {
+            let counters = context.shared.counters.iter();
+            self.number(name, counters.map(|counters| counter(counters).value()).sum());
+        }
+    }
+
+    /// The process's own facts, then what all shards counted.
+    fn general(&mut self, report: &Report, io_kind: &str) {
+        let context = self.context;
+        report.publish(&context.counters, &self.engine.stats());
+        let (shared, options) = (&context.shared, &context.shared.options);
+        let second = context.now.second;
+        self.number("pid", u64::from(options.pid));
+        self.number("uptime", u64::from(second));
+        self.number("time", u64::try_from(context.now.unix(second)).unwrap_or(0));
+        self.stat("version", options.version.as_bytes());
+        self.stat("kachel_version", options.own_version.as_bytes());
+        self.stat("kachel_io", io_kind.as_bytes());
+        self.number("pointer_size", 64);
+        let usage = (options.usage)();
+        self.seconds("rusage_user", usage.user_us);
+        self.seconds("rusage_system", usage.system_us);
+        self.number("max_connections", u64::from(options.connections_max));
+        self.number("curr_connections", u64::from(shared.open_connections()));
+        self.sums(BEFORE_AUTHENTICATION);
+        // No client can authenticate.
+        self.number("auth_cmds", 0);
+        self.number("auth_errors", 0);
+        self.sums(BEFORE_LIMITS);
+        self.number("limit_maxbytes", shared.budget.limit_bytes());
+        self.number("threads", u64::from(options.shards));
+        self.sums(BEHIND_LIMITS);
+        self.number("kachel_memory_spent", shared.budget.spent_bytes());
+        self.number("kachel_pinned_bytes", self.engine.pinned_bytes());
+        self.reply(Reply::End);
+    }
 }
 
 /// memcached's keys from `total_connections` to `store_no_memory`.

@@ -21,6 +21,8 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
             ("connections", held.connections),
             ("reply slots", held.reply_slots),
             ("uploads", held.uploads),
+            ("delayed requests", held.delayed),
+            ("tickets", shard.engine().delays().tickets),
             ("stalled connections", held.stalled),
             ("bytes of input", held.input_bytes),
             ("items in the index", held.index_items),

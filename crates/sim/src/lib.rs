@@ -13,6 +13,7 @@ mod answer;
 mod ask;
 mod audit;
 mod client;
+mod delaying;
 mod dice;
 mod examine;
 mod options;

@@ -27,10 +27,13 @@ failure is made small, and printed with the command that shows it again.
   --jobs J       runs at once (default: one a core)
   --verbose      a line for each run
   --clients, --shards, --without   instead of what follows from the seed; faults are
-                 cut, delay, reset, slow, stop, skew, jump, leave, flush";
+                 cut, delay, reset, slow, stop, skew, jump, leave, flush, late";
 
 /// Of so many keys the judge may give up one.
 const KEYS_PER_GIVEN_UP: u64 = 10_000;
+
+/// Of so many operations of an engine that delays, at least one is delayed.
+const DELAYED_PART: u64 = 10;
 
 /// What was asked for.
 struct Wanted {
@@ -213,6 +216,10 @@ impl Sum {
         }
         if self.keys_given_up * KEYS_PER_GIVEN_UP > self.keys {
             println!("never seen: a judgment of enough keys");
+        }
+        let Coverage { delayable, delayed_before, delayed_after, .. } = self.coverage;
+        if (delayed_before + delayed_after) * DELAYED_PART < delayable {
+            println!("never seen: a delay of one operation in {DELAYED_PART}");
         }
         for ((name, _), runs) in self.coverage.fields().into_iter().zip(self.runs_with) {
             if runs == 0 && runs < self.passed {

@@ -13,6 +13,8 @@ pub const REQUESTS: u32 = 2_000;
 /// Clients of a run at most.
 pub const CLIENTS_MAX: u64 = 12;
 
+/// Of a thousand runs, those whose engine delays answers.
+const LATE_PERMILLE: u64 = 300;
 /// Of a thousand runs, those whose server refuses instead of evicting.
 const STORE_PERMILLE: u64 = 250;
 
@@ -37,11 +39,13 @@ pub enum Fault {
     Leave,
     /// Everything stored is flushed, at once or later.
     Flush,
+    /// The engine delays a part of its answers.
+    Late,
 }
 
 impl Fault {
     /// All kinds, with the names by which `--without` knows them.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -51,6 +55,7 @@ impl Fault {
         (Self::Jump, "jump"),
         (Self::Leave, "leave"),
         (Self::Flush, "flush"),
+        (Self::Late, "late"),
     ];
 
     const fn bit(self) -> u16 {
@@ -108,7 +113,12 @@ impl Options {
         };
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
-            if dice.chance(600) {
+            let happens = match fault {
+                // Dice of its own, so that other runs stay as they were.
+                Fault::Late => Dice::new(seed, "late").chance(LATE_PERMILLE),
+                _ => dice.chance(600),
+            };
+            if happens {
                 faults.0 |= fault.bit();
             }
         }
@@ -126,6 +136,12 @@ impl Options {
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }
+    }
+
+    /// Of a thousand operations, those that the engine delays.
+    pub(crate) fn delay_permille(&self) -> u64 {
+        let permille = Dice::new(self.seed, "delays").between(150, 500);
+        if self.faults.has(Fault::Late) { permille } else { 0 }
     }
 
     /// The command that runs exactly this.

@@ -38,11 +38,17 @@ pub struct Coverage {
     pub flush_looks: u64,
     /// Connections closed for the memory that they held pinned.
     pub pinned_closes: u64,
+    /// Operations that the engine executed, in runs in which it delays some.
+    pub delayable: u64,
+    /// Operations delayed before they were executed.
+    pub delayed_before: u64,
+    /// Operations whose reply was delayed after they were executed.
+    pub delayed_after: u64,
 }
 
 impl Coverage {
     /// How many counts there are.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 17;
 
     pub(crate) fn of(server: &Server) -> Self {
         let mut seen = Self {
@@ -63,6 +69,12 @@ impl Coverage {
             seen.stalled += counters.conn_yields.value();
             seen.hops += counters.hops.value();
             seen.too_large += counters.store_too_large.value();
+            let delays = shard.engine().delays();
+            seen.delayed_before += delays.before;
+            seen.delayed_after += delays.after;
+            if delays.before + delays.after > 0 {
+                seen.delayable += delays.executed;
+            }
         }
         seen
     }
@@ -112,6 +124,9 @@ impl Coverage {
             ("sleeps", &mut self.sleeps),
             ("looks after a flush", &mut self.flush_looks),
             ("pinned closes", &mut self.pinned_closes),
+            ("operations of engines that delay", &mut self.delayable),
+            ("delayed before", &mut self.delayed_before),
+            ("delayed after", &mut self.delayed_after),
         ]
     }
 }

@@ -4,10 +4,10 @@
 //! Downstream: `kachel_shard`, as the process has it, but for threads and kernel.
 //!
 //! ```text
-//!            lie_down: may not wait, or the door stirs
+//!            prepare_wait: may not wait, or the door stirs
 //!          +-----------------------------------------+
 //!          v                                         |
-//!   Ready (Run laid in) ---- get_up, lie_down -------+
+//!   Ready (Run laid in) ---- complete_tick, prepare_wait -------+
 //!          ^                                         |
 //!          |  the door stirs, or overslept           v  may wait, and nothing stirs
 //!          +-------------------------------------- Asleep
@@ -20,12 +20,13 @@
 
 use std::sync::Arc;
 
+use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::Budget;
 use kachel_io::{FarEnd, ListenerId, ManualClock, Memory, MemoryNet, Peer, Wait};
-use kachel_shard::{
-    EngineOptions, Pool, PoolOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, mailboxes,
-};
+use kachel_shard::{Shard, ShardOptions, Shared, SharedOptions, mailboxes};
 
+use crate::delaying::Delaying;
 use crate::dice::Dice;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
@@ -45,8 +46,11 @@ enum State {
     Asleep { wait: Wait, nap: u64 },
 }
 
+/// A shard of the simulation.
+pub(crate) type SimShard = Shard<Memory, ManualClock, Delaying<Cache>>;
+
 struct Room {
-    shard: Shard<Memory, ManualClock>,
+    shard: SimShard,
     state: State,
     /// Whether it runs because it slept as long as it wanted, and that was long.
     overslept: bool,
@@ -67,6 +71,8 @@ pub(crate) struct Server {
     pub(crate) fixed_bytes: u64,
     dice: Dice,
     skewed: bool,
+    /// Whether engines delay answers.
+    delays: bool,
     /// Times that a shard slept because a mailbox was full.
     pub(crate) full_mailboxes: u64,
     /// Times that a shard slept until something happened.
@@ -93,14 +99,19 @@ impl Server {
         let (evict, item_bytes_max) = (options.evict, ITEM_BYTES_MAX);
         let engine = EngineOptions { evict, cas: true, item_bytes_max };
         let seeds = Seeds { hash_keys: [dice.bits(), dice.bits()] };
+        let hasher = KeyHasher::new(seeds, options.shards);
         let mut rooms: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))
             .map(|(id, mail)| {
-                let shard = ShardOptions { id, engine, seeds, start: (0, START_UNIX_S) };
+                let shard = ShardOptions { id, hasher, start: (0, START_UNIX_S) };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
-                let shard = Shard::new(net.open(), clock.clone(), shard, shared, pool, mail);
+                let budget = Arc::clone(&shared.budget);
+                let cache = Cache::new(pool, budget, hasher, engine, (id, options.shards));
+                let late = Dice::new(options.seed, &format!("late {id}"));
+                let cache = cache.expect("address space");
+                let engine = Delaying::new(cache, options.delay_permille(), late);
                 Room {
-                    shard: shard.expect("address space"),
+                    shard: Shard::new(net.open(), clock.clone(), engine, shard, shared, mail),
                     state: State::Ready(Wait::Now),
                     overslept: false,
                     naps: 0,
@@ -134,6 +145,7 @@ impl Server {
             pool,
             dice,
             skewed,
+            delays: options.faults.has(Fault::Late),
             full_mailboxes,
             sleeps,
             handed_over,
@@ -146,7 +158,7 @@ impl Server {
     }
 
     /// Shards.
-    pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard<Memory, ManualClock>> {
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &SimShard> {
         self.rooms.iter().map(|room| &room.shard)
     }
 
@@ -169,19 +181,21 @@ impl Server {
         let busy = || counters.busy_ticks.value();
         let (before, closes_before) = (busy(), room.shard.pinned_closes());
         let overslept = std::mem::take(&mut room.overslept) && !room.shard.io_mut().stir();
-        room.shard.get_up(wait).expect("memory never fails");
+        room.shard.complete_tick(wait).expect("memory never fails");
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }
         self.handed_over += u64::from(index > 0 && counters.connections.value() > 0);
         let closes = room.shard.pinned_closes() - closes_before;
-        let wait = room.shard.lie_down();
+        let wait = room.shard.prepare_wait();
         let sleep_ns = match wait {
             Wait::Now => None,
             Wait::AtMostNs(ns) => Some(ns),
             Wait::Forever => Some(u64::MAX / 4),
         };
-        self.full_mailboxes += u64::from(sleep_ns.is_some_and(|ns| ns <= NAP_NS_MAX));
+        // A shard whose engine delays naps for that, too.
+        let naps = sleep_ns.is_some_and(|ns| ns <= NAP_NS_MAX);
+        self.full_mailboxes += u64::from(naps && !self.delays);
         match sleep_ns {
             Some(ns) if !room.shard.io_mut().stir() => {
                 room.naps += 1;

@@ -9,10 +9,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use kachel_cache::{BATCH_MAX, Cache, Lookup, Pool, PoolOptions};
+use kachel_cache::{Cache, Pool, PoolOptions};
 use kachel_engine::{
-    Block, EngineOptions, Epoch, GetTerms, Key, KeyHasher, Now, Operation, Seeds, Ttl, Value,
-    apply, get,
+    BATCH_MAX, Block, Engine as _, EngineOptions, Epoch, GetTerms, Key, KeyHasher, Lookup, Now,
+    Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 
@@ -68,7 +68,7 @@ impl FilledCache {
 
     fn store(&mut self, key: &BenchKey) {
         let operation = Operation::set(self.hasher.key(key), VALUE_BYTES, Ttl(0));
-        apply(&mut self.cache, &operation, Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now);
+        apply(&mut self.cache, &operation, &mut Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now);
     }
 
     /// Reads one key, as a GET does.

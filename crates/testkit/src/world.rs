@@ -15,13 +15,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_io::{FarEnd, Io, Memory, MemoryNet, Wait};
 use kachel_net::ClientLimits;
 use kachel_shard::{
-    ClosedClient, Counter, Counters, EngineOptions, Holdings, Pool, PoolOptions, Seeds, Shard,
-    ShardOptions, Shared, SharedOptions, mailboxes,
+    ClosedClient, Counter, Counters, Holdings, Shard, ShardOptions, Shared, SharedOptions,
+    mailboxes,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -89,7 +91,7 @@ pub struct World<I: Io = Memory> {
     net: MemoryNet,
     listener: ListenerId,
     /// The shards, by number.
-    pub shards: Vec<Shard<I, ShardClock>>,
+    pub shards: Vec<Shard<I, ShardClock, Cache>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     /// The clock of all shards; it moves when the caller moves it.
     pub clock: ManualClock,
@@ -121,14 +123,14 @@ impl World {
     pub fn round(&mut self) -> bool {
         let mut any = false;
         for shard in &mut self.shards {
-            let wait = shard.lie_down();
+            let wait = shard.prepare_wait();
             let waits = match wait {
                 Wait::Now => false,
                 Wait::AtMostNs(ns) => ns > NAP_NS_MAX,
                 Wait::Forever => true,
             };
             if !waits || shard.io_mut().stir() {
-                shard.get_up(wait).expect("memory never fails");
+                shard.complete_tick(wait).expect("memory never fails");
                 any = true;
             }
         }
@@ -178,21 +180,20 @@ impl<I: Io> World<I> {
             cas: true,
             item_bytes_max: options.item_bytes_max,
         };
+        let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, options.shards);
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
         let shards = (0..options.shards)
             .zip(mailboxes(options.shards))
             .zip(endpoints)
             .map(|((id, mail), endpoint)| {
-                let shard = ShardOptions {
-                    id,
-                    engine,
-                    seeds: Seeds { hash_keys: [11, 13] },
-                    start: (0, options.start_unix_s),
-                };
+                let shard = ShardOptions { id, hasher, start: (0, options.start_unix_s) };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
+                let budget = Arc::clone(&shared.budget);
+                let cache = Cache::new(pool, budget, hasher, engine, (id, options.shards));
+                let cache = cache.expect("address space");
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns };
-                Shard::new(door(endpoint), clock, shard, shared, pool, mail).expect("a shard")
+                Shard::new(door(endpoint), clock, cache, shard, shared, mail)
             })
             .collect();
         Self { net, listener, shards, lags_ns, clock, shared, pool }

@@ -24,8 +24,8 @@ impl Segments {
     /// know it yet. Any other item may have moved, or be gone; the index was told.
     ///
     /// Cost: a copy of key and value; when room must be made, the work for one segment.
-    /// Errors: nothing may be evicted and nothing is dead; the value is dropped. Where nothing may
-    /// be evicted the caller kills `item.replaces` before the next call.
+    /// Errors: nothing may be evicted and nothing is dead; an upload is as it was. Where nothing
+    /// may be evicted the caller kills `item.replaces` before the next call.
     /// Panics: on an empty or overlong key, or an upload that is not whole.
     pub fn append(
         &mut self,
@@ -102,7 +102,7 @@ impl Segments {
             for piece in pieces {
                 self.fill(&mut upload, piece, now, index)?;
             }
-            return self.append_upload(draft, upload, queue, now, index);
+            return self.append_upload(draft, &mut upload, queue, now, index);
         }
         let draft = draft.with_value(None, pieces);
         let segment = self.place_or_make_room(&draft, queue, now, index)?;
@@ -112,7 +112,7 @@ impl Segments {
     fn append_upload(
         &mut self,
         draft: Draft<'_>,
-        mut upload: Upload,
+        upload: &mut Upload,
         queue: Queue,
         now: u32,
         index: &mut impl Index,
@@ -172,8 +172,8 @@ impl Segments {
         let value_bytes = self.item(old).value().bytes() + added_bytes;
         let added_inline: &[u8] = match added {
             _ if value_bytes > INLINE_VALUE_BYTES_MAX => {
-                let upload = self.extend_large(old, added, place, value_bytes, now, index)?;
-                return self.append_upload(draft, upload, queue, now, index);
+                let mut upload = self.extend_large(old, added, place, value_bytes, now, index)?;
+                return self.append_upload(draft, &mut upload, queue, now, index);
             }
             Added::Bytes(bytes) => bytes,
             Added::Upload(upload) => upload.rest_bytes(),

@@ -155,8 +155,9 @@ pub enum NewValue<'a> {
     Bytes(&'a [u8]),
     /// Bytes at hand in two pieces.
     Joined(&'a [u8], &'a [u8]),
-    /// A whole value that was uploaded.
-    Upload(Upload),
+    /// A whole value that was uploaded. Its memory goes over to the item when that is stored, and
+    /// stays with the upload otherwise.
+    Upload(&'a mut Upload),
     /// A stored item's value with something added, whatever their sizes.
     Extended {
         /// The stored item. It is still to be killed by the caller, where the index then finds it.
@@ -176,8 +177,8 @@ pub enum NewValue<'a> {
 pub enum Added<'a> {
     /// Bytes at hand.
     Bytes(&'a [u8]),
-    /// Bytes that were uploaded.
-    Upload(Upload),
+    /// Bytes that were uploaded, to be copied.
+    Upload(&'a Upload),
 }
 
 /// On which side of a value something is added.

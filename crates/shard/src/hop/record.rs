@@ -11,22 +11,22 @@
 //! ```
 //!
 //! `value` is how many bytes of value the answer may bring; a longer value is answered as a pinned
-//! reference in the tray. The text of a `Line` is what the client sent, its data block included,
-//! already found well-formed; the owner parses its terms again, which costs less than any second
-//! encoding of a request would to maintain. The key is not parsed again and not hashed again: its
-//! place in the text and its hashes stand in the head. A decoded base64 key is appended after the
-//! text.
+//! reference in the side queue. The text of a `Line` is the line that the client sent, and its data
+//! block, already found well-formed. The owner parses its terms again, which costs less than any
+//! second encoding of a request would to maintain. The key is not parsed again and not hashed
+//! again: its place in the text and its hashes stand in the head. A decoded base64 key is appended
+//! after the text.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
 //! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
 //! - I3  The owner neither parses nor hashes a key: the shard that received it did.
 
-use kachel_cache::{INLINE_VALUE_BYTES_MAX, Lookup};
-use kachel_engine::{Key, KeyHashes};
+use kachel_engine::{INLINE_VALUE_BYTES_MAX, Key, KeyHashes};
 use kachel_net::SlotIndex;
-use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request, Ttl};
-use kachel_wire::{Parsed, parse};
+use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Ttl};
+
+use crate::apply::ReadTerms;
 
 /// The slot of a request that is not answered: a connection to take over.
 const NO_SLOT: u32 = u32::MAX;
@@ -52,55 +52,17 @@ pub(crate) enum Hop {
     /// A whole request; text: line and data block.
     Line,
     /// One key of a retrieval; text: the key.
-    Key { with_cas: bool, ttl: Option<Ttl> },
-    /// A storage request whose value lies in the tray; text: the line.
+    Key(ReadTerms),
+    /// A storage request whose value lies in the side queue; text: the line.
     Upload,
     /// Begin to count again from 0.
     ResetStats,
-    /// A connection to take over; its socket lies in the tray.
+    /// A connection to take over; its socket lies in the side queue.
     Adopt,
     /// Free memory for so many bytes (text: 8 bytes) of a large value.
     MakeRoom,
     /// List items from `cursor` (text: a cursor) on.
     Dump { keys_only: bool },
-}
-
-/// A request record, taken apart.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken<'r> {
-    pub(crate) hop: Hop,
-    pub(crate) reply: ReplyTo,
-    /// The record behind its head.
-    pub(crate) text: &'r [u8],
-    /// What is asked for, and where its data block begins, when `text` is a line.
-    pub(crate) request: Option<(Request<'r>, usize)>,
-    /// The key that it is about, if any.
-    pub(crate) key: Option<Key<'r>>,
-}
-
-impl<'r> Taken<'r> {
-    /// Reads a record. A line's terms are parsed again; its key is neither parsed nor hashed (I3).
-    pub(crate) fn read(record: &'r [u8]) -> Self {
-        let Head { hop, reply, key, text } = Head::parse(record);
-        let request = match hop {
-            Hop::Line | Hop::Upload => {
-                let Parsed::Request { request, line_bytes } = parse(text, 0) else {
-                    unreachable!("a hop is a request that was found well-formed");
-                };
-                Some((request, line_bytes))
-            }
-            _ => None,
-        };
-        Self { hop, reply, text, request, key }
-    }
-
-    /// What it will look up, if it is about a key.
-    #[inline]
-    pub(crate) fn lookup(&self) -> Option<Lookup> {
-        // What is about a key and no line is a key of a retrieval.
-        let value = self.request.as_ref().is_none_or(|(request, _)| request.reads_value());
-        self.key.map(|key| Lookup { secret_hash: key.secret_hash(), value })
-    }
 }
 
 /// Bytes of the longest answer to a request record.
@@ -129,7 +91,7 @@ pub(crate) struct ReplyTo {
 pub(crate) enum Answer {
     /// The reply's text.
     Text,
-    /// The reply's text, and behind it a large value that lies in the tray.
+    /// The reply's text, and behind it a large value that lies in the side queue.
     TextAndValue,
     /// A piece of a listing; the text begins with the cursor to go on from.
     Dump,
@@ -183,7 +145,7 @@ impl<'r> Head<'r> {
     /// Takes a request record apart.
     ///
     /// Panics: on a record that no shard pushed, which is a bug.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn parse(record: &'r [u8]) -> Self {
         let (head, text) =
             record.split_first_chunk::<REQUEST_HEAD_BYTES>().expect("a record has its head");
@@ -231,7 +193,7 @@ impl Hop {
     fn to_parts(self) -> (u8, u8, u32) {
         match self {
             Self::Line => (0, 0, 0),
-            Self::Key { with_cas, ttl } => {
+            Self::Key(ReadTerms { with_cas, ttl }) => {
                 let flags = u8::from(with_cas) * HAS_CAS + u8::from(ttl.is_some()) * HAS_TTL;
                 (1, flags, ttl.map_or(0, |ttl| ttl.0.cast_unsigned()))
             }
@@ -247,10 +209,10 @@ impl Hop {
     fn from_parts(kind: u8, flags: u8, word: u32) -> Self {
         match kind {
             0 => Self::Line,
-            1 => Self::Key {
+            1 => Self::Key(ReadTerms {
                 with_cas: flags & HAS_CAS != 0,
                 ttl: (flags & HAS_TTL != 0).then_some(Ttl(word.cast_signed())),
-            },
+            }),
             2 => Self::Upload,
             3 => Self::ResetStats,
             4 => Self::Adopt,
@@ -295,8 +257,8 @@ mod tests {
     fn every_hop_survives_its_record() {
         let hops = [
             Hop::Line,
-            Hop::Key { with_cas: true, ttl: None },
-            Hop::Key { with_cas: false, ttl: Some(Ttl(-7)) },
+            Hop::Key(ReadTerms { with_cas: true, ttl: None }),
+            Hop::Key(ReadTerms { with_cas: false, ttl: Some(Ttl(-7)) }),
             Hop::Upload,
             Hop::Adopt,
             Hop::MakeRoom,

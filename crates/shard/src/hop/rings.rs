@@ -1,4 +1,4 @@
-//! The rings between two shards, and the tray for what does not fit a ring.
+//! The rings between two shards, and the side queues for what does not fit a ring.
 //!
 //! Upstream:   `send` pushes requests of our clients that other shards own; `take` pushes answers.
 //! Downstream: the other shard's `take` takes them off, once a tick; `record` is their form.
@@ -6,15 +6,15 @@
 //! ```text
 //!            requests ring  A -> B   (see `record`)
 //!  shard A   answers  ring  A <- B                         shard B
-//!            requests' tray A -> B   (uploads, sockets: owned things)
-//!            answers'  tray A <- B   (pinned large values)
+//!            side queue of requests  A -> B   (uploads and sockets, which are no bytes)
+//!            side queue of answers   A <- B   (pinned large values)
 //! ```
 //!
 //! Invariants:
-//! - I1  Records of one ring are taken in the order in which they were pushed; things in its tray
-//!   likewise, and the record that speaks of a thing is published after the thing was laid in the
-//!   tray. Each ring has a tray of its own: the two rings to one shard are taken in no common
-//!   order.
+//! - I1  Records of one ring are taken in the order in which they were pushed, and so are the
+//!   entries of its side queue. A record that refers to an entry is published after the entry was
+//!   pushed. Each ring has a side queue of its own, because the two rings to one shard are taken in
+//!   no common order.
 //! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring
 //!   has no room. Hence no two shards can wait for each other.
 //! - I3  Published records wake a sleeping receiver once.
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kachel_cache::{Pinned, Upload};
+use kachel_engine::Engine;
 use kachel_io::Waker;
 use kachel_net::ConnectionIndex;
 use kachel_stdx::{Consumer, Producer, Sleeper, byte_ring};
@@ -35,66 +35,65 @@ const RING_BYTES_MIN: usize = 64 * 1024;
 /// The largest ring.
 const RING_BYTES_MAX: usize = 256 * 1024;
 
-/// Things that a tray has room for from the start, so that it seldom allocates.
-const TRAY_THINGS: usize = 32;
+/// Entries that a side queue has room for from the start, so that it seldom allocates.
+const SIDE_QUEUE_ENTRIES: usize = 32;
 
 /// What travels beside a request: owned, and too large or not bytes at all.
 #[derive(Debug)]
-pub(crate) enum Parcel {
+pub(crate) enum Parcel<U> {
     /// A large value, received whole.
-    Upload(Upload),
+    Upload(U),
     /// A client's socket.
     Socket(OwnedFd),
 }
 
-/// Things on their way beside a ring. Both ends hold it.
+/// Entries on their way beside a ring. Both ends hold it.
 #[derive(Debug)]
-pub(crate) struct Tray<T>(Arc<Mutex<VecDeque<T>>>);
+pub(crate) struct SideQueue<T>(Arc<Mutex<VecDeque<T>>>);
 
-impl<T> Tray<T> {
+impl<T> SideQueue<T> {
     fn new() -> (Self, Self) {
-        let things = Arc::new(Mutex::new(VecDeque::with_capacity(TRAY_THINGS)));
-        (Self(Arc::clone(&things)), Self(things))
+        let entries = Arc::new(Mutex::new(VecDeque::with_capacity(SIDE_QUEUE_ENTRIES)));
+        (Self(Arc::clone(&entries)), Self(entries))
     }
 
-    /// Lays a thing in; its record is to be pushed next (I1).
-    pub(crate) fn lay(&self, thing: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(thing);
+    /// Adds an entry; its record is to be pushed next (I1).
+    pub(crate) fn push(&self, entry: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(entry);
     }
 
-    /// Takes the next thing out.
+    /// Takes the next entry out.
     ///
-    /// Panics: when there is none though a record spoke of one (I1).
-    pub(crate) fn take(&self) -> T {
+    /// Panics: when there is none though a record refers to one (I1).
+    pub(crate) fn pop(&self) -> T {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        taken.expect("I1: a record speaks of a thing that lies in the tray")
+        taken.expect("I1: a record refers to an entry of the side queue")
     }
 }
 
-/// The ring of requests to this shard has no room now. Whoever wanted to push does nothing, and has
-/// its connection wait.
+/// The ring of requests to this shard has no room now. The caller does nothing, and has the
+/// connection wait.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct MailboxFull(pub(crate) u16);
 
 /// One shard's ends of the rings to and from one other shard.
-#[derive(Debug)]
-pub struct Mailbox {
+pub struct Mailbox<E: Engine> {
     pub(crate) requests_out: Producer,
     pub(crate) requests_in: Consumer,
     pub(crate) answers_out: Producer,
     pub(crate) answers_in: Consumer,
-    pub(crate) parcels_out: Tray<Parcel>,
-    pub(crate) parcels_in: Tray<Parcel>,
-    pub(crate) values_out: Tray<Pinned>,
-    pub(crate) values_in: Tray<Pinned>,
+    pub(crate) parcels_out: SideQueue<Parcel<E::Upload>>,
+    pub(crate) parcels_in: SideQueue<Parcel<E::Upload>>,
+    pub(crate) values_out: SideQueue<E::Pinned>,
+    pub(crate) values_in: SideQueue<E::Pinned>,
     /// Connections whose next request waits for room among the requests to that shard.
     pub(crate) waiting: VecDeque<ConnectionIndex>,
     peer: Arc<Sleeper>,
     peer_waker: Option<Waker>,
 }
 
-impl Mailbox {
+impl<E: Engine> Mailbox<E> {
     /// Shows the peer all that was pushed this tick, and wakes it if it sleeps (I3).
     pub(crate) fn publish(&mut self) {
         let requests = self.requests_out.publish();
@@ -114,14 +113,13 @@ impl Mailbox {
 }
 
 /// All mailboxes of one shard, and its own sleeping flag.
-#[derive(Debug)]
-pub struct Mailboxes {
+pub struct Mailboxes<E: Engine> {
     /// By the other shard's number; none at this shard's own.
-    pub(crate) boxes: Vec<Option<Mailbox>>,
+    pub(crate) boxes: Vec<Option<Mailbox<E>>>,
     pub(crate) sleeper: Arc<Sleeper>,
 }
 
-impl Mailboxes {
+impl<E: Engine> Mailboxes<E> {
     /// Tells how shard `peer` is woken; called for each peer before the first tick.
     pub(crate) fn set_waker(&mut self, peer: u16, waker: Waker) {
         if let Some(Some(mailbox)) = self.boxes.get_mut(usize::from(peer)) {
@@ -130,7 +128,7 @@ impl Mailboxes {
     }
 
     /// The mailbox to shard `peer`, which is not this one.
-    pub(crate) fn to(&mut self, peer: u16) -> &mut Mailbox {
+    pub(crate) fn to(&mut self, peer: u16) -> &mut Mailbox<E> {
         let mailbox = self.boxes.get_mut(usize::from(peer)).and_then(Option::as_mut);
         mailbox.expect("a hop goes to another shard of this process")
     }
@@ -160,8 +158,8 @@ fn ring_bytes(shards: usize) -> usize {
         .next_power_of_two()
 }
 
-/// Bytes of all rings of [`mailboxes`].
-pub(crate) fn mailbox_bytes(shards: u16) -> u64 {
+/// Address space that all rings of [`mailboxes`] take, in bytes.
+pub fn mailbox_bytes(shards: u16) -> u64 {
     let count = usize::from(shards);
     (count * count.saturating_sub(1) * 2 * ring_bytes(count)) as u64
 }
@@ -169,11 +167,11 @@ pub(crate) fn mailbox_bytes(shards: u16) -> u64 {
 /// The mailboxes of `shards` shards, connected each to each; element n is for shard n.
 ///
 /// Cost: allocates all rings, 2 a pair and direction.
-pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
+pub fn mailboxes<E: Engine>(shards: u16) -> Vec<Mailboxes<E>> {
     let count = usize::from(shards);
     let ring_bytes = ring_bytes(count);
     let sleepers: Vec<_> = (0..count).map(|_| Arc::new(Sleeper::new())).collect();
-    let mut all: Vec<Mailboxes> = sleepers
+    let mut all: Vec<Mailboxes<E>> = sleepers
         .iter()
         .map(|sleeper| Mailboxes {
             boxes: (0..count).map(|_| None).collect(),
@@ -186,10 +184,10 @@ pub fn mailboxes(shards: u16) -> Vec<Mailboxes> {
             let (b_requests_out, a_requests_in) = byte_ring(ring_bytes);
             let (a_answers_out, b_answers_in) = byte_ring(ring_bytes);
             let (b_answers_out, a_answers_in) = byte_ring(ring_bytes);
-            let (a_parcels_out, b_parcels_in) = Tray::new();
-            let (b_parcels_out, a_parcels_in) = Tray::new();
-            let (a_values_out, b_values_in) = Tray::new();
-            let (b_values_out, a_values_in) = Tray::new();
+            let (a_parcels_out, b_parcels_in) = SideQueue::new();
+            let (b_parcels_out, a_parcels_in) = SideQueue::new();
+            let (a_values_out, b_values_in) = SideQueue::new();
+            let (b_values_out, a_values_in) = SideQueue::new();
             all[a].boxes[b] = Some(Mailbox {
                 requests_out: a_requests_out,
                 requests_in: a_requests_in,

@@ -1,86 +1,159 @@
-//! Sending a hop: a record into the ring to the owner, and a place kept for its answer.
+//! Sending to other shards: a request into the ring to its owner, with a place kept for the answer;
+//! and answers to what others asked.
 //!
-//! Upstream:   `serve::carry_out`, `upload`, `dump`, `admin::tell_all`; `shard` handing over.
-//! Downstream: `rings`; what was pushed is shown to the owner at the end of the tick.
+//! Upstream:   `serve`, `upload`, `listing`, `admin`, `accept`; `take` and `delayed` with answers.
+//! Downstream: `rings`. What was pushed is shown to the other shard at the end of the tick.
 
-use kachel_engine::Key;
-use kachel_net::{AnswerRoom, ConnectionIndex, Resume};
+use kachel_engine::{Engine, Key};
+use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
 
-use super::{Hop, HopKey, MailboxFull, ReplyTo};
-use crate::apply::{room_for_answer, room_for_key};
-use crate::core::Core;
-use crate::stage::{Staged, Work};
+use super::record::{ANSWER_BYTES_MAX, Answer, REQUEST_BYTES_MAX};
+use super::{Hop, HopKey, MailboxFull, Mailboxes, REQUEST_HEAD_BYTES, ReplyTo};
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::reply::AnswerText;
 
-/// Sends a request to the shard that owns its key.
-pub(crate) fn hop(
-    core: &mut Core,
-    connection: ConnectionIndex,
-    staged: &Staged<'_>,
-    key: Key<'_>,
-) -> Result<(), MailboxFull> {
-    let Some(open) = core.connections.get(connection) else { return Ok(()) };
-    let value_bytes = open.outbox.value_room_bytes();
-    let (hop, text, room) = match &staged.work {
-        Work::Key { from_here: Resume { with_cas, ttl, .. }, .. } => {
-            let hop = Hop::Key { with_cas: *with_cas, ttl: *ttl };
-            (hop, key.bytes(), room_for_key(key.bytes(), value_bytes))
-        }
-        Work::Line { request, text, .. } => {
-            (Hop::Line, *text, room_for_answer(request, value_bytes))
-        }
-    };
-    core.send_key_hop(connection, key, hop, text, room)
+/// A request on its way to another shard.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) hop: Hop,
+    pub(crate) text: &'a [u8],
+    /// Room to keep for its answer.
+    pub(crate) room: AnswerRoom,
 }
 
-impl Core {
-    /// Sends a hop to `owner`, keeping a reply slot and `room`.
+/// A shard's mailboxes, and the text that is on its way into one.
+pub(crate) struct Mail<E: Engine> {
+    pub(crate) boxes: Mailboxes<E>,
+    /// Whether a mailbox had no room in this tick, so that sleep must be short.
+    pub(crate) was_full: bool,
+    /// The answer that is being formatted.
+    pub(crate) answer: AnswerText,
+}
+
+impl<E: Engine> Mail<E> {
+    /// Over a shard's ends of all rings.
+    pub(crate) fn new(boxes: Mailboxes<E>) -> Self {
+        Self { boxes, was_full: false, answer: AnswerText::with_capacity(ANSWER_BYTES_MAX) }
+    }
+
+    /// Whether a request with this much text can be pushed to `owner` now.
+    pub(crate) fn has_room(&mut self, owner: u16, text_bytes: usize) -> Result<(), MailboxFull> {
+        let room = self.boxes.has_room(owner, REQUEST_HEAD_BYTES + text_bytes);
+        self.was_full |= room.is_err();
+        room
+    }
+
+    /// Sends a request to `owner`, keeping a reply slot and room.
     ///
-    /// What the client wants no reply to is answered too, with nothing: so a later reply says that
-    /// all before it is done, to whoever hears of it.
+    /// A request that wants no reply is answered too, with an empty answer: so a later reply tells
+    /// its client that everything before it is done.
     ///
-    /// Errors: the mailbox has no room now, and nothing is done; the caller stalls the connection.
-    pub(crate) fn send_hop(
+    /// Errors: the mailbox has no room now, and nothing is done; the caller pauses the connection.
+    pub(crate) fn send(
         &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
         connection: ConnectionIndex,
         owner: u16,
-        hop: Hop,
-        text: &[u8],
-        room: AnswerRoom,
+        outgoing: Outgoing<'_>,
     ) -> Result<(), MailboxFull> {
+        let Outgoing { hop, text, room } = outgoing;
         self.has_room(owner, text.len())?;
-        let slot = Some(self.keep_slot(connection, (1, room)));
-        self.push_hop(owner, hop, ReplyTo { slot, value_bytes: room.value_bytes }, text);
+        let slot = Some(clients.keep_slot(connection, 1, room));
+        self.push(context, owner, hop, ReplyTo { slot, value_bytes: room.value_bytes }, text);
         Ok(())
     }
 
-    /// Sends a hop about `key` to its owner, keeping a reply slot and `room`, as [`Self::send_hop`]
-    /// does.
-    pub(crate) fn send_key_hop(
+    /// Sends a request about `key` to its owner, as [`Self::send`] does.
+    pub(crate) fn send_about(
         &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
         connection: ConnectionIndex,
         key: Key<'_>,
-        hop: Hop,
-        text: &[u8],
-        room: AnswerRoom,
+        outgoing: Outgoing<'_>,
     ) -> Result<(), MailboxFull> {
-        let owner = self.hasher.owner(key.hashes());
+        let Outgoing { hop, text, room } = outgoing;
+        let owner = context.hasher.owner(key.hashes());
         let (place, added) = HopKey::place(key, text);
         self.has_room(owner, text.len() + added.len())?;
-        let slot = Some(self.keep_slot(connection, (1, room)));
+        let slot = Some(clients.keep_slot(connection, 1, room));
         let head = hop.head(ReplyTo { slot, value_bytes: room.value_bytes }, Some(place));
-        self.push_record(owner, [&head, text, added]);
+        self.push_record(context, owner, [&head, text, added]);
         Ok(())
     }
 
-    /// Pushes a hop for which there is room.
-    pub(crate) fn push_hop(&mut self, owner: u16, hop: Hop, reply: ReplyTo, text: &[u8]) {
-        self.push_record(owner, [&hop.head(reply, None), text, b""]);
+    /// Pushes a request for which there is room.
+    pub(crate) fn push(
+        &mut self,
+        context: &Context,
+        owner: u16,
+        hop: Hop,
+        reply: ReplyTo,
+        text: &[u8],
+    ) {
+        self.push_record(context, owner, [&hop.head(reply, None), text, b""]);
     }
 
-    /// Pushes a record for which there is room.
-    fn push_record(&mut self, owner: u16, pieces: [&[u8]; 3]) {
-        let pushed = self.mail.to(owner).requests_out.push(&pieces);
-        assert!(pushed, "room was asked for");
-        self.counters.hops.add(1);
+    fn push_record(&mut self, context: &Context, owner: u16, pieces: [&[u8]; 3]) {
+        let pushed = self.boxes.to(owner).requests_out.push(&pieces);
+        assert!(pushed, "the caller has asked for room");
+        context.counters.hops.add(1);
+    }
+
+    /// Whether the longest answer can be pushed to `peer` now.
+    pub(crate) fn has_room_for_answer(&mut self, peer: u16) -> bool {
+        self.boxes.to(peer).answers_out.room(ANSWER_BYTES_MAX)
+    }
+
+    /// Answers `peer` with the text that was formatted, and with the large value that follows it.
+    /// There is room for it.
+    #[inline(always)]
+    pub(crate) fn send_answer(&mut self, peer: u16, slot: SlotIndex, value: Option<E::Pinned>) {
+        let mailbox = self.boxes.to(peer);
+        let answer = match value {
+            None => Answer::Text,
+            Some(value) => {
+                mailbox.values_out.push(value);
+                Answer::TextAndValue
+            }
+        };
+        self.push_answer(peer, answer, slot);
+    }
+
+    /// Answers `peer` with the piece of a listing that was formatted. There is room for it.
+    pub(crate) fn send_piece(&mut self, peer: u16, slot: SlotIndex) {
+        self.push_answer(peer, Answer::Dump, slot);
+    }
+
+    #[inline]
+    fn push_answer(&mut self, peer: u16, answer: Answer, slot: SlotIndex) {
+        let text = &self.answer.text;
+        let pushed = self.boxes.to(peer).answers_out.push(&[&answer.head(slot), text]);
+        assert!(pushed, "the caller has asked for room for the longest answer");
+    }
+
+    /// Shows other shards what was pushed for them.
+    pub(crate) fn publish(&mut self) {
+        self.boxes.boxes.iter_mut().flatten().for_each(super::Mailbox::publish);
+    }
+
+    /// Connections that wait for a mailbox which has room again: at most `count_max` of each, as
+    /// each of them may fill it.
+    pub(crate) fn take_waiting(
+        &mut self,
+        context: &Context,
+        count_max: usize,
+        mut wake: impl FnMut(ConnectionIndex),
+    ) {
+        for peer in context.others() {
+            let mailbox = self.boxes.to(peer);
+            if mailbox.waiting.is_empty() || !mailbox.requests_out.room(REQUEST_BYTES_MAX) {
+                continue;
+            }
+            let count = mailbox.waiting.len().min(count_max);
+            mailbox.waiting.drain(..count).for_each(&mut wake);
+        }
     }
 }

@@ -5,13 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::Budget;
 use kachel_io::{Around, Event, FarEnd, Io, ManualClock, Memory, MemoryNet, Peer, Surrounded};
 use kachel_io::{Wait, Waker};
-use kachel_shard::{
-    EngineOptions, Pool, PoolOptions, Seeds, Shard, ShardOptions, Shared, SharedOptions, Turn,
-};
-use kachel_shard::{Mailboxes, mailboxes};
+use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
@@ -143,16 +142,19 @@ fn shard(
     id: u16,
     shared: Arc<Shared>,
     pool: Arc<Pool>,
-    mail: Mailboxes,
-) -> Shard<Surrounded<Sleeper>, ManualClock> {
+    mail: Mailboxes<Cache>,
+) -> Shard<Surrounded<Sleeper>, ManualClock, Cache> {
     let memory = DOORS.with_borrow_mut(|doors| doors[usize::from(id)].take());
     let sleeper = Sleeper { shared: Arc::clone(&shared) };
     let door = Surrounded::new(memory.expect("one a shard"), sleeper);
     let engine = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
-    let seeds = Seeds { hash_keys: [11, 13] };
-    let options = ShardOptions { id, engine, seeds, start: (0, 1_800_000_000) };
+    let shards = shared.options.shards;
+    let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
+    let budget = Arc::clone(&shared.budget);
+    let cache = Cache::new(pool, budget, hasher, engine, (id, shards)).expect("address space");
+    let options = ShardOptions { id, hasher, start: (0, 1_800_000_000) };
     let clock = ManualClock::new(1_800_000_000);
-    Shard::new(door, clock, options, shared, pool, mail).expect("address space")
+    Shard::new(door, clock, cache, options, shared, mail)
 }
 
 /// Asks, and waits for each answer, byte by byte as it should be.

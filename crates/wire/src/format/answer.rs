@@ -8,7 +8,7 @@
 //! - I1  A request is answered with one reply, or with none where its client wants none.
 //! - I2  A value that is handed back was announced in the head, and CR LF follows it.
 
-use kachel_engine::{Facts, Key, Outcome, Value, Verdict};
+use kachel_engine::{Facts, Key, Value, Verdict};
 
 use super::{
     CRLF, MetaCode, MetaVerb, Sink, meta_debug, meta_head, meta_plain, number, quiet_hides,
@@ -24,11 +24,12 @@ pub fn answer_key<P>(
     sink: &mut impl Sink,
     key: &Key<'_>,
     with_cas: bool,
-    outcome: Outcome<'_, P>,
+    verdict: &Verdict,
+    value: Value<'_, P>,
 ) -> Option<P> {
-    let Verdict::Hit(facts) = outcome.verdict else { return None };
+    let Verdict::Hit(facts) = verdict else { return None };
     let cas = with_cas.then_some(facts.cas);
-    match outcome.value {
+    match value {
         Value::Inline(value) => {
             put_value(sink, key.bytes(), facts.client_flags, value, cas);
             None
@@ -45,33 +46,34 @@ pub fn answer_key<P>(
 pub fn answer<P>(
     sink: &mut impl Sink,
     request: &Request<'_>,
-    outcome: Outcome<'_, P>,
+    verdict: &Verdict,
+    value: Value<'_, P>,
 ) -> Option<P> {
     if request.is_noreply() {
         return None; // I1
     }
     match request {
-        Request::MetaGet(meta) => return answer_meta_get(sink, meta, outcome),
+        Request::MetaGet(meta) => return answer_meta_get(sink, meta, verdict, value),
         Request::MetaSet { meta, value_bytes, .. } => {
-            answer_meta_set(sink, meta, *value_bytes as usize, outcome.verdict);
+            answer_meta_set(sink, meta, *value_bytes as usize, verdict);
         }
-        Request::MetaDelete(meta) => answer_meta_delete(sink, meta, outcome.verdict),
+        Request::MetaDelete(meta) => answer_meta_delete(sink, meta, verdict),
         Request::MetaArithmetic { meta, .. } => {
-            answer_meta_arithmetic(sink, meta, outcome.verdict);
+            answer_meta_arithmetic(sink, meta, verdict);
         }
-        Request::MetaDebug(key) => match outcome.verdict {
-            Verdict::Inspected(inspection) => meta_debug(sink, *key, &inspection),
+        Request::MetaDebug(key) => match verdict {
+            Verdict::Inspected(inspection) => meta_debug(sink, *key, inspection),
             _ => sink.put(Reply::En.bytes()),
         },
-        _ => answer_classic(sink, request, outcome.verdict),
+        _ => answer_classic(sink, request, verdict),
     }
     None
 }
 
 /// Formats the reply of a classic verb that reads no value.
-fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: Verdict) {
+fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: &Verdict) {
     let reply = match verdict {
-        Verdict::Number { number: changed, .. } => return number(sink, changed),
+        Verdict::Number { number: changed, .. } => return number(sink, *changed),
         Verdict::Stored { .. } => Reply::Stored,
         Verdict::NotStored => Reply::NotStored,
         Verdict::Exists => Reply::Exists,
@@ -90,9 +92,14 @@ fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: Verdict)
     sink.put(reply.bytes());
 }
 
-fn answer_meta_get<P>(sink: &mut impl Sink, meta: &Meta<'_>, outcome: Outcome<'_, P>) -> Option<P> {
-    let mut facts = match outcome.verdict {
-        Verdict::Hit(facts) => facts,
+fn answer_meta_get<P>(
+    sink: &mut impl Sink,
+    meta: &Meta<'_>,
+    verdict: &Verdict,
+    value: Value<'_, P>,
+) -> Option<P> {
+    let mut facts = match verdict {
+        Verdict::Hit(facts) => *facts,
         Verdict::NoMemory { .. } => {
             sink.put(Reply::OutOfMemory.bytes());
             return None;
@@ -104,7 +111,7 @@ fn answer_meta_get<P>(sink: &mut impl Sink, meta: &Meta<'_>, outcome: Outcome<'_
             return None;
         }
     };
-    match outcome.value {
+    match value {
         Value::None => {
             meta_head(sink, MetaVerb::Get, MetaCode::Hd, meta, &facts);
             None
@@ -127,13 +134,13 @@ fn answer_meta_set(
     sink: &mut impl Sink,
     meta: &Meta<'_>,
     announced_bytes: usize,
-    verdict: Verdict,
+    verdict: &Verdict,
 ) {
     // What was not stored is told by its announced size and no token.
     let mut facts = Facts { value_bytes: announced_bytes, ..Facts::default() };
     let code = match verdict {
         Verdict::Stored { cas, value_bytes } => {
-            (facts.cas, facts.value_bytes) = (cas, value_bytes);
+            (facts.cas, facts.value_bytes) = (*cas, *value_bytes);
             MetaCode::Hd
         }
         Verdict::NotStored => MetaCode::Ns,
@@ -147,7 +154,7 @@ fn answer_meta_set(
     }
 }
 
-fn answer_meta_delete(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdict) {
+fn answer_meta_delete(sink: &mut impl Sink, meta: &Meta<'_>, verdict: &Verdict) {
     let code = match verdict {
         Verdict::Deleted | Verdict::Invalidated => MetaCode::Hd,
         Verdict::Miss => MetaCode::Nf,
@@ -160,7 +167,7 @@ fn answer_meta_delete(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdict) {
     }
 }
 
-fn answer_meta_arithmetic(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdict) {
+fn answer_meta_arithmetic(sink: &mut impl Sink, meta: &Meta<'_>, verdict: &Verdict) {
     match verdict {
         Verdict::Number { number: changed, facts } => {
             let shows_value = meta.letters.has(b'v');
@@ -168,9 +175,9 @@ fn answer_meta_arithmetic(sink: &mut impl Sink, meta: &Meta<'_>, verdict: Verdic
             if meta.letters.has(b'q') && quiet_hides(MetaVerb::Arithmetic, code) {
                 return;
             }
-            meta_head(sink, MetaVerb::Arithmetic, code, meta, &facts);
+            meta_head(sink, MetaVerb::Arithmetic, code, meta, facts);
             if shows_value {
-                number(sink, changed);
+                number(sink, *changed);
             }
         }
         Verdict::Miss => meta_plain(sink, MetaCode::Nf, meta),

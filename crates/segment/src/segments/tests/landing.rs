@@ -42,7 +42,9 @@ fn a_value_is_the_same_wherever_its_landings_are_cut() {
             for cut in [977, BLOCK_BYTES - 1, BLOCK_BYTES, 40_000, usize::MAX / 2] {
                 let mut upload = shard.segments.pool().begin_upload(bytes).expect("it fits");
                 land_all(&mut upload, &mut landing, &value, first, cut);
-                shard.store(shard.new_item(b"key", NewValue::Upload(upload)), 9).expect("it fits");
+                shard
+                    .store(shard.new_item(b"key", NewValue::Upload(&mut upload)), 9)
+                    .expect("it fits");
                 assert!(shard.value(b"key").as_ref() == Some(&value), "{bytes} {first} {cut}");
             }
         }
@@ -73,7 +75,7 @@ fn landings_and_writes_may_follow_each_other_in_any_order() {
                 upload.write(&value[at..value.len().min(at + wanted)]).expect("memory is free");
             }
         }
-        shard.store(shard.new_item(b"key", NewValue::Upload(upload)), 9).expect("it fits");
+        shard.store(shard.new_item(b"key", NewValue::Upload(&mut upload)), 9).expect("it fits");
         assert!(shard.value(b"key") == Some(value), "round {round}");
     }
     shard.segments.audit();

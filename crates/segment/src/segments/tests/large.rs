@@ -73,7 +73,7 @@ fn an_upload_may_be_filled_on_one_thread_and_stored_by_another() {
     let mut shard = Shard::new(16 << 20, true);
     let value = pattern(5, 300_000);
     let mut upload = shard.segments.pool().begin_upload(value.len()).expect("fits the budget");
-    let upload = std::thread::scope(|scope| {
+    let mut upload = std::thread::scope(|scope| {
         let filler = scope.spawn(|| {
             for piece in value.chunks(7777) {
                 upload.write(piece).expect("memory is free");
@@ -82,7 +82,7 @@ fn an_upload_may_be_filled_on_one_thread_and_stored_by_another() {
         });
         filler.join().expect("the filler does not panic")
     });
-    shard.store(shard.new_item(b"far", NewValue::Upload(upload)), 9).expect("there is room");
+    shard.store(shard.new_item(b"far", NewValue::Upload(&mut upload)), 9).expect("there is room");
     assert!(shard.value(b"far") == Some(value));
     shard.segments.audit();
 }

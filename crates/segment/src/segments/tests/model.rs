@@ -74,6 +74,7 @@ impl Model {
             base64_key: self.random.below(7) == 0,
         };
         let half = wanted.value.len() / 2;
+        let mut whole = None;
         let value = match self.random.below(3) {
             0 => NewValue::Bytes(&wanted.value),
             1 => NewValue::Joined(&wanted.value[..half], &wanted.value[half..]),
@@ -90,7 +91,7 @@ impl Model {
                         }
                     }
                 }
-                NewValue::Upload(upload)
+                NewValue::Upload(whole.insert(upload))
             }
         };
         let item = NewItem {
@@ -122,6 +123,7 @@ impl Model {
         let mut wanted = self.wanted[key].clone();
         let added = pattern(self.random.next(), self.random.below(20_000) as usize);
         let as_upload = self.random.below(2) == 0;
+        let mut whole = None;
         let value = match self.random.below(3) {
             0 => NewValue::Same(at),
             side => {
@@ -136,7 +138,7 @@ impl Model {
                     if upload.write(&added).is_err() {
                         return;
                     }
-                    Added::Upload(upload)
+                    Added::Upload(whole.insert(upload))
                 } else {
                     Added::Bytes(&added)
                 };

@@ -79,7 +79,9 @@ impl Side {
             _ => self.store(seed, NewValue::Bytes(&pattern(seed, bytes_of(seed)))),
         }
         match self.received.try_recv() {
-            Ok(Parcel::Upload(seed, upload)) => self.store(seed, NewValue::Upload(upload)),
+            Ok(Parcel::Upload(seed, mut upload)) => {
+                self.store(seed, NewValue::Upload(&mut upload));
+            }
             Ok(Parcel::Pinned(seed, pinned)) => {
                 let read = read_pinned(&pinned);
                 assert!(read == pattern(seed, bytes_of(seed)), "a pinned value stays as it was");

@@ -9,8 +9,7 @@
 //!   ran.
 
 use arrayvec::ArrayVec;
-use kachel_cache::Lookup;
-use kachel_engine::{Key, KeyHashes};
+use kachel_engine::{Key, KeyHashes, Lookup};
 use kachel_io::Lent;
 use kachel_net::{ConnectionIndex, Resume};
 use kachel_wire::request::{KEY_BYTES_MAX, Request};

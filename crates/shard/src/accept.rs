@@ -1,0 +1,178 @@
+//! Accepting connections, turning them away, and handing them over to the shard whose turn it is.
+//!
+//! Upstream:   `io` reports a new connection; another shard's hop brings one to take over.
+//! Downstream: `net` opens the connection; `hop` carries a socket to another shard.
+//!
+//! Invariants:
+//! - I1  A connection is counted in the process from the moment it is accepted until it closes, on
+//!   whichever shard it is, or on its way between two.
+
+use std::os::fd::OwnedFd;
+
+use kachel_engine::{Engine, ReadValue};
+use kachel_io::{Io, ListenerId, SocketId};
+use kachel_net::ConnectionIndex;
+use kachel_wire::Reply;
+
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::hop::{Hop, Mail, Parcel, ReplyTo};
+
+/// Ticks in which a new connection is offered to the shard it is meant for.
+const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
+
+/// A connection just accepted that another shard is to serve.
+#[derive(Debug)]
+struct Fresh {
+    connection: ConnectionIndex,
+    adopter: u16,
+    attempts: u32,
+}
+
+/// The connections that come to a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Acceptor {
+    listeners: Vec<ListenerId>,
+    /// Connections accepted in this tick, and the shard that each is meant for.
+    fresh: Vec<Fresh>,
+    /// Sockets that were turned away and get one line before they are closed.
+    rejected: Vec<SocketId>,
+    /// Sockets that other shards hand over.
+    pub(crate) adopted: Vec<OwnedFd>,
+    next_adopter: u16,
+    stopping: bool,
+}
+
+impl Acceptor {
+    /// Accepts clients on a bound socket.
+    pub(crate) fn listen(&mut self, io: &mut impl Io, socket: OwnedFd) {
+        self.listeners.push(io.listen(socket));
+    }
+
+    /// Whether a connection is still to be handed over.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    /// A client has connected.
+    pub(crate) fn accepted<P: ReadValue>(
+        &mut self,
+        io: &mut impl Io,
+        context: &Context,
+        clients: &mut Clients<P>,
+        socket: SocketId,
+        look: u32,
+    ) {
+        if self.stopping || !context.shared.admit() {
+            context.counters.connections_rejected.add(1);
+            let mut block = clients.blocks.take();
+            block.put(Reply::TooManyConnections.bytes());
+            io.send(socket, block);
+            io.finish_sending(socket);
+            self.rejected.push(socket);
+            return;
+        }
+        context.counters.connections_opened.add(1);
+        let connection = open(context, clients, socket, look);
+        let adopter = self.next_adopter;
+        self.next_adopter = (adopter + 1) % context.shards();
+        if adopter != context.id {
+            self.fresh.push(Fresh { connection, adopter, attempts: 0 });
+        }
+    }
+
+    /// Closes a socket that was turned away, once it has its line or has failed.
+    pub(crate) fn close_rejected(&mut self, io: &mut impl Io, socket: SocketId) {
+        if let Some(place) = self.rejected.iter().position(|rejected| *rejected == socket) {
+            self.rejected.swap_remove(place);
+            io.close(socket);
+        }
+    }
+
+    /// Hands new connections over to the shards whose turn it is.
+    ///
+    /// A connection from which bytes were received already stays: a backend in memory may report
+    /// them with the connection. A backend that does not give a socket up now is asked again in the
+    /// next ticks.
+    pub(crate) fn hand_over<E: Engine>(
+        &mut self,
+        io: &mut impl Io,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+    ) {
+        let stopping = self.stopping;
+        self.fresh.retain_mut(|fresh| hand_one_over(fresh, stopping, io, context, clients, mail));
+    }
+
+    /// Takes over the connections that other shards handed us.
+    pub(crate) fn adopt<P: ReadValue>(
+        &mut self,
+        io: &mut impl Io,
+        context: &Context,
+        clients: &mut Clients<P>,
+        look: u32,
+    ) {
+        while let Some(fd) = self.adopted.pop() {
+            let Some(socket) = io.adopt(fd) else {
+                context.shared.dismiss();
+                continue;
+            };
+            let connection = open(context, clients, socket, look);
+            if self.stopping {
+                clients.drain(connection);
+            }
+        }
+    }
+
+    /// Lets no client in any more, and tells the other shards so. `true`: it did until now.
+    pub(crate) fn stop(&mut self, context: &Context) -> bool {
+        let stops = !std::mem::replace(&mut self.stopping, true);
+        if stops {
+            context.shared.note_closed();
+        }
+        stops
+    }
+
+    /// Closes the listening sockets.
+    pub(crate) fn close_listeners(&self, io: &mut impl Io) {
+        debug_assert!(self.stopping, "a shard stops accepting before it closes its listeners");
+        self.listeners.iter().for_each(|listener| io.listen_close(*listener));
+    }
+}
+
+/// `true`: to be tried again in the next tick.
+fn hand_one_over<E: Engine>(
+    fresh: &mut Fresh,
+    stopping: bool,
+    io: &mut impl Io,
+    context: &Context,
+    clients: &mut Clients<E::Pinned>,
+    mail: &mut Mail<E>,
+) -> bool {
+    let room = mail.has_room(fresh.adopter, 0).is_ok();
+    let Some(open) = clients.connections.get(fresh.connection) else { return false };
+    let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
+    if stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
+        io.resume(open.socket);
+        return false;
+    }
+    fresh.attempts += 1;
+    let Some(fd) = io.give_up(open.socket) else { return true };
+    clients.connections.close(fresh.connection);
+    context.counters.connections.set(u64::from(clients.connections.count()));
+    mail.boxes.to(fresh.adopter).parcels_out.push(Parcel::Socket(fd));
+    mail.push(context, fresh.adopter, Hop::Adopt, ReplyTo::default(), b"");
+    false
+}
+
+/// Opens a connection of this shard (I1).
+fn open<P: ReadValue>(
+    context: &Context,
+    clients: &mut Clients<P>,
+    socket: SocketId,
+    look: u32,
+) -> ConnectionIndex {
+    context.counters.connections.add(1);
+    clients.connections.open(socket, look)
+}

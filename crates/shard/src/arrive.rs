@@ -1,0 +1,277 @@
+//! What clients have sent: taken from `io`, lent to `serve`, and kept where it could not be served.
+//!
+//! Upstream:   the events of a poll; connections that waited and may go on.
+//! Downstream: `serve`; the tail of each connection.
+//!
+//! Invariants:
+//! - I1  A connection stands among the ready at most once a tick.
+//! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
+
+use kachel_engine::{Engine, ReadValue};
+use kachel_io::{Io, Lent, SocketId};
+use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
+use kachel_stdx::Landing;
+
+use crate::batch::Ready;
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::memory::charge_input;
+use crate::upload::Values;
+
+/// Tails kept for the next partial request.
+const KEPT_TAILS_MAX: usize = 64;
+/// The largest tail that is kept.
+const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
+/// A tail with this many times as much memory as bytes gives memory back: a long line was in it,
+/// and its client may send little from now on.
+const TAIL_TIMES_MAX: usize = 4;
+/// Connections that are ready in one tick without an allocation.
+const READY_AT_FIRST: usize = 1024;
+
+/// What has come in for one tick.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    /// The connections to serve (I1).
+    pub(crate) ready: Vec<Ready>,
+    /// Tails of the ready connections, while they are served.
+    taken: Vec<Vec<u8>>,
+    spare_tails: Vec<Vec<u8>>,
+}
+
+/// The bytes of the ready connections.
+pub(crate) struct Inputs<'b, I> {
+    io: &'b I,
+    taken: &'b [Vec<u8>],
+}
+
+impl<'b, I: Io> Inputs<'b, I> {
+    /// The bytes that a ready connection has to serve.
+    pub(crate) fn of(&self, ready: &Ready) -> &'b [u8] {
+        match (ready.tail, ready.lent) {
+            (Some(tail), _) => &self.taken[tail as usize],
+            (None, Some(lent)) => self.io.lent(lent),
+            (None, None) => &[],
+        }
+    }
+}
+
+impl Arrivals {
+    /// Nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            ready: Vec::with_capacity(READY_AT_FIRST),
+            taken: Vec::with_capacity(KEPT_TAILS_MAX),
+            spare_tails: Vec::with_capacity(KEPT_TAILS_MAX),
+        }
+    }
+
+    /// Bytes were received.
+    pub(crate) fn received<P: ReadValue>(
+        &mut self,
+        io: &impl Io,
+        context: &Context,
+        clients: &mut Clients<P>,
+        socket: SocketId,
+        bytes: Lent,
+        look: u32,
+    ) {
+        let Some(connection) = heard(context, clients, socket, bytes.byte_count(), look) else {
+            return;
+        };
+        let Some(open) = clients.connections.get_mut(connection) else { return };
+        let lent_before = match open.ready {
+            Some(place) => self.ready[place as usize].lent.take(),
+            None if open.input.tail.is_empty() && !open.stalled => {
+                open.ready = Some(Ready::add(&mut self.ready, connection, Some(bytes)));
+                return;
+            }
+            None => None,
+        };
+        // A second piece in one tick, or one behind bytes that wait: it is joined to the tail.
+        if open.input.tail.capacity() == 0 {
+            open.input.tail = self.spare_tails.pop().unwrap_or_default();
+        }
+        for piece in lent_before.into_iter().chain([bytes]) {
+            open.input.tail.extend_from_slice(io.lent(piece));
+        }
+        if open.ready.is_none() && !open.stalled {
+            open.ready = Some(Ready::add(&mut self.ready, connection, None));
+        }
+    }
+
+    /// A piece of a large value has come to its place, and perhaps bytes that follow the value.
+    pub(crate) fn landed<E: Engine>(
+        &mut self,
+        io: &mut impl Io,
+        values: &mut Values<'_, E>,
+        socket: SocketId,
+        landing: Landing,
+        bytes: usize,
+        look: u32,
+    ) {
+        let Some(connection) = heard(values.context, values.clients, socket, bytes, look) else {
+            return;
+        };
+        let follows = landing.spilled(bytes);
+        if let Some(open) = values.clients.connections.get_mut(connection)
+            && !follows.is_empty()
+        {
+            assert!(open.ready.is_none() && open.input.tail.is_empty(), "landing, I1");
+            open.input.tail = self.spare_tails.pop().unwrap_or_default();
+            open.input.tail.extend_from_slice(follows);
+            open.ready = Some(Ready::add(&mut self.ready, connection, None));
+        }
+        values.uploads.take_back(connection, landing, bytes);
+        values.offer(io, connection);
+    }
+
+    /// Takes up the connections whose requests had to wait and need not any more.
+    pub(crate) fn resume<P: ReadValue>(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<P>,
+        look: u32,
+    ) {
+        let mut resumable = std::mem::take(&mut clients.resumable);
+        for connection in resumable.drain(..) {
+            let Some(open) = clients.connections.get_mut(connection) else { continue };
+            context.counters.resumptions.add(1);
+            open.resumable = false;
+            if !open.stalled || open.awaits_mail || open.must_wait() {
+                continue;
+            }
+            open.stalled = false;
+            open.awaits_answers = false;
+            if open.input.waiting_since != 0 {
+                // It was not received from meanwhile: its time for the rest begins now.
+                open.input.waiting_since = look;
+            }
+            if !open.input.tail.is_empty() && open.ready.is_none() {
+                open.ready = Some(Ready::add(&mut self.ready, connection, None));
+            }
+            clients.mark_dirty(connection);
+        }
+        clients.resumable = resumable;
+    }
+
+    /// Takes the tails of the ready connections out of them, to be served.
+    pub(crate) fn take_tails<P: ReadValue>(&mut self, clients: &mut Clients<P>) {
+        for entry in &mut self.ready {
+            if entry.lent.is_none() {
+                let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
+                entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
+                entry.tail_bytes = open.input.tail.capacity();
+                self.taken.push(std::mem::take(&mut open.input.tail));
+            }
+        }
+    }
+
+    /// The ready connections, and the bytes that they have to serve.
+    pub(crate) fn inputs<'b, I: Io>(&'b mut self, io: &'b I) -> (&'b mut [Ready], Inputs<'b, I>) {
+        (&mut self.ready, Inputs { io, taken: &self.taken })
+    }
+
+    /// Keeps the input that was not served (I2).
+    pub(crate) fn keep_rests<I: Io, E: Engine>(
+        &mut self,
+        io: &mut I,
+        values: &mut Values<'_, E>,
+        look: u32,
+    ) {
+        for place in 0..self.ready.len() {
+            self.keep_rest(io, values, place, look);
+            let connection = self.ready[place].connection;
+            charge_input(values.context, values.engine, values.clients, connection);
+        }
+        self.taken.clear();
+    }
+
+    /// Keeps the input that was not served, and sees to the deadline of the request at its front
+    /// (I2).
+    fn keep_rest<I: Io, E: Engine>(
+        &mut self,
+        io: &mut I,
+        values: &mut Values<'_, E>,
+        place: usize,
+        look: u32,
+    ) {
+        let entry = &self.ready[place];
+        let rest_bytes = Inputs { io, taken: &self.taken }.of(entry).len() - entry.offset;
+        let connection = entry.connection;
+        let Some(open) = values.clients.connections.get_mut(connection) else { return };
+        open.ready = None;
+        let mut tail = match entry.tail {
+            Some(tail) => std::mem::take(&mut self.taken[tail as usize]),
+            None if rest_bytes == 0 => Vec::new(),
+            None => self.spare_tails.pop().unwrap_or_default(),
+        };
+        if entry.tail.is_some() {
+            tail.drain(..entry.offset);
+        } else if let Some(lent) = entry.lent {
+            tail.extend_from_slice(&io.lent(lent)[entry.offset..]);
+        }
+        let in_block = open.uploading || open.input.skip_bytes > 0;
+        if entry.offset > 0 && rest_bytes > 0 && !in_block {
+            // The first bytes are a request's first: its time begins now, its line is unread.
+            open.input.waiting_since = 0;
+        }
+        if open.stalled {
+            // What was found in the part that is served says nothing of the rest.
+            open.input.scanned_bytes = 0;
+        }
+        if rest_bytes == 0 {
+            if tail.capacity() > 0
+                && tail.capacity() <= KEPT_TAIL_BYTES_MAX
+                && self.spare_tails.len() < KEPT_TAILS_MAX
+            {
+                self.spare_tails.push(tail);
+            }
+            open.input.tail = Vec::new();
+            open.input.scanned_bytes = 0;
+            if !in_block {
+                open.input.waiting_since = 0;
+                open.input.announced_bytes = 0;
+            }
+        } else {
+            if tail.capacity() > KEPT_TAIL_BYTES_MAX.max(TAIL_TIMES_MAX * rest_bytes) {
+                tail.shrink_to(KEPT_BYTES_MAX.max(rest_bytes));
+            }
+            open.input.tail = tail;
+        }
+        if (rest_bytes > 0 || in_block) && open.input.waiting_since == 0 {
+            open.input.waiting_since = look;
+        }
+        let (socket, stalled, paused) = (open.socket, open.stalled, open.paused);
+        open.paused = stalled;
+        match (stalled, paused) {
+            (true, false) => io.pause(socket),
+            (false, true) => io.resume(socket),
+            _ => {}
+        }
+        let (finished, uploading) = (open.finished, open.uploading);
+        if finished {
+            values.clients.mark_dirty(connection);
+        }
+        if uploading {
+            values.offer(io, connection);
+        }
+    }
+}
+
+/// The connection that bytes came for, which has just given a sign of life.
+fn heard<P: ReadValue>(
+    context: &Context,
+    clients: &mut Clients<P>,
+    socket: SocketId,
+    bytes: usize,
+    look: u32,
+) -> Option<ConnectionIndex> {
+    let connection = clients.connections.find(socket)?;
+    context.counters.bytes_read.add(bytes as u64);
+    let open = clients.connections.get_mut(connection)?;
+    if open.outbox.owed_bytes() == 0 {
+        // While a reply is owed only reading counts as a sign of life.
+        open.active_look = look;
+    }
+    Some(connection)
+}

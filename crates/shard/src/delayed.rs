@@ -1,0 +1,299 @@
+//! Requests that the engine delays, and replies that wait until their change is durable.
+//!
+//! Upstream:   `serve`, `upload` and `hop::take`, for an engine that delays ([`Engine::DELAYS`]).
+//! Downstream: `apply`, once a ticket is ready; the client's slot, or the ring of answers.
+//!
+//! ```text
+//!                 +-- Answered, now --------------------------------------> answer
+//! apply, retry ---+-- Answered, at a sequence --> undurable --(durable)--> answer
+//!      ^          +-- Later --> parked --+
+//!      +---------(ticket is ready)-------+
+//! ```
+//!
+//! The queue is the mailbox of a shard to itself: a request of its own client is parked as the
+//! record that a hop would be, with a reply slot and room for its answer.
+//!
+//! Invariants:
+//! - I1  At most [`REQUESTS_MAX`] requests and replies wait here. While there is no room, requests
+//!   of other shards stay in their rings, and clients of this shard wait as for a full mailbox.
+//! - I2  Requests about one key are applied in the order in which they came: while one of them is
+//!   parked, those behind it are parked as well.
+//! - I3  A parked request is applied again only when there is room for its answer.
+//! - I4  A request whose client has left is applied all the same, once; its answer is dropped.
+//! - I5  Replies leave `undurable` in the order of their sequences.
+
+use std::collections::VecDeque;
+
+use kachel_engine::{Durability, Engine, Key, Sequence, Ticket};
+use kachel_net::{ConnectionIndex, SlotIndex};
+
+use crate::apply::Applied;
+use crate::clients::{Answered, Clients};
+use crate::context::Context;
+use crate::hop::{HopKey, Mail, MailboxFull, Outgoing, ReplyTo, Taken, apply_taken};
+
+/// Requests and replies that wait in one shard, at most. A guess: an engine with a disk behind it
+/// keeps fewer fetches busy.
+pub const REQUESTS_MAX: usize = 256;
+/// Connections that are woken in a tick because there is room again.
+const WOKEN_MAX: usize = 64;
+
+/// Where a request came from, and where its answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// The shard whose client waits.
+    pub(crate) shard: u16,
+    /// The slot of that shard that waits for the answer.
+    pub(crate) slot: SlotIndex,
+}
+
+/// A request that waits for the engine.
+struct Parked<U> {
+    origin: Origin,
+    /// `None`: it waits behind another request about its key (I2).
+    ticket: Option<Ticket>,
+    key_hash: u64,
+    record: Vec<u8>,
+    upload: Option<U>,
+}
+
+/// A reply whose change is not durable yet.
+struct Undurable<P> {
+    origin: Origin,
+    sequence: Sequence,
+    text: Vec<u8>,
+    value: Option<P>,
+}
+
+/// What waits for the engine in one shard.
+pub(crate) struct Delayed<E: Engine> {
+    /// The oldest first.
+    parked: VecDeque<Parked<E::Upload>>,
+    /// In the order of sequences (I5).
+    undurable: VecDeque<Undurable<E::Pinned>>,
+    /// Connections of this shard that wait for room (I1).
+    waiting: VecDeque<ConnectionIndex>,
+    /// Memory for records and texts, to be used again.
+    spare: Vec<Vec<u8>>,
+    /// The keys of requests that stay parked, while the queue is gone through.
+    blocked: Vec<u64>,
+}
+
+impl<E: Engine> Delayed<E> {
+    /// Nothing waits. Allocates nothing for an engine that never delays.
+    pub(crate) const fn new() -> Self {
+        Self {
+            parked: VecDeque::new(),
+            undurable: VecDeque::new(),
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            blocked: Vec::new(),
+        }
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        !E::DELAYS || self.parked.is_empty() && self.undurable.is_empty()
+    }
+
+    /// Requests and replies that wait.
+    pub(crate) fn count(&self) -> usize {
+        self.parked.len() + self.undurable.len()
+    }
+
+    /// How many more may wait (I1).
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        if E::DELAYS { REQUESTS_MAX - self.count() } else { usize::MAX }
+    }
+
+    /// Has a connection of this shard wait for room (I1).
+    pub(crate) fn wait(&mut self, connection: ConnectionIndex) {
+        debug_assert!(self.room() == 0, "a connection waits only while there is no room");
+        self.waiting.push_back(connection);
+    }
+
+    /// Applies a request of a client of this shard, as if it had come from another shard.
+    ///
+    /// Errors: there is no room, and nothing is done; the caller has the connection wait.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
+    pub(crate) fn apply_own(
+        &mut self,
+        context: &Context,
+        engine: &mut E,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+        connection: ConnectionIndex,
+        key: Key<'_>,
+        request: Outgoing<'_>,
+        upload: Option<E::Upload>,
+    ) -> Result<(), (MailboxFull, Option<E::Upload>)> {
+        if self.room() == 0 {
+            return Err((MailboxFull(context.id), upload));
+        }
+        let Outgoing { hop, text, room } = request;
+        let slot = clients.keep_slot(connection, 1, room);
+        let reply = ReplyTo { slot: Some(slot), value_bytes: room.value_bytes };
+        let (place, added) = HopKey::place(key, text);
+        let mut record = self.spare.pop().unwrap_or_default();
+        record.clear();
+        let head = hop.head(reply, Some(place));
+        [&head, text, added].iter().for_each(|piece| record.extend_from_slice(piece));
+        let origin = Origin { shard: context.id, slot };
+        mail.answer.begin(room.value_bytes);
+        self.apply(context, engine, clients, mail, origin, &Taken::read(&record), upload);
+        self.spare.push(record);
+        Ok(())
+    }
+
+    /// Applies a request about a key, or parks it. The caller has asked for room, here and for the
+    /// answer.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
+    pub(crate) fn apply(
+        &mut self,
+        context: &Context,
+        engine: &mut E,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+        origin: Origin,
+        taken: &Taken<'_>,
+        mut upload: Option<E::Upload>,
+    ) {
+        let key_hash = taken.key.expect("a parked request is about a key").secret_hash();
+        let ticket = if self.parked.iter().any(|parked| parked.key_hash == key_hash) {
+            None // I2
+        } else {
+            match apply_taken(context, engine, taken, &mut upload, None, &mut mail.answer) {
+                Applied::Answered(value, durability) => {
+                    return self.answer(context, clients, mail, origin, value, durability);
+                }
+                Applied::Later(ticket) => Some(ticket),
+            }
+        };
+        assert!(self.room() > 0, "I1: the caller has asked for room");
+        let mut record = self.spare.pop().unwrap_or_default();
+        record.clear();
+        record.extend_from_slice(taken.record);
+        self.parked.push_back(Parked { origin, ticket, key_hash, record, upload });
+    }
+
+    /// Sends the reply that was formatted, or keeps it until it is durable.
+    fn answer(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+        origin: Origin,
+        value: Option<E::Pinned>,
+        durability: Durability,
+    ) {
+        let Durability::At(sequence) = durability else {
+            return deliver(context, clients, mail, origin, value);
+        };
+        let newest = self.undurable.back().map(|reply| reply.sequence);
+        assert!(newest.is_none_or(|newest| newest <= sequence), "I5: sequences only grow");
+        let spare = self.spare.pop().unwrap_or_default();
+        let mut text = std::mem::replace(&mut mail.answer.text, spare);
+        text.shrink_to(text.len());
+        self.undurable.push_back(Undurable { origin, sequence, text, value });
+    }
+
+    /// Applies what can be applied again, and sends replies that have become durable.
+    ///
+    /// Cost: a look at each request that waits; nothing for an engine that never delays.
+    pub(crate) fn step(
+        &mut self,
+        context: &Context,
+        engine: &mut E,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+    ) {
+        if !E::DELAYS {
+            return;
+        }
+        engine.poll();
+        self.send_durable(context, engine.durable(), clients, mail);
+        self.retry(context, engine, clients, mail);
+        let woken = WOKEN_MAX.min(self.room()).min(self.waiting.len());
+        for connection in self.waiting.drain(..woken) {
+            clients.has_room_again(connection);
+        }
+    }
+
+    /// Sends the replies whose change is durable, in their order (I5).
+    fn send_durable(
+        &mut self,
+        context: &Context,
+        durable: Sequence,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+    ) {
+        while let Some(first) = self.undurable.front() {
+            let origin = first.origin;
+            if first.sequence > durable || !has_room_for_answer(context, mail, origin) {
+                return;
+            }
+            let Some(reply) = self.undurable.pop_front() else { return };
+            let spare = std::mem::replace(&mut mail.answer.text, reply.text);
+            self.spare.push(spare);
+            deliver(context, clients, mail, origin, reply.value);
+        }
+    }
+
+    /// Goes through the parked requests once, the oldest first.
+    fn retry(
+        &mut self,
+        context: &Context,
+        engine: &mut E,
+        clients: &mut Clients<E::Pinned>,
+        mail: &mut Mail<E>,
+    ) {
+        self.blocked.clear();
+        for _ in 0..self.parked.len() {
+            let Some(mut parked) = self.parked.pop_front() else { return };
+            let is_ready = parked.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket));
+            let may_run = is_ready
+                && !self.blocked.contains(&parked.key_hash)
+                && has_room_for_answer(context, mail, parked.origin); // I3
+            let applied = may_run.then(|| {
+                let taken = Taken::read(&parked.record);
+                mail.answer.begin(taken.reply.value_bytes);
+                let (upload, ticket) = (&mut parked.upload, parked.ticket.take());
+                apply_taken(context, engine, &taken, upload, ticket, &mut mail.answer)
+            });
+            match applied {
+                Some(Applied::Answered(value, durability)) => {
+                    self.spare.push(std::mem::take(&mut parked.record));
+                    self.answer(context, clients, mail, parked.origin, value, durability);
+                    continue;
+                }
+                Some(Applied::Later(ticket)) => parked.ticket = Some(ticket),
+                None => {}
+            }
+            self.blocked.push(parked.key_hash); // I2
+            self.parked.push_back(parked);
+        }
+        debug_assert!(self.count() <= REQUESTS_MAX, "I1");
+    }
+}
+
+/// Whether the longest answer to this request can be sent now. A slot of our own client has room.
+fn has_room_for_answer<E: Engine>(context: &Context, mail: &mut Mail<E>, origin: Origin) -> bool {
+    origin.shard == context.id || mail.has_room_for_answer(origin.shard)
+}
+
+/// Sends the reply that was formatted to where it is awaited. There is room for it.
+fn deliver<E: Engine>(
+    context: &Context,
+    clients: &mut Clients<E::Pinned>,
+    mail: &mut Mail<E>,
+    origin: Origin,
+    value: Option<E::Pinned>,
+) {
+    if origin.shard == context.id {
+        clients.answered(origin.slot, Answered { text: &mail.answer.text, value });
+    } else {
+        mail.send_answer(origin.shard, origin.slot, value);
+    }
+}

@@ -1,0 +1,172 @@
+//! What is looked after once a second: late requests, idle clients, clients that do not read their
+//! replies, or hold much and take it slowly.
+//!
+//! Upstream:   `tick` says that a second has begun, and closes late clients once in it, after
+//!             serving: what has just come in came in time.
+//! Downstream: connections are closed; `slowest` says which of the holders. `io` is asked how much
+//!             a client has acknowledged that seems to have stopped reading.
+//!
+//! Invariants:
+//! - I1  A client's time is counted in looks of the shard, not by the clock: a second in which the
+//!   process did not run (suspended, starved) is nobody's delay.
+
+use kachel_engine::{Engine, ReadValue};
+use kachel_io::Io;
+use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX, Overdue, TooSlow};
+
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::memory::is_too_much_pinned;
+use crate::process::ClosedClient;
+use crate::send::Sending;
+use crate::slowest::Slowest;
+
+/// A connection whose time is up, and what it was too slow with; `None`: with asking for anything.
+type Late = (ConnectionIndex, Option<Overdue>);
+
+/// When a shard looks for clients that are late, and which of them it still has to close.
+#[derive(Debug, Default)]
+pub(crate) struct LateClients {
+    /// The number of the last look, from 1 on: the clock that clients are measured by (I1). On a
+    /// process that always runs it goes as seconds do.
+    look: u32,
+    is_due: bool,
+    was_away: bool,
+    /// Those of one look, while they are closed.
+    late: Vec<Late>,
+    slowest: Slowest,
+    pinned_closes: u64,
+}
+
+impl LateClients {
+    pub(crate) fn new() -> Self {
+        Self { look: 1, ..Self::default() }
+    }
+
+    /// A new second has begun.
+    ///
+    /// After a pause of the process what clients did meanwhile may take some ticks to come in: then
+    /// the shard looks in the next second only. One that is away again and again looks all the
+    /// same.
+    pub(crate) fn turn(&mut self, before: u32, second: u32) {
+        assert!(before < second, "a turn is to a later second");
+        let was_paused = second > before + 1;
+        self.is_due = !was_paused || self.was_away;
+        self.was_away = was_paused;
+        self.look += u32::from(self.is_due);
+    }
+
+    /// The number of the last look.
+    pub(crate) const fn look(&self) -> u32 {
+        self.look
+    }
+
+    /// Whether slow clients are still to be closed.
+    pub(crate) const fn is_busy(&self) -> bool {
+        !self.slowest.is_empty()
+    }
+
+    /// Connections ever closed for what they held pinned.
+    pub(crate) const fn pinned_closes(&self) -> u64 {
+        self.pinned_closes
+    }
+
+    /// Closes the connections whose time is up, once a second, and the next of the slowest.
+    pub(crate) fn close<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
+        if std::mem::take(&mut self.is_due) {
+            let too_much = is_too_much_pinned(on.context, on.engine);
+            let (context, look) = (on.context, self.look);
+            self.slowest = collect_late(on.io, context, on.clients, look, too_much, &mut self.late);
+            while let Some((connection, overdue)) = self.late.pop() {
+                match overdue {
+                    Some(overdue) => close_slow(on, connection, overdue),
+                    None => on.close(connection),
+                }
+            }
+        }
+        self.close_slowest(on);
+    }
+
+    /// Closes the next of the slowest, if still too much is pinned: one a tick, because the kernel
+    /// lets go of what is under way a little later, and other shards close theirs.
+    fn close_slowest<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
+        while let Some(connection) = self.slowest.take_next() {
+            if !is_too_much_pinned(on.context, on.engine) {
+                self.slowest = Slowest::new();
+                return;
+            }
+            // There may be another at its place by now, or it has taken what it held.
+            let open = on.clients.connections.get(connection);
+            let slow = open.and_then(|open| open.outbox.holding().slow(self.look));
+            if let Some(slow) = slow {
+                let overdue = Overdue { with: TooSlow::Holder, seconds: slow.held_s };
+                close_slow(on, connection, overdue);
+                self.pinned_closes += 1;
+                return;
+            }
+        }
+    }
+}
+
+/// Closes a client that was too slow, counts it, and has the operator told.
+fn close_slow<I: Io, E: Engine>(
+    on: &mut Sending<'_, I, E>,
+    connection: ConnectionIndex,
+    overdue: Overdue,
+) {
+    on.context.counters.closes(overdue.with).add(1);
+    if let Some(tell) = on.context.shared.options.tell_closed
+        && let Some(open) = on.clients.connections.get(connection)
+    {
+        tell(&ClosedClient { name: on.io.name(open.socket), overdue });
+    }
+    on.close(connection);
+}
+
+/// Collects into `late` the connections whose time is up. Of the others, cuts the kept requests of
+/// clients that do not read to what counts against what they may cost: a tail out of the shard's
+/// store may have come with more. Returns which of them are to be closed for holding large values,
+/// as long as too much memory is pinned.
+///
+/// Cost: a walk over all connections of the shard, once a second, and a system call for each client
+/// that has seemed to read nothing for a while; no allocation for the slowest.
+fn collect_late<I: Io, P: ReadValue>(
+    io: &mut I,
+    context: &Context,
+    clients: &mut Clients<P>,
+    look: u32,
+    too_much_pinned: bool,
+    late: &mut Vec<Late>,
+) -> Slowest {
+    let mut slowest = Slowest::new();
+    let idle_timeout_s = context.shared.options.idle_timeout_s;
+    let limits = context.shared.options.limits;
+    let mut owed_bytes = 0;
+    for (index, open) in clients.connections.iter_mut() {
+        owed_bytes += open.outbox.memory_bytes() as u64;
+        if open.stalled && look > open.active_look + 1 {
+            open.input.tail.shrink_to(KEPT_BYTES_MAX);
+        }
+        let idle = idle_timeout_s != 0
+            && open.outbox.is_empty()
+            && look - open.active_look > idle_timeout_s;
+        if idle {
+            context.counters.idle_kicks.add(1);
+        }
+        if open.wants_answer(look, &limits)
+            && let Some(bytes) = io.unacknowledged_bytes(open.socket)
+        {
+            open.note_unacknowledged(bytes, look);
+        }
+        let overdue = if idle { None } else { open.overdue(look, &limits) };
+        if idle || overdue.is_some() {
+            late.push((index, overdue));
+        } else if let Some(holder) = open.outbox.holding_mut().look(look)
+            && too_much_pinned
+        {
+            slowest.offer(holder, index);
+        }
+    }
+    context.counters.owed_bytes.set(owed_bytes);
+    slowest
+}

@@ -1,0 +1,305 @@
+//! Listings of all items: `lru_crawler metadump` and `mgdump`.
+//!
+//! Upstream:   `admin` begins one; `tick` takes all of them on by one bounded step; `hop` brings
+//!             what other shards' listings ask for.
+//! Downstream: each shard in turn walks its segments.
+//!
+//! ```text
+//! our listings, in turn --(our items)------------------+
+//!         |                                            +--> one piece a tick, shard by shard
+//!         +--(another shard's)--> one hop a shard      |
+//! other shards' hops, one each ------------------------+
+//! ```
+//!
+//! Invariants:
+//! - I1  In one tick a shard looks at no more than `LISTED_ITEMS_PER_TICK_MAX` items for all
+//!   listings together, its own clients' and others'. So other requests wait for one piece at most,
+//!   however many listings there are.
+//! - I2  While a listing runs its connection carries out no other request.
+//! - I3  A shard asks each other shard for one piece at a time, so at most one a shard waits here.
+//! - I4  Each listing that may go on has its turn: shards take turns, and so do the listings of one
+//!   shard. One whose client does not read loses nothing but turns.
+
+use std::collections::VecDeque;
+
+use kachel_engine::{Cursor, Engine, ReadValue};
+use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
+use kachel_wire::{Reply, Sink, format};
+
+use crate::LISTED_ITEMS_PER_TICK_MAX;
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, Mail, Outgoing};
+
+/// The cursor that says that a shard has listed everything.
+const CURSOR_END: u64 = u64::MAX;
+/// Listings that one step looks at, to find those that may go on.
+const LISTINGS_LOOKED_MAX: usize = 64;
+/// Bytes of the longest line of a listing: a key, each of its bytes as `%XX`, and what is said of
+/// it.
+const LINE_BYTES_MAX: usize = 1024;
+/// Bytes of one piece, so that it fits an answer (I1).
+const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES_MAX;
+
+/// A listing that a client waits for.
+#[derive(Debug)]
+struct Listing {
+    connection: ConnectionIndex,
+    keys_only: bool,
+    /// Shards whose items are all listed. It begins with its client's own, so that many listings do
+    /// not all want the same shard.
+    listed_shards: u16,
+    cursor: Cursor,
+    /// Whether another shard is asked for a piece.
+    awaited: bool,
+    begun: bool,
+}
+
+impl Listing {
+    /// Whose items come next, for a client of shard `id` of `shards`; `None`: all were listed.
+    fn owner(&self, id: u16, shards: u16) -> Option<u16> {
+        let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
+        (self.listed_shards < shards).then_some(owner as u16)
+    }
+
+    fn go_on(&mut self, cursor: u64) {
+        if cursor == CURSOR_END {
+            self.listed_shards += 1;
+            self.cursor = Cursor::default();
+        } else {
+            self.cursor = Cursor::from_u64(cursor);
+        }
+    }
+}
+
+/// A piece that another shard wants for a listing of a client of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) slot: SlotIndex,
+    pub(crate) keys_only: bool,
+    pub(crate) cursor: Cursor,
+}
+
+/// The listings of a shard's clients, and what others ask of it.
+#[derive(Debug)]
+pub(crate) struct Listings {
+    /// The next in turn first (I4).
+    listings: VecDeque<Listing>,
+    /// By shard, the piece that it asked for (I3).
+    asked: Vec<Option<Asked>>,
+    /// By shard, whether it owes us one (I3).
+    awaited: Vec<bool>,
+    /// The shard whose turn it is (I4).
+    turn: u16,
+}
+
+impl Listings {
+    /// No listings, in a process of `shards` shards.
+    pub(crate) fn new(shards: u16) -> Self {
+        let shards = usize::from(shards);
+        let (asked, awaited) = (vec![None; shards], vec![false; shards]);
+        Self { listings: VecDeque::new(), asked, awaited, turn: 0 }
+    }
+
+    /// Begins a listing for this client.
+    pub(crate) fn begin(&mut self, connection: ConnectionIndex, keys_only: bool) {
+        self.listings.push_back(Listing {
+            connection,
+            keys_only,
+            listed_shards: 0,
+            cursor: Cursor::default(),
+            awaited: false,
+            begun: false,
+        });
+    }
+
+    /// Another shard asks for a piece; `step` answers it when its turn comes.
+    pub(crate) fn ask(&mut self, peer: u16, asked: Asked) {
+        let before = self.asked[usize::from(peer)].replace(asked);
+        assert!(before.is_none(), "I3");
+    }
+
+    /// Another shard has sent its piece for this client, if that is still there.
+    pub(crate) fn went_on(&mut self, peer: u16, connection: Option<ConnectionIndex>, cursor: u64) {
+        let was_awaited = std::mem::take(&mut self.awaited[usize::from(peer)]);
+        assert!(was_awaited, "I3");
+        let mut listings = self.listings.iter_mut();
+        let waiting = listings.find(|dump| Some(dump.connection) == connection && dump.awaited);
+        if let Some(listing) = waiting {
+            listing.awaited = false;
+            listing.go_on(cursor);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.listings.is_empty() && self.asked.iter().all(Option::is_none)
+    }
+}
+
+/// What a step of the listings works on.
+pub(crate) struct Step<'a, E: Engine> {
+    pub(crate) context: &'a Context,
+    pub(crate) engine: &'a mut E,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) mail: &'a mut Mail<E>,
+}
+
+/// What a look at a listing found.
+enum Look {
+    /// It is complete, or its client is gone.
+    Over,
+    /// It waits for its client or for an answer: those behind it come first.
+    Waits,
+    /// It wants a piece of our items.
+    WantsOurs,
+    /// It wants a piece of a shard that cannot be asked now: it keeps its turn.
+    WantsTheirs,
+}
+
+impl Listings {
+    /// Whether a listing can be taken on before anything else happens: a piece without a line sends
+    /// nothing, so nothing would wake a shard that sleeps behind it.
+    pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
+        let may = |listing: &Listing| {
+            let open = clients.connections.get(listing.connection);
+            let owner = listing.owner(context.id, context.shards());
+            let owes = owner.is_some_and(|owner| self.awaited[usize::from(owner)]);
+            open.is_none_or(|open| !open.dumping || !(listing.awaited || owes || open.is_full()))
+        };
+        self.asked.iter().any(Option::is_some) || self.listings.iter().any(may)
+    }
+
+    /// Takes the listings on by one piece of this shard's items, and has other shards asked for
+    /// theirs.
+    pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
+        if self.is_idle() {
+            return;
+        }
+        let own = self.look_through(&mut step);
+        let (id, shards) = (step.context.id, step.context.shards());
+        for _ in 0..shards {
+            let shard = self.turn;
+            self.turn = (shard + 1) % shards;
+            let done = match own {
+                Some(place) if shard == id => self.own_piece(&mut step, place),
+                _ => self.answer_asked(&mut step, shard),
+            };
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Looks at the listings in turn; where the first is that wants a piece of our items.
+    fn look_through<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
+        let (mut place, mut own) = (0, None);
+        for _ in 0..self.listings.len().min(LISTINGS_LOOKED_MAX) {
+            let Some(mut listing) = self.listings.remove(place) else { break };
+            match self.look(step, &mut listing) {
+                Look::Over => {}
+                Look::Waits => self.listings.push_back(listing),
+                look => {
+                    if matches!(look, Look::WantsOurs) && own.is_none() {
+                        own = Some(place);
+                    }
+                    self.listings.insert(place, listing);
+                    place += 1;
+                }
+            }
+        }
+        own
+    }
+
+    /// Takes one listing on as far as that needs none of our items.
+    fn look<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Look {
+        let Step { context, clients, mail, .. } = step;
+        let connection = listing.connection;
+        let Some(open) = clients.connections.get(connection) else { return Look::Over };
+        if !open.dumping {
+            return Look::Over;
+        }
+        if listing.awaited || open.is_full() {
+            return Look::Waits;
+        }
+        if !listing.begun {
+            listing.begun = true;
+            clients.text(connection, Reply::Ok.bytes());
+        }
+        let Some(owner) = listing.owner(context.id, context.shards()) else {
+            let end = if listing.keys_only { Reply::En } else { Reply::End };
+            clients.text(connection, end.bytes());
+            // Requests behind the listing go on.
+            clients.with(connection, |open| open.dumping = false);
+            clients.mark_dirty(connection);
+            return Look::Over;
+        };
+        if owner == context.id {
+            return Look::WantsOurs;
+        }
+        let hop = Hop::Dump { keys_only: listing.keys_only };
+        let cursor = listing.cursor.to_u64().to_le_bytes();
+        let asked = Outgoing { hop, text: &cursor, room: AnswerRoom::default() };
+        if self.awaited[usize::from(owner)]
+            || mail.send(context, clients, connection, owner, asked).is_err()
+        {
+            return Look::WantsTheirs;
+        }
+        self.awaited[usize::from(owner)] = true;
+        listing.awaited = true;
+        Look::Waits
+    }
+
+    /// Sends a piece of our items to a client of ours; `true`: it was done.
+    fn own_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize) -> bool {
+        let Some(mut listing) = self.listings.remove(place) else { return false };
+        piece(step, listing.keys_only, listing.cursor);
+        let text = &step.mail.answer.text;
+        let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
+        listing.go_on(u64::from_le_bytes(*cursor));
+        step.clients.text(listing.connection, lines);
+        self.listings.push_back(listing);
+        true
+    }
+
+    /// Answers the piece that another shard asked for; `true`: it was done. Not where the answer
+    /// has no room yet.
+    fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>, peer: u16) -> bool {
+        if self.asked[usize::from(peer)].is_none() || !step.mail.has_room_for_answer(peer) {
+            return false;
+        }
+        let Some(asked) = self.asked[usize::from(peer)].take() else { return false };
+        piece(step, asked.keys_only, asked.cursor);
+        step.mail.send_piece(peer, asked.slot);
+        true
+    }
+}
+
+/// Formats one piece of this shard's items into the mail's answer: the cursor to go on from, then
+/// the lines (I1).
+fn piece<E: Engine>(step: &mut Step<'_, E>, keys_only: bool, mut cursor: Cursor) {
+    let now = &step.context.now;
+    step.mail.answer.begin(0);
+    let out = &mut step.mail.answer.text;
+    out.put(&[0; 8]);
+    let walked = step.engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
+        if keys_only {
+            format::mgdump_line(out, key, item.has_base64_key());
+        } else {
+            let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
+            let facts = format::DumpFacts {
+                expiry_unix_s: (item.expiry() != 0).then(|| unix(item.expiry())),
+                access_unix_s: unix(item.last_access()),
+                cas: item.cas(),
+                fetched: item.is_fetched(),
+                item_bytes: item.memory_bytes(),
+                client_flags: item.client_flags(),
+            };
+            format::metadump_line(out, key, &facts);
+        }
+        out.len() < PIECE_BYTES_MAX
+    });
+    assert!(walked.items <= LISTED_ITEMS_PER_TICK_MAX, "I1");
+    step.context.counters.listed_items.add(walked.items as u64);
+    let next = if walked.more { cursor.to_u64() } else { CURSOR_END };
+    out[..8].copy_from_slice(&next.to_le_bytes());
+}

@@ -1,0 +1,104 @@
+//! Where a reply is formatted into: the outbox of a client, or the answer to another shard.
+//!
+//! Upstream:   `apply` and everything that answers a client.
+//! Downstream: `net`'s outbox; the ring of answers.
+
+use kachel_engine::ReadValue;
+use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
+use kachel_stdx::Held;
+use kachel_wire::Sink;
+
+/// Where a reply that may show a value goes.
+pub(crate) trait ReplySink: Sink {
+    /// Bytes of the longest value that is formatted into it; a longer one is pinned.
+    fn value_bytes_max(&self) -> usize;
+}
+
+/// A large value on its way to a client.
+#[derive(Debug)]
+pub(crate) struct LargeValue<P>(pub(crate) P);
+
+impl<P: ReadValue> Source for LargeValue<P> {
+    fn total_bytes(&self) -> usize {
+        self.0.total_bytes()
+    }
+
+    fn piece_at(&self, offset: usize) -> &[u8] {
+        self.0.piece_at(offset)
+    }
+
+    fn hold_at(&self, offset: usize) -> Held {
+        self.0.hold_at(offset)
+    }
+}
+
+/// A client's outbox as a place to format a reply into.
+pub(crate) struct ToClient<'a, P> {
+    pub(crate) outbox: &'a mut Outbox,
+    pub(crate) slots: &'a mut Slots<LargeValue<P>>,
+    pub(crate) blocks: &'a mut BlockPool,
+    pub(crate) connection: ConnectionIndex,
+}
+
+impl<P: ReadValue> ToClient<'_, P> {
+    /// Sends a large value behind what was formatted.
+    pub(crate) fn value(&mut self, pinned: P) {
+        let stream = Stream::new(LargeValue(pinned));
+        self.outbox.stream(stream, self.connection, self.blocks, self.slots);
+    }
+}
+
+impl<P> Sink for ToClient<'_, P> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.outbox.text(bytes, self.connection, self.blocks, self.slots);
+    }
+
+    #[inline]
+    fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
+        self.outbox.text_all(pieces, self.connection, self.blocks, self.slots);
+    }
+}
+
+impl<P> ReplySink for ToClient<'_, P> {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// The answer to another shard, or to a parked request, while it is formatted.
+#[derive(Debug)]
+pub(crate) struct AnswerText {
+    pub(crate) text: Vec<u8>,
+    /// Bytes of value for which room is kept where the answer goes.
+    pub(crate) value_bytes_max: u16,
+}
+
+impl AnswerText {
+    /// An empty answer with memory for the longest one.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), value_bytes_max: 0 }
+    }
+
+    /// Begins the next answer.
+    #[inline]
+    pub(crate) fn begin(&mut self, value_bytes_max: u16) {
+        self.text.clear();
+        self.value_bytes_max = value_bytes_max;
+    }
+}
+
+impl Sink for AnswerText {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.text.extend_from_slice(bytes);
+    }
+}
+
+impl ReplySink for AnswerText {
+    #[inline]
+    fn value_bytes_max(&self) -> usize {
+        usize::from(self.value_bytes_max)
+    }
+}

@@ -1,0 +1,108 @@
+//! Sending what clients are owed, and ending connections.
+//!
+//! Upstream:   `tick`, at its end; the events of `io` about what was sent; `late` with clients that
+//!             are too slow.
+//! Downstream: `io`.
+//!
+//! Invariants:
+//! - I1  Replies leave after the mailboxes are published: nothing is acknowledged before others can
+//!   see it, and before `stats` counts it, on any shard.
+//! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
+
+use kachel_engine::{Engine, ReadValue};
+use kachel_io::{Io, SendBlock, SocketId};
+use kachel_net::{ConnectionIndex, Phase};
+
+use crate::batch::Ready;
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::memory::{narrow, refund_all};
+use crate::upload::Uploads;
+
+/// What sending and closing work on.
+pub(crate) struct Sending<'a, I, E: Engine> {
+    pub(crate) io: &'a mut I,
+    pub(crate) context: &'a Context,
+    pub(crate) engine: &'a E,
+    pub(crate) clients: &'a mut Clients<E::Pinned>,
+    pub(crate) uploads: &'a mut Uploads<E::Upload>,
+    pub(crate) ready: &'a mut [Ready],
+}
+
+impl<I: Io, E: Engine> Sending<'_, I, E> {
+    /// Hands all that is formatted to the kernel, and ends connections that are done (I1).
+    pub(crate) fn send_all(&mut self) {
+        while let Some(connection) = self.clients.dirty.pop() {
+            let Clients { connections, slots, blocks, .. } = self.clients;
+            let Some(open) = connections.get_mut(connection) else { continue };
+            open.dirty = false;
+            open.outbox.settle(blocks, slots);
+            if open.outbox.has_unsent() {
+                open.outbox.flush(open.socket, self.io);
+            }
+            if open.paused && !open.stalled {
+                open.paused = false;
+                self.io.resume(open.socket);
+            }
+            let served = open.finished && !open.stalled && !open.dumping && open.ready.is_none();
+            let over = served || open.phase == Phase::Draining;
+            if over && open.outbox.is_empty() {
+                self.close(connection);
+            } else {
+                narrow(self.context, self.clients, connection);
+                self.clients.resume_if_free(connection);
+            }
+        }
+    }
+
+    /// Ends a connection (I2).
+    pub(crate) fn close(&mut self, connection: ConnectionIndex) {
+        let Clients { connections, slots, blocks, .. } = self.clients;
+        let Some(mut closed) = connections.close(connection) else { return };
+        if let Some(place) = closed.ready {
+            // Its input belongs to no connection now, least of all to one at the same index.
+            let entry = &mut self.ready[place as usize];
+            (entry.lent, entry.ended) = (None, true);
+        }
+        refund_all(self.context, &closed);
+        closed.outbox.abandon(blocks, slots);
+        self.uploads.forget(connection);
+        self.io.close(closed.socket);
+        self.context.counters.connections.set(u64::from(connections.count()));
+        self.context.shared.dismiss();
+    }
+}
+
+impl<P: ReadValue> Clients<P> {
+    /// A block of a connection is with the kernel. Gives the block back where the connection is
+    /// gone.
+    pub(crate) fn sent(
+        &mut self,
+        context: &Context,
+        socket: SocketId,
+        block: SendBlock,
+        look: u32,
+    ) -> Result<(), SendBlock> {
+        context.counters.bytes_written.add(block.byte_count() as u64);
+        let Some(connection) = self.connections.find(socket) else { return Err(block) };
+        let Some(open) = self.connections.get_mut(connection) else { return Err(block) };
+        open.active_look = look;
+        open.outbox.sent(block, &mut self.blocks);
+        let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();
+        if waits || open.phase == Phase::Draining || open.finished {
+            self.mark_dirty(connection);
+        }
+        narrow(context, self, connection);
+        self.resume_if_free(connection);
+        Ok(())
+    }
+
+    /// A part of a block is gone: the client reads.
+    pub(crate) fn taken(&mut self, socket: SocketId, block_bytes: usize, look: u32) {
+        let Some(connection) = self.connections.find(socket) else { return };
+        self.with(connection, |open| {
+            open.active_look = look;
+            open.outbox.taken(block_bytes);
+        });
+    }
+}

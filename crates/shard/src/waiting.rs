@@ -1,0 +1,88 @@
+//! Having a client wait, and noticing that it need not wait any more.
+//!
+//! Upstream:   `serve` and `upload`, when a client does not read its replies or a mailbox is full;
+//!             `send` and `arrive`, when a block was sent or replies were settled.
+//! Downstream: `arrive` serves the connections that may go on.
+//!
+//! Invariants:
+//! - I1  A paused connection is in the list of a mailbox, or it must wait, or it is dirty or
+//!   resumable. The cause of its waiting changes only when a block was sent or replies were
+//!   settled, and after both the connection is looked at. So no tick walks over all that wait.
+
+use kachel_engine::{Engine, ReadValue};
+use kachel_net::ConnectionIndex;
+
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::delayed::Delayed;
+use crate::hop::{Mail, MailboxFull};
+
+/// Connections that are woken in a tick because one mailbox has room again.
+const WOKEN_PER_MAILBOX_MAX: usize = 64;
+
+impl<P: ReadValue> Clients<P> {
+    /// Has a connection's next request wait for its client's reading, a listing, or an answer.
+    pub(crate) fn pause(&mut self, context: &Context, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection)
+            && !open.stalled
+        {
+            open.stalled = true;
+            context.counters.conn_yields.add(1);
+            // The cause may end later in this very tick: `send` looks (I1).
+            self.mark_dirty(connection);
+        }
+    }
+
+    /// Lists a paused connection that waits for nothing any more (I1).
+    pub(crate) fn resume_if_free(&mut self, connection: ConnectionIndex) {
+        if let Some(open) = self.connections.get_mut(connection)
+            && open.stalled
+            && !open.awaits_mail
+            && !open.must_wait()
+        {
+            self.mark_resumable(connection);
+        }
+    }
+
+    /// The mailbox that a connection waits for has room again.
+    pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex) {
+        let open = self.connections.get_mut(connection);
+        if open.is_some_and(|open| std::mem::take(&mut open.awaits_mail)) {
+            self.mark_resumable(connection);
+        }
+    }
+}
+
+/// Has a connection's next request wait for room in a mailbox.
+pub(crate) fn pause_for<E: Engine>(
+    context: &Context,
+    clients: &mut Clients<E::Pinned>,
+    mail: &mut Mail<E>,
+    delayed: &mut Delayed<E>,
+    connection: ConnectionIndex,
+    full: MailboxFull,
+) {
+    clients.pause(context, connection);
+    if let Some(open) = clients.connections.get_mut(connection)
+        && !open.awaits_mail
+    {
+        open.awaits_mail = true;
+        if full.0 == context.id {
+            delayed.wait(connection);
+        } else {
+            mail.boxes.to(full.0).waiting.push_back(connection);
+        }
+    }
+}
+
+/// Lists connections that wait for a mailbox which has room again: the first, and few a tick, as
+/// each may fill it.
+pub(crate) fn resume_for_mail<E: Engine>(
+    context: &Context,
+    clients: &mut Clients<E::Pinned>,
+    mail: &mut Mail<E>,
+) {
+    mail.take_waiting(context, WOKEN_PER_MAILBOX_MAX, |connection| {
+        clients.has_room_again(connection);
+    });
+}

@@ -1,0 +1,247 @@
+//! An engine that delays a part of its answers: half of them before it executes the operation, half
+//! of them after.
+//!
+//! Upstream:   `server` gives each shard one.
+//! Downstream: the engine inside, which answers at once.
+//!
+//! ```text
+//! execute --+-- most ------------------> the engine inside --> Done, now
+//!           +-- some: Later(ticket) ..polls.. is_ready, execute again
+//!           +-- some --> the engine inside --> Done, at n ..polls.. durable = n
+//! ```
+//!
+//! Invariants:
+//! - I1  A ticket is used once, and only after it was said to be ready (`contract`, I2).
+//! - I2  Sequences become durable in their order, each some polls after the one before.
+//! - I3  An upload for which [`Answer::Later`] was said comes back with its operation.
+
+use std::collections::HashMap;
+
+use kachel_engine::{
+    Answer, Block, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms, ItemView, Key,
+    Lookup, Now, Operation, Outcome, Sequence, Ticket, WalkStep,
+};
+use kachel_stdx::Landing;
+
+use crate::dice::Dice;
+
+/// Polls until a ticket is ready, or the next sequence durable, at most. A shard with something
+/// delayed polls every 50 microseconds at least.
+const POLLS_MAX: u64 = 20;
+
+/// What is fetched for a ticket.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    /// The poll by which it is there.
+    ready_at: u64,
+    /// Whether the operation has an upload (I3).
+    has_upload: bool,
+}
+
+/// What an engine has delayed so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DelayCounts {
+    /// Operations executed.
+    pub(crate) executed: u64,
+    /// Operations delayed before they were executed.
+    pub(crate) before: u64,
+    /// Operations whose outcome was delayed.
+    pub(crate) after: u64,
+    /// Tickets that are not used yet.
+    pub(crate) tickets: u64,
+}
+
+/// An engine that delays `permille` of the answers of another one.
+pub(crate) struct Delaying<E> {
+    inner: E,
+    permille: u64,
+    dice: Dice,
+    polls: u64,
+    tickets: HashMap<u64, Fetch>,
+    tickets_given: u64,
+    sequence: u64,
+    durable: u64,
+    /// The poll by which the next sequence is durable (I2).
+    durable_at: u64,
+    counts: DelayCounts,
+}
+
+/// What becomes of an operation.
+enum Fate {
+    Later(Ticket),
+    Done(Durability),
+}
+
+impl<E: Engine> Delaying<E> {
+    pub(crate) fn new(inner: E, permille: u64, dice: Dice) -> Self {
+        Self {
+            inner,
+            permille,
+            dice,
+            polls: 0,
+            tickets: HashMap::new(),
+            tickets_given: 0,
+            sequence: 0,
+            durable: 0,
+            durable_at: 0,
+            counts: DelayCounts::default(),
+        }
+    }
+
+    /// What it has delayed.
+    pub(crate) fn delays(&self) -> DelayCounts {
+        DelayCounts { tickets: self.tickets.len() as u64, ..self.counts }
+    }
+
+    /// Decides over an operation: a ticket was waited for before.
+    fn fate(&mut self, ticket: Option<Ticket>, has_upload: bool) -> Fate {
+        if let Some(Ticket(number)) = &ticket {
+            let fetch = self.tickets.remove(number).expect("I1: a ticket is used once");
+            assert!(fetch.ready_at <= self.polls, "I1: the ticket was said to be ready");
+            assert_eq!(fetch.has_upload, has_upload, "I3: the upload comes back");
+        }
+        let is_delayed = self.dice.chance(self.permille);
+        if is_delayed && self.dice.chance(500) {
+            self.counts.before += u64::from(ticket.is_none());
+            self.tickets_given += 1;
+            let ready_at = self.polls + self.dice.skewed(1, POLLS_MAX);
+            self.tickets.insert(self.tickets_given, Fetch { ready_at, has_upload });
+            return Fate::Later(Ticket(self.tickets_given));
+        }
+        self.counts.executed += 1;
+        // What was delayed before may be delayed after, too.
+        if is_delayed {
+            self.counts.after += u64::from(ticket.is_none());
+            self.sequence += 1;
+            return Fate::Done(Durability::At(Sequence(self.sequence)));
+        }
+        Fate::Done(Durability::Now)
+    }
+}
+
+/// The outcome that the engine inside gave at once.
+fn at_once<P>(answer: Answer<'_, P>) -> Outcome<'_, P> {
+    match answer {
+        Answer::Done(outcome, Durability::Now) => outcome,
+        _ => unreachable!("the engine inside never delays"),
+    }
+}
+
+impl<E: Engine> Engine for Delaying<E> {
+    const DELAYS: bool = true;
+
+    type Upload = E::Upload;
+    type Pinned = E::Pinned;
+
+    fn options(&self) -> &EngineOptions {
+        self.inner.options()
+    }
+
+    fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        self.inner.prefetch(batch);
+    }
+
+    fn execute<'e>(
+        &'e mut self,
+        operation: &Operation<'_>,
+        block: &mut Block<'_, E::Upload>,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, E::Pinned> {
+        let has_upload = matches!(block, Block::Upload(_));
+        match self.fate(ticket, has_upload) {
+            Fate::Later(ticket) => Answer::Later(ticket),
+            Fate::Done(durability) => {
+                let answer = self.inner.execute(operation, block, None, now);
+                Answer::Done(at_once(answer), durability)
+            }
+        }
+    }
+
+    fn read<'e>(
+        &'e mut self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        ticket: Option<Ticket>,
+        now: &Now,
+    ) -> Answer<'e, E::Pinned> {
+        match self.fate(ticket, false) {
+            Fate::Later(ticket) => Answer::Later(ticket),
+            Fate::Done(durability) => {
+                Answer::Done(at_once(self.inner.read(key, terms, None, now)), durability)
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        self.polls += 1;
+        if self.durable < self.sequence && self.durable_at <= self.polls {
+            self.durable += 1;
+            self.durable_at = self.polls + self.dice.skewed(0, POLLS_MAX / 4);
+        }
+    }
+
+    fn is_ready(&self, ticket: &Ticket) -> bool {
+        let fetch =
+            self.tickets.get(&ticket.0).expect("I1: only a ticket that is out is asked for");
+        fetch.ready_at <= self.polls
+    }
+
+    fn durable(&self) -> Sequence {
+        Sequence(self.durable)
+    }
+
+    fn begin_upload(&self, value_bytes: usize) -> Option<E::Upload> {
+        self.inner.begin_upload(value_bytes)
+    }
+
+    fn spare_landing(&self) -> Landing {
+        self.inner.spare_landing()
+    }
+
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
+        self.inner.make_upload_room(bytes, now)
+    }
+
+    fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
+        self.inner.make_room(bytes, now)
+    }
+
+    fn flush(&mut self, now: &Now) {
+        self.inner.flush(now);
+    }
+
+    fn flush_in(&mut self, due: u32, now: &Now) {
+        self.inner.flush_in(due, now);
+    }
+
+    fn note_flush(&mut self, now: &Now) {
+        self.inner.note_flush(now);
+    }
+
+    fn maintain(&mut self, now: &Now) -> usize {
+        self.inner.maintain(now)
+    }
+
+    fn walk(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> WalkStep {
+        self.inner.walk(cursor, now, items_max, show)
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.inner.bytes_max()
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.inner.pinned_bytes()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}

@@ -151,7 +151,7 @@ fn play(script: &Script, manner: &Manner) -> Played {
     // Connections are dealt out in turn.
     let before: Vec<_> = (0..manner.spread.unwrap_or(0)).map(|_| world.connect()).collect();
     let client = world.connect();
-    world.settle_at_rest();
+    world.rest();
     let noise =
         (script.noise && manner.spread.is_some()).then(|| Noise::new(&mut world, manner.is_loud));
     client.stall();
@@ -162,11 +162,11 @@ fn play(script: &Script, manner: &Manner) -> Played {
         let (at, seconds) = script.pause.unwrap_or((0, 0));
         client.write(&script.stream[..at]);
         if seconds > 0 {
-            world.settle_at_rest();
+            world.rest();
             advance_s(&mut world, seconds);
         }
         client.write(&script.stream[at..]);
-        world.settle_at_rest();
+        world.rest();
         client.read()
     };
     let played = Played { reply, closed: client.is_closed() };
@@ -205,13 +205,13 @@ fn send_in_pieces(
         if let Some((_, seconds)) = script.pause.filter(|(at, _)| *at == sent_bytes) {
             // What came so far is to be served by now.
             allow(REPLY_BYTES_MAX);
-            world.settle_at_rest();
+            world.rest();
             advance_s(world, seconds);
         }
         client.write(piece);
         sent_bytes += piece.len();
         if patient {
-            world.settle_at_rest();
+            world.rest();
         } else {
             world.round();
         }
@@ -228,9 +228,9 @@ fn send_in_pieces(
             break; // There is no more.
         }
     }
-    world.settle_at_rest();
+    world.rest();
     allow(REPLY_BYTES_MAX);
-    world.settle_at_rest();
+    world.rest();
     reply.extend(client.read());
     reply
 }
@@ -249,7 +249,7 @@ fn leave(script: &Script, world: &mut World, client: &FarEnd) {
         client.allow_all();
         client.finish();
     }
-    world.settle_at_rest();
+    world.rest();
     assert!(script.resets || client.is_closed(), "I5: the connection is still open");
 }
 
@@ -257,11 +257,11 @@ fn leave(script: &Script, world: &mut World, client: &FarEnd) {
 fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     let next = world.connect();
     next.write(b"mn\r\n");
-    world.settle_at_rest();
+    world.rest();
     assert_eq!(next.read(), b"MN\r\n", "I5");
     others.push(next);
     others.iter().for_each(FarEnd::reset);
-    world.settle_at_rest();
+    world.rest();
     for held in world.holdings() {
         let kept = [
             held.connections,
@@ -287,13 +287,13 @@ impl Noise {
     /// Those of a loud one ask for more than a ring holds.
     fn new(world: &mut World, is_loud: bool) -> Self {
         let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
-        world.settle_at_rest();
+        world.rest();
         let (value_bytes, keys) = if is_loud { (9_000, 40) } else { (60, 9) };
         let noise = Self { clients, value_bytes, keys };
         for (number, client) in noise.clients.iter().enumerate() {
             client.write(&noise.set(number));
         }
-        world.settle_at_rest();
+        world.rest();
         noise
     }
 

@@ -10,19 +10,10 @@ use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use kachel_testkit::{Client, Launch, PATIENCE, announced_port, user, wait_until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-
-#[path = "server/mod.rs"]
-mod server;
-
-use server::{Address, Launch, Server, announced_port, user};
-
-/// After which a test gives up; nothing takes that long.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// A folder with the binary under both names.
 struct Bench {
@@ -61,22 +52,14 @@ impl Bench {
     }
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited too long for {what}");
-        std::thread::sleep(LOOK);
-    }
+/// The server's reply to `version`.
+fn version(port: u16) -> String {
+    Client::at(port).ask("version\r\n", "\n")
 }
 
-/// What the server answers to `version`.
-fn version(port: u16) -> String {
-    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("a server");
-    client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-    client.write_all(b"version\r\nquit\r\n").expect("sent");
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).expect("an answer");
-    answer
+/// The binary under test.
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_kachel"))
 }
 
 fn with_user<'a>(args: &[&'a str]) -> Vec<&'a str> {
@@ -90,17 +73,14 @@ fn living(path: &Path) -> Pid {
 
 #[test]
 fn a_server_serves_until_it_is_told_to_end() {
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let scratch = tempfile::tempdir().expect("a folder");
     let pidfile = scratch.path().join("pid");
     let pid = pidfile.to_str().expect("UTF-8");
     for (called_as, signal) in [("kachel", Signal::TERM), ("memcached", Signal::INT)] {
         let serve: &[&str] = if called_as == "kachel" { &["serve"] } else { &[] };
         let options = [serve, &["-t", "1", "-P", pid]].concat();
-        let mut server =
-            Server::start(&Launch { program, called_as, unix: false, options: &options });
-        let Address::Tcp(address) = server.address else { unreachable!("asked for TCP") };
-        assert_eq!(version(address.port()), "VERSION 1.6.45\r\n");
+        let mut server = Launch { called_as, ..Launch::memcached(program(), &options) }.start();
+        assert_eq!(version(server.port()), "VERSION 1.6.45\r\n");
         wait_until("a pid file", || pidfile.exists());
         let process = living(&pidfile);
         assert_eq!(process.as_raw_pid(), i32::try_from(server.process.id()).expect("a process"));
@@ -113,18 +93,16 @@ fn a_server_serves_until_it_is_told_to_end() {
 
 #[test]
 fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     for unix in [false, true] {
         let options = ["serve", "-v", "-t", "1", "--line-timeout=1", "--reader-timeout=0"];
-        let called_as = "kachel";
-        let server = Server::start(&Launch { program, called_as, unix, options: &options });
-        let mut late = fs::File::from(server.stream().expect("a connection"));
-        late.write_all(b"get a_lin").expect("sent");
-        assert_eq!(late.read(&mut [0; 64]).expect("the end"), 0, "it is closed");
-        let mut client = fs::File::from(server.stream().expect("a connection"));
-        client.write_all(b"stats\r\nstats settings\r\nquit\r\n").expect("sent");
-        let mut told = String::new();
-        client.read_to_string(&mut told).expect("statistics");
+        let launch = Launch::memcached(program(), &options);
+        let server = Launch { called_as: "kachel", unix, ..launch }.start();
+        let mut late = server.connect();
+        late.send("get a_lin");
+        assert!(late.read_to_end().is_empty(), "it is closed");
+        let mut client = server.connect();
+        client.send("stats\r\nstats settings\r\nquit\r\n");
+        let told = String::from_utf8(client.read_to_end()).expect("text");
         for line in ["line_closes 1", "block_closes 0", "line_timeout 1", "reader_timeout 0"] {
             assert!(told.contains(&format!("STAT kachel_{line}\r\n")), "{line}: {told}");
         }
@@ -140,11 +118,9 @@ fn who_is_owed_gets_all_of_it_after_a_shutdown() {
     /// More than the kernel holds of it.
     const VALUE_BYTES: usize = 24 << 20;
     const ROUNDS: usize = 8;
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let options = ["-v", "-A", "-t", "2", "-I", "32m", "-m", "128"];
     for round in 0..ROUNDS {
-        let launch = Launch { program, called_as: "memcached", unix: false, options: &options };
-        let mut server = Server::start(&launch);
+        let mut server = Launch::memcached(program(), &options).start();
         let connect = || {
             let stream = TcpStream::from(server.stream().expect("it listens"));
             stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
@@ -163,8 +139,7 @@ fn who_is_owed_gets_all_of_it_after_a_shutdown() {
         let mut other = connect();
         other.write_all(b"shutdown\r\n").expect("sent");
         assert_eq!(other.read(&mut [0; 8]).expect("an end"), 0, "who asks is let go");
-        let process = Pid::from_raw(server.process.id().try_into().expect("a process"));
-        kill_process(process.expect("a process"), Signal::HUP).expect("a signal");
+        server.signal(Signal::HUP);
         let (mut buffer, mut taken) = (vec![0; 64 << 10], 0);
         loop {
             match slow.read(&mut buffer) {
@@ -265,18 +240,12 @@ fn answers_go_to_standard_output() {
 fn memory_that_is_not_used_is_not_resident() {
     /// A hundredth of this is 2 GB: what a table that is touched at the start would take.
     const MEGABYTES: &str = "200000";
-    const RESIDENT_KIB_MAX: u64 = 100 << 10;
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    const RESIDENT_BYTES_MAX: u64 = 100 << 20;
     let options = ["-m", MEGABYTES, "-t", "2"];
-    let server =
-        Server::start(&Launch { program, called_as: "memcached", unix: false, options: &options });
-    let Address::Tcp(address) = server.address else { unreachable!("asked for TCP") };
-    assert_eq!(version(address.port()), "VERSION 1.6.45\r\n");
-    let status = fs::read_to_string(format!("/proc/{}/status", server.process.id()));
-    let status = status.expect("the state of a process");
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
-    let resident = resident.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB");
-    assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB are resident");
+    let server = Launch::memcached(program(), &options).start();
+    assert_eq!(version(server.port()), "VERSION 1.6.45\r\n");
+    let resident = server.resident_bytes();
+    assert!(resident < RESIDENT_BYTES_MAX, "{resident} bytes are resident");
 }
 
 #[test]
@@ -293,19 +262,13 @@ fn too_little_memory_for_the_threads_is_refused_with_the_least_that_does() {
     assert_eq!(output.status.code(), Some(64), "{output:?}");
 
     // With the least there is room for a key in each shard.
-    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let options = ["-t", "64", "-m", &least.to_string()];
-    let server =
-        Server::start(&Launch { program, called_as: "memcached", unix: false, options: &options });
-    let mut client = TcpStream::from(server.stream().expect("it listens"));
-    client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let server = Launch::memcached(program(), &options).start();
+    let mut client = server.connect();
     let keys = 1_000;
     let requests: String = (0..keys).map(|key| format!("set k{key} 0 0 1\r\nv\r\n")).collect();
-    client.write_all(requests.as_bytes()).expect("sent");
-    client.write_all(b"quit\r\n").expect("sent");
-    let mut replies = String::new();
-    client.read_to_string(&mut replies).expect("replies");
-    assert_eq!(replies, "STORED\r\n".repeat(keys));
+    client.send(requests);
+    assert_eq!(client.read_lines(keys), b"STORED\r\n".repeat(keys));
 }
 
 /// A folder with the binary itself, not a link to it, and this program as its `kachel-lab`.

@@ -1,18 +1,10 @@
-//! A store that is full, against the real process: what replaces an item still fits, and what is
-//! deleted makes room.
+//! A full store, against the real process: a replacement of an item still fits, and a deletion
+//! makes room.
 
-#[path = "server/mod.rs"]
-mod server;
-
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
 
-use server::{Launch, Server};
+use kachel_testkit::{Client, Launch, Random};
 
-/// A reply that takes longer is missing.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Requests sent together.
 const TOGETHER: usize = 200;
 /// Of each kind of replacement.
@@ -29,40 +21,21 @@ type Size = fn(usize) -> usize;
 
 const SIZES: [Size; 3] = [|_| 16, |_| 1_000, |number| [30, 4_000, 100, 700, 9, 12_000][number % 6]];
 
-struct Client {
-    requests: TcpStream,
-    replies: BufReader<TcpStream>,
-    state: u64,
+/// A client, and its choices of keys.
+struct Asker {
+    client: Client,
+    random: Random,
 }
 
-impl Client {
-    fn new(server: &Server) -> Self {
-        let requests = TcpStream::from(server.stream().expect("it listens"));
-        requests.set_nodelay(true).expect("a socket");
-        requests.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        requests.set_write_timeout(Some(PATIENCE)).expect("a socket");
-        let replies = BufReader::new(requests.try_clone().expect("a socket"));
-        Self { requests, replies, state: 0x9e37_79b9 }
-    }
-
-    /// A step of xorshift64 (Marsaglia, 2003).
-    fn below(&mut self, bound: usize) -> usize {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 11) as usize % bound
-    }
-
+impl Asker {
     /// Sends requests that are answered by a line each; their replies.
     fn ask(&mut self, requests: &[String]) -> Vec<String> {
         let mut replies = Vec::new();
         for together in requests.chunks(TOGETHER) {
-            self.requests.write_all(together.concat().as_bytes()).expect("the server takes it");
-            for _ in together {
-                let mut line = String::new();
-                self.replies.read_line(&mut line).expect("the server answers");
-                replies.push(line);
-            }
+            self.client.send(together.concat());
+            let lines = self.client.read_lines(together.len());
+            let lines = String::from_utf8(lines).expect("text");
+            replies.extend(lines.split_inclusive('\n').map(str::to_owned));
         }
         replies
     }
@@ -71,7 +44,7 @@ impl Client {
     /// of `beginnings`.
     fn replace(&mut self, keys: &[usize], beginnings: &[&str], request: impl Fn(usize) -> String) {
         let requests: Vec<String> =
-            (0..REPLACEMENTS).map(|_| request(keys[self.below(keys.len())])).collect();
+            (0..REPLACEMENTS).map(|_| request(self.random.pick(keys))).collect();
         let replies = self.ask(&requests);
         let is_refused =
             |reply: &&String| !beginnings.iter().any(|beginning| reply.starts_with(beginning));
@@ -87,7 +60,7 @@ fn set(number: usize, size: Size) -> String {
 }
 
 /// Fills the server; the numbers of the keys that it holds.
-fn fill(client: &mut Client, size: Size) -> Vec<usize> {
+fn fill(client: &mut Asker, size: Size) -> Vec<usize> {
     let counters: Vec<String> =
         (0..COUNTERS).map(|number| format!("set n{number} 0 0 4\r\n5000\r\n")).collect();
     assert!(client.ask(&counters).iter().all(|reply| reply == STORED));
@@ -119,8 +92,8 @@ fn check(
 ) {
     let options = [options, &["-m", megabytes, "-t", threads]].concat();
     let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
-    let server = Server::start(&Launch { program, called_as, unix: false, options: &options });
-    let mut client = Client::new(&server);
+    let server = Launch { called_as, ..Launch::memcached(program, &options) }.start();
+    let mut client = Asker { client: server.connect(), random: Random::new(1) };
     let mut held = fill(&mut client, size);
     let counters: Vec<usize> = (0..COUNTERS).collect();
     client.replace(&counters, &["4", "5"], |number| format!("incr n{number} 1\r\n"));
@@ -132,7 +105,7 @@ fn check(
     client.replace(&held, &["HD"], |number| format!("md k{number:07} I T0\r\n"));
 
     let deleted: Vec<usize> =
-        (0..held.len() / 20).map(|_| held.swap_remove(client.below(held.len()))).collect();
+        (0..held.len() / 20).map(|_| held.swap_remove(client.random.index(held.len()))).collect();
     let requests: Vec<String> =
         deleted.iter().map(|number| format!("delete k{number:07}\r\n")).collect();
     assert!(client.ask(&requests).iter().all(|reply| reply == "DELETED\r\n"));

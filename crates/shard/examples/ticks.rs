@@ -13,7 +13,7 @@
 
 use std::hint::black_box;
 
-use kachel_io::{Around, Surrounded};
+use kachel_io::Around;
 use kachel_shard::BATCH_REQUESTS_MAX as BATCH;
 use kachel_testkit::{VALUE_BYTES, World, WorldOptions, random_keys};
 
@@ -59,8 +59,8 @@ impl Around for Uncounted {
 /// Turns in which `shards` shards answer `input`, with nothing stored but what `before` says. A
 /// request that hops to another shard is answered in the second turn.
 fn ticking(shards: u16, before: &str, input: &str) {
-    let backend = |memory| Surrounded::new(memory, Uncounted);
-    let mut world = World::behind(WorldOptions { shards, ..WorldOptions::default() }, backend);
+    let options = WorldOptions { shards, ..WorldOptions::default() };
+    let mut world = World::surrounded(options, |_| Uncounted);
     let client = world.connect();
     client.write_cut(before.as_bytes(), 10_000);
     world.settle();

@@ -10,10 +10,10 @@
 //! - I1  A retrieval names no key twice, so each value answers one key.
 //! - I2  A quiet request carries an opaque, by which its reply is told from its neighbor's.
 
+use kachel_testkit::Random;
 use kachel_wire::client::{self, StoreRequest};
 use kachel_wire::request::StoreMode;
 
-use crate::dice::Dice;
 use crate::options::{Fault, Options};
 use crate::value::token;
 
@@ -130,7 +130,7 @@ impl Asker {
     }
 
     /// The next request of a client that last saw `cas` as token of some hot key.
-    pub(crate) fn ask(&mut self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    pub(crate) fn ask(&mut self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         match dice.below(1000) {
             0..240 => self.retrieve(dice, 1),
             240..330 => {
@@ -155,20 +155,20 @@ impl Asker {
         }
     }
 
-    pub(crate) fn hot_text(&self, dice: &mut Dice) -> Vec<u8> {
+    pub(crate) fn hot_text(&self, dice: &mut Random) -> Vec<u8> {
         format!("h{}", dice.below(self.hot_keys - self.hot_keys / 4)).into_bytes()
     }
 
-    fn hot_number(&self, dice: &mut Dice) -> Vec<u8> {
+    fn hot_number(&self, dice: &mut Random) -> Vec<u8> {
         format!("n{}", dice.below(self.hot_keys / 4)).into_bytes()
     }
 
-    fn hot(&self, dice: &mut Dice) -> Vec<u8> {
+    fn hot(&self, dice: &mut Random) -> Vec<u8> {
         if dice.chance(250) { self.hot_number(dice) } else { self.hot_text(dice) }
     }
 
     /// A value for `key`: a number, or a token.
-    fn value(&mut self, dice: &mut Dice, key: &[u8], padding: u64) -> Vec<u8> {
+    fn value(&mut self, dice: &mut Random, key: &[u8], padding: u64) -> Vec<u8> {
         if key.first() == Some(&b'n') {
             return dice.skewed(0, u64::MAX - 1).to_string().into_bytes();
         }
@@ -177,7 +177,7 @@ impl Asker {
         token(key, write, padding as usize)
     }
 
-    fn padding(&self, dice: &mut Dice) -> u64 {
+    fn padding(&self, dice: &mut Random) -> u64 {
         match dice.below(100) {
             0..70 => dice.below(40),
             70..95 => dice.below(1_000),
@@ -187,7 +187,7 @@ impl Asker {
         }
     }
 
-    fn retrieve(&mut self, dice: &mut Dice, count: u64) -> Ask {
+    fn retrieve(&mut self, dice: &mut Random, count: u64) -> Ask {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for _ in 0..count {
             let key = if dice.chance(700) || count == 1 { self.hot(dice) } else { filler(dice) };
@@ -213,7 +213,7 @@ impl Asker {
     }
 
     /// A line of hundreds of keys, more than a mailbox or an outbox holds.
-    fn retrieve_many(&mut self, dice: &mut Dice) -> Ask {
+    fn retrieve_many(&mut self, dice: &mut Random) -> Ask {
         let (first, count) = (dice.below(FILLERS), dice.skewed(100, 1_500));
         let keys = (first..first + count).map(|key| format!("f{}", key % FILLERS).into_bytes());
         let keys: Vec<Vec<u8>> = keys.collect();
@@ -222,7 +222,7 @@ impl Asker {
         Ask::new(text, Expect::Values(keys), false)
     }
 
-    fn store_hot(&mut self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    fn store_hot(&mut self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         let mut key = self.hot(dice);
         let (mut mode, mut compare_cas) = (StoreMode::Set, None);
         match (dice.below(20), cas) {
@@ -255,21 +255,21 @@ impl Asker {
         line(text, Verb::Store, request.noreply)
     }
 
-    fn delete(&mut self, dice: &mut Dice) -> Ask {
+    fn delete(&mut self, dice: &mut Random) -> Ask {
         let (key, noreply) = (self.hot(dice), dice.chance(150));
         let mut text = Vec::new();
         client::delete(&mut text, &key, noreply);
         line(text, Verb::Delete, noreply)
     }
 
-    fn touch(&mut self, dice: &mut Dice) -> Ask {
+    fn touch(&mut self, dice: &mut Random) -> Ask {
         let (key, noreply) = (self.hot(dice), dice.chance(150));
         let mut text = Vec::new();
         client::touch(&mut text, &key, ttl(dice), noreply);
         line(text, Verb::Touch, noreply)
     }
 
-    fn arithmetic(&mut self, dice: &mut Dice) -> Ask {
+    fn arithmetic(&mut self, dice: &mut Random) -> Ask {
         let (key, noreply) = (self.hot_number(dice), dice.chance(100));
         let (delta, up) = (dice.below(1_000), dice.chance(600));
         let mut text = Vec::new();
@@ -281,7 +281,7 @@ impl Asker {
         line(text, Verb::Arithmetic, noreply)
     }
 
-    fn meta(&mut self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    fn meta(&mut self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         self.opaques += 1;
         let opaque = self.opaques;
         let quiet = dice.chance(300) && self.quiet;
@@ -352,7 +352,7 @@ impl Asker {
         Ask::new(text, Expect::Meta { opaque, quiet }, true)
     }
 
-    fn filler(&mut self, dice: &mut Dice) -> Ask {
+    fn filler(&mut self, dice: &mut Random) -> Ask {
         let key = filler(dice);
         let mut text = Vec::new();
         match dice.below(10) {
@@ -385,13 +385,13 @@ impl Asker {
     }
 
     /// Small fillers, which let the index grow.
-    pub(crate) fn burst(&mut self, dice: &mut Dice, count: u64) -> Vec<Ask> {
+    pub(crate) fn burst(&mut self, dice: &mut Random, count: u64) -> Vec<Ask> {
         let first = dice.below(FILLERS);
         self.fillers(dice, first, count, 20)
     }
 
     /// Fillers of up to `padding` bytes, one behind the other and without replies.
-    fn fillers(&mut self, dice: &mut Dice, first: u64, count: u64, padding: u64) -> Vec<Ask> {
+    fn fillers(&mut self, dice: &mut Random, first: u64, count: u64, padding: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         for key in first..first + count {
             let key = format!("f{}", key % FILLERS).into_bytes();
@@ -409,7 +409,7 @@ impl Asker {
 
     /// Fillers so large that mailboxes are full of them; and among them, until memory is to be
     /// spent, stores of hot keys that want no reply, each with a look at what came of it.
-    pub(crate) fn flood(&mut self, dice: &mut Dice, count: u64) -> Vec<Ask> {
+    pub(crate) fn flood(&mut self, dice: &mut Random, count: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         let again = self.short && dice.chance(500);
         let first = dice.below(if again { OVERWRITTEN } else { FILLERS });
@@ -454,7 +454,7 @@ impl Asker {
     }
 
     /// Replaces the item of such a key by one no larger. It stays a number.
-    pub(crate) fn replacement(&mut self, dice: &mut Dice, key: &[u8], bytes: usize) -> Ask {
+    pub(crate) fn replacement(&mut self, dice: &mut Random, key: &[u8], bytes: usize) -> Ask {
         self.opaques += 1;
         let opaque = self.opaques;
         let flags = format!("O{opaque}");
@@ -477,7 +477,7 @@ impl Asker {
         Ask::new(text, expect, false)
     }
 
-    fn flush(&mut self, dice: &mut Dice) -> Ask {
+    fn flush(&mut self, dice: &mut Random) -> Ask {
         if self.flushes_left == 0 || !dice.chance(500) {
             return self.retrieve(dice, 3);
         }
@@ -512,11 +512,11 @@ fn padded_number(bytes: usize) -> Vec<u8> {
     value
 }
 
-fn filler(dice: &mut Dice) -> Vec<u8> {
+fn filler(dice: &mut Random) -> Vec<u8> {
     format!("f{}", dice.below(FILLERS)).into_bytes()
 }
 
-fn ttl(dice: &mut Dice) -> i32 {
+fn ttl(dice: &mut Random) -> i32 {
     match dice.below(20) {
         0..14 => 0,
         14..19 => dice.between(1, 5) as i32,

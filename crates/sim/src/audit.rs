@@ -7,7 +7,7 @@ use crate::server::Server;
 
 /// Whether no shard holds an item.
 pub(crate) fn is_empty(server: &Server) -> bool {
-    server.shards().all(|shard| shard.holdings().items == 0)
+    server.world.holdings().all(|held| held.items == 0)
 }
 
 /// `reads`: keys that were read, all in vain, since the counters were reset.
@@ -15,14 +15,13 @@ pub(crate) fn is_empty(server: &Server) -> bool {
 /// Errors: what is left over, or does not add up.
 pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     let (mut index_bytes, mut segments, mut blocks) = (0, 0, 0);
-    for (number, shard) in server.shards().enumerate() {
-        let held = shard.holdings();
+    for (number, held) in server.world.holdings().enumerate() {
         let left = [
             ("connections", held.connections),
             ("reply slots", held.reply_slots),
             ("uploads", held.uploads),
             ("delayed requests", held.delayed),
-            ("tickets", shard.engine().delays().tickets),
+            ("tickets", server.world.shards[number].engine().delays().tickets),
             ("stalled connections", held.stalled),
             ("bytes of input", held.input_bytes),
             ("items in the index", held.index_items),
@@ -38,8 +37,8 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
         segments += held.segments;
         blocks += held.blocks;
     }
-    let pool = server.pool.books();
-    let spent = server.shared.budget.spent_bytes();
+    let pool = server.world.pool.books();
+    let spent = server.world.shared.budget.spent_bytes();
     let charged = server.fixed_bytes + index_bytes + pool.charged_segments * pool.charge_bytes;
     if spent != charged {
         return Err(format!("{spent} bytes are spent, {charged} accounted for: {pool:?}"));
@@ -49,14 +48,14 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     if pool.charged_segments != known {
         return Err(format!("{known} segments are somewhere, not all that are charged: {pool:?}"));
     }
-    let pinned = server.pool.pinned_bytes();
+    let pinned = server.world.pool.pinned_bytes();
     if pinned != 0 {
         return Err(format!("{pinned} bytes are pinned by nobody"));
     }
     if cut != 0 {
         return Err(format!("{cut} segments are cut into blocks that nobody holds"));
     }
-    let counters = &server.shared.counters;
+    let counters = &server.world.shared.counters;
     let open: u64 = counters.iter().map(|counters| counters.connections.value()).sum();
     if open != 0 {
         return Err(format!("{open} connections are counted as open"));

@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 
 use kachel_io::FarEnd;
+use kachel_testkit::Random;
 
 use crate::answer::{self, Arrival, Asked, shown};
 use crate::ask::{Ask, Asker, Expect, get};
-use crate::dice::Dice;
 use crate::options::{Fault, Faults, Options};
 use crate::queue::{Event, Queue};
 use crate::record::Moment;
@@ -56,7 +56,7 @@ impl Link {
 /// One client.
 pub(crate) struct Client {
     index: usize,
-    dice: Dice,
+    dice: Random,
     link: Option<Link>,
     links: u64,
     pub(crate) asked: VecDeque<Asked>,
@@ -128,7 +128,7 @@ pub struct Tally {
 
 impl Client {
     pub(crate) fn new(options: &Options, index: usize, queue: &mut Queue) -> Self {
-        let mut dice = Dice::new(options.seed, &format!("client {index}"));
+        let mut dice = Random::for_purpose(options.seed, &format!("client {index}"));
         let depth = dice.skewed(1, 40) as usize;
         let think_ns = dice.skewed(5_000, 2_000_000);
         queue.lay(dice.below(100_000), Event::Step(index));

@@ -22,8 +22,7 @@ use kachel_engine::{
     Lookup, Now, Operation, Outcome, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Landing;
-
-use crate::dice::Dice;
+use kachel_testkit::Random;
 
 /// Polls until a ticket is ready, or the next sequence durable, at most. A shard with something
 /// delayed polls every 50 microseconds at least.
@@ -55,7 +54,7 @@ pub(crate) struct DelayCounts {
 pub(crate) struct Delaying<E> {
     inner: E,
     permille: u64,
-    dice: Dice,
+    dice: Random,
     polls: u64,
     tickets: HashMap<u64, Fetch>,
     tickets_given: u64,
@@ -73,7 +72,7 @@ enum Fate {
 }
 
 impl<E: Engine> Delaying<E> {
-    pub(crate) fn new(inner: E, permille: u64, dice: Dice) -> Self {
+    pub(crate) fn new(inner: E, permille: u64, dice: Random) -> Self {
         Self {
             inner,
             permille,

@@ -14,7 +14,6 @@ mod ask;
 mod audit;
 mod client;
 mod delaying;
-mod dice;
 mod examine;
 mod options;
 mod queue;

@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  A seed and the options that were given besides say all: two runs of them are the same.
 
-use crate::dice::Dice;
+use kachel_testkit::Random;
 
 /// Requests of a run, unless told otherwise.
 pub const REQUESTS: u32 = 2_000;
@@ -104,7 +104,7 @@ pub struct Options {
 impl Options {
     /// The run of a seed.
     pub fn of_seed(seed: u64, requests: u32) -> Self {
-        let mut dice = Dice::new(seed, "options");
+        let mut dice = Random::for_purpose(seed, "options");
         let shards = match dice.below(20) {
             0..12 => 2,
             12..16 => 3,
@@ -115,7 +115,7 @@ impl Options {
         for (fault, _) in Fault::ALL {
             let happens = match fault {
                 // Dice of its own, so that other runs stay as they were.
-                Fault::Late => Dice::new(seed, "late").chance(LATE_PERMILLE),
+                Fault::Late => Random::for_purpose(seed, "late").chance(LATE_PERMILLE),
                 _ => dice.chance(600),
             };
             if happens {
@@ -131,8 +131,8 @@ impl Options {
             clients: dice.between(3, CLIENTS_MAX) as u16,
             shards,
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
-            // Dice of its own, so that other runs stay as they were.
-            evict: !Dice::new(seed, "engine").chance(STORE_PERMILLE),
+            // A stream of its own, so that other runs stay as they were.
+            evict: !Random::for_purpose(seed, "engine").chance(STORE_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }
@@ -140,7 +140,7 @@ impl Options {
 
     /// Of a thousand operations, those that the engine delays.
     pub(crate) fn delay_permille(&self) -> u64 {
-        let permille = Dice::new(self.seed, "delays").between(150, 500);
+        let permille = Random::for_purpose(self.seed, "delays").between(150, 500);
         if self.faults.has(Fault::Late) { permille } else { 0 }
     }
 

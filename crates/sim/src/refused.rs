@@ -10,11 +10,11 @@
 //! - I1  A refusal is not withheld by `q`, and no other request is refused in the same words: so it
 //!   is known whose it is.
 
+use kachel_testkit::Random;
 use kachel_wire::client::{self, StoreRequest};
 use kachel_wire::request::{KEY_BYTES_MAX, StoreMode};
 
 use crate::ask::{Ask, Asker, Expect};
-use crate::dice::Dice;
 
 /// The largest item of a run, as memcached counts it.
 pub(crate) const ITEM_BYTES_MAX: u64 = 80_000;
@@ -29,7 +29,7 @@ const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 
 impl Asker {
     /// A request that is refused, whatever the server holds.
-    pub(crate) fn amiss(&self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    pub(crate) fn amiss(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         match dice.below(10) {
             0..3 => self.too_large(dice, cas),
             3..6 => self.bad_data_chunk(dice),
@@ -40,7 +40,7 @@ impl Asker {
 
     /// A value over the limit. It is refused once its line has come, and a `set` of it takes away
     /// what is there: so the model has its say.
-    fn too_large(&self, dice: &mut Dice, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    fn too_large(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         let value = commands(dice.between(ITEM_BYTES_MAX, ITEM_BYTES_MAX + EXCESS_BYTES));
         let key = self.hot_text(dice);
         let mut text = Vec::new();
@@ -65,7 +65,7 @@ impl Asker {
     }
 
     /// A data block that does not end where it should. Nothing is stored and nothing taken away.
-    fn bad_data_chunk(&self, dice: &mut Dice) -> Ask {
+    fn bad_data_chunk(&self, dice: &mut Random) -> Ask {
         // A large one takes memory on its way.
         let large = self.pressing && dice.chance(200);
         let bytes = if large { dice.between(16_000, 60_000) } else { dice.below(BLOCK_BYTES) };
@@ -86,7 +86,7 @@ impl Asker {
     }
 
     /// A line that is malformed, but for the length of its data block, which is swallowed.
-    fn bad_line_with_block(&self, dice: &mut Dice) -> Ask {
+    fn bad_line_with_block(&self, dice: &mut Random) -> Ask {
         let value = commands(dice.below(BLOCK_BYTES));
         let (key, long_key) = (self.hot_text(dice), "k".repeat(KEY_BYTES_MAX + 1));
         let (key, bytes) = (String::from_utf8_lossy(&key), value.len());
@@ -101,7 +101,7 @@ impl Asker {
     }
 
     /// A line that is malformed, and has no data block.
-    fn bad_line(&self, dice: &mut Dice) -> Ask {
+    fn bad_line(&self, dice: &mut Random) -> Ask {
         let key = self.hot_text(dice);
         let key = String::from_utf8_lossy(&key);
         let long_key = "k".repeat(dice.between(KEY_BYTES_MAX as u64 + 1, 1_500) as usize);

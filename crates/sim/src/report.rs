@@ -57,7 +57,7 @@ impl Coverage {
             sleeps: server.sleeps,
             ..Self::default()
         };
-        for (shard, counters) in server.shards().zip(&server.shared.counters) {
+        for (shard, counters) in server.world.shards.iter().zip(&server.world.shared.counters) {
             let holdings = shard.holdings();
             seen.index_grown += holdings.index_splits;
             seen.index_shrunk += holdings.index_merges;

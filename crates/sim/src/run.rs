@@ -26,11 +26,12 @@
 
 use std::collections::VecDeque;
 
+use kachel_testkit::Random;
+
 use crate::answer::Asked;
 use crate::ask::{Ask, Asker, LARGE_BYTES_MAX, NUMBER_DIGITS, flush_all, reset_stats};
 use crate::audit;
 use crate::client::{Around, Client, Tally};
-use crate::dice::Dice;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::record::{Moment, Record};
@@ -100,7 +101,7 @@ impl<'o> Run<'o> {
         let clients = (0..usize::from(options.clients))
             .map(|index| Client::new(options, index, &mut queue))
             .collect();
-        let mut dice = Dice::new(options.seed, "clock");
+        let mut dice = Random::for_purpose(options.seed, "clock");
         if options.faults.has(Fault::Jump) {
             let mut at_ns = 0;
             for _ in 0..40 {
@@ -203,7 +204,7 @@ impl<'o> Run<'o> {
             return Err("nothing is to happen any more".to_owned());
         };
         assert!(at_ns >= self.now_ns, "I1");
-        self.server.clock.advance_ns(at_ns - self.now_ns);
+        self.server.world.clock.advance_ns(at_ns - self.now_ns);
         self.now_ns = at_ns;
         self.note(&event);
         let (now, clock_ns) = (self.moment(), self.clock_ns());
@@ -269,7 +270,7 @@ impl<'o> Run<'o> {
 
     fn jump(&mut self, ns: u64) {
         self.jumped_ns += ns;
-        self.server.clock.advance_ns(ns);
+        self.server.world.clock.advance_ns(ns);
     }
 
     fn clock_ns(&self) -> u64 {
@@ -322,7 +323,7 @@ impl<'o> Run<'o> {
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
         };
-        self.clients[client].step(|| server.connect(), &mut around);
+        self.clients[client].step(|| server.world.connect(), &mut around);
         self.wake();
     }
 
@@ -394,7 +395,7 @@ impl<'o> Run<'o> {
         }
         let later_ns = self.now_ns + HOARD_NS;
         self.until("enough is let go", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
-        let pinned = self.server.pool.pinned_bytes();
+        let pinned = self.server.world.pool.pinned_bytes();
         if pinned > pinned_max {
             return Err(format!("{pinned} bytes are still pinned, {pinned_max} may be"));
         }
@@ -412,7 +413,7 @@ impl<'o> Run<'o> {
             return Ok(());
         }
         let index = self.come();
-        let mut dice = Dice::new(self.options.seed, "full");
+        let mut dice = Random::for_purpose(self.options.seed, "full");
         let (mut held, mut in_vain) = (Vec::new(), 0);
         while in_vain < IN_VAIN_MIN && held.len() < HELD_MAX {
             let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX);
@@ -423,7 +424,7 @@ impl<'o> Run<'o> {
                 held.push((key, bytes as usize));
             }
         }
-        let pinned = self.server.pool.pinned_bytes();
+        let pinned = self.server.world.pool.pinned_bytes();
         for _ in 0..held.len().min(REPLACED_MAX) {
             let (key, bytes) = &held[dice.index(held.len())];
             let ask = self.asker.replacement(&mut dice, key, *bytes);
@@ -468,7 +469,7 @@ impl<'o> Run<'o> {
     fn come(&mut self) -> usize {
         let index = self.clients.len();
         self.clients.push(Client::tool(self.options, index));
-        let far = self.server.connect();
+        let far = self.server.world.connect();
         self.at(index, |client, around| client.connect(far, around));
         index
     }

@@ -16,6 +16,8 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 
+use crate::random::Random;
+
 /// Bytes of each key.
 pub const KEY_BYTES: usize = 16;
 /// Bytes of each value.
@@ -29,16 +31,10 @@ fn key(number: u64) -> BenchKey {
     text.as_bytes().try_into().expect("a key of sixteen bytes")
 }
 
-/// So many keys in random order, each as likely as any other.
+/// `count` random keys of a cache of `items` items, each key equally likely.
 pub fn random_keys(items: u64, count: usize, seed: u64) -> Vec<BenchKey> {
-    let mut state = seed | 1;
-    let mut draw = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    };
-    (0..count).map(|_| key(draw() % items)).collect()
+    let mut random = Random::new(seed);
+    (0..count).map(|_| key(random.below(items))).collect()
 }
 
 /// A cache that holds the keys 0, 1, 2 and so on.

@@ -1,11 +1,24 @@
-//! What several test suites and benchmarks share.
+//! The test kit: code that several test suites and benchmarks share.
 //!
 //! Upstream:   tests and benchmarks.
 //! Downstream: the crates that they test.
 #![forbid(unsafe_code)]
 
 mod filled;
+mod output;
+#[cfg(feature = "process")]
+mod process;
+mod random;
+mod settings;
 mod world;
 
 pub use filled::{BenchKey, FilledCache, KEY_BYTES, VALUE_BYTES, random_keys};
-pub use world::{ShardClock, World, WorldOptions, stride};
+pub use output::{skip, tell};
+#[cfg(feature = "process")]
+pub use process::{
+    Address, Client, Ended, Launch, Look, PATIENCE, Server, announced_port, flood, is_usable,
+    set_request, user, wait_until, within,
+};
+pub use random::Random;
+pub use settings::{setting, stride};
+pub use world::{ShardClock, World, WorldOptions, WorldShard, is_rest};

@@ -1,25 +1,25 @@
-//! A whole server in memory, on one thread, with a clock that its caller moves.
+//! A whole server in memory, with a clock that its caller moves.
 //!
-//! Upstream:   the tests of the server without a kernel, the fuzz targets, the benchmark of
-//!             instruction counts.
+//! Upstream:   the tests of `shard` without a kernel, the fuzz targets, the benchmark of
+//!             instruction counts, the simulation (virtual time), the schedules (threads).
 //! Downstream: `shard`, and `io` by its network in memory.
 //!
 //! Invariants:
 //! - I1  Nothing happens unless the caller asks for it: no thread, no real clock, no random source.
-//! - I2  At rest no shard would do anything before a client or the clock moves: each of them may
-//!   sleep, and no door has something to report. So [`World::settle_at_rest`] counts no idle turns.
-//! - I3  A server comes to rest within `ROUNDS_MAX` rounds, or that is a finding.
-//! - I4  Each segment and block of the pool is either some shard's or free.
+//! - I2  At rest no shard does anything before a client or the clock moves: each shard may sleep
+//!   ([`is_rest`]), and no endpoint has an event to report.
+//! - I3  A server comes to rest within `ROUNDS_MAX` rounds; anything else is a bug.
+//! - I4  Each segment and block of the pool either belongs to a shard or is free.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions};
-use kachel_engine::{EngineOptions, KeyHasher, Seeds};
+use kachel_engine::{Engine, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
+use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
-use kachel_io::{FarEnd, Io, Memory, MemoryNet, Wait};
 use kachel_net::ClientLimits;
 use kachel_shard::{
     ClosedClient, Counter, Counters, Holdings, Shard, ShardOptions, Shared, SharedOptions,
@@ -29,7 +29,7 @@ use kachel_shard::{
 /// What the caller of a [`World`] may choose.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldOptions {
-    /// Shards, at least 1; clients are dealt out to them in turn.
+    /// Shards, at least 1. The server deals clients out to them in turn.
     pub shards: u16,
     /// Memory of all shards together, in bytes.
     pub memory_bytes: u64,
@@ -41,11 +41,13 @@ pub struct WorldOptions {
     pub item_bytes_max: u64,
     /// Unix time at which the server starts, in seconds.
     pub start_unix_s: i64,
-    /// What the process is said to have used, for `stats`.
+    /// Keys of the secret hash.
+    pub seeds: Seeds,
+    /// The resources that `stats` reports as used by the process.
     pub usage: fn() -> Usage,
-    /// What a slow client is allowed.
+    /// Limits on slow clients.
     pub limits: ClientLimits,
-    /// Is told of each client that the server closes for a limit.
+    /// The server calls it for each client that it closes for a limit.
     pub tell_closed: Option<fn(&ClosedClient)>,
 }
 
@@ -59,6 +61,7 @@ impl Default for WorldOptions {
             connections_max: 200,
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
+            seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
             limits: ClientLimits::default(),
             tell_closed: None,
@@ -66,8 +69,7 @@ impl Default for WorldOptions {
     }
 }
 
-/// The world's clock as one shard last looked at it: shards of one process read it at different
-/// moments.
+/// The world's clock as one shard last read it: shards of one process read it at different moments.
 #[derive(Debug)]
 pub struct ShardClock {
     clock: ManualClock,
@@ -84,75 +86,73 @@ impl Clock for ShardClock {
     }
 }
 
-/// A server in memory and the network that its clients are on.
-///
-/// `I` is the door of each shard: [`Memory`], or something around it.
-pub struct World<I: Io = Memory> {
+/// One shard of a [`World`], with `A` around the calls to its endpoint, over the engine `E`.
+pub type WorldShard<A = (), E = Cache> = Shard<Surrounded<A>, ShardClock, E>;
+
+/// A server in memory and the network of its clients.
+pub struct World<A: Around = (), E: Engine = Cache> {
     net: MemoryNet,
     listener: ListenerId,
     /// The shards, by number.
-    pub shards: Vec<Shard<I, ShardClock, Cache>>,
+    pub shards: Vec<WorldShard<A, E>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     /// The clock of all shards; it moves when the caller moves it.
     pub clock: ManualClock,
-    /// What the shards share: counters, memory budget, options.
+    /// State that the shards share: counters, memory budget, options.
     pub shared: Arc<Shared>,
     /// The memory that shards take segments and blocks from.
     pub pool: Arc<Pool>,
 }
 
-/// Turns without anything to do after which a world is taken to be at rest.
-const QUIET_TURNS: u32 = 4;
-/// Rounds in which a world comes to rest (I3): a long script of the fuzzer takes some thousands.
+/// Sleeps of each shard that end while a world settles.
+const SLEEPS: u32 = 4;
+/// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
 const ROUNDS_MAX: u32 = 200_000;
-/// A shard that may sleep longer waits only for its door and its mail, in nanoseconds.
+/// A shard that sleeps at most so long polls a full mailbox, in nanoseconds.
 const NAP_NS_MAX: u64 = 1_000_000;
 
+/// Whether a shard that waits like this only waits for its endpoint and its mail (I2). A shorter
+/// wait ends by itself: the shard then looks again at a mailbox that was full.
+pub fn is_rest(wait: Wait) -> bool {
+    match wait {
+        Wait::Now => false,
+        Wait::AtMostNs(ns) => ns > NAP_NS_MAX,
+        Wait::Forever => true,
+    }
+}
+
 impl World {
-    /// A server with nothing in it.
+    /// An empty server.
     ///
     /// Cost: reserves `memory_bytes` of address space.
     ///
     /// # Panics
-    /// Where that address space is not to be had.
+    /// If that address space is not available.
     pub fn new(options: WorldOptions) -> Self {
-        Self::behind(options, |door| door)
-    }
-
-    /// One tick of each shard that has something to do; whether any had (I2).
-    pub fn round(&mut self) -> bool {
-        let mut any = false;
-        for shard in &mut self.shards {
-            let wait = shard.prepare_wait();
-            let waits = match wait {
-                Wait::Now => false,
-                Wait::AtMostNs(ns) => ns > NAP_NS_MAX,
-                Wait::Forever => true,
-            };
-            if !waits || shard.io_mut().stir() {
-                shard.complete_tick(wait).expect("memory never fails");
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Rounds until all is at rest (I2).
-    ///
-    /// # Panics
-    /// Where a server does not come to rest (I3).
-    pub fn settle_at_rest(&mut self) {
-        let rests = (0..ROUNDS_MAX).any(|_| !self.round());
-        assert!(rests, "I3: the server does not come to rest");
+        Self::surrounded(options, |_| ())
     }
 }
 
-impl<I: Io> World<I> {
-    /// A server whose shards meet the network through what `door` makes of each endpoint.
+impl<A: Around> World<A> {
+    /// An empty server. `around` makes what stands around the calls to each shard's endpoint.
     ///
     /// # Panics
     /// As [`World::new`].
-    pub fn behind(options: WorldOptions, door: impl Fn(Memory) -> I) -> Self {
+    pub fn surrounded(options: WorldOptions, around: impl Fn(&Arc<Shared>) -> A) -> Self {
+        Self::over(options, around, |_, cache| cache)
+    }
+}
+
+impl<A: Around, E: Engine> World<A, E> {
+    /// As [`World::surrounded`]; `engine` makes each shard's engine of its number and its cache.
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    pub fn over(
+        options: WorldOptions,
+        around: impl Fn(&Arc<Shared>) -> A,
+        engine: impl Fn(u16, Cache) -> E,
+    ) -> Self {
         let budget = Arc::new(Budget::new(options.memory_bytes));
         let pool_options = PoolOptions {
             shards: options.shards,
@@ -175,36 +175,44 @@ impl<I: Io> World<I> {
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
         let listener = endpoints[0].listen_here();
-        let engine = EngineOptions {
+        let hasher = KeyHasher::new(options.seeds, options.shards);
+        let engine_options = EngineOptions {
             evict: options.evict,
             cas: true,
             item_bytes_max: options.item_bytes_max,
         };
-        let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, options.shards);
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
-        let shards = (0..options.shards)
+        let mut shards: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))
             .zip(endpoints)
             .map(|((id, mail), endpoint)| {
                 let shard = ShardOptions { id, hasher, start: (0, options.start_unix_s) };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
                 let budget = Arc::clone(&shared.budget);
-                let cache = Cache::new(pool, budget, hasher, engine, (id, options.shards));
-                let cache = cache.expect("address space");
+                let shards = options.shards;
+                let cache = Cache::new(pool, budget, hasher, engine_options, (id, shards));
+                let engine = engine(id, cache.expect("address space"));
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns };
-                Shard::new(door(endpoint), clock, cache, shard, shared, mail)
+                let io = Surrounded::new(endpoint, around(&shared));
+                Shard::new(io, clock, engine, shard, shared, mail)
             })
             .collect();
+        let wakers: Vec<_> = shards.iter().map(WorldShard::<A, E>::waker).collect();
+        for shard in &mut shards {
+            for (peer, waker) in (0..).zip(&wakers) {
+                shard.set_waker(peer, waker.clone());
+            }
+        }
         Self { net, listener, shards, lags_ns, clock, shared, pool }
     }
 
-    /// A new client: its side of the connection, which the server accepts in a later tick.
+    /// A new client: the client's end of a connection that the server accepts in a later tick.
     pub fn connect(&self) -> FarEnd {
         self.net.connect(0, self.listener, Peer::Local)
     }
 
-    /// Has one shard see the time as it was `ns` ago.
+    /// Lets one shard see the time as it was `ns` ago.
     pub fn lag_ns(&self, shard: usize, ns: u64) {
         self.lags_ns[shard].set(ns);
     }
@@ -219,32 +227,61 @@ impl<I: Io> World<I> {
         self.shards[shard].tick().expect("memory never fails");
     }
 
-    /// Ticks until nothing that concerns a client has happened for four turns.
-    pub fn settle(&mut self) {
-        self.settle_by(Self::turn);
-    }
-
-    /// As [`Self::settle`], where `turn` does the ticking.
-    pub fn settle_by(&mut self, mut turn: impl FnMut(&mut Self)) {
-        let mut quiet = 0;
-        let mut before = self.work();
-        while quiet < QUIET_TURNS {
-            turn(self);
-            let now = self.work();
-            quiet = if now == before { quiet + 1 } else { 0 };
-            before = now;
+    /// One tick of each shard that is not at rest; whether there was one (I2).
+    pub fn round(&mut self) -> bool {
+        let mut any = false;
+        for shard in &mut self.shards {
+            let wait = shard.prepare_wait();
+            if !is_rest(wait) || shard.io_mut().stir() {
+                shard.complete_tick(wait).expect("memory never fails");
+                any = true;
+            }
         }
+        any
     }
 
-    /// What each shard holds now.
+    /// Rounds until all shards are at rest (I2). A shard at rest has not read the clock again.
+    ///
+    /// # Panics
+    /// If the server does not come to rest (I3).
+    pub fn rest(&mut self) {
+        let rests = (0..ROUNDS_MAX).any(|_| !self.round());
+        assert!(rests, "I3: the server does not come to rest");
+    }
+
+    /// Turns until all shards are at rest (I2) and the sleep of each has ended some times, as it
+    /// does within a second. Each shard has then read the clock, reused retired segments and closed
+    /// late clients.
+    ///
+    /// # Panics
+    /// As [`Self::rest`].
+    pub fn settle(&mut self) {
+        let mut ended = 0;
+        for _ in 0..ROUNDS_MAX {
+            if self.is_at_rest() {
+                if ended == SLEEPS {
+                    return;
+                }
+                ended += 1;
+            }
+            self.turn();
+        }
+        panic!("I3: the server does not come to rest");
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        self.shards.iter_mut().all(|shard| is_rest(shard.prepare_wait()) && !shard.io_mut().stir())
+    }
+
+    /// The resources that each shard holds now.
     pub fn holdings(&self) -> impl Iterator<Item = Holdings> {
         self.shards.iter().map(Shard::holdings)
     }
 
-    /// Checks that the pool's books and those of the shards agree.
+    /// Checks that the pool and the shards agree about every segment and block.
     ///
     /// # Panics
-    /// Where they do not (I4).
+    /// If they do not (I4).
     pub fn audit(&self) {
         let books = self.pool.books();
         let sum = |of: fn(&Holdings) -> u64| self.holdings().map(|held| of(&held)).sum::<u64>();
@@ -254,46 +291,20 @@ impl<I: Io> World<I> {
         assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I4: {books:?}");
     }
 
-    /// Requests that shards have sent to others so far.
+    /// Requests that shards have sent to other shards so far.
     pub fn hops(&self) -> u64 {
         self.sum(|counters| &counters.hops)
     }
 
-    /// What all shards together have counted so far, by the counter that `counter` picks.
+    /// The sum over all shards of the counter that `counter` picks.
     pub fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.shared.counters.iter().map(|counters| counter(counters).value()).sum()
     }
 
-    fn work(&self) -> u64 {
-        let counters = self.shared.counters.iter();
-        counters
-            .map(|counters| {
-                counters.bytes_read.value()
-                    + counters.bytes_written.value()
-                    + counters.requests.value()
-                    + counters.listed_items.value()
-                    + counters.connections_opened.value()
-                    + counters.busy_ticks.value()
-            })
-            .sum()
-    }
-
-    /// Sends `input` on `client` and returns all that comes back.
+    /// Sends `input` on `client` and returns the whole reply.
     pub fn ask(&mut self, client: &FarEnd, input: &[u8]) -> Vec<u8> {
         client.write(input);
         self.settle();
         client.read()
     }
-}
-
-/// Every how manieth of many like cases a test tries: 1, or `KACHEL_STRIDE` of the environment,
-/// where a sanitizer makes each case several times as slow.
-///
-/// # Panics
-/// Where `KACHEL_STRIDE` is not a number from 1 to 100.
-pub fn stride() -> usize {
-    let stride = std::env::var("KACHEL_STRIDE").ok();
-    let stride = stride.map_or(1, |stride| stride.parse().expect("KACHEL_STRIDE is a number"));
-    assert!((1..=100).contains(&stride), "KACHEL_STRIDE is from 1 to 100");
-    stride
 }

@@ -37,7 +37,7 @@ const ROOMS: [(&str, &[&str]); 26] = [
     ("client", &[]),
     ("cluster", &[]),
     ("check", &["wire"]),
-    ("sim", &["io", "net", "wire", "shard", "engine", "cache", "check"]),
+    ("sim", &["io", "net", "wire", "shard", "engine", "cache", "check", "testkit"]),
     ("load", &["io", "wire"]),
     ("lab", &["io", "load", "engine", "cache"]),
     ("stdx", &[]),

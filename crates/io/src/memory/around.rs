@@ -29,6 +29,9 @@ pub trait Around {
     }
 }
 
+/// Nothing stands around the calls.
+impl Around for () {}
+
 /// A door in memory, and what stands around it.
 #[derive(Debug)]
 pub struct Surrounded<A> {
@@ -40,6 +43,13 @@ impl<A> Surrounded<A> {
     /// `door`, with `around` around its calls.
     pub fn new(door: Memory, around: A) -> Self {
         Self { door, around }
+    }
+}
+
+impl<A: Around> Surrounded<A> {
+    /// As [`Memory::stir`].
+    pub fn stir(&mut self) -> bool {
+        self.around.call(|| self.door.stir())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use kachel_testkit::{Client, Look, PATIENCE, wait_until, within};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::client::{Client, Look};
-use crate::subject::{Door, PATIENCE, start, wait_until, within};
+use crate::subject::{Door, start};
 use crate::suite::is_full;
 
 const TURNED_AWAY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -211,7 +211,7 @@ pub(crate) fn idle(door: Door) -> String {
     assert!(each <= EACH_BYTES_MAX, "{each} bytes of memory each");
     // They are there, and served.
     clients.iter_mut().step_by(97).for_each(ask);
-    let peak = if is_full() { server.memory_bytes("VmHWM:") } else { 0 };
+    let peak = if is_full() { server.peak_bytes() } else { 0 };
     drop(clients);
     within(Duration::from_secs(60), || server.stat("curr_connections") == 1);
     let full = if peak > 0 { format!(", at most {peak} resident") } else { String::new() };

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use kachel_testkit::{Client, Look, PATIENCE, Server, wait_until};
 use rustix::process::Signal;
 
-use crate::client::{Client, Look};
-use crate::server::Server;
-use crate::subject::{Door, PATIENCE, start, wait_until};
+use crate::subject::{Door, start};
 use crate::suite::is_full;
 
 /// Between two bytes of a slow client.
@@ -123,7 +122,7 @@ pub(crate) fn stopped(door: Door) -> String {
     let mut clients: Vec<Client> = (0..50).map(|_| server.connect()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         for key in 0..100 {
-            client.send(crate::client::set_request(&format!("short{number}.{key}"), 2, b"x"));
+            client.send(kachel_testkit::set_request(&format!("short{number}.{key}"), 2, b"x"));
             client.read_until(b"STORED\r\n");
         }
         client.set(&format!("long{number}"), b"y");

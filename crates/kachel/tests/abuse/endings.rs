@@ -4,16 +4,17 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kachel_testkit::{Client, Look, Server, set_request, wait_until, within};
 use rustix::process::Signal;
 
-use crate::client::{Client, Look, set_request};
-use crate::server::{Launch, Server};
-use crate::subject::{Door, program, start, wait_until, within};
+use crate::subject::{Door, start, start_at};
 use crate::suite::is_full;
 
-/// What the server gives clients that do not read, once it is told to end.
+/// Of every server here.
+const OPTIONS: &[&str] = &["-m", "64", "-t", "2"];
+/// The time that a server gives clients that do not read, once it is told to end.
 const DRAIN: Duration = Duration::from_secs(5);
-/// What the server says when it ends though it owes.
+/// The server says this when it ends before it has sent all replies.
 const OWES: &str = "ended with replies not sent";
 /// How often a second signal is given, on a machine that may let the first one's time pass.
 const SIGNAL_TRIES: usize = 10;
@@ -33,7 +34,7 @@ fn end_within(server: &mut Server, time: Duration) -> std::process::ExitStatus {
 pub(crate) fn resets(door: Door) -> String {
     const ROUNDS: usize = 300;
     const TIMES: usize = 3;
-    let server = start(door, &["-m", "64", "-t", "2"]);
+    let server = start(door, OPTIONS);
     let mut other = server.connect();
     let large = vec![b'x'; 900_000];
     other.set("large", &large);
@@ -96,13 +97,13 @@ pub(crate) fn killed(door: Door) -> String {
         folder.path().join("socket").to_str().expect("UTF-8").to_owned()
     } else {
         // A port that was free a moment ago.
-        start(door, &["-m", "64", "-t", "2"]).port().to_string()
+        start(door, OPTIONS).port().to_string()
     };
     for round in 0..ROUNDS {
         // A killed process's io_uring, and the socket in it, is taken down a moment after it.
         let is_free = || door.unix || TcpListener::bind(format!("127.0.0.1:{place}")).is_ok();
         wait_until("the place to be free", is_free);
-        let mut server = start_at(door, &place);
+        let mut server = start_at(door, OPTIONS, Some(&place));
         let mut clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
         let mut reader = server.connect();
         assert_eq!(reader.get("k"), None, "a new process is empty");
@@ -142,21 +143,13 @@ pub(crate) fn killed(door: Door) -> String {
     )
 }
 
-/// A server at a place that is given, where the last one may have left a socket.
-fn start_at(door: Door, place: &str) -> Server {
-    let options = ["-m", "64", "-t", "2", "-U", "0", "--io", door.io];
-    let launch =
-        Launch { program: &program(), called_as: "memcached", unix: door.unix, options: &options };
-    Server::start_at(&launch, Some(place))
-}
-
 /// X21.
 pub(crate) fn terminated(door: Door) -> String {
-    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let mut server = start(door, OPTIONS);
     let took = end_under_load(&mut server, |_| ());
     assert!(!server.last_words().contains(OWES), "{}", server.last_words());
     // Someone is owed what he does not take: it ends after 5 s, or at a second signal.
-    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let mut server = start(door, OPTIONS);
     let slow = owed(&server);
     let waited = end_under_load(&mut server, |_| ());
     assert!(waited >= Duration::from_secs(4), "{waited:?}: the slow reader got no time");
@@ -175,14 +168,14 @@ pub(crate) fn terminated(door: Door) -> String {
 /// Ends a server that waits for a slow reader by a second signal: how long until it refused
 /// clients, and until it ended. `None`: its five seconds were over by then, and may have ended it.
 fn forced(door: Door) -> Option<[Duration; 2]> {
-    let mut server = start(door, &["-m", "64", "-t", "2"]);
+    let mut server = start(door, OPTIONS);
     let slow = owed(&server);
     let mut refused = Duration::ZERO;
     let took = end_under_load(&mut server, |server| {
         let began = Instant::now();
         wait_until("new clients to be refused", || server.stream().is_err());
         refused = began.elapsed();
-        let next = start_at(door, &server.place());
+        let next = start_at(door, OPTIONS, Some(&server.place()));
         assert_eq!(next.connect().get("large"), None, "the next one serves, and is empty");
         drop(next);
         // One that came before the first is taken would be the same one.

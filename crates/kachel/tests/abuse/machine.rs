@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kachel_testkit::{
+    Client, Ended, Launch, Look, PATIENCE, Server, set_request, wait_until, within,
+};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use crate::client::{Client, Look, set_request};
-use crate::server::{Server, announced_port, user};
-use crate::subject::{Door, PATIENCE, program, start, wait_until, within};
+use crate::subject::{Door, program, start};
 use crate::suite::is_full;
 
 /// X09.
@@ -137,14 +137,14 @@ pub(crate) fn memory_group(door: Door) -> String {
         }
     }
     server.assert_alive();
-    let peak = server.memory_bytes("VmHWM:");
+    let peak = server.peak_bytes();
     assert!(peak <= limit, "{peak} bytes resident at the most, not {limit}");
     drop((client, slow));
     assert_eq!(server.connect().ask("mn\r\n", "\n"), "MN\r\n");
     let peak =
         format!("{:.0} MiB resident at the most of {}", peak as f64 / 1048576.0, limit >> 20);
     let Some(group) = group else {
-        crate::suite::skip("x14.group", "no memory group to be had here");
+        kachel_testkit::skip("x14.group", "no memory group to be had here");
         return format!("{peak}; no memory group to be had here");
     };
     let kills = group.kills();
@@ -153,41 +153,27 @@ pub(crate) fn memory_group(door: Door) -> String {
     format!("{peak}, in a memory group of that size")
 }
 
-/// Runs the server where address space is limited; how it went.
+/// Runs the server with limited address space. Errors: its last words, if it does not start.
 fn run_within(door: Door, bytes: u64) -> Result<(), String> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let port_file = folder.path().join("port");
-    let log = folder.path().join("log");
-    let mut command = Command::new("prlimit");
-    command.arg(format!("--as={bytes}")).arg("--").arg(program());
-    command.args(["serve", "-m", "64", "-t", "2", "-p", "-1", "--io", door.io]).args(user());
-    command.env("MEMCACHED_PORT_FILENAME", &port_file).stdin(Stdio::null());
-    let file = fs::File::create(&log).expect("a log");
-    command.stdout(Stdio::null()).stderr(file);
-    let mut process = command.spawn().expect("prlimit, of util-linux");
-    let mut status = None;
-    let mut port = None;
-    wait_until("a server or its end", || {
-        status = process.try_wait().expect("our child");
-        port = announced_port(&port_file);
-        status.is_some() || port.is_some()
-    });
-    if let Some(port) = port {
-        let stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-        let mut client = Client::new(stream.into());
-        client.set("k", b"v");
-        client.set("large", &[b'l'; 900_000]);
-        assert!(client.get("large").is_some());
-        process.kill().expect("our child");
-        process.wait().expect("our child");
-        return Ok(());
+    let program = program();
+    let options = ["-m", "64", "-t", "2", "--io", door.io];
+    let limit = format!("--as={bytes}");
+    let under = &["prlimit", &limit, "--"];
+    match (Launch { under, ..Launch::memcached(&program, &options) }).try_start() {
+        Ok(server) => {
+            let mut client = server.connect();
+            client.set("k", b"v");
+            client.set("large", &[b'l'; 900_000]);
+            assert!(client.get("large").is_some());
+            Ok(())
+        }
+        Err(Ended { status, said }) => {
+            // With the first few MiB the program is not even loaded, and the loader says so.
+            let in_words = status.code().is_some_and(|code| code != 0) && said.contains("emory");
+            assert!(in_words, "with {bytes} bytes of address space: {status}: {said}");
+            Err(said.lines().last().unwrap_or_default().to_owned())
+        }
     }
-    let status = status.expect("it ended");
-    let said = fs::read_to_string(log).unwrap_or_default();
-    // Below the first few MiB the program itself is not even loaded, and the loader says so.
-    let in_words = status.code().is_some_and(|code| code != 0) && said.contains("emory");
-    assert!(in_words, "with {bytes} bytes of address space: {status}: {said}");
-    Err(said.lines().last().unwrap_or_default().to_owned())
 }
 
 /// X15, of arenas.

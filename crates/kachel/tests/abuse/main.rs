@@ -16,16 +16,11 @@
 //!
 //! `ELSEWHERE` names the cases of X01 to X25 that do not run here, and why.
 
-#[path = "../server/backends.rs"]
-mod backends;
-mod client;
 mod crowds;
 mod deadlines;
 mod endings;
 mod machine;
 mod memory;
-#[path = "../server/mod.rs"]
-mod server;
 mod subject;
 mod suite;
 mod turns;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Look, set_request};
-use crate::server::Server;
-use crate::subject::{Door, is_release, start, wait_until, within};
+use kachel_testkit::{Client, Look, Server, set_request, wait_until, within};
+
+use crate::subject::{Door, is_release, start};
 use crate::suite::is_full;
 
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object\r\n";
@@ -194,7 +194,7 @@ pub(crate) fn pinned(door: Door) -> String {
     is_over.store(true, Ordering::Relaxed);
     let fair = fair.join().expect("who reads at a fair rate is not closed") / 1_000_000;
     wait_until("the last pin", || server.stat("kachel_pinned_bytes") == 0);
-    let peak = server.memory_bytes("VmHWM:") >> 20;
+    let peak = server.peak_bytes() >> 20;
     let seconds = took.as_secs_f64();
     format!(
         "{} MiB pinned by {VALUES} readers, {refused} sets refused; after {seconds:.1} s {closed} \
@@ -224,7 +224,7 @@ pub(crate) fn sizes_shift(door: Door) -> String {
     // shadow of item memory takes (crates/segment/src/audit.rs).
     let shadow = if is_release() { 0 } else { MEMORY };
     let promise = (MEMORY + MEMORY / 20 + (36 << 20) + (64 << 10) + shadow) as u64;
-    let peak = server.memory_bytes("VmHWM:");
+    let peak = server.peak_bytes();
     assert!(peak <= promise, "{peak} bytes resident at the most, promised were {promise}");
     format!(
         "{share} % of -m is keys and values of 10 KB after {took:.1?}; {} MiB resident at the most of {}",

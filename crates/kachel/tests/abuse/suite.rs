@@ -4,12 +4,12 @@
 //! Downstream: each case's function; `target/abuse.md`, or `abuse_release.md`.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::backends::is_usable;
+use kachel_testkit::{is_usable, tell};
+
 use crate::subject::{Door, is_release};
 
 const fn door(io: &'static str, unix: bool) -> Door {
@@ -84,7 +84,7 @@ fn carry_out(case: &Case, door: Door) -> Outcome {
     });
     let outcome = Outcome { test: case.test, door, seen, took: began.elapsed() };
     // Past the test harness's capture: a run takes minutes.
-    tell(&row(case, &outcome));
+    tell(row(case, &outcome).trim_end());
     outcome
 }
 
@@ -105,15 +105,6 @@ fn run(cases: &[Case]) -> Vec<Outcome> {
         outcomes.extend(begun.into_iter().map(|thread| thread.join().expect("panics are caught")));
         outcomes
     })
-}
-
-/// Says that a part of a case cannot be tried on this machine: `./test` counts it.
-pub(crate) fn skip(name: &str, why: &str) {
-    tell(&format!("skip {name} {why}\n"));
-}
-
-fn tell(text: &str) {
-    std::io::stderr().write_all(text.as_bytes()).expect("someone listens");
 }
 
 fn row(case: &Case, outcome: &Outcome) -> String {

@@ -4,8 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::client::{Client, set_request};
-use crate::subject::{Door, is_release, start, wait_until};
+use kachel_testkit::{Client, set_request, wait_until};
+
+use crate::subject::{Door, is_release, start};
 use crate::suite::is_full;
 
 /// X03.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use kachel_testkit::{Client, Server, set_request, wait_until};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::client::{Client, set_request};
-use crate::server::Server;
-use crate::subject::{Door, on_one_core, start, wait_until};
+use crate::subject::{Door, on_one_core, start};
 use crate::suite::is_full;
 use crate::turns::{best_ratio, p99, small_reads};
 
@@ -78,7 +77,7 @@ fn flood_of(door: Door, threads: usize, cores: &CpuSet) -> String {
                 sched_setaffinity(None, cores).expect("the cores that we had");
                 // Else a reader on the same core waits for the flood's turn to end.
                 rustix::process::nice(19).expect("any thread may be nicer");
-                crate::client::flood(&mut flooders, &requests)
+                kachel_testkit::flood(&mut flooders, &requests)
             });
             let mut times = Vec::new();
             while times.len() < READS || !flood.is_finished() {

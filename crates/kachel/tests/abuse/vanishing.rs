@@ -7,13 +7,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kachel_testkit::{Client, Server, user, wait_until, within};
 use rustix::net::{AddressFamily, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::client::Client;
-use crate::server::{Server, user};
-use crate::subject::{Door, start, wait_until};
+use crate::subject::{Door, start};
 use crate::suite::is_full;
 
 /// Until the server must have noticed: 30 s of silence, three questions 10 s apart.
@@ -83,9 +82,9 @@ fn cut(door: Door) -> Duration {
             // Before the silence can have begun.
             let began = Instant::now();
             client.set("k", b"v");
-            server.wait_until_sockets(1);
+            wait_until_sockets(&server, 1);
             ip("down");
-            server.wait_until_sockets(0);
+            wait_until_sockets(&server, 0);
             let took = began.elapsed();
             holder.kill().expect("our child");
             holder.wait().expect("our child");
@@ -95,13 +94,11 @@ fn cut(door: Door) -> Duration {
     })
 }
 
-impl Server {
-    /// Waits until so many connections are open: asked of the kernel, since nobody can connect.
-    fn wait_until_sockets(&self, count: usize) {
-        let patience = if is_full() { NOTICED_WITHIN + LATE } else { 10 * NOTICED_WITHIN };
-        let so_many = crate::subject::within(patience, || accepted_sockets(self).len() == count);
-        assert!(so_many, "not {count} connections within {patience:?}");
-    }
+/// Waits until so many connections are open. The kernel knows, and no client can connect to ask.
+fn wait_until_sockets(server: &Server, count: usize) {
+    let patience = if is_full() { NOTICED_WITHIN + LATE } else { 10 * NOTICED_WITHIN };
+    let so_many = within(patience, || accepted_sockets(server).len() == count);
+    assert!(so_many, "not {count} connections within {patience:?}");
 }
 
 /// X01.
@@ -111,7 +108,7 @@ pub(crate) fn peer_gone(door: Door) -> String {
     client.set("k", b"v");
     check_options(&server);
     if user().is_empty() {
-        crate::suite::skip("x01.cut", "only root can cut a network");
+        kachel_testkit::skip("x01.cut", "only root can cut a network");
         return "keepalive 30/10/3 is set; only root can cut a network".to_owned();
     }
     let took = cut(door);

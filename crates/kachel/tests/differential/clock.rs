@@ -11,11 +11,9 @@
 //! - C1  A server that takes the whole seconds of a steady clock says a second `u` with
 //!   `t + phase - 1 < u <= t + phase`, its phase constant: so `u - t` moves within less than one.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::Instant;
 
-use crate::server::Server;
+use kachel_testkit::{Client, Server};
 
 /// How far a clock's second was seen ahead of the time, at most and at least (C1).
 pub(crate) struct Distance {
@@ -43,17 +41,15 @@ impl Distance {
 
 /// Asks one server for its second.
 pub(crate) struct Clock {
-    /// Whose.
-    name: &'static str,
-    stream: TcpStream,
+    client: Client,
     began: Instant,
     distance: Distance,
 }
 
 impl Clock {
     /// Begins to watch, on a connection of its own.
-    pub(crate) fn new(name: &'static str, server: &Server) -> Self {
-        Self { name, stream: server.connect(), began: Instant::now(), distance: Distance::new() }
+    pub(crate) fn new(server: &Server) -> Self {
+        Self { client: server.connect(), began: Instant::now(), distance: Distance::new() }
     }
 
     /// Reads the server's clock; whether it has jumped so far.
@@ -66,16 +62,7 @@ impl Clock {
     }
 
     fn uptime(&mut self) -> u32 {
-        self.stream.write_all(b"stats\r\n").expect("the server takes a command");
-        let (mut reply, mut buffer) = (Vec::new(), [0; 8 << 10]);
-        while !reply.ends_with(b"\r\nEND\r\n") {
-            let count = self.stream.read(&mut buffer).expect("the server answers");
-            assert!(count > 0, "{} closed a connection that only asked for stats", self.name);
-            reply.extend_from_slice(&buffer[..count]);
-        }
-        let text = String::from_utf8_lossy(&reply);
-        let uptime = text.lines().find_map(|line| line.strip_prefix("STAT uptime "));
-        uptime.and_then(|text| text.trim().parse().ok()).expect("an uptime among the stats")
+        u32::try_from(self.client.stat("uptime")).expect("a short test")
     }
 }
 

@@ -21,7 +21,7 @@
 //!   to follow the item in memory. Beside a peer that old no item holds one.
 
 use crate::command::Command;
-use crate::random::Random;
+use kachel_testkit::Random;
 
 /// Times to live that outlast any run, relative and absolute (G1).
 const LONG_TIMES: [i64; 4] = [3_600, 30_000, 2_592_000, 4_000_000_000 / 2];
@@ -147,7 +147,7 @@ impl Generator {
         match self.random.below(10) {
             0 => b"END\r\nSTORED\r\nVALUE key1 0 3\r\nabc\r\n".to_vec(),
             1..4 => {
-                let mut value: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+                let mut value: Vec<u8> = (0..length).map(|_| self.random.bits() as u8).collect();
                 if let Some(first) = value.first_mut() {
                     *first |= 0x80; // G6: it is no number
                 }
@@ -162,7 +162,7 @@ impl Generator {
 
     /// A value that counts: of any size, or small enough for an old peer (G7).
     pub(crate) fn number(&mut self) -> Vec<u8> {
-        let any = self.random.next();
+        let any = self.random.bits();
         match self.random.below(8) {
             0..3 if self.old_peer => (any % OLD_NUMBER_LIMIT).to_string(),
             0 => u64::MAX.to_string(),
@@ -176,7 +176,7 @@ impl Generator {
 
     /// A delta for arithmetic.
     pub(crate) fn delta(&mut self) -> String {
-        let any = self.random.next();
+        let any = self.random.bits();
         match self.random.below(10) {
             0..2 if self.old_peer => (any % OLD_NUMBER_LIMIT).to_string(),
             0 => u64::MAX.to_string(),

@@ -13,26 +13,22 @@ mod generator;
 mod malformed;
 mod meta;
 mod plant;
-mod random;
 mod reply;
 mod rules;
 mod run;
-#[path = "../server/mod.rs"]
-mod server;
 mod statistics;
-mod subject;
 
-use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use kachel_testkit::{Launch, Server, setting};
 
 use plant::Plant;
 use rules::RULES;
 use run::{Outcome, Plan, peer_age, run};
-use server::Server;
 
 /// How many commands `./test` compares.
-const COMMANDS: usize = 200_000;
+const COMMANDS: u64 = 200_000;
 /// The run from which the counts below are demanded; a shorter one proves too little for them.
 const COUNTED_COMMANDS: usize = 200_000;
 /// How often each verb, and each flag of each meta verb, must at least be asked.
@@ -42,13 +38,6 @@ const PLANTED_COMMANDS: usize = 20_000;
 /// An item of one second that is there for so long stays for ever.
 const EXPIRE_WITHIN: Duration = Duration::from_secs(20);
 
-fn setting(name: &str, default: usize) -> usize {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-        Err(_) => default,
-    }
-}
-
 fn program(name: &str, default: &str) -> PathBuf {
     std::env::var_os(name).map_or_else(|| default.into(), PathBuf::from)
 }
@@ -57,10 +46,11 @@ fn program(name: &str, default: &str) -> PathBuf {
 fn servers() -> (Server, Server) {
     let ours = program("KACHEL_DIFF_SERVER", env!("CARGO_BIN_EXE_kachel"));
     let peer = program("KACHEL_PEER", "/usr/bin/memcached");
-    (subject::start(&ours), subject::start(&peer))
+    let options = ["-U", "0", "-m", "1024", "-t", "2"];
+    (Launch::memcached(&ours, &options).start(), Launch::memcached(&peer, &options).start())
 }
 
-fn print(outcome: &Outcome, plan_seed: usize) {
+fn print(outcome: &Outcome, plan_seed: u64) {
     let comparison = &outcome.comparison;
     let malformed: usize = outcome.malformed.values().sum();
     println!("seed {plan_seed}: {} commands, {malformed} malformed", outcome.commands);
@@ -86,9 +76,9 @@ fn print(outcome: &Outcome, plan_seed: usize) {
 #[test]
 fn random_commands_get_the_same_replies() {
     let (ours, peer) = servers();
-    let commands = setting("KACHEL_DIFF_COMMANDS", COMMANDS);
+    let commands = setting("KACHEL_DIFF_COMMANDS", COMMANDS) as usize;
     let seed = setting("KACHEL_DIFF_SEED", 1);
-    let outcome = run(&ours, &peer, Plan { seed: seed as u64, commands, plant: None });
+    let outcome = run(&ours, &peer, Plan { seed, commands, plant: None });
     print(&outcome, seed);
     let comparison = &outcome.comparison;
     for difference in &comparison.differences {
@@ -150,23 +140,11 @@ fn a_time_off_by_five_is_caught() {
     is_caught(plant::time_off_by_five);
 }
 
-/// The reply to one command that ends in `last`.
-fn ask(server: &Server, request: &str, last: &str) -> String {
-    let mut stream = server.connect();
-    stream.write_all(request.as_bytes()).expect("the server takes a command");
-    let mut reply = Vec::new();
-    while !reply.ends_with(last.as_bytes()) {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).expect("the server answers");
-        reply.push(byte[0]);
-    }
-    String::from_utf8(reply).expect("text")
-}
-
 #[test]
 fn stats_shows_the_peers_keys_in_its_order_but_for_those_listed() {
     let (ours, peer) = servers();
-    let [our_stats, peer_stats] = [&ours, &peer].map(|server| ask(server, "stats\r\n", "END\r\n"));
+    let [our_stats, peer_stats] =
+        [&ours, &peer].map(|server| server.connect().ask("stats\r\n", "END\r\n"));
     let wrong = statistics::wrong(&our_stats, &peer_stats, peer_age(&peer));
     assert!(wrong.is_empty(), "{wrong:#?}");
     let used = |name: &str| {
@@ -183,14 +161,17 @@ fn stats_shows_the_peers_keys_in_its_order_but_for_those_listed() {
 fn items_of_one_second_are_gone_from_both() {
     let (ours, peer) = servers();
     for server in [&ours, &peer] {
-        ask(server, "set short 0 1 1\r\nx\r\nset long 0 3600 1\r\ny\r\nmn\r\n", "MN\r\n");
+        server.connect().ask("set short 0 1 1\r\nx\r\nset long 0 3600 1\r\ny\r\nmn\r\n", "MN\r\n");
     }
     let began = Instant::now();
     for server in [&ours, &peer] {
-        while ask(server, "get short\r\n", "END\r\n") != "END\r\n" {
+        while server.connect().ask("get short\r\n", "END\r\n") != "END\r\n" {
             assert!(began.elapsed() < EXPIRE_WITHIN, "still there after {EXPIRE_WITHIN:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(ask(server, "get long\r\n", "END\r\n"), "VALUE long 0 1\r\ny\r\nEND\r\n");
+        assert_eq!(
+            server.connect().ask("get long\r\n", "END\r\n"),
+            "VALUE long 0 1\r\ny\r\nEND\r\n"
+        );
     }
 }

@@ -16,7 +16,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::time::Duration;
+
+use kachel_testkit::{Client, Server};
 
 use crate::clock::Clock;
 use crate::command::{Command, Side};
@@ -25,12 +27,13 @@ use crate::generator::Generator;
 use crate::plant::Plant;
 use crate::reply::{find, lines, mark_reply, mark_request};
 use crate::rules::PeerAge;
-use crate::server::Server;
 
 /// Connections to each server, used in turn.
 const CONNECTION_COUNT: usize = 4;
 /// Commands in the largest batch.
 const BATCH_COMMANDS_MAX: u64 = 64;
+/// A reply that takes longer is missing.
+const REPLY_WITHIN: Duration = Duration::from_secs(20);
 /// A request that fits into a socket's buffers whatever the server does; a longer one is written
 /// while replies are read.
 const WRITE_AT_ONCE_BYTES: usize = 16 << 10;
@@ -60,24 +63,18 @@ pub(crate) struct Outcome {
 
 /// The peer's version as `version` tells it.
 pub(crate) fn peer_age(peer: &Server) -> PeerAge {
-    let mut stream = peer.connect();
-    stream.write_all(b"version\r\n").expect("the peer takes a command");
-    let mut reply = Vec::new();
-    while !reply.ends_with(b"\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).expect("the peer answers");
-        reply.push(byte[0]);
-    }
-    if version(&reply) < (1, 6, 45) { PeerAge::Older } else { PeerAge::Same }
+    let reply = peer.connect().ask("version\r\n", "\n");
+    if version(reply.as_bytes()) < (1, 6, 45) { PeerAge::Older } else { PeerAge::Same }
 }
 
 /// Sends a request and reads until the reply ends with `last`. What had come until the time limit
 /// or the connection's end otherwise.
-fn exchange(stream: &TcpStream, request: &[u8], last: &[u8]) -> Vec<u8> {
+fn exchange(client: &Client, request: &[u8], last: &[u8]) -> Vec<u8> {
+    let stream = client.socket();
     std::thread::scope(|scope| {
         let write = move || {
             let mut stream = stream;
-            // A server that has closed is found out by the reader.
+            // The reader finds out that a server has closed.
             let _ = stream.write_all(request);
         };
         if request.len() > WRITE_AT_ONCE_BYTES {
@@ -110,7 +107,7 @@ fn flushes(command: &Command) -> bool {
 }
 
 /// Deletes the pool's keys. How many of them the server still had.
-fn clear(stream: &TcpStream, index: usize) -> usize {
+fn clear(client: &Client, index: usize) -> usize {
     let mut request = b"get".to_vec();
     let mut deletes = Vec::new();
     for key in Generator::pool() {
@@ -120,7 +117,7 @@ fn clear(stream: &TcpStream, index: usize) -> usize {
     request.extend_from_slice(b"\r\n");
     request.extend(deletes);
     request.extend(mark_request(index));
-    let reply = exchange(stream, &request, &mark_reply(index));
+    let reply = exchange(client, &request, &mark_reply(index));
     lines(&reply).iter().filter(|line| line.data.is_some()).count()
 }
 
@@ -215,9 +212,14 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
         outlived_peer: 0,
         planted: None,
     };
-    let connections: Vec<(TcpStream, TcpStream)> =
-        (0..CONNECTION_COUNT).map(|_| (ours.connect(), peer.connect())).collect();
-    let (mut our_clock, mut peer_clock) = (Clock::new("ours", ours), Clock::new("the peer", peer));
+    let connect = |server: &Server| {
+        let client = server.connect();
+        client.set_patience(REPLY_WITHIN);
+        client
+    };
+    let connections: Vec<(Client, Client)> =
+        (0..CONNECTION_COUNT).map(|_| (connect(ours), connect(peer))).collect();
+    let (mut our_clock, mut peer_clock) = (Clock::new(ours), Clock::new(peer));
     while outcome.commands < plan.commands {
         let first = outcome.commands;
         let commands = batch(&mut generator, plan.commands - first);
@@ -231,11 +233,11 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
             outcome.count(command);
         }
         let last = mark_reply(outcome.commands - 1);
-        let (our_stream, peer_stream) =
+        let (our_client, peer_client) =
             &connections[generator.random.below(CONNECTION_COUNT as u64) as usize];
         let (mut from_ours, from_peer) = std::thread::scope(|scope| {
-            let answered = scope.spawn(|| exchange(our_stream, &to_ours, &last));
-            let from_peer = exchange(peer_stream, &to_peer, &last);
+            let answered = scope.spawn(|| exchange(our_client, &to_ours, &last));
+            let from_peer = exchange(peer_client, &to_peer, &last);
             (answered.join().expect("reading does not panic"), from_peer)
         });
         if outcome.planted.is_none()
@@ -252,8 +254,8 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
         }
         if commands.last().is_some_and(flushes) {
             outcome.flushes += 1;
-            outcome.outlived_ours += clear(our_stream, outcome.commands);
-            outcome.outlived_peer += clear(peer_stream, outcome.commands);
+            outcome.outlived_ours += clear(our_client, outcome.commands);
+            outcome.outlived_peer += clear(peer_client, outcome.commands);
         }
         let differences = outcome.comparison.differences.len();
         if differences >= DIFFERENCES_MAX || (plan.plant.is_some() && differences > 0) {

@@ -7,17 +7,14 @@
 //!   order. It is read before the batch is sent, and after the bytes of a reply have come.
 //! - P2  A reset sends nothing after it: what was not answered by then is unknown.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kachel_check::{Entry, NEVER, Operation, Outcome, Window, operations};
+use kachel_testkit::{Client as Connection, Look, Random, Server};
 use kachel_wire::client::{self, ClientReply, ReplyParsed, parse_reply};
 use kachel_wire::request::Request;
 
 use crate::UNKNOWN_PERCENT_MAX;
-use crate::random::Random;
-use crate::server::Server;
 use crate::workload::{Flavor, Workload};
 
 /// Requests sent before the first reply is read, at most.
@@ -28,8 +25,6 @@ const RESET_EVERY: u64 = 25;
 const PARTS: u64 = 64;
 /// No tick takes longer, not even where threads wait for each other's cores.
 const TICK_NS_MAX: u64 = 500_000_000;
-/// A reply that takes longer than this is taken for missing.
-const REPLY_WITHIN: Duration = Duration::from_secs(20);
 
 /// Requests that were sent and not answered.
 struct Awaited {
@@ -40,7 +35,7 @@ struct Awaited {
 pub(crate) struct Client<'s> {
     server: &'s Server,
     began: Instant,
-    stream: TcpStream,
+    connection: Connection,
     /// Of this connection; the next one has a number of its own.
     number: u32,
     /// How many clients there are: by that much the numbers of one client differ.
@@ -65,7 +60,7 @@ impl<'s> Client<'s> {
         Self {
             server,
             began,
-            stream: connect(server),
+            connection: server.connect(),
             number,
             stride,
             random,
@@ -97,7 +92,7 @@ impl<'s> Client<'s> {
             let batch = batch.into_iter().zip(invoked..);
             let awaited: Vec<Awaited> =
                 batch.map(|(operations, invoked)| Awaited { operations, invoked }).collect();
-            self.stream.write_all(&sent).expect("the server takes requests");
+            self.connection.send(&sent);
             // Before a reset some of the replies are awaited; not so few that too much is unknown.
             let count = awaited.len();
             let mut answered =
@@ -218,11 +213,9 @@ impl<'s> Client<'s> {
             let shown = || self.received[..self.received.len().min(200)].escape_ascii();
             assert!(!garbage, "no reply: {}", shown());
             let mut chunk = [0; 16 << 10];
-            match self.stream.read(&mut chunk) {
-                Ok(0) => panic!("closed by the server, with {}", shown()),
-                Ok(bytes) => self.received.extend_from_slice(&chunk[..bytes]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => panic!("{error}; received {}", shown()),
+            match self.connection.look(&mut chunk) {
+                Look::Bytes(bytes) => self.received.extend_from_slice(&chunk[..bytes]),
+                ended => panic!("{ended:?}; received {}", shown()),
             }
         }
     }
@@ -231,9 +224,7 @@ impl<'s> Client<'s> {
     fn reset(&mut self) {
         // By when those were carried out nothing says any more.
         self.silent.clear();
-        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
-            .expect("SO_LINGER");
-        self.stream = connect(self.server);
+        std::mem::replace(&mut self.connection, self.server.connect()).reset();
         self.received.clear();
         self.number += self.stride;
     }
@@ -262,12 +253,4 @@ fn hit_or_end(received: &[u8], operation: &Operation) -> Option<(Outcome, usize)
         ClientReply::Value { .. } | ClientReply::End => Some((Outcome::Miss, 0)),
         other => panic!("{other:?} to {operation:?}"),
     }
-}
-
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::from(server.stream().expect("the server accepts"));
-    stream.set_nodelay(true).expect("TCP_NODELAY");
-    stream.set_read_timeout(Some(REPLY_WITHIN)).expect("a time limit for replies");
-    stream.set_write_timeout(Some(REPLY_WITHIN)).expect("a time limit for requests");
-    stream
 }

@@ -13,10 +13,6 @@
 //! `KACHEL_HISTORY_SERVER` a memcached to be judged in the place of ours.
 
 mod client;
-#[path = "../differential/random.rs"]
-mod random;
-#[path = "../server/mod.rs"]
-mod server;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -26,10 +22,9 @@ use std::time::Instant;
 use kachel_check::{
     History, Mode, Outcome, Rules, Stats, Value, Violation, check_history, write_history,
 };
+use kachel_testkit::{Launch, Random, Server, setting};
 
 use client::Client;
-use random::Random;
-use server::{Launch, Server};
 use workload::Flavor;
 
 /// How many histories are judged unless the environment says otherwise.
@@ -54,13 +49,6 @@ const SERVERS: [(&str, &str, &str); 8] = [
     ("4", "epoll", "cache"),
 ];
 
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-        Err(_) => default,
-    }
-}
-
 fn start(shards: &str, door: &str, engine: &str) -> Server {
     let ours =
         ["serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", door, "--engine", engine];
@@ -71,7 +59,7 @@ fn start(shards: &str, door: &str, engine: &str) -> Server {
         Some(path) => (path.as_path(), "memcached", theirs),
         None => (Path::new(env!("CARGO_BIN_EXE_kachel")), "kachel", &ours[..]),
     };
-    Server::start(&Launch { program, called_as, unix: false, options })
+    Launch { called_as, ..Launch::memcached(program, options) }.start()
 }
 
 /// What eight clients see of a server that holds none of their keys.

@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use kachel_check::{Operation, Outcome};
 
-use crate::random::Random;
+use kachel_testkit::Random;
 
 /// Which verbs are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

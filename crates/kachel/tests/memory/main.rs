@@ -8,19 +8,12 @@
 //! `KACHEL_MEMORY_OVERWRITE_S` the seconds for which each set is overwritten, `KACHEL_MEMORY_SEED`
 //! its order, `KACHEL_MEMORY_VALUE_MIN` the least value that is written.
 
-#[path = "../server/mod.rs"]
-mod server;
-
-use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use server::{Launch, Server};
+use kachel_testkit::{Client, Launch, Random, Server, setting, tell};
 
-/// A reply that takes longer is missing.
-const PATIENCE: Duration = Duration::from_secs(30);
 const KEY_BYTES: usize = 16;
 /// Sizes of values in the order in which they are written, and how much of `-m`, in hundredths, is
 /// at least keys and values of that size when they are read back.
@@ -29,39 +22,25 @@ const PHASES: [(usize, usize); 7] =
 /// How often `-m` each phase writes.
 const WRITTEN_TIMES: usize = 4;
 
-fn setting(name: &str, default: usize) -> usize {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-        Err(_) => default,
-    }
-}
-
 /// The server, its one client, and what is promised of it.
 struct Bench {
     server: Server,
-    requests: TcpStream,
-    replies: BufReader<TcpStream>,
+    client: Client,
     memory_bytes: usize,
     threads: usize,
 }
 
 impl Bench {
     fn start() -> Self {
-        let mib = setting("KACHEL_MEMORY_MIB", 64);
-        let threads = setting("KACHEL_MEMORY_THREADS", 2);
+        let [mib, threads] = [("KACHEL_MEMORY_MIB", 64), ("KACHEL_MEMORY_THREADS", 2)]
+            .map(|(name, default)| setting(name, default) as usize);
         let program = std::env::var_os("KACHEL_MEMORY_SERVER")
             .map_or_else(|| env!("CARGO_BIN_EXE_kachel").into(), PathBuf::from);
         let (m, t) = (mib.to_string(), threads.to_string());
         let options = ["-U", "0", "-m", &m, "-t", &t];
-        let called_as = "memcached";
-        let server =
-            Server::start(&Launch { program: &program, called_as, unix: false, options: &options });
-        let requests = TcpStream::from(server.stream().expect("it listens"));
-        requests.set_nodelay(true).expect("a socket");
-        requests.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        requests.set_write_timeout(Some(PATIENCE)).expect("a socket");
-        let replies = BufReader::with_capacity(1 << 16, requests.try_clone().expect("a socket"));
-        Self { server, requests, replies, memory_bytes: mib << 20, threads }
+        let server = Launch::memcached(&program, &options).start();
+        let client = server.connect();
+        Self { server, client, memory_bytes: mib << 20, threads }
     }
 
     /// -m, 5 % of it, 32 MiB, 2 MiB a shard, 32 KiB a connection (of which there are two).
@@ -72,11 +51,7 @@ impl Bench {
 
     /// The most bytes that were ever resident.
     fn peak_bytes(&self) -> usize {
-        let path = format!("/proc/{}/status", self.server.process.id());
-        let status = fs::read_to_string(path).expect("a living process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
-        let kib = line.trim_matches(|c: char| !c.is_ascii_digit());
-        kib.parse::<usize>().expect("a number of KiB") * 1024
+        usize::try_from(self.server.peak_bytes()).expect("64 bits")
     }
 
     fn check_peak(&self, when: &str) {
@@ -86,11 +61,8 @@ impl Bench {
 
     /// Sends `requests`, and demands a reply line to each that begins with `beginning`.
     fn exchange(&mut self, requests: &[u8], count: usize, beginning: &[u8]) {
-        self.requests.write_all(requests).expect("the server takes requests");
-        let mut line = Vec::new();
-        for _ in 0..count {
-            line.clear();
-            self.replies.read_until(b'\n', &mut line).expect("the server answers");
+        self.client.send(requests);
+        for line in self.client.read_lines(count).split_inclusive(|&byte| byte == b'\n') {
             assert!(line.starts_with(beginning), "{}", line.escape_ascii());
         }
     }
@@ -114,39 +86,30 @@ impl Bench {
     /// How many of the first `count` keys of `phase` are there; each must have such a value.
     fn read_back(&mut self, phase: usize, count: usize, value: &[u8]) -> usize {
         let together = (1 << 17) / (value.len() + 64) + 1;
-        let (mut found, mut line, mut body) = (0, Vec::new(), vec![0; value.len() + 2]);
+        let mut found = 0;
         for first in (0..count).step_by(together) {
             let keys = (first..count.min(first + together)).map(|number| key(phase, number));
             let request = keys.fold("get".to_owned(), |request, key| request + " " + &key);
-            self.requests.write_all((request + "\r\n").as_bytes()).expect("the server takes it");
-            loop {
-                line.clear();
-                self.replies.read_until(b'\n', &mut line).expect("the server answers");
-                if line == b"END\r\n" {
-                    break;
-                }
-                assert!(line.starts_with(b"VALUE "), "{}", line.escape_ascii());
-                self.replies.read_exact(&mut body).expect("a value");
+            self.client.send(request + "\r\n");
+            let reply = self.client.read_until(b"END\r\n");
+            let mut rest = &reply[..reply.len() - b"END\r\n".len()];
+            while !rest.is_empty() {
+                assert!(
+                    rest.starts_with(b"VALUE "),
+                    "{}",
+                    rest[..rest.len().min(80)].escape_ascii()
+                );
+                let line = rest.iter().position(|&byte| byte == b'\n').expect("a line") + 1;
+                let (body, after) = rest[line..].split_at(value.len() + 2);
                 assert!(body[..value.len()] == *value, "a value that was never stored");
-                found += 1;
+                (found, rest) = (found + 1, after);
             }
         }
         found
     }
 
     fn evictions(&mut self) -> u64 {
-        self.requests.write_all(b"stats\r\n").expect("the server takes it");
-        let mut evictions = None;
-        loop {
-            let mut line = String::new();
-            self.replies.read_line(&mut line).expect("the server answers");
-            if line == "END\r\n" {
-                return evictions.expect("a statistic of that name");
-            }
-            if let Some(text) = line.strip_prefix("STAT evictions ") {
-                evictions = Some(text.trim_end().parse().expect("a number"));
-            }
-        }
+        self.client.stat("evictions")
     }
 }
 
@@ -156,17 +119,12 @@ fn key(phase: usize, number: usize) -> String {
     key
 }
 
-/// Tells past the test harness's capture.
-fn tell(text: &str) {
-    std::io::stderr().write_all(text.as_bytes()).expect("someone listens");
-}
-
 #[test]
 fn values_of_changing_sizes_use_the_memory_that_was_promised() {
-    let settle = Duration::from_secs(setting("KACHEL_MEMORY_SETTLE_S", 2) as u64);
+    let settle = Duration::from_secs(setting("KACHEL_MEMORY_SETTLE_S", 2));
     let mut bench = Bench::start();
     let mut seen = Vec::new();
-    let least = setting("KACHEL_MEMORY_VALUE_MIN", 0);
+    let least = setting("KACHEL_MEMORY_VALUE_MIN", 0) as usize;
     let phases = PHASES.into_iter().enumerate().filter(|(_, (bytes, _))| *bytes >= least);
     for (phase, (value_bytes, asked)) in phases {
         let item_bytes = KEY_BYTES + value_bytes;
@@ -179,12 +137,12 @@ fn values_of_changing_sizes_use_the_memory_that_was_promised() {
         std::thread::sleep(settle);
         let held = bench.read_back(phase, count, &value) * item_bytes;
         let share = held * 100 / bench.memory_bytes;
-        tell(&format!("memory: values of {value_bytes} bytes: {share} % of -m, asked {asked}\n"));
+        tell(&format!("memory: values of {value_bytes} bytes: {share} % of -m, asked {asked}"));
         seen.push((value_bytes, share, asked));
         bench.check_peak(&format!("reading back phase {phase}"));
     }
     let (peak, promised) = (bench.peak_bytes() >> 10, bench.promised_bytes() >> 10);
-    tell(&format!("memory: {peak} KiB resident at the most, promised {promised}\n"));
+    tell(&format!("memory: {peak} KiB resident at the most, promised {promised}"));
     assert!(!seen.is_empty(), "no value is as large as {least} bytes");
     assert!(seen.iter().all(|(_, share, asked)| share >= asked), "bytes, share, asked: {seen:?}");
 }
@@ -202,18 +160,10 @@ fn set_of(bytes: usize, value_bytes: usize) -> (usize, usize) {
     ((bytes - counters * counter_bytes) / item_bytes, counters)
 }
 
-/// A step of xorshift64 (Marsaglia, 2003).
-fn next(state: &mut u64) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    usize::try_from(*state >> 1).expect("64 bits")
-}
-
 #[test]
 fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
-    let seconds = Duration::from_secs(setting("KACHEL_MEMORY_OVERWRITE_S", 6) as u64);
-    let seed = setting("KACHEL_MEMORY_SEED", 1) as u64;
+    let seconds = Duration::from_secs(setting("KACHEL_MEMORY_OVERWRITE_S", 6));
+    let seed = setting("KACHEL_MEMORY_SEED", 1);
     for (phase, (value_bytes, share)) in [(100, 70), (10_000, 85)].into_iter().enumerate() {
         let mut bench = Bench::start();
         // Four fifths of what is promised to be there.
@@ -225,12 +175,12 @@ fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
         let all: Vec<usize> = (0..items).collect();
         bench.store(phase, &all, &value);
         bench.store(90 + phase, &all[..counters], COUNTER);
-        let (began, mut state, mut rounds) = (Instant::now(), seed.max(1), 0);
+        let (began, mut random, mut rounds) = (Instant::now(), Random::new(seed), 0);
         while began.elapsed() < seconds {
-            let numbers: Vec<usize> = (0..1_000).map(|_| next(&mut state) % items).collect();
+            let numbers: Vec<usize> = (0..1_000).map(|_| random.index(items)).collect();
             bench.store(phase, &numbers, &value);
             let requests: String = (0..1_000)
-                .map(|_| format!("incr {} 7\r\n", key(90 + phase, next(&mut state) % counters)))
+                .map(|_| format!("incr {} 7\r\n", key(90 + phase, random.index(counters))))
                 .collect();
             // A counter that was evicted would answer NOT_FOUND.
             bench.exchange(requests.as_bytes(), 1_000, b"1");
@@ -240,7 +190,7 @@ fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
         let (evictions, found) = (bench.evictions(), bench.read_back(phase, items, &value));
         tell(&format!(
             "memory: {items} values of {value_bytes} bytes and {counters} counters, {stored} bytes \
-             with their keys, {rounds} thousand of each changed in {} s: {evictions} evictions\n",
+             with their keys, {rounds} thousand of each changed in {} s: {evictions} evictions",
             seconds.as_secs()
         ));
         let replay = format!("KACHEL_MEMORY_SEED={seed} tests/memory/run");

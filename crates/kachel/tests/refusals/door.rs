@@ -3,11 +3,11 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
+use kachel_testkit::{PATIENCE, Server};
 use rustix::io::Errno;
 
 use crate::kernel::{Refusal, refusing};
-use crate::server::Server;
-use crate::{PATIENCE, start};
+use crate::start;
 
 /// Bytes of a request that give a shard more to read than it does in one tick.
 const LONG_BYTES: usize = 16 << 20;

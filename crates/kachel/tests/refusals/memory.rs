@@ -1,10 +1,10 @@
 //! Memory that the kernel does not take back, or only when asked otherwise: locked pages.
 
+use kachel_testkit::{Client, Server};
 use rustix::io::Errno;
 
-use super::{Client, start};
 use crate::kernel::{Refusal, refusing};
-use crate::server::Server;
+use crate::{ask, start};
 
 const VALUE: [u8; 200] = [b'v'; 200];
 /// Keys for which 16 MiB are too few.
@@ -30,9 +30,7 @@ fn fill(client: &mut Client, keys: usize) {
             requests.extend(b"\r\n");
         }
         client.send(&requests);
-        for _ in 0..BATCH {
-            assert_eq!(client.line(), "STORED");
-        }
+        assert_eq!(client.read_lines(BATCH), b"STORED\r\n".repeat(BATCH));
     }
 }
 
@@ -42,21 +40,25 @@ fn found(client: &mut Client, keys: usize) -> usize {
     for first in (0..keys).step_by(BATCH) {
         let requests: String =
             (first..first + BATCH).map(|number| format!("mg k{number}\r\n")).collect();
-        client.send(requests.as_bytes());
-        found += (0..BATCH).filter(|_| client.line() == "HD").count();
+        client.send(&requests);
+        found += client
+            .read_lines(BATCH)
+            .split(|&byte| byte == b'\n')
+            .filter(|line| *line == b"HD\r")
+            .count();
     }
     found
 }
 
 /// Grows and shrinks a server.
 fn grow_and_shrink(mut server: Server) {
-    let mut client = Client::new(&server);
+    let mut client = server.connect();
     for _ in 0..2 {
         fill(&mut client, KEYS_MANY);
-        assert_eq!(client.ask("cache_memlimit 8"), "OK");
+        assert_eq!(ask(&mut client, "cache_memlimit 8"), "OK");
         while client.stat("limit_maxbytes") < client.stat("kachel_memory_spent") {}
-        assert_eq!(client.ask("flush_all"), "OK");
-        assert_eq!(client.ask("cache_memlimit 16"), "OK");
+        assert_eq!(ask(&mut client, "flush_all"), "OK");
+        assert_eq!(ask(&mut client, "cache_memlimit 16"), "OK");
         assert_eq!(found(&mut client, KEYS_MANY), 0);
     }
     server.assert_alive();
@@ -94,10 +96,10 @@ fn a_server_whose_memory_is_refused_as_locked_gives_it_back() {
 fn memory_that_the_kernel_does_not_take_back_stays_in_use() {
     let refusals = [unknown_advice(libc::MADV_DONTNEED), unknown_advice(DONTNEED_LOCKED)];
     let mut server = refusing(&refusals, || start(&["-m", "16", "-t", "2"]));
-    let mut client = Client::new(&server);
+    let mut client = server.connect();
     fill(&mut client, KEYS_MANY);
     let before = found(&mut client, KEYS_MANY);
-    assert_eq!(client.ask("cache_memlimit 8"), "OK");
+    assert_eq!(ask(&mut client, "cache_memlimit 8"), "OK");
     // Looking gives the shards ticks in which they would drop what they could.
     let after: Vec<usize> = (0..3).map(|_| found(&mut client, KEYS_MANY)).collect();
     let least = before / 5 * 4;

@@ -9,18 +9,15 @@
 //! `KACHEL_CASES_SERVER=PATH` runs another server instead (a memcached): then the cases in which we
 //! depart on purpose are sent and not compared, and nothing is asked about its io.
 
-#[path = "../server/backends.rs"]
-mod backends;
 mod cases;
 mod matching;
-#[path = "../server/mod.rs"]
-mod server;
 mod subject;
 mod unread;
 mod wire;
 
-use std::io::Write as _;
 use std::time::{Duration, Instant};
+
+use kachel_testkit::{Random, is_usable, tell};
 
 use cases::{Case, Cases};
 use subject::Transport;
@@ -59,20 +56,12 @@ impl Pieces {
             Self::Cut(_) if bytes < 2 => vec![bytes],
             Self::Cut(cut) => {
                 let number = case.id.bytes().fold(0, |sum: u64, b| sum * 256 + u64::from(b));
-                let place = mixed(SEED ^ mixed(number) ^ cut) % (bytes as u64 - 1) + 1;
-                let place = usize::try_from(place).unwrap();
+                let mixed = Random::new(number).bits();
+                let place = 1 + Random::new(SEED ^ mixed ^ cut).index(bytes - 1);
                 vec![place, bytes - place]
             }
         }
     }
-}
-
-/// A 64-bit mix: the finalizer of splitmix64 (Steele, Lea, Flood, 2014).
-fn mixed(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// What a run of passes did.
@@ -128,7 +117,7 @@ fn pass(
 }
 
 fn run(transport: Transport, io: &str) {
-    if !subject::is_other() && !backends::is_usable(io) {
+    if !subject::is_other() && !is_usable(io) {
         return;
     }
     let cases = Cases::read();
@@ -141,13 +130,8 @@ fn run(transport: Transport, io: &str) {
             break;
         }
     }
-    tell(&format!("wire cases: {transport:?} {io}: {counts:?}, {} wrong\n", wrong.len()));
+    tell(&format!("wire cases: {transport:?} {io}: {counts:?}, {} wrong", wrong.len()));
     assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
-}
-
-/// Tells past the test harness's capture.
-fn tell(text: &str) {
-    std::io::stderr().write_all(text.as_bytes()).unwrap();
 }
 
 #[test]

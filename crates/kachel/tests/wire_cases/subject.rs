@@ -1,9 +1,8 @@
-//! The server under test, ours or another that is named, and connections to it.
+//! The server under test: ours, or another one that the environment names.
 
 use std::path::PathBuf;
 
-use crate::server::{Address, Launch, Server};
-use crate::wire::Connection;
+use kachel_testkit::{Launch, Server};
 
 /// The variable that names another server.
 const OTHER: &str = "KACHEL_CASES_SERVER";
@@ -29,16 +28,5 @@ pub(crate) fn start(transport: Transport, io: &str) -> Server {
         options.extend(["--io", io]);
     }
     let unix = transport == Transport::Unix;
-    Server::start(&Launch { program: &program, called_as: "memcached", unix, options: &options })
-}
-
-impl Server {
-    /// A new connection.
-    pub(crate) fn connect(&self) -> Connection {
-        let stream = self.stream().unwrap();
-        match self.address {
-            Address::Tcp(_) => Connection::tcp(stream.into()),
-            Address::Unix(_) => Connection::unix(stream.into()),
-        }
-    }
+    Launch { unix, ..Launch::memcached(&program, &options) }.start()
 }

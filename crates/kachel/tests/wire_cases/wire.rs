@@ -1,14 +1,14 @@
 //! The client's side of a case: pieces out, a reply in, and whether the connection stands.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
+
+use kachel_testkit::{Address, Client, Server};
 
 use crate::cases::Case;
 use crate::matching::{Match, compare};
-use crate::server::Server;
 use crate::unread::{Diagnosis, sent_and_not_taken};
 
 /// How long a reply, an end or a read by the server may take.
@@ -20,49 +20,34 @@ const QUIET: Duration = Duration::from_millis(10);
 const PROBE: &[u8] = b"mn\r\n";
 const PROBE_REPLY: &[u8] = b"MN\r\n";
 
-trait Stream: Read + Write + AsFd {
-    fn patience(&self, time: Duration) -> io::Result<()>;
-}
-
-impl Stream for TcpStream {
-    fn patience(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time))
-    }
-}
-
-impl Stream for UnixStream {
-    fn patience(&self, time: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(time))
-    }
-}
-
 /// A connection to the server under test.
-pub(crate) struct Connection {
-    stream: Box<dyn Stream>,
-    /// Of TCP: the server's end, ours, and who knows what the server has read.
+struct Connection {
+    client: Client,
+    /// Of TCP: the server's end, ours, and the source of what the server has read.
     ends: Option<(SocketAddr, SocketAddr, Diagnosis)>,
 }
 
 impl Connection {
-    pub(crate) fn tcp(stream: TcpStream) -> Self {
-        stream.set_nodelay(true).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        let ends = (stream.peer_addr().unwrap(), stream.local_addr().unwrap(), Diagnosis::new());
-        Self { stream: Box::new(stream), ends: Some(ends) }
-    }
-
-    pub(crate) fn unix(stream: UnixStream) -> Self {
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self { stream: Box::new(stream), ends: None }
+    fn new(server: &Server, patience: Duration) -> Self {
+        let client = server.connect();
+        client.set_patience(patience);
+        let ends = match server.address {
+            Address::Tcp(address) => {
+                let ours = rustix::net::getsockname(client.socket()).unwrap();
+                Some((address, ours.try_into().unwrap(), Diagnosis::new()))
+            }
+            Address::Unix(_) => None,
+        };
+        Self { client, ends }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.client.socket().as_fd()
     }
 
     /// Sends `bytes`; `false` when the server has closed.
     fn send(&mut self, bytes: &[u8]) -> Result<bool, String> {
-        match self.stream.write_all(bytes) {
+        match self.client.socket().write_all(bytes) {
             Ok(()) => Ok(true),
             Err(error) if is_closed(&error) => Ok(false),
             Err(error) => Err(format!("sending: {error}")),
@@ -98,7 +83,7 @@ impl Connection {
     /// Receives what has come, at least a byte; `None` when the server has closed.
     fn receive(&mut self, received: &mut Vec<u8>) -> Result<Option<()>, String> {
         let mut buffer = [0; 65536];
-        match self.stream.read(&mut buffer) {
+        match self.client.socket().read(&mut buffer) {
             Ok(0) => Ok(None),
             Ok(bytes) => {
                 received.extend_from_slice(&buffer[..bytes]);
@@ -111,8 +96,8 @@ impl Connection {
 
     /// Nothing comes for a while, and the server has not closed.
     fn expect_quiet(&mut self) -> Result<(), String> {
-        self.stream.patience(QUIET).unwrap();
-        match self.stream.read(&mut [0; 64]) {
+        self.client.set_patience(QUIET);
+        match self.client.socket().read(&mut [0; 64]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Ok(0) => Err("closed".to_owned()),
             other => Err(format!("not quiet: {other:?}")),
@@ -151,8 +136,7 @@ pub(crate) fn run(
     lengths: &[usize],
     patience: Duration,
 ) -> Result<(), String> {
-    let mut connection = server.connect();
-    connection.stream.patience(patience).unwrap();
+    let mut connection = Connection::new(server, patience);
     let mut rest = case.input.as_slice();
     for (index, &length) in lengths.iter().enumerate() {
         let (piece, after) = rest.split_at(length);
@@ -220,27 +204,15 @@ fn differs(reply: &[u8], received: &[u8], at: usize) -> String {
     format!("{} at byte {at}, not {}", shown(&received[from..]), shown(expected))
 }
 
-/// Stores what the cases rely on.
+/// Stores the items that the cases rely on.
 pub(crate) fn set_up(server: &Server, setup: &[u8]) {
-    let mut connection = server.connect();
-    connection.stream.patience(PATIENCE).unwrap();
-    assert!(connection.send(setup).unwrap());
-    let stored = b"STORED\r\n".repeat(5);
-    let mut received = Vec::new();
-    while compare(&stored, &received) == Match::Beginning {
-        connection.receive(&mut received).unwrap().expect("closed during set-up");
-    }
-    assert_eq!(received, stored, "{}", shown(&received));
+    let mut client = server.connect();
+    client.send(setup);
+    let stored = client.read_lines(5);
+    assert_eq!(stored, b"STORED\r\n".repeat(5), "{}", shown(&stored));
 }
 
 /// The text that `stats` answers.
 pub(crate) fn stats(server: &Server) -> String {
-    let mut connection = server.connect();
-    connection.stream.patience(PATIENCE).unwrap();
-    assert!(connection.send(b"stats\r\n").unwrap());
-    let mut received = Vec::new();
-    while !received.ends_with(b"END\r\n") {
-        connection.receive(&mut received).unwrap().expect("closed during stats");
-    }
-    String::from_utf8(received).unwrap()
+    server.connect().ask("stats\r\n", "END\r\n")
 }

@@ -1,6 +1,7 @@
-//! Whole shards as threads whose every step somebody else chooses.
+//! Whole shards as threads, with a scheduler that chooses every step.
 //!
-//! Upstream:   `tests/schedules/run`, which builds with `--cfg shuttle`; else this file is empty.
+//! Upstream:   `tests/schedules/run`, which builds with `--cfg shuttle`; without it, this file is
+//!             empty.
 //! Downstream: `world`, shards and clients of a server in memory.
 //!
 //! Shuttle runs one thread at a time and changes between them at every word that they share: at
@@ -12,13 +13,13 @@ mod world;
 
 use world::{Client, explore};
 
-/// A client that asks what stands left and is answered what stands right.
+/// A client that sends each request on the left and awaits the reply on its right.
 fn client(script: &[(&str, &str)]) -> Client {
     let script = script.iter().map(|&(ask, answer)| (ask.to_owned(), answer.to_owned()));
     Client { script: script.collect() }
 }
 
-/// A client that says all at once, over keys of its own: some of them belong to the other shard.
+/// A client that sends all requests at once, for keys of its own: some belong to the other shard.
 fn pipelined(number: usize) -> Client {
     let mut asks = String::new();
     let mut answers = String::new();

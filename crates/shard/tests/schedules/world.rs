@@ -1,36 +1,34 @@
-//! A server in memory, a thread a shard and a thread a client, under shuttle.
+//! A server in memory, a thread per shard and a thread per client, under shuttle.
+//!
+//! Upstream:   the tests of `main` give the clients.
+//! Downstream: the world of `testkit`, whose shards are dealt out to threads.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use kachel_cache::{Cache, Pool, PoolOptions};
-use kachel_engine::{EngineOptions, KeyHasher, Seeds};
-use kachel_host::Budget;
-use kachel_io::{Around, Event, FarEnd, Io, ManualClock, Memory, MemoryNet, Peer, Surrounded};
-use kachel_io::{Wait, Waker};
-use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
+use kachel_io::{Around, Event, FarEnd, Io, Memory, Wait};
+use kachel_shard::{Shared, Turn};
+use kachel_testkit::{World, WorldOptions, WorldShard, is_rest, setting};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
 /// Schedules of each kind, unless `KACHEL_SCHEDULES` says otherwise.
-const SCHEDULES: usize = 10_000;
-/// Steps after which a schedule is taken never to end: someone sleeps for ever.
+const SCHEDULES: u64 = 10_000;
+/// A schedule with more steps than this never ends: some thread sleeps for ever.
 const STEPS_MAX: usize = 1_000_000;
-/// Priorities that PCT changes on the way.
+/// Priority changes of PCT in a schedule.
 const PCT_DEPTH: usize = 3;
 /// Bytes of a thread's stack; a shard keeps little there.
 const STACK_BYTES: usize = 1 << 20;
-/// Naps shorter than this end by themselves; longer ones only when there is something to do.
-const NAP_NS: u64 = 1_000_000;
 
-/// What one client asks, and must be answered before it asks on.
+/// One client: its requests, each with the reply that it awaits before it sends the next.
 pub(crate) struct Client {
     pub(crate) script: Vec<(String, String)>,
 }
 
-/// What happened in all schedules of a test.
+/// Events in all schedules of a test.
 #[derive(Debug)]
 pub(crate) struct Happened {
     /// Requests that one shard sent to another.
@@ -40,9 +38,9 @@ pub(crate) struct Happened {
 }
 
 thread_local! {
-    // Shuttle's threads take turns on one thread of the machine, so that what no other thread of
-    // the machine may have can be passed between them here.
-    static DOORS: RefCell<Vec<Option<Memory>>> = const { RefCell::new(Vec::new()) };
+    // Shuttle's threads take turns on one thread of the machine, so values that are not `Send` can
+    // be passed between them here.
+    static SHARDS: RefCell<Vec<Option<WorldShard<Sleeper>>>> = const { RefCell::new(Vec::new()) };
     static FAR_ENDS: RefCell<Vec<Option<FarEnd>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -68,14 +66,8 @@ pub(crate) fn explore(
         shuttle::replay(run, &schedule);
         return total();
     }
-    let count = match std::env::var("KACHEL_SCHEDULES") {
-        Ok(count) => count.parse().expect("a number of schedules"),
-        Err(_) => SCHEDULES,
-    };
-    let seed = match std::env::var("SHUTTLE_RANDOM_SEED") {
-        Ok(seed) => seed.parse().expect("a seed"),
-        Err(_) => 1,
-    };
+    let count = setting("KACHEL_SCHEDULES", SCHEDULES) as usize;
+    let seed = setting("SHUTTLE_RANDOM_SEED", 1);
     println!("schedules {name}: {count} at random and {count} by PCT, seed {seed}");
     runs(RandomScheduler::new_from_seed(seed, count), run.clone());
     runs(PctScheduler::new_from_seed(seed, PCT_DEPTH, count), run);
@@ -94,28 +86,17 @@ fn runs(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'sta
 }
 
 fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
-    let budget = Arc::new(Budget::new(4 << 20));
-    let pool_options = PoolOptions { shards, reserve_bytes: 0, huge: false };
-    let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-    let shared =
-        Arc::new(Shared::new(SharedOptions { shards, ..SharedOptions::default() }, budget));
-    let net = MemoryNet::new();
-    let mut doors: Vec<_> = (0..shards).map(|_| net.open()).collect();
-    let listener = doors[0].listen_here();
-    let far_ends = clients.iter().map(|_| Some(net.connect(0, listener, Peer::Local))).collect();
-    let wakers: Vec<Waker> = doors.iter().map(Io::waker).collect();
-    DOORS.set(doors.into_iter().map(Some).collect());
-    FAR_ENDS.set(far_ends);
+    let options = WorldOptions { shards, memory_bytes: 4 << 20, ..WorldOptions::default() };
+    let mut world = World::surrounded(options, |shared| Sleeper { shared: Arc::clone(shared) });
+    FAR_ENDS.set(clients.iter().map(|_| Some(world.connect())).collect());
+    SHARDS.set(world.shards.drain(..).map(Some).collect());
+    let shared = world.shared;
 
     let talking = Arc::new(AtomicUsize::new(clients.len()));
     let mut threads = Vec::new();
-    for (id, mail) in (0..shards).zip(mailboxes(shards)) {
-        let (shared, pool, wakers) = (Arc::clone(&shared), Arc::clone(&pool), wakers.clone());
+    for id in 0..usize::from(shards) {
         threads.push(thread::spawn(move || {
-            let mut shard = shard(id, shared, pool, mail);
-            for (peer, waker) in (0..shards).zip(wakers) {
-                shard.set_waker(peer, waker);
-            }
+            let mut shard = SHARDS.with_borrow_mut(|shards| shards[id].take().expect("once"));
             while shard.tick().expect("memory never fails") == Turn::Again {}
         }));
     }
@@ -138,26 +119,7 @@ fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
     }
 }
 
-fn shard(
-    id: u16,
-    shared: Arc<Shared>,
-    pool: Arc<Pool>,
-    mail: Mailboxes<Cache>,
-) -> Shard<Surrounded<Sleeper>, ManualClock, Cache> {
-    let memory = DOORS.with_borrow_mut(|doors| doors[usize::from(id)].take());
-    let sleeper = Sleeper { shared: Arc::clone(&shared) };
-    let door = Surrounded::new(memory.expect("one a shard"), sleeper);
-    let engine = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
-    let shards = shared.options.shards;
-    let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
-    let budget = Arc::clone(&shared.budget);
-    let cache = Cache::new(pool, budget, hasher, engine, (id, shards)).expect("address space");
-    let options = ShardOptions { id, hasher, start: (0, 1_800_000_000) };
-    let clock = ManualClock::new(1_800_000_000);
-    Shard::new(door, clock, cache, options, shared, mail)
-}
-
-/// Asks, and waits for each answer, byte by byte as it should be.
+/// Sends each request, and waits for exactly its reply.
 fn converse(far: &FarEnd, client: Client) {
     for (ask, answer) in client.script {
         far.write(ask.as_bytes());
@@ -170,18 +132,14 @@ fn converse(far: &FarEnd, client: Client) {
     }
 }
 
-/// A door that sleeps: its far side moves, or its waker is rung, or it sleeps on.
+/// Makes a poll block: until its endpoint has an event, or for one step if the shard only naps.
 struct Sleeper {
     shared: Arc<Shared>,
 }
 
 impl Around for Sleeper {
     fn poll(&self, door: &mut Memory, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
-        let sleeps = match wait {
-            Wait::Now => false,
-            Wait::AtMostNs(ns) => ns > NAP_NS,
-            Wait::Forever => true,
-        };
+        let sleeps = is_rest(wait);
         loop {
             door.poll(Wait::Now, events)?;
             if !events.is_empty() {

@@ -3,7 +3,7 @@
 //! What is counted is each shard's tick, but for the door and the network behind it, which are of
 //! the test. Memory is full from the warm-up on, so that eviction and compaction are counted too.
 
-use kachel_io::{Around, FarEnd, Surrounded};
+use kachel_io::{Around, FarEnd};
 use kachel_stdx::{CountingAllocator, counted, uncounted};
 
 use kachel_testkit::{World, WorldOptions, stride};
@@ -30,8 +30,6 @@ impl Around for Uncounted {
         uncounted(work)
     }
 }
-
-type Door = Surrounded<Uncounted>;
 
 /// One thing that clients say, again and again.
 struct Conversation {
@@ -152,16 +150,9 @@ const CONVERSATIONS: [Conversation; 15] = [
     },
 ];
 
-/// Ticks until everything that was asked is answered; allocations on the way.
-fn settle(world: &mut World<Door>) -> u64 {
-    let mut allocations = 0;
-    world.settle_by(|world| allocations += counted(|| world.turn()).1);
-    allocations
-}
-
 /// Has all clients say it in one piece, or cut into pieces; allocations on the way.
 fn round(
-    world: &mut World<Door>,
+    world: &mut World<Uncounted>,
     clients: &[FarEnd],
     talk: &Conversation,
     round: u64,
@@ -172,7 +163,7 @@ fn round(
         let piece_bytes = if cut { 1009 } else { said.len() };
         client.write_cut(&said, piece_bytes);
     }
-    let allocations = settle(world);
+    let allocations = counted(|| world.settle()).1;
     for client in clients {
         let reply = client.read();
         let reply = String::from_utf8_lossy(&reply);
@@ -184,13 +175,14 @@ fn round(
 
 fn requests_are_served_without_allocation(shards: u16) {
     let options = WorldOptions { shards, memory_bytes: 16 << 20, ..WorldOptions::default() };
-    let mut world = World::behind(options, |door| Surrounded::new(door, Uncounted));
+    let mut world = World::surrounded(options, |_| Uncounted);
     let clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
-    assert!(settle(&mut world) > 0, "the counter does not count");
+    assert!(counted(|| world.settle()).1 > 0, "the counter does not count");
     let mut next = 0..;
-    let mut say = |world: &mut World<Door>, talk: &Conversation, rounds: u64, cut: bool| -> u64 {
-        next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
-    };
+    let mut say =
+        |world: &mut World<Uncounted>, talk: &Conversation, rounds: u64, cut: bool| -> u64 {
+            next.by_ref().take(rounds as usize).map(|n| round(world, &clients, talk, n, cut)).sum()
+        };
     say(&mut world, &CONVERSATIONS[0], FILL_ROUNDS, false);
     let evictions = world.shared.counters.iter().map(|counters| counters.evictions.value());
     assert!(evictions.sum::<u64>() > 0, "memory is full");

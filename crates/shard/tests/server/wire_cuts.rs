@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use kachel_testkit::{World, WorldOptions, stride};
+use kachel_testkit::{Random, World, WorldOptions, stride};
 
 const FIXTURE: &str = include_str!("../../../kachel/tests/fixtures/wire_cases.json");
 /// Inputs up to this long are cut at every byte.
@@ -50,13 +50,8 @@ fn cuts(count: usize, seed: usize) -> Vec<usize> {
     if count <= EVERY_CUT_BYTES_MAX {
         return (1..count).collect();
     }
-    let mut state = seed as u64 * 2 + 1;
-    let seeded = (0..SEEDED_CUTS).map(|_| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        1 + (state >> 33) as usize % (count - 1)
-    });
-    let seeded: Vec<usize> = seeded.collect();
+    let mut random = Random::new(seed as u64);
+    let seeded: Vec<usize> = (0..SEEDED_CUTS).map(|_| 1 + random.index(count - 1)).collect();
     (1..=FIRST_CUTS).chain(count - LAST_CUTS..count).chain(seeded).collect()
 }
 

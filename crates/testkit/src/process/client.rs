@@ -1,38 +1,47 @@
-//! A client that can be unkind.
+//! A client that may misbehave.
 //!
-//! Upstream:   cases say what to send, and what not to read.
-//! Downstream: a socket to the server, of either kind.
+//! Upstream:   tests say what to send, and what not to read.
+//! Downstream: a socket of either kind to the server.
+//!
+//! Invariants:
+//! - I1  Nothing is buffered here: a test decides how many bytes leave the socket, and when.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, sockopt};
 
-use crate::subject::PATIENCE;
+use super::waiting::PATIENCE;
 
-/// A socket that takes nothing for so long is taken to be blocked.
+/// A socket that accepts nothing for this time is blocked.
 const BLOCKED_AFTER: Duration = Duration::from_millis(500);
 
 /// A connection.
-pub(crate) struct Client {
+#[derive(Debug)]
+pub struct Client {
     socket: File,
 }
 
-/// What a look at a connection found.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub enum Look {
+    /// Nothing came within the patience that was set.
     Nothing,
+    /// So many bytes came.
     Bytes(usize),
+    /// The server has closed the connection.
     Closed,
 }
 
 impl Client {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        // A unix socket knows no delay.
+    /// Over a connected socket, with [`PATIENCE`] in both directions.
+    pub fn new(socket: OwnedFd) -> Self {
+        // A unix socket has no such option.
         let _unix = sockopt::set_tcp_nodelay(&socket, true);
         let client = Self { socket: socket.into() };
         client.set_patience(PATIENCE);
@@ -41,33 +50,41 @@ impl Client {
         client
     }
 
-    pub(crate) fn set_patience(&self, time: Duration) {
+    /// A connection to a port of this machine.
+    pub fn at(port: u16) -> Self {
+        Self::new(TcpStream::connect(("127.0.0.1", port)).expect("it listens").into())
+    }
+
+    /// Sets how long a read waits.
+    pub fn set_patience(&self, time: Duration) {
         sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(time))
             .expect("a time limit");
     }
 
-    pub(crate) fn socket(&self) -> &File {
+    /// The socket.
+    pub fn socket(&self) -> &File {
         &self.socket
     }
 
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    /// Sends all bytes.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.socket.write_all(bytes.as_ref()).expect("the server takes it");
     }
 
-    /// Sends, or says that the server has closed.
-    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+    /// Sends all bytes; false if the server has closed.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
 
     /// Sends `bytes` if the kernel takes them at once.
-    pub(crate) fn offer(&mut self, bytes: &[u8]) {
+    pub fn offer(&mut self, bytes: &[u8]) {
         if self.becomes(PollFlags::OUT, Duration::ZERO) {
             self.send(bytes);
         }
     }
 
-    /// Sends `bytes` again and again until the server takes no more; returns how many it took.
-    pub(crate) fn flood(&mut self, bytes: &[u8]) -> u64 {
+    /// Sends `bytes` again and again until the server accepts no more; the number it accepted.
+    pub fn flood(&mut self, bytes: &[u8]) -> u64 {
         flood(std::slice::from_mut(self), bytes)
     }
 
@@ -80,27 +97,48 @@ impl Client {
     }
 
     /// Whether the server ends the connection within `time`; reads nothing.
-    pub(crate) fn is_ended_within(&self, time: Duration) -> bool {
+    pub fn is_ended_within(&self, time: Duration) -> bool {
         self.becomes(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR, time)
     }
 
-    /// Takes what comes within the patience that was set, into `buffer`.
-    pub(crate) fn look(&mut self, buffer: &mut [u8]) -> Look {
+    /// Reads once into `buffer`.
+    pub fn look(&mut self, buffer: &mut [u8]) -> Look {
         match self.socket.read(buffer) {
             Ok(0) => Look::Closed,
             Ok(count) => Look::Bytes(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Look::Nothing,
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.look(buffer),
             Err(_) => Look::Closed,
         }
     }
 
-    /// Everything up to `last`, that included.
-    pub(crate) fn read_until(&mut self, last: &[u8]) -> Vec<u8> {
+    /// Reads until the bytes received end with `last`.
+    pub fn read_until(&mut self, last: &[u8]) -> Vec<u8> {
+        self.read_while(|_, received| !received.ends_with(last))
+    }
+
+    /// Reads the replies to pipelined requests that are answered by `count` lines in all.
+    pub fn read_lines(&mut self, count: usize) -> Vec<u8> {
+        let mut lines = 0;
+        let received = self.read_while(|new, _| {
+            lines += new.iter().filter(|&&byte| byte == b'\n').count();
+            lines < count
+        });
+        assert!(lines == count && received.ends_with(b"\n"), "{lines} lines came, not {count}");
+        received
+    }
+
+    /// Reads while `goes_on`, which is told the bytes of each read and all bytes so far.
+    fn read_while(&mut self, mut goes_on: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
         let mut received = Vec::new();
-        let mut buffer = [0; 16384];
-        while !received.ends_with(last) {
+        let mut buffer = [0; 1 << 16];
+        let mut new = 0;
+        while goes_on(&buffer[..new], &received) {
             match self.look(&mut buffer) {
-                Look::Bytes(count) => received.extend_from_slice(&buffer[..count]),
+                Look::Bytes(count) => {
+                    received.extend_from_slice(&buffer[..count]);
+                    new = count;
+                }
                 other => {
                     let shown = received.len().saturating_sub(80);
                     panic!("{other:?} after ..{}", received[shown..].escape_ascii());
@@ -111,13 +149,13 @@ impl Client {
     }
 
     /// Fills `buffer`.
-    pub(crate) fn read_whole<'a>(&mut self, buffer: &'a mut [u8]) -> &'a [u8] {
+    pub fn read_whole<'a>(&mut self, buffer: &'a mut [u8]) -> &'a [u8] {
         self.socket.read_exact(buffer).expect("the server answers");
         buffer
     }
 
-    /// What comes up to the end of a line, and nothing of what follows.
-    pub(crate) fn read_line(&mut self) -> Vec<u8> {
+    /// Reads up to the end of a line, and nothing that follows it.
+    pub fn read_line(&mut self) -> Vec<u8> {
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
             let mut byte = [0];
@@ -126,32 +164,32 @@ impl Client {
         line
     }
 
-    /// All that comes until the server closes in order.
-    pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
+    /// Reads until the server closes the connection in order.
+    pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut received = Vec::new();
         self.socket.read_to_end(&mut received).expect("an end in order");
         received
     }
 
-    /// Asks, and takes the reply up to `last`, as text.
-    pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>, last: &str) -> String {
+    /// Sends a request, and reads its reply up to `last`, as text.
+    pub fn ask(&mut self, request: impl AsRef<[u8]>, last: &str) -> String {
         self.send(request);
         String::from_utf8_lossy(&self.read_until(last.as_bytes())).into_owned()
     }
 
-    /// Stores, and demands that it is.
-    pub(crate) fn set(&mut self, key: &str, value: &[u8]) {
+    /// Stores a value.
+    pub fn set(&mut self, key: &str, value: &[u8]) {
         assert_eq!(self.try_set(key, value), "STORED\r\n");
     }
 
-    /// Stores; what the server answered.
-    pub(crate) fn try_set(&mut self, key: &str, value: &[u8]) -> String {
+    /// Tries to store a value; returns the reply.
+    pub fn try_set(&mut self, key: &str, value: &[u8]) -> String {
         self.send(set_request(key, 0, value));
         String::from_utf8_lossy(&self.read_until(b"\r\n")).into_owned()
     }
 
     /// The value of `key`, if it is there.
-    pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+    pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(format!("get {key}\r\n"));
         let mut reply = self.read_until(b"END\r\n");
         let line = reply.iter().position(|&byte| byte == b'\n').expect("a line") + 1;
@@ -163,24 +201,32 @@ impl Client {
         Some(reply)
     }
 
-    pub(crate) fn stats(&mut self) -> HashMap<String, String> {
+    /// The reply to `stats`, by name.
+    pub fn stats(&mut self) -> HashMap<String, String> {
         let text = self.ask("stats\r\n", "END\r\n");
         let pairs = text.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 
-    /// Ends our side; the other may go on sending.
-    pub(crate) fn end_sending(&self) {
+    /// One number of `stats`.
+    pub fn stat(&mut self, name: &str) -> u64 {
+        let stats = self.stats();
+        let value = stats.get(name).unwrap_or_else(|| panic!("no such statistic: {name}"));
+        value.parse().expect("a number")
+    }
+
+    /// Ends our side; the server may go on sending.
+    pub fn end_sending(&self) {
         rustix::net::shutdown(&self.socket, Shutdown::Write).expect("an open socket");
     }
 
-    /// Goes away as a crashed machine does that came back: by a reset.
-    pub(crate) fn reset(self) {
+    /// Ends the connection by a reset, as a machine does that crashed and came back.
+    pub fn reset(self) {
         sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO)).expect("a socket");
     }
 
-    /// How long a small `get` took, from sending to its whole reply.
-    pub(crate) fn time_get(&mut self, request: &[u8], last: &[u8]) -> Duration {
+    /// The time from sending a request to its whole reply.
+    pub fn time_get(&mut self, request: &[u8], last: &[u8]) -> Duration {
         let began = Instant::now();
         self.send(request);
         self.read_until(last);
@@ -188,9 +234,9 @@ impl Client {
     }
 }
 
-/// Has each client send `bytes` again and again until the server takes no more of any; returns how
-/// many it took.
-pub(crate) fn flood(clients: &mut [Client], bytes: &[u8]) -> u64 {
+/// Makes each client send `bytes` again and again until the server accepts no more from any of
+/// them; returns how many bytes it accepted.
+pub fn flood(clients: &mut [Client], bytes: &[u8]) -> u64 {
     for client in &mut *clients {
         rustix::io::ioctl_fionbio(&client.socket, true).expect("a socket");
     }
@@ -220,7 +266,7 @@ pub(crate) fn flood(clients: &mut [Client], bytes: &[u8]) -> u64 {
     taken
 }
 
-/// The bytes of a `set`.
-pub(crate) fn set_request(key: &str, ttl: u32, value: &[u8]) -> Vec<u8> {
+/// The request that stores a value.
+pub fn set_request(key: &str, ttl: u32, value: &[u8]) -> Vec<u8> {
     [format!("set {key} 0 {ttl} {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }

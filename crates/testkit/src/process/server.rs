@@ -1,0 +1,229 @@
+//! A server process for the length of a test, on a port or socket of its own.
+//!
+//! Upstream:   the tests name a program that takes memcached's options, and the options.
+//! Downstream: the process; `client`, for connections to it.
+//!
+//! Invariants:
+//! - I1  The port is the one that the server itself announced, in the file that
+//!   `MEMCACHED_PORT_FILENAME` names; nothing waits a fixed time for it.
+//! - I2  The process is gone before `Server` is.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::client::Client;
+use super::waiting::wait_until;
+
+/// The file in the server's folder with its output.
+const LOG: &str = "log";
+/// The most of it that is shown.
+const LAST_WORDS_CHARS: usize = 4_000;
+
+/// How clients reach a server.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// An IPv4 address.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// How to start a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The binary.
+    pub program: &'a Path,
+    /// The name by which it is called.
+    pub called_as: &'a str,
+    /// Whether it listens on a unix socket; otherwise on a free port of 127.0.0.1.
+    pub unix: bool,
+    /// All other options, a subcommand first.
+    pub options: &'a [&'a str],
+    /// A command that starts the server with limits, such as `prlimit --as=BYTES --`; empty: none.
+    pub under: &'a [&'a str],
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    /// Its process.
+    pub process: Child,
+    /// Where it listens.
+    pub address: Address,
+    folder: tempfile::TempDir,
+}
+
+/// The end of a server that does not listen.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its output.
+    pub said: String,
+}
+
+/// `-u root` if this process runs as root; the server demands it then.
+pub fn user() -> &'static [&'static str] {
+    let is_root = fs::metadata("/proc/self").expect("proc").uid() == 0;
+    if is_root { &["-u", "root"] } else { &[] }
+}
+
+/// The IPv4 port in a port file; `None` until the file is whole.
+pub fn announced_port(port_file: &Path) -> Option<u16> {
+    let text = fs::read_to_string(port_file).ok().filter(|text| text.ends_with('\n'))?;
+    let port = text.lines().find_map(|line| line.strip_prefix("TCP INET: "))?;
+    Some(port.trim().parse().expect("a port number"))
+}
+
+impl<'a> Launch<'a> {
+    /// A server called as `memcached`, on a free port.
+    pub fn memcached(program: &'a Path, options: &'a [&'a str]) -> Self {
+        Self { program, called_as: "memcached", unix: false, options, under: &[] }
+    }
+
+    /// Starts the server and waits until it listens.
+    ///
+    /// # Panics
+    /// If there is no such program, or it ends or does not listen in time.
+    pub fn start(&self) -> Server {
+        self.start_at(None)
+    }
+
+    /// As [`Self::start`], at a given place: a port, or the path of a socket.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn start_at(&self, place: Option<&str>) -> Server {
+        self.try_start_at(place).unwrap_or_else(|Ended { status, said }| {
+            panic!("the server ended with {status}: {said}");
+        })
+    }
+
+    /// As [`Self::start`], of a server that may end instead of listening.
+    ///
+    /// # Errors
+    /// The end of the server.
+    ///
+    /// # Panics
+    /// If there is no such program, or it neither ends nor listens in time.
+    pub fn try_start(&self) -> Result<Server, Ended> {
+        self.try_start_at(None)
+    }
+
+    fn try_start_at(&self, place: Option<&str>) -> Result<Server, Ended> {
+        let program = self.program;
+        assert!(program.exists(), "{} is not there: ./test installs the peer", program.display());
+        let folder = tempfile::tempdir().expect("a folder for the server");
+        let called = folder.path().join(self.called_as);
+        symlink(program, &called).expect("a link of that name");
+        let port_file = folder.path().join("port");
+        let socket = place.map_or_else(|| folder.path().join("socket"), PathBuf::from);
+        let log = File::create(folder.path().join(LOG)).expect("a log for the server");
+
+        let mut command = match self.under {
+            [] => Command::new(&called),
+            [starter, arguments @ ..] => {
+                let mut command = Command::new(starter);
+                command.args(arguments).arg(&called);
+                command
+            }
+        };
+        command.args(self.options).args(user());
+        let address = if self.unix {
+            command.arg("-s").arg(&socket);
+            Address::Unix(socket)
+        } else {
+            command.args(["-l", "127.0.0.1", "-p", place.unwrap_or("-1")]);
+            Address::Tcp((Ipv4Addr::LOCALHOST, 0).into())
+        };
+        command.env("MEMCACHED_PORT_FILENAME", &port_file).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("the log twice")).stderr(log);
+        let process = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
+        let mut server = Server { process, address, folder };
+        let mut ended = None;
+        wait_until("a server that listens", || {
+            if let Address::Tcp(address) = &mut server.address
+                && let Some(port) = announced_port(&port_file)
+            {
+                address.set_port(port); // I1
+            }
+            ended = server.process.try_wait().expect("the state of a child");
+            ended.is_some() || server.stream().is_ok()
+        });
+        ended.map_or(Ok(()), |status| Err(Ended { status, said: server.last_words() }))?;
+        Ok(server)
+    }
+}
+
+impl Server {
+    /// A new client.
+    ///
+    /// # Panics
+    /// If the server does not accept it.
+    pub fn connect(&self) -> Client {
+        Client::new(self.stream().expect("the server accepts"))
+    }
+
+    /// The TCP port on which it listens.
+    ///
+    /// # Panics
+    /// If it listens on a unix socket.
+    pub fn port(&self) -> u16 {
+        match &self.address {
+            Address::Tcp(address) => address.port(),
+            Address::Unix(_) => panic!("a unix socket has no port"),
+        }
+    }
+
+    /// The place that [`Launch::start_at`] takes to start another server in its place.
+    pub fn place(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => address.port().to_string(),
+            Address::Unix(path) => path.to_str().expect("UTF-8").to_owned(),
+        }
+    }
+
+    /// A new connection, without limits or options.
+    ///
+    /// # Errors
+    /// Those of the kernel; also port 0, before the port is announced.
+    pub fn stream(&self) -> std::io::Result<OwnedFd> {
+        match &self.address {
+            Address::Tcp(address) => TcpStream::connect(address).map(OwnedFd::from),
+            Address::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
+        }
+    }
+
+    /// Checks that the process runs.
+    ///
+    /// # Panics
+    /// If it has ended, with its output.
+    pub fn assert_alive(&mut self) {
+        if let Some(status) = self.process.try_wait().expect("the state of a child") {
+            panic!("the server ended with {status}: {}", self.last_words());
+        }
+    }
+
+    /// The server's output, from a panic on if there was one.
+    pub fn last_words(&self) -> String {
+        let log = fs::read(self.folder.path().join(LOG)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&log);
+        let from = text.find("panicked").unwrap_or(0);
+        text[from..].chars().take(LAST_WORDS_CHARS).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // I2. Neither can fail in a way that matters: the process is ours and may be gone.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,31 @@
+//! Waiting for something that another process does.
+//!
+//! Upstream:   `server` and the tests.
+//! Downstream: the clock.
+
+use std::time::{Duration, Instant};
+
+/// A test gives up after this time. Nothing takes so long, not even on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Looks until `is_so`, for at most `patience`; whether it came true.
+pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !is_so() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
+}
+
+/// Looks until `is_so`.
+///
+/// # Panics
+/// If it does not come true within [`PATIENCE`]; the message names `what`.
+pub fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(within(PATIENCE, is_so), "waited too long for {what}");
+}

@@ -1,8 +1,7 @@
 //! A large value on its way in: it takes blocks as its bytes arrive, and as many ahead at most.
 //!
-//! Upstream:   `shard` opens one, through `cache`, when a value is long, and feeds it what the
-//! connection receives,
-//!             or lends its memory to the door (`landing`).
+//! Upstream:   `shard` opens an upload, through `cache`, when a value is long. It writes the
+//!             received bytes to the upload, or lends the upload's memory to `io` (a landing).
 //! Downstream: `block`; `segments` takes a finished one over as an item's value.
 //!
 //! ```text

@@ -20,6 +20,7 @@ mod arena_model;
 mod audit;
 mod flush;
 mod item;
+mod layout;
 mod meta;
 mod pool;
 mod segments;
@@ -27,7 +28,8 @@ mod segments;
 #[cfg(loom)]
 use arena_model as arena;
 pub use flush::FlushWord;
-pub use item::{Access, Item, ItemAt, Parts, Value};
+pub use item::{Item, Parts, Value};
+pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
     Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,

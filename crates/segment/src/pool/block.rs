@@ -26,7 +26,6 @@ use kachel_stdx::Piece;
 use super::{Free, NoMemory, Pool};
 use crate::BLOCK_BYTES;
 use crate::audit::Use;
-use crate::item::Item;
 use crate::meta::{FIFO, List, NONE, Phase};
 
 /// Set in an extent's state once its item is gone; the rest counts pins.
@@ -335,13 +334,12 @@ impl Pool {
         before & !DEAD == 1
     }
 
-    /// Whether dropping a living item brings blocks back at once: it is large and not pinned. The
-    /// shard's thread only, which alone may pin it meanwhile.
-    pub(crate) fn frees_blocks(&self, item: &Item<'_>) -> bool {
-        let extent = item.extent().filter(|_| !item.header().is_dead());
-        extent.is_some_and(|extent| {
-            self.extents.state(extent.id).load(Ordering::Acquire) == 0 && extent.blocks > 0
-        })
+    /// Whether the death of the extent's living item gives blocks back at once: it has some, and is
+    /// not pinned. Called by the owner's thread only, which alone may pin it meanwhile.
+    pub(crate) fn frees_blocks(&self, extent: ExtentId) -> bool {
+        let state = self.extents.state(extent.id).load(Ordering::Acquire);
+        debug_assert!(state & DEAD == 0, "B2: the item of a living extent lives");
+        state == 0 && extent.blocks > 0
     }
 
     /// The extent's item is gone: frees the blocks now, or leaves that to the last pin (B2).

@@ -40,7 +40,7 @@ pub use upload::Upload;
 use crate::arena::Arena;
 use crate::audit::Use;
 use crate::flush::{FlushWord, is_before};
-use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{EPOCH, META_BYTES, Metas, NONE, Phase, USED};
 use crate::{BLOCK_BYTES, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
@@ -248,14 +248,6 @@ impl Pool {
     /// While it is awake and in a round, segments that held items are not used again.
     pub fn register_reader(&self) -> Option<Reader> {
         self.quiescence.register()
-    }
-
-    /// The item at `at`, which the index named to `reader` in this round of its.
-    ///
-    /// It may be dead by now, and its large value is not to be looked at.
-    #[inline]
-    pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
-        Item::load(self, at)
     }
 
     /// Whether the item at `at`, which the index named to `reader` in this round of its, was

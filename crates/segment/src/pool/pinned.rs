@@ -20,6 +20,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +28,6 @@ use kachel_stdx::{Held, Keeper};
 
 use super::{ExtentId, Pool};
 use crate::BLOCK_BYTES;
-use crate::item::Item;
 
 /// In a piece's pin: it is an extent's.
 const OF_EXTENT: u64 = 1 << 63;
@@ -74,9 +74,15 @@ impl Pool {
 }
 
 impl Pinned {
-    pub(crate) fn new(pool: &Arc<Pool>, item: &Item<'_>) -> Self {
-        let segment = pool.segment_of(item.at());
-        let extent = item.extent();
+    /// Pins the segment with the value's inline part, which lies at `inline` of the arena, and the
+    /// blocks of `extent`, if there are any.
+    pub(crate) fn new(
+        pool: &Arc<Pool>,
+        segment: u32,
+        extent: Option<ExtentId>,
+        inline: Range<usize>,
+    ) -> Self {
+        debug_assert!(inline.end <= pool.segment_start(segment + 1), "P1: in this segment");
         if pool.metas.pin(segment) {
             pool.count_pinned(pool.segment_bytes());
         }
@@ -90,8 +96,8 @@ impl Pinned {
             pool: Arc::clone(pool),
             segment,
             extent,
-            inline_offset: item.inline_offset(),
-            inline_bytes: item.inline().len(),
+            inline_offset: inline.start,
+            inline_bytes: inline.len(),
             reading: Cell::new((0, first)),
         }
     }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::open::{For, Need, Stream};
 use super::ttl::ttl_bucket;
 use super::{Added, Index, JoinPlace, NewItem, NewValue, NoRoom, Queue, Segments};
-use crate::item::{Access, Draft, Header, Item, ItemAt};
+use crate::item::{Draft, Item};
+use crate::layout::{Access, Header, ItemAt};
 use crate::pool::Upload;
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 

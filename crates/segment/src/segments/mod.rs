@@ -55,7 +55,8 @@ use self::ghost::Ghosts;
 use self::open::OpenSegments;
 use self::reclaim::Job;
 use crate::flush::{Flushed, is_before};
-use crate::item::{Access, Header, Item, ItemAt};
+use crate::item::Item;
+use crate::layout::{Access, Header, ItemAt};
 use crate::meta::{BIN, DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, FIFO, ITEMS, List, Phase, TOUCHED};
 use crate::pool::{Pinned, Pool, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -458,7 +459,7 @@ impl Segments {
 
     /// Holds the value of the item at `at` where it lies; see [`Pinned`].
     pub fn pin(&self, at: ItemAt) -> Pinned {
-        Pinned::new(&self.pool, &Item::load(&self.pool, at))
+        self.pool.pin(at)
     }
 
     /// Whether the flush word says what it said when it was last noted. Cost: one load.

@@ -14,9 +14,11 @@
 
 use super::ttl::{NEVER, TTL_BUCKETS};
 use super::{Queue, Segments};
-use crate::item::{Draft, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::BLOCK_BYTES;
+use crate::item::Draft;
+use crate::layout::Header;
+use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, NONE, OWNER, Phase, SLOT, USED};
-use crate::{BLOCK_BYTES, item::Header};
 
 /// Share of a shard's segments that may be open, as a divisor: 5 percent.
 const OPEN_DIVISOR: usize = 20;

@@ -29,7 +29,8 @@ use super::victim::Found;
 use super::worth::Seen;
 use super::{BINS, Index, Queue, Segments};
 use crate::BLOCK_BYTES;
-use crate::item::{Access, Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::Item;
+use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, FIFO, ITEMS, NONE, Phase, SLOT, USED};
 
 /// Eviction keeps at most this many quarters of a victim, so that each victim frees something; but
@@ -234,7 +235,7 @@ impl Segments {
 
     /// Whether a strip drops this item.
     pub(super) fn may_drop(&self, item: &Item<'_>) -> bool {
-        self.kept != Some(item.at()) && self.pool.frees_blocks(item)
+        self.kept != Some(item.at()) && item.frees_blocks()
     }
 
     pub(super) fn begin_job(&mut self, segment: u32, evict: bool) -> Found {

@@ -43,7 +43,8 @@ use super::reclaim::STRIDE_ITEMS;
 use super::ttl::ttl_bucket;
 use super::victim::Found;
 use super::{Index, NoRoom, Queue, Segments};
-use crate::item::{Draft, Header};
+use crate::item::Draft;
+use crate::layout::Header;
 use crate::meta::{DEAD, USED};
 
 /// The part of a shard's segments, one in so many, that new items do not take.

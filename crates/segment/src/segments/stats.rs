@@ -4,7 +4,7 @@
 //! Downstream: nothing.
 
 use super::Segments;
-use crate::item::Access;
+use crate::layout::Access;
 
 /// Counts since the start, and the number of items.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,8 @@
 //! `worth` says; the oldest of main.
 
 use super::{FINE_BINS, Queue, Segments};
-use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::Item;
+use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, ITEMS, Phase, TOUCHED, USED};
 
 /// Part of memory that probation holds, in percent. S3-FIFO's; 5 and 20 are worse on one trace or

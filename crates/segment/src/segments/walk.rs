@@ -8,7 +8,8 @@
 //! ```
 
 use super::Segments;
-use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::Item;
+use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::USED;
 
 /// Lines of foreign segments passed over in one call.

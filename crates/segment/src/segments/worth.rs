@@ -18,7 +18,7 @@
 //! there with an exact priority queue. The evidence is in docs/decisions/0005-eviction.md.
 
 use super::Queue;
-use crate::item::Access;
+use crate::layout::Access;
 
 /// Victims over which a mean is taken: each new one displaces this part of what was seen before.
 const WINDOW_VICTIMS: usize = 4;

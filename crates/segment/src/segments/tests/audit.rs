@@ -2,7 +2,8 @@
 
 use super::super::{BINS, Segments};
 use crate::BLOCK_BYTES;
-use crate::item::{Item, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::item::Item;
+use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_MAX, ITEMS, OWNER, Phase, SLOT, USED};
 
 impl Segments {

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::open::{For, Need, Stream};
-use super::ttl::ttl_bucket;
+use super::log::open::{For, Need, Stream};
+use super::log::ttl::ttl_bucket;
 use super::{Added, Index, JoinPlace, NewItem, NewValue, NoRoom, Queue, Segments};
 use crate::item::{Draft, Item};
 use crate::layout::{Access, Header, ItemAt};

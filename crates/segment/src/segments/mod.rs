@@ -29,19 +29,15 @@
 //!   epoch, and `flushed_segments` counts those of `own` that have an earlier one.
 
 mod append;
-mod ghost;
+mod log;
 #[cfg(all(test, loom))]
 mod models;
-mod open;
-mod reclaim;
+mod reclaimer;
 mod reserve;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod ttl;
-mod victim;
 mod walk;
-mod worth;
 
 use std::fmt;
 use std::io;
@@ -51,9 +47,10 @@ use std::sync::Arc;
 pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 
-use self::ghost::Ghosts;
-use self::open::OpenSegments;
-use self::reclaim::Job;
+use self::log::open::OpenSegments;
+use self::reclaimer::Job;
+use self::reclaimer::ghost::{self, Ghosts};
+use self::reclaimer::{victim, worth};
 use crate::flush::{Flushed, is_before};
 use crate::item::Item;
 use crate::layout::{Access, Header, ItemAt};
@@ -193,7 +190,7 @@ pub enum JoinPlace {
 
 /// The two queues of S3-FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Queue {
+pub(crate) enum Queue {
     /// New items, evicted unless they are worth their bytes.
     Probation,
     /// Items that proved themselves.
@@ -369,9 +366,9 @@ impl Segments {
         header.with_expiry(expiry).store(arena, at);
         let segment = self.pool.segment_of(at);
         let metas = &self.pool.metas;
-        let wanted = reclaim::expiry_or_never(expiry);
+        let wanted = reclaimer::expiry_or_never(expiry);
         let base = metas.get(segment, EXPIRY_BASE);
-        let was_above = reclaim::expiry_or_never(header.expiry()) > base;
+        let was_above = reclaimer::expiry_or_never(header.expiry()) > base;
         if was_above != (wanted > base) {
             // Once an item, however often it is touched: the rest is what expires at the base.
             let bytes = header.item_bytes() as u32;

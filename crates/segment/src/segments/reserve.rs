@@ -38,10 +38,10 @@
 //! would find more dead: a replacement moves about as many items as the reserve is a part of
 //! memory, 50 to 100. With less, new items would have more of memory.
 
-use super::open::{For, Need, Stream};
-use super::reclaim::STRIDE_ITEMS;
-use super::ttl::ttl_bucket;
-use super::victim::Found;
+use super::log::open::{For, Need, Stream};
+use super::log::ttl::ttl_bucket;
+use super::reclaimer::STRIDE_ITEMS;
+use super::reclaimer::victim::Found;
 use super::{Index, NoRoom, Queue, Segments};
 use crate::item::Draft;
 use crate::layout::Header;

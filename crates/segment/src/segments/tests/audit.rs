@@ -38,7 +38,7 @@ impl Segments {
                 live_bytes += bytes + item_blocks * BLOCK_BYTES;
                 blocks += item_blocks;
                 queue_bytes[queue] += item_blocks * BLOCK_BYTES;
-                let expiry = super::super::reclaim::expiry_or_never(item.expiry());
+                let expiry = super::super::reclaimer::expiry_or_never(item.expiry());
                 assert!(expiry <= metas.get(segment, EXPIRY_MAX), "expiry of the segment");
             }
             assert_eq!(offset, metas.get(segment, USED) as usize);

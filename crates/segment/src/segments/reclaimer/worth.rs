@@ -17,7 +17,7 @@
 //! Source: reads weighed against bytes are GreedyDual-Size-Frequency's (Cherkasova, HP Labs 1998),
 //! there with an exact priority queue. The evidence is in docs/decisions/0005-eviction.md.
 
-use super::Queue;
+use super::super::Queue;
 use crate::layout::Access;
 
 /// Victims over which a mean is taken: each new one displaces this part of what was seen before.
@@ -35,7 +35,7 @@ const TURNS_MAX: usize = 1 + Access::TURNS_MAX as usize;
 
 /// What a job saw in its victim.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     items: usize,
     bytes: usize,
     read_bytes: usize,
@@ -43,7 +43,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Notes a living item.
-    pub(super) const fn add(&mut self, access: Access, bytes: usize) {
+    pub(crate) const fn add(&mut self, access: Access, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
         self.read_bytes += if access.reads() > 0 { bytes } else { 0 };
@@ -61,7 +61,7 @@ impl Seen {
 
 /// What eviction saw lately in each queue.
 #[derive(Debug, Default)]
-pub(super) struct Weights {
+pub(crate) struct Weights {
     seen: [Seen; 2],
     /// Mean size of what leaves probation; 0 until something did.
     mean_bytes: usize,
@@ -71,7 +71,7 @@ pub(super) struct Weights {
 
 impl Weights {
     /// Notes what an eviction saw in a victim of this queue.
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
         queue: Queue,
         victim: Seen,
@@ -107,7 +107,7 @@ impl Weights {
     }
 
     /// The turns in the main queue that an item is granted, this one included; 0 to drop it.
-    pub(super) fn turns(&self, queue: Queue, access: Access, bytes: usize) -> u32 {
+    pub(crate) fn turns(&self, queue: Queue, access: Access, bytes: usize) -> u32 {
         let owed = if self.is_cold() { 0 } else { access.turns() };
         if access.reads() == 0 && (queue == Queue::Main || self.is_cold()) {
             return owed;
@@ -119,7 +119,7 @@ impl Weights {
     }
 
     /// Whether the next victim comes from main although probation is over its share.
-    pub(super) const fn is_main_due(&self, segment_bytes: usize) -> bool {
+    pub(crate) const fn is_main_due(&self, segment_bytes: usize) -> bool {
         self.main_due_bytes >= segment_bytes
     }
 }

@@ -10,17 +10,17 @@
 //! Source: Segcache (NSDI 2021), section 3.2.
 
 /// Buckets in all.
-pub(super) const TTL_BUCKETS: usize = RANGES * BUCKETS_PER_RANGE + 1;
+pub(crate) const TTL_BUCKETS: usize = RANGES * BUCKETS_PER_RANGE + 1;
 
 /// The bucket of items that never expire.
-pub(super) const NEVER: u16 = (TTL_BUCKETS - 1) as u16;
+pub(crate) const NEVER: u16 = (TTL_BUCKETS - 1) as u16;
 
 const RANGES: usize = 4;
 const BUCKETS_PER_RANGE: usize = 256;
 const WIDTHS_S: [u32; RANGES] = [8, 128, 2048, 32768];
 
 /// The bucket of an item that expires at `expiry` (0: never), seen from second `now`.
-pub(super) fn ttl_bucket(expiry: u32, now: u32) -> u16 {
+pub(crate) fn ttl_bucket(expiry: u32, now: u32) -> u16 {
     if expiry == 0 {
         return NEVER;
     }

@@ -12,8 +12,8 @@
 //! - O2  Open segments are at most `segments_max`, and one a stream besides; beyond that, items go
 //!   to the open segment of the nearest TTL bucket.
 
+use super::super::{Queue, Segments};
 use super::ttl::{NEVER, TTL_BUCKETS};
-use super::{Queue, Segments};
 use crate::BLOCK_BYTES;
 use crate::item::Draft;
 use crate::layout::Header;
@@ -31,16 +31,16 @@ const BITMAP_WORDS: usize = TTL_BUCKETS.div_ceil(64);
 
 /// What fills a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stream(u8);
+pub(crate) struct Stream(u8);
 
 impl Stream {
     /// New items, promoted ones, reinserted ones: they come last in their queue.
-    pub(super) const fn fresh(queue: Queue) -> Self {
+    pub(crate) const fn fresh(queue: Queue) -> Self {
         Self(queue as u8)
     }
 
     /// What compaction copies within a queue.
-    pub(super) const fn copy(queue: Queue) -> Self {
+    pub(crate) const fn copy(queue: Queue) -> Self {
         Self(queue as u8 | 2)
     }
 
@@ -54,7 +54,7 @@ impl Stream {
 }
 
 /// The open segments of one shard.
-pub(super) struct OpenSegments {
+pub(crate) struct OpenSegments {
     open: Box<[[u32; TTL_BUCKETS]; STREAMS]>,
     bits: [[u64; BITMAP_WORDS]; STREAMS],
     counts: [usize; STREAMS],
@@ -69,7 +69,7 @@ impl std::fmt::Debug for OpenSegments {
 
 impl OpenSegments {
     /// None open yet; for a shard that has `share` segments.
-    pub(super) fn new(share: usize) -> Self {
+    pub(crate) fn new(share: usize) -> Self {
         Self {
             open: Box::new([[NONE; TTL_BUCKETS]; STREAMS]),
             bits: [[0; BITMAP_WORDS]; STREAMS],
@@ -127,7 +127,7 @@ impl OpenSegments {
     }
 
     /// Some open segment of the queue.
-    pub(super) fn any(&self, queue: Queue) -> Option<u32> {
+    pub(crate) fn any(&self, queue: Queue) -> Option<u32> {
         [Stream::fresh(queue), Stream::copy(queue)].into_iter().find_map(|stream| {
             let bucket = bit_from(&self.bits[stream.0 as usize], 0)?;
             self.exact(stream, bucket)
@@ -159,23 +159,23 @@ fn bit_up_to(bits: &[u64; BITMAP_WORDS], to: u16) -> Option<u16> {
 
 /// Bytes that an item needs, which depend on the segment's CAS base.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Need<'a>(pub(super) &'a Draft<'a>);
+pub(crate) struct Need<'a>(pub(crate) &'a Draft<'a>);
 
 impl Need<'_> {
-    pub(super) fn bytes(self, cas_base: u64) -> usize {
+    pub(crate) fn bytes(self, cas_base: u64) -> usize {
         self.0.header(cas_base).item_bytes()
     }
 
     /// The CAS base of a segment that is opened for this item: half the range of a short token
     /// below its own, so that older ones copied there fit too.
-    pub(super) const fn fresh_cas_base(self) -> u64 {
+    pub(crate) const fn fresh_cas_base(self) -> u64 {
         self.0.cas().saturating_sub(1 << 31)
     }
 }
 
 /// On whose behalf a place is sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum For {
+pub(crate) enum For {
     /// A new item: it leaves the reserve alone, or in a cache one spare segment to jobs (S5).
     Append,
     /// An item of a store no larger than the one that it replaces: it leaves one to jobs (S5).
@@ -186,7 +186,7 @@ pub(super) enum For {
 
 impl Segments {
     /// An open segment with room for the item, opened if need be; `None` when there is no segment.
-    pub(super) fn place(
+    pub(crate) fn place(
         &mut self,
         stream: Stream,
         bucket: u16,
@@ -229,7 +229,7 @@ impl Segments {
     }
 
     /// Spare segments that are not taken on this behalf.
-    pub(super) const fn left_alone_by(&self, purpose: For) -> usize {
+    pub(crate) const fn left_alone_by(&self, purpose: For) -> usize {
         match purpose {
             For::Append => self.reserve,
             For::Replacement => 1,
@@ -238,25 +238,25 @@ impl Segments {
     }
 
     /// The open segment of exactly this stream and bucket, if it has room for the item.
-    pub(super) fn open_exactly(&self, stream: Stream, bucket: u16, need: Need<'_>) -> Option<u32> {
+    pub(crate) fn open_exactly(&self, stream: Stream, bucket: u16, need: Need<'_>) -> Option<u32> {
         self.open.exact(stream, bucket).filter(|&segment| self.fits(segment, need))
     }
 
     /// Any open segment of a store with room for the item. The room in copy targets is the job's,
     /// if there is one (S5). Cost: a look at each that is open.
-    pub(super) fn open_anywhere(&self, need: Need<'_>) -> Option<u32> {
+    pub(crate) fn open_anywhere(&self, need: Need<'_>) -> Option<u32> {
         let is_free = |segment: &u32| self.job.is_none() || !self.stream_of(*segment).is_copy();
         self.open_segments().filter(is_free).find(|&segment| self.fits(segment, need))
     }
 
     /// The open segments of a store, which uses one queue.
-    pub(super) fn open_segments(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn open_segments(&self) -> impl Iterator<Item = u32> + '_ {
         let streams = [Stream::fresh(Queue::Probation), Stream::copy(Queue::Probation)];
         streams.into_iter().flat_map(|stream| self.open.all(stream))
     }
 
     /// Closes what stands in the way of a new open segment of this stream and bucket (O1, O2).
-    pub(super) fn make_place(&mut self, stream: Stream, bucket: u16) {
+    pub(crate) fn make_place(&mut self, stream: Stream, bucket: u16) {
         if let Some(segment) = self.open.exact(stream, bucket) {
             self.close(segment);
         }
@@ -267,7 +267,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn open_new(
+    pub(crate) fn open_new(
         &mut self,
         stream: Stream,
         bucket: u16,
@@ -321,7 +321,7 @@ impl Segments {
     }
 
     /// Seals an open segment: into its queue's FIFO, and into its bin.
-    pub(super) fn close(&mut self, segment: u32) {
+    pub(crate) fn close(&mut self, segment: u32) {
         let metas = &self.pool.metas;
         assert!(metas.phase(segment) == Phase::Open, "only an open segment is sealed");
         let stream = self.stream_of(segment);
@@ -338,7 +338,7 @@ impl Segments {
         }
     }
 
-    pub(super) fn close_all(&mut self) {
+    pub(crate) fn close_all(&mut self) {
         for queue in [Queue::Probation, Queue::Main] {
             while let Some(segment) = self.open.any(queue) {
                 self.close(segment);
@@ -347,7 +347,7 @@ impl Segments {
     }
 
     /// Writes the item where [`Self::place`] said, and keeps the books.
-    pub(super) fn put(&mut self, segment: u32, draft: &Draft<'_>) -> ItemAt {
+    pub(crate) fn put(&mut self, segment: u32, draft: &Draft<'_>) -> ItemAt {
         let metas = &self.pool.metas;
         let cas_base = self.pool.segment_cas_base(segment);
         let header: Header = draft.header(cas_base);
@@ -361,7 +361,7 @@ impl Segments {
         self.pool.arena.audit.whole(at.offset());
         metas.set(segment, USED, (used + bytes) as u32);
         metas.set(segment, ITEMS, metas.get(segment, ITEMS) + 1);
-        let expiry = super::reclaim::expiry_or_never(draft.expiry());
+        let expiry = crate::segments::reclaimer::expiry_or_never(draft.expiry());
         metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_BASE).max(expiry));
         metas.set(segment, EXPIRY_MAX, metas.get(segment, EXPIRY_MAX).max(expiry));
         let blocks = draft.blocks();
@@ -376,7 +376,7 @@ impl Segments {
         Stream((self.pool.metas.get(segment, OWNER) >> 16) as u8 & 3)
     }
 
-    pub(super) fn queue_of(&self, segment: u32) -> Queue {
+    pub(crate) fn queue_of(&self, segment: u32) -> Queue {
         self.stream_of(segment).queue()
     }
 
@@ -388,7 +388,7 @@ impl Segments {
 
     /// Whether the segment is one of this shard's. Its own list says: the line of a segment that
     /// another shard opens or gives back meanwhile is not read as a whole (S1).
-    pub(super) fn owns(&self, segment: u32) -> bool {
+    pub(crate) fn owns(&self, segment: u32) -> bool {
         let slot = self.pool.metas.get(segment, SLOT) as usize;
         self.own.get(slot) == Some(&segment)
     }

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use kachel_host::Region;
 
 /// Bytes of a group: one cache line of 32 tags.
-pub(super) const GROUP_BYTES: usize = 64;
+pub(crate) const GROUP_BYTES: usize = 64;
 
 const GROUP_WORDS: usize = GROUP_BYTES / size_of::<u64>();
 const TAG_BITS: u32 = u16::BITS;
@@ -41,7 +41,7 @@ const HIGHS: u64 = ONES << (TAG_BITS - 1);
 
 /// The table of ghosts. Tag 0 is no ghost.
 #[derive(Debug)]
-pub(super) struct Ghosts {
+pub(crate) struct Ghosts {
     /// `None` for no groups.
     region: Option<Region>,
     groups: usize,
@@ -51,7 +51,7 @@ impl Ghosts {
     /// A table of `groups` groups; with none, nothing is remembered.
     ///
     /// Cost: address space; a page is backed when a key is added (G1). Errors: of `mmap`.
-    pub(super) fn new(groups: usize) -> io::Result<Self> {
+    pub(crate) fn new(groups: usize) -> io::Result<Self> {
         let reserve = |groups| Region::reserve(groups * GROUP_BYTES, false, "keys evicted before");
         let region = (groups > 0).then(|| reserve(groups)).transpose()?;
         Ok(Self { region, groups })
@@ -67,7 +67,7 @@ impl Ghosts {
     }
 
     /// Remembers a key by its hash.
-    pub(super) fn add(&mut self, hash: u64) {
+    pub(crate) fn add(&mut self, hash: u64) {
         let Some((group, tag)) = self.locate(hash) else { return };
         let mut newest = tag;
         for word in group {
@@ -78,7 +78,7 @@ impl Ghosts {
     }
 
     /// Whether the key is remembered; it no longer is after that.
-    pub(super) fn take(&mut self, hash: u64) -> bool {
+    pub(crate) fn take(&mut self, hash: u64) -> bool {
         let Some((group, tag)) = self.locate(hash) else { return false };
         for (at, word) in group.iter().enumerate() {
             // A tag that is equal is zero here; the lowest bit found is right, others may not be.

@@ -20,13 +20,17 @@
 //! moves its own large values' blocks alone, so one that finds many free and can bring no segment
 //! together calls the others, and each moves what is its own (`gather`).
 
+pub(crate) mod ghost;
+pub(crate) mod victim;
+pub(crate) mod worth;
+
 use std::sync::Arc;
 
-use super::open::{For, Need, Stream};
+use self::victim::Found;
+use self::worth::Seen;
+use super::log::open::{For, Need, Stream};
+use super::log::ttl::ttl_bucket;
 use super::reserve::JOBS_MAX;
-use super::ttl::ttl_bucket;
-use super::victim::Found;
-use super::worth::Seen;
 use super::{BINS, Index, Queue, Segments};
 use crate::BLOCK_BYTES;
 use crate::item::Item;
@@ -41,7 +45,7 @@ const KEPT_QUARTERS_MAX: usize = 3;
 const ROUNDS_MAX: usize = 8;
 
 /// Items of a job between two looks at whether there is room by now.
-pub(super) const STRIDE_ITEMS: usize = 64;
+pub(crate) const STRIDE_ITEMS: usize = 64;
 
 /// Items of a victim whose slots are prefetched together.
 const AHEAD_ITEMS: usize = 16;
@@ -56,23 +60,23 @@ const GIVEN_ITEMS: usize = 16;
 
 /// A victim under way.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     segment: u32,
     offset: usize,
     evict: bool,
     /// Only large values are dropped, and nothing is kept elsewhere: the victim is pinned.
-    pub(super) strip: bool,
+    pub(crate) strip: bool,
     /// The kept item stays: its replacement takes its place in the copy (`reserve`).
     rewrites: bool,
     /// Items dropped.
     dropped: usize,
     kept_bytes: usize,
-    pub(super) kept_bytes_max: usize,
+    pub(crate) kept_bytes_max: usize,
     seen: Seen,
 }
 
 /// An item's expiry as a second that can be compared: never is the latest.
-pub(super) const fn expiry_or_never(expiry: u32) -> u32 {
+pub(crate) const fn expiry_or_never(expiry: u32) -> u32 {
     if expiry == 0 { u32::MAX } else { expiry }
 }
 
@@ -143,7 +147,7 @@ impl Segments {
     }
 
     /// Frees memory until an append can open a segment; whether it succeeded.
-    pub(super) fn make_segment(&mut self, now: u32, index: &mut impl Index) -> bool {
+    pub(crate) fn make_segment(&mut self, now: u32, index: &mut impl Index) -> bool {
         if self.is_below_share() {
             self.pool.ask();
         }
@@ -156,12 +160,12 @@ impl Segments {
     /// of its own lives on that: what another shard has freed for a long line or a reply would
     /// otherwise go, segment by segment, to whoever stores next, until the first one has nothing
     /// dead any more and evicts, though memory is half dead.
-    pub(super) fn may_take(&self) -> bool {
+    pub(crate) fn may_take(&self) -> bool {
         let has_own = || self.is_large() && self.is_compaction_due() && self.deadest().is_some();
         self.pool.may_take() && !(self.pool.is_scarce() && has_own())
     }
 
-    pub(super) fn is_below_share(&self) -> bool {
+    pub(crate) fn is_below_share(&self) -> bool {
         self.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9
     }
 
@@ -181,7 +185,7 @@ impl Segments {
 
     /// Jobs that one request may begin. In a cache each job frees a part of its victim, so a few
     /// rounds over everything free all there is.
-    pub(super) const fn jobs_max(&self) -> usize {
+    pub(crate) const fn jobs_max(&self) -> usize {
         if self.options.evict { self.own.len() * ROUNDS_MAX + BINS } else { JOBS_MAX }
     }
 
@@ -214,7 +218,7 @@ impl Segments {
     }
 
     /// Bytes of this shard's segments and blocks.
-    pub(super) fn total_bytes(&self) -> usize {
+    pub(crate) fn total_bytes(&self) -> usize {
         self.queue_bytes.iter().sum()
     }
 
@@ -234,11 +238,11 @@ impl Segments {
     }
 
     /// Whether a strip drops this item.
-    pub(super) fn may_drop(&self, item: &Item<'_>) -> bool {
+    pub(crate) fn may_drop(&self, item: &Item<'_>) -> bool {
         self.kept != Some(item.at()) && item.frees_blocks()
     }
 
-    pub(super) fn begin_job(&mut self, segment: u32, evict: bool) -> Found {
+    pub(crate) fn begin_job(&mut self, segment: u32, evict: bool) -> Found {
         assert!(self.job.is_none(), "S4");
         if self.pool.metas.phase(segment) == Phase::Open {
             self.close(segment);
@@ -276,7 +280,7 @@ impl Segments {
 
     /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
     /// free; how many. Ends the job at the victim's end.
-    pub(super) fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
+    pub(crate) fn run_job(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let pool = Arc::clone(&self.pool);
         let blocks_wanted = self.blocks.saturating_sub(pool.blocks_per_segment());
         for items in 0..items_max {
@@ -322,7 +326,7 @@ impl Segments {
 
     /// Walks the victim of the job that was just begun, all but the kept item, whose replacement
     /// the caller puts into the copy. The job ends when the kept item is dead.
-    pub(super) fn rewrite_job(&mut self, now: u32, index: &mut impl Index) {
+    pub(crate) fn rewrite_job(&mut self, now: u32, index: &mut impl Index) {
         assert!(self.kept.is_some(), "only a segment with an item to be replaced is rewritten");
         let Some(job) = &mut self.job else { unreachable!("S4: the job was begun") };
         job.rewrites = true;
@@ -334,7 +338,7 @@ impl Segments {
     }
 
     /// Whether a rewritten segment is left with the item that its caller is to kill.
-    pub(super) fn awaits_kill(&self) -> bool {
+    pub(crate) fn awaits_kill(&self) -> bool {
         self.job.as_ref().is_some_and(|job| {
             let metas = &self.pool.metas;
             let is_over = job.offset == metas.get(job.segment, USED) as usize;
@@ -500,7 +504,7 @@ impl Segments {
     }
 
     /// Takes a segment without living items, in no bin, out of the books, and gives it back.
-    pub(super) fn retire(&mut self, segment: u32) {
+    pub(crate) fn retire(&mut self, segment: u32) {
         let metas = &self.pool.metas;
         assert!(metas.get(segment, ITEMS) == 0 && !metas.is_pinned(segment), "S6");
         let queue = self.queue_of(segment);

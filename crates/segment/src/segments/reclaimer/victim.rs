@@ -9,7 +9,7 @@
 //! that holds more than a tenth of memory, and between these the oldest of main, seldom or often as
 //! `worth` says; the oldest of main.
 
-use super::{FINE_BINS, Queue, Segments};
+use super::super::{FINE_BINS, Queue, Segments};
 use crate::item::Item;
 use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, EXPIRY_BASE, EXPIRY_MAX, ITEMS, Phase, TOUCHED, USED};
@@ -44,8 +44,8 @@ const AHEAD_SEGMENTS_MIN: usize = 64;
 
 /// The search for expired and flushed segments: one pass over `own` a second.
 #[derive(Debug, Default)]
-pub(super) struct Hunt {
-    pub(super) at: usize,
+pub(crate) struct Hunt {
+    pub(crate) at: usize,
     /// The second whose pass is over.
     done: Option<u32>,
 }
@@ -54,16 +54,16 @@ pub(super) struct Hunt {
 /// segments, and as many again for those that are open, there are no more before the next second,
 /// before much is let go or a large value is stored, for each costs a look at every item.
 #[derive(Debug, Default)]
-pub(super) struct Strips {
+pub(crate) struct Strips {
     second: u32,
     /// The most that was pinned meanwhile.
     pinned_bytes: u64,
-    pub(super) in_vain: usize,
+    pub(crate) in_vain: usize,
 }
 
 /// The search for this shard's blocks in segments that have many free ones.
 #[derive(Debug, Default)]
-pub(super) struct Gathering {
+pub(crate) struct Gathering {
     /// Segments that the next one passes over.
     from: usize,
     /// The call by another shard that was heard last.
@@ -82,14 +82,14 @@ struct InVain {
 }
 
 impl Hunt {
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
 }
 
 /// What came of looking for something to reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Job,
     Freed,
     Nothing,
@@ -97,7 +97,7 @@ pub(super) enum Found {
 
 impl Segments {
     /// Begins what is due without anyone waiting for room; whether there was anything.
-    pub(super) fn find_due(&mut self, now: u32) -> bool {
+    pub(crate) fn find_due(&mut self, now: u32) -> bool {
         if self.pool.budget.overdrawn_bytes() > 0 && !self.pool.is_kept() {
             return self.find_victim(now) != Found::Nothing;
         }
@@ -122,13 +122,13 @@ impl Segments {
 
     /// Whether another shard asked for a segment, this one has more than its share, and none is
     /// free.
-    pub(super) fn is_to_give(&self) -> bool {
+    pub(crate) fn is_to_give(&self) -> bool {
         let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
         self.pool.is_asked() && self.total_bytes() > share_bytes && !self.pool.may_take()
     }
 
     /// Whether whole segments of blocks lie free, so that gathering them may bring one.
-    pub(super) fn are_blocks_plenty(&self) -> bool {
+    pub(crate) fn are_blocks_plenty(&self) -> bool {
         self.pool.free_blocks() >= PLENTY_SEGMENTS * self.pool.blocks_per_segment()
     }
 
@@ -146,7 +146,7 @@ impl Segments {
     }
 
     /// Whether a round of gathering has begun and may go on.
-    pub(super) fn is_gathering(&self, now: u32) -> bool {
+    pub(crate) fn is_gathering(&self, now: u32) -> bool {
         self.gathering.from > 0 && self.may_gather(now)
     }
 
@@ -166,7 +166,7 @@ impl Segments {
 
     /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
     /// there is none. If none came, the other shards are called to gather theirs, once a round.
-    pub(super) fn gather(&mut self, now: u32) -> bool {
+    pub(crate) fn gather(&mut self, now: u32) -> bool {
         if !self.may_gather(now) {
             return false;
         }
@@ -185,7 +185,7 @@ impl Segments {
 
     /// One step of gathering what is this shard's, when another one called; whether there was one.
     /// Without a look at the shares: what is moved is not lost.
-    pub(super) fn gather_when_called(&mut self, now: u32) -> bool {
+    pub(crate) fn gather_when_called(&mut self, now: u32) -> bool {
         let calls = self.pool.gather_calls();
         if self.gathering.heard == calls {
             return false;
@@ -201,22 +201,22 @@ impl Segments {
 
     /// While the budget is overdrawn, what is given back is lost at once: an append lives on a
     /// spare.
-    pub(super) fn spare_target(&self) -> usize {
+    pub(crate) fn spare_target(&self) -> usize {
         let is_lost = self.pool.budget.overdrawn_bytes() > 0;
         let is_ahead = self.is_large() && self.options.evict;
         self.reserve + usize::from(is_lost || is_ahead)
     }
 
-    pub(super) fn is_large(&self) -> bool {
+    pub(crate) fn is_large(&self) -> bool {
         self.pool.fair_share() >= AHEAD_SEGMENTS_MIN
     }
 
-    pub(super) fn is_compaction_due(&self) -> bool {
+    pub(crate) fn is_compaction_due(&self) -> bool {
         let own_bytes = self.own.len() * self.pool.segment_bytes();
         self.dead_bytes * 100 > own_bytes * DEAD_PERCENT
     }
 
-    pub(super) fn find_victim(&mut self, now: u32) -> Found {
+    pub(crate) fn find_victim(&mut self, now: u32) -> Found {
         let found = self.find_lossless(now);
         if found != Found::Nothing || !self.options.evict {
             return found;
@@ -284,7 +284,7 @@ impl Segments {
     }
 
     /// Whether there is a segment for what lives in the victim (S5).
-    pub(super) fn can_empty(&self, victim: u32) -> bool {
+    pub(crate) fn can_empty(&self, victim: u32) -> bool {
         !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
     }
 
@@ -312,7 +312,7 @@ impl Segments {
 
     /// The unpinned sealed segment with the most dead space, if that is a sixteenth or more, in a
     /// store a 128th.
-    pub(super) fn deadest(&self) -> Option<u32> {
+    pub(crate) fn deadest(&self) -> Option<u32> {
         self.bins[1..].iter().rev().find_map(|bin| {
             std::iter::successors(bin.head(), |&segment| bin.next(&self.pool.metas, segment))
                 .take(PINNED_MAX)
@@ -322,7 +322,7 @@ impl Segments {
 
     /// The segment that a store compacts next: the deadest, or an open one that is nearly full and
     /// has more dead, because it stays open while there is none to follow it.
-    pub(super) fn victim_in_store(&self) -> Option<u32> {
+    pub(crate) fn victim_in_store(&self) -> Option<u32> {
         let metas = &self.pool.metas;
         let dead = |segment: &u32| metas.get(*segment, DEAD) as usize;
         let is_ripe = |segment: &u32| {

@@ -16,8 +16,9 @@ use crate::BLOCK_BYTES;
 use crate::arena::Arena;
 use crate::layout::{
     Access, BASE64_KEY, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header,
-    ItemAt, LONG_CAS, STALE, WIN_SENT,
+    ItemAt, LONG_CAS, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
+use crate::meta::USED;
 use crate::pool::{ExtentId, Pinned, Pool};
 
 /// What is written of an item, wherever it will lie.
@@ -330,6 +331,17 @@ impl Pool {
     #[inline]
     pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
         Item::load(self, at)
+    }
+
+    /// The item at byte `offset` of a segment, and where the next one begins; `None` at the end of
+    /// what is written.
+    pub(crate) fn item_in(&self, segment: u32, offset: usize) -> Option<(Item<'_>, usize)> {
+        debug_assert!(offset >= SEGMENT_HEAD_BYTES, "no item lies in a segment's head");
+        if offset >= self.metas.get(segment, USED) as usize {
+            return None;
+        }
+        let item = Item::load(self, ItemAt::from_offset(self.segment_start(segment) + offset));
+        Some((item, offset + item.header.item_bytes()))
     }
 
     /// Holds the value of the item at `at` where it lies.

@@ -1,16 +1,23 @@
 //! Storing an item: its value in hand, then its queue, then a place, then one write.
 //!
 //! Upstream:   `cache` with a new item.
-//! Downstream: `open` for the place, `reclaim` for room (in a store `reserve` for both), `pool` for
-//! large values.
+//! Downstream: `log` for the place, `reclaimer` for room (in a store `reserve` for both), and
+//!             `pool` for large values.
+//!
+//! Invariants:
+//! - A1  An item is written last, once its place was found: an append that fails has stored
+//!   nothing.
 
 use std::sync::Arc;
 
-use super::log::open::{For, Need, Stream};
+use super::Segments;
+use super::context::{Context, Index};
+use super::log::open::{Need, Purpose, Stream};
+use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::{Added, Index, JoinPlace, NewItem, NewValue, NoRoom, Queue, Segments};
+use super::new_item::{Added, JoinPlace, NewItem, NewValue, NoRoom};
 use crate::item::{Draft, Item};
-use crate::layout::{Access, Header, ItemAt};
+use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
@@ -41,13 +48,15 @@ impl Segments {
         let draft = Draft::new(item.key, cas, item.client_flags, access)
             .with_life(item.expiry, item.stale, item.win_sent)
             .with_base64_key(item.base64_key);
-        self.jobs_left = self.jobs_max();
+        self.reclaimer.begin_request(&self.log);
         if !self.options.evict {
-            self.kept = item.replaces;
+            self.reclaimer.protect(item.replaces);
         }
-        let stored = self.append_value(draft, item.value, queue, now, index);
-        self.kept = None;
-        self.counts.refused += u64::from(stored.is_err());
+        let stored = self.append_value(draft, item.value, queue, &mut Context { now, index });
+        self.reclaimer.protect(None);
+        if stored.is_err() {
+            self.reclaimer.note_refused();
+        }
         stored
     }
 
@@ -56,18 +65,15 @@ impl Segments {
         draft: Draft<'_>,
         value: NewValue<'_>,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<ItemAt, NoRoom> {
         match value {
-            NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, now, index),
-            NewValue::Joined(head, tail) => {
-                self.append_pieces(draft, [head, tail], queue, now, index)
-            }
-            NewValue::Upload(upload) => self.append_upload(draft, upload, queue, now, index),
-            NewValue::Same(old) => self.append_same(draft, old, queue, now, index),
+            NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, context),
+            NewValue::Joined(head, tail) => self.append_pieces(draft, [head, tail], queue, context),
+            NewValue::Upload(upload) => self.append_upload(draft, upload, queue, context),
+            NewValue::Same(old) => self.append_same(draft, old, queue, context),
             NewValue::Extended { old, added, place } => {
-                self.append_extended(draft, old, &added, place, queue, now, index)
+                self.append_extended(draft, old, &added, place, queue, context)
             }
         }
     }
@@ -80,11 +86,8 @@ impl Segments {
         }
         match item.replaces {
             Some(old) if self.item(old).active() => Queue::Main,
-            Some(old) => self.queue_of(self.pool.segment_of(old)),
-            None if self.ghosts.take(item.hash) => {
-                self.counts.ghost_hits += 1;
-                Queue::Main
-            }
+            Some(old) => self.log.queue_of(self.log.pool().segment_of(old)),
+            None if self.reclaimer.take_ghost(item.hash) => Queue::Main,
             None => Queue::Probation,
         }
     }
@@ -94,20 +97,19 @@ impl Segments {
         draft: Draft<'_>,
         pieces: [&[u8]; 2],
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<ItemAt, NoRoom> {
         let value_bytes = pieces[0].len() + pieces[1].len();
         if value_bytes > INLINE_VALUE_BYTES_MAX {
-            let mut upload = self.pool.begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
+            let mut upload = self.pool().begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
             for piece in pieces {
-                self.fill(&mut upload, piece, now, index)?;
+                self.fill(&mut upload, piece, context)?;
             }
-            return self.append_upload(draft, &mut upload, queue, now, index);
+            return self.append_upload(draft, &mut upload, queue, context);
         }
         let draft = draft.with_value(None, pieces);
-        let segment = self.place_or_make_room(&draft, queue, now, index)?;
-        Ok(self.put(segment, &draft))
+        let segment = self.place_or_make_room(&draft, queue, context)?;
+        Ok(self.log.put(segment, &draft))
     }
 
     fn append_upload(
@@ -115,21 +117,20 @@ impl Segments {
         draft: Draft<'_>,
         upload: &mut Upload,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<ItemAt, NoRoom> {
         assert!(upload.missing_bytes() == 0, "only a whole upload is stored");
         let extent = upload.extent();
         let at = {
             let draft = draft.with_value(extent, [upload.rest_bytes(), &[]]);
-            let segment = self.place_or_make_room(&draft, queue, now, index)?;
-            self.put(segment, &draft)
+            let segment = self.place_or_make_room(&draft, queue, context)?;
+            self.log.put(segment, &draft)
         };
         if let Some(extent) = extent {
-            self.pool.adopt_extent(extent, self.options.shard);
+            self.pool().adopt_extent(extent, self.options.shard);
             upload.disown_extent();
             // Nobody is sent it yet: there is something to drop.
-            self.strips.in_vain = 0;
+            self.reclaimer.note_large_value();
         }
         Ok(at)
     }
@@ -139,23 +140,21 @@ impl Segments {
         draft: Draft<'_>,
         old: ItemAt,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<ItemAt, NoRoom> {
-        let pool = Arc::clone(&self.pool);
+        let pool = Arc::clone(self.pool());
         let (segment, old) = {
             let item = Item::load(&pool, old);
             let room = draft.with_value(item.extent(), [item.inline(), &[]]);
-            self.place_beside(&room, old, queue, now, index)?
+            self.place_beside(&room, old, queue, context)?
         };
         // Room was made, so the item may lie elsewhere: everything is read again.
         let item = Item::load(&pool, old);
         let draft = draft.with_value(item.extent(), [item.inline(), &[]]);
-        self.give_extent_away(old);
-        Ok(self.put(segment, &draft))
+        self.log.give_extent_away(old);
+        Ok(self.log.put(segment, &draft))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one more than its siblings, all of them plain")]
     fn append_extended(
         &mut self,
         draft: Draft<'_>,
@@ -163,8 +162,7 @@ impl Segments {
         added: &Added<'_>,
         place: JoinPlace,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<ItemAt, NoRoom> {
         let added_bytes = match added {
             Added::Bytes(bytes) => bytes.len(),
@@ -173,13 +171,13 @@ impl Segments {
         let value_bytes = self.item(old).value().bytes() + added_bytes;
         let added_inline: &[u8] = match added {
             _ if value_bytes > INLINE_VALUE_BYTES_MAX => {
-                let mut upload = self.extend_large(old, added, place, value_bytes, now, index)?;
-                return self.append_upload(draft, &mut upload, queue, now, index);
+                let mut upload = self.extend_large(old, added, place, value_bytes, context)?;
+                return self.append_upload(draft, &mut upload, queue, context);
             }
             Added::Bytes(bytes) => bytes,
             Added::Upload(upload) => upload.rest_bytes(),
         };
-        let pool = Arc::clone(&self.pool);
+        let pool = Arc::clone(self.pool());
         let joined = |old: ItemAt| {
             let inline = Item::load(&pool, old).inline();
             match place {
@@ -189,10 +187,10 @@ impl Segments {
         };
         let (segment, old) = {
             let room = draft.with_value(None, joined(old));
-            self.place_beside(&room, old, queue, now, index)?
+            self.place_beside(&room, old, queue, context)?
         };
         let draft = draft.with_value(None, joined(old));
-        Ok(self.put(segment, &draft))
+        Ok(self.log.put(segment, &draft))
     }
 
     /// The extended value as an upload, copied from pinned memory: the old item may be evicted
@@ -203,26 +201,25 @@ impl Segments {
         added: &Added<'_>,
         place: JoinPlace,
         value_bytes: usize,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<Upload, NoRoom> {
-        let mut upload = self.pool.begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
+        let mut upload = self.pool().begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
         let pinned = self.pin(old);
         for turn in [JoinPlace::Before, JoinPlace::After] {
             if turn != place {
                 let mut offset = 0;
                 while offset < pinned.total_bytes() {
                     let piece = pinned.piece_at(offset);
-                    self.fill(&mut upload, piece, now, index)?;
+                    self.fill(&mut upload, piece, context)?;
                     offset += piece.len();
                 }
                 continue;
             }
             match added {
-                Added::Bytes(bytes) => self.fill(&mut upload, bytes, now, index)?,
+                Added::Bytes(bytes) => self.fill(&mut upload, bytes, context)?,
                 Added::Upload(added) => {
                     for piece in added.pieces() {
-                        self.fill(&mut upload, piece, now, index)?;
+                        self.fill(&mut upload, piece, context)?;
                     }
                 }
             }
@@ -235,19 +232,22 @@ impl Segments {
         &mut self,
         upload: &mut Upload,
         bytes: &[u8],
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<(), NoRoom> {
         for piece in bytes.chunks(FILL_BYTES) {
             let mut attempts = 0;
             while upload.write(piece).is_err() {
                 attempts += 1;
-                if attempts > ATTEMPTS_MAX || !self.make_upload_room(piece.len(), now, index) {
+                if attempts > ATTEMPTS_MAX || !self.make_room_for_piece(piece.len(), context) {
                     return Err(NoRoom);
                 }
             }
         }
         Ok(())
+    }
+
+    fn make_room_for_piece(&mut self, bytes: usize, context: &mut Context<'_, impl Index>) -> bool {
+        self.reclaimer.make_upload_room(&mut self.log, context, bytes)
     }
 
     /// As [`Self::place_or_make_room`], while `old` is neither evicted nor lost sight of; says
@@ -257,12 +257,14 @@ impl Segments {
         draft: &Draft<'_>,
         old: ItemAt,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<(u32, ItemAt), NoRoom> {
-        self.kept = Some(old);
-        let segment = self.place_or_make_room(draft, queue, now, index);
-        let Some(old) = self.kept.take() else { unreachable!("a kept item is never dropped") };
+        self.reclaimer.protect(Some(old));
+        let segment = self.place_or_make_room(draft, queue, context);
+        let Some(old) = self.reclaimer.protected() else {
+            unreachable!("V4: a protected item is never dropped")
+        };
+        self.reclaimer.protect(None);
         Ok((segment?, old))
     }
 
@@ -270,34 +272,21 @@ impl Segments {
         &mut self,
         draft: &Draft<'_>,
         queue: Queue,
-        now: u32,
-        index: &mut impl Index,
+        context: &mut Context<'_, impl Index>,
     ) -> Result<u32, NoRoom> {
         if !self.options.evict {
-            return self.place_in_store(draft, now, index);
+            return self.place_in_store(draft, context);
         }
-        let bucket = ttl_bucket(draft.expiry(), now);
+        let bucket = ttl_bucket(draft.expiry(), context.now);
         for _ in 0..ATTEMPTS_MAX {
             let stream = Stream::fresh(queue);
-            if let Some(segment) = self.place(stream, bucket, Need(draft), For::Append) {
+            if let Some(segment) = self.log.place(stream, bucket, Need(draft), Purpose::Append) {
                 return Ok(segment);
             }
-            if !self.make_segment(now, index) {
+            if !self.reclaimer.make_segment(&mut self.log, context) {
                 break;
             }
         }
         Err(NoRoom)
-    }
-
-    /// Takes the blocks of the item at `old` out of its account: another item is about to name
-    /// them.
-    fn give_extent_away(&mut self, old: ItemAt) {
-        let Some(extent) = self.item(old).extent() else { return };
-        let header = Header::load(&self.pool.arena, old);
-        header.with_extent_given().store(&self.pool.arena, old);
-        let bytes = extent.blocks as usize * BLOCK_BYTES;
-        self.live_bytes -= bytes;
-        self.blocks -= extent.blocks as usize;
-        self.queue_bytes[self.queue_of(self.pool.segment_of(old)) as usize] -= bytes;
     }
 }

@@ -113,7 +113,7 @@ fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 
     explore(name, None, move || {
         let mut shard = Shard::new();
         let old = shard.store(b"k", b"1111", None).expect("room");
-        shard.segments.close_all();
+        shard.segments.log.close_all();
         let pool = Arc::clone(shard.segments.pool());
         let (slots, mut reader) = (shard.index.0.reader(), pool.register_reader().expect("one"));
         reader.sleep();
@@ -124,7 +124,7 @@ fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 
             read(&pool, &slots, &reader, b"k", &[b"1111", b"2222"]);
         });
         shard.store(b"k", b"2222", Some(old)).expect("room");
-        shard.segments.close_all();
+        shard.segments.log.close_all();
         // It lies where the first lay, or has no room.
         let other = shard.store(b"j", b"3333", None);
         assert!(other.is_err() || other == Ok(old));
@@ -227,7 +227,7 @@ fn shard_after_a_flush() -> (Shard, ItemAt) {
     shard.segments.pool().flush_word().flush(NOW);
     shard.segments.note_flush(NOW);
     let old = shard.store(b"k", b"1111", None).expect("room");
-    shard.segments.close_all();
+    shard.segments.log.close_all();
     (shard, old)
 }
 

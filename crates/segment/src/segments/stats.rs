@@ -1,37 +1,10 @@
-//! What a shard's segments count.
+//! What a shard's segments hold and have done, as one record.
 //!
-//! Upstream:   `append` and `reclaim` count; `stats` of the server adds the shards up.
-//! Downstream: nothing.
+//! Upstream:   `stats` of the server adds the shards up.
+//! Downstream: `log` for what is held, `reclaimer` for what was done.
 
 use super::Segments;
-use crate::layout::Access;
-
-/// Counts since the start, and the number of items.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) items: u64,
-    pub(super) compacted: u64,
-    pub(super) ghost_hits: u64,
-    evictions: u64,
-    evicted_unfetched: u64,
-    evicted_active: u64,
-    expired_unfetched: u64,
-    reclaimed: u64,
-    pub(super) refused: u64,
-}
-
-impl Counts {
-    pub(super) fn note_evicted(&mut self, access: Access) {
-        self.evictions += 1;
-        self.evicted_unfetched += u64::from(!access.fetched());
-        self.evicted_active += u64::from(access.active());
-    }
-
-    pub(super) fn note_expired(&mut self, access: Access) {
-        self.reclaimed += 1;
-        self.expired_unfetched += u64::from(!access.fetched());
-    }
-}
+use crate::BLOCK_BYTES;
 
 /// What one shard's segments hold and have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,17 +49,19 @@ pub struct SegmentStats {
 impl Segments {
     /// What is held now, and what has been done since the start. Cost: a few loads.
     pub fn stats(&self) -> SegmentStats {
-        let counts = self.counts;
+        let holdings = self.log.holdings();
+        let [probation_bytes, main_bytes] = self.log.queues().bytes();
+        let counts = self.reclaimer.counts();
         SegmentStats {
-            items: counts.items,
-            live_bytes: self.live_bytes as u64,
-            dead_bytes: self.dead_bytes as u64,
-            segments: self.own.len() as u64,
-            spare_segments: self.spare.len() as u64,
-            segment_bytes: self.pool.segment_bytes() as u64,
-            block_bytes: (self.blocks * crate::BLOCK_BYTES) as u64,
-            probation_bytes: self.queue_bytes[0] as u64,
-            main_bytes: self.queue_bytes[1] as u64,
+            items: holdings.items,
+            live_bytes: holdings.live_bytes as u64,
+            dead_bytes: holdings.dead_bytes as u64,
+            segments: holdings.segments as u64,
+            spare_segments: holdings.spare_segments as u64,
+            segment_bytes: self.pool().segment_bytes() as u64,
+            block_bytes: (holdings.blocks * BLOCK_BYTES) as u64,
+            probation_bytes: probation_bytes as u64,
+            main_bytes: main_bytes as u64,
             evictions: counts.evictions,
             evicted_unfetched: counts.evicted_unfetched,
             evicted_active: counts.evicted_active,

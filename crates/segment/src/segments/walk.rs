@@ -67,14 +67,14 @@ impl Segments {
         items_max: usize,
         mut show: impl FnMut(Item<'_>) -> bool,
     ) -> Walked {
-        let touched = self.pool.segments_touched();
+        let touched = self.pool().segments_touched();
         let mut items = 0;
         for _ in 0..WALK_SEGMENTS_MAX {
-            let segment = (cursor.offset() >> self.pool.segment_shift) as u32;
+            let segment = (cursor.offset() >> self.pool().segment_shift) as u32;
             if segment >= touched {
                 return Walked { items, more: false };
             }
-            let is_own = self.owns(segment);
+            let is_own = self.log.owns(segment);
             if is_own {
                 let mut show_one = |item: Option<Item<'_>>| {
                     items += 1;
@@ -84,7 +84,7 @@ impl Segments {
                     break;
                 }
             }
-            *cursor = WalkCursor::at(self.pool.segment_start(segment + 1), 0);
+            *cursor = WalkCursor::at(self.pool().segment_start(segment + 1), 0);
             if is_own {
                 break;
             }
@@ -100,17 +100,17 @@ impl Segments {
         now: u32,
         show: &mut impl FnMut(Option<Item<'_>>) -> bool,
     ) -> bool {
-        let generation = self.pool.generation(segment);
-        let start = self.pool.segment_start(segment);
+        let generation = self.pool().generation(segment);
+        let start = self.pool().segment_start(segment);
         let first = start + SEGMENT_HEAD_BYTES;
         let mut offset = cursor.offset();
         if *cursor != WalkCursor::at(offset, generation) || offset < first {
             // Another segment's items lie here than when the walk left off, or none were shown yet.
             offset = first;
         }
-        while offset < start + self.pool.metas.get(segment, USED) as usize {
+        while offset < start + self.pool().metas.get(segment, USED) as usize {
             let at = ItemAt::from_offset(offset);
-            let item = Item::load(&self.pool, at);
+            let item = self.item(at);
             offset += item.header().item_bytes();
             if !show(self.is_live(at, now).then_some(item)) {
                 *cursor = WalkCursor::at(offset, generation);

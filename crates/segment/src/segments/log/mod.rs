@@ -1,7 +1,442 @@
-//! Where items are put: open segments, and the ranges of time by which items share them.
+//! The log of one shard: its segments, what they hold, and how items enter and leave them.
 //!
-//! Upstream:   `append`, `reserve` and `reclaimer` ask for places.
-//! Downstream: `pool`.
+//! Upstream:   `append` and `reserve` write items, `reclaimer` empties segments.
+//! Downstream: `pool` for segments and blocks. `place` finds the segment for an item, `open` keeps
+//!             the segments that are being filled, `queues` the sealed ones in order, `owned` the
+//!             list of all.
+//!
+//! The log moves and drops nothing by itself: it neither knows the index nor decides what is kept.
+//!
+//! Invariants:
+//! - L1  `owned` lists exactly the segments with this shard's items; each knows its place there.
+//! - L2  `live_bytes`, `dead_bytes`, `blocks` and `items` are the sums over `owned`; a segment's
+//!   `dead` counts removed items, not tails that were too short for the next item.
+//! - L3  A sealed segment stands in its queue's FIFO, and in the bin of its dead space if it has
+//!   some. An open copy target stands in the FIFO too, in the place of its first victim. A victim
+//!   is in the FIFO and in no bin.
+//! - L4  New items and replacements leave at least one spare segment to jobs (a store keeps a
+//!   larger reserve: `reserve`).
+//! - L5  `flushed` is what the flush word said when it was last noted. Every open segment has its
+//!   epoch, and `flushed_segments` counts those of `owned` that have an earlier one.
 
+#[cfg(debug_assertions)]
+mod audit;
 pub(crate) mod open;
+mod owned;
+mod place;
+pub(crate) mod queues;
 pub(crate) mod ttl;
+
+use std::sync::Arc;
+
+use self::open::{OpenSegments, Stream};
+use self::owned::Owned;
+use self::queues::{Queue, Queues};
+use self::ttl::{NEVER, expiry_or_never};
+use crate::BLOCK_BYTES;
+use crate::flush::{Flushed, is_before};
+use crate::item::{Draft, Item};
+use crate::layout::{Header, ItemAt};
+use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, OWNER, Phase, TOUCHED, USED};
+use crate::pool::Pool;
+
+/// Dead part of memory above which compaction comes before eviction, in percent.
+const DEAD_PERCENT: usize = 10;
+
+/// Segments of a shard from which on it frees one ahead of need.
+const AHEAD_SEGMENTS_MIN: usize = 64;
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    /// Of a cache, which evicts; else of a store.
+    pub(crate) evict: bool,
+    /// This shard's number.
+    pub(crate) shard: u16,
+    /// Spare segments that new items leave alone.
+    pub(crate) reserve: usize,
+}
+
+/// One shard's segments and the items in them.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pool: Arc<Pool>,
+    options: LogOptions,
+    owned: Owned,
+    open: OpenSegments,
+    queues: Queues,
+    /// Segments in hand: those of the reserve, and in a large cache one more so that appends
+    /// seldom wait.
+    spare: Vec<u32>,
+    /// What the flush word said when it was last noted (L5).
+    flushed: Flushed,
+    /// How many segments of earlier epochs there are.
+    flushed_segments: usize,
+    live_bytes: usize,
+    dead_bytes: usize,
+    blocks: usize,
+    items: u64,
+    /// Calls of `audit_in_turn` since the last audit.
+    #[cfg(debug_assertions)]
+    audited: usize,
+}
+
+/// What a log holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holdings {
+    pub(crate) items: u64,
+    pub(crate) live_bytes: usize,
+    pub(crate) dead_bytes: usize,
+    pub(crate) blocks: usize,
+    pub(crate) segments: usize,
+    pub(crate) spare_segments: usize,
+}
+
+impl Log {
+    /// An empty log over `pool`. It takes its spare segments at once.
+    pub(crate) fn new(pool: Arc<Pool>, options: LogOptions) -> Self {
+        let spare = (0..options.reserve).map_while(|_| pool.take(0)).collect();
+        let share = pool.fair_share();
+        Self {
+            options,
+            owned: Owned::with_capacity(share),
+            open: OpenSegments::new(share),
+            queues: Queues::new(options.evict, pool.segment_shift),
+            spare,
+            flushed: pool.flush_word.load(),
+            flushed_segments: 0,
+            live_bytes: 0,
+            dead_bytes: 0,
+            blocks: 0,
+            items: 0,
+            #[cfg(debug_assertions)]
+            audited: 0,
+            pool,
+        }
+    }
+
+    /// The pool it takes from.
+    #[inline]
+    pub(crate) const fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// This shard's number.
+    pub(crate) const fn shard(&self) -> u16 {
+        self.options.shard
+    }
+
+    /// Its sealed segments, in order.
+    pub(crate) const fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// What it holds.
+    pub(crate) const fn holdings(&self) -> Holdings {
+        Holdings {
+            items: self.items,
+            live_bytes: self.live_bytes,
+            dead_bytes: self.dead_bytes,
+            blocks: self.blocks,
+            segments: self.owned.len(),
+            spare_segments: self.spare.len(),
+        }
+    }
+
+    /// Bytes of living items, blocks included.
+    #[inline]
+    pub(crate) const fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// How many blocks its large values have.
+    pub(crate) const fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// How many segments it has.
+    pub(crate) const fn segments(&self) -> usize {
+        self.owned.len()
+    }
+
+    /// Whether the segment is one of this shard's.
+    pub(crate) fn owns(&self, segment: u32) -> bool {
+        self.owned.contains(&self.pool.metas, segment)
+    }
+
+    /// The stream that filled the segment.
+    fn stream_of(&self, segment: u32) -> Stream {
+        Stream::from_bits(self.pool.metas.get(segment, OWNER) >> 16)
+    }
+
+    /// The queue that the segment belongs to.
+    pub(crate) fn queue_of(&self, segment: u32) -> Queue {
+        self.stream_of(segment).queue()
+    }
+
+    fn bucket_of(&self, segment: u32) -> u16 {
+        let bucket = (self.pool.metas.get(segment, OWNER) >> 18) as u16;
+        debug_assert!(bucket <= NEVER, "O1");
+        bucket
+    }
+
+    /// Whether the item at `at` may be served: neither removed, nor expired, nor flushed.
+    #[inline]
+    pub(crate) fn is_live(&self, at: ItemAt, now: u32) -> bool {
+        let header = Header::load(&self.pool.arena, at);
+        !header.is_dead()
+            && !header.is_expired(now)
+            && (self.flushed_segments == 0 || !self.is_flushed(self.pool.segment_of(at)))
+    }
+
+    /// Whether the segment's items were flushed.
+    pub(crate) fn is_flushed(&self, segment: u32) -> bool {
+        is_before(self.pool.metas.get(segment, EPOCH), self.flushed.epoch())
+    }
+
+    /// Whether the flush word says what it said when it was last noted. Cost: one load.
+    #[inline]
+    pub(crate) fn is_flush_noted(&self) -> bool {
+        self.pool.flush_word.load() == self.flushed
+    }
+
+    /// Notes what the flush word says in second `now`. After a flush the open segments are sealed.
+    pub(crate) fn note_flush(&mut self, now: u32) {
+        let flushed = self.pool.flush_word.settle(now);
+        let before = self.flushed.epoch();
+        if flushed.epoch() != before {
+            assert!(is_before(before, flushed.epoch()), "F2");
+            // Of the epoch before: those that hold nothing leave the books with it.
+            self.close_all();
+            self.flushed_segments = self.owned.len();
+            self.owned.restart_pass();
+        }
+        self.flushed = flushed;
+    }
+
+    /// Moves the second in which the item at `at` dies; 0 for never.
+    pub(crate) fn set_expiry(&mut self, at: ItemAt, expiry: u32) {
+        let arena = &self.pool.arena;
+        let header = Header::load(arena, at);
+        debug_assert!(!header.is_dead(), "only a living item is touched");
+        header.with_expiry(expiry).store(arena, at);
+        let segment = self.pool.segment_of(at);
+        let metas = &self.pool.metas;
+        let wanted = expiry_or_never(expiry);
+        let base = metas.get(segment, EXPIRY_BASE);
+        let was_above = expiry_or_never(header.expiry()) > base;
+        if was_above != (wanted > base) {
+            // Once an item, however often it is touched: the rest is what expires at the base.
+            let bytes = header.item_bytes() as u32;
+            let touched = metas.get(segment, TOUCHED);
+            let touched = match was_above {
+                true => touched.saturating_sub(bytes),
+                false => touched.saturating_add(bytes).min(self.pool.segment_bytes() as u32),
+            };
+            metas.set(segment, TOUCHED, touched);
+        }
+        if wanted > metas.get(segment, EXPIRY_MAX) {
+            metas.set(segment, EXPIRY_MAX, wanted);
+        }
+    }
+
+    /// Writes the item into a segment with room for it, and keeps the books.
+    pub(crate) fn put(&mut self, segment: u32, draft: &Draft<'_>) -> ItemAt {
+        let metas = &self.pool.metas;
+        let cas_base = self.pool.segment_cas_base(segment);
+        let header: Header = draft.header(cas_base);
+        let used = metas.get(segment, USED) as usize;
+        let bytes = header.item_bytes();
+        assert!(used + bytes <= self.pool.segment_bytes(), "an item lies in one segment");
+        debug_assert!(metas.get(segment, EPOCH) == self.flushed.epoch(), "L5");
+        let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
+        self.pool.arena.audit.item(at.offset(), bytes);
+        draft.write(&self.pool.arena, at, header, cas_base);
+        self.pool.arena.audit.whole(at.offset());
+        metas.set(segment, USED, (used + bytes) as u32);
+        metas.set(segment, ITEMS, metas.get(segment, ITEMS) + 1);
+        let expiry = expiry_or_never(draft.expiry());
+        metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_BASE).max(expiry));
+        metas.set(segment, EXPIRY_MAX, metas.get(segment, EXPIRY_MAX).max(expiry));
+        let blocks = draft.blocks();
+        self.live_bytes += bytes + blocks * BLOCK_BYTES;
+        self.blocks += blocks;
+        self.queues.add_bytes(self.queue_of(segment), blocks * BLOCK_BYTES);
+        self.items += 1;
+        at
+    }
+
+    /// The item at `at` was removed or replaced: its bytes are dead, its blocks free unless they
+    /// are pinned. Nothing happens to a dead item.
+    pub(crate) fn kill(&mut self, at: ItemAt) {
+        let item = Item::load(&self.pool, at);
+        if item.header().is_dead() {
+            return;
+        }
+        if let Some(extent) = item.extent() {
+            self.pool.drop_extent(extent);
+        }
+        self.bury(at);
+        debug_assert!(!self.owns(self.pool.segment_of(at)) || Item::load(&self.pool, at).is_dead());
+    }
+
+    /// Marks the item dead and keeps the books; its blocks are dropped, or belong to another item
+    /// already. A sealed segment goes back with its last item.
+    pub(crate) fn bury(&mut self, at: ItemAt) {
+        let item = Item::load(&self.pool, at);
+        let header = item.header();
+        debug_assert!(!header.is_dead(), "L2: an item dies once");
+        let blocks = item.extent().map_or(0, |extent| extent.blocks as usize);
+        self.pool.arena.audit.dead(at.offset());
+        header.with_dead().store(&self.pool.arena, at);
+        let segment = self.pool.segment_of(at);
+        let bytes = header.item_bytes();
+        self.forget_blocks(segment, blocks);
+        self.live_bytes -= bytes;
+        self.dead_bytes += bytes;
+        self.items -= 1;
+        let metas = &self.pool.metas;
+        let dead = metas.add(segment, DEAD, bytes as u32) as usize;
+        let items = metas.get(segment, ITEMS) - 1;
+        metas.set(segment, ITEMS, items);
+        if metas.phase(segment) != Phase::Sealed {
+            return;
+        }
+        if items == 0 && !metas.is_pinned(segment) {
+            self.queues.unbin(metas, segment, dead - bytes);
+            self.retire(segment);
+        } else {
+            self.queues.rebin(metas, segment, dead - bytes, dead);
+        }
+    }
+
+    /// Takes the blocks of the item at `old` out of its account: another item is about to name
+    /// them.
+    pub(crate) fn give_extent_away(&mut self, old: ItemAt) {
+        let Some(extent) = Item::load(&self.pool, old).extent() else { return };
+        let header = Header::load(&self.pool.arena, old);
+        debug_assert!(!header.is_dead(), "a dead item has no blocks to give");
+        header.with_extent_given().store(&self.pool.arena, old);
+        self.forget_blocks(self.pool.segment_of(old), extent.blocks as usize);
+    }
+
+    fn forget_blocks(&mut self, segment: u32, blocks: usize) {
+        self.live_bytes -= blocks * BLOCK_BYTES;
+        self.blocks -= blocks;
+        self.queues.sub_bytes(self.queue_of(segment), blocks * BLOCK_BYTES);
+    }
+
+    /// Makes a sealed segment the victim of a job (L3).
+    pub(crate) fn begin_victim(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        assert!(metas.phase(segment) == Phase::Sealed, "L3: only a sealed segment is a victim");
+        metas.set_phase(segment, Phase::Victim);
+        self.queues.unbin(metas, segment, metas.get(segment, DEAD) as usize);
+    }
+
+    /// Ends the turn of a victim. One without living items goes back, unless it was pinned
+    /// meanwhile; any other is sealed again.
+    pub(crate) fn end_victim(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        assert!(metas.phase(segment) == Phase::Victim, "L3: a job ends with its victim");
+        if metas.get(segment, ITEMS) == 0 && !metas.is_pinned(segment) {
+            return self.retire(segment);
+        }
+        metas.set_phase(segment, Phase::Sealed);
+        self.queues.rebin(metas, segment, 0, metas.get(segment, DEAD) as usize);
+    }
+
+    /// Has a victim wait for another turn, behind all others of its queue.
+    pub(crate) fn put_last(&mut self, victim: u32) {
+        let queue = self.queue_of(victim);
+        self.queues.put_last(&self.pool.metas, queue, victim);
+    }
+
+    /// Takes a segment without living items, in no bin, out of the books, and gives it back.
+    fn retire(&mut self, segment: u32) {
+        let metas = &self.pool.metas;
+        assert!(
+            metas.get(segment, ITEMS) == 0 && !metas.is_pinned(segment),
+            "L2: only a segment that nothing needs goes back"
+        );
+        let queue = self.queue_of(segment);
+        self.queues.remove(metas, queue, segment);
+        self.dead_bytes -= metas.get(segment, DEAD) as usize;
+        self.queues.sub_bytes(queue, self.pool.segment_bytes());
+        if self.is_flushed(segment) {
+            self.flushed_segments -= 1;
+        }
+        self.owned.remove(metas, segment);
+        let is_short = self.spare.len() < self.spare_target();
+        if is_short && self.pool.is_unread() {
+            // As clean as if it came from the pool.
+            self.pool.arena.audit.end(self.pool.segment_start(segment));
+            self.pool.metas.clear(segment);
+            self.spare.push(segment);
+            return;
+        }
+        self.pool.give(segment);
+        if is_short {
+            self.spare.extend(self.pool.take(0)); // One that nobody reads, in its stead.
+        }
+    }
+
+    /// Goes on with this second's search for expired and flushed items: the next segment to be
+    /// emptied; `None`: there is none among the next `looks_max`, or the search is over.
+    pub(crate) fn next_expired(&mut self, now: u32, looks_max: usize) -> Option<u32> {
+        for _ in 0..looks_max {
+            let segment = self.owned.next_in_pass(now)?;
+            debug_assert!(self.owns(segment), "L1");
+            if self.is_expired(segment, now) {
+                return Some(segment);
+            }
+            self.owned.pass();
+        }
+        None
+    }
+
+    /// Whether the items of a segment were flushed or have expired, except for touched ones.
+    fn is_expired(&self, segment: u32, now: u32) -> bool {
+        let metas = &self.pool.metas;
+        if metas.is_pinned(segment) || metas.phase(segment) == Phase::Victim {
+            return false;
+        }
+        if self.is_flushed(segment) || metas.get(segment, EXPIRY_MAX) <= now {
+            return true;
+        }
+        if metas.get(segment, EXPIRY_BASE) > now || !self.can_empty(segment) {
+            return false;
+        }
+        // What was not touched has expired. Not worth a job if most was touched: look again later.
+        let used = metas.get(segment, USED);
+        let spent = metas.get(segment, DEAD) + metas.get(segment, TOUCHED);
+        if used.saturating_sub(spent) >= used / 4 {
+            return true;
+        }
+        debug_assert!(metas.get(segment, EXPIRY_BASE) <= metas.get(segment, EXPIRY_MAX));
+        metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_MAX));
+        metas.set(segment, TOUCHED, 0);
+        false
+    }
+
+    /// Whether there is a segment for what lives in the victim (L4).
+    pub(crate) fn can_empty(&self, victim: u32) -> bool {
+        !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
+    }
+
+    /// Whether so much is dead that compaction comes before eviction.
+    pub(crate) fn is_compaction_due(&self) -> bool {
+        let own_bytes = self.owned.len() * self.pool.segment_bytes();
+        self.dead_bytes * 100 > own_bytes * DEAD_PERCENT
+    }
+
+    /// Whether the shard has so many segments that it frees one ahead of need.
+    pub(crate) fn is_large(&self) -> bool {
+        self.pool.fair_share() >= AHEAD_SEGMENTS_MIN
+    }
+
+    /// Whether this shard holds clearly less than its share of memory.
+    pub(crate) fn is_below_share(&self) -> bool {
+        self.queues.total_bytes() < self.pool.fair_share() * self.pool.segment_bytes() / 10 * 9
+    }
+}

@@ -1,24 +1,20 @@
-//! Open segments: where the next item of each queue and TTL bucket goes.
+//! Which segments are open: where the next item of each stream and TTL bucket goes.
 //!
-//! Upstream:   `append` and `reclaim` ask for a place.
-//! Downstream: `pool` and the spare segments.
+//! Upstream:   `place` asks for a segment, and opens and seals.
+//! Downstream: `ttl` for the number of buckets, `queues` for the two queues.
 //!
 //! Four streams fill segments: new items on probation, items for the main queue, and for each queue
-//! what compaction copies; a copy target keeps the place in the FIFO of the victim it was opened
-//! for, so that compaction makes nothing younger.
+//! what compaction copies.
 //!
 //! Invariants:
 //! - O1  `open[stream][bucket]` names a segment exactly when its bit is set, and that one is open.
 //! - O2  Open segments are at most `segments_max`, and one a stream besides; beyond that, items go
 //!   to the open segment of the nearest TTL bucket.
 
-use super::super::{Queue, Segments};
-use super::ttl::{NEVER, TTL_BUCKETS};
-use crate::BLOCK_BYTES;
+use super::queues::Queue;
+use super::ttl::TTL_BUCKETS;
 use crate::item::Draft;
-use crate::layout::Header;
-use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
-use crate::meta::{DEAD, EPOCH, EXPIRY_BASE, EXPIRY_MAX, ITEMS, NONE, OWNER, Phase, SLOT, USED};
+use crate::meta::NONE;
 
 /// Share of a shard's segments that may be open, as a divisor: 5 percent.
 const OPEN_DIVISOR: usize = 20;
@@ -44,11 +40,23 @@ impl Stream {
         Self(queue as u8 | 2)
     }
 
-    const fn is_copy(self) -> bool {
+    /// The stream as two bits, for a segment's line.
+    pub(crate) const fn bits(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The stream that [`Self::bits`] gave as bits, the lowest two of `word`.
+    pub(crate) const fn from_bits(word: u32) -> Self {
+        Self(word as u8 & 3)
+    }
+
+    /// Whether compaction fills it.
+    pub(crate) const fn is_copy(self) -> bool {
         self.0 & 2 != 0
     }
 
-    const fn queue(self) -> Queue {
+    /// The queue that its segments belong to.
+    pub(crate) const fn queue(self) -> Queue {
         if self.0 & 1 == 0 { Queue::Probation } else { Queue::Main }
     }
 }
@@ -78,12 +86,13 @@ impl OpenSegments {
         }
     }
 
-    fn exact(&self, stream: Stream, bucket: u16) -> Option<u32> {
+    /// The open segment of this stream and bucket.
+    pub(crate) fn exact(&self, stream: Stream, bucket: u16) -> Option<u32> {
         Some(self.open[stream.0 as usize][bucket as usize]).filter(|&segment| segment != NONE)
     }
 
     /// The open segment whose TTL bucket is nearest.
-    fn nearest(&self, stream: Stream, bucket: u16) -> Option<u32> {
+    pub(crate) fn nearest(&self, stream: Stream, bucket: u16) -> Option<u32> {
         let bits = &self.bits[stream.0 as usize];
         let above = bit_from(bits, bucket);
         let below = bit_up_to(bits, bucket);
@@ -96,11 +105,12 @@ impl OpenSegments {
     }
 
     /// Whether one more may be open in the stream (O2).
-    fn may_grow(&self, stream: Stream) -> bool {
+    pub(crate) fn may_grow(&self, stream: Stream) -> bool {
         self.counts[stream.0 as usize] == 0 || self.counts.iter().sum::<usize>() < self.segments_max
     }
 
-    fn insert(&mut self, stream: Stream, bucket: u16, segment: u32) {
+    /// Enters a segment that was opened (O1).
+    pub(crate) fn insert(&mut self, stream: Stream, bucket: u16, segment: u32) {
         let slot = &mut self.open[stream.0 as usize][bucket as usize];
         assert!(*slot == NONE, "O1");
         *slot = segment;
@@ -108,7 +118,8 @@ impl OpenSegments {
         self.counts[stream.0 as usize] += 1;
     }
 
-    fn remove(&mut self, stream: Stream, bucket: u16, segment: u32) {
+    /// Removes a segment that is to be sealed (O1).
+    pub(crate) fn remove(&mut self, stream: Stream, bucket: u16, segment: u32) {
         let slot = &mut self.open[stream.0 as usize][bucket as usize];
         assert!(*slot == segment, "O1");
         *slot = NONE;
@@ -117,7 +128,7 @@ impl OpenSegments {
     }
 
     /// The open segments of a stream.
-    fn all(&self, stream: Stream) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn all(&self, stream: Stream) -> impl Iterator<Item = u32> + '_ {
         let bits = &self.bits[stream.0 as usize];
         let first = bit_from(bits, 0);
         std::iter::successors(first, |&bucket| {
@@ -173,230 +184,21 @@ impl Need<'_> {
     }
 }
 
-/// On whose behalf a place is sought.
+/// What a place is sought for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
-    /// A new item: it leaves the reserve alone, or in a cache one spare segment to jobs (S5).
+pub(crate) enum Purpose {
+    /// A new item: it leaves the reserve alone, in a cache the one spare segment of jobs (L4).
     Append,
-    /// An item of a store no larger than the one that it replaces: it leaves one to jobs (S5).
+    /// An item of a store no larger than the one that it replaces: it leaves one to jobs (L4).
     Replacement,
-    /// A job's copy from this victim; it may take the last spare.
+    /// A job's copy from this victim; it may take the last spare segment.
     Job { victim: u32 },
-}
-
-impl Segments {
-    /// An open segment with room for the item, opened if need be; `None` when there is no segment.
-    pub(crate) fn place(
-        &mut self,
-        stream: Stream,
-        bucket: u16,
-        need: Need<'_>,
-        purpose: For,
-    ) -> Option<u32> {
-        if let Some(segment) = self.open.exact(stream, bucket) {
-            if self.fits(segment, need) {
-                return Some(segment);
-            }
-            self.close(segment);
-        }
-        let is_job = matches!(purpose, For::Job { .. });
-        // A job opens a segment of the right bucket only while there are plenty.
-        let is_plenty = !is_job || self.spare.len() > self.reserve || self.pool.may_take();
-        if self.open.may_grow(stream) {
-            if is_plenty && let Some(segment) = self.open_new(stream, bucket, need, purpose) {
-                return Some(segment);
-            }
-            if !is_job {
-                return None;
-            }
-        }
-        while let Some(segment) = self.open.nearest(stream, bucket) {
-            if self.fits(segment, need) {
-                return Some(segment);
-            }
-            self.close(segment);
-            if !is_job {
-                break;
-            }
-        }
-        self.open_new(stream, bucket, need, purpose)
-    }
-
-    fn fits(&self, segment: u32, need: Need<'_>) -> bool {
-        let used = self.pool.metas.get(segment, USED) as usize;
-        let bytes = need.bytes(self.pool.segment_cas_base(segment));
-        used + bytes <= self.pool.segment_bytes()
-    }
-
-    /// Spare segments that are not taken on this behalf.
-    pub(crate) const fn left_alone_by(&self, purpose: For) -> usize {
-        match purpose {
-            For::Append => self.reserve,
-            For::Replacement => 1,
-            For::Job { .. } => 0,
-        }
-    }
-
-    /// The open segment of exactly this stream and bucket, if it has room for the item.
-    pub(crate) fn open_exactly(&self, stream: Stream, bucket: u16, need: Need<'_>) -> Option<u32> {
-        self.open.exact(stream, bucket).filter(|&segment| self.fits(segment, need))
-    }
-
-    /// Any open segment of a store with room for the item. The room in copy targets is the job's,
-    /// if there is one (S5). Cost: a look at each that is open.
-    pub(crate) fn open_anywhere(&self, need: Need<'_>) -> Option<u32> {
-        let is_free = |segment: &u32| self.job.is_none() || !self.stream_of(*segment).is_copy();
-        self.open_segments().filter(is_free).find(|&segment| self.fits(segment, need))
-    }
-
-    /// The open segments of a store, which uses one queue.
-    pub(crate) fn open_segments(&self) -> impl Iterator<Item = u32> + '_ {
-        let streams = [Stream::fresh(Queue::Probation), Stream::copy(Queue::Probation)];
-        streams.into_iter().flat_map(|stream| self.open.all(stream))
-    }
-
-    /// Closes what stands in the way of a new open segment of this stream and bucket (O1, O2).
-    pub(crate) fn make_place(&mut self, stream: Stream, bucket: u16) {
-        if let Some(segment) = self.open.exact(stream, bucket) {
-            self.close(segment);
-        }
-        while !self.open.may_grow(stream)
-            && let Some(segment) = self.open.nearest(stream, bucket)
-        {
-            self.close(segment);
-        }
-    }
-
-    pub(crate) fn open_new(
-        &mut self,
-        stream: Stream,
-        bucket: u16,
-        need: Need<'_>,
-        purpose: For,
-    ) -> Option<u32> {
-        if self.open.exact(stream, bucket).is_some() {
-            return None;
-        }
-        let cas_base = match purpose {
-            For::Append | For::Replacement => need.fresh_cas_base(),
-            // The victim's own, so that no item grows on the way (S5).
-            For::Job { victim } => self.pool.segment_cas_base(victim),
-        };
-        let keep = self.left_alone_by(purpose);
-        let common = self.may_take().then(|| self.pool.take(cas_base)).flatten();
-        let segment = match common {
-            Some(segment) => segment,
-            None if self.spare.len() > keep => {
-                let segment = self.spare.pop()?;
-                self.pool.begin(segment, cas_base);
-                segment
-            }
-            // What a job takes it gives back.
-            None if keep == 0 => self.pool.take(cas_base)?,
-            None => return None,
-        };
-        self.adopt(segment, stream, bucket);
-        if let For::Job { victim } = purpose
-            && stream.is_copy()
-        {
-            let fifo = &mut self.fifo[stream.queue() as usize];
-            fifo.insert_before(&self.pool.metas, segment, victim);
-        }
-        Some(segment)
-    }
-
-    /// Enters a fresh segment into the books, open.
-    fn adopt(&mut self, segment: u32, stream: Stream, bucket: u16) {
-        let metas = &self.pool.metas;
-        metas.clear(segment);
-        metas.set_phase(segment, Phase::Open);
-        let owner = u32::from(self.options.shard) | u32::from(stream.0) << 16;
-        metas.set(segment, OWNER, owner | u32::from(bucket) << 18);
-        metas.set(segment, USED, SEGMENT_HEAD_BYTES as u32);
-        metas.set(segment, EPOCH, self.flushed.epoch());
-        metas.set(segment, SLOT, self.own.len() as u32);
-        self.own.push(segment);
-        self.queue_bytes[stream.queue() as usize] += self.pool.segment_bytes();
-        self.open.insert(stream, bucket, segment);
-    }
-
-    /// Seals an open segment: into its queue's FIFO, and into its bin.
-    pub(crate) fn close(&mut self, segment: u32) {
-        let metas = &self.pool.metas;
-        assert!(metas.phase(segment) == Phase::Open, "only an open segment is sealed");
-        let stream = self.stream_of(segment);
-        self.open.remove(stream, self.bucket_of(segment), segment);
-        metas.set_phase(segment, Phase::Sealed);
-        if !stream.is_copy() {
-            self.fifo[stream.queue() as usize].push_back(metas, segment);
-        }
-        let dead = metas.get(segment, DEAD) as usize;
-        if metas.get(segment, ITEMS) == 0 && !metas.is_pinned(segment) {
-            self.retire(segment);
-        } else {
-            self.rebin(segment, 0, dead);
-        }
-    }
-
-    pub(crate) fn close_all(&mut self) {
-        for queue in [Queue::Probation, Queue::Main] {
-            while let Some(segment) = self.open.any(queue) {
-                self.close(segment);
-            }
-        }
-    }
-
-    /// Writes the item where [`Self::place`] said, and keeps the books.
-    pub(crate) fn put(&mut self, segment: u32, draft: &Draft<'_>) -> ItemAt {
-        let metas = &self.pool.metas;
-        let cas_base = self.pool.segment_cas_base(segment);
-        let header: Header = draft.header(cas_base);
-        let used = metas.get(segment, USED) as usize;
-        let bytes = header.item_bytes();
-        assert!(used + bytes <= self.pool.segment_bytes(), "an item lies in one segment");
-        debug_assert!(metas.get(segment, EPOCH) == self.flushed.epoch(), "S7");
-        let at = ItemAt::from_offset(self.pool.segment_start(segment) + used);
-        self.pool.arena.audit.item(at.offset(), bytes);
-        draft.write(&self.pool.arena, at, header, cas_base);
-        self.pool.arena.audit.whole(at.offset());
-        metas.set(segment, USED, (used + bytes) as u32);
-        metas.set(segment, ITEMS, metas.get(segment, ITEMS) + 1);
-        let expiry = crate::segments::reclaimer::expiry_or_never(draft.expiry());
-        metas.set(segment, EXPIRY_BASE, metas.get(segment, EXPIRY_BASE).max(expiry));
-        metas.set(segment, EXPIRY_MAX, metas.get(segment, EXPIRY_MAX).max(expiry));
-        let blocks = draft.blocks();
-        self.live_bytes += bytes + blocks * BLOCK_BYTES;
-        self.blocks += blocks;
-        self.queue_bytes[self.queue_of(segment) as usize] += blocks * BLOCK_BYTES;
-        self.counts.items += 1;
-        at
-    }
-
-    fn stream_of(&self, segment: u32) -> Stream {
-        Stream((self.pool.metas.get(segment, OWNER) >> 16) as u8 & 3)
-    }
-
-    pub(crate) fn queue_of(&self, segment: u32) -> Queue {
-        self.stream_of(segment).queue()
-    }
-
-    fn bucket_of(&self, segment: u32) -> u16 {
-        let bucket = (self.pool.metas.get(segment, OWNER) >> 18) as u16;
-        debug_assert!(bucket <= NEVER);
-        bucket
-    }
-
-    /// Whether the segment is one of this shard's. Its own list says: the line of a segment that
-    /// another shard opens or gives back meanwhile is not read as a whole (S1).
-    pub(crate) fn owns(&self, segment: u32) -> bool {
-        let slot = self.pool.metas.get(segment, SLOT) as usize;
-        self.own.get(slot) == Some(&segment)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segments::log::ttl::NEVER;
 
     #[test]
     fn the_nearest_bucket_is_found_on_either_side() {

@@ -1,6 +1,6 @@
 //! TTL buckets: which items may share a segment, so that they expire at about the same time.
 //!
-//! Upstream:   `append` asks for a new item's bucket, `reclaim` for a copied segment's.
+//! Upstream:   `append` and `reserve` ask for a new item's bucket, `job` for a copied item's.
 //! Downstream: nothing.
 //!
 //! Four ranges of 256 buckets each, 8, 128, 2048 and 32768 seconds wide, and one bucket for never.
@@ -30,7 +30,13 @@ pub(crate) fn ttl_bucket(expiry: u32, now: u32) -> u16 {
         Some(range) => range * BUCKETS_PER_RANGE + (ttl / WIDTHS_S[range]) as usize,
         None => NEVER as usize - 1,
     };
+    debug_assert!(bucket < NEVER as usize, "only items that never expire are in the last bucket");
     bucket as u16
+}
+
+/// An expiry as a second that can be compared: never is the latest.
+pub(crate) const fn expiry_or_never(expiry: u32) -> u32 {
+    if expiry == 0 { u32::MAX } else { expiry }
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@
 //! Source: reads weighed against bytes are GreedyDual-Size-Frequency's (Cherkasova, HP Labs 1998),
 //! there with an exact priority queue. The evidence is in docs/decisions/0005-eviction.md.
 
-use super::super::Queue;
 use crate::layout::Access;
+use crate::segments::log::queues::Queue;
 
 /// Victims over which a mean is taken: each new one displaces this part of what was seen before.
 const WINDOW_VICTIMS: usize = 4;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use super::index::{MapIndex, Shard, hash, pattern};
-use crate::meta::{Phase, USED};
-use crate::segments::Queue;
+use crate::meta::Phase;
 use crate::{
     Added, JoinPlace, NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments,
     WalkCursor,
@@ -158,7 +157,7 @@ fn a_segment_keeps_its_epoch_until_it_is_used_again() {
     let mut reader = pool.register_reader().expect("one");
     let at = shard.at(b"key").expect("stored");
     // Replaced, so that the segment it was alone in is given back, while the reader has its place.
-    shard.segments.close_all();
+    shard.segments.log.close_all();
     set_until(&mut shard, "key", 0, 100);
     assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
     assert!(!pool.is_flushed(at, 100, &reader), "the value was never flushed");
@@ -275,8 +274,8 @@ fn a_segment_that_another_shard_is_entering_in_its_books_is_not_taken_for_ones_o
     pool.metas.clear(segment);
     pool.metas.set_phase(segment, Phase::Open);
     for shard in &shards {
-        assert!(!shard.segments.owns(segment), "it is nobody's");
-        let owned = (0..pool.segments_touched()).filter(|&at| shard.segments.owns(at)).count();
+        assert!(!shard.segments.log.owns(segment), "it is nobody's");
+        let owned = (0..pool.segments_touched()).filter(|&at| shard.segments.log.owns(at)).count();
         assert_eq!(owned as u64, shard.segments.stats().segments);
     }
 }
@@ -356,30 +355,26 @@ fn an_item_that_must_stay_lets_others_go_where_no_segment_is_spare() {
         store(&mut shard);
     }
     shard.maintain_all(9);
-    let room = |shard: &Shard| {
-        let segments = &shard.segments;
-        let open = segments.open.any(Queue::Probation).expect("stored a moment ago");
-        segments.pool.segment_bytes() - segments.pool.metas.get(open, USED) as usize
-    };
+    let room = |shard: &Shard| shard.segments.log.open_room_bytes();
     while room(&shard) < 1000 || room(&shard) > ADDED_BYTES {
         store(&mut shard);
     }
     shard.maintain_all(9);
     // The last one of the segment that goes next.
-    let next = shard.segments.fifo[Queue::Probation as usize].head().expect("memory is full");
+    let next = shard.segments.log.oldest_of_probation().expect("memory is full");
     let living = shard.index.map.iter().map(|(key, &at)| (at, key.clone()));
     let (old, key) = living
-        .filter(|(at, _)| shard.segments.pool.segment_of(*at) == next)
+        .filter(|(at, _)| shard.segments.pool().segment_of(*at) == next)
         .max_by_key(|(at, _)| at.get())
         .expect("nothing was deleted");
-    let spare = std::mem::take(&mut shard.segments.spare);
+    let spare = shard.segments.log.replace_spare(Vec::new());
     let added = pattern(1, ADDED_BYTES);
     let added = Added::Bytes(&added);
     let value = NewValue::Extended { old, added, place: JoinPlace::After };
     let stored = shard.store(shard.new_item(&key, value), 9);
     assert!(stored.is_ok(), "a cache makes room");
     assert_eq!(shard.value(&key).map(|value| value.len()), Some(200 + ADDED_BYTES));
-    shard.segments.spare.extend(spare);
+    shard.segments.log.replace_spare(spare);
     shard.segments.audit();
 }
 

@@ -1,0 +1,36 @@
+//! What an operation of the log is told besides its own arguments: the time, and the index.
+//!
+//! Upstream:   `Segments` makes one context for each call of its owner.
+//! Downstream: the owner's index, behind [`Index`].
+//!
+//! Invariants:
+//! - C1  The index hears of each item that is moved or dropped, before the call returns.
+
+use crate::layout::ItemAt;
+
+/// What a shard's index does for its segments.
+pub trait Index {
+    /// The secret hash of a key: the one that [`crate::NewItem::hash`] carries.
+    fn hash(&self, key: &[u8]) -> u64;
+
+    /// Prefetches the slots that `key` may have: a call of [`Self::swing`] or [`Self::remove`] may
+    /// follow soon.
+    fn prefetch(&self, key: &[u8]) {
+        let _no_slots_to_prefetch = key;
+    }
+
+    /// The item with `key` moved from `from` to `to`: the slot that holds `from` shall hold `to`.
+    fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt);
+
+    /// The item with `key` is gone: the slot that holds `at` shall be empty.
+    fn remove(&mut self, key: &[u8], at: ItemAt);
+}
+
+/// Time and index of one call.
+#[derive(Debug)]
+pub(crate) struct Context<'a, I> {
+    /// The current second.
+    pub(crate) now: u32,
+    /// The index that follows moved and dropped items (C1).
+    pub(crate) index: &'a mut I,
+}

@@ -1,0 +1,39 @@
+//! What reclaiming has done since the start.
+//!
+//! Upstream:   the reclaimer counts; `stats` of the server adds the shards up.
+//! Downstream: nothing.
+//!
+//! Invariants:
+//! - N1  Counts only grow, and of evicted or expired items no more are unfetched than there are.
+
+use crate::layout::Access;
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) compacted: u64,
+    pub(crate) ghost_hits: u64,
+    pub(crate) evictions: u64,
+    pub(crate) evicted_unfetched: u64,
+    pub(crate) evicted_active: u64,
+    pub(crate) expired_unfetched: u64,
+    pub(crate) reclaimed: u64,
+    pub(crate) refused: u64,
+}
+
+impl Counts {
+    /// An item is evicted.
+    pub(crate) fn note_evicted(&mut self, access: Access) {
+        self.evictions += 1;
+        self.evicted_unfetched += u64::from(!access.fetched());
+        self.evicted_active += u64::from(access.active());
+        debug_assert!(self.evicted_unfetched <= self.evictions, "N1");
+    }
+
+    /// An item was found expired.
+    pub(crate) fn note_expired(&mut self, access: Access) {
+        self.reclaimed += 1;
+        self.expired_unfetched += u64::from(!access.fetched());
+        debug_assert!(self.expired_unfetched <= self.reclaimed, "N1");
+    }
+}

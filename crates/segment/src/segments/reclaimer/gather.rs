@@ -1,0 +1,117 @@
+//! Gathering: blocks of large values move together, so that whole segments come free.
+//!
+//! Upstream:   the reclaimer's loops, before they evict; the tick, when another shard called.
+//! Downstream: `pool`, which moves the blocks.
+//!
+//! A shard moves its own large values' blocks only, so one that finds many free and can bring no
+//! segment together calls the others, and each moves what is its own.
+//!
+//! Invariants:
+//! - H1  A round that moved nothing is not repeated before something has changed that may let it
+//!   move something.
+
+use super::Reclaimer;
+use crate::pool::Pool;
+use crate::segments::log::Log;
+
+/// Segments' worth of free blocks from which on they are gathered. A guess: with less, each segment
+/// gathered may cost as many copies as it has blocks.
+const PLENTY_SEGMENTS: usize = 2;
+
+/// The search for this shard's blocks in segments that have many free ones.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    /// Segments that the next step passes over.
+    from: usize,
+    /// The call by another shard that was heard last.
+    heard: u32,
+    /// Whether blocks were moved since the round began: then another round is worth it.
+    moved: bool,
+    /// The last round, if it moved nothing.
+    vain: Option<InVain>,
+}
+
+/// When a round of gathering moved nothing, and how many blocks were free then.
+#[derive(Clone, Copy, Debug)]
+struct InVain {
+    second: u32,
+    free_blocks: usize,
+}
+
+/// Whether whole segments of blocks lie free, so that gathering them may bring one.
+pub(crate) fn are_blocks_plenty(pool: &Pool) -> bool {
+    pool.free_blocks() >= PLENTY_SEGMENTS * pool.blocks_per_segment()
+}
+
+impl Gathering {
+    /// Whether a look for blocks to gather may bring a segment (H1). After a round in vain a
+    /// segment's worth of blocks must have been taken or freed, or the next second have begun: else
+    /// pinned values with room between them would be looked at for every few items evicted. (When
+    /// they are unpinned, or an upload between them is stored, no block is freed by that.)
+    fn may_gather(&self, pool: &Pool, now: u32) -> bool {
+        let is_other = |vain: InVain| {
+            vain.second != now
+                || pool.free_blocks().abs_diff(vain.free_blocks) >= pool.blocks_per_segment()
+        };
+        are_blocks_plenty(pool) && self.vain.is_none_or(is_other)
+    }
+
+    /// Whether a round has begun and may go on.
+    fn is_under_way(&self, pool: &Pool, now: u32) -> bool {
+        self.from > 0 && self.may_gather(pool, now)
+    }
+
+    /// One step; whether a segment came free.
+    fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> bool {
+        let gathered = pool.gather_blocks(shard, &mut self.from);
+        debug_assert!(gathered.moved || !gathered.freed, "a segment comes free by a move");
+        self.moved |= gathered.moved;
+        self.vain = None;
+        if !gathered.freed && self.from == 0 {
+            let in_vain = !std::mem::take(&mut self.moved);
+            let free_blocks = pool.free_blocks();
+            self.vain = in_vain.then_some(InVain { second: now, free_blocks });
+        }
+        gathered.freed
+    }
+}
+
+impl Reclaimer {
+    /// Whether a round of gathering has begun and may go on.
+    pub(crate) fn is_gathering(&self, log: &Log, now: u32) -> bool {
+        self.gathering.is_under_way(log.pool(), now)
+    }
+
+    /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
+    /// there is none. If none came, the other shards are called to gather theirs, once a round.
+    pub(crate) fn gather(&mut self, log: &mut Log, now: u32) -> bool {
+        if !self.gathering.may_gather(log.pool(), now) {
+            return false;
+        }
+        let is_first = self.gathering.from == 0;
+        if self.gathering.step(log.pool(), log.shard(), now) {
+            log.refill_spare();
+            return true;
+        }
+        if is_first {
+            self.gathering.heard = log.pool().call_to_gather();
+        }
+        false
+    }
+
+    /// One step of gathering what is this shard's, when another one called; whether there was one.
+    /// The shares of memory play no part: what is moved is not lost.
+    pub(crate) fn gather_when_called(&mut self, log: &Log, now: u32) -> bool {
+        let calls = log.pool().gather_calls();
+        if self.gathering.heard == calls {
+            return false;
+        }
+        if !self.gathering.may_gather(log.pool(), now) {
+            // All that may be looked at was: until the next call.
+            self.gathering.heard = calls;
+            return false;
+        }
+        self.gathering.step(log.pool(), log.shard(), now);
+        true
+    }
+}

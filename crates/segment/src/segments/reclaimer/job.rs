@@ -1,0 +1,360 @@
+//! One victim, from its choice to its end: what becomes of each of its items.
+//!
+//! Upstream:   the reclaimer's loops, a number of items at a time.
+//! Downstream: `log` for copies and deaths, `worth` for what is kept, `ghost` for what is not; the
+//!             index hears of each.
+//!
+//! A job walks its victim's items. Dead ones are passed over; flushed and expired ones leave the
+//! index; of the rest compaction copies all, eviction copies to the main queue those that `worth`
+//! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
+//! A job that evicts is left early when there is room by now and a spare segment is in hand, when
+//! blocks for large values lie free by the hundred, or when the one item that must stay finds no
+//! segment for its copy: the victim keeps the rest, in the last case behind all others.
+//!
+//! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
+//! that drops the large values that nobody is sent, whose blocks do come back, and leaves the rest
+//! for another turn. Else one reader could keep all values whose heads share a segment.
+//!
+//! Invariants:
+//! - J1  A job looks at each item of its victim once, in order.
+//! - J2  Eviction keeps no more than `kept_bytes_max` of a victim.
+
+use std::sync::Arc;
+
+use super::worth::Seen;
+use super::{Found, Reclaimer, STRIDE_ITEMS};
+use crate::item::Item;
+use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
+use crate::meta::{ITEMS, Phase, USED};
+use crate::segments::context::{Context, Index};
+use crate::segments::log::Log;
+use crate::segments::log::open::{Need, Purpose, Stream};
+use crate::segments::log::queues::Queue;
+use crate::segments::log::ttl::ttl_bucket;
+
+/// Eviction keeps at most this many quarters of a victim, so that each victim frees something,
+/// except for those of main that come before their time, which may be kept whole.
+const KEPT_QUARTERS_MAX: usize = 3;
+
+/// Items of a victim whose slots are prefetched together.
+const AHEAD_ITEMS: usize = 16;
+
+/// Bytes by which a job's reading of memory runs ahead. Measured: 1.25 times the sets a second that
+/// the processor's own prefetching gives, where compaction copies one item a set.
+const AHEAD_BYTES: usize = 1024;
+
+/// What a job does with living items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It copies them all.
+    Compact,
+    /// It copies all except the protected one, whose replacement takes its place in the copy.
+    Rewrite,
+    /// It copies those that are worth it to the main queue, and drops the others.
+    Evict,
+    /// It drops large values only, because the victim is pinned.
+    Strip,
+}
+
+/// A victim under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    kind: Kind,
+    segment: u32,
+    /// Where its next item begins.
+    offset: usize,
+    /// Items dropped.
+    dropped: usize,
+    kept_bytes: usize,
+    kept_bytes_max: usize,
+    seen: Seen,
+}
+
+impl Job {
+    /// Whether it may drop items that could still be served.
+    pub(super) fn drops(&self) -> bool {
+        matches!(self.kind, Kind::Evict | Kind::Strip)
+    }
+
+    /// Whether it has looked at all items.
+    fn is_at_end(&self, log: &Log) -> bool {
+        let used = log.pool().metas.get(self.segment, USED) as usize;
+        debug_assert!(self.offset <= used, "J1");
+        self.offset == used
+    }
+}
+
+impl Reclaimer {
+    /// Begins a job over `segment`, which may be open; an empty one comes free at once.
+    pub(super) fn begin_job(&mut self, log: &mut Log, segment: u32, kind: Kind) -> Found {
+        assert!(self.job.is_none(), "V1");
+        if log.pool().metas.phase(segment) == Phase::Open {
+            log.close(segment);
+            if log.pool().metas.phase(segment) != Phase::Sealed {
+                return Found::Freed;
+            }
+        }
+        let is_pinned = log.pool().metas.is_pinned(segment);
+        let kind = if is_pinned && kind == Kind::Evict { Kind::Strip } else { kind };
+        assert!(kind == Kind::Strip || !is_pinned, "V3");
+        log.begin_victim(segment);
+        if kind == Kind::Strip {
+            log.put_last(segment);
+        }
+        self.job = Some(Job {
+            kind,
+            segment,
+            offset: SEGMENT_HEAD_BYTES,
+            dropped: 0,
+            kept_bytes: 0,
+            kept_bytes_max: log.pool().segment_bytes() / 4 * KEPT_QUARTERS_MAX,
+            seen: Seen::default(),
+        });
+        Found::Job
+    }
+
+    /// Lets the job keep its victim whole if it evicts; whether it does.
+    pub(super) fn keep_whole(&mut self, segment_bytes: usize) -> bool {
+        let Some(job) = self.job.as_mut().filter(|job| job.kind == Kind::Evict) else {
+            return false;
+        };
+        debug_assert!(job.kept_bytes == 0, "J2: the bound is set before the first item");
+        job.kept_bytes_max = segment_bytes;
+        true
+    }
+
+    /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
+    /// free; how many. Ends the job at the victim's end.
+    pub(super) fn run_job(
+        &mut self,
+        log: &mut Log,
+        context: &mut Context<'_, impl Index>,
+        items_max: usize,
+    ) -> usize {
+        let pool = Arc::clone(log.pool());
+        let blocks_wanted = log.blocks().saturating_sub(pool.blocks_per_segment());
+        for items in 0..items_max {
+            if items % AHEAD_ITEMS == 0 {
+                self.look_ahead(log, context.index);
+            }
+            let Some(job) = &mut self.job else { return items };
+            let Some((item, next)) = pool.item_in(job.segment, job.offset) else {
+                self.end_at_end(log);
+                return items;
+            };
+            debug_assert!(next > job.offset, "J1");
+            job.offset = next;
+            let stays = match job.kind {
+                Kind::Rewrite => self.protected == Some(item.at()),
+                Kind::Strip => !self.may_drop(&item),
+                Kind::Compact | Kind::Evict => false,
+            };
+            if stays {
+                continue;
+            }
+            if !item.header().is_dead() && !self.settle(log, context, &item) {
+                // No segment for a copy, which compaction never lacks (V2). The next in turn holds
+                // nothing that must stay, and so gives one back.
+                if let Some(job) = &self.job {
+                    log.put_last(job.segment);
+                }
+                self.leave_job(log);
+                return items;
+            }
+            if log.blocks() < blocks_wanted {
+                return items + 1;
+            }
+        }
+        items_max
+    }
+
+    /// The job has looked at all items: ends it, unless the item that a rewrite replaces is not
+    /// dead yet.
+    fn end_at_end(&mut self, log: &mut Log) {
+        let Some(job) = &self.job else { unreachable!("V1: a job is under way") };
+        debug_assert!(job.is_at_end(log), "J1");
+        let lives = log.pool().metas.get(job.segment, ITEMS) > 0;
+        match job.kind {
+            Kind::Rewrite if lives => return,
+            Kind::Strip => self.strips.in_vain += usize::from(job.dropped == 0),
+            Kind::Rewrite | Kind::Compact | Kind::Evict => {
+                assert!(!lives, "a job leaves nothing alive in its victim");
+            }
+        }
+        self.leave_job(log);
+    }
+
+    /// Begins a rewrite of the protected item's segment and walks it: all that lives there is
+    /// copied, except the protected item, whose replacement the caller puts into the copy. The job
+    /// ends when the protected item is dead.
+    pub(crate) fn begin_rewrite(&mut self, log: &mut Log, segment: u32) {
+        let found = self.begin_job(log, segment, Kind::Rewrite);
+        assert!(found == Found::Job, "a segment with an item to be replaced is not empty");
+    }
+
+    /// Walks the victim of the rewrite that was just begun.
+    pub(crate) fn run_rewrite(&mut self, log: &mut Log, context: &mut Context<'_, impl Index>) {
+        assert!(
+            self.protected.is_some(),
+            "only a segment with an item to be replaced is rewritten"
+        );
+        while self.job.as_ref().is_some_and(|job| !job.is_at_end(log)) {
+            self.run_job(log, context, STRIDE_ITEMS);
+        }
+        assert!(self.awaits_kill(log), "V4: the item that is replaced still lives");
+    }
+
+    /// Whether a rewritten segment is left with the item that its caller is to kill.
+    pub(crate) fn awaits_kill(&self, log: &Log) -> bool {
+        self.job.as_ref().is_some_and(|job| {
+            job.kind == Kind::Rewrite
+                && job.is_at_end(log)
+                && log.pool().metas.get(job.segment, ITEMS) > 0
+        })
+    }
+
+    /// Ends the job; the victim keeps the items that it still has. What an eviction saw is noted.
+    pub(super) fn leave_job(&mut self, log: &mut Log) {
+        let Some(Job { segment, kind, seen, .. }) = self.job.take() else { return };
+        if kind == Kind::Evict {
+            let segment_bytes = log.pool().segment_bytes();
+            self.weights.note(log.queue_of(segment), seen, log.queues().bytes(), segment_bytes);
+        }
+        log.end_victim(segment);
+        debug_assert!(self.job.is_none(), "V1");
+    }
+
+    /// Whether a strip drops this item.
+    pub(super) fn may_drop(&self, item: &Item<'_>) -> bool {
+        self.protected != Some(item.at()) && item.frees_blocks()
+    }
+
+    /// Prefetches the next living items of the victim, and their slots.
+    fn look_ahead(&self, log: &Log, index: &impl Index) {
+        let Some(job) = &self.job else { return };
+        let pool = log.pool();
+        let start = pool.segment_start(job.segment);
+        let mut offset = job.offset;
+        for _ in 0..AHEAD_ITEMS {
+            let Some((item, next)) = pool.item_in(job.segment, offset) else { return };
+            debug_assert!(next > offset, "J1");
+            pool.arena.prefetch(start + offset + AHEAD_BYTES);
+            offset = next;
+            if !item.header().is_dead() {
+                index.prefetch(item.key());
+            }
+        }
+    }
+
+    /// Decides what becomes of one living item of the victim, and does it; `false` when it must be
+    /// kept and cannot.
+    fn settle(
+        &mut self,
+        log: &mut Log,
+        context: &mut Context<'_, impl Index>,
+        item: &Item<'_>,
+    ) -> bool {
+        let at = item.at();
+        let segment = log.pool().segment_of(at);
+        let Some(job) = &self.job else { unreachable!("V1: items are settled in a job") };
+        let drops = job.drops();
+        if self.protected != Some(at) {
+            if log.is_flushed(segment) {
+                self.discard(log, context.index, item);
+                return true;
+            }
+            if item.header().is_expired(context.now) {
+                self.counts.note_expired(item.access());
+                self.discard(log, context.index, item);
+                return true;
+            }
+        }
+        if !drops {
+            self.counts.compacted += 1;
+            let stream = Stream::copy(log.queue_of(segment));
+            let copied = self.copy(log, context, item, stream, None);
+            debug_assert!(copied, "V2");
+            return copied;
+        }
+        let turns = self.grant(log, item);
+        if turns.is_some() || self.protected == Some(at) {
+            let access = item.access().kept(turns.unwrap_or(0));
+            if self.copy(log, context, item, Stream::fresh(Queue::Main), Some(access)) {
+                return true;
+            }
+            if self.protected == Some(at) {
+                return false;
+            }
+        }
+        if log.queue_of(segment) == Queue::Probation {
+            self.ghosts.add(context.index.hash(item.key()));
+        }
+        self.counts.note_evicted(item.access());
+        self.discard(log, context.index, item);
+        true
+    }
+
+    /// The turns that an item to be kept is owed after this one; `None` when it is to be dropped.
+    fn grant(&mut self, log: &Log, item: &Item<'_>) -> Option<u32> {
+        let queue = log.queue_of(log.pool().segment_of(item.at()));
+        let turns = self.weights.turns(queue, item.access(), item.memory_bytes());
+        let Some(job) = &mut self.job else { unreachable!("V1: items are settled in a job") };
+        job.seen.add(item.access(), item.memory_bytes());
+        let kept_bytes = job.kept_bytes + item.header().item_bytes();
+        if turns == 0 || job.kind == Kind::Strip || kept_bytes > job.kept_bytes_max {
+            return None;
+        }
+        job.kept_bytes = kept_bytes;
+        debug_assert!(job.kept_bytes <= job.kept_bytes_max, "J2");
+        Some(turns - 1)
+    }
+
+    /// Drops an item of the victim.
+    fn discard(&mut self, log: &mut Log, index: &mut impl Index, item: &Item<'_>) {
+        assert!(self.protected != Some(item.at()), "V4");
+        index.remove(item.key(), item.at());
+        log.kill(item.at());
+        if let Some(job) = &mut self.job {
+            job.dropped += 1;
+            if job.kind == Kind::Strip {
+                // Not at its end, which it may never see: upkeep leaves it when there is room.
+                self.strips.in_vain = 0;
+            }
+        }
+    }
+
+    /// Copies a living item out of the victim, with another access word if one is given, and
+    /// swings the index; `false` when there is no segment.
+    fn copy(
+        &mut self,
+        log: &mut Log,
+        context: &mut Context<'_, impl Index>,
+        item: &Item<'_>,
+        stream: Stream,
+        access: Option<Access>,
+    ) -> bool {
+        let Some(&Job { segment: victim, .. }) = self.job.as_ref() else {
+            unreachable!("V1: items are copied in a job")
+        };
+        let draft = item.draft();
+        let draft = draft.with_access(access.unwrap_or(draft.access()));
+        let bucket = ttl_bucket(draft.expiry(), context.now);
+        let purpose = Purpose::Job { victim };
+        let Some(target) = log.place(stream, bucket, Need(&draft), purpose) else {
+            return false;
+        };
+        let to = log.put(target, &draft);
+        context.index.swing(item.key(), item.at(), to);
+        self.follow(item.at(), to);
+        log.bury(item.at());
+        true
+    }
+
+    /// The protected item may be the one that moved (V4).
+    fn follow(&mut self, from: ItemAt, to: ItemAt) {
+        if self.protected == Some(from) {
+            debug_assert!(from != to, "a copy lies elsewhere");
+            self.protected = Some(to);
+        }
+    }
+}

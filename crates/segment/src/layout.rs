@@ -39,6 +39,9 @@ pub(crate) const FIXED_BYTES: usize = 12;
 /// Bytes of the description of a value's blocks.
 pub(crate) const EXTENT_BYTES: usize = 8;
 
+/// Bytes of the shortest item, whose key has one byte.
+pub(crate) const ITEM_BYTES_MIN: usize = (FIXED_BYTES + 1).next_multiple_of(8);
+
 /// Bytes of the longest item.
 pub(crate) const ITEM_BYTES_MAX: usize =
     FIXED_BYTES + 8 + 4 + KEY_BYTES_MAX + EXTENT_BYTES + INLINE_VALUE_BYTES_MAX + 7;

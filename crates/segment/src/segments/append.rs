@@ -48,7 +48,7 @@ impl Segments {
         let draft = Draft::new(item.key, cas, item.client_flags, access)
             .with_life(item.expiry, item.stale, item.win_sent)
             .with_base64_key(item.base64_key);
-        self.reclaimer.begin_request(&self.log);
+        self.reclaimer.begin_request(&self.log, 0);
         if !self.options.evict {
             self.reclaimer.protect(item.replaces);
         }
@@ -236,6 +236,7 @@ impl Segments {
     ) -> Result<(), NoRoom> {
         for piece in bytes.chunks(FILL_BYTES) {
             let mut attempts = 0;
+            self.reclaimer.begin_request(&self.log, piece.len() as u64);
             while upload.write(piece).is_err() {
                 attempts += 1;
                 if attempts > ATTEMPTS_MAX || !self.make_room_for_piece(piece.len(), context) {

@@ -257,6 +257,7 @@ impl Segments {
 
     /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
     pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
+        self.reclaimer.begin_request(&self.log, bytes as u64);
         self.reclaimer.make_upload_room(&mut self.log, &mut Context { now, index }, bytes)
     }
 }

@@ -13,7 +13,7 @@
 //! 2 a new segment of the pool       reserve whole          always
 //! 3 any open segment with room      reserve whole          always
 //! 4 a spare segment                 those beyond reserve   all but one
-//! 5 what compaction frees           up to JOBS_MAX jobs    up to JOBS_MAX jobs
+//! 5 what compaction frees           some jobs (R3)         some jobs (R3)
 //! 6 the old item's segment again    -                      always
 //! ```
 //!
@@ -31,7 +31,7 @@
 //! - R2  A replacement no larger than the old item is refused only where a reader has pinned the
 //!   segments that would come back, or where other cores may still read them. (A large value is
 //!   received before it replaces anything, so its blocks are not covered.)
-//! - R3  One request begins at most `JOBS_MAX` jobs; a replacement may besides end one that is
+//! - R3  One request begins at most `STORE_JOBS_MAX` jobs; a replacement may besides end one that is
 //!   under way and rewrite a segment.
 //!
 //! Parameters: the reserve is 1 % of a shard's segments, and one for jobs (L4). With more, each job

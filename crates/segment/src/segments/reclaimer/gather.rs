@@ -79,13 +79,13 @@ impl Gathering {
 impl Reclaimer {
     /// Whether a round of gathering has begun and may go on.
     pub(crate) fn is_gathering(&self, log: &Log, now: u32) -> bool {
-        self.gathering.is_under_way(log.pool(), now)
+        self.allowance.may_gather() && self.gathering.is_under_way(log.pool(), now)
     }
 
     /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
     /// there is none. If none came, the other shards are called to gather theirs, once a round.
     pub(crate) fn gather(&mut self, log: &mut Log, now: u32) -> bool {
-        if !self.gathering.may_gather(log.pool(), now) {
+        if !self.gathering.may_gather(log.pool(), now) || !self.allowance.take_gather() {
             return false;
         }
         let is_first = self.gathering.from == 0;

@@ -76,6 +76,11 @@ impl Job {
         matches!(self.kind, Kind::Evict | Kind::Strip)
     }
 
+    /// Whether its victim is pinned.
+    pub(super) fn is_strip(&self) -> bool {
+        self.kind == Kind::Strip
+    }
+
     /// Whether it has looked at all items.
     fn is_at_end(&self, log: &Log) -> bool {
         let used = log.pool().metas.get(self.segment, USED) as usize;
@@ -99,6 +104,8 @@ impl Reclaimer {
         assert!(kind == Kind::Strip || !is_pinned, "V3");
         log.begin_victim(segment);
         if kind == Kind::Strip {
+            let is_allowed = self.allowance.take_strip();
+            assert!(is_allowed, "V5: a pinned segment is chosen only while it may be stripped");
             log.put_last(segment);
         }
         self.job = Some(Job {
@@ -126,6 +133,18 @@ impl Reclaimer {
     /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
     /// free; how many. Ends the job at the victim's end.
     pub(super) fn run_job(
+        &mut self,
+        log: &mut Log,
+        context: &mut Context<'_, impl Index>,
+        items_max: usize,
+    ) -> usize {
+        let items = self.walk_victim(log, context, items_max);
+        debug_assert!(items <= items_max, "J1");
+        self.allowance.note_items(items);
+        items
+    }
+
+    fn walk_victim(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,

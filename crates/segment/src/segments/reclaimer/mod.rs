@@ -16,7 +16,9 @@
 //! - V3  A pinned segment is no victim except of a job that strips it: that takes no segment, moves
 //!   nothing, and spares the values that are pinned themselves.
 //! - V4  The protected item is neither dropped nor lost sight of.
+//! - V5  One request causes no more work than its allowance (B1 of `allowance`).
 
+pub(crate) mod allowance;
 pub(crate) mod counts;
 mod gather;
 mod ghost;
@@ -26,6 +28,7 @@ mod worth;
 
 use std::io;
 
+use self::allowance::Allowance;
 use self::counts::Counts;
 use self::gather::Gathering;
 use self::ghost::Ghosts;
@@ -34,20 +37,12 @@ use self::victim::Strips;
 use self::worth::Weights;
 use super::context::{Context, Index};
 use super::log::Log;
-use super::log::queues::BINS;
 use crate::BLOCK_BYTES;
 use crate::layout::{Access, ItemAt};
 use crate::pool::Pool;
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 pub(crate) const GHOST_PERCENT: u64 = 1;
-
-/// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
-/// enough for a small item where a 128th of a segment is dead, and in vain they delay others.
-pub(crate) const JOBS_MAX: usize = 8;
-
-/// Rounds over all segments that one request may cause in a cache.
-const ROUNDS_MAX: usize = 8;
 
 /// Items of a job between two looks at whether there is room by now.
 const STRIDE_ITEMS: usize = 64;
@@ -82,8 +77,8 @@ pub(crate) struct Reclaimer {
     /// Of a cache, which evicts; else of a store.
     evict: bool,
     job: Option<Job>,
-    /// Jobs that the current request may still begin.
-    jobs_left: usize,
+    /// Work that the current request or step of upkeep may still cause.
+    allowance: Allowance,
     /// Segments of main begun before their time in this request or step of upkeep.
     turned: usize,
     /// An item whose value is being read for a new one, or which is replaced in a store (V4).
@@ -112,7 +107,7 @@ impl Reclaimer {
         Ok(Self {
             evict,
             job: None,
-            jobs_left: 0,
+            allowance: Allowance::default(),
             turned: 0,
             protected: None,
             strips: Strips::default(),
@@ -170,18 +165,15 @@ impl Reclaimer {
         self.job.is_some()
     }
 
-    /// Begins to count the work of a request.
-    pub(crate) const fn begin_request(&mut self, log: &Log) {
-        // In a cache each job frees a part of its victim, so a few rounds over everything free all
-        // there is.
-        self.jobs_left = if self.evict { log.segments() * ROUNDS_MAX + BINS } else { JOBS_MAX };
+    /// Begins a request that may have to free about `bytes`: it may cause new work.
+    pub(crate) fn begin_request(&mut self, log: &Log, bytes: u64) {
+        self.allowance = Allowance::new(self.evict, bytes, log.pool().segment_bytes());
     }
 
-    /// Takes one job of those that the request may begin; `false`: none is left.
-    fn take_job(&mut self) -> bool {
-        let is_left = self.jobs_left > 0;
-        self.jobs_left -= usize::from(is_left);
-        is_left
+    /// Items that the last request was allowed to look at, and those that it looked at.
+    #[cfg(test)]
+    pub(crate) const fn items_looked_at(&self) -> (usize, usize) {
+        self.allowance.items()
     }
 
     /// Does up to about `items_max` items' worth of what is due: returns expired and flushed
@@ -195,6 +187,7 @@ impl Reclaimer {
         items_max: usize,
     ) -> usize {
         self.turned = 0;
+        self.allowance = Allowance::of_upkeep(items_max, log.pool().segment_bytes());
         // Work even in vain: the shard that called waits for the whole round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
         while items < items_max {
@@ -231,6 +224,7 @@ impl Reclaimer {
         if log.pool().is_kept() && log.pool().has_idle() {
             return false;
         }
+        self.begin_request(log, bytes);
         if log.pool().budget.overdrawn_bytes() > 0 || log.pool().is_kept() {
             if self.job.is_none() {
                 self.find_victim(log, context.now);
@@ -238,14 +232,14 @@ impl Reclaimer {
             self.finish_job(log, context);
             return false;
         }
-        self.begin_request(log);
         let is_enough = |log: &Log| {
             log.pool().release_idle(bytes) || log.pool().is_kept() // No more in vain.
         };
         self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().is_kept()
     }
 
-    /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
+    /// Frees memory until `Upload::write` can take `bytes` more, within the request under way;
+    /// whether it succeeded.
     pub(crate) fn make_upload_room(
         &mut self,
         log: &mut Log,
@@ -254,7 +248,6 @@ impl Reclaimer {
     ) -> bool {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
-        self.begin_request(log);
         let is_enough = |log: &Log| log.pool().upload_room_bytes() >= bytes;
         self.work_until(log, context, Wanted::Blocks, is_enough)
     }
@@ -302,7 +295,7 @@ impl Reclaimer {
                     }
                     Found::Freed | Found::Job => {}
                 }
-                if !self.take_job() {
+                if !self.is_stripping() && !self.allowance.take_job() {
                     return false;
                 }
             }
@@ -318,7 +311,7 @@ impl Reclaimer {
         context: &mut Context<'_, impl Index>,
     ) -> bool {
         if self.job.is_none() {
-            if !self.take_job() {
+            if !self.allowance.take_job() {
                 return false;
             }
             let found = self.find_victim(log, context.now);
@@ -348,6 +341,10 @@ impl Reclaimer {
         self.is_evicting()
             && log.pool().budget.overdrawn_bytes() == 0
             && (is_room() || gather::are_blocks_plenty(log.pool()) && !log.is_to_give())
+    }
+
+    fn is_stripping(&self) -> bool {
+        self.job.as_ref().is_some_and(Job::is_strip)
     }
 
     fn is_evicting(&self) -> bool {

@@ -25,6 +25,9 @@ use crate::segments::log::queues::{PINNED_MAX, Queue};
 /// Segments looked at for expiry in one call.
 const EXPIRY_LOOKS_MAX: usize = 4096;
 
+/// Pinned segments passed over by a request that may strip no more.
+const PASSED_MAX: usize = 4096;
+
 /// The part of memory, one in so many, that is much to be unpinned at once.
 const UNPINNED_PART: u64 = 128;
 
@@ -141,7 +144,11 @@ impl Reclaimer {
         let pool = log.pool();
         self.strips.renew(now, pool.pinned_bytes(), pool.budget.limit_bytes());
         let in_vain = self.strips.in_vain;
-        let [may_strip, may_strip_open] = [1, 2].map(|looks| in_vain < looks * log.segments());
+        let is_allowed = self.allowance.may_strip();
+        let [may_strip, may_strip_open] =
+            [1, 2].map(|looks| is_allowed && in_vain < looks * log.segments());
+        // A request that may strip no more looks further for a segment that is not pinned.
+        let looks_max = if is_allowed { PINNED_MAX } else { PASSED_MAX };
         let queues = if log.queues().is_probation_large() && !is_main_due {
             [Queue::Probation, Queue::Main]
         } else {
@@ -149,13 +156,19 @@ impl Reclaimer {
         };
         for queue in queues {
             let is_pinned = |segment| pool.metas.is_pinned(segment);
-            let mut by_age = log.queues().by_age(&pool.metas, queue).take(PINNED_MAX);
+            let mut by_age = log.queues().by_age(&pool.metas, queue).take(looks_max);
             let oldest = by_age.find(|&segment| may_strip || !is_pinned(segment));
             if oldest.is_some() {
                 return oldest;
             }
             let Some(open) = log.any_open(queue) else { continue };
-            if !is_pinned(open) || may_strip_open && self.has_droppable(log, open) {
+            if !is_pinned(open) {
+                return Some(open);
+            }
+            if !may_strip_open || !self.allowance.take_strip() {
+                continue;
+            }
+            if self.has_droppable(log, open) && self.allowance.may_strip() {
                 return Some(open);
             }
             // It stays open: small items may still find room in it.
@@ -165,16 +178,19 @@ impl Reclaimer {
     }
 
     /// Whether a strip would drop anything. Cost: a look at each item of the segment.
-    fn has_droppable(&self, log: &Log, segment: u32) -> bool {
+    fn has_droppable(&mut self, log: &Log, segment: u32) -> bool {
         let mut offset = SEGMENT_HEAD_BYTES;
+        let mut items = 0;
         while let Some((item, next)) = log.pool().item_in(segment, offset) {
             debug_assert!(next > offset, "J1");
+            items += 1;
             if self.may_drop(&item) {
-                return true;
+                break;
             }
             offset = next;
         }
-        false
+        self.allowance.note_items(items);
+        log.pool().item_in(segment, offset).is_some()
     }
 }
 

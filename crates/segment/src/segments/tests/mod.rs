@@ -1,6 +1,7 @@
 //! The log against a `BTreeMap` that knows what must be there, and the promises in figures.
 
 mod audit;
+mod bounds;
 mod capacity;
 mod gather;
 mod index;

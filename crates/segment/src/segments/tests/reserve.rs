@@ -211,6 +211,6 @@ fn what_one_request_moves_is_bounded() {
             most[usize::from(is_new)] = most[usize::from(is_new)].max(moved);
         }
     }
-    let jobs = super::super::reclaimer::JOBS_MAX + 2;
+    let jobs = super::super::reclaimer::allowance::STORE_JOBS_MAX + 2;
     assert!(most.iter().all(|&moved| moved > 0 && moved <= jobs * segment_items), "{most:?}");
 }

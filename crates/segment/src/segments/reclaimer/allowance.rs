@@ -1,0 +1,118 @@
+//! How much work one request may cause while room is made for it.
+//!
+//! Upstream:   the reclaimer begins an allowance for each request, and takes from it.
+//! Downstream: nothing.
+//!
+//! The unit is a *walk*: a look at each item of one segment, each of which is copied or dropped at
+//! most once. A piece of at most 256 KiB of a large value that `append` copies is a request of its
+//! own.
+//!
+//! ```text
+//! walks of one request = jobs (8 in a store; 64 in a cache for each segment's worth of bytes)
+//!                      + strips (256, in a cache with pinned segments only)
+//!                      + 1 job that was under way + 1 rewrite (a store only)
+//! ```
+//!
+//! Invariants:
+//! - B1  A request looks at no more items than its walks over full segments of the smallest items
+//!   would.
+
+use crate::SEGMENTS_PER_SHARD;
+use crate::layout::ITEM_BYTES_MIN;
+
+/// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
+/// enough for a small item where a 128th of a segment is dead, and in vain they delay others.
+pub(crate) const STORE_JOBS_MAX: usize = 8;
+
+/// Jobs that one request begins in a cache for each segment's worth of bytes that it wants. Each
+/// frees a sixteenth of its victim or more, except for up to four that may be kept whole.
+pub(crate) const CACHE_JOBS_MAX: usize = 64;
+
+/// Walks over pinned segments that one request may cause, in search of large values to drop: as
+/// many as an ordinary shard has segments. After them it passes over pinned segments unseen.
+pub(crate) const STRIPS_MAX: usize = SEGMENTS_PER_SHARD;
+
+/// Pinned segments that one step of upkeep may look at, in search of large values to drop.
+const UPKEEP_STRIPS_MAX: usize = 8;
+
+/// Steps of gathering that one request may cause for each segment's worth of bytes that it wants;
+/// the cost of each is bounded by `Pool::gather_blocks`.
+pub(crate) const GATHERS_MAX: usize = 1024;
+
+/// Walks of one request besides the jobs and strips that it begins.
+const OTHER_WALKS_MAX: usize = 2;
+
+/// What the request in hand may still cause.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    jobs: usize,
+    strips: usize,
+    gathers: usize,
+    /// Items that may be looked at in all (B1).
+    items_max: usize,
+    /// Items looked at so far.
+    items: usize,
+}
+
+impl Allowance {
+    /// For a request that wants `bytes`, in a cache (`evict`) or a store.
+    pub(super) const fn new(evict: bool, bytes: u64, segment_bytes: usize) -> Self {
+        let segments = 1 + (bytes / segment_bytes as u64) as usize;
+        let jobs = if evict { CACHE_JOBS_MAX * segments } else { STORE_JOBS_MAX };
+        let strips = if evict { STRIPS_MAX } else { 0 };
+        let walks = jobs + strips + OTHER_WALKS_MAX;
+        let items_max = walks * (segment_bytes / ITEM_BYTES_MIN);
+        Self { jobs, strips, gathers: GATHERS_MAX * segments, items_max, items: 0 }
+    }
+
+    /// For a step of upkeep over `items` items: it begins as many jobs as that takes.
+    pub(super) const fn of_upkeep(items: usize, segment_bytes: usize) -> Self {
+        let strips = UPKEEP_STRIPS_MAX;
+        let looked_at = strips * (segment_bytes / ITEM_BYTES_MIN);
+        let items_max = items.saturating_add(looked_at);
+        Self { jobs: 0, strips, gathers: GATHERS_MAX, items_max, items: 0 }
+    }
+
+    /// Takes one job; `false`: none is left.
+    pub(super) fn take_job(&mut self) -> bool {
+        take(&mut self.jobs)
+    }
+
+    /// Takes one walk over a pinned segment; `false`: none is left.
+    pub(super) fn take_strip(&mut self) -> bool {
+        take(&mut self.strips)
+    }
+
+    /// Takes one step of gathering; `false`: none is left.
+    pub(super) fn take_gather(&mut self) -> bool {
+        take(&mut self.gathers)
+    }
+
+    /// Whether pinned segments may still be walked.
+    pub(super) const fn may_strip(&self) -> bool {
+        self.strips > 0
+    }
+
+    /// Whether blocks may still be gathered.
+    pub(super) const fn may_gather(&self) -> bool {
+        self.gathers > 0
+    }
+
+    /// Counts items that were looked at (B1).
+    pub(super) fn note_items(&mut self, items: usize) {
+        self.items += items;
+        assert!(self.items <= self.items_max, "B1: {} of {} items", self.items, self.items_max);
+    }
+
+    /// Items that may be looked at in all, and items looked at so far.
+    #[cfg(test)]
+    pub(super) const fn items(&self) -> (usize, usize) {
+        (self.items_max, self.items)
+    }
+}
+
+fn take(left: &mut usize) -> bool {
+    let is_left = *left > 0;
+    *left -= usize::from(is_left);
+    is_left
+}

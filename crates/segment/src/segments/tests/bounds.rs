@@ -1,0 +1,121 @@
+//! The work that one request causes while room is made, in full memory.
+
+use super::super::reclaimer::allowance::{CACHE_JOBS_MAX, STORE_JOBS_MAX, STRIPS_MAX};
+use super::index::{Random, Shard, pattern};
+use crate::{BLOCK_BYTES, Pinned, SEGMENT_BYTES_MIN};
+
+const LIMIT_BYTES: u64 = 4 << 20;
+/// Header, access word, CAS token and key of the items here, or more.
+const ITEM_BYTES: usize = 24;
+const NOW: u32 = 9;
+
+/// Full memory, and what was counted while it was used.
+struct Full {
+    shard: Shard,
+    random: Random,
+    pinned: Vec<Pinned>,
+    /// The most items that one request looked at, and that it copied or dropped.
+    most_looked_at: usize,
+    most_changed: usize,
+}
+
+impl Full {
+    fn new(evict: bool) -> Self {
+        let shard = Shard::new(LIMIT_BYTES, evict);
+        let (pinned, random) = (Vec::new(), Random(7));
+        Self { shard, random, pinned, most_looked_at: 0, most_changed: 0 }
+    }
+
+    /// Runs one request, and notes the work that it caused.
+    fn request(&mut self, walks_max: usize, run: impl FnOnce(&mut Shard)) {
+        let swings = self.shard.index.swings;
+        run(&mut self.shard);
+        let dropped = std::mem::take(&mut self.shard.index.removed).len();
+        let changed = self.shard.index.swings - swings + dropped;
+        let (items_max, looked_at) = self.shard.segments.reclaimer.items_looked_at();
+        assert!(changed <= looked_at, "{changed} of {looked_at} items");
+        assert!(looked_at <= items_max, "{looked_at} of {items_max} items");
+        let walked = looked_at.div_ceil(SEGMENT_BYTES_MIN / ITEM_BYTES);
+        assert!(walked <= walks_max, "{looked_at} items are {walked} walks of {walks_max}");
+        self.most_looked_at = self.most_looked_at.max(looked_at);
+        self.most_changed = self.most_changed.max(changed);
+    }
+
+    /// Stores items of any size under few enough keys that there is much to replace, reads some,
+    /// and pins some.
+    fn use_memory(&mut self, requests: usize, walks_max: usize, is_pinning: bool) {
+        for _ in 0..requests {
+            let key = format!("{}", self.random.below(60_000));
+            let bytes = match self.random.below(100) {
+                0 => 3 * BLOCK_BYTES as u64,
+                1..=9 => self.random.below(4000),
+                _ => self.random.below(20),
+            };
+            let value = pattern(self.random.next(), bytes as usize);
+            self.request(walks_max, |shard| {
+                let _stored_or_refused = shard.set(key.as_bytes(), &value, NOW);
+            });
+            let read = format!("{}", self.random.below(60_000));
+            let Some(at) = self.shard.at(read.as_bytes()) else { continue };
+            self.shard.segments.note_access(at, NOW);
+            if is_pinning && self.random.below(20) == 0 {
+                self.pinned.push(self.shard.segments.pin(at));
+            }
+            if self.pinned.len() > 40 {
+                let place = self.random.below(40) as usize;
+                self.pinned.swap_remove(place);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_to_a_full_cache_causes_a_bounded_amount_of_work() {
+    for is_pinning in [false, true] {
+        let mut full = Full::new(true);
+        // A value of three blocks wants a segment besides the one for the item.
+        let walks_max = 2 * CACHE_JOBS_MAX + STRIPS_MAX + 2;
+        full.use_memory(60_000, walks_max, is_pinning);
+        for bytes in [1, 1 << 16, 1 << 18] {
+            let walks_max = (1 + bytes / SEGMENT_BYTES_MIN) * CACHE_JOBS_MAX + STRIPS_MAX + 2;
+            full.request(walks_max, |shard| {
+                shard.segments.make_room(bytes as u64, NOW, &mut shard.index);
+            });
+            full.request(walks_max, |shard| {
+                shard.segments.make_upload_room(bytes, NOW, &mut shard.index);
+            });
+        }
+        println!("{is_pinning}: {} and {} items", full.most_looked_at, full.most_changed);
+        assert!(full.most_changed > 0 && full.shard.segments.stats().evictions > 0);
+        full.shard.segments.audit();
+    }
+}
+
+#[test]
+fn a_request_to_a_full_store_causes_a_bounded_amount_of_work() {
+    for is_pinning in [false, true] {
+        let mut full = Full::new(false);
+        full.use_memory(60_000, STORE_JOBS_MAX + 2, is_pinning);
+        full.request(STORE_JOBS_MAX + 2, |shard| {
+            shard.segments.make_upload_room(1 << 18, NOW, &mut shard.index);
+        });
+        println!("{is_pinning}: {} and {} items", full.most_looked_at, full.most_changed);
+        assert!(full.most_changed > 0 && full.shard.segments.stats().refused > 0);
+        full.shard.segments.audit();
+    }
+}
+
+#[test]
+fn a_request_gives_up_after_its_jobs_when_a_reader_keeps_what_comes_back() {
+    let mut shard = Shard::new(8 << 20, true);
+    let pool = std::sync::Arc::clone(shard.segments.pool());
+    let mut reader = pool.register_reader().expect("a place");
+    let mut number = 0;
+    while shard.set(format!("{number:06}").as_bytes(), &[7; 200], NOW).is_ok() {
+        number += 1;
+    }
+    let evicted = std::mem::take(&mut shard.index.removed).len();
+    assert!(evicted > 0 && evicted < number, "not all of memory for one request: {evicted}");
+    reader.round_over();
+    assert!(shard.set(b"later", &[7; 200], NOW).is_ok(), "what was freed may be used now");
+}

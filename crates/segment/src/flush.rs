@@ -109,7 +109,9 @@ impl FlushWord {
         if !flushed.is_due(now) {
             return flushed;
         }
-        self.change(|flushed| flushed.settled(now))
+        let settled = self.change(|flushed| flushed.settled(now));
+        debug_assert!(!settled.is_due(now), "F3");
+        settled
     }
 
     /// Changes the word in one step (F1); what it says afterwards.

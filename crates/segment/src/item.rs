@@ -4,9 +4,8 @@
 //! Downstream: `layout` says which byte is what, `arena` holds the bytes, `pool` has the blocks of
 //!             large values.
 //!
-//! Invariants:
-//! - I1  An item that is handed out does not move and its bytes do not change while the borrow
-//!   lasts, except for its header and its access word (`layout`, I1 and I2).
+//! An item that is handed out does not move, and its bytes do not change while the borrow lasts,
+//! except for its header and its access word (I1 and I2 of `layout`).
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use crate::layout::{
     Access, BASE64_KEY, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header,
     ItemAt, LONG_CAS, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
-use crate::meta::USED;
+use crate::meta::{NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
 
 /// What is written of an item, wherever it will lie.
@@ -107,6 +106,7 @@ impl<'a> Draft<'a> {
         match header.cas_bytes() {
             0 => {}
             4 => {
+                debug_assert!(short_cas(self.cas, cas_base).is_some(), "layout, I4");
                 let short = self.cas.wrapping_sub(cas_base) as u32;
                 arena.write(cas_start, &short.to_le_bytes());
             }
@@ -125,6 +125,8 @@ impl<'a> Draft<'a> {
                     let word = u64::from(extent.id) | u64::from(extent.blocks) << 32;
                     arena.write(key_start + key.len(), &word.to_le_bytes());
                 }
+                let inline_bytes = inline[0].len() + inline[1].len();
+                debug_assert!(inline_bytes == header.inline_bytes(), "the header tells the length");
                 let inline_start = at.offset() + header.inline_start();
                 arena.write(inline_start, inline[0]);
                 arena.write(inline_start + inline[0].len(), inline[1]);
@@ -411,6 +413,7 @@ impl<'a> Iterator for Parts<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         if self.blocks_left > 0 {
+            debug_assert!(self.block != NONE, "B1: a chain has as many blocks as its item says");
             let part = self.pool.block_bytes(self.block, BLOCK_BYTES);
             self.block = self.pool.next_block(self.block);
             self.blocks_left -= 1;

@@ -209,6 +209,7 @@ impl List {
     }
 
     fn insert(&mut self, metas: &Metas, segment: u32, previous: u32, next: u32) {
+        debug_assert!(previous != segment && next != segment, "a segment stands once in a list");
         metas.set(segment, self.links.previous(), previous);
         metas.set(segment, self.links.next(), next);
         match previous {

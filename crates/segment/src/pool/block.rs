@@ -208,6 +208,7 @@ impl Pool {
     /// Takes the first block out of an upload's queue.
     pub(super) fn next_taken(&self, queue: &mut BlockQueue) -> Option<u32> {
         let first = Some(queue.first).filter(|&first| first != NONE)?;
+        debug_assert!(queue.last != NONE, "a queue with a first block has a last one");
         queue.first = self.next_block(first);
         if queue.first == NONE {
             queue.last = NONE;
@@ -272,6 +273,7 @@ impl Pool {
     /// Stores a segment's bitmap and keeps B3.
     fn move_between_counts(&self, free: &mut Free, segment: u32, bits: u64) {
         let before = self.metas.free_blocks(segment).count_ones() as usize;
+        debug_assert!(before.abs_diff(bits.count_ones() as usize) == 1, "B3: one block a time");
         if before > 0 {
             free.blocks.by_free_count[before].remove(&self.metas, segment);
         }
@@ -390,6 +392,7 @@ impl Pool {
         let mut gathered = Gathered::default();
         for &segment in &candidates[..found] {
             let Gathered { freed, moved } = self.empty_segment(&mut free, segment, shard);
+            debug_assert!(moved || !freed, "a segment comes free by a move");
             gathered.moved |= moved;
             gathered.freed = freed;
             if freed {
@@ -451,6 +454,7 @@ impl Pool {
                 self.free_blocks.fetch_add(1, Ordering::Relaxed);
             }
         }
+        debug_assert!(bits_now & bits == bits, "B3: nothing moves into what is emptied");
         self.metas.set_free_blocks(segment, bits_now);
         if bits_now.count_ones() == count {
             self.free_blocks.fetch_sub(count, Ordering::Relaxed);
@@ -465,6 +469,8 @@ impl Pool {
     /// Moves a block that may be moved to `target`, which was taken for it.
     fn move_block(&self, source: u32, target: u32) {
         let extent = low(self.extents.owner(source));
+        debug_assert!(extent != NONE, "B1: only a block of an extent is moved");
+        debug_assert!(self.extents.state(extent).load(Ordering::Acquire) == 0, "B4");
         let head = self.extents.head(extent);
         self.arena.write(target as usize * BLOCK_BYTES, self.block_bytes(source, BLOCK_BYTES));
         self.arena.audit.dead(source as usize * BLOCK_BYTES);

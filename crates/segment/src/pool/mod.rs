@@ -282,6 +282,7 @@ impl Pool {
             && self.quiescence.is_past(stamp)
         {
             free.retired.pop_front();
+            debug_assert!(!self.metas.is_pinned(segment), "I4: a retired segment holds nothing");
             self.give_raw(free, segment);
         }
         self.retired.store(free.retired.len() as u32, Ordering::Relaxed);
@@ -302,6 +303,7 @@ impl Pool {
             return None;
         }
         let segment = self.take_raw(&mut self.lock())?;
+        debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
         self.begin(segment, cas_base);
         Some(segment)
     }
@@ -319,6 +321,7 @@ impl Pool {
         if !free.retired.is_empty() {
             self.free_retired(free);
         }
+        debug_assert!(self.idle.load(Ordering::Relaxed) as usize == free.idle.len(), "I2");
         if let Some(segment) = free.idle.pop() {
             self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
             return Some(segment);
@@ -358,6 +361,7 @@ impl Pool {
     /// Takes a segment back that held items: unpinned, and none of them in an index any more. It
     /// stays backed, unless the budget is overdrawn.
     pub(crate) fn give(&self, segment: u32) {
+        assert!(!self.metas.is_pinned(segment), "I4: a reader may still be in it");
         let mut free = self.lock();
         let stamp = self.quiescence.stamp();
         if free.retired.is_empty() && self.quiescence.is_past(stamp) {
@@ -410,6 +414,7 @@ impl Pool {
             return false;
         }
         let Some(&segment) = free.idle.last() else { return false };
+        debug_assert!(self.metas.phase(segment) == Phase::Free, "I1: an idle segment is nobody's");
         if !self.arena.release(self.segment_start(segment), self.segment_bytes()) {
             self.kept.store(true, Ordering::Relaxed);
             return false;

@@ -148,6 +148,7 @@ impl Pinned {
     /// Where in the arena the bytes from `offset` to the end of their piece lie, and how many they
     /// are.
     fn place_of(&self, offset: usize) -> (usize, usize) {
+        debug_assert!(self.pool.metas.is_pinned(self.segment), "P1");
         let block_index = offset / BLOCK_BYTES;
         if block_index < self.blocks() {
             let start = self.block(block_index) as usize * BLOCK_BYTES;

@@ -245,6 +245,7 @@ impl Upload {
 
     fn begin_block(&mut self, block: u32) {
         let index = self.begun;
+        debug_assert!(index <= self.whole_blocks() && self.rest.is_none(), "U2");
         self.begun += 1;
         if index == self.whole_blocks() {
             self.rest = Some(block);
@@ -265,6 +266,7 @@ impl Upload {
 
     /// The block that the next byte goes to, and where in it.
     fn next_place(&mut self) -> (u32, usize) {
+        debug_assert!(self.written < self.value_bytes, "U1: a byte is still to come");
         let start = self.written % BLOCK_BYTES;
         if start == 0 {
             self.current = self.begun_block(self.written / BLOCK_BYTES, self.current);

@@ -52,9 +52,11 @@ impl Segments {
         if !self.options.evict {
             self.reclaimer.protect(item.replaces);
         }
+        let items = self.log.holdings().items;
         let stored = self.append_value(draft, item.value, queue, &mut Context { now, index });
         self.reclaimer.protect(None);
         if stored.is_err() {
+            debug_assert!(self.log.holdings().items <= items, "A1");
             self.reclaimer.note_refused();
         }
         stored
@@ -177,6 +179,7 @@ impl Segments {
             Added::Bytes(bytes) => bytes,
             Added::Upload(upload) => upload.rest_bytes(),
         };
+        debug_assert!(value_bytes <= INLINE_VALUE_BYTES_MAX, "a small value is joined in place");
         let pool = Arc::clone(self.pool());
         let joined = |old: ItemAt| {
             let inline = Item::load(&pool, old).inline();
@@ -224,6 +227,7 @@ impl Segments {
                 }
             }
         }
+        assert!(upload.missing_bytes() == 0, "both parts make the whole value");
         Ok(upload)
     }
 
@@ -279,6 +283,7 @@ impl Segments {
             return self.place_in_store(draft, context);
         }
         let bucket = ttl_bucket(draft.expiry(), context.now);
+        debug_assert!(!self.reclaimer.awaits_kill(&self.log), "a cache rewrites no segment");
         for _ in 0..ATTEMPTS_MAX {
             let stream = Stream::fresh(queue);
             if let Some(segment) = self.log.place(stream, bucket, Need(draft), Purpose::Append) {

@@ -3,8 +3,7 @@
 //! Upstream:   `Segments` makes one context for each call of its owner.
 //! Downstream: the owner's index, behind [`Index`].
 //!
-//! Invariants:
-//! - C1  The index hears of each item that is moved or dropped, before the call returns.
+//! The index hears of each item that is moved or dropped, before the call returns.
 
 use crate::layout::ItemAt;
 
@@ -31,6 +30,6 @@ pub trait Index {
 pub(crate) struct Context<'a, I> {
     /// The current second.
     pub(crate) now: u32,
-    /// The index that follows moved and dropped items (C1).
+    /// The index that follows moved and dropped items.
     pub(crate) index: &'a mut I,
 }

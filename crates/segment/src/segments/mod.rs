@@ -21,11 +21,9 @@
 //!   within the queue; eviction copies those that are worth it to main and drops the rest.
 //! - *retired*: empty, but a reader on another core may still be in it.
 //!
-//! Invariants:
-//! - S1  The log decides nothing and the reclaimer holds no segment: each segment is in exactly one
-//!   place of the picture, and the log knows which (L1 to L5 of `log`).
-//! - S2  Memory is freed by one job at a time, and one request causes a bounded amount of work
-//!   (V1 of `reclaimer`).
+//! The log decides nothing and the reclaimer holds no segment: each segment is in exactly one place
+//! of the picture, and the log knows which (L1 to L5 of `log`). Memory is freed by one job at a
+//! time, and one request causes a bounded amount of work (V1 and V5 of `reclaimer`).
 
 mod append;
 mod context;

@@ -31,8 +31,8 @@
 //! - R2  A replacement no larger than the old item is refused only where a reader has pinned the
 //!   segments that would come back, or where other cores may still read them. (A large value is
 //!   received before it replaces anything, so its blocks are not covered.)
-//! - R3  One request begins at most `STORE_JOBS_MAX` jobs; a replacement may besides end one that is
-//!   under way and rewrite a segment.
+//! - R3  One request begins at most `STORE_JOBS_MAX` jobs of `allowance`; a replacement may besides
+//!   end one that is under way and rewrite a segment.
 //!
 //! Parameters: the reserve is 1 % of a shard's segments, and one for jobs (L4). With more, each job
 //! would find more dead: a replacement moves about as many items as the reserve is a part of
@@ -92,6 +92,7 @@ impl Segments {
     /// Whether the item takes more than the one that it replaces, or replaces none.
     fn grows(&self, draft: &Draft<'_>) -> bool {
         let Some(old) = self.reclaimer.protected() else { return true };
+        debug_assert!(!self.item(old).is_dead(), "V4: the item that is replaced lives");
         let old_bytes = Header::load(&self.pool().arena, old).item_bytes();
         Need(draft).bytes(Need(draft).fresh_cas_base()) > old_bytes
     }

@@ -80,7 +80,9 @@ impl Segments {
                     items += 1;
                     item.is_none_or(&mut show) && items < items_max
                 };
-                if !self.walk_segment(segment, cursor, now, &mut show_one) {
+                let is_whole = self.walk_segment(segment, cursor, now, &mut show_one);
+                debug_assert!(items <= items_max.max(1), "a call looks at a bounded number");
+                if !is_whole {
                     break;
                 }
             }
@@ -112,6 +114,7 @@ impl Segments {
             let at = ItemAt::from_offset(offset);
             let item = self.item(at);
             offset += item.header().item_bytes();
+            debug_assert!(offset <= start + self.pool().segment_bytes(), "layout, I3");
             if !show(self.is_live(at, now).then_some(item)) {
                 *cursor = WalkCursor::at(offset, generation);
                 return false;

@@ -96,6 +96,10 @@ impl OpenSegments {
         let bits = &self.bits[stream.0 as usize];
         let above = bit_from(bits, bucket);
         let below = bit_up_to(bits, bucket);
+        debug_assert!(
+            below.is_some() || above.is_some() || self.counts[stream.0 as usize] == 0,
+            "O1"
+        );
         let nearest = match (below, above) {
             (Some(below), Some(above)) if bucket - below <= above - bucket => below,
             (_, Some(above)) => above,

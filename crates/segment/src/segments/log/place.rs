@@ -150,6 +150,7 @@ impl Log {
             Some(segment) => segment,
             None if self.may_take_spare(purpose) => {
                 let segment = self.spare.pop()?;
+                debug_assert!(self.spare.len() >= self.left_alone_by(purpose), "P2, L4");
                 self.pool.begin(segment, cas_base);
                 segment
             }
@@ -205,6 +206,7 @@ impl Log {
             while let Some(segment) = self.open.any(queue) {
                 self.close(segment);
             }
+            debug_assert!(self.open.any(queue).is_none(), "O1");
         }
     }
 

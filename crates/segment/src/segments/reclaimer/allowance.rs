@@ -17,8 +17,8 @@
 //! - B1  A request looks at no more items than its walks over full segments of the smallest items
 //!   would.
 
-use crate::SEGMENTS_PER_SHARD;
 use crate::layout::ITEM_BYTES_MIN;
+use crate::{SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
 /// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
 /// enough for a small item where a 128th of a segment is dead, and in vain they delay others.
@@ -57,6 +57,7 @@ pub(super) struct Allowance {
 impl Allowance {
     /// For a request that wants `bytes`, in a cache (`evict`) or a store.
     pub(super) const fn new(evict: bool, bytes: u64, segment_bytes: usize) -> Self {
+        assert!(segment_bytes >= SEGMENT_BYTES_MIN, "a segment holds any item");
         let segments = 1 + (bytes / segment_bytes as u64) as usize;
         let jobs = if evict { CACHE_JOBS_MAX * segments } else { STORE_JOBS_MAX };
         let strips = if evict { STRIPS_MAX } else { 0 };
@@ -101,7 +102,7 @@ impl Allowance {
     /// Counts items that were looked at (B1).
     pub(super) fn note_items(&mut self, items: usize) {
         self.items += items;
-        assert!(self.items <= self.items_max, "B1: {} of {} items", self.items, self.items_max);
+        assert!(self.items <= self.items_max, "B1, V5: {} of {} items", self.items, self.items_max);
     }
 
     /// Items that may be looked at in all, and items looked at so far.

@@ -7,8 +7,8 @@
 //! segment together calls the others, and each moves what is its own.
 //!
 //! Invariants:
-//! - H1  A round that moved nothing is not repeated before something has changed that may let it
-//!   move something.
+//! - H1  A step that frees a segment has moved blocks, so a round that moved nothing freed nothing:
+//!   it is not repeated before something has changed.
 
 use super::Reclaimer;
 use crate::pool::Pool;
@@ -44,7 +44,7 @@ pub(crate) fn are_blocks_plenty(pool: &Pool) -> bool {
 }
 
 impl Gathering {
-    /// Whether a look for blocks to gather may bring a segment (H1). After a round in vain a
+    /// Whether a look for blocks to gather may bring a segment. After a round in vain a
     /// segment's worth of blocks must have been taken or freed, or the next second have begun: else
     /// pinned values with room between them would be looked at for every few items evicted. (When
     /// they are unpinned, or an upload between them is stored, no block is freed by that.)
@@ -64,7 +64,7 @@ impl Gathering {
     /// One step; whether a segment came free.
     fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> bool {
         let gathered = pool.gather_blocks(shard, &mut self.from);
-        debug_assert!(gathered.moved || !gathered.freed, "a segment comes free by a move");
+        debug_assert!(gathered.moved || !gathered.freed, "H1");
         self.moved |= gathered.moved;
         self.vain = None;
         if !gathered.freed && self.from == 0 {

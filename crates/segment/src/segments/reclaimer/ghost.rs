@@ -16,8 +16,9 @@
 //! Invariants:
 //! - G1  A group that was never written has no ghosts: a region reads as zero, and tag 0 is no
 //!   ghost. So the table takes no memory until keys are evicted.
-//! - G2  One shard reads and writes the table; the words are atomic only because a region lends
-//!   nothing else.
+//!
+//! One shard reads and writes the table; the words are atomic only because a region lends nothing
+//! else.
 //!
 //! Source: the ghost queue of S3-FIFO (SOSP 2023), there exact and with as many entries as the main
 //! queue; here about one percent of memory.
@@ -63,7 +64,9 @@ impl Ghosts {
         let index = (u128::from(hash >> TAG_BITS) * self.groups as u128) >> (u64::BITS - TAG_BITS);
         let start = index as usize * GROUP_WORDS;
         let group = &self.region.as_ref()?.words()[start..start + GROUP_WORDS];
-        Some((group, u64::from((hash as u16).max(1))))
+        let tag = (hash as u16).max(1);
+        debug_assert!(group.len() == GROUP_WORDS && tag != 0, "G1");
+        Some((group, u64::from(tag)))
     }
 
     /// Remembers a key by its hash.

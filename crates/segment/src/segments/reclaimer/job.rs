@@ -105,7 +105,7 @@ impl Reclaimer {
         log.begin_victim(segment);
         if kind == Kind::Strip {
             let is_allowed = self.allowance.take_strip();
-            assert!(is_allowed, "V5: a pinned segment is chosen only while it may be stripped");
+            assert!(is_allowed, "V5, C2: a pinned segment is chosen only while it may be stripped");
             log.put_last(segment);
         }
         self.job = Some(Job {

@@ -277,6 +277,7 @@ impl Reclaimer {
         wanted: Wanted,
         is_enough: impl Fn(&Log) -> bool,
     ) -> bool {
+        assert!(!self.awaits_kill(log), "what was replaced before is dead by now");
         self.turned = 0;
         loop {
             let may_gather = wanted == Wanted::Segments && self.is_evicting();
@@ -310,6 +311,7 @@ impl Reclaimer {
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
     ) -> bool {
+        debug_assert!(!self.evict, "a cache makes room in steps");
         if self.job.is_none() {
             if !self.allowance.take_job() {
                 return false;
@@ -326,6 +328,7 @@ impl Reclaimer {
 
     /// Runs the job under way, if there is one, to its end.
     pub(crate) fn finish_job(&mut self, log: &mut Log, context: &mut Context<'_, impl Index>) {
+        assert!(!self.awaits_kill(log), "a rewrite ends with the death of what it replaces");
         while self.job.is_some() {
             self.run_job(log, context, STRIDE_ITEMS);
         }

@@ -108,6 +108,7 @@ impl Weights {
 
     /// The turns in the main queue that an item is granted, this one included; 0 to drop it.
     pub(crate) fn turns(&self, queue: Queue, access: Access, bytes: usize) -> u32 {
+        debug_assert!(bytes > 0, "an item has a header");
         let owed = if self.is_cold() { 0 } else { access.turns() };
         if access.reads() == 0 && (queue == Queue::Main || self.is_cold()) {
             return owed;

@@ -13,6 +13,7 @@ use crate::meta::{DEAD, ITEMS, OWNER, Phase, SLOT};
 impl Log {
     /// Checks the whole log at every so many calls, as many as it has segments: so a call looks at
     /// one segment's lines on average.
+    #[cfg(debug_assertions)]
     pub(crate) fn audit_in_turn(&mut self) {
         self.audited += 1;
         if self.audited > self.owned.len() {

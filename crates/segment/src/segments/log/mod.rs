@@ -19,7 +19,7 @@
 //! - L5  `flushed` is what the flush word said when it was last noted. Every open segment has its
 //!   epoch, and `flushed_segments` counts those of `owned` that have an earlier one.
 
-#[cfg(debug_assertions)]
+#[cfg(any(test, debug_assertions))]
 mod audit;
 pub(crate) mod open;
 mod owned;

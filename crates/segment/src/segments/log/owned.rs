@@ -91,7 +91,7 @@ impl Owned {
     }
 
     /// All of them, for audits.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn all(&self) -> &[u32] {
         &self.segments
     }

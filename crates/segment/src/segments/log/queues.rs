@@ -164,7 +164,7 @@ impl Queues {
     }
 
     /// The segments of each bin that is a list, with the number of the bin, for audits.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn binned<'a>(
         &'a self,
         metas: &'a Metas,
@@ -176,7 +176,7 @@ impl Queues {
     }
 
     /// Whether bin `bin` is where a segment with so many dead bytes belongs (Q1).
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn is_bin_of(&self, bin: usize, dead_bytes: usize) -> bool {
         bin > 0 && bin == self.bin_of(dead_bytes)
     }

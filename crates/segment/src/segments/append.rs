@@ -52,11 +52,11 @@ impl Segments {
         if !self.options.evict {
             self.reclaimer.protect(item.replaces);
         }
-        let items = self.log.holdings().items;
+        let items_before = self.log.holdings().items;
         let stored = self.append_value(draft, item.value, queue, &mut Context { now, index });
         self.reclaimer.protect(None);
         if stored.is_err() {
-            debug_assert!(self.log.holdings().items <= items, "A1");
+            debug_assert!(self.log.holdings().items <= items_before, "A1");
             self.reclaimer.note_refused();
         }
         stored

@@ -17,8 +17,8 @@
 //! - B1  A request looks at no more items than its walks over full segments of the smallest items
 //!   would.
 
+use crate::SEGMENTS_PER_SHARD;
 use crate::layout::ITEM_BYTES_MIN;
-use crate::{SEGMENT_BYTES_MIN, SEGMENTS_PER_SHARD};
 
 /// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
 /// enough for a small item where a 128th of a segment is dead, and in vain they delay others.
@@ -48,30 +48,30 @@ pub(super) struct Allowance {
     jobs: usize,
     strips: usize,
     gathers: usize,
-    /// Items that may be looked at in all (B1).
-    items_max: usize,
+    /// Walks in all (B1).
+    walks_max: usize,
+    /// Items that may be looked at besides, in a step of upkeep.
+    spare_items: usize,
     /// Items looked at so far.
     items: usize,
 }
 
 impl Allowance {
-    /// For a request that wants `bytes`, in a cache (`evict`) or a store.
-    pub(super) const fn new(evict: bool, bytes: u64, segment_bytes: usize) -> Self {
-        assert!(segment_bytes >= SEGMENT_BYTES_MIN, "a segment holds any item");
-        let segments = 1 + (bytes / segment_bytes as u64) as usize;
+    /// For a request that wants memory of `segments`, in a cache (`evict`) or a store.
+    #[inline]
+    pub(super) const fn new(evict: bool, segments: usize) -> Self {
+        debug_assert!(segments > 0, "each request may want one segment for its item");
         let jobs = if evict { CACHE_JOBS_MAX * segments } else { STORE_JOBS_MAX };
         let strips = if evict { STRIPS_MAX } else { 0 };
-        let walks = jobs + strips + OTHER_WALKS_MAX;
-        let items_max = walks * (segment_bytes / ITEM_BYTES_MIN);
-        Self { jobs, strips, gathers: GATHERS_MAX * segments, items_max, items: 0 }
+        let walks_max = jobs + strips + OTHER_WALKS_MAX;
+        Self { jobs, strips, gathers: GATHERS_MAX * segments, walks_max, spare_items: 0, items: 0 }
     }
 
     /// For a step of upkeep over `items` items: it begins as many jobs as that takes.
-    pub(super) const fn of_upkeep(items: usize, segment_bytes: usize) -> Self {
+    pub(super) const fn of_upkeep(items: usize) -> Self {
         let strips = UPKEEP_STRIPS_MAX;
-        let looked_at = strips * (segment_bytes / ITEM_BYTES_MIN);
-        let items_max = items.saturating_add(looked_at);
-        Self { jobs: 0, strips, gathers: GATHERS_MAX, items_max, items: 0 }
+        let gathers = GATHERS_MAX;
+        Self { jobs: 0, strips, gathers, walks_max: strips, spare_items: items, items: 0 }
     }
 
     /// Takes one job; `false`: none is left.
@@ -99,16 +99,22 @@ impl Allowance {
         self.gathers > 0
     }
 
-    /// Counts items that were looked at (B1).
-    pub(super) fn note_items(&mut self, items: usize) {
+    /// Counts items that were looked at in segments of this size (B1).
+    pub(super) fn note_items(&mut self, items: usize, segment_bytes: usize) {
         self.items += items;
-        assert!(self.items <= self.items_max, "B1, V5: {} of {} items", self.items, self.items_max);
+        let (items, items_max) = (self.items, self.items_max(segment_bytes));
+        assert!(items <= items_max, "B1, V5: {items} of {items_max} items");
     }
 
-    /// Items that may be looked at in all, and items looked at so far.
+    /// Items that may be looked at in all.
+    pub(super) const fn items_max(&self, segment_bytes: usize) -> usize {
+        (self.walks_max * (segment_bytes / ITEM_BYTES_MIN)).saturating_add(self.spare_items)
+    }
+
+    /// Items looked at so far.
     #[cfg(test)]
-    pub(super) const fn items(&self) -> (usize, usize) {
-        (self.items_max, self.items)
+    pub(super) const fn items(&self) -> usize {
+        self.items
     }
 }
 

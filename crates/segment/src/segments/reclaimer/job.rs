@@ -140,7 +140,7 @@ impl Reclaimer {
     ) -> usize {
         let items = self.walk_victim(log, context, items_max);
         debug_assert!(items <= items_max, "J1");
-        self.allowance.note_items(items);
+        self.allowance.note_items(items, log.pool().segment_bytes());
         items
     }
 

@@ -166,14 +166,16 @@ impl Reclaimer {
     }
 
     /// Begins a request that may have to free about `bytes`: it may cause new work.
+    #[inline]
     pub(crate) fn begin_request(&mut self, log: &Log, bytes: u64) {
-        self.allowance = Allowance::new(self.evict, bytes, log.pool().segment_bytes());
+        let segments = 1 + (bytes >> log.pool().segment_shift) as usize;
+        self.allowance = Allowance::new(self.evict, segments);
     }
 
     /// Items that the last request was allowed to look at, and those that it looked at.
     #[cfg(test)]
-    pub(crate) const fn items_looked_at(&self) -> (usize, usize) {
-        self.allowance.items()
+    pub(crate) fn items_looked_at(&self, segment_bytes: usize) -> (usize, usize) {
+        (self.allowance.items_max(segment_bytes), self.allowance.items())
     }
 
     /// Does up to about `items_max` items' worth of what is due: returns expired and flushed
@@ -187,7 +189,7 @@ impl Reclaimer {
         items_max: usize,
     ) -> usize {
         self.turned = 0;
-        self.allowance = Allowance::of_upkeep(items_max, log.pool().segment_bytes());
+        self.allowance = Allowance::of_upkeep(items_max);
         // Work even in vain: the shard that called waits for the whole round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
         while items < items_max {

@@ -189,7 +189,7 @@ impl Reclaimer {
             }
             offset = next;
         }
-        self.allowance.note_items(items);
+        self.allowance.note_items(items, log.pool().segment_bytes());
         log.pool().item_in(segment, offset).is_some()
     }
 }

@@ -32,7 +32,8 @@ impl Full {
         run(&mut self.shard);
         let dropped = std::mem::take(&mut self.shard.index.removed).len();
         let changed = self.shard.index.swings - swings + dropped;
-        let (items_max, looked_at) = self.shard.segments.reclaimer.items_looked_at();
+        let (items_max, looked_at) =
+            self.shard.segments.reclaimer.items_looked_at(SEGMENT_BYTES_MIN);
         assert!(changed <= looked_at, "{changed} of {looked_at} items");
         assert!(looked_at <= items_max, "{looked_at} of {items_max} items");
         let walked = looked_at.div_ceil(SEGMENT_BYTES_MIN / ITEM_BYTES);

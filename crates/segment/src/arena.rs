@@ -31,7 +31,7 @@ const SLACK_BYTES: usize = 64 << 10;
 pub(crate) struct Arena {
     region: Region,
     bytes: usize,
-    /// Who may touch what, in debug builds.
+    /// Which bytes may be read and written, in debug builds.
     pub(crate) audit: Audit,
 }
 
@@ -104,7 +104,7 @@ impl Arena {
         // SAFETY:
         // - inside the region (asserted above), which reads as zero where nothing was written, and
         //   lives as long as the landing: its lender is the pool.
-        // - nobody else's: I2, the caller.
+        // - used by nothing else: I2, the caller.
         // - one allocation: the region is one mapping, and `start` comes from its base.
         unsafe { Piece::new(start, length) }
     }

@@ -1,4 +1,4 @@
-//! A shadow of item memory in debug builds: which bytes are whose, and since when.
+//! A shadow of item memory in debug builds: which bytes belong to what, and since when.
 //!
 //! Upstream:   `arena` asks at each read and write; `segments` and `pool` say what begins and ends.
 //! Downstream: nothing. Optimized builds have none of it, and loom's models have a twin of the
@@ -13,9 +13,9 @@
 //!
 //! Invariants, of which each breach panics and tells what happened to both parties, and when:
 //! - I1  Ranges do not overlap, and lie in a segment that is theirs.
-//! - I2  Only an item under way is written, or a block that somebody holds; never beyond its end.
-//! - I3  What is read lies in one range: live, or dead in a segment that nobody took since (who
-//!   pins it, or has not ended its round, may still read it).
+//! - I2  Only an item under way is written, or a block in use; never beyond its end.
+//! - I3  What is read lies in one range: live, or dead in a segment that was not taken since (a
+//!   reader that pins it, or has not ended its round, may still read it).
 //! - I4  A range dies once, and a segment ends or begins anew without living ranges.
 
 use std::collections::BTreeMap;
@@ -184,7 +184,7 @@ impl Audit {
         }
     }
 
-    /// The segment at `start` is somebody's from now on (I4).
+    /// The segment at `start` is in use from now on (I4).
     #[inline]
     #[track_caller]
     pub(crate) fn begin(&self, start: usize, cut_into: Use) {
@@ -194,7 +194,7 @@ impl Audit {
         }
     }
 
-    /// The segment at `start` is nobody's any more (I4).
+    /// The segment at `start` is no longer in use (I4).
     #[inline]
     #[track_caller]
     pub(crate) fn end(&self, start: usize) {
@@ -220,7 +220,7 @@ impl Audit {
         }
     }
 
-    /// A block is somebody's (I1).
+    /// A block is in use (I1).
     #[inline]
     #[track_caller]
     pub(crate) fn block(&self, offset: usize) {

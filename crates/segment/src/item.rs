@@ -23,7 +23,7 @@ use crate::pool::{ExtentId, Pinned, Pool};
 /// What is written of an item, wherever it will lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
-    /// The header, but for the length of the CAS token.
+    /// The header, except for the length of the CAS token.
     header: Header,
     access: Access,
     cas: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Draft<'a> {
 /// What follows access word and CAS token.
 #[derive(Clone, Copy, Debug)]
 enum Body<'a> {
-    /// Key and value in pieces; client flags and extent are worded from their fields.
+    /// Key and value in pieces; client flags and extent are formatted from their fields.
     Pieces { key: &'a [u8], inline: [&'a [u8]; 2] },
     /// All of it, as it lies in the item that is copied.
     Copied(&'a [u8]),
@@ -142,8 +142,8 @@ fn short_cas(cas: u64, base: u64) -> Option<u32> {
     u32::try_from(cas.wrapping_sub(base)).ok()
 }
 
-/// One item, read in place. Whoever holds it holds the owner's `&Segments`, so it cannot move, or a
-/// reader whose round is not over, so its segment is not used again.
+/// One item, read in place. It borrows the owner's `Segments`, so it cannot move, or a reader whose
+/// round is not over, so its segment is not used again.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     pool: &'a Pool,

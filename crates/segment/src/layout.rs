@@ -96,7 +96,7 @@ pub(crate) const EXTENT: u64 = 1 << 59;
 const DEAD: u64 = 1 << 60;
 /// The blocks belong to another item, which replaces this one.
 pub(crate) const EXTENT_GIVEN: u64 = 1 << 61;
-/// Replies show the key in base64: so was it worded by the request that stored the item.
+/// Replies show the key in base64, as the request that stored the item did.
 pub(crate) const BASE64_KEY: u64 = 1 << 62;
 
 impl Header {
@@ -281,7 +281,7 @@ impl Access {
         Self(now << Self::SECOND_SHIFT | self.0 & Self::TURNS_MASK | reads | Self::FETCHED)
     }
 
-    /// The word of an item that eviction keeps and owes so many turns.
+    /// The word of an item that eviction keeps and owes this number of turns.
     pub(crate) const fn kept(self, turns: u32) -> Self {
         debug_assert!(turns <= Self::TURNS_MAX);
         let others = self.0 & !(Self::TURNS_MASK | Self::READS_MAX << Self::READS_SHIFT);

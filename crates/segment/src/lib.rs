@@ -4,12 +4,12 @@
 //! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of
 //! `-m`.
 //!
-//! An item is appended once and never changes, but for two words (expiry and marks; accesses).
+//! An item is appended once and never changes, except for two words (expiry and marks; accesses).
 //! Space comes back a segment at a time. The index belongs to `cache` and is reached through
 //! [`Index`].
 //!
 //! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is
-//! S3-FIFO (Yang et al., SOSP 2023) said in segments: the small queue is a list of *probation*
+//! S3-FIFO (Yang et al., SOSP 2023) applied to segments: the small queue is a list of *probation*
 //! segments, the main queue a list of *main* segments, and reinsertion is a copy; reads are weighed
 //! against bytes.
 

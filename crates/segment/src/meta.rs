@@ -167,8 +167,8 @@ impl Metas {
         before == 1
     }
 
-    /// Zeroes the line but for `EPOCH`, so that a reused segment starts clean. The segment is not
-    /// pinned.
+    /// Zeroes the line of an unpinned segment except for `EPOCH`, so that a reused segment starts
+    /// clean.
     pub(crate) fn clear(&self, segment: u32) {
         debug_assert!(!self.is_pinned(segment), "I2");
         for word in (0..META_BYTES / 8).filter(|&word| word != EPOCH.0) {

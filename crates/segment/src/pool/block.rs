@@ -12,7 +12,7 @@
 //! Invariants:
 //! - B1  Links, owners and bitmaps change under the pool's lock. An extent that belongs to an item
 //!   changes by its shard's thread alone, so that thread reads the chain without the lock.
-//! - B2  An extent is freed once: by whoever brings its state to 'dead, no pins'.
+//! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
 //! - B3  A block segment stands in the list of its number of free blocks; in none when it has no
 //!   free one; and goes back to the idle ones when all are free.
 //! - B4  A pinned extent is neither freed nor moved.
@@ -184,7 +184,7 @@ impl Pool {
         self.arena.write(block as usize * BLOCK_BYTES + start, bytes);
     }
 
-    /// Adds `count` blocks to `queue`; when there are not so many, it gives back all that the queue
+    /// Adds `count` blocks to `queue`; when there are fewer, it gives back all that the queue
     /// holds. The densest segments give theirs first.
     pub(super) fn take_blocks(&self, count: usize, queue: &mut BlockQueue) -> Result<(), NoMemory> {
         let mut free = self.lock();
@@ -237,7 +237,7 @@ impl Pool {
         self.move_between_counts(free, segment, bits & !(1 << bit));
         self.free_blocks.fetch_sub(1, Ordering::Relaxed);
         let block = segment * self.blocks_per_segment() as u32 + bit;
-        // Nobody's yet, so that nobody moves it (B1).
+        // Of no extent yet, so that it is not moved (B1).
         self.extents.owner(block).store(NONE.into(), Ordering::Relaxed);
         self.arena.audit.block(block as usize * BLOCK_BYTES);
         Some(block)
@@ -422,7 +422,7 @@ impl Pool {
             .any(|bit| self.is_movable(segment * count + bit, shard))
     }
 
-    /// Whether `shard` may move a used block: it is of an extent of its own that nobody reads.
+    /// Whether `shard` may move a used block: it is of an extent of its own that is not pinned.
     fn is_movable(&self, block: u32, shard: u16) -> bool {
         let extent = low(self.extents.owner(block));
         extent != NONE

@@ -56,7 +56,7 @@ impl fmt::Display for NoMemory {
 
 impl std::error::Error for NoMemory {}
 
-/// Readers that may register beside one a shard. A guess: doors that read items in place.
+/// Readers that may register beside one a shard. A guess: backends that read items in place.
 const READERS_BESIDE: usize = 8;
 
 /// Free segments for each shard up to which those that can are to live on their own.
@@ -74,14 +74,14 @@ pub struct PoolOptions {
     pub huge: bool,
 }
 
-/// Where the segments of a [`Pool`] are, for who checks that it adds up.
+/// Where the segments of a [`Pool`] are, so that a check can add them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolBooks {
     /// Segments charged to the budget.
     pub charged_segments: u64,
     /// What the budget is charged for each.
     pub charge_bytes: u64,
-    /// Charged segments that nobody uses.
+    /// Charged segments that are not in use.
     pub idle_segments: u64,
     /// Blocks free in segments that also hold used ones.
     pub free_blocks: u64,
@@ -112,11 +112,11 @@ pub struct Pool {
     generations: AtomicU64,
     /// See `pinned`. Apart from what all cores read for each item.
     pinned_bytes: CachePadded<AtomicU64>,
-    /// Who may be reading items that are not its own.
+    /// The readers of items by cores other than their owners.
     quiescence: Arc<Quiescence>,
     retired: AtomicU32,
     /// See I5.
-    kept: AtomicBool,
+    keeps_pages: AtomicBool,
     free: Mutex<Free>,
 }
 
@@ -163,7 +163,7 @@ impl Pool {
             pinned_bytes: CachePadded::new(AtomicU64::new(0)),
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
-            kept: AtomicBool::new(false),
+            keeps_pages: AtomicBool::new(false),
             free: Mutex::new(Free {
                 // Room for all: a segment that comes back finds its place without an allocation.
                 idle: Vec::with_capacity(segments as usize),
@@ -243,7 +243,8 @@ impl Pool {
         self.arena.word(self.segment_start(segment)).load(Ordering::Relaxed)
     }
 
-    /// A reader of items by another core than their owner's, awake; `None` when there are too many.
+    /// Registers a reader of items by another core than their owner's, awake; `None` when there are
+    /// too many.
     ///
     /// While it is awake and in a round, segments that held items are not used again.
     pub fn register_reader(&self) -> Option<Reader> {
@@ -258,12 +259,12 @@ impl Pool {
         is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
     }
 
-    /// What `flush_all` writes, for all who share the pool.
+    /// The word that `flush_all` writes, for all shards of the pool.
     pub const fn flush_word(&self) -> &FlushWord {
         &self.flush_word
     }
 
-    /// Whether nobody can still be reading what was taken out of its index before now.
+    /// Whether no reader can still be in an item that was taken out of its index before now.
     pub(crate) fn is_unread(&self) -> bool {
         self.quiescence.is_past(self.quiescence.stamp())
     }
@@ -276,7 +277,8 @@ impl Pool {
             || (self.retired.load(Ordering::Relaxed) > 0 && self.free_retired(&mut self.lock()))
     }
 
-    /// Retired segments that nobody can read any more are idle (I4); whether any is.
+    /// Makes those retired segments idle that no reader can be in any more (I4); whether any is
+    /// idle.
     fn free_retired(&self, free: &mut Free) -> bool {
         while let Some(&(segment, stamp)) = free.retired.front()
             && self.quiescence.is_past(stamp)
@@ -345,7 +347,7 @@ impl Pool {
         self.shards > 1 && self.free_segments() <= SCARCE_SEGMENTS * u64::from(self.shards)
     }
 
-    /// A shard below its share found no segment: those above theirs are to give some.
+    /// A shard below its share found no segment: shards above their share should give some.
     pub(crate) fn ask(&self) {
         let shards = u32::from(self.shards);
         if shards > 1 && self.asked.load(Ordering::Relaxed) < shards {
@@ -353,7 +355,7 @@ impl Pool {
         }
     }
 
-    /// Whether some shard asked and nobody gave yet.
+    /// Whether a shard asked for a segment and none was given since.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) > 0
     }
@@ -379,7 +381,7 @@ impl Pool {
         }
     }
 
-    /// Makes a segment idle, which nobody reads.
+    /// Makes a segment idle, which no reader is in.
     fn give_raw(&self, free: &mut Free, segment: u32) {
         self.arena.audit.end(self.segment_start(segment));
         if cfg!(debug_assertions) && !cfg!(loom) {
@@ -399,7 +401,7 @@ impl Pool {
     fn poison(&self, segment: u32) {
         let start = self.segment_start(segment);
         let used = match self.metas.get(segment, USED) as usize {
-            0 => self.segment_bytes(), // Cut into blocks, or retired for a while: nobody says.
+            0 => self.segment_bytes(), // Cut into blocks, or retired before: unknown.
             used => used,
         };
         for word in (SEGMENT_HEAD_BYTES..used).step_by(8) {
@@ -410,13 +412,13 @@ impl Pool {
     /// Hands one idle segment's pages to the kernel and its charge to the budget; `false`: none is
     /// idle, or the kernel does not take them (I5).
     fn release_one(&self, free: &mut Free) -> bool {
-        if self.is_kept() {
+        if self.keeps_pages() {
             return false;
         }
         let Some(&segment) = free.idle.last() else { return false };
         debug_assert!(self.metas.phase(segment) == Phase::Free, "I1: an idle segment is nobody's");
         if !self.arena.release(self.segment_start(segment), self.segment_bytes()) {
-            self.kept.store(true, Ordering::Relaxed);
+            self.keeps_pages.store(true, Ordering::Relaxed);
             return false;
         }
         free.idle.pop();
@@ -427,9 +429,9 @@ impl Pool {
         true
     }
 
-    /// Whether the kernel takes no memory back (I5): to free some for it is in vain.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::Relaxed)
+    /// Whether the kernel takes no memory back (I5), so that freeing some for it is in vain.
+    pub(crate) fn keeps_pages(&self) -> bool {
+        self.keeps_pages.load(Ordering::Relaxed)
     }
 
     /// Whether a segment is idle.

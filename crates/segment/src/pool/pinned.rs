@@ -12,11 +12,11 @@
 //! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
 //!   the extent that holds its blocks is neither freed nor moved. While a piece of it is held the
 //!   same holds of what that piece lies in.
-//! - P2  `pinned_bytes` is the bytes of all segments and extents of items with a pin, but for what
-//!   is being pinned or unpinned in this moment, and never less than nothing. For each of them a
-//!   thread that finds no pin before its own adds, one that takes the last away subtracts, each
-//!   once; pins rise from 0 on one thread at a time, which hands them to others after that, so what
-//!   is subtracted was added before.
+//! - P2  `pinned_bytes` is the bytes of all segments and extents of items with a pin, except for
+//!   those that are being pinned or unpinned in this moment, and never below zero. For each of
+//!   them a thread that finds no pin before its own adds, one that takes the last away subtracts,
+//!   each once; pins rise from 0 on one thread at a time, which hands them to others after that,
+//!   so what is subtracted was added before.
 
 use std::cell::Cell;
 use std::fmt;
@@ -45,8 +45,8 @@ pub struct Pinned {
 
 impl Pool {
     /// Bytes of the segments and extents that are pinned for readers (P2): they cannot be used
-    /// again until whoever is sent them has read. What is pinned to be received into is not
-    /// counted: no reader is to blame for it.
+    /// again until the clients that are sent them have read. Memory that is pinned to be received
+    /// into is not counted: no reader holds it.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_bytes.load(Ordering::Relaxed)
     }

@@ -48,7 +48,7 @@ use crate::item::Draft;
 use crate::layout::Header;
 use crate::meta::{DEAD, USED};
 
-/// The part of a shard's segments, one in so many, that new items do not take.
+/// The part of a shard's segments that new items do not take, as a divisor.
 const RESERVE_PART: usize = 100;
 
 /// Segments of a shard from which on it keeps more than the one for jobs. With fewer, a second one
@@ -62,7 +62,7 @@ pub(super) const fn reserve_of(share: usize, evict: bool) -> usize {
 }
 
 impl Segments {
-    /// A segment with room for an item of a store; `kept` is the item that it replaces.
+    /// A segment with room for an item of a store; it replaces the protected item, if there is one.
     ///
     /// Errors: R1 for new items and larger ones, R2 for replacements.
     pub(super) fn place_in_store(

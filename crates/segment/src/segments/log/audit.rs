@@ -11,8 +11,8 @@ use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, ITEMS, OWNER, Phase, SLOT};
 
 impl Log {
-    /// Checks the whole log at every so many calls, as many as it has segments: so a call looks at
-    /// one segment's lines on average.
+    /// Checks the whole log once in as many calls as it has segments, so that a call looks at one
+    /// segment's line on average.
     #[cfg(debug_assertions)]
     pub(crate) fn audit_in_turn(&mut self) {
         self.audited += 1;

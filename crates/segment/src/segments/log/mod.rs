@@ -377,7 +377,7 @@ impl Log {
         }
         self.pool.give(segment);
         if is_short {
-            self.spare.extend(self.pool.take(0)); // One that nobody reads, in its stead.
+            self.spare.extend(self.pool.take(0)); // One that no reader is in, in its stead.
         }
     }
 
@@ -430,7 +430,7 @@ impl Log {
         self.dead_bytes * 100 > own_bytes * DEAD_PERCENT
     }
 
-    /// Whether the shard has so many segments that it frees one ahead of need.
+    /// Whether the shard has enough segments to free one ahead of need.
     pub(crate) fn is_large(&self) -> bool {
         self.pool.fair_share() >= AHEAD_SEGMENTS_MIN
     }

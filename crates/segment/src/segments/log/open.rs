@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - O1  `open[stream][bucket]` names a segment exactly when its bit is set, and that one is open.
-//! - O2  Open segments are at most `segments_max`, and one a stream besides; beyond that, items go
+//! - O2  At most `segments_max` segments are open, and one a stream besides; beyond that, items go
 //!   to the open segment of the nearest TTL bucket.
 
 use super::queues::Queue;

@@ -11,8 +11,8 @@
 use crate::meta::{BIN, FIFO, List, Metas, NONE};
 
 /// Bins of segments by dead space. The first holds those in which a store finds nothing worth a
-/// job, the next ones those with a 128th, a 64th and a 32nd or more, the rest those with so many
-/// sixteenths. A cache passes over all below a sixteenth: it has something to evict instead.
+/// job, the next ones those with a 128th, a 64th and a 32nd or more, each of the rest those with
+/// one sixteenth more. A cache passes over all below a sixteenth: it has items to evict instead.
 pub(crate) const BINS: usize = FINE_BINS + 16;
 
 /// Bins for less than a sixteenth, the first one included.
@@ -99,7 +99,7 @@ impl Queues {
         }
     }
 
-    /// Takes a segment with so many dead bytes out of its bin.
+    /// Takes a segment with this number of dead bytes out of its bin.
     pub(crate) fn unbin(&mut self, metas: &Metas, segment: u32, dead_bytes: usize) {
         match self.bin_of(dead_bytes) {
             0 => {}
@@ -107,7 +107,7 @@ impl Queues {
         }
     }
 
-    /// Whether a segment with so many dead bytes is worth a job of compaction.
+    /// Whether a segment with this number of dead bytes is worth a job of compaction.
     pub(crate) fn is_worth_a_job(&self, dead_bytes: usize) -> bool {
         self.bin_of(dead_bytes) > 0
     }
@@ -175,7 +175,7 @@ impl Queues {
         })
     }
 
-    /// Whether bin `bin` is where a segment with so many dead bytes belongs (Q1).
+    /// Whether a segment with this number of dead bytes belongs into bin `bin` (Q1).
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn is_bin_of(&self, bin: usize, dead_bytes: usize) -> bool {
         bin > 0 && bin == self.bin_of(dead_bytes)

@@ -1,6 +1,6 @@
 //! Ghosts: keys evicted from probation not long ago. One that comes back goes to the main queue.
 //!
-//! Upstream:   `reclaim` adds what it evicts from probation, `append` asks for what it inserts.
+//! Upstream:   `job` adds what it evicts from probation, `append` asks for what it inserts.
 //! Downstream: `kachel_host::Region` for memory.
 //!
 //! A table of fixed size: each key hash has one group of a cache line, 32 tags of 16 bits, newest

@@ -12,8 +12,8 @@
 //! segment for its copy: the victim keeps the rest, in the last case behind all others.
 //!
 //! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
-//! that drops the large values that nobody is sent, whose blocks do come back, and leaves the rest
-//! for another turn. Else one reader could keep all values whose heads share a segment.
+//! that drops the large values that no client is being sent, whose blocks do come back, and leaves
+//! the rest for another turn. Else one reader could keep all values whose heads share a segment.
 //!
 //! Invariants:
 //! - J1  A job looks at each item of its victim once, in order.

@@ -223,11 +223,11 @@ impl Reclaimer {
         context: &mut Context<'_, impl Index>,
         bytes: u64,
     ) -> bool {
-        if log.pool().is_kept() && log.pool().has_idle() {
+        if log.pool().keeps_pages() && log.pool().has_idle() {
             return false;
         }
         self.begin_request(log, bytes);
-        if log.pool().budget.overdrawn_bytes() > 0 || log.pool().is_kept() {
+        if log.pool().budget.overdrawn_bytes() > 0 || log.pool().keeps_pages() {
             if self.job.is_none() {
                 self.find_victim(log, context.now);
             }
@@ -235,9 +235,9 @@ impl Reclaimer {
             return false;
         }
         let is_enough = |log: &Log| {
-            log.pool().release_idle(bytes) || log.pool().is_kept() // No more in vain.
+            log.pool().release_idle(bytes) || log.pool().keeps_pages() // No more in vain.
         };
-        self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().is_kept()
+        self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().keeps_pages()
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more, within the request under way;

@@ -28,7 +28,7 @@ const EXPIRY_LOOKS_MAX: usize = 4096;
 /// Pinned segments passed over by a request that may strip no more.
 const PASSED_MAX: usize = 4096;
 
-/// The part of memory, one in so many, that is much to be unpinned at once.
+/// The part of memory that is much to be unpinned at once, as a divisor.
 const UNPINNED_PART: u64 = 128;
 
 /// Segments of main that are turned in one request or step of upkeep, at most. They may be kept
@@ -63,7 +63,7 @@ impl Reclaimer {
     /// Begins what is due without a request that waits for room; whether there was anything.
     pub(super) fn find_due(&mut self, log: &mut Log, now: u32) -> bool {
         assert!(self.job.is_none(), "V1");
-        if log.pool().budget.overdrawn_bytes() > 0 && !log.pool().is_kept() {
+        if log.pool().budget.overdrawn_bytes() > 0 && !log.pool().keeps_pages() {
             return self.find_victim(log, now) != Found::Nothing;
         }
         if self.find_expired(log, now) != Found::Nothing {

@@ -1,6 +1,6 @@
 //! What an item is worth its bytes, and how fast the main queue turns.
 //!
-//! Upstream:   `reclaim` asks for each living item of a victim, and tells what it saw in it.
+//! Upstream:   `job` asks for each living item of a victim, and tells what it saw in the victim.
 //! Downstream: nothing.
 //!
 //! An item at the end of its queue is granted turns in the main queue: half as many as the mean
@@ -11,8 +11,8 @@
 //!
 //! The main queue is turned slowly while new items stream by, so that a scan washes nothing out.
 //! Once less than a tenth of it is read between two turns it is *cold*: both queues then move as
-//! one FIFO, and unread items are owed nothing. So what nobody reads any longer leaves, however
-//! small its items are: once main is cold, within about one memory's worth of new items.
+//! one FIFO, and unread items are owed nothing. So items that are no longer read
+//! leave, however small they are: once main is cold, within about one memory's worth of new items.
 //!
 //! Source: reads weighed against bytes are GreedyDual-Size-Frequency's (Cherkasova, HP Labs 1998),
 //! there with an exact priority queue. The evidence is in docs/decisions/0005-eviction.md.
@@ -26,8 +26,8 @@ const WINDOW_VICTIMS: usize = 4;
 /// Part of main's bytes that is read between two turns, as a divisor; main is cold below it.
 const COLD_DIVISOR: usize = 10;
 
-/// How much slower main turns than probation while it is not cold. It must turn, or nobody would
-/// see it become cold.
+/// How much slower main turns than probation while it is not cold. It must turn, or it
+/// would never be seen to become cold.
 const HOT_SLOWNESS: usize = 16;
 
 /// Turns granted at once: one now, the others owed.
@@ -49,7 +49,7 @@ impl Seen {
         self.read_bytes += if access.reads() > 0 { bytes } else { 0 };
     }
 
-    /// What was seen lately, after one more victim.
+    /// What was seen recently, after one more victim.
     const fn and_then(self, victim: Self) -> Self {
         Self {
             items: self.items - self.items / WINDOW_VICTIMS + victim.items,
@@ -59,7 +59,7 @@ impl Seen {
     }
 }
 
-/// What eviction saw lately in each queue.
+/// What eviction saw recently in each queue.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     seen: [Seen; 2],

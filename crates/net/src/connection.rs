@@ -1,138 +1,79 @@
-//! One client's connection: what it has sent and we have not served, and what we owe it.
+//! One client's connection: what it has sent and is not served yet, and what it is owed.
 //!
-//! Upstream:   `shard` appends what `io` lent and takes requests off the front.
-//! Downstream: the outbox.
-//!
-//! States, and who moves between them:
+//! Upstream:   `shard` hands over what `io` lent, and takes requests off the front.
+//! Downstream: [`Input`], [`Outbox`].
 //!
 //! ```text
-//! Reading --(block of a large value announced: shard)--> Reading with an upload in `shard`
-//! Reading --(refused block to be swallowed: skip)--> Reading, `skip_bytes` > 0
-//! Reading --(quit, lost frame, peer finished: drain)--> Draining --(all sent)--> closed by `shard`
+//!          pause(Reader | Listing | Answers)               resume, once may_resume
+//! Nothing -----------------------------------> Reader, ... --------------------------> Nothing
+//!    |                                            ^
+//!    |   pause(Mailbox(shard))                    | mailbox_has_room
+//!    +-----------------------------------> Mailbox(shard)
+//!
+//! Reading --(quit, lost frame, the process ends: drain)--> Draining --(all sent)--> closed
 //! ```
 //!
 //! Invariants:
-//! - I1  `tail` begins at a request's first byte (or inside its data block, when an upload runs).
-//! - I2  While `skip_bytes` > 0 the tail is empty: skipped bytes are never stored.
-//! - I3  While `resume` is kept the tail begins with the line of that retrieval.
+//! - I1  Requests are served only while the connection waits for nothing ([`Waiting::Nothing`]).
+//!   What it receives meanwhile is added to its tail, and `io` is told to stop.
+//! - I2  A connection that waits for a mailbox is in the list of that mailbox, and nothing else
+//!   wakes it.
+//! - I3  A connection stands in each list of its shard (dirty, resumable, ready) at most once: the
+//!   mark here is set exactly while it stands there.
+//! - I4  A listing, like an upload, runs at most once at a time.
 
 use kachel_io::SocketId;
-use kachel_wire::request::Ttl;
 
+use crate::input::Input;
 use crate::outbox::Outbox;
-
-impl Input {
-    /// Remembers that the input so far holds no whole line.
-    pub fn note_scanned(&mut self, bytes: usize) {
-        debug_assert!(self.skip_bytes == 0, "I2: bytes to skip are not searched");
-        self.scanned_bytes = bytes;
-        self.announced_bytes = 0;
-    }
-
-    /// Remembers that a data block of this size is awaited: its time begins with the end of its
-    /// line. An empty one counts as a byte, because its CR LF is awaited.
-    pub fn note_announced(&mut self, bytes: usize) {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
-        if std::mem::replace(&mut self.announced_bytes, bytes) == 0 {
-            self.waiting_since = 0;
-        }
-        // The line at the front is whole: nothing is known of what follows it.
-        self.scanned_bytes = 0;
-    }
-
-    /// Lets the next `bytes` of input pass unread.
-    pub fn skip(&mut self, bytes: u64) {
-        assert!(self.skip_bytes == 0, "I2: one data block is skipped at a time");
-        if bytes > 0 {
-            self.note_announced(usize::try_from(bytes).unwrap_or(usize::MAX));
-            self.skip_bytes = bytes;
-            self.waiting_since = 0;
-        }
-    }
-
-    /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
-    pub fn chargeable_bytes(&self) -> u64 {
-        self.tail.capacity().saturating_sub(crate::OWN_BYTES_PER_CONNECTION) as u64
-    }
-}
 
 /// Whether requests are still read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+enum Phase {
     /// Requests are read and answered.
     Reading,
     /// What is owed is sent, nothing more is read, then the connection closes.
     Draining,
 }
 
-/// A retrieval whose line was read and whose first keys are answered: where it goes on. Offsets are
-/// from the line's start.
+/// What a connection's next request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resume {
-    /// Where the first key stands that is not answered.
-    pub next_key: usize,
-    /// Where the last key ends, and the line's end begins.
-    pub keys_end: usize,
-    /// Whether the reply shows CAS tokens.
-    pub with_cas: bool,
-    /// The TTL to give.
-    pub ttl: Option<Ttl>,
-}
-
-/// What has come in and is not served yet.
-#[derive(Debug)]
-pub struct Input {
-    /// A partial request, or requests that must wait. Empty in the steady state, and then without
-    /// memory.
-    pub tail: Vec<u8>,
-    /// Bytes of the tail's memory that the process's budget was charged for.
-    pub charged_bytes: u64,
-    /// Bytes at the tail's start that hold no line end.
-    pub scanned_bytes: usize,
-    /// The retrieval at the tail's start, if its first keys are answered (I3).
-    pub resume: Option<Resume>,
-    /// Bytes of a refused data block still to come.
-    pub skip_bytes: u64,
-    /// The look of the shard (one a second) by which the request at the tail's start had begun to
-    /// wait for its rest; 0: none waits.
-    pub waiting_since: u32,
-    /// Bytes of data block that the request at the front announced; they lengthen its deadline. 0
-    /// while its line is not whole.
-    pub announced_bytes: u32,
+pub enum Waiting {
+    /// Nothing: requests are served as they come.
+    Nothing,
+    /// Its client, which does not read its replies.
+    Reader,
+    /// The end of a listing of items that is being sent.
+    Listing,
+    /// The answers of other shards to all that was asked of them: room for a large value, or the
+    /// requests before one about all shards.
+    Answers,
+    /// Room in the mailbox to this shard. The shard's own number stands for the queue of requests
+    /// that its engine delays.
+    Mailbox(u16),
 }
 
 /// A socket with its input and its outbox.
 #[derive(Debug)]
 pub struct Connection {
-    /// The socket, as `io` knows it.
-    pub socket: SocketId,
-    /// Whether requests are read.
-    pub phase: Phase,
+    socket: SocketId,
+    phase: Phase,
+    waiting: Waiting,
     /// Whether `io` was told to stop receiving.
-    pub paused: bool,
-    /// Whether requests in the tail wait for room in the outbox or in a mailbox.
-    pub stalled: bool,
-    /// Whether it waits in a mailbox's list; while it does, nothing else wakes it.
-    pub awaits_mail: bool,
-    /// Whether it is on the shard's list of stalled connections to look at again.
-    pub resumable: bool,
-    /// Whether this connection is on the shard's list of those to flush.
-    pub dirty: bool,
-    /// Its place in the shard's list of connections to serve this tick, if it is there.
-    pub ready: Option<u32>,
+    receiving_stopped: bool,
+    /// The marks of the shard's lists (I3).
+    resumable: bool,
+    dirty: bool,
+    ready: Option<u32>,
     /// Whether a large value is being received.
-    pub uploading: bool,
-    /// Whether what comes next waits until other shards have answered all that was asked of them:
-    /// a value until its owner has made room, a request about all shards until those before it are
-    /// carried out.
-    pub awaits_answers: bool,
-    /// Whether a listing of items is being sent; requests behind it wait.
-    pub dumping: bool,
+    uploading: bool,
+    /// Whether a listing of items is being sent (I4).
+    listing: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
-    pub finished: bool,
+    finished: bool,
     /// The shard's last look before the last request or the last progress in reading, for idle and
     /// stalled clients.
-    pub active_look: u32,
+    pub(crate) active_look: u32,
     /// The look at which `io` was last asked what the peer has not taken; 0: never.
     pub(crate) asked_look: u32,
     /// What `io` answered then.
@@ -144,45 +85,386 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A fresh connection.
+    /// A fresh connection, in `look`.
     pub(crate) const fn new(socket: SocketId, look: u32) -> Self {
         Self {
             socket,
             phase: Phase::Reading,
-            paused: false,
-            stalled: false,
-            awaits_mail: false,
+            waiting: Waiting::Nothing,
+            receiving_stopped: false,
             resumable: false,
             dirty: false,
             ready: None,
             uploading: false,
-            awaits_answers: false,
-            dumping: false,
+            listing: false,
             finished: false,
             active_look: look,
             asked_look: 0,
             unacknowledged_bytes: 0,
-            input: Input {
-                tail: Vec::new(),
-                charged_bytes: 0,
-                scanned_bytes: 0,
-                resume: None,
-                skip_bytes: 0,
-                waiting_since: 0,
-                announced_bytes: 0,
-            },
+            input: Input::new(),
             outbox: Outbox::new(),
         }
     }
 
-    /// Whether as much is owed and kept as may be.
-    pub fn is_full(&self) -> bool {
-        self.outbox.is_full(self.input.tail.capacity())
+    /// The socket, as `io` knows it.
+    #[inline]
+    pub const fn socket(&self) -> SocketId {
+        self.socket
     }
 
-    /// Whether its next request must wait: for the client's reading, for a listing, or for answers.
-    pub fn must_wait(&self) -> bool {
-        let awaits_answers = self.awaits_answers && self.outbox.awaits_answers();
-        self.is_full() || self.dumping || awaits_answers
+    /// Whether nothing more is read, and the connection closes once all is sent.
+    #[inline]
+    pub fn is_draining(&self) -> bool {
+        self.phase == Phase::Draining
+    }
+
+    /// Reads nothing more from this client.
+    pub fn drain(&mut self) {
+        self.phase = Phase::Draining;
+    }
+
+    /// The client gave a sign of life in `look`: a request, or progress in reading.
+    #[inline]
+    pub fn note_active(&mut self, look: u32) {
+        debug_assert!(look >= self.active_look, "looks are numbered upwards");
+        self.active_look = look;
+    }
+
+    /// Bytes came from the client in `look`. While it is owed a reply only reading counts as a sign
+    /// of life.
+    #[inline]
+    pub fn note_received(&mut self, look: u32) {
+        if self.outbox.owed_bytes() == 0 {
+            self.note_active(look);
+        }
+    }
+
+    /// Looks since the last sign of life.
+    pub fn idle_looks(&self, look: u32) -> u32 {
+        debug_assert!(look >= self.active_look, "looks are numbered upwards");
+        look - self.active_look
+    }
+
+    /// What the next request waits for.
+    #[inline]
+    pub const fn waiting(&self) -> Waiting {
+        self.waiting
+    }
+
+    /// Whether the next request waits for something (I1).
+    #[inline]
+    pub fn is_paused(&self) -> bool {
+        self.waiting != Waiting::Nothing
+    }
+
+    /// Has the next request wait; `true`: it did not wait before.
+    ///
+    /// Panics: for [`Waiting::Nothing`], which [`Self::resume`] brings about.
+    pub fn pause(&mut self, waiting: Waiting) -> bool {
+        assert!(waiting != Waiting::Nothing, "I1: a pause has a cause");
+        assert!(!self.awaits_mailbox(), "I2: nothing is served that could have it wait again");
+        let begins = !self.is_paused();
+        self.waiting = waiting;
+        begins
+    }
+
+    /// Whether it waits for room in a mailbox (I2).
+    #[inline]
+    pub const fn awaits_mailbox(&self) -> bool {
+        matches!(self.waiting, Waiting::Mailbox(_))
+    }
+
+    /// The mailbox that it waits for has room; `false`: it waits for none. From now on it waits
+    /// like a connection whose client does not read, which it may go on from at once.
+    pub fn mailbox_has_room(&mut self) -> bool {
+        let awaited = self.awaits_mailbox();
+        if awaited {
+            self.waiting = Waiting::Reader;
+        }
+        awaited
+    }
+
+    /// Whether what it waits for has come about.
+    pub fn may_resume(&self) -> bool {
+        let is_over = match self.waiting {
+            Waiting::Nothing | Waiting::Mailbox(_) => false,
+            Waiting::Reader | Waiting::Listing => !self.listing,
+            Waiting::Answers => !self.listing && !self.outbox.awaits_answers(),
+        };
+        is_over && !self.is_full()
+    }
+
+    /// Serves requests again. Those that it waited for came late: the time of one that is not
+    /// whole begins in this `look`.
+    pub fn resume(&mut self, look: u32) {
+        assert!(self.may_resume(), "I1: what it waited for has come about");
+        self.waiting = Waiting::Nothing;
+        self.input.wait_from(look);
+    }
+
+    /// Whether as much is owed and kept as may be.
+    pub fn is_full(&self) -> bool {
+        self.outbox.is_full(self.input.memory_bytes())
+    }
+
+    /// Stops or goes on receiving, as the connection is paused or not; what `io` is to be told, if
+    /// anything: `true` to stop.
+    #[inline]
+    pub fn set_receiving(&mut self) -> Option<bool> {
+        let stop = self.is_paused();
+        let changes = stop != std::mem::replace(&mut self.receiving_stopped, stop);
+        changes.then_some(stop)
+    }
+
+    /// Whether `io` is to be told to receive again, because the connection waits for nothing any
+    /// more.
+    #[inline]
+    pub fn begin_receiving(&mut self) -> bool {
+        let begins = self.receiving_stopped && !self.is_paused();
+        if begins {
+            self.receiving_stopped = false;
+        }
+        begins
+    }
+
+    /// Whether a large value is being received.
+    #[inline]
+    pub const fn is_uploading(&self) -> bool {
+        self.uploading
+    }
+
+    /// A large value of so many bytes begins to be received.
+    pub fn begin_upload(&mut self, value_bytes: usize) {
+        assert!(!self.uploading, "I4: one value is received at a time");
+        self.uploading = true;
+        self.input.begin_block(value_bytes);
+    }
+
+    /// The large value is whole, or refused.
+    pub fn end_upload(&mut self) {
+        assert!(self.uploading, "a value that ends has begun");
+        self.uploading = false;
+        self.input.end_block();
+    }
+
+    /// Whether what comes next is inside a data block.
+    #[inline]
+    pub const fn is_in_block(&self) -> bool {
+        self.uploading || self.input.is_skipping()
+    }
+
+    /// Whether a landing may be lent to `io` for what comes next: a value is being received, and
+    /// nothing that came before is unread.
+    pub fn may_land(&self) -> bool {
+        self.uploading
+            && self.phase == Phase::Reading
+            && !(self.is_paused() || self.finished)
+            && self.ready.is_none()
+            && self.input.is_empty()
+    }
+
+    /// Whether a listing of items is being sent.
+    #[inline]
+    pub const fn is_listing(&self) -> bool {
+        self.listing
+    }
+
+    /// A listing of items begins.
+    pub fn begin_listing(&mut self) {
+        assert!(!self.listing, "I4: one listing is sent at a time");
+        self.listing = true;
+    }
+
+    /// The listing is complete.
+    pub fn end_listing(&mut self) {
+        assert!(self.listing, "a listing that ends has begun");
+        self.listing = false;
+    }
+
+    /// Whether the peer has ended its side.
+    #[inline]
+    pub const fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The peer has ended its side.
+    pub fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    /// Whether the peer has ended its side and all that it sent is served.
+    #[inline]
+    pub fn is_served(&self) -> bool {
+        self.finished && !self.is_paused() && !self.listing && self.ready.is_none()
+    }
+
+    /// Its place among the connections that are served in this tick.
+    #[inline]
+    pub const fn ready(&self) -> Option<u32> {
+        self.ready
+    }
+
+    /// It stands among the connections that are served in this tick (I3).
+    #[inline]
+    pub fn set_ready(&mut self, place: u32) {
+        assert!(self.ready.is_none(), "I3: it is served once a tick");
+        self.ready = Some(place);
+    }
+
+    /// It was served.
+    #[inline]
+    pub fn clear_ready(&mut self) {
+        self.ready = None;
+    }
+
+    /// Marks it as listed among those to send to; `false`: it was already (I3).
+    #[inline]
+    pub fn mark_dirty(&mut self) -> bool {
+        !std::mem::replace(&mut self.dirty, true)
+    }
+
+    /// It was taken off that list.
+    #[inline]
+    pub fn clear_dirty(&mut self) {
+        debug_assert!(self.dirty, "I3: it stood in the list");
+        self.dirty = false;
+    }
+
+    /// Marks it as listed among those to serve again; `false`: it was already (I3).
+    #[inline]
+    pub fn mark_resumable(&mut self) -> bool {
+        debug_assert!(!self.awaits_mailbox(), "I2: a mailbox alone wakes it");
+        !std::mem::replace(&mut self.resumable, true)
+    }
+
+    /// It was taken off that list.
+    #[inline]
+    pub fn clear_resumable(&mut self) {
+        self.resumable = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AnswerRoom, BlockPool, ConnectionIndex, Slots};
+
+    const NOW: u32 = 5;
+
+    fn fresh() -> Connection {
+        Connection::new(SocketId::new(0, 1), NOW)
+    }
+
+    #[test]
+    fn each_wait_ends_with_its_own_cause() {
+        let mut open = fresh();
+        assert!(!open.is_paused() && !open.may_resume(), "nothing is waited for");
+
+        assert!(open.pause(Waiting::Reader));
+        assert!(!open.pause(Waiting::Reader), "it waited before");
+        assert!(open.may_resume(), "nothing is owed any more");
+        open.resume(NOW);
+        assert_eq!(open.waiting(), Waiting::Nothing);
+
+        open.begin_listing();
+        open.pause(Waiting::Listing);
+        assert!(!open.may_resume());
+        open.end_listing();
+        assert!(open.may_resume());
+        open.resume(NOW);
+
+        let mut slots = Slots::<()>::new();
+        let answers = (1, AnswerRoom::default());
+        let slot = open.outbox.await_answers(answers, ConnectionIndex(0), &mut slots);
+        open.pause(Waiting::Answers);
+        assert!(!open.may_resume());
+        open.outbox.answered(slot, 0, &mut slots);
+        assert!(open.may_resume());
+        open.resume(NOW);
+
+        assert!(open.pause(Waiting::Mailbox(3)));
+        assert!(open.awaits_mailbox() && !open.may_resume(), "the mailbox alone wakes it");
+        assert!(open.mailbox_has_room());
+        assert!(!open.mailbox_has_room(), "it waits for none");
+        assert!(open.is_paused() && open.may_resume());
+    }
+
+    #[test]
+    #[should_panic(expected = "I2: nothing is served")]
+    fn a_connection_that_waits_for_a_mailbox_is_not_paused_again() {
+        let mut open = fresh();
+        open.pause(Waiting::Mailbox(1));
+        open.pause(Waiting::Reader);
+    }
+
+    #[test]
+    #[should_panic(expected = "I1: what it waited for")]
+    fn a_connection_is_not_resumed_before_its_time() {
+        let mut open = fresh();
+        open.begin_listing();
+        open.pause(Waiting::Listing);
+        open.resume(NOW);
+    }
+
+    #[test]
+    #[should_panic(expected = "I3: it is served once a tick")]
+    fn a_connection_is_ready_once() {
+        let mut open = fresh();
+        open.set_ready(0);
+        open.set_ready(1);
+    }
+
+    #[test]
+    fn receiving_stops_while_it_is_paused() {
+        let mut open = fresh();
+        assert_eq!(open.set_receiving(), None);
+        open.pause(Waiting::Reader);
+        assert_eq!(open.set_receiving(), Some(true));
+        assert!(open.set_receiving().is_none() && !open.begin_receiving());
+        open.resume(NOW);
+        assert!(open.begin_receiving());
+        assert!(!open.begin_receiving() && open.set_receiving().is_none());
+    }
+
+    #[test]
+    fn a_landing_is_lent_only_where_nothing_is_unread() {
+        let mut open = fresh();
+        assert!(!open.may_land(), "no value comes");
+        open.begin_upload(100_000);
+        assert!(open.may_land() && open.is_in_block());
+        open.input.append(b"x", Vec::new);
+        assert!(!open.may_land(), "a byte is unread");
+        open.input.clear();
+        open.pause(Waiting::Answers);
+        assert!(!open.may_land(), "it is paused");
+        open.resume(NOW);
+        open.finish();
+        assert!(!open.may_land(), "its peer has ended its side");
+        open.end_upload();
+        assert!(!open.is_in_block() && open.is_served());
+    }
+
+    #[test]
+    fn while_a_reply_is_owed_only_reading_is_a_sign_of_life() {
+        let mut open = fresh();
+        open.note_received(NOW + 3);
+        assert_eq!(open.idle_looks(NOW + 3), 0);
+        let (mut blocks, mut slots) = (BlockPool::new(), Slots::<()>::new());
+        open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut blocks, &mut slots);
+        open.note_received(NOW + 9);
+        assert_eq!(open.idle_looks(NOW + 9), 6);
+        open.note_active(NOW + 9);
+        assert_eq!(open.idle_looks(NOW + 9), 0);
+    }
+
+    #[test]
+    fn marks_say_whether_it_was_listed_before() {
+        let mut open = fresh();
+        assert!(open.mark_dirty() && !open.mark_dirty());
+        open.clear_dirty();
+        assert!(open.mark_dirty());
+        assert!(open.mark_resumable() && !open.mark_resumable());
+        open.clear_resumable();
+        assert!(open.mark_resumable());
     }
 }

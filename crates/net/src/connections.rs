@@ -11,10 +11,7 @@
 use kachel_io::SocketId;
 
 use crate::connection::Connection;
-
-/// Which connection of this shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionIndex(pub u32);
+use crate::index::ConnectionIndex;
 
 /// The shard's connections.
 #[derive(Debug, Default)]
@@ -53,7 +50,7 @@ impl Connections {
     pub fn find(&self, socket: SocketId) -> Option<ConnectionIndex> {
         let place = self.places.get(socket.index())?.as_ref()?;
         let index = u32::try_from(socket.index()).ok()?;
-        (place.socket == socket).then_some(ConnectionIndex(index))
+        (place.socket() == socket).then_some(ConnectionIndex(index))
     }
 
     /// The connection at `index`, if one is open there.
@@ -68,10 +65,11 @@ impl Connections {
         self.places.get(index.0 as usize)?.as_deref()
     }
 
-    /// Ends the connection at `index` and hands it over for its last rites.
+    /// Ends the connection at `index` and hands it over, so that all it holds can be given back.
     pub fn close(&mut self, index: ConnectionIndex) -> Option<Box<Connection>> {
         let closed = self.places.get_mut(index.0 as usize)?.take();
         self.count -= u32::from(closed.is_some());
+        debug_assert!(self.count as usize <= self.places.len(), "I1: a place is one connection");
         closed
     }
 
@@ -85,5 +83,34 @@ impl Connections {
     pub fn indices(&self) -> impl Iterator<Item = ConnectionIndex> + '_ {
         let used = self.places.iter().enumerate().filter(|(_, place)| place.is_some());
         used.filter_map(|(index, _)| u32::try_from(index).ok()).map(ConnectionIndex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_found_by_its_socket_and_no_later_one_by_an_older() {
+        let (older, newer) = (SocketId::new(3, 1), SocketId::new(3, 2));
+        let mut connections = Connections::new();
+        assert_eq!(connections.find(older), None);
+        let index = connections.open(older, 1);
+        assert_eq!((connections.find(older), connections.count()), (Some(index), 1));
+        assert_eq!(connections.find(newer), None, "I2");
+        assert!(connections.close(index).is_some() && connections.close(index).is_none());
+        assert_eq!(connections.count(), 0);
+        let index = connections.open(newer, 1);
+        assert_eq!((connections.find(older), connections.find(newer)), (None, Some(index)));
+        assert_eq!(connections.indices().collect::<Vec<_>>(), [index]);
+        assert_eq!(connections.iter_mut().count(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "I1: socket index 3 is in use")]
+    fn two_connections_at_one_index_are_a_bug() {
+        let mut connections = Connections::new();
+        connections.open(SocketId::new(3, 1), 1);
+        connections.open(SocketId::new(3, 2), 1);
     }
 }

@@ -10,7 +10,7 @@
 
 use std::cmp::Ordering;
 
-use crate::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
+use crate::limits::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
 
 /// What is taken counts for so many looks, one a second: at each a part in so many is forgotten. A
 /// guess: clients that read evenly are sent to in pieces of a socket's buffer, a second or two

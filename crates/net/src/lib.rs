@@ -12,67 +12,31 @@
 
 #![forbid(unsafe_code)]
 
-use kachel_io::{RECEIVE_BUFFER_BYTES, SEND_BLOCK_BYTES};
-
-mod blocks;
-mod connection;
 mod connections;
-mod holding;
-mod outbox;
 mod overdue;
+mod connection;
+mod input;
+mod outbox;
 mod slots;
+mod stream;
+mod holding;
+mod blocks;
+mod index;
+mod limits;
 
 pub use blocks::BlockPool;
-pub use connection::{Connection, Input, Phase, Resume};
-pub use connections::{ConnectionIndex, Connections};
+pub use connection::{Connection, Waiting};
+pub use connections::Connections;
 pub use holding::{Holding, SlowHolder};
-pub use outbox::{Outbox, Source, Stream};
+pub use index::ConnectionIndex;
+pub use input::{Input, Resume};
+pub use limits::{
+    BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, DATA_BYTES_PER_SECOND_MIN, FAIR_BYTES_PER_SECOND,
+    HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION,
+    PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX, STALLED_READER_SECONDS_MAX, STATE_BYTES,
+    WIDENED_BYTES,
+};
+pub use outbox::Outbox;
 pub use overdue::{ClientLimits, Overdue, TooSlow};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
-
-/// Bytes of memory that a client which does not read may cost, replies and kept requests; the reply
-/// under way comes on top.
-pub const OWED_BYTES_MAX: usize = 64 * 1024;
-/// Of those, for what a connection is itself: its state here and in `io`, and what the allocator
-/// adds.
-pub const STATE_BYTES: usize = 8 * 1024;
-/// A request is begun while less than this is held: the block that its reply begins may be full but
-/// for a byte, and then it takes another.
-pub const BEGUN_BYTES_MAX: usize = OWED_BYTES_MAX - STATE_BYTES - SEND_BLOCK_BYTES;
-/// Bytes of kept requests that count against [`BEGUN_BYTES_MAX`]: what one receive may bring beside
-/// a line. Who keeps more has it charged to `-m` (`Input::chargeable_bytes`), and must not wait for
-/// himself.
-pub const KEPT_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES + 2 * 1024;
-/// Bytes of input that a connection may keep without their counting against `-m`; and bytes that it
-/// may owe likewise.
-pub const OWN_BYTES_PER_CONNECTION: usize = 32 * 1024;
-/// What a connection may owe beyond its own bytes, charged to `-m` as a whole when it needs more.
-pub const WIDENED_BYTES: u64 = (OWED_BYTES_MAX - OWN_BYTES_PER_CONNECTION) as u64;
-/// Replies of one connection that may wait for other shards or for their turn.
-pub const SLOTS_PER_CONNECTION_MAX: u32 = 256;
-/// Seconds that a command line may take from its first byte to its last, where no option says
-/// otherwise.
-pub const LINE_SECONDS_MAX: u32 = 10;
-/// Seconds that a data block may take, where no option says otherwise, and more by its length.
-pub const BLOCK_SECONDS_MAX: u32 = 10;
-/// Bytes a second that a data block must keep up on average, beyond [`BLOCK_SECONDS_MAX`].
-pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
-/// Seconds that a client may owe the server any progress in reading, where no option says
-/// otherwise.
-pub const STALLED_READER_SECONDS_MAX: u32 = 60;
-/// Percent of the memory of the process that may be pinned before clients are closed for it, where
-/// no option says otherwise. What is left must serve all others.
-pub const PINNED_PERCENT_MAX: u32 = 25;
-/// Seconds for which a client may hold large values before he can be told to be slow: a pause of a
-/// second harms nobody.
-pub const HELD_SECONDS_MIN: u32 = 2;
-/// Bytes a second that a client who is sent large values is never too slow with: what takes the
-/// longest value of the default options in [`HELD_SECONDS_MIN`].
-pub const FAIR_BYTES_PER_SECOND: u64 = (1 << 20) / HELD_SECONDS_MIN as u64;
-
-const _: () = {
-    assert!(SEND_BLOCK_BYTES < OWN_BYTES_PER_CONNECTION);
-    assert!(OWN_BYTES_PER_CONNECTION < BEGUN_BYTES_MAX);
-    // So that who is owed less than a block never waits for himself.
-    assert!(SEND_BLOCK_BYTES + KEPT_BYTES_MAX < BEGUN_BYTES_MAX);
-};
+pub use stream::{Source, Stream};

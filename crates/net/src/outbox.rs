@@ -26,49 +26,16 @@
 use std::collections::VecDeque;
 
 use kachel_io::{Io, SEND_BLOCK_BYTES, SendBlock, SocketId};
-use kachel_stdx::Held;
 
 use crate::blocks::BlockPool;
-use crate::connections::ConnectionIndex;
 use crate::holding::Holding;
+use crate::index::ConnectionIndex;
+use crate::limits::{
+    BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION,
+    SLOTS_PER_CONNECTION_MAX,
+};
 use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
-use crate::{BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION};
-
-/// Where a large value's bytes lie: handed out as the socket drains.
-pub trait Source {
-    /// Bytes in all.
-    fn total_bytes(&self) -> usize;
-    /// The bytes from `offset` to the end of the piece they lie in; empty only at the end.
-    fn piece_at(&self, offset: usize) -> &[u8];
-    /// The same, held where they lie.
-    fn hold_at(&self, offset: usize) -> Held;
-}
-
-impl Source for () {
-    fn total_bytes(&self) -> usize {
-        0
-    }
-    fn piece_at(&self, _offset: usize) -> &[u8] {
-        &[]
-    }
-    fn hold_at(&self, _offset: usize) -> Held {
-        unreachable!("nothing has no piece")
-    }
-}
-
-/// A large value on its way out.
-#[derive(Debug)]
-pub struct Stream<S> {
-    source: S,
-    offset: usize,
-}
-
-impl<S> Stream<S> {
-    /// The whole of `source`, from its first byte.
-    pub const fn new(source: S) -> Self {
-        Self { source, offset: 0 }
-    }
-}
+use crate::stream::{Source, Stream};
 
 /// The replies of one connection that its client has not got yet.
 #[derive(Debug)]
@@ -148,7 +115,7 @@ impl Outbox {
     /// Whether as much is held, replies and kept requests, as ever may be.
     fn holds_all(&self, kept_bytes: usize) -> bool {
         self.debt_bytes() + kept_bytes.min(KEPT_BYTES_MAX) >= BEGUN_BYTES_MAX
-            || self.slots.count >= crate::SLOTS_PER_CONNECTION_MAX
+            || self.slots.count >= SLOTS_PER_CONNECTION_MAX
     }
 
     /// What the client's not reading costs, or may cost when answers come: blocks count whole, as a
@@ -457,6 +424,7 @@ mod tests {
     use std::sync::Arc;
 
     use kachel_io::{Event, HELD_PIECES_MAX, MemoryNet, Peer, Wait};
+    use kachel_stdx::Held;
 
     use super::*;
 

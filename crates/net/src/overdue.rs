@@ -8,7 +8,7 @@
 //!   compared: the kernel has taken nothing since it was asked.
 
 use crate::connection::Connection;
-use crate::{
+use crate::limits::{
     BLOCK_SECONDS_MAX, DATA_BYTES_PER_SECOND_MIN, LINE_SECONDS_MAX, PINNED_PERCENT_MAX,
     STALLED_READER_SECONDS_MAX,
 };
@@ -74,15 +74,13 @@ impl Connection {
     /// Whether the request in progress is late.
     fn unfinished(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
         let input = &self.input;
-        if input.waiting_since == 0 || self.stalled {
-            return None;
-        }
-        let (with, limit_s) = match input.announced_bytes {
+        let since = input.waiting_since().filter(|_| !self.is_paused())?;
+        let (with, limit_s) = match input.announced_bytes() {
             0 => (TooSlow::Line, limits.line_s),
             _ => (TooSlow::Block, limits.block_s),
         };
-        let allowed_s = limit_s.saturating_add(input.announced_bytes / DATA_BYTES_PER_SECOND_MIN);
-        let seconds = look - input.waiting_since;
+        let allowed_s = limit_s.saturating_add(input.announced_bytes() / DATA_BYTES_PER_SECOND_MIN);
+        let seconds = look - since;
         (limit_s != 0 && seconds > allowed_s).then_some(Overdue { with, seconds })
     }
 
@@ -191,8 +189,10 @@ mod tests {
             (10 * DATA_BYTES_PER_SECOND_MIN, TooSlow::Block, 14),
         ] {
             let mut open = Connection::new(SocketId::new(0, 1), BEGIN);
-            open.input.waiting_since = BEGIN;
-            open.input.announced_bytes = announced_bytes;
+            if announced_bytes > 0 {
+                open.input.note_announced(announced_bytes as usize);
+            }
+            open.input.note_waiting(BEGIN);
             assert_eq!(open.overdue(BEGIN + last, &limits), None);
             let seconds = last + 1;
             assert_eq!(open.overdue(BEGIN + seconds, &limits), Some(Overdue { with, seconds }));

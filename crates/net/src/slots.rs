@@ -19,8 +19,8 @@
 //! - I3  Slots are never given back to the allocator: their number is the most ever in use. Chunks
 //!   are when no slot is in use and more than `KEPT_CHUNKS_MAX` were made.
 
-use crate::connections::ConnectionIndex;
-use crate::outbox::Stream;
+use crate::index::ConnectionIndex;
+use crate::stream::Stream;
 
 /// Bytes of text in one chunk.
 const CHUNK_BYTES: usize = 512;

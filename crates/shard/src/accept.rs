@@ -152,13 +152,13 @@ fn hand_one_over<E: Engine>(
 ) -> bool {
     let room = mail.has_room(fresh.adopter, 0).is_ok();
     let Some(open) = clients.connections.get(fresh.connection) else { return false };
-    let has_spoken = open.ready.is_some() || open.finished || !open.input.tail.is_empty();
+    let has_spoken = open.ready().is_some() || open.is_finished() || !open.input.is_empty();
     if stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
-        io.resume(open.socket);
+        io.resume(open.socket());
         return false;
     }
     fresh.attempts += 1;
-    let Some(fd) = io.give_up(open.socket) else { return true };
+    let Some(fd) = io.give_up(open.socket()) else { return true };
     clients.connections.close(fresh.connection);
     context.counters.connections.set(u64::from(clients.connections.count()));
     mail.boxes.to(fresh.adopter).parcels_out.push(Parcel::Socket(fd));

@@ -9,7 +9,7 @@
 //!   its connection asked of them before. So the requests of a connection take effect in order.
 
 use kachel_engine::Engine;
-use kachel_net::{AnswerRoom, ConnectionIndex};
+use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use kachel_wire::{Reply, StatsTopic, stats_topic};
 
@@ -203,7 +203,7 @@ impl<E: Engine> Administration<'_, E> {
         if self.is_pipelined() {
             return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
         }
-        self.clients.with(self.connection, |open| open.dumping = true);
+        self.clients.with(self.connection, Connection::begin_listing);
         // `OK` and the first lines come with the tick's step.
         self.listings.begin(self.connection, keys_only);
         Reply::Nothing

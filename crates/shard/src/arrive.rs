@@ -79,23 +79,21 @@ impl Arrivals {
             return;
         };
         let Some(open) = clients.connections.get_mut(connection) else { return };
-        let lent_before = match open.ready {
+        let lent_before = match open.ready() {
             Some(place) => self.ready[place as usize].lent.take(),
-            None if open.input.tail.is_empty() && !open.stalled => {
-                open.ready = Some(Ready::add(&mut self.ready, connection, Some(bytes)));
+            None if open.input.is_empty() && !open.is_paused() => {
+                open.set_ready(Ready::add(&mut self.ready, connection, Some(bytes)));
                 return;
             }
             None => None,
         };
         // A second piece in one tick, or one behind bytes that wait: it is joined to the tail.
-        if open.input.tail.capacity() == 0 {
-            open.input.tail = self.spare_tails.pop().unwrap_or_default();
-        }
         for piece in lent_before.into_iter().chain([bytes]) {
-            open.input.tail.extend_from_slice(io.lent(piece));
+            let spare = || self.spare_tails.pop().unwrap_or_default();
+            open.input.append(io.lent(piece), spare);
         }
-        if open.ready.is_none() && !open.stalled {
-            open.ready = Some(Ready::add(&mut self.ready, connection, None));
+        if open.ready().is_none() && !open.is_paused() {
+            open.set_ready(Ready::add(&mut self.ready, connection, None));
         }
     }
 
@@ -116,10 +114,9 @@ impl Arrivals {
         if let Some(open) = values.clients.connections.get_mut(connection)
             && !follows.is_empty()
         {
-            assert!(open.ready.is_none() && open.input.tail.is_empty(), "landing, I1");
-            open.input.tail = self.spare_tails.pop().unwrap_or_default();
-            open.input.tail.extend_from_slice(follows);
-            open.ready = Some(Ready::add(&mut self.ready, connection, None));
+            assert!(open.input.is_empty(), "landing, I1: it is out only while nothing is unread");
+            open.input.append(follows, || self.spare_tails.pop().unwrap_or_default());
+            open.set_ready(Ready::add(&mut self.ready, connection, None));
         }
         values.uploads.take_back(connection, landing, bytes);
         values.offer(io, connection);
@@ -136,18 +133,13 @@ impl Arrivals {
         for connection in resumable.drain(..) {
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             context.counters.resumptions.add(1);
-            open.resumable = false;
-            if !open.stalled || open.awaits_mail || open.must_wait() {
+            open.clear_resumable();
+            if !open.may_resume() {
                 continue;
             }
-            open.stalled = false;
-            open.awaits_answers = false;
-            if open.input.waiting_since != 0 {
-                // It was not received from meanwhile: its time for the rest begins now.
-                open.input.waiting_since = look;
-            }
-            if !open.input.tail.is_empty() && open.ready.is_none() {
-                open.ready = Some(Ready::add(&mut self.ready, connection, None));
+            open.resume(look);
+            if !open.input.is_empty() && open.ready().is_none() {
+                open.set_ready(Ready::add(&mut self.ready, connection, None));
             }
             clients.mark_dirty(connection);
         }
@@ -160,8 +152,8 @@ impl Arrivals {
             if entry.lent.is_none() {
                 let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
                 entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
-                entry.tail_bytes = open.input.tail.capacity();
-                self.taken.push(std::mem::take(&mut open.input.tail));
+                entry.tail_bytes = open.input.memory_bytes();
+                self.taken.push(open.input.take());
             }
         }
     }
@@ -199,7 +191,7 @@ impl Arrivals {
         let rest_bytes = Inputs { io, taken: &self.taken }.of(entry).len() - entry.offset;
         let connection = entry.connection;
         let Some(open) = values.clients.connections.get_mut(connection) else { return };
-        open.ready = None;
+        open.clear_ready();
         let mut tail = match entry.tail {
             Some(tail) => std::mem::take(&mut self.taken[tail as usize]),
             None if rest_bytes == 0 => Vec::new(),
@@ -210,14 +202,14 @@ impl Arrivals {
         } else if let Some(lent) = entry.lent {
             tail.extend_from_slice(&io.lent(lent)[entry.offset..]);
         }
-        let in_block = open.uploading || open.input.skip_bytes > 0;
+        let in_block = open.is_in_block();
         if entry.offset > 0 && rest_bytes > 0 && !in_block {
             // The first bytes are a request's first: its time begins now, its line is unread.
-            open.input.waiting_since = 0;
+            open.input.restart_wait();
         }
-        if open.stalled {
+        if open.is_paused() {
             // What was found in the part that is served says nothing of the rest.
-            open.input.scanned_bytes = 0;
+            open.input.forget_scanned();
         }
         if rest_bytes == 0 {
             if tail.capacity() > 0
@@ -226,29 +218,22 @@ impl Arrivals {
             {
                 self.spare_tails.push(tail);
             }
-            open.input.tail = Vec::new();
-            open.input.scanned_bytes = 0;
-            if !in_block {
-                open.input.waiting_since = 0;
-                open.input.announced_bytes = 0;
-            }
+            open.input.note_served(in_block);
         } else {
             if tail.capacity() > KEPT_TAIL_BYTES_MAX.max(TAIL_TIMES_MAX * rest_bytes) {
                 tail.shrink_to(KEPT_BYTES_MAX.max(rest_bytes));
             }
-            open.input.tail = tail;
+            open.input.keep(tail);
         }
-        if (rest_bytes > 0 || in_block) && open.input.waiting_since == 0 {
-            open.input.waiting_since = look;
+        if rest_bytes > 0 || in_block {
+            open.input.note_waiting(look);
         }
-        let (socket, stalled, paused) = (open.socket, open.stalled, open.paused);
-        open.paused = stalled;
-        match (stalled, paused) {
-            (true, false) => io.pause(socket),
-            (false, true) => io.resume(socket),
-            _ => {}
+        match open.set_receiving() {
+            Some(true) => io.pause(open.socket()),
+            Some(false) => io.resume(open.socket()),
+            None => {}
         }
-        let (finished, uploading) = (open.finished, open.uploading);
+        let (finished, uploading) = (open.is_finished(), open.is_uploading());
         if finished {
             values.clients.mark_dirty(connection);
         }
@@ -269,9 +254,6 @@ fn heard<P: ReadValue>(
     let connection = clients.connections.find(socket)?;
     context.counters.bytes_read.add(bytes as u64);
     let open = clients.connections.get_mut(connection)?;
-    if open.outbox.owed_bytes() == 0 {
-        // While a reply is owed only reading counts as a sign of life.
-        open.active_look = look;
-    }
+    open.note_received(look);
     Some(connection)
 }

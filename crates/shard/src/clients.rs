@@ -13,8 +13,7 @@
 
 use kachel_engine::ReadValue;
 use kachel_net::{
-    AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, Phase, SlotIndex, Slots,
-    Stream,
+    AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, SlotIndex, Slots, Stream,
 };
 use kachel_wire::Sink;
 
@@ -126,9 +125,8 @@ impl<P: ReadValue> Clients<P> {
     #[inline]
     pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
-            && !open.dirty
+            && open.mark_dirty()
         {
-            open.dirty = true;
             self.dirty.push(connection);
         }
     }
@@ -136,16 +134,15 @@ impl<P: ReadValue> Clients<P> {
     /// Puts a paused connection on the list of those to serve again (I1).
     pub(crate) fn mark_resumable(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
-            && !open.resumable
+            && open.mark_resumable()
         {
-            open.resumable = true;
             self.resumable.push(connection);
         }
     }
 
     /// Reads nothing more from this client; what it is owed is sent, then it is closed.
     pub(crate) fn drain(&mut self, connection: ConnectionIndex) {
-        self.with(connection, |open| open.phase = Phase::Draining);
+        self.with(connection, Connection::drain);
         self.mark_dirty(connection);
     }
 
@@ -163,6 +160,6 @@ impl<P: ReadValue> Clients<P> {
 
     /// Whether a connection waits for something before its next request is served.
     pub(crate) fn is_paused(&self, connection: ConnectionIndex) -> bool {
-        self.connections.get(connection).is_some_and(|open| open.stalled)
+        self.connections.get(connection).is_some_and(Connection::is_paused)
     }
 }

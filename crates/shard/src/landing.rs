@@ -15,7 +15,7 @@
 
 use kachel_engine::{Engine, ReceiveValue};
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase};
+use kachel_net::ConnectionIndex;
 use kachel_stdx::Landing;
 
 use crate::upload::{Uploads, Values};
@@ -40,15 +40,10 @@ impl<E: Engine> Values<'_, E> {
     /// if that may be. Otherwise they are lent and copied, as all others.
     pub(crate) fn offer<I: Io>(&mut self, io: &mut I, connection: ConnectionIndex) {
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
-        let takes = open.uploading
-            && open.phase == Phase::Reading
-            && !(open.stalled || open.finished)
-            && open.ready.is_none()
-            && open.input.tail.is_empty(); // I1
-        let socket = open.socket;
-        if !takes {
-            return;
+        if !open.may_land() {
+            return; // I1
         }
+        let socket = open.socket();
         let Some(landing) = self.lend(connection) else { return };
         if let Err(refused) = io.receive_into(socket, landing) {
             self.uploads.take_back(connection, refused, 0);

@@ -118,7 +118,7 @@ fn close_slow<I: Io, E: Engine>(
     if let Some(tell) = on.context.shared.options.tell_closed
         && let Some(open) = on.clients.connections.get(connection)
     {
-        tell(&ClosedClient { name: on.io.name(open.socket), overdue });
+        tell(&ClosedClient { name: on.io.name(open.socket()), overdue });
     }
     on.close(connection);
 }
@@ -144,17 +144,16 @@ fn collect_late<I: Io, P: ReadValue>(
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
         owed_bytes += open.outbox.memory_bytes() as u64;
-        if open.stalled && look > open.active_look + 1 {
-            open.input.tail.shrink_to(KEPT_BYTES_MAX);
+        if open.is_paused() && open.idle_looks(look) > 1 {
+            open.input.shrink_to(KEPT_BYTES_MAX);
         }
-        let idle = idle_timeout_s != 0
-            && open.outbox.is_empty()
-            && look - open.active_look > idle_timeout_s;
+        let idle =
+            idle_timeout_s != 0 && open.outbox.is_empty() && open.idle_looks(look) > idle_timeout_s;
         if idle {
             context.counters.idle_kicks.add(1);
         }
         if open.wants_answer(look, &limits)
-            && let Some(bytes) = io.unacknowledged_bytes(open.socket)
+            && let Some(bytes) = io.unacknowledged_bytes(open.socket())
         {
             open.note_unacknowledged(bytes, look);
         }

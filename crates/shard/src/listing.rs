@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 
 use kachel_engine::{Cursor, Engine, ReadValue};
-use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
+use kachel_net::{AnswerRoom, Connection, ConnectionIndex, SlotIndex};
 use kachel_wire::{Reply, Sink, format};
 
 use crate::LISTED_ITEMS_PER_TICK_MAX;
@@ -164,7 +164,9 @@ impl Listings {
             let open = clients.connections.get(listing.connection);
             let owner = listing.owner(context.id, context.shards());
             let owes = owner.is_some_and(|owner| self.awaited[usize::from(owner)]);
-            open.is_none_or(|open| !open.dumping || !(listing.awaited || owes || open.is_full()))
+            open.is_none_or(|open| {
+                !open.is_listing() || !(listing.awaited || owes || open.is_full())
+            })
         };
         self.asked.iter().any(Option::is_some) || self.listings.iter().any(may)
     }
@@ -215,7 +217,7 @@ impl Listings {
         let Step { context, clients, mail, .. } = step;
         let connection = listing.connection;
         let Some(open) = clients.connections.get(connection) else { return Look::Over };
-        if !open.dumping {
+        if !open.is_listing() {
             return Look::Over;
         }
         if listing.awaited || open.is_full() {
@@ -229,7 +231,7 @@ impl Listings {
             let end = if listing.keys_only { Reply::En } else { Reply::End };
             clients.text(connection, end.bytes());
             // Requests behind the listing go on.
-            clients.with(connection, |open| open.dumping = false);
+            clients.with(connection, Connection::end_listing);
             clients.mark_dirty(connection);
             return Look::Over;
         };

@@ -30,21 +30,21 @@ pub(crate) fn charge_input<E: Engine>(
 ) {
     let Some(open) = clients.connections.get_mut(connection) else { return };
     let budget = &context.shared.budget;
-    let charged = open.input.charged_bytes;
+    let charged = open.input.charged_bytes();
     let mut wanted = open.input.chargeable_bytes();
     if wanted > charged && !charge(context, engine, wanted - charged) {
         // Its memory may be larger than its content.
-        open.input.tail.shrink_to_fit();
+        open.input.shrink_to(0);
         wanted = open.input.chargeable_bytes();
         if wanted > charged && !budget.charge(wanted - charged) {
-            open.input.tail = Vec::new();
-            budget.refund(std::mem::take(&mut open.input.charged_bytes));
+            open.input.clear();
+            budget.refund(open.input.set_charged_bytes(0));
             clients.text(connection, Reply::OutOfMemoryReading.bytes());
             return clients.drain(connection);
         }
     }
     budget.refund(charged.saturating_sub(wanted));
-    open.input.charged_bytes = wanted;
+    open.input.set_charged_bytes(wanted);
 }
 
 /// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must wait
@@ -83,7 +83,7 @@ pub(crate) fn narrow<P: ReadValue>(
 /// Gives back all that a connection that closes was charged with (I1).
 pub(crate) fn refund_all(context: &Context, closed: &Connection) {
     let widened = if closed.outbox.is_wide() { WIDENED_BYTES } else { 0 };
-    context.shared.budget.refund(widened + closed.input.charged_bytes);
+    context.shared.budget.refund(widened + closed.input.charged_bytes());
 }
 
 /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.

@@ -11,7 +11,7 @@
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, SendBlock, SocketId};
-use kachel_net::{ConnectionIndex, Phase};
+use kachel_net::ConnectionIndex;
 
 use crate::batch::Ready;
 use crate::clients::Clients;
@@ -35,17 +35,15 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         while let Some(connection) = self.clients.dirty.pop() {
             let Clients { connections, slots, blocks, .. } = self.clients;
             let Some(open) = connections.get_mut(connection) else { continue };
-            open.dirty = false;
+            open.clear_dirty();
             open.outbox.settle(blocks, slots);
             if open.outbox.has_unsent() {
-                open.outbox.flush(open.socket, self.io);
+                open.outbox.flush(open.socket(), self.io);
             }
-            if open.paused && !open.stalled {
-                open.paused = false;
-                self.io.resume(open.socket);
+            if open.begin_receiving() {
+                self.io.resume(open.socket());
             }
-            let served = open.finished && !open.stalled && !open.dumping && open.ready.is_none();
-            let over = served || open.phase == Phase::Draining;
+            let over = open.is_served() || open.is_draining();
             if over && open.outbox.is_empty() {
                 self.close(connection);
             } else {
@@ -59,7 +57,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
     pub(crate) fn close(&mut self, connection: ConnectionIndex) {
         let Clients { connections, slots, blocks, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
-        if let Some(place) = closed.ready {
+        if let Some(place) = closed.ready() {
             // Its input belongs to no connection now, least of all to one at the same index.
             let entry = &mut self.ready[place as usize];
             (entry.lent, entry.ended) = (None, true);
@@ -67,7 +65,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         refund_all(self.context, &closed);
         closed.outbox.abandon(blocks, slots);
         self.uploads.forget(connection);
-        self.io.close(closed.socket);
+        self.io.close(closed.socket());
         self.context.counters.connections.set(u64::from(connections.count()));
         self.context.shared.dismiss();
     }
@@ -86,10 +84,10 @@ impl<P: ReadValue> Clients<P> {
         context.counters.bytes_written.add(block.byte_count() as u64);
         let Some(connection) = self.connections.find(socket) else { return Err(block) };
         let Some(open) = self.connections.get_mut(connection) else { return Err(block) };
-        open.active_look = look;
+        open.note_active(look);
         open.outbox.sent(block, &mut self.blocks);
         let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();
-        if waits || open.phase == Phase::Draining || open.finished {
+        if waits || open.is_draining() || open.is_finished() {
             self.mark_dirty(connection);
         }
         narrow(context, self, connection);
@@ -101,7 +99,7 @@ impl<P: ReadValue> Clients<P> {
     pub(crate) fn taken(&mut self, socket: SocketId, block_bytes: usize, look: u32) {
         let Some(connection) = self.connections.find(socket) else { return };
         self.with(connection, |open| {
-            open.active_look = look;
+            open.note_active(look);
             open.outbox.taken(block_bytes);
         });
     }

@@ -12,7 +12,7 @@
 
 use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, Key};
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Phase, Resume};
+use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
@@ -83,26 +83,25 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 return;
             }
             let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
-            if open.phase == Phase::Draining {
+            if open.is_draining() {
                 self.ready[index].offset = input.len();
                 return;
             }
             let rest = &input[offset..];
-            if open.input.skip_bytes > 0 {
-                let skipped = (rest.len() as u64).min(open.input.skip_bytes);
-                open.input.skip_bytes -= skipped;
-                self.advance(index, usize::try_from(skipped).expect("at most the input"));
+            if open.input.is_skipping() {
+                let skipped = open.input.note_skipped(rest.len());
+                self.advance(index, skipped);
                 continue;
             }
-            let (uploading, dumping) = (open.uploading, open.dumping);
+            let (uploading, listing) = (open.is_uploading(), open.is_listing());
             let kept_bytes = self.ready[index].kept_bytes(offset);
             let is_full = open.outbox.is_full(kept_bytes);
-            if (uploading || dumping || is_full) && !self.batch.is_empty() {
+            if (uploading || listing || is_full) && !self.batch.is_empty() {
                 self.run();
                 continue;
             }
-            if dumping || is_full && !self.on.widen(connection, kept_bytes) {
-                self.wait(index);
+            if listing || is_full && !self.on.widen(connection, kept_bytes) {
+                self.wait(index, if listing { Waiting::Listing } else { Waiting::Reader });
                 return;
             }
             if uploading {
@@ -114,13 +113,13 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 continue;
             }
             let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
-            if let Some(resume) = open.input.resume.take() {
+            if let Some(resume) = open.input.take_resume() {
                 if !self.keys(index, rest, resume) {
                     return;
                 }
                 continue;
             }
-            let scanned = if offset == 0 { open.input.scanned_bytes } else { 0 };
+            let scanned = if offset == 0 { open.input.scanned_bytes() } else { 0 };
             if !self.request(index, connection, rest, scanned) {
                 return;
             }
@@ -204,9 +203,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Leaves the rest of a connection's input for a later tick.
-    fn wait(&mut self, index: usize) {
+    fn wait(&mut self, index: usize, waiting: Waiting) {
         self.ready[index].ended = true;
-        self.on.clients.pause(self.on.context, self.ready[index].connection);
+        self.on.clients.pause(self.on.context, self.ready[index].connection, waiting);
     }
 
     /// As `wait`, until a mailbox has room.
@@ -217,11 +216,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 
     /// As `wait`, until other shards have answered all that the connection asked of them.
     fn wait_for_answers(&mut self, index: usize) {
-        let open = self.on.clients.connections.get_mut(self.ready[index].connection);
-        if let Some(open) = open {
-            open.awaits_answers = true;
-        }
-        self.wait(index);
+        self.wait(index, Waiting::Answers);
     }
 
     /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.
@@ -410,11 +405,11 @@ impl<E: Engine> Serving<'_, E> {
             ready.ended = true;
             ready.offset = staged.start;
             match done {
-                Ok(()) => self.clients.pause(self.context, connection),
+                Ok(()) => self.clients.pause(self.context, connection, Waiting::Reader),
                 Err(full) => self.pause_for(connection, full),
             }
             if let Work::Key { from_here, .. } = staged.work {
-                self.clients.with(connection, |open| open.input.resume = Some(from_here));
+                self.clients.with(connection, |open| open.input.set_resume(from_here));
             }
             return;
         }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use kachel_engine::{Engine, Epoch, KeyHasher};
 use kachel_io::{Clock, Event, Io, Wait};
-use kachel_net::ConnectionIndex;
+use kachel_net::{Connection, ConnectionIndex};
 
 use crate::accept::Acceptor;
 use crate::arrive::Arrivals;
@@ -288,7 +288,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             // The peer has ended its side: what it sent is served, then the connection ends.
             Event::Finished { socket } => {
                 if let Some(connection) = clients.connections.find(socket) {
-                    clients.with(connection, |open| open.finished = true);
+                    clients.with(connection, Connection::finish);
                     clients.mark_dirty(connection);
                 }
             }

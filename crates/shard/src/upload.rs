@@ -13,7 +13,7 @@
 //!   step.
 
 use kachel_engine::{Answer, Block, Engine, Key, KeyHashes, Operation, ReceiveValue as _};
-use kachel_net::{AnswerRoom, ConnectionIndex};
+use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
@@ -162,12 +162,7 @@ impl<E: Engine> Values<'_, E> {
             asked: 0,
         };
         self.uploads.insert(connection, uploading);
-        self.clients.with(connection, |open| {
-            open.input.note_announced(value_bytes);
-            open.uploading = true;
-            // A new request: its time begins when this tick ends.
-            open.input.waiting_since = 0;
-        });
+        self.clients.with(connection, |open| open.begin_upload(value_bytes));
     }
 
     /// Takes what has come of the value; stores it when it is whole. Returns the bytes used.
@@ -226,8 +221,7 @@ impl<E: Engine> Values<'_, E> {
             self.pause_for(connection, full);
             return false;
         }
-        clients.with(connection, |open| open.awaits_answers = true);
-        clients.pause(context, connection);
+        clients.pause(context, connection, Waiting::Answers);
         true
     }
 
@@ -262,11 +256,7 @@ impl<E: Engine> Values<'_, E> {
             return done;
         }
         self.uploads.reuse_line(uploading.line);
-        self.clients.with(connection, |open| {
-            open.uploading = false;
-            open.input.announced_bytes = 0;
-            open.input.waiting_since = 0;
-        });
+        self.clients.with(connection, Connection::end_upload);
         done
     }
 

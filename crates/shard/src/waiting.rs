@@ -10,7 +10,7 @@
 //!   settled, and after both the connection is looked at. So no tick walks over all that wait.
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_net::ConnectionIndex;
+use kachel_net::{Connection, ConnectionIndex, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -21,12 +21,16 @@ use crate::hop::{Mail, MailboxFull};
 const WOKEN_PER_MAILBOX_MAX: usize = 64;
 
 impl<P: ReadValue> Clients<P> {
-    /// Has a connection's next request wait for its client's reading, a listing, or an answer.
-    pub(crate) fn pause(&mut self, context: &Context, connection: ConnectionIndex) {
+    /// Has a connection's next request wait.
+    pub(crate) fn pause(
+        &mut self,
+        context: &Context,
+        connection: ConnectionIndex,
+        waiting: Waiting,
+    ) {
         if let Some(open) = self.connections.get_mut(connection)
-            && !open.stalled
+            && open.pause(waiting)
         {
-            open.stalled = true;
             context.counters.conn_yields.add(1);
             // The cause may end later in this very tick: `send` looks (I1).
             self.mark_dirty(connection);
@@ -36,9 +40,7 @@ impl<P: ReadValue> Clients<P> {
     /// Lists a paused connection that waits for nothing any more (I1).
     pub(crate) fn resume_if_free(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
-            && open.stalled
-            && !open.awaits_mail
-            && !open.must_wait()
+            && open.may_resume()
         {
             self.mark_resumable(connection);
         }
@@ -47,7 +49,7 @@ impl<P: ReadValue> Clients<P> {
     /// The mailbox that a connection waits for has room again.
     pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex) {
         let open = self.connections.get_mut(connection);
-        if open.is_some_and(|open| std::mem::take(&mut open.awaits_mail)) {
+        if open.is_some_and(Connection::mailbox_has_room) {
             self.mark_resumable(connection);
         }
     }
@@ -62,11 +64,8 @@ pub(crate) fn pause_for<E: Engine>(
     connection: ConnectionIndex,
     full: MailboxFull,
 ) {
-    clients.pause(context, connection);
-    if let Some(open) = clients.connections.get_mut(connection)
-        && !open.awaits_mail
-    {
-        open.awaits_mail = true;
+    clients.pause(context, connection, Waiting::Mailbox(full.0));
+    if clients.connections.get(connection).is_some() {
         if full.0 == context.id {
             delayed.wait(connection);
         } else {

@@ -15,7 +15,7 @@ use kachel_cache::{Cache, Pool, PoolOptions};
 use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
-use kachel_net::ClientLimits;
+use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
 use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
 
@@ -69,7 +69,7 @@ pub(crate) fn start(
     let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;
     check_address_space(&pool, shards)?;
-    let shared = Arc::new(Shared::new(shared_options(options, shards), budget));
+    let shared = Arc::new(Shared::new(shared_options(options, shards, listeners.len()), budget));
     let clock = SystemClock;
     let plan = Plan {
         shared: Arc::clone(&shared),
@@ -104,15 +104,16 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
-fn shared_options(options: &ServeOptions, shards: u16) -> SharedOptions {
+fn shared_options(options: &ServeOptions, shards: u16, listeners: usize) -> SharedOptions {
+    let endpoint = Endpoint { limits: limits(options), ..Endpoint::default() };
     SharedOptions {
         shards,
         connections_max: options.connections_max,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
-        idle_timeout_s: options.idle_timeout_s,
-        limits: limits(options),
+        endpoints: Endpoints::new(vec![endpoint; listeners.max(1)]),
+        pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
         usage: kachel_host::usage,
@@ -127,7 +128,7 @@ fn limits(options: &ServeOptions) -> ClientLimits {
         line_s: options.line_timeout_s,
         block_s: options.block_timeout_s,
         reader_s: options.reader_timeout_s,
-        pinned_percent: options.pinned_percent,
+        idle_s: options.idle_timeout_s,
     }
 }
 
@@ -202,8 +203,8 @@ fn run<I: Io>(
     for (peer, waker) in (0..).zip(wakers) {
         shard.set_waker(peer, waker);
     }
-    for listener in listeners {
-        shard.listen(listener);
+    for (index, listener) in (0..).zip(listeners) {
+        shard.listen(listener, EndpointIndex(index));
     }
     while shard.tick()? == Turn::Again {
         if plan.shared.take_shutdown() {
@@ -269,6 +270,7 @@ mod tests {
                 panic!("it starts a server");
             };
             assert_eq!(limits(&options), ClientLimits::default());
+            assert_eq!(options.pinned_percent, SharedOptions::default().pinned_percent);
         }
     }
 }

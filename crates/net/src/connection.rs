@@ -24,6 +24,7 @@
 
 use kachel_io::SocketId;
 
+use crate::endpoint::EndpointIndex;
 use crate::input::Input;
 use crate::outbox::Outbox;
 
@@ -57,6 +58,7 @@ pub enum Waiting {
 #[derive(Debug)]
 pub struct Connection {
     socket: SocketId,
+    endpoint: EndpointIndex,
     phase: Phase,
     waiting: Waiting,
     /// Whether `io` was told to stop receiving.
@@ -85,10 +87,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A fresh connection, in `look`.
-    pub(crate) const fn new(socket: SocketId, look: u32) -> Self {
+    /// A connection that came by `endpoint`, in `look`.
+    pub(crate) const fn new(socket: SocketId, endpoint: EndpointIndex, look: u32) -> Self {
         Self {
             socket,
+            endpoint,
             phase: Phase::Reading,
             waiting: Waiting::Nothing,
             receiving_stopped: false,
@@ -110,6 +113,12 @@ impl Connection {
     #[inline]
     pub const fn socket(&self) -> SocketId {
         self.socket
+    }
+
+    /// Where the connection came in.
+    #[inline]
+    pub const fn endpoint(&self) -> EndpointIndex {
+        self.endpoint
     }
 
     /// Whether nothing more is read, and the connection closes once all is sent.
@@ -352,7 +361,7 @@ mod tests {
     const NOW: u32 = 5;
 
     fn fresh() -> Connection {
-        Connection::new(SocketId::new(0, 1), NOW)
+        Connection::new(SocketId::new(0, 1), EndpointIndex(0), NOW)
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use kachel_io::SocketId;
 
 use crate::connection::Connection;
+use crate::endpoint::EndpointIndex;
 use crate::index::ConnectionIndex;
 
 /// The shard's connections.
@@ -31,16 +32,21 @@ impl Connections {
         self.count
     }
 
-    /// Begins a connection on `socket` in `look`.
+    /// Begins a connection on `socket`, which came by `endpoint`, in `look`.
     ///
     /// Panics: when one is open at its index, which is a bug in `io` (I1).
-    pub fn open(&mut self, socket: SocketId, look: u32) -> ConnectionIndex {
+    pub fn open(
+        &mut self,
+        socket: SocketId,
+        endpoint: EndpointIndex,
+        look: u32,
+    ) -> ConnectionIndex {
         let index = socket.index();
         if index >= self.places.len() {
             self.places.resize_with(index + 1, || None);
         }
         assert!(self.places[index].is_none(), "I1: socket index {index} is in use");
-        self.places[index] = Some(Box::new(Connection::new(socket, look)));
+        self.places[index] = Some(Box::new(Connection::new(socket, endpoint, look)));
         self.count += 1;
         ConnectionIndex(u32::try_from(index).expect("socket indices are 32 bits"))
     }
@@ -95,12 +101,12 @@ mod tests {
         let (older, newer) = (SocketId::new(3, 1), SocketId::new(3, 2));
         let mut connections = Connections::new();
         assert_eq!(connections.find(older), None);
-        let index = connections.open(older, 1);
+        let index = connections.open(older, EndpointIndex(0), 1);
         assert_eq!((connections.find(older), connections.count()), (Some(index), 1));
         assert_eq!(connections.find(newer), None, "I2");
         assert!(connections.close(index).is_some() && connections.close(index).is_none());
         assert_eq!(connections.count(), 0);
-        let index = connections.open(newer, 1);
+        let index = connections.open(newer, EndpointIndex(0), 1);
         assert_eq!((connections.find(older), connections.find(newer)), (None, Some(index)));
         assert_eq!(connections.indices().collect::<Vec<_>>(), [index]);
         assert_eq!(connections.iter_mut().count(), 1);
@@ -110,7 +116,7 @@ mod tests {
     #[should_panic(expected = "I1: socket index 3 is in use")]
     fn two_connections_at_one_index_are_a_bug() {
         let mut connections = Connections::new();
-        connections.open(SocketId::new(3, 1), 1);
-        connections.open(SocketId::new(3, 2), 1);
+        connections.open(SocketId::new(3, 1), EndpointIndex(0), 1);
+        connections.open(SocketId::new(3, 2), EndpointIndex(0), 1);
     }
 }

@@ -15,6 +15,7 @@
 mod connections;
 mod overdue;
 mod connection;
+mod endpoint;
 mod input;
 mod outbox;
 mod slots;
@@ -27,16 +28,17 @@ mod limits;
 pub use blocks::BlockPool;
 pub use connection::{Connection, Waiting};
 pub use connections::Connections;
+pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
 pub use holding::{Holding, SlowHolder};
 pub use index::ConnectionIndex;
 pub use input::{Input, Resume};
 pub use limits::{
-    BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, DATA_BYTES_PER_SECOND_MIN, FAIR_BYTES_PER_SECOND,
-    HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION,
-    PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX, STALLED_READER_SECONDS_MAX, STATE_BYTES,
-    WIDENED_BYTES,
+    BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, ClientLimits, DATA_BYTES_PER_SECOND_MIN,
+    FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, OWED_BYTES_MAX,
+    OWN_BYTES_PER_CONNECTION, PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX,
+    STALLED_READER_SECONDS_MAX, STATE_BYTES, WIDENED_BYTES,
 };
 pub use outbox::Outbox;
-pub use overdue::{ClientLimits, Overdue, TooSlow};
+pub use overdue::{Overdue, TooSlow};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 pub use stream::{Source, Stream};

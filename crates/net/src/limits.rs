@@ -45,6 +45,31 @@ pub const HELD_SECONDS_MIN: u32 = 2;
 /// of the default options in [`HELD_SECONDS_MIN`].
 pub const FAIR_BYTES_PER_SECOND: u64 = (1 << 20) / HELD_SECONDS_MIN as u64;
 
+/// What a client may take before it is closed for it. A second is a look of the shard; 0 is no
+/// limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Seconds for a command line, from its first byte to its last.
+    pub line_s: u32,
+    /// Seconds for a data block, and one more for each [`DATA_BYTES_PER_SECOND_MIN`] of it.
+    pub block_s: u32,
+    /// Seconds without any progress in reading what is owed.
+    pub reader_s: u32,
+    /// Seconds of silence; there is no limit unless an option sets one.
+    pub idle_s: u32,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self {
+            line_s: LINE_SECONDS_MAX,
+            block_s: BLOCK_SECONDS_MAX,
+            reader_s: STALLED_READER_SECONDS_MAX,
+            idle_s: 0,
+        }
+    }
+}
+
 const _: () = {
     assert!(SEND_BLOCK_BYTES < OWN_BYTES_PER_CONNECTION);
     assert!(OWN_BYTES_PER_CONNECTION < BEGUN_BYTES_MAX);

@@ -8,39 +8,11 @@
 //!   compared: the kernel has taken nothing since it was asked.
 
 use crate::connection::Connection;
-use crate::limits::{
-    BLOCK_SECONDS_MAX, DATA_BYTES_PER_SECOND_MIN, LINE_SECONDS_MAX, PINNED_PERCENT_MAX,
-    STALLED_READER_SECONDS_MAX,
-};
+use crate::limits::{ClientLimits, DATA_BYTES_PER_SECOND_MIN};
 
 /// How often `io` is asked about a client's reading in the time after which the client would be
 /// closed. A client that stops is closed late by this part of that time at most. A guess.
 const ASKED_PER_TIMEOUT: u32 = 4;
-
-/// What a client may take before it is closed for it. A second is a look of the shard; 0 is no
-/// limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientLimits {
-    /// Seconds for a command line, from its first byte to its last.
-    pub line_s: u32,
-    /// Seconds for a data block, and one more for each [`DATA_BYTES_PER_SECOND_MIN`] of it.
-    pub block_s: u32,
-    /// Seconds without any progress in reading what is owed.
-    pub reader_s: u32,
-    /// Percent of `-m` that values on their way out may pin before slow readers are closed.
-    pub pinned_percent: u32,
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self {
-            line_s: LINE_SECONDS_MAX,
-            block_s: BLOCK_SECONDS_MAX,
-            reader_s: STALLED_READER_SECONDS_MAX,
-            pinned_percent: PINNED_PERCENT_MAX,
-        }
-    }
-}
 
 /// What a client was too slow with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +96,14 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockPool, ConnectionIndex, Slots};
+    use crate::{BlockPool, ConnectionIndex, EndpointIndex, Slots};
     use kachel_io::SocketId;
 
     const BEGIN: u32 = 5;
 
     /// A client that is owed a reply.
     fn owed() -> Connection {
-        let mut open = Connection::new(SocketId::new(0, 1), BEGIN);
+        let mut open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
         let mut pool = BlockPool::new();
         open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut pool, &mut Slots::<()>::new());
         open
@@ -175,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_client_that_is_owed_nothing_is_not_asked_about() {
-        let open = Connection::new(SocketId::new(0, 1), BEGIN);
+        let open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
         assert!(!open.wants_answer(BEGIN + 1_000, &ClientLimits::default()));
         assert_eq!(open.overdue(BEGIN + 1_000, &ClientLimits::default()), None);
     }
@@ -188,7 +160,7 @@ mod tests {
             (1, TooSlow::Block, 4),
             (10 * DATA_BYTES_PER_SECOND_MIN, TooSlow::Block, 14),
         ] {
-            let mut open = Connection::new(SocketId::new(0, 1), BEGIN);
+            let mut open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
             if announced_bytes > 0 {
                 open.input.note_announced(announced_bytes as usize);
             }

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, ListenerId, SocketId};
-use kachel_net::ConnectionIndex;
+use kachel_net::{ConnectionIndex, EndpointIndex};
 use kachel_wire::Reply;
 
 use crate::clients::Clients;
@@ -29,24 +29,40 @@ struct Fresh {
     attempts: u32,
 }
 
+/// A connection that a client has made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accepted {
+    pub(crate) socket: SocketId,
+    pub(crate) listener: ListenerId,
+}
+
+/// A connection that another shard hands over.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub(crate) socket: OwnedFd,
+    /// Where its client came in.
+    pub(crate) endpoint: EndpointIndex,
+}
+
 /// The connections that come to a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    listeners: Vec<ListenerId>,
+    /// The sockets that it listens on, and the endpoint of each.
+    listeners: Vec<(ListenerId, EndpointIndex)>,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
     /// Sockets that were turned away and get one line before they are closed.
     rejected: Vec<SocketId>,
     /// Sockets that other shards hand over.
-    pub(crate) adopted: Vec<OwnedFd>,
+    pub(crate) adopted: Vec<Adopted>,
     next_adopter: u16,
     stopping: bool,
 }
 
 impl Acceptor {
-    /// Accepts clients on a bound socket.
-    pub(crate) fn listen(&mut self, io: &mut impl Io, socket: OwnedFd) {
-        self.listeners.push(io.listen(socket));
+    /// Accepts clients of an endpoint on a bound socket.
+    pub(crate) fn listen(&mut self, io: &mut impl Io, socket: OwnedFd, endpoint: EndpointIndex) {
+        self.listeners.push((io.listen(socket), endpoint));
     }
 
     /// Whether a connection is still to be handed over.
@@ -60,9 +76,10 @@ impl Acceptor {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<P>,
-        socket: SocketId,
+        accepted: Accepted,
         look: u32,
     ) {
+        let Accepted { socket, listener } = accepted;
         if self.stopping || !context.shared.admit() {
             context.counters.connections_rejected.add(1);
             let mut block = clients.blocks.take();
@@ -73,12 +90,18 @@ impl Acceptor {
             return;
         }
         context.counters.connections_opened.add(1);
-        let connection = open(context, clients, socket, look);
+        let connection = open(context, clients, socket, self.endpoint_of(listener), look);
         let adopter = self.next_adopter;
         self.next_adopter = (adopter + 1) % context.shards();
         if adopter != context.id {
             self.fresh.push(Fresh { connection, adopter, attempts: 0 });
         }
+    }
+
+    /// The endpoint of a listener; the first one where the backend, in memory, listens by itself.
+    fn endpoint_of(&self, listener: ListenerId) -> EndpointIndex {
+        let known = self.listeners.iter().find(|(known, _)| *known == listener);
+        known.map_or(EndpointIndex(0), |(_, endpoint)| *endpoint)
     }
 
     /// Closes a socket that was turned away, once it has its line or has failed.
@@ -113,12 +136,12 @@ impl Acceptor {
         clients: &mut Clients<P>,
         look: u32,
     ) {
-        while let Some(fd) = self.adopted.pop() {
-            let Some(socket) = io.adopt(fd) else {
+        while let Some(Adopted { socket, endpoint }) = self.adopted.pop() {
+            let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
             };
-            let connection = open(context, clients, socket, look);
+            let connection = open(context, clients, socket, endpoint, look);
             if self.stopping {
                 clients.drain(connection);
             }
@@ -137,7 +160,7 @@ impl Acceptor {
     /// Closes the listening sockets.
     pub(crate) fn close_listeners(&self, io: &mut impl Io) {
         debug_assert!(self.stopping, "a shard stops accepting before it closes its listeners");
-        self.listeners.iter().for_each(|listener| io.listen_close(*listener));
+        self.listeners.iter().for_each(|(listener, _)| io.listen_close(*listener));
     }
 }
 
@@ -159,10 +182,11 @@ fn hand_one_over<E: Engine>(
     }
     fresh.attempts += 1;
     let Some(fd) = io.give_up(open.socket()) else { return true };
+    let endpoint = open.endpoint();
     clients.connections.close(fresh.connection);
     context.counters.connections.set(u64::from(clients.connections.count()));
     mail.boxes.to(fresh.adopter).parcels_out.push(Parcel::Socket(fd));
-    mail.push(context, fresh.adopter, Hop::Adopt, ReplyTo::default(), b"");
+    mail.push(context, fresh.adopter, Hop::Adopt(endpoint), ReplyTo::default(), b"");
     false
 }
 
@@ -171,8 +195,9 @@ fn open<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,
     socket: SocketId,
+    endpoint: EndpointIndex,
     look: u32,
 ) -> ConnectionIndex {
     context.counters.connections.add(1);
-    clients.connections.open(socket, look)
+    clients.connections.open(socket, endpoint, look)
 }

@@ -139,25 +139,25 @@ fn collect_late<I: Io, P: ReadValue>(
     late: &mut Vec<Late>,
 ) -> Slowest {
     let mut slowest = Slowest::new();
-    let idle_timeout_s = context.shared.options.idle_timeout_s;
-    let limits = context.shared.options.limits;
+    let endpoints = &context.shared.options.endpoints;
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
+        let limits = &endpoints.get(open.endpoint()).limits;
         owed_bytes += open.outbox.memory_bytes() as u64;
         if open.is_paused() && open.idle_looks(look) > 1 {
             open.input.shrink_to(KEPT_BYTES_MAX);
         }
         let idle =
-            idle_timeout_s != 0 && open.outbox.is_empty() && open.idle_looks(look) > idle_timeout_s;
+            limits.idle_s != 0 && open.outbox.is_empty() && open.idle_looks(look) > limits.idle_s;
         if idle {
             context.counters.idle_kicks.add(1);
         }
-        if open.wants_answer(look, &limits)
+        if open.wants_answer(look, limits)
             && let Some(bytes) = io.unacknowledged_bytes(open.socket())
         {
             open.note_unacknowledged(bytes, look);
         }
-        let overdue = if idle { None } else { open.overdue(look, &limits) };
+        let overdue = if idle { None } else { open.overdue(look, limits) };
         if idle || overdue.is_some() {
             late.push((index, overdue));
         } else if let Some(holder) = open.outbox.holding_mut().look(look)

@@ -9,11 +9,10 @@
 //!   while the ring of answers lacks room for the longest answers that they may have.
 //! - I2  Answers are always taken, whatever state their connection is in.
 
-use std::os::fd::OwnedFd;
-
 use kachel_engine::{Cursor, Engine};
 
 use crate::BATCH_REQUESTS_MAX;
+use crate::accept::Adopted;
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
 use crate::delayed::{Delayed, Origin};
@@ -40,7 +39,7 @@ pub(crate) struct Taking<'a, E: Engine> {
     pub(crate) listings: &'a mut Listings,
     pub(crate) report: &'a mut Report,
     /// Gets the sockets of connections to take over.
-    pub(crate) adopted: &'a mut Vec<OwnedFd>,
+    pub(crate) adopted: &'a mut Vec<Adopted>,
     /// Memory for the records of a batch.
     pub(crate) records: &'a mut Vec<u8>,
 }
@@ -123,11 +122,11 @@ impl<E: Engine> Taking<'_, E> {
                 // The other shard finds out by trying again.
                 let _made = self.engine.make_upload_room(bytes, &self.context.now);
             }
-            Hop::Adopt => {
+            Hop::Adopt(endpoint) => {
                 let Parcel::Socket(socket) = self.mail.boxes.to(peer).parcels_in.pop() else {
                     unreachable!("an adopt hop brings a socket");
                 };
-                return self.adopted.push(socket);
+                return self.adopted.push(Adopted { socket, endpoint });
             }
             Hop::Dump { keys_only } => {
                 let cursor = text.try_into().expect("a dump hop has its cursor");

@@ -88,7 +88,7 @@ pub(crate) fn refund_all(context: &Context, closed: &Connection) {
 
 /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.
 pub(crate) fn is_too_much_pinned<E: Engine>(context: &Context, engine: &E) -> bool {
-    let percent = u64::from(context.shared.options.limits.pinned_percent);
+    let percent = u64::from(context.shared.options.pinned_percent);
     let limit_bytes = context.shared.budget.limit_bytes();
     let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
     debug_assert!(percent > 100 || allowed_bytes <= limit_bytes, "a part of the budget");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use kachel_host::{Budget, Usage};
 use kachel_io::SocketName;
-use kachel_net::{ClientLimits, Overdue};
+use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 
 use crate::counters::Counters;
 
@@ -35,10 +35,10 @@ pub struct SharedOptions {
     pub dumps_allowed: bool,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
-    /// Seconds after which a silent connection is closed; 0: never.
-    pub idle_timeout_s: u32,
-    /// What clients may take before they are closed for being slow.
-    pub limits: ClientLimits,
+    /// Where clients come in, and what they may take there.
+    pub endpoints: Endpoints,
+    /// Percent of `-m` that values on their way out may pin before slow readers are closed; 0: all.
+    pub pinned_percent: u32,
     /// Tells the operator of a client that was closed for being slow, and does not wait (`-v`).
     pub tell_closed: Option<fn(&ClosedClient)>,
     /// The process's number.
@@ -62,8 +62,8 @@ impl Default for SharedOptions {
             flush_allowed: true,
             dumps_allowed: true,
             shutdown_allowed: false,
-            idle_timeout_s: 0,
-            limits: ClientLimits::default(),
+            endpoints: Endpoints::default(),
+            pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
             pid: 1,
             usage: Usage::default,

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use kachel_engine::{Engine, Epoch, KeyHasher};
 use kachel_io::{Clock, Event, Io, Wait};
-use kachel_net::{Connection, ConnectionIndex};
+use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 
-use crate::accept::Acceptor;
+use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
 use crate::batch::DECODED_BYTES_MAX;
 use crate::clients::Clients;
@@ -137,9 +137,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
-    /// Accepts clients on a bound socket, from the next tick on.
-    pub fn listen(&mut self, socket: OwnedFd) {
-        self.acceptor.listen(&mut self.io, socket);
+    /// Accepts clients of an endpoint on a bound socket, from the next tick on.
+    pub fn listen(&mut self, socket: OwnedFd, endpoint: EndpointIndex) {
+        self.acceptor.listen(&mut self.io, socket, endpoint);
     }
 
     /// Tells how shard `peer` is woken; called for each before the first tick.
@@ -282,8 +282,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 }
             }
             Event::Taken { socket, block_bytes } => clients.taken(socket, block_bytes, look),
-            Event::Accepted { socket, .. } => {
-                acceptor.accepted(io, context, clients, socket, look);
+            Event::Accepted { socket, listener, .. } => {
+                let accepted = Accepted { socket, listener };
+                acceptor.accepted(io, context, clients, accepted, look);
             }
             // The peer has ended its side: what it sent is served, then the connection ends.
             Event::Finished { socket } => {

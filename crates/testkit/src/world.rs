@@ -20,7 +20,7 @@ use kachel_engine::{Engine, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
-use kachel_net::ClientLimits;
+use kachel_net::{ClientLimits, Endpoint, Endpoints, PINNED_PERCENT_MAX};
 use kachel_shard::{
     ClosedClient, Counter, Counters, Holdings, Shard, ShardOptions, Shared, SharedOptions,
     mailboxes,
@@ -47,6 +47,8 @@ pub struct WorldOptions {
     pub usage: fn() -> Usage,
     /// Limits on slow clients.
     pub limits: ClientLimits,
+    /// Percent of memory that values on their way out may pin.
+    pub pinned_percent: u32,
     /// The server calls it for each client that it closes for a limit.
     pub tell_closed: Option<fn(&ClosedClient)>,
 }
@@ -64,6 +66,7 @@ impl Default for WorldOptions {
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
             limits: ClientLimits::default(),
+            pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
         }
     }
@@ -165,7 +168,11 @@ impl<A: Around, E: Engine> World<A, E> {
                 shards: options.shards,
                 connections_max: options.connections_max,
                 usage: options.usage,
-                limits: options.limits,
+                endpoints: Endpoints::new(vec![Endpoint {
+                    limits: options.limits,
+                    ..Endpoint::default()
+                }]),
+                pinned_percent: options.pinned_percent,
                 tell_closed: options.tell_closed,
                 ..SharedOptions::default()
             },

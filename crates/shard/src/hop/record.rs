@@ -23,7 +23,7 @@
 //! - I3  The owner neither parses nor hashes a key: the shard that received it did.
 
 use kachel_engine::{INLINE_VALUE_BYTES_MAX, Key, KeyHashes};
-use kachel_net::SlotIndex;
+use kachel_net::{EndpointIndex, SlotIndex};
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Ttl};
 
 use crate::apply::ReadTerms;
@@ -57,8 +57,8 @@ pub(crate) enum Hop {
     Upload,
     /// Begin to count again from 0.
     ResetStats,
-    /// A connection to take over; its socket lies in the side queue.
-    Adopt,
+    /// A connection to take over, which came by this endpoint; its socket lies in the side queue.
+    Adopt(EndpointIndex),
     /// Free memory for so many bytes (text: 8 bytes) of a large value.
     MakeRoom,
     /// List items from `cursor` (text: a cursor) on.
@@ -188,7 +188,7 @@ impl Hop {
         head
     }
 
-    /// Kind, flags, and a word: a TTL.
+    /// Kind, flags, and a word: a TTL, or an endpoint.
     #[inline]
     fn to_parts(self) -> (u8, u8, u32) {
         match self {
@@ -199,7 +199,7 @@ impl Hop {
             }
             Self::Upload => (2, 0, 0),
             Self::ResetStats => (3, 0, 0),
-            Self::Adopt => (4, 0, 0),
+            Self::Adopt(endpoint) => (4, 0, endpoint.0.into()),
             Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
             Self::MakeRoom => (6, 0, 0),
         }
@@ -215,7 +215,9 @@ impl Hop {
             }),
             2 => Self::Upload,
             3 => Self::ResetStats,
-            4 => Self::Adopt,
+            4 => Self::Adopt(EndpointIndex(
+                u16::try_from(word).expect("an endpoint is numbered in 16 bits"),
+            )),
             5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
             6 => Self::MakeRoom,
             other => unreachable!("hop kind {other} is never pushed"),
@@ -260,7 +262,7 @@ mod tests {
             Hop::Key(ReadTerms { with_cas: true, ttl: None }),
             Hop::Key(ReadTerms { with_cas: false, ttl: Some(Ttl(-7)) }),
             Hop::Upload,
-            Hop::Adopt,
+            Hop::Adopt(EndpointIndex(300)),
             Hop::MakeRoom,
             Hop::ResetStats,
             Hop::Dump { keys_only: true },

@@ -156,10 +156,16 @@ fn replies_may_stay_unread_as_long_as_their_limit_says() {
 /// many are closed, and what was counted and told.
 fn holders_closed(pinned_percent: u32) -> (u64, [u64; 4], Vec<Overdue>) {
     const CLIENTS: usize = 20;
-    let limits = ClientLimits { pinned_percent, reader_s: 0, ..ClientLimits::default() };
+    let limits = ClientLimits { reader_s: 0, ..ClientLimits::default() };
     let tell_closed: Option<fn(&ClosedClient)> = Some(tell);
     let memory_bytes = 30 << 20;
-    let options = WorldOptions { limits, tell_closed, memory_bytes, ..WorldOptions::default() };
+    let options = WorldOptions {
+        limits,
+        pinned_percent,
+        tell_closed,
+        memory_bytes,
+        ..WorldOptions::default()
+    };
     let mut world = World::new(options);
     let filler = world.connect();
     let value = "v".repeat(VALUE_BYTES);
@@ -200,7 +206,7 @@ fn slow_readers_may_pin_what_their_limit_says() {
     for percent in [0, 100] {
         assert_eq!(holders_closed(percent), (0, [0; 4], vec![]), "{percent} %");
     }
-    assert_eq!(ClientLimits::default().pinned_percent, 25);
+    assert_eq!(WorldOptions::default().pinned_percent, 25);
 }
 
 #[test]

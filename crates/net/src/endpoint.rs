@@ -1,0 +1,82 @@
+//! Where clients come in: a listener, its protocol, and the limits of its clients.
+//!
+//! Upstream:   `kachel` makes one for each listening socket, in the table of the process.
+//! Downstream: every connection carries the index of its endpoint, also when it moves to another
+//!             shard. `shard` judges slow clients by its limits.
+//!
+//! Invariants:
+//! - I1  The table never changes while the process runs, so an index is good on every shard.
+//!
+//! TLS and authentication of a listener will stand here, too.
+
+use crate::limits::ClientLimits;
+
+/// Which endpoint of the process (I1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointIndex(pub u16);
+
+/// The protocol that the clients of a listener speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientProtocol {
+    /// memcached's text protocol, its meta commands included.
+    #[default]
+    Text,
+}
+
+/// A listener, as its clients see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The protocol of its clients.
+    pub protocol: ClientProtocol,
+    /// What its clients may take before they are closed for it.
+    pub limits: ClientLimits,
+}
+
+/// All endpoints of a process.
+#[derive(Clone, Debug)]
+pub struct Endpoints(Vec<Endpoint>);
+
+impl Endpoints {
+    /// A table of at least one endpoint.
+    ///
+    /// Panics: on an empty one.
+    pub fn new(endpoints: Vec<Endpoint>) -> Self {
+        assert!(!endpoints.is_empty(), "clients come in somewhere");
+        Self(endpoints)
+    }
+
+    /// The endpoint at an index.
+    ///
+    /// Panics: when there is none, which is a bug (I1).
+    #[inline]
+    pub fn get(&self, index: EndpointIndex) -> &Endpoint {
+        self.0.get(usize::from(index.0)).expect("I1: an index is one of the table")
+    }
+}
+
+impl Default for Endpoints {
+    /// One endpoint with the limits of a process that was told nothing.
+    fn default() -> Self {
+        Self::new(vec![Endpoint::default()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_endpoint_has_limits_of_its_own() {
+        let slow = ClientLimits { line_s: 99, ..ClientLimits::default() };
+        let endpoints = [Endpoint::default(), Endpoint { limits: slow, ..Endpoint::default() }];
+        let endpoints = Endpoints::new(endpoints.to_vec());
+        assert_eq!(endpoints.get(EndpointIndex(1)).limits.line_s, 99);
+        assert_eq!(*endpoints.get(EndpointIndex(0)), Endpoint::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "I1: an index is one of the table")]
+    fn an_index_beyond_the_table_is_a_bug() {
+        let _none = Endpoints::default().get(EndpointIndex(1));
+    }
+}

@@ -7,7 +7,8 @@
 //! options with `=` or apart, unique beginnings of long names, words that are no options anywhere
 //! between, `--` to end the options, and blanks before and after a value in one word (`"-m 8192"`).
 
-use crate::table::{Class, OPTIONS, OptionRow, Takes};
+use crate::row::{Class, OptionRow, Takes};
+use crate::table::OPTIONS;
 use crate::{EXIT_FAILURE, OptionsError};
 
 /// One thing on the command line.

@@ -14,9 +14,12 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod effects;
 mod getopt;
 mod listen;
 mod manual;
+mod partial;
+mod row;
 mod serve;
 mod settings;
 mod suboptions;
@@ -24,13 +27,14 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod value;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-pub use listen::{Host, Listeners, TcpListen, UnixListen};
+pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
 pub use manual::manual;
-pub use serve::{CalledAs, Echo, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
+pub use serve::{CalledAs, Echo, EngineMode, IoChoice, Reads, ServeOptions};
 
 /// The memcached whose command line, replies and statistics are ours.
 pub const MEMCACHED_VERSION: &str = "1.6.45";

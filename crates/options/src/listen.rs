@@ -5,8 +5,29 @@
 
 use std::path::PathBuf;
 
-use crate::serve::Protocol;
 use crate::{EXIT_OS, OptionsError};
+
+/// Which protocol a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// What the first byte of a connection says.
+    Auto,
+    /// Text and meta commands only.
+    Ascii,
+    /// The binary protocol only.
+    Binary,
+}
+
+impl Protocol {
+    /// The word that `stats settings` uses.
+    pub(crate) const fn settings_word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto-negotiate",
+            Self::Ascii => "ascii",
+            Self::Binary => "binary",
+        }
+    }
+}
 
 /// Everything to listen on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

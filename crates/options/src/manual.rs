@@ -3,8 +3,9 @@
 //! Upstream:   the rows of `table.rs` and `suboptions.rs`.
 //! Downstream: the file; a test says when it is no longer what the tables say.
 
+use crate::row::Class;
 use crate::suboptions::SUBOPTIONS;
-use crate::table::{Class, OPTIONS};
+use crate::table::OPTIONS;
 use crate::text::spelling;
 
 /// The whole of `docs/options.md`.

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::listen::Listeners;
+use crate::listen::{Listeners, Protocol};
 
 /// By which name the binary was called, which decides the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,28 +25,6 @@ impl CalledAs {
             Self::Memcached
         } else {
             Self::Kachel
-        }
-    }
-}
-
-/// Which protocol a listener speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// What the first byte of a connection says.
-    Auto,
-    /// Text and meta commands only.
-    Ascii,
-    /// The binary protocol only.
-    Binary,
-}
-
-impl Protocol {
-    /// The word that `stats settings` uses.
-    pub(crate) const fn settings_word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto-negotiate",
-            Self::Ascii => "ascii",
-            Self::Binary => "binary",
         }
     }
 }

@@ -4,9 +4,9 @@
 //! Downstream: as for `table.rs`.
 
 use crate::OptionsError;
-use crate::apply::{Draft, Given, set};
-use crate::table::Takes::{Integer, Nothing, OptionalInteger, Real, Text, Word};
-use crate::table::{Class, Effect, SuboptionRow, Takes, nothing};
+use crate::partial::{Given, PartialOptions, set};
+use crate::row::Takes::{Integer, Nothing, OptionalInteger, Real, Text, Word};
+use crate::row::{Class, Effect, SuboptionRow, Takes, nothing};
 
 const U32_MAX: i64 = u32::MAX as i64;
 /// Most kilobytes or megabytes that a size in them takes.
@@ -50,24 +50,24 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         Nothing,
         "on",
         "close connections above -c with an error at once",
-        |draft, _| set(&mut draft.serve.maxconns_fast, true),
+        |partial, _| set(&mut partial.serve.maxconns_fast, true),
     ),
     no_meaning(
         "no_maxconns_fast",
         Nothing,
         "off",
         "connections above -c are told so and closed, never left to wait",
-        |draft, _| set(&mut draft.serve.maxconns_fast, false),
+        |partial, _| set(&mut partial.serve.maxconns_fast, false),
     ),
     works(
         "idle_timeout",
         Integer("seconds", 0, U32_MAX),
         "0, never",
         "close connections that were idle so long",
-        |draft, given| set(&mut draft.serve.idle_timeout_s, given.integer()),
+        |partial, given| set(&mut partial.serve.idle_timeout_s, given.integer()),
     ),
-    no_meaning("track_sizes", Nothing, "off", "\"stats sizes\" is not built yet", |draft, _| {
-        set(&mut draft.serve.track_sizes, true)
+    no_meaning("track_sizes", Nothing, "off", "\"stats sizes\" is not built yet", |partial, _| {
+        set(&mut partial.serve.track_sizes, true)
     }),
     works("modern", Nothing, "on", "what is default anyway", nothing),
     works("relaxed_privileges", Nothing, "off", "what memcached's tests ask for; nothing", nothing),
@@ -83,7 +83,7 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         Integer("num", 12, 32),
         "0",
         "the table grows and shrinks by itself",
-        |draft, given| set(&mut draft.serve.echo.hashpower, given.integer()),
+        |partial, given| set(&mut partial.serve.echo.hashpower, given.integer()),
     ),
     no_meaning("no_hashexpand", Nothing, "off", "the table grows and shrinks by itself", nothing),
     no_meaning(
@@ -94,76 +94,94 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         hash_algorithm,
     ),
     // Slabs.
-    no_meaning("slab_reassign", Nothing, "on", NO_SLABS, |draft, _| {
-        set(&mut draft.serve.echo.slab_reassign, true)
+    no_meaning("slab_reassign", Nothing, "on", NO_SLABS, |partial, _| {
+        set(&mut partial.serve.echo.slab_reassign, true)
     }),
-    no_meaning("no_slab_reassign", Nothing, "off", NO_SLABS, |draft, _| {
-        set(&mut draft.serve.echo.slab_reassign, false)
+    no_meaning("no_slab_reassign", Nothing, "off", NO_SLABS, |partial, _| {
+        set(&mut partial.serve.echo.slab_reassign, false)
     }),
-    no_meaning("slab_automove", OptionalInteger("num", 0, 2, 1), "1", NO_SLABS, |draft, given| {
-        set(&mut draft.serve.echo.slab_automove, given.integer())
+    no_meaning(
+        "slab_automove",
+        OptionalInteger("num", 0, 2, 1),
+        "1",
+        NO_SLABS,
+        |partial, given| set(&mut partial.serve.echo.slab_automove, given.integer()),
+    ),
+    no_meaning("no_slab_automove", Nothing, "off", NO_SLABS, |partial, _| {
+        set(&mut partial.serve.echo.slab_automove, 0)
     }),
-    no_meaning("no_slab_automove", Nothing, "off", NO_SLABS, |draft, _| {
-        set(&mut draft.serve.echo.slab_automove, 0)
+    no_meaning("slab_automove_ratio", Real("num", 0.0, 1.0), "0.8", NO_SLABS, |partial, given| {
+        set(&mut partial.serve.echo.slab_automove_ratio, given.real())
     }),
-    no_meaning("slab_automove_ratio", Real("num", 0.0, 1.0), "0.8", NO_SLABS, |draft, given| {
-        set(&mut draft.serve.echo.slab_automove_ratio, given.real())
-    }),
-    no_meaning("slab_automove_window", Integer("num", 3, 1800), "10", NO_SLABS, |draft, given| {
-        set(&mut draft.serve.echo.slab_automove_window, given.integer())
-    }),
+    no_meaning(
+        "slab_automove_window",
+        Integer("num", 3, 1800),
+        "10",
+        NO_SLABS,
+        |partial, given| set(&mut partial.serve.echo.slab_automove_window, given.integer()),
+    ),
     no_meaning("slab_automove_freeratio", Real("num", 0.0, 1.0), "0.01", NO_SLABS, nothing),
     no_meaning("slab_sizes", Text("list"), "", NO_SLABS, nothing),
-    no_meaning("slab_chunk_max", Integer("kilobytes", 1, 1024), "512", NO_SLABS, |draft, given| {
-        set(&mut draft.serve.echo.slab_chunk_bytes_max, given.integer::<u32>() << 10)
+    no_meaning(
+        "slab_chunk_max",
+        Integer("kilobytes", 1, 1024),
+        "512",
+        NO_SLABS,
+        |partial, given| {
+            set(&mut partial.serve.echo.slab_chunk_bytes_max, given.integer::<u32>() << 10)
+        },
+    ),
+    no_meaning("no_chunked_items", Nothing, "off", NO_SLABS, |partial, _| {
+        set(&mut partial.serve.echo.slab_chunk_bytes_max, 1 << 20)
     }),
-    no_meaning("no_chunked_items", Nothing, "off", NO_SLABS, |draft, _| {
-        set(&mut draft.serve.echo.slab_chunk_bytes_max, 1 << 20)
-    }),
-    no_meaning("tail_repair_time", Integer("seconds", 10, U32_MAX), "0", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.tail_repair_time, given.integer())
-    }),
+    no_meaning(
+        "tail_repair_time",
+        Integer("seconds", 10, U32_MAX),
+        "0",
+        NO_LRU,
+        |partial, given| set(&mut partial.serve.echo.tail_repair_time, given.integer()),
+    ),
     // LRU.
-    no_meaning("lru_crawler", Nothing, "on", NO_LRU, |draft, _| {
-        set(&mut draft.serve.echo.lru_crawler, true)
+    no_meaning("lru_crawler", Nothing, "on", NO_LRU, |partial, _| {
+        set(&mut partial.serve.echo.lru_crawler, true)
     }),
-    no_meaning("no_lru_crawler", Nothing, "off", NO_LRU, |draft, _| {
-        set(&mut draft.serve.echo.lru_crawler, false)
+    no_meaning("no_lru_crawler", Nothing, "off", NO_LRU, |partial, _| {
+        set(&mut partial.serve.echo.lru_crawler, false)
     }),
     no_meaning(
         "lru_crawler_sleep",
         Integer("microseconds", 0, 1_000_000),
         "100",
         NO_LRU,
-        |draft, given| set(&mut draft.serve.echo.lru_crawler_sleep, given.integer()),
+        |partial, given| set(&mut partial.serve.echo.lru_crawler_sleep, given.integer()),
     ),
-    no_meaning("lru_crawler_tocrawl", Integer("num", 0, U32_MAX), "0", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.lru_crawler_tocrawl, given.integer())
+    no_meaning("lru_crawler_tocrawl", Integer("num", 0, U32_MAX), "0", NO_LRU, |partial, given| {
+        set(&mut partial.serve.echo.lru_crawler_tocrawl, given.integer())
     }),
-    no_meaning("lru_maintainer", Nothing, "on", NO_LRU, |draft, _| {
-        set(&mut draft.serve.echo.lru_maintainer, true)
+    no_meaning("lru_maintainer", Nothing, "on", NO_LRU, |partial, _| {
+        set(&mut partial.serve.echo.lru_maintainer, true)
     }),
-    no_meaning("no_lru_maintainer", Nothing, "off", NO_LRU, |draft, _| {
-        set(&mut draft.serve.echo.lru_maintainer, false)
+    no_meaning("no_lru_maintainer", Nothing, "off", NO_LRU, |partial, _| {
+        set(&mut partial.serve.echo.lru_maintainer, false)
     }),
-    no_meaning("hot_lru_pct", Integer("num", 1, 79), "20", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.hot_lru_pct, given.integer())
+    no_meaning("hot_lru_pct", Integer("num", 1, 79), "20", NO_LRU, |partial, given| {
+        set(&mut partial.serve.echo.hot_lru_pct, given.integer())
     }),
-    no_meaning("warm_lru_pct", Integer("num", 1, 79), "40", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.warm_lru_pct, given.integer())
+    no_meaning("warm_lru_pct", Integer("num", 1, 79), "40", NO_LRU, |partial, given| {
+        set(&mut partial.serve.echo.warm_lru_pct, given.integer())
     }),
-    no_meaning("hot_max_factor", Real("num", 0.0, f64::MAX), "0.2", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.hot_max_factor, given.real())
+    no_meaning("hot_max_factor", Real("num", 0.0, f64::MAX), "0.2", NO_LRU, |partial, given| {
+        set(&mut partial.serve.echo.hot_max_factor, given.real())
     }),
-    no_meaning("warm_max_factor", Real("num", 0.0, f64::MAX), "2", NO_LRU, |draft, given| {
-        set(&mut draft.serve.echo.warm_max_factor, given.real())
+    no_meaning("warm_max_factor", Real("num", 0.0, f64::MAX), "2", NO_LRU, |partial, given| {
+        set(&mut partial.serve.echo.warm_max_factor, given.real())
     }),
     no_meaning(
         "temporary_ttl",
         Integer("seconds", 0, U32_MAX),
         "61, off",
         "items of short life have segments of their own anyway",
-        |draft, given| set(&mut draft.serve.echo.temporary_ttl, Some(given.integer())),
+        |partial, given| set(&mut partial.serve.echo.temporary_ttl, Some(given.integer())),
     ),
     no_meaning("no_modern", Nothing, "off", "no slabs, no LRU lists", no_modern),
     // Buffers.
@@ -172,8 +190,8 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         Integer("kilobytes", 0, SIZE_MAX),
         "256",
         "\"watch\" is not built yet",
-        |draft, given| {
-            set(&mut draft.serve.echo.watcher_logbuf_bytes, given.integer::<u64>() << 10)
+        |partial, given| {
+            set(&mut partial.serve.echo.watcher_logbuf_bytes, given.integer::<u64>() << 10)
         },
     ),
     no_meaning(
@@ -181,14 +199,18 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         Integer("kilobytes", 0, SIZE_MAX),
         "64",
         "\"watch\" is not built yet",
-        |draft, given| set(&mut draft.serve.echo.worker_logbuf_bytes, given.integer::<u64>() << 10),
+        |partial, given| {
+            set(&mut partial.serve.echo.worker_logbuf_bytes, given.integer::<u64>() << 10)
+        },
     ),
     no_meaning(
         "read_buf_mem_limit",
         Integer("megabytes", 0, SIZE_MAX),
         "0",
         "32 KiB a connection each for requests and replies; more counts against -m",
-        |draft, given| set(&mut draft.serve.echo.read_buf_bytes_max, given.integer::<u64>() << 20),
+        |partial, given| {
+            set(&mut partial.serve.echo.read_buf_bytes_max, given.integer::<u64>() << 20)
+        },
     ),
     no_meaning(
         "resp_obj_mem_limit",
@@ -236,9 +258,9 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
     refused("proxy_memprofile", Nothing, NO_PROXY),
 ];
 
-fn hash_algorithm(draft: &mut Draft, given: Given<'_>) -> Result<(), OptionsError> {
+fn hash_algorithm(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
     set(
-        &mut draft.serve.echo.hash_algorithm,
+        &mut partial.serve.echo.hash_algorithm,
         match given.text() {
             "jenkins" => "jenkins",
             "xxh3" => "xxh3",
@@ -248,12 +270,12 @@ fn hash_algorithm(draft: &mut Draft, given: Given<'_>) -> Result<(), OptionsErro
 }
 
 /// The defaults of memcached 1.4, so far as settings show them.
-fn no_modern(draft: &mut Draft, _: Given<'_>) -> Result<(), OptionsError> {
-    let echo = &mut draft.serve.echo;
+fn no_modern(partial: &mut PartialOptions, _: Given<'_>) -> Result<(), OptionsError> {
+    let echo = &mut partial.serve.echo;
     echo.slab_reassign = false;
     echo.slab_automove = 0;
     echo.lru_crawler = false;
     echo.lru_maintainer = false;
     echo.hash_algorithm = "jenkins";
-    set(&mut draft.serve.maxconns_fast, false)
+    set(&mut partial.serve.maxconns_fast, false)
 }

@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use crate::row::{Class, Takes};
 use crate::suboptions::SUBOPTIONS;
-use crate::table::{Class, OPTIONS, Takes};
+use crate::table::OPTIONS;
 use crate::{
     Command, EngineMode, Host, Listeners, OptionsError, Protocol, ServeOptions, TcpListen, manual,
     parse,

@@ -7,8 +7,9 @@
 //! - I1  Called as memcached, the first line of help and version is memcached's own.
 //! - I2  Help names only what can be used: memcached's own tests take a word there for a promise.
 
+use crate::row::{Class, OptionRow};
 use crate::suboptions::SUBOPTIONS;
-use crate::table::{Class, OPTIONS, OptionRow};
+use crate::table::OPTIONS;
 use crate::{CalledAs, KACHEL_VERSION, MEMCACHED_VERSION};
 
 /// Columns of help.

@@ -1,0 +1,79 @@
+//! Effects of options that are too long for their row.
+//!
+//! Upstream:   `apply.rs` calls the effect of each row that it found.
+//! Downstream: [`PartialOptions`].
+
+use crate::partial::{Given, PartialOptions, set};
+use crate::suboptions::SUBOPTIONS;
+use crate::value::{classify, read};
+use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
+
+/// Bytes of the smallest and the largest item limit that `-I` takes.
+const ITEM_BYTES_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 30;
+
+/// The effect of `-o`: a list of words, `name` or `name=value`.
+pub(crate) fn extended(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
+    for word in given.text().split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name.trim_end(), Some(value.trim_start())),
+            None => (word, None),
+        };
+        let Some(row) = SUBOPTIONS.iter().find(|row| row.name == name) else {
+            return Err(OptionsError::new(EXIT_FAILURE, format!("Illegal suboption \"{word}\"")));
+        };
+        let spelled = format!("-o {word}");
+        let given = read(&spelled, value, row.takes, &mut partial.serve.reports)?;
+        classify(&spelled, row.class, &mut partial.serve.reports)?;
+        (row.effect)(partial, given)?;
+    }
+    Ok(())
+}
+
+/// The effect of `-a`.
+pub(crate) fn unix_mask(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    match u32::from_str_radix(given.text(), 8) {
+        Ok(mode) if mode <= 0o777 => set(&mut partial.unix_mode, mode),
+        _ => Err(OptionsError::new(
+            EXIT_FAILURE,
+            format!("-a {}: the mask must be octal, 0 to 777", given.text()),
+        )),
+    }
+}
+
+/// The effect of `-I`.
+pub(crate) fn item_size(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let text = given.text();
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = digits.trim_end().parse::<u32>().map(|number| u64::from(number) << shift);
+    match bytes {
+        Ok(bytes) if ITEM_BYTES_RANGE.contains(&bytes) => {
+            let bytes = u32::try_from(bytes).expect("a gigabyte fits 32 bits");
+            set(&mut partial.serve.item_bytes_max, bytes)
+        }
+        _ => Err(OptionsError::new(
+            EXIT_USAGE,
+            format!("-I {text}: the largest item must be given as 1k to 1g"),
+        )),
+    }
+}
+
+/// The effect of `-D`.
+pub(crate) fn prefix_delimiter(
+    partial: &mut PartialOptions,
+    given: Given<'_>,
+) -> Result<(), OptionsError> {
+    let delimiter = given.text().bytes().next().expect("a text is not empty");
+    partial.serve.detail_at_start = true;
+    set(&mut partial.serve.prefix_delimiter, delimiter)
+}

@@ -1,0 +1,136 @@
+//! Options that are read but not checked together yet.
+//!
+//! Upstream:   the effects of rows fill them, in the order of the command line.
+//! Downstream: [`ServeOptions`], checked.
+
+use std::path::PathBuf;
+
+use crate::listen::{Host, Listeners, Protocol, TcpListen, UnixListen, port_number, read_list};
+use crate::{CalledAs, EXIT_USAGE, EngineMode, OptionsError, ServeOptions};
+
+/// Options on their way to being [`ServeOptions`].
+pub(crate) struct PartialOptions {
+    pub(crate) serve: ServeOptions,
+    pub(crate) port: i32,
+    pub(crate) listen: Vec<String>,
+    pub(crate) unix_path: Option<String>,
+    pub(crate) unix_mode: u32,
+}
+
+/// The value of an option, already held against what its row takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'words> {
+    pub(crate) text: &'words str,
+    pub(crate) integer: i64,
+    pub(crate) real: f64,
+}
+
+impl<'words> Given<'words> {
+    /// The value as text; empty where there is none.
+    pub(crate) const fn text(self) -> &'words str {
+        self.text
+    }
+
+    /// The value as a number. Panics: when the row's range does not fit the type, a bug in the
+    /// table.
+    pub(crate) fn integer<T: TryFrom<i64>>(self) -> T {
+        T::try_from(self.integer)
+            .unwrap_or_else(|_| panic!("the row's range fits the option's type: {}", self.integer))
+    }
+
+    pub(crate) const fn real(self) -> f64 {
+        self.real
+    }
+}
+
+/// An effect that only sets one thing.
+pub(crate) fn set<T>(place: &mut T, value: T) -> Result<(), OptionsError> {
+    *place = value;
+    Ok(())
+}
+
+impl PartialOptions {
+    /// Checks what no row can check alone, and makes the listeners.
+    pub(crate) fn finish(mut self) -> Result<ServeOptions, OptionsError> {
+        let usage = |message: String| Err(OptionsError::new(EXIT_USAGE, message));
+        let serve = &mut self.serve;
+        if serve.engine == EngineMode::Store {
+            serve.evict = false;
+        }
+        if u64::from(serve.item_bytes_max) > serve.memory_bytes / 2 {
+            return usage(format!(
+                "-I: the largest item ({} bytes) must not be more than half of the memory limit (-m, \
+                 {} bytes)",
+                serve.item_bytes_max, serve.memory_bytes
+            ));
+        }
+        let echo = &serve.echo;
+        if echo.hot_lru_pct + echo.warm_lru_pct > 80 {
+            return usage("-o: hot_lru_pct and warm_lru_pct must not exceed 80 together".into());
+        }
+        if echo.temporary_ttl.is_some() && !echo.lru_maintainer {
+            return usage("-o: temporary_ttl needs lru_maintainer".into());
+        }
+        if let Some(threads) = serve.threads
+            && echo.napi_ids > u32::from(threads)
+        {
+            return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
+        }
+        self.listen()?;
+        if self.serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary)
+            || self.serve.protocol == Protocol::Binary
+        {
+            return usage("-B binary: the binary protocol is not built yet.".to_string());
+        }
+        assert!(
+            !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
+            "a server without listeners was refused above"
+        );
+        Ok(self.serve)
+    }
+
+    /// Turns `-l`, `-p`, `-s` and `-a` into listeners.
+    fn listen(&mut self) -> Result<(), OptionsError> {
+        let serve = &mut self.serve;
+        let mut entries: Vec<&str> = Vec::new();
+        for entry in self.listen.iter().flat_map(|list| list.split([',', ';'])).map(str::trim) {
+            // The same address twice is one listener; memcached says so too.
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        if entries.is_empty() && serve.called_as == CalledAs::Kachel {
+            entries.push("127.0.0.1");
+        }
+        let list = entries.join(",");
+        serve.echo.inter = (!entries.is_empty()).then(|| list.clone());
+        serve.echo.tcp_port = self.port;
+        serve.echo.unix_path = self.unix_path.clone();
+        serve.echo.unix_mode = self.unix_mode;
+
+        if let Some(path) = self.unix_path.take() {
+            if !self.listen.is_empty() {
+                serve.reports.push("-l: passed over: with -s there is no TCP".to_string());
+            }
+            let unix = UnixListen { path: PathBuf::from(path), mode: self.unix_mode };
+            serve.listeners = Listeners { tcp: Vec::new(), unix: Some(unix) };
+            return Ok(());
+        }
+        if self.port == 0 {
+            let message =
+                "-p 0: there is nothing to listen on; give a port, or a unix socket by -s.";
+            return Err(OptionsError::new(EXIT_USAGE, message));
+        }
+        let tcp = if entries.is_empty() {
+            let port = port_number(self.port).expect("the row's range is that of ports");
+            vec![TcpListen { host: Host::Any, port, protocol: serve.protocol }]
+        } else {
+            read_list(&list, self.port, serve.protocol, &mut serve.reports)?
+        };
+        if tcp.is_empty() {
+            return Err(OptionsError::new(EXIT_USAGE, "-l: the list is empty."));
+        }
+        serve.listeners = Listeners { tcp, unix: None };
+        Ok(())
+    }
+}

@@ -86,6 +86,7 @@ pub fn apply<'e, E: Primitives>(
         return get(engine, key, terms, now);
     }
     let found = engine.find(key, now);
+    debug_assert!(found.is_none_or(|at| is_live(engine, at, now)), "`find` gives live items");
     let mut decision = {
         let item = found.map(|at| engine.item(at));
         verb::decide(operation, item.as_ref(), engine.options(), now)
@@ -109,6 +110,7 @@ pub fn get<'e, E: Primitives>(
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
     let Some(at) = engine.find(key, now) else { return miss(engine, key, terms, now) };
+    debug_assert!(is_live(engine, at, now), "`find` gives live items");
     let (facts, mark) = verb::get::on_hit(terms, &engine.item(at), now);
     if let Some(mark) = mark {
         engine.mark(at, mark);
@@ -125,6 +127,7 @@ fn miss<'e, E: Primitives>(
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
     let mut decision = verb::get::on_miss(terms, now);
+    debug_assert!(decision.is_possible(false), "change, I2: nothing was found");
     match (change(engine, key, None, &mut decision, &mut Block::None, now), decision.verdict) {
         (Some(at), Verdict::Hit(facts)) => read(engine, at, terms, facts, now),
         (_, verdict) => Outcome { verdict, value: Value::None },
@@ -148,13 +151,22 @@ fn read<'e, E: Primitives>(
     Outcome { verdict: Verdict::Hit(facts), value }
 }
 
+/// Whether the item at a place lives in this second.
+fn is_live<E: Primitives>(engine: &E, at: E::At, now: &Now) -> bool {
+    let expiry = engine.item(at).expiry();
+    expiry == 0 || expiry > now.second
+}
+
 /// The value at a place: lent if it is short enough, else pinned.
 #[inline]
 fn value<E: Primitives>(engine: &E, at: E::At, bytes_max: usize) -> Value<'_, E::Pinned> {
     let item = engine.item(at);
     match item.small_value() {
         Some(value) if value.len() <= bytes_max => Value::Inline(value),
-        _ => Value::Pinned { pinned: engine.pin(at), bytes: item.value_bytes() },
+        piece => {
+            debug_assert!(piece.is_some() || item.value_bytes() > 0, "an empty value is a piece");
+            Value::Pinned { pinned: engine.pin(at), bytes: item.value_bytes() }
+        }
     }
 }
 
@@ -181,6 +193,7 @@ fn change<E: Primitives>(
         }
         (Change::Put(put), _) => match engine.put(key, found, put, block, now) {
             Ok(at) => {
+                debug_assert!(is_live(engine, at, now) || put.expiry <= now.second, "it is stored");
                 decision.verdict.set_cas(engine.item(at).cas());
                 Some(at)
             }

@@ -35,6 +35,18 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Whether the change can be applied to the item that was found, or to none (I2).
+    pub(crate) const fn is_possible(&self, found: bool) -> bool {
+        match &self.change {
+            Change::None => true,
+            Change::Mark(_) | Change::Remove => found,
+            Change::Put(put) => match put.value {
+                PutValue::Joined(_) | PutValue::Unchanged => found,
+                PutValue::Block | PutValue::Empty | PutValue::Number { .. } => true,
+            },
+        }
+    }
+
     /// Nothing is changed.
     pub(crate) const fn unchanged(verdict: Verdict) -> Self {
         Self { change: Change::None, notes_access: false, verdict }

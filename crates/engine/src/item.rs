@@ -98,6 +98,10 @@ impl Facts {
     /// The wanted facts of an item, as they were before the operation.
     #[inline(always)]
     pub(crate) fn of<'e>(item: &impl ItemView<'e>, wanted: Wanted, now: &crate::Now) -> Self {
+        debug_assert!(
+            item.small_value().is_none_or(|value| value.len() == item.value_bytes()),
+            "a value in one piece has the item's length"
+        );
         let mut facts = Self::default();
         if wanted.has(Wanted::CLIENT_FLAGS) {
             facts.client_flags = item.client_flags();

@@ -3,6 +3,8 @@
 //! Upstream:   the program that starts the engine passes them.
 //! Downstream: engines, and the verbs that must know the largest item.
 
+use crate::key::KEY_BYTES_MAX;
+
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
@@ -21,6 +23,7 @@ impl EngineOptions {
     /// memcached counts a header of 48 bytes, 8 for the CAS token, the key and a NUL, 4 for client
     /// flags that are not 0, the value and CR LF.
     pub fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
+        debug_assert!((1..=KEY_BYTES_MAX).contains(&key_bytes), "key, I1");
         let header = 48 + 8 * u64::from(self.cas) + 4 * u64::from(client_flags != 0);
         let bytes = header + key_bytes as u64 + 1 + value_bytes as u64 + 2;
         bytes <= self.item_bytes_max

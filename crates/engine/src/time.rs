@@ -54,6 +54,7 @@ impl Now {
     /// The expiry that `ttl` means now: 0 means never (I2).
     #[inline]
     pub fn expiry(&self, ttl: Ttl) -> u32 {
+        debug_assert!(self.second >= FIRST_SECOND, "I2: no second is 0");
         match ttl.0 {
             0 => 0,
             relative @ 1..=RELATIVE_TTL_MAX => self.second.saturating_add(relative.unsigned_abs()),

@@ -80,6 +80,7 @@ impl Acceptor {
         look: u32,
     ) {
         let Accepted { socket, listener } = accepted;
+        debug_assert!(clients.connections.find(socket).is_none(), "a new socket is no client's");
         if self.stopping || !context.shared.admit() {
             context.counters.connections_rejected.add(1);
             let mut block = clients.blocks.take();
@@ -107,6 +108,7 @@ impl Acceptor {
     /// Closes a socket that was turned away, once it has its line or has failed.
     pub(crate) fn close_rejected(&mut self, io: &mut impl Io, socket: SocketId) {
         if let Some(place) = self.rejected.iter().position(|rejected| *rejected == socket) {
+            debug_assert!(!self.rejected[place + 1..].contains(&socket), "it is listed once");
             self.rejected.swap_remove(place);
             io.close(socket);
         }
@@ -141,6 +143,7 @@ impl Acceptor {
                 context.shared.dismiss();
                 continue;
             };
+            debug_assert!(clients.connections.find(socket).is_none(), "I1: it comes once");
             let connection = open(context, clients, socket, endpoint, look);
             if self.stopping {
                 clients.drain(connection);
@@ -180,6 +183,7 @@ fn hand_one_over<E: Engine>(
         io.resume(open.socket());
         return false;
     }
+    debug_assert!(fresh.adopter != context.id, "a shard hands nothing over to itself");
     fresh.attempts += 1;
     let Some(fd) = io.give_up(open.socket()) else { return true };
     let endpoint = open.endpoint();

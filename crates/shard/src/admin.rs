@@ -151,6 +151,7 @@ impl<E: Engine> Administration<'_, E> {
             return Reply::FlushNotAllowed;
         }
         let due = now.expiry(delay);
+        debug_assert!(delay.0 <= 0 || due > 0, "a delay ends");
         if delay.0 > 0 && due > now.second + 1 {
             // As memcached: in the second before, so that nothing stored until then outlives `due`.
             self.engine.flush_in(due - 1, now);
@@ -169,6 +170,7 @@ impl<E: Engine> Administration<'_, E> {
     fn tell_all(&mut self, hop: Hop, reply: &[u8]) {
         let Self { context, clients, mail, connection, .. } = self;
         let awaited = u32::from(context.shards()) - 1;
+        debug_assert!(awaited as usize == context.others().count(), "each other shard answers");
         let slot =
             (awaited > 0).then(|| clients.keep_slot(*connection, awaited, AnswerRoom::default()));
         for shard in context.others() {
@@ -191,6 +193,7 @@ impl<E: Engine> Administration<'_, E> {
         if bytes > self.engine.bytes_max() {
             return Reply::MemlimitFailed;
         }
+        debug_assert!(bytes >= u64::from(MEMLIMIT_MEGABYTES_MIN) << 20, "no less than the least");
         self.context.shared.budget.set_limit_bytes(bytes);
         Reply::Ok
     }

@@ -91,6 +91,7 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
+        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let Context { now, counters, .. } = self.context;
         match self.engine.execute(&operation, block, ticket, now) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
@@ -114,6 +115,7 @@ impl<E: Engine> Applier<'_, E> {
         ticket: Option<Ticket>,
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
+        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let ReadTerms { with_cas, ttl } = terms;
         let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
         let Context { now, counters, .. } = self.context;

@@ -47,6 +47,10 @@ pub(crate) struct Inputs<'b, I> {
 impl<'b, I: Io> Inputs<'b, I> {
     /// The bytes that a ready connection has to serve.
     pub(crate) fn of(&self, ready: &Ready) -> &'b [u8] {
+        debug_assert!(
+            ready.tail.is_none_or(|tail| (tail as usize) < self.taken.len()),
+            "a tail that is served was taken"
+        );
         match (ready.tail, ready.lent) {
             (Some(tail), _) => &self.taken[tail as usize],
             (None, Some(lent)) => self.io.lent(lent),
@@ -133,6 +137,7 @@ impl Arrivals {
         for connection in resumable.drain(..) {
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             context.counters.resumptions.add(1);
+            debug_assert!(look > 0, "looks are numbered from 1 on");
             open.clear_resumable();
             if !open.may_resume() {
                 continue;
@@ -148,6 +153,7 @@ impl Arrivals {
 
     /// Takes the tails of the ready connections out of them, to be served.
     pub(crate) fn take_tails<P: ReadValue>(&mut self, clients: &mut Clients<P>) {
+        debug_assert!(self.taken.is_empty(), "the last tick has kept all tails");
         for entry in &mut self.ready {
             if entry.lent.is_none() {
                 let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
@@ -176,6 +182,7 @@ impl Arrivals {
             charge_input(values.context, values.engine, values.clients, connection);
         }
         self.taken.clear();
+        debug_assert!(self.spare_tails.len() <= KEPT_TAILS_MAX, "a bound of its own");
     }
 
     /// Keeps the input that was not served, and sees to the deadline of the request at its front
@@ -189,6 +196,7 @@ impl Arrivals {
     ) {
         let entry = &self.ready[place];
         let rest_bytes = Inputs { io, taken: &self.taken }.of(entry).len() - entry.offset;
+        debug_assert!(entry.tail.is_none() || entry.lent.is_none(), "one input a connection");
         let connection = entry.connection;
         let Some(open) = values.clients.connections.get_mut(connection) else { return };
         open.clear_ready();

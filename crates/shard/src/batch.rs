@@ -57,6 +57,7 @@ impl Ready {
     /// Memory that is held if no more is served than what is before `offset`.
     #[inline]
     pub(crate) const fn kept_bytes(&self, offset: usize) -> usize {
+        debug_assert!(self.tail.is_some() || offset <= self.input_bytes, "within its input");
         if self.tail.is_some() { self.tail_bytes } else { self.input_bytes - offset }
     }
 }
@@ -150,6 +151,10 @@ impl<'b> Batch<'b> {
     /// The bytes of a key.
     #[inline]
     pub(crate) fn key_bytes<'k>(&'k self, key: KeyPlace<'k>) -> &'k [u8] {
+        debug_assert!(
+            !matches!(key, KeyPlace::Decoded(start, end) if start >= end),
+            "a decoded key has bytes"
+        );
         match key {
             KeyPlace::Input(bytes) => bytes,
             KeyPlace::Decoded(start, end) => &self.decoded[start.into()..end.into()],

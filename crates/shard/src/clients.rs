@@ -72,6 +72,10 @@ impl<P: ReadValue> Clients<P> {
     /// Puts constant text into a slot that waits for answers.
     pub(crate) fn text_into(&mut self, connection: ConnectionIndex, slot: SlotIndex, text: &[u8]) {
         if let Some(open) = self.connections.get_mut(connection) {
+            debug_assert!(
+                self.slots.connection(slot) == Some(connection),
+                "a slot belongs to the connection that it was kept for"
+            );
             open.outbox.text_into(slot, text, &mut self.slots);
         }
     }
@@ -128,6 +132,7 @@ impl<P: ReadValue> Clients<P> {
             && open.mark_dirty()
         {
             self.dirty.push(connection);
+            debug_assert!(self.dirty.len() <= self.connections.places(), "I1: each once");
         }
     }
 
@@ -136,6 +141,7 @@ impl<P: ReadValue> Clients<P> {
         if let Some(open) = self.connections.get_mut(connection)
             && open.mark_resumable()
         {
+            debug_assert!(open.is_paused(), "only a paused connection is served again");
             self.resumable.push(connection);
         }
     }

@@ -218,6 +218,10 @@ impl Counters {
     /// Counts a read, or a read that touched the item.
     #[inline]
     pub(crate) fn note_get(&self, touches: bool, verdict: &Verdict) {
+        debug_assert!(
+            !matches!(verdict, Verdict::Stored { .. } | Verdict::Deleted),
+            "a read neither stores nor deletes"
+        );
         let is_hit = match verdict {
             Verdict::Hit(facts) => {
                 if facts.created {
@@ -241,6 +245,10 @@ impl Counters {
     #[inline]
     fn note_store(&self, terms: &StoreTerms, verdict: &Verdict) {
         self.cmd_set.add(1);
+        debug_assert!(
+            !matches!(verdict, Verdict::Hit(_) | Verdict::Deleted | Verdict::Touched),
+            "a store neither reads nor deletes"
+        );
         let compared = match verdict {
             Verdict::Stored { .. } => {
                 self.total_items.add(1);
@@ -257,6 +265,7 @@ impl Counters {
     }
 
     fn note_arithmetic(&self, direction: Direction, verdict: &Verdict) {
+        debug_assert!(!matches!(verdict, Verdict::Stored { .. }), "a number is told as one");
         let (hits, misses) = match direction {
             Direction::Up => (&self.incr_hits, &self.incr_misses),
             Direction::Down => (&self.decr_hits, &self.decr_misses),

@@ -132,6 +132,7 @@ impl<E: Engine> Delayed<E> {
         if self.room() == 0 {
             return Err((MailboxFull(context.id), upload));
         }
+        debug_assert!(context.owns(&key), "only the owner of a key parks requests about it");
         let Outgoing { hop, text, room } = request;
         let slot = clients.keep_slot(connection, 1, room);
         let reply = ReplyTo { slot: Some(slot), value_bytes: room.value_bytes };
@@ -213,6 +214,7 @@ impl<E: Engine> Delayed<E> {
             return;
         }
         engine.poll();
+        debug_assert!(self.count() <= REQUESTS_MAX, "I1");
         self.send_durable(context, engine.durable(), clients, mail);
         self.retry(context, engine, clients, mail);
         let woken = WOKEN_MAX.min(self.room()).min(self.waiting.len());
@@ -235,6 +237,7 @@ impl<E: Engine> Delayed<E> {
                 return;
             }
             let Some(reply) = self.undurable.pop_front() else { return };
+            debug_assert!(reply.sequence <= durable, "I5");
             let spare = std::mem::replace(&mut mail.answer.text, reply.text);
             self.spare.push(spare);
             deliver(context, clients, mail, origin, reply.value);
@@ -291,6 +294,7 @@ fn deliver<E: Engine>(
     origin: Origin,
     value: Option<E::Pinned>,
 ) {
+    debug_assert!(origin.shard < context.shards(), "an origin is a shard of this process");
     if origin.shard == context.id {
         clients.answered(origin.slot, Answered { text: &mail.answer.text, value });
     } else {

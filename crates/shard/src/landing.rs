@@ -45,6 +45,7 @@ impl<E: Engine> Values<'_, E> {
         }
         let socket = open.socket();
         let Some(landing) = self.lend(connection) else { return };
+        debug_assert!(landing.piece_bytes() > 0, "a landing that is lent has memory");
         if let Err(refused) = io.receive_into(socket, landing) {
             self.uploads.take_back(connection, refused, 0);
         }

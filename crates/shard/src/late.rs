@@ -74,6 +74,7 @@ impl LateClients {
     /// Closes the connections whose time is up, once a second, and the next of the slowest.
     pub(crate) fn close<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
         if std::mem::take(&mut self.is_due) {
+            debug_assert!(self.late.is_empty(), "the clients of the last look are closed");
             let too_much = is_too_much_pinned(on.context, on.engine);
             let (context, look) = (on.context, self.look);
             self.slowest = collect_late(on.io, context, on.clients, look, too_much, &mut self.late);
@@ -114,6 +115,7 @@ fn close_slow<I: Io, E: Engine>(
     connection: ConnectionIndex,
     overdue: Overdue,
 ) {
+    debug_assert!(on.clients.connections.get(connection).is_some(), "it is closed once");
     on.context.counters.closes(overdue.with).add(1);
     if let Some(tell) = on.context.shared.options.tell_closed
         && let Some(open) = on.clients.connections.get(connection)

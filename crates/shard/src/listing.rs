@@ -63,6 +63,7 @@ impl Listing {
     }
 
     fn go_on(&mut self, cursor: u64) {
+        debug_assert!(!self.awaited, "a listing goes on with the piece that it waited for");
         if cursor == CURSOR_END {
             self.listed_shards += 1;
             self.cursor = Cursor::default();
@@ -194,6 +195,7 @@ impl Listings {
 
     /// Looks at the listings in turn; where the first is that wants a piece of our items.
     fn look_through<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
+        debug_assert!(self.turn < step.context.shards(), "I4: a turn is some shard's");
         let (mut place, mut own) = (0, None);
         for _ in 0..self.listings.len().min(LISTINGS_LOOKED_MAX) {
             let Some(mut listing) = self.listings.remove(place) else { break };
@@ -246,6 +248,7 @@ impl Listings {
         {
             return Look::WantsTheirs;
         }
+        debug_assert!(!listing.awaited, "I3: one piece at a time");
         self.awaited[usize::from(owner)] = true;
         listing.awaited = true;
         Look::Waits
@@ -271,6 +274,7 @@ impl Listings {
         }
         let Some(asked) = self.asked[usize::from(peer)].take() else { return false };
         piece(step, asked.keys_only, asked.cursor);
+        debug_assert!(step.mail.answer.text.len() >= 8, "a piece begins with its cursor");
         step.mail.send_piece(peer, asked.slot);
         true
     }

@@ -17,7 +17,8 @@ use crate::clients::{Answered, Clients};
 use crate::context::Context;
 use crate::delayed::{Delayed, Origin};
 use crate::hop::{
-    Answer, Hop, Mail, Mailbox, Parcel, REQUEST_BYTES_MAX, Taken, answer_bytes_max, apply_taken,
+    ANSWER_BYTES_MAX, Answer, Hop, Mail, Mailbox, Parcel, REQUEST_BYTES_MAX, Taken,
+    answer_bytes_max, apply_taken,
 };
 use crate::listing::{Asked, Listings};
 use crate::report::Report;
@@ -48,6 +49,7 @@ impl<E: Engine> Taking<'_, E> {
     /// Takes what other shards have sent. Returns whether anything came.
     pub(crate) fn take_all(&mut self) -> bool {
         let mut any = false;
+        debug_assert!(self.adopted.is_empty(), "each tick takes over what the one before brought");
         for peer in self.context.others() {
             any |= self.take_answers(peer);
             any |= self.take_requests(peer);
@@ -62,6 +64,7 @@ impl<E: Engine> Taking<'_, E> {
             let Some(record) = mailbox.answers_in.front() else { break };
             let (answer, slot, text) = Answer::parse(record);
             any = true;
+            debug_assert!(text.len() <= ANSWER_BYTES_MAX, "an answer fits its ring");
             if answer == Answer::Dump {
                 let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
                 let connection = self.clients.slots.connection(slot);
@@ -101,6 +104,7 @@ impl<E: Engine> Taking<'_, E> {
             batch.for_each(|taken| self.carry_out(peer, taken));
             *self.records = records;
             taken += count;
+            debug_assert!(count <= count_max, "delayed, I1: no more are taken than may be parked");
         }
         self.mail.boxes.to(peer).requests_in.release();
         taken > 0

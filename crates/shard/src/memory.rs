@@ -32,6 +32,10 @@ pub(crate) fn charge_input<E: Engine>(
     let budget = &context.shared.budget;
     let charged = open.input.charged_bytes();
     let mut wanted = open.input.chargeable_bytes();
+    debug_assert!(
+        charged <= context.shared.budget.spent_bytes(),
+        "I1: it is part of what is spent"
+    );
     if wanted > charged && !charge(context, engine, wanted - charged) {
         // Its memory may be larger than its content.
         open.input.shrink_to(0);
@@ -58,6 +62,7 @@ pub(crate) fn widen<E: Engine>(
     kept_bytes: usize,
 ) -> bool {
     let Some(open) = clients.connections.get_mut(connection) else { return false };
+    debug_assert!(open.outbox.is_full(kept_bytes), "only a full outbox is widened");
     if !open.outbox.would_widen(kept_bytes) {
         return !open.outbox.is_full(kept_bytes);
     }
@@ -76,6 +81,7 @@ pub(crate) fn narrow<P: ReadValue>(
     if let Some(open) = clients.connections.get_mut(connection)
         && open.outbox.narrow()
     {
+        debug_assert!(!open.outbox.is_wide(), "I1: it is refunded once");
         context.shared.budget.refund(WIDENED_BYTES);
     }
 }

@@ -37,6 +37,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             let Some(open) = connections.get_mut(connection) else { continue };
             open.clear_dirty();
             open.outbox.settle(blocks, slots);
+            debug_assert!(open.ready().is_none(), "what was ready is served before it is sent to");
             if open.outbox.has_unsent() {
                 open.outbox.flush(open.socket(), self.io);
             }
@@ -65,6 +66,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         refund_all(self.context, &closed);
         closed.outbox.abandon(blocks, slots);
         self.uploads.forget(connection);
+        debug_assert!(self.uploads.get_mut(connection).is_none(), "I2");
         self.io.close(closed.socket());
         self.context.counters.connections.set(u64::from(connections.count()));
         self.context.shared.dismiss();
@@ -84,6 +86,7 @@ impl<P: ReadValue> Clients<P> {
         context.counters.bytes_written.add(block.byte_count() as u64);
         let Some(connection) = self.connections.find(socket) else { return Err(block) };
         let Some(open) = self.connections.get_mut(connection) else { return Err(block) };
+        debug_assert!(open.outbox.owed_bytes() >= block.byte_count(), "what is sent was owed");
         open.note_active(look);
         open.outbox.sent(block, &mut self.blocks);
         let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();

@@ -59,6 +59,7 @@ impl<E: Engine> Serving<'_, E> {
             turn.connection(index, input);
         }
         turn.run();
+        debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
         *decoded = turn.batch.into_decoded();
     }
 }
@@ -73,6 +74,7 @@ struct Turn<'a, 's, 'b, E: Engine> {
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Serves one connection until its input is used up, incomplete, or has to wait.
     fn connection(&mut self, index: usize, input: &'b [u8]) {
+        debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
         loop {
             if self.batch.is_full() {
@@ -134,6 +136,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         rest: &'b [u8],
         scanned: usize,
     ) -> bool {
+        debug_assert!(scanned <= rest.len(), "what was searched is still there");
         match parse(rest, scanned) {
             Parsed::NeedMore => {
                 self.on.clients.with(connection, |open| open.input.note_scanned(rest.len()));
@@ -225,6 +228,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let end_bytes = if line[resume.keys_end] == b'\r' { 2 } else { 1 };
         self.advance(index, resume.keys_end + end_bytes);
         let mut keys = Keys { rest: &line[resume.next_key..resume.keys_end] };
+        debug_assert!(resume.next_key <= resume.keys_end, "the keys end behind the next one");
         let mut next = keys.next();
         while let Some(key) = next {
             if self.batch.is_full() {
@@ -301,6 +305,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     fn stage(&mut self, index: usize, request: Request<'b>, text: &'b [u8], block: &'b [u8]) {
+        debug_assert!(text.ends_with(b"\n"), "a request that is staged is whole");
         let start = self.ready[index].offset;
         self.advance(index, text.len());
         let key = match request.key_text() {
@@ -342,6 +347,10 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         on.engine.prefetch(ours.map(Staged::lookup));
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
+            debug_assert!(
+                ready.ended || staged.start <= ready.offset,
+                "I2: rewound to the first request that waits"
+            );
             if !ready.ended {
                 on.carry_out(ready, staged, self.batch.key(staged));
             }
@@ -389,6 +398,7 @@ impl<E: Engine> Serving<'_, E> {
     fn carry_out(&mut self, ready: &mut Ready, staged: &Staged<'_>, key: Key<'_>) {
         let connection = ready.connection;
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
+        debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
         let kept_bytes = ready.kept_bytes(staged.start);
         let is_full = open.outbox.is_full(kept_bytes) && !self.widen(connection, kept_bytes);
         let done = if is_full {
@@ -421,6 +431,7 @@ impl<E: Engine> Serving<'_, E> {
     /// Applies a request whose key is ours.
     #[inline]
     fn apply(&mut self, connection: ConnectionIndex, staged: &Staged<'_>, key: Key<'_>) {
+        debug_assert!(self.context.owns(&key), "only the owner of a key applies a request");
         let Some(mut sink) = self.clients.sink(connection) else { return };
         let applier = Applier { engine: self.engine, context: self.context };
         let applied = match &staged.work {

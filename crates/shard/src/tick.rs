@@ -187,6 +187,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Apart from [`Self::complete_tick`] for a simulation, in which time passes between the two.
     pub fn prepare_wait(&mut self) -> Wait {
         let busy = self.upkeep
+            || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
             || self.acceptor.is_busy()
             || self.late.is_busy()
@@ -198,6 +199,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         if busy || !mail.boxes.is_empty() {
             return Wait::Now;
         }
+        debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         mail.boxes.sleeper.prepare_sleep();
         if !mail.boxes.is_empty() {
             Wait::Now
@@ -289,6 +291,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             // The peer has ended its side: what it sent is served, then the connection ends.
             Event::Finished { socket } => {
                 if let Some(connection) = clients.connections.find(socket) {
+                    debug_assert!(clients.connections.get(connection).is_some(), "it was found");
                     clients.with(connection, Connection::finish);
                     clients.mark_dirty(connection);
                 }
@@ -394,6 +397,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             return Turn::Again;
         }
         // Clients of other shards may still wait for answers of this one.
+        debug_assert!(!self.acceptor.is_busy(), "nothing was accepted since it stopped");
         let is_over = self.context.shared.is_over() && self.delayed.is_empty();
         if is_over { Turn::Finished } else { Turn::Again }
     }

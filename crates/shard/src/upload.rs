@@ -82,6 +82,7 @@ impl<U> Uploads<U> {
     }
 
     fn reuse_line(&mut self, line: Vec<u8>) {
+        debug_assert!(line.capacity() >= LINE_BYTES_MAX, "a spare line has room for any");
         if self.spare_lines.len() < SPARE_LINES_MAX {
             self.spare_lines.push(line);
         }
@@ -98,6 +99,7 @@ impl<U> Uploads<U> {
         if index >= self.places.len() {
             self.places.resize_with(index + 1, || None);
         }
+        assert!(self.places[index].is_none(), "one value a connection is received at a time");
         self.places[index] = Some(uploading);
     }
 
@@ -183,6 +185,7 @@ impl<E: Engine> Values<'_, E> {
                 uploading.upload = None;
             }
         }
+        debug_assert!(value.len() <= uploading.value_bytes_left, "no byte behind the value");
         uploading.value_bytes_left -= value.len();
         let trailer = &input[value.len()..];
         let missing = &mut uploading.trailer[uploading.trailer_bytes..];
@@ -211,6 +214,7 @@ impl<E: Engine> Values<'_, E> {
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
         let Self { context, engine, clients, mail, uploads, .. } = self;
         let owner = uploads.get_mut(connection).map_or(context.id, |uploading| uploading.owner);
+        debug_assert!(owner < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
         if owner == context.id {
             let _made = engine.make_upload_room(bytes, &context.now);
             return true;
@@ -322,6 +326,10 @@ impl<E: Engine> Values<'_, E> {
             self.uploads.reuse_line(line);
             removed?;
         }
+        debug_assert!(
+            matches!(reply, Reply::TooLarge | Reply::OutOfMemoryStoring),
+            "a value is refused for its size or for want of memory"
+        );
         let counters = &self.context.counters;
         let counter = if reply == Reply::TooLarge {
             &counters.store_too_large

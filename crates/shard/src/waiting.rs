@@ -31,6 +31,7 @@ impl<P: ReadValue> Clients<P> {
         if let Some(open) = self.connections.get_mut(connection)
             && open.pause(waiting)
         {
+            debug_assert!(open.is_paused(), "I1");
             context.counters.conn_yields.add(1);
             // The cause may end later in this very tick: `send` looks (I1).
             self.mark_dirty(connection);
@@ -42,6 +43,7 @@ impl<P: ReadValue> Clients<P> {
         if let Some(open) = self.connections.get_mut(connection)
             && open.may_resume()
         {
+            debug_assert!(!open.awaits_mailbox(), "I1: a mailbox alone wakes what waits for it");
             self.mark_resumable(connection);
         }
     }
@@ -64,6 +66,7 @@ pub(crate) fn pause_for<E: Engine>(
     connection: ConnectionIndex,
     full: MailboxFull,
 ) {
+    debug_assert!(full.0 < context.shards(), "a mailbox is one to a shard of this process");
     clients.pause(context, connection, Waiting::Mailbox(full.0));
     if clients.connections.get(connection).is_some() {
         if full.0 == context.id {

@@ -44,6 +44,7 @@ pub(super) fn arithmetic<'e>(
     // As memcached: where the number is longer than the value, the new item does not inherit the
     // stale, win and key marks. A shorter number keeps the value's length, padded with spaces.
     let fits = digits <= value.len();
+    debug_assert!(digits.max(value.len()) <= NUMBER_BYTES_MAX, "it is read as a number again");
     let put = Put {
         value: PutValue::Number { number, bytes: digits.max(value.len()) },
         client_flags: item.client_flags(),
@@ -82,6 +83,11 @@ fn create(terms: &ArithmeticTerms, ttl: Ttl, now: &Now) -> Decision {
 }
 
 fn changed(put: Put, number: u64, facts: Facts) -> Decision {
+    debug_assert!(
+        matches!(put.value, PutValue::Number { number: stored, bytes }
+            if stored == number && facts.value_bytes <= bytes),
+        "the number that is told is the one that is stored"
+    );
     let verdict = Verdict::Number { number, facts };
     Decision { change: Change::Put(put), notes_access: false, verdict }
 }
@@ -108,6 +114,7 @@ fn stored_number(value: &[u8]) -> Option<u64> {
     if end == 0 || digits.get(end).is_some_and(|byte| !is_space(byte) && *byte != 0) {
         return None;
     }
+    debug_assert!(digits[..end].iter().all(u8::is_ascii_digit), "`end` is behind the digits");
     let number = digits[..end].iter().try_fold(0u64, |number, digit| {
         number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     })?;

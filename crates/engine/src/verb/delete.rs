@@ -31,6 +31,7 @@ pub(super) fn delete<'e>(
 
 /// The item that stays: a stale one, an empty one, or both in one.
 fn invalidated<'e>(terms: &DeleteTerms, item: &impl ItemView<'e>, now: &Now) -> Put {
+    debug_assert!(terms.empties || terms.marks_stale, "any other delete removes the item");
     let ttl = terms.ttl.map(|ttl| now.expiry(ttl));
     let mut put = Put {
         value: PutValue::Unchanged,

@@ -40,6 +40,8 @@ pub(crate) fn on_hit<'e>(
     let life = Life::after(&terms.life, before, false, now);
     life.tell(&mut facts);
     facts.won = terms.may_win && (life.recached || item.is_stale()) && !item.is_win_sent();
+    debug_assert!(life.ttl_made.is_none(), "an item that was found is not created");
+    debug_assert!(!facts.won || terms.may_win, "a read wins only where it may");
     let expiry = (life.expiry != before).then_some(life.expiry);
     let mark = Mark { expiry, win_sent: facts.won };
     (facts, (expiry.is_some() || facts.won).then_some(mark))
@@ -57,6 +59,7 @@ pub(crate) fn on_miss(terms: &GetTerms, now: &Now) -> Decision {
 /// Creates an empty item for the client that missed it, which wins the right to fill it.
 #[cold]
 fn create(terms: &GetTerms, ttl: Ttl, now: &Now) -> Decision {
+    debug_assert!(terms.life.vivify() == Some(ttl), "the terms create the item");
     let life = Life::after(&terms.life, now.expiry(ttl), true, now);
     let mut facts = Facts { created: true, won: true, base64_key: Some(false), ..Facts::default() };
     life.tell(&mut facts);

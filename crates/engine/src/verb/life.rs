@@ -25,6 +25,7 @@ impl Life {
     /// operation created.
     #[inline(always)]
     pub(super) fn after(terms: &LifeTerms, before: u32, created: bool, now: &Now) -> Self {
+        debug_assert!(!created || terms.vivify().is_some(), "`Vivify` alone creates an item");
         let life = Self { expiry: before, ttl: None, ttl_made: None, recached: false };
         if terms.is_empty() { life } else { life.through(terms, created, now) }
     }
@@ -47,6 +48,7 @@ impl Life {
                 }
             }
         }
+        debug_assert!(created || self.ttl_made.is_none(), "`Vivify` acts on a created item");
         self
     }
 

@@ -31,12 +31,14 @@ pub fn decide<'e>(
     options: &EngineOptions,
     now: &Now,
 ) -> Decision {
-    match &operation.verb {
+    let decision = match &operation.verb {
         Verb::Get(terms) => get::get(terms, found, now),
         Verb::Store(terms) => store::store(terms, operation.key.bytes().len(), found, options, now),
         Verb::Delete(terms) => delete::delete(terms, found, now),
         Verb::Arithmetic(terms) => arithmetic::arithmetic(terms, found, now),
         Verb::Touch(ttl) => touch::touch(*ttl, found, now),
         Verb::Inspect => inspect::inspect(found, now),
-    }
+    };
+    debug_assert!(decision.is_possible(found.is_some()), "change, I2");
+    decision
 }

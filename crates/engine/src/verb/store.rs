@@ -78,6 +78,7 @@ pub(super) fn store<'e>(
                 match compared {
                     Compared::Matches => {}
                     Compared::Older => {
+                        debug_assert!(terms.stores_stale, "an older token stores a stale value");
                         put.expiry = item.expiry();
                         put.stale = true;
                         put.win_sent = item.is_win_sent();
@@ -96,6 +97,7 @@ pub(super) fn store<'e>(
         return Decision::unchanged(Verdict::Exists);
     }
     let value_bytes = item.value_bytes() + terms.value_bytes;
+    debug_assert!(!put.removes_when_refused, "a value that is not appended leaves the old one");
     put.client_flags = item.client_flags();
     if !options.fits(key_bytes, value_bytes, put.client_flags) {
         return Decision::unchanged(Verdict::NotStored);
@@ -111,6 +113,7 @@ fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
         return Decision::unchanged(Verdict::Miss);
     }
     let mut put = terms.put(now);
+    debug_assert!(put.value == PutValue::Block, "change, I2: nothing was found to join");
     match (terms.mode, terms.vivify) {
         (StoreMode::Set | StoreMode::Add, _) => {}
         (StoreMode::Append | StoreMode::Prepend, Some(ttl)) => put.expiry = now.expiry(ttl),
@@ -122,6 +125,7 @@ fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
 }
 
 fn stored(put: Put, value_bytes: usize) -> Decision {
+    debug_assert!(!put.win_sent || put.stale, "a fresh value has no right to give away");
     // The engine gives the token.
     let verdict = Verdict::Stored { cas: 0, value_bytes };
     Decision { change: Change::Put(put), notes_access: false, verdict }

@@ -136,6 +136,7 @@ impl<E: Engine> Mailboxes<E> {
     /// Whether a request record of this size can be pushed to shard `peer` now.
     pub(crate) fn has_room(&self, peer: u16, record_bytes: usize) -> Result<(), MailboxFull> {
         let mailbox = self.boxes.get(usize::from(peer)).and_then(Option::as_ref);
+        debug_assert!(mailbox.is_some(), "a hop goes to another shard of this process");
         let has_room = mailbox.is_some_and(|mailbox| mailbox.requests_out.room(record_bytes));
         if has_room { Ok(()) } else { Err(MailboxFull(peer)) }
     }

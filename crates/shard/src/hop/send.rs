@@ -153,6 +153,7 @@ impl<E: Engine> Mail<E> {
                 continue;
             }
             let count = mailbox.waiting.len().min(count_max);
+            debug_assert!(count > 0, "it is waited for");
             mailbox.waiting.drain(..count).for_each(&mut wake);
         }
     }

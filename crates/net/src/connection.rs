@@ -183,10 +183,11 @@ impl Connection {
         matches!(self.waiting, Waiting::Mailbox(_))
     }
 
-    /// The mailbox that it waits for has room; `false`: it waits for none. From now on it waits
-    /// like a connection whose client does not read, which it may go on from at once.
-    pub fn mailbox_has_room(&mut self) -> bool {
-        let awaited = self.awaits_mailbox();
+    /// The mailbox to `shard` has room; `false`: it does not wait for that one, because an earlier
+    /// connection at its index did. From now on it waits like a connection whose client does not
+    /// read, which it may go on from at once.
+    pub fn mailbox_has_room(&mut self, shard: u16) -> bool {
+        let awaited = self.waiting == Waiting::Mailbox(shard);
         if awaited {
             self.waiting = Waiting::Reader;
         }
@@ -332,11 +333,10 @@ impl Connection {
         !std::mem::replace(&mut self.dirty, true)
     }
 
-    /// It was taken off that list.
+    /// It was taken off that list; `false`: an earlier connection at its index stood there.
     #[inline]
-    pub fn clear_dirty(&mut self) {
-        debug_assert!(self.dirty, "I3: it stood in the list");
-        self.dirty = false;
+    pub fn clear_dirty(&mut self) -> bool {
+        std::mem::take(&mut self.dirty)
     }
 
     /// Marks it as listed among those to serve again; `false`: it was already (I3).
@@ -393,8 +393,9 @@ mod tests {
 
         assert!(open.pause(Waiting::Mailbox(3)));
         assert!(open.awaits_mailbox() && !open.may_resume(), "the mailbox alone wakes it");
-        assert!(open.mailbox_has_room());
-        assert!(!open.mailbox_has_room(), "it waits for none");
+        assert!(!open.mailbox_has_room(2), "it waits for another one");
+        assert!(open.mailbox_has_room(3));
+        assert!(!open.mailbox_has_room(3), "it waits for none");
         assert!(open.is_paused() && open.may_resume());
     }
 
@@ -470,7 +471,7 @@ mod tests {
     fn marks_say_whether_it_was_listed_before() {
         let mut open = fresh();
         assert!(open.mark_dirty() && !open.mark_dirty());
-        open.clear_dirty();
+        assert!(open.clear_dirty() && !open.clear_dirty());
         assert!(open.mark_dirty());
         assert!(open.mark_resumable() && !open.mark_resumable());
         open.clear_resumable();

@@ -32,11 +32,6 @@ impl Connections {
         self.count
     }
 
-    /// Places that were ever in use: a bound on the connections that are open.
-    pub fn places(&self) -> usize {
-        self.places.len()
-    }
-
     /// Begins a connection on `socket`, which came by `endpoint`, in `look`.
     ///
     /// Panics: when one is open at its index, which is a bug in `io` (I1).

@@ -132,7 +132,6 @@ impl<P: ReadValue> Clients<P> {
             && open.mark_dirty()
         {
             self.dirty.push(connection);
-            debug_assert!(self.dirty.len() <= self.connections.places(), "I1: each once");
         }
     }
 

@@ -219,7 +219,7 @@ impl<E: Engine> Delayed<E> {
         self.retry(context, engine, clients, mail);
         let woken = WOKEN_MAX.min(self.room()).min(self.waiting.len());
         for connection in self.waiting.drain(..woken) {
-            clients.has_room_again(connection);
+            clients.has_room_again(connection, context.id);
         }
     }
 

@@ -35,7 +35,9 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         while let Some(connection) = self.clients.dirty.pop() {
             let Clients { connections, slots, blocks, .. } = self.clients;
             let Some(open) = connections.get_mut(connection) else { continue };
-            open.clear_dirty();
+            if !open.clear_dirty() {
+                continue; // clients, I1: an earlier connection was listed at this index.
+            }
             open.outbox.settle(blocks, slots);
             debug_assert!(open.ready().is_none(), "what was ready is served before it is sent to");
             if open.outbox.has_unsent() {

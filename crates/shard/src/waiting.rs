@@ -10,7 +10,7 @@
 //!   settled, and after both the connection is looked at. So no tick walks over all that wait.
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_net::{Connection, ConnectionIndex, Waiting};
+use kachel_net::{ConnectionIndex, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -48,10 +48,10 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// The mailbox that a connection waits for has room again.
-    pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex) {
+    /// The mailbox to `shard` has room again, and a connection was in its list.
+    pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex, shard: u16) {
         let open = self.connections.get_mut(connection);
-        if open.is_some_and(Connection::mailbox_has_room) {
+        if open.is_some_and(|open| open.mailbox_has_room(shard)) {
             self.mark_resumable(connection);
         }
     }
@@ -84,7 +84,7 @@ pub(crate) fn resume_for_mail<E: Engine>(
     clients: &mut Clients<E::Pinned>,
     mail: &mut Mail<E>,
 ) {
-    mail.take_waiting(context, WOKEN_PER_MAILBOX_MAX, |connection| {
-        clients.has_room_again(connection);
+    mail.take_waiting(context, WOKEN_PER_MAILBOX_MAX, |connection, shard| {
+        clients.has_room_again(connection, shard);
     });
 }

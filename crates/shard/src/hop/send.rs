@@ -145,7 +145,7 @@ impl<E: Engine> Mail<E> {
         &mut self,
         context: &Context,
         count_max: usize,
-        mut wake: impl FnMut(ConnectionIndex),
+        mut wake: impl FnMut(ConnectionIndex, u16),
     ) {
         for peer in context.others() {
             let mailbox = self.boxes.to(peer);
@@ -154,7 +154,7 @@ impl<E: Engine> Mail<E> {
             }
             let count = mailbox.waiting.len().min(count_max);
             debug_assert!(count > 0, "it is waited for");
-            mailbox.waiting.drain(..count).for_each(&mut wake);
+            mailbox.waiting.drain(..count).for_each(|connection| wake(connection, peer));
         }
     }
 }

@@ -17,7 +17,7 @@
 //! bits 4 * (d / 4) to 4 * (d / 4) + 3. They contain bit d, the one that the next split asks for.
 //!
 //! Invariants:
-//! - I1  A bucket is exactly one aligned cache line.
+//! - I1  A bucket is exactly one aligned cache line (`line`, I1).
 //! - I2  A slot is empty if and only if its word is 0; no location and no tag is 0.
 //! - I3  Only the owner's thread stores, each slot with one release store: a reader that acquires a
 //!   slot sees the item that it leads to.
@@ -26,29 +26,15 @@
 //!   of the table, as they were when it began has not been deceived by a move.
 
 use crate::hash::{Half, Location, Tag};
+use crate::line::{Line, SLOTS_PER_BUCKET};
 use crate::match_tag::match_tag;
-use crate::sync::{AtomicU64, Ordering, fence};
-
-/// Slots of a bucket.
-#[cfg(not(loom))]
-pub const SLOTS_PER_BUCKET: usize = 7;
-/// Slots of a bucket in a model: enough to be full, and to have a neighbor.
-#[cfg(loom)]
-pub const SLOTS_PER_BUCKET: usize = 2;
-/// Bytes of a bucket (I1).
-pub(crate) const BUCKET_BYTES: u64 = if cfg!(loom) { 24 } else { 64 };
+use crate::sync::{Ordering, fence};
 
 const AHEAD_SHIFT: u32 = Location::BITS;
 const AHEAD_BITS: u32 = 4;
 const TAG_SHIFT: u32 = AHEAD_SHIFT + AHEAD_BITS;
 
-const _: () = {
-    assert!(TAG_SHIFT + u16::BITS == u64::BITS);
-    assert!((1 + SLOTS_PER_BUCKET as u64) * 8 == BUCKET_BYTES); // I1
-};
-
-/// The words of a bucket as they lie in memory.
-pub(crate) type Line = [AtomicU64; 1 + SLOTS_PER_BUCKET];
+const _: () = assert!(TAG_SHIFT + u16::BITS == u64::BITS);
 
 /// What an occupied slot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,10 @@
 
 use kachel_host::PAGE_BYTES;
 
-use crate::bucket::{BUCKET_BYTES, Entry, SLOTS_PER_BUCKET, known_bits};
+use crate::bucket::{Entry, known_bits};
 use crate::geometry::{BUCKETS_MIN, Geometry};
 use crate::hash::{KeyHash, Location};
+use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::table::Table;
 
 /// Thousandths of the slots above which maintenance splits, ahead of the inserts.

@@ -4,25 +4,22 @@
 //! Downstream: `bucket` stores; `grow` keeps the table from filling up.
 //!
 //! Invariants:
-//! - I1  A search looks at no more than `NODES_MAX` buckets; its path has no more than
+//! - I1  A search looks at no more than `search::NODES_MAX` buckets; its path has no more than
 //!   `PATH_MOVES_MAX` moves.
 //! - I2  A move stores the copy before it clears the original, so an entry is at all times in one
 //!   of its buckets (and for a moment in both).
 //! - I3  All buckets on a path but the last are full.
 
-use crate::bucket::{Entry, SLOTS_PER_BUCKET, known_bits};
+use crate::bucket::{Entry, known_bits};
 use crate::hash::{Half, KeyHash, Location};
+use crate::line::SLOTS_PER_BUCKET;
 use crate::prefetch::prefetch;
+use crate::search::{EXPANSIONS_MAX, Node};
 use crate::table::Table;
 
 /// Moves that one insert makes at most to reach a hole, splits apart.
 pub const PATH_MOVES_MAX: usize = 3;
 
-/// Full buckets of which a search looks at all the entries' other buckets: those at most two moves
-/// away.
-const EXPANSIONS_MAX: usize = 72;
-/// Buckets that a search looks at: two roots and what was expanded.
-pub(crate) const NODES_MAX: usize = 2 + EXPANSIONS_MAX * SLOTS_PER_BUCKET;
 /// Thousandths of the slots above which an insert makes the table grow.
 /// Guess: two choices of seven slots could be filled further, at more moves an insert.
 const GROW_PERMILLE: u64 = 900;
@@ -49,18 +46,6 @@ impl std::fmt::Display for Full {
 }
 
 impl std::error::Error for Full {}
-
-/// A bucket reached by a search, and the slot whose entry could move there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
-    bucket: u32,
-    /// Index of the node that holds the entry; its own index for a root.
-    parent: u16,
-    slot: u8,
-}
-
-const _: () = assert!(NODES_MAX <= u16::MAX as usize);
-const _: () = assert!(EXPANSIONS_MAX <= 2 + 2 * 7 + 2 * 49); // I1: no node is four moves away.
 
 impl Table {
     /// Lets the absent key with `hash` lead to `location`. `hash_of` gives the hash of an item in

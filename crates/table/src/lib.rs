@@ -17,20 +17,22 @@ mod geometry;
 mod grow;
 mod hash;
 mod insert;
+mod line;
 mod lines;
 mod match_tag;
 #[cfg(all(test, loom))]
 mod models;
 mod prefetch;
 mod reader;
+mod search;
 mod sync;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use bucket::SLOTS_PER_BUCKET;
 pub use grow::{MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 pub use hash::{KeyHash, Location};
 pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
+pub use line::SLOTS_PER_BUCKET;
 pub use reader::{Reader, Seen};
 pub use table::{Counters, Table};

@@ -13,8 +13,9 @@
 //! - I2  No two shapes in a row of 2^32 are equal, though the number of buckets comes back when a
 //!   split is merged again: a reader that finds the same shape twice has met no change.
 
-use crate::bucket::{Bucket, Line};
+use crate::bucket::Bucket;
 use crate::geometry::Geometry;
+use crate::line::Line;
 use crate::sync::{AtomicU64, Ordering, Region};
 
 /// The buckets of one table.

@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 
-use crate::bucket::{BUCKET_BYTES, Bucket, SLOTS_PER_BUCKET, Slots};
+use crate::bucket::{Bucket, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
 use crate::hash::{KeyHash, Location, Tag};
-use crate::insert::{NODES_MAX, Node};
+use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::lines::Lines;
 use crate::prefetch::prefetch;
 use crate::reader::Reader;
+use crate::search::{NODES_MAX, Node};
 use crate::sync::Region;
 
 /// What a table has done since it was made.

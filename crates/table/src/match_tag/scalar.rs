@@ -3,7 +3,7 @@
 //! Upstream:   `bucket`, where there is no vector way; the property test of the twins.
 //! Downstream: nothing.
 
-use crate::bucket::Line;
+use crate::line::Line;
 use crate::sync::Ordering;
 
 /// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.

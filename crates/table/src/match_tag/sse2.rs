@@ -14,7 +14,7 @@ use std::arch::x86_64::{
     _mm_shuffle_ps, _mm_srai_epi32,
 };
 
-use crate::bucket::Line;
+use crate::line::Line;
 
 /// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.
 ///

@@ -161,13 +161,19 @@ fn is_live<E: Primitives>(engine: &E, at: E::At, now: &Now) -> bool {
 #[inline]
 fn value<E: Primitives>(engine: &E, at: E::At, bytes_max: usize) -> Value<'_, E::Pinned> {
     let item = engine.item(at);
-    match item.small_value() {
-        Some(value) if value.len() <= bytes_max => Value::Inline(value),
-        piece => {
-            debug_assert!(piece.is_some() || item.value_bytes() > 0, "an empty value is a piece");
+    match lent_value(&item, bytes_max) {
+        Some(value) => Value::Inline(value),
+        None => {
+            debug_assert!(item.value_bytes() > 0, "an empty value is lent");
             Value::Pinned { pinned: engine.pin(at), bytes: item.value_bytes() }
         }
     }
+}
+
+/// The value of an item if it may be lent: it lies in one piece, and has at most `bytes_max` bytes.
+#[inline]
+pub(crate) fn lent_value<'e>(item: &impl ItemView<'e>, bytes_max: usize) -> Option<&'e [u8]> {
+    item.small_value().filter(|value| value.len() <= bytes_max)
 }
 
 /// Applies the one change of a decision; says where the item is then. Where there is no memory for

@@ -30,6 +30,7 @@ mod options;
 mod outcome;
 mod stats;
 mod time;
+mod unchanged;
 mod verb;
 
 #[cfg(test)]
@@ -51,4 +52,5 @@ pub use options::EngineOptions;
 pub use outcome::{Inspection, Outcome, Value, Verdict};
 pub use stats::EngineStats;
 pub use time::{Epoch, Now, Ttl};
+pub use unchanged::get_unchanged;
 pub use verb::{NUMBER_BYTES_MAX, decide, decimal_digits};

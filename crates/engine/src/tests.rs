@@ -164,22 +164,44 @@ impl Bench {
         Self { shelf, hasher, now: Epoch::new(0, 1_800_000_000).at(8_000_000_000) }
     }
 
-    /// Applies a verb to the key `k` and checks that it made at most one change.
+    /// What a core answers that may change nothing; `None`: it asks the owner.
+    fn unchanged(&self, terms: &GetTerms) -> Option<(Verdict, Option<Vec<u8>>)> {
+        let is_live = |entry: &&Entry| entry.expiry == 0 || entry.expiry > self.now.second;
+        let found = self.shelf.entries.get(&b"k"[..]).filter(is_live).map(Shown);
+        let outcome = get_unchanged::<Vec<u8>>(terms, found.as_ref(), &self.now)?;
+        let value = match outcome.value {
+            Value::None => None,
+            Value::Inline(value) => Some(value.to_vec()),
+            Value::Pinned { .. } => panic!("a core that may change nothing pins nothing"),
+        };
+        Some((outcome.verdict, value))
+    }
+
+    /// Applies a verb to the key `k` and checks that it made at most one change, and that a read
+    /// which needs none could have been answered by any core.
     fn apply(&mut self, verb: Verb, block: &[u8]) -> (Verdict, Option<Vec<u8>>) {
         let operation = Operation { key: self.hasher.key(b"k"), verb };
         let before = self.shelf.changes;
+        let read = if let Verb::Get(terms) = &verb { Some(self.unchanged(terms)) } else { None };
         let outcome = apply(&mut self.shelf, &operation, &mut Block::Bytes(block), &self.now);
+        let mut is_pinned = false;
         let value = match outcome.value {
             Value::None => None,
             Value::Inline(value) => Some(value.to_vec()),
             Value::Pinned { pinned, bytes } => {
                 assert_eq!(pinned.len(), bytes, "a pinned value has the bytes it announces");
+                is_pinned = true;
                 Some(pinned)
             }
         };
-        let verdict = outcome.verdict;
-        assert!(self.shelf.changes <= before + 1, "I1: {verb:?} made more than one change");
-        (verdict, value)
+        let answer = (outcome.verdict, value);
+        let changes = self.shelf.changes - before;
+        assert!(changes <= 1, "I1: {verb:?} made more than one change");
+        if let Some(read) = read {
+            let expected = (changes == 0 && !is_pinned).then(|| answer.clone());
+            assert_eq!(read, expected, "unchanged, I1: {verb:?}");
+        }
+        answer
     }
 
     fn set(&mut self, value: &[u8]) -> u64 {
@@ -408,18 +430,35 @@ fn touch_changes_the_expiry_and_an_expired_item_is_not_found() {
 }
 
 #[test]
-fn a_core_that_only_reads_decides_as_the_engine_does() {
-    let mut bench = Bench::new();
-    bench.set(b"abc");
-    let rows =
-        [GetTerms::VALUE, meta_get(LifeTerms::NONE), meta_get(LifeTerms::touch(Some(Ttl(9))))];
-    for terms in rows {
-        let operation = Operation { key: bench.hasher.key(b"k"), verb: Verb::Get(terms) };
-        let found = Shown(bench.entry());
-        let decision = decide(&operation, Some(&found), &bench.shelf.options, &bench.now);
-        let missed = decide(&operation, None::<&Shown<'_>>, &bench.shelf.options, &bench.now);
-        assert_eq!(missed.verdict, Verdict::Miss);
-        assert_eq!(decision.change == Change::None, terms.life.is_empty(), "I2");
-        assert_eq!(decision.verdict, bench.apply(Verb::Get(terms), b"").0);
+fn a_core_that_only_reads_answers_what_changes_nothing_and_asks_the_owner_for_the_rest() {
+    let recache = meta_get(life(&[LifeStep::Recache(Ttl(60))]));
+    // Terms, and whether they are answered: on a miss, and of an item that dies in 30 seconds, is
+    // stale, or is stale and was given to one client to refill.
+    let rows = [
+        (GetTerms::VALUE, [true, true, true, true]),
+        (meta_get(LifeTerms::NONE), [true, true, false, true]),
+        (meta_get(LifeTerms::touch(Some(Ttl(9)))), [true, false, false, false]),
+        (meta_get(life(&[LifeStep::Vivify(Ttl(9))])), [false, true, false, true]),
+        (recache, [true, false, false, true]),
+        (GetTerms { value_bytes_max: 2, ..GetTerms::VALUE }, [true, false, false, false]),
+        (GetTerms { value: ValueWanted::No, ..GetTerms::VALUE }, [true, true, true, true]),
+    ];
+    for (terms, answered) in rows {
+        for (step, answered) in answered.into_iter().enumerate() {
+            let mut bench = Bench::new();
+            if step > 0 {
+                bench.set(b"abc");
+                bench.apply(Verb::Touch(Ttl(30)), b"");
+            }
+            if step > 1 {
+                let stale = DeleteTerms { marks_stale: true, ..DeleteTerms::default() };
+                bench.apply(Verb::Delete(stale), b"");
+            }
+            if step > 2 {
+                bench.apply(Verb::Get(meta_get(LifeTerms::NONE)), b"");
+            }
+            assert_eq!(bench.unchanged(&terms).is_some(), answered, "{step}: {terms:?}");
+            bench.apply(Verb::Get(terms), b"");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::outcome::Verdict;
 use crate::time::{Now, Ttl};
 
 #[inline]
-pub(super) fn get<'e>(terms: &GetTerms, found: Option<&impl ItemView<'e>>, now: &Now) -> Decision {
+pub(crate) fn get<'e>(terms: &GetTerms, found: Option<&impl ItemView<'e>>, now: &Now) -> Decision {
     let Some(item) = found else { return on_miss(terms, now) };
     let (facts, mark) = on_hit(terms, item, now);
     Decision {

@@ -1,0 +1,41 @@
+//! Answering a read on a core that may change nothing.
+//!
+//! Upstream:   an engine's reader, which any core may use beside the engine's owner.
+//! Downstream: `verb::get`, the decision that the owner makes too.
+//!
+//! Invariants:
+//! - I1  There is an answer only where the decision changes nothing and the value is lent. It is
+//!   the answer that the owner gives for the same item in the same second.
+
+use crate::apply::lent_value;
+use crate::change::Change;
+use crate::item::ItemView;
+use crate::operation::GetTerms;
+use crate::outcome::{Outcome, Value, Verdict};
+use crate::time::Now;
+use crate::verb;
+
+/// The answer of [`crate::get`] for the item that was found; `None`: the owner must execute the
+/// read, because it changes the item, creates one, or pins a value.
+///
+/// The caller notes the access, if the terms say so and there is an answer. Cost: reads of the
+/// item's first cache lines; no allocation.
+#[inline]
+pub fn get_unchanged<'e, P>(
+    terms: &GetTerms,
+    found: Option<&impl ItemView<'e>>,
+    now: &Now,
+) -> Option<Outcome<'e, P>> {
+    let decision = verb::get::get(terms, found, now);
+    if decision.change != Change::None {
+        return None;
+    }
+    let value = match (decision.verdict, found) {
+        (Verdict::Hit(facts), Some(item)) if terms.value.is_wanted_at(facts.cas) => {
+            Value::Inline(lent_value(item, terms.value_bytes_max)?)
+        }
+        (Verdict::Hit(_), Some(_)) | (Verdict::Miss, None) => Value::None,
+        (verdict, _) => unreachable!("I1: a read that changes nothing decides {verdict:?}"),
+    };
+    Some(Outcome { verdict: decision.verdict, value })
+}

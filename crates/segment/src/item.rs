@@ -226,6 +226,12 @@ impl<'a> Item<'a> {
         self.header.expiry()
     }
 
+    /// Whether the item's time has passed in second `now`.
+    #[inline]
+    pub const fn is_expired(&self, now: u32) -> bool {
+        self.header.is_expired(now)
+    }
+
     /// The CAS token; 0 when items carry none.
     #[inline]
     pub fn cas(&self) -> u64 {

@@ -110,6 +110,12 @@ impl Reader {
         fence(Ordering::SeqCst); // I4: in the count before anything is looked for.
     }
 
+    /// Whether this is a reader of `shared`, and awake: what it finds then is not used again before
+    /// its round is over. Cost: a load of its own line.
+    pub fn is_awake_in(&self, shared: &Arc<Quiescence>) -> bool {
+        Arc::ptr_eq(&self.shared, shared) && self.word().load(Ordering::Relaxed) != ASLEEP
+    }
+
     fn word(&self) -> &AtomicU64 {
         &self.shared.places[self.place]
     }
@@ -146,8 +152,11 @@ mod tests {
         let mut sleeper = quiescence.register().expect("a place");
         let left = quiescence.register().expect("a place");
         let early = quiescence.stamp();
+        assert!(sleeper.is_awake_in(&quiescence));
         sleeper.sleep();
         drop(left);
+        assert!(!sleeper.is_awake_in(&quiescence));
+        assert!(!sleeper.is_awake_in(&Arc::new(Quiescence::new(2))), "nor a reader of another");
         assert!(quiescence.is_past(early));
         let late = quiescence.stamp();
         sleeper.wake();

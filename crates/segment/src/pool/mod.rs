@@ -251,11 +251,26 @@ impl Pool {
         self.quiescence.register()
     }
 
-    /// Whether the item at `at`, which the index named to `reader` in this round of its, was
-    /// flushed before second `now`. Cost: one load of the word, one of the segment's line.
+    /// Whether `reader` is registered here, and awake. Cost: a load of its own line.
     #[inline]
-    pub fn is_flushed(&self, at: ItemAt, now: u32, _reader: &Reader) -> bool {
-        let flushed = self.flush_word.settle(now);
+    pub fn is_read_by(&self, reader: &Reader) -> bool {
+        reader.is_awake_in(&self.quiescence)
+    }
+
+    /// Whether the item at `at`, which the index named to `reader` in this round of its, was
+    /// flushed before second `now`, as `flush_word` says.
+    ///
+    /// Cost: one load of the word, one of the segment's line. A delayed flush that is due is
+    /// carried out by the first that notices.
+    #[inline]
+    pub fn is_flushed(
+        &self,
+        at: ItemAt,
+        flush_word: &FlushWord,
+        now: u32,
+        _reader: &Reader,
+    ) -> bool {
+        let flushed = flush_word.settle(now);
         is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
     }
 

@@ -160,6 +160,12 @@ impl Segments {
         self.log.is_live(at, now)
     }
 
+    /// Whether the item at `at` was flushed, as far as the flush word was noted.
+    #[inline]
+    pub fn is_flushed(&self, at: ItemAt) -> bool {
+        self.log.is_item_flushed(at)
+    }
+
     /// Notes that the item at `at` was read in second `now`. Writes nothing once three
     /// reads are counted.
     #[inline]
@@ -185,7 +191,7 @@ impl Segments {
         if self.is_live(at, now) {
             self.reclaimer.note_evicted(self.item(at).access());
             self.kill(at);
-        } else if self.log.is_flushed(self.log.pool().segment_of(at)) {
+        } else if self.is_flushed(at) {
             self.kill(at);
         } else {
             self.expire(at);

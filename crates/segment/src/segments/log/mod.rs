@@ -184,9 +184,13 @@ impl Log {
     #[inline]
     pub(crate) fn is_live(&self, at: ItemAt, now: u32) -> bool {
         let header = Header::load(&self.pool.arena, at);
-        !header.is_dead()
-            && !header.is_expired(now)
-            && (self.flushed_segments == 0 || !self.is_flushed(self.pool.segment_of(at)))
+        !header.is_dead() && !header.is_expired(now) && !self.is_item_flushed(at)
+    }
+
+    /// Whether the item at `at` was flushed. Cost: a compare while no segment was.
+    #[inline]
+    pub(crate) fn is_item_flushed(&self, at: ItemAt) -> bool {
+        self.flushed_segments != 0 && self.is_flushed(self.pool.segment_of(at))
     }
 
     /// Whether the segment's items were flushed.

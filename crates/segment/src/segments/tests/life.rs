@@ -129,21 +129,22 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     shards[0].flush(100);
     let pool = Arc::clone(shards[0].segments.pool());
     let reader = pool.register_reader().expect("one");
+    let is_flushed = |at, now| pool.is_flushed(at, pool.flush_word(), now, &reader);
     let other = &mut shards[1];
     // The other shard has not noted it; a reader needs no owner for that.
     let old = other.at(b"old").expect("stored");
-    assert!(other.segments.is_live(old, 100) && pool.is_flushed(old, 100, &reader));
+    assert!(other.segments.is_live(old, 100) && is_flushed(old, 100));
     other.segments.note_flush(100);
     assert!(!other.segments.is_live(old, 100));
     set_until(other, "new", 0, 100);
     let new = other.at(b"new").expect("stored");
-    assert!(other.segments.is_live(new, 100) && !pool.is_flushed(new, 100, &reader));
+    assert!(other.segments.is_live(new, 100) && !is_flushed(new, 100));
     // A pending flush counts from its second on, for whoever looks first.
     pool.flush_word().flush_in(120, 100);
-    for (now, is_flushed) in [(119, false), (120, true)] {
+    for (now, wanted) in [(119, false), (120, true)] {
         other.segments.note_flush(now);
-        assert_eq!(other.segments.is_live(new, now), !is_flushed, "second {now}");
-        assert_eq!(pool.is_flushed(new, now, &reader), is_flushed, "second {now}");
+        assert_eq!(other.segments.is_live(new, now), !wanted, "second {now}");
+        assert_eq!(is_flushed(new, now), wanted, "second {now}");
         other.segments.audit();
     }
 }
@@ -160,7 +161,7 @@ fn a_segment_keeps_its_epoch_until_it_is_used_again() {
     shard.segments.log.close_all();
     set_until(&mut shard, "key", 0, 100);
     assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
-    assert!(!pool.is_flushed(at, 100, &reader), "the value was never flushed");
+    assert!(!pool.is_flushed(at, pool.flush_word(), 100, &reader), "the value was never flushed");
     reader.round_over();
 }
 

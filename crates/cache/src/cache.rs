@@ -53,6 +53,20 @@ fn slots_max(bytes_max: u64, shards: u16) -> u64 {
     (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
 }
 
+/// Which shard of the process a cache belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardOf {
+    /// The shard's number, below `shards`.
+    pub shard: u16,
+    /// How many shards there are.
+    pub shards: u16,
+}
+
+impl ShardOf {
+    /// The only shard of a process.
+    pub const ONE: Self = Self { shard: 0, shards: 1 };
+}
+
 /// The in-memory engine of one shard.
 #[derive(Debug)]
 pub struct Cache {
@@ -69,7 +83,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache for shard `shard` of `shards`, which share the pool and its budget.
+    /// An empty cache for one shard of those that share the pool and its budget.
     ///
     /// Errors: the index's address space cannot be reserved.
     pub fn new(
@@ -77,7 +91,7 @@ impl Cache {
         budget: Arc<Budget>,
         hasher: KeyHasher,
         options: EngineOptions,
-        (shard, shards): (u16, u16),
+        ShardOf { shard, shards }: ShardOf,
     ) -> std::io::Result<Self> {
         assert!(shard < shards, "a shard is one of {shards}");
         let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };

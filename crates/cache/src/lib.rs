@@ -22,7 +22,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, budget_bytes_min, index_bytes};
+pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes};
 pub use item::CachedItem;
 /// The memory that all shards of a process share.
 pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions};

@@ -14,7 +14,7 @@ use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_table::{INSERT_SLOTS_MAX, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 
-use crate::cache::{Cache, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX};
+use crate::cache::{Cache, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX, ShardOf};
 
 /// Items at the top.
 const ITEMS: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
@@ -101,13 +101,22 @@ const TICK: Work = Work {
 /// A removal moves nothing; a segment that it empties may go back.
 const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, released_segments: 1 };
 
+/// What is judged: one call, or all those of a tick.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Store,
+    Removal,
+    Upkeep,
+    Tick,
+}
+
 /// An engine under watch.
 struct Watched {
     budget: Arc<Budget>,
     engine: Cache,
     hasher: KeyHasher,
     now: Now,
-    /// The most that each kind of call did: stores, removals, upkeep; and a tick of them.
+    /// The most that each kind of [`Call`] did.
     most: [Work; 4],
     /// What was done in this tick.
     tick: Work,
@@ -121,8 +130,8 @@ impl Watched {
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
-        let engine =
-            Cache::new(pool, Arc::clone(&budget), hasher, options, (0, 1)).expect("address space");
+        let engine = Cache::new(pool, Arc::clone(&budget), hasher, options, ShardOf::ONE)
+            .expect("address space");
         let now = Epoch::new(0, 1_800_000_000).at(0);
         Self { budget, engine, hasher, now, most: [Work::default(); 4], tick: Work::default() }
     }
@@ -151,11 +160,13 @@ impl Watched {
 
     fn judged<R>(
         &mut self,
-        (kind, limit): (usize, Work),
+        kind: Call,
+        limit: Work,
         call: impl FnOnce(&mut Cache) -> R,
     ) -> Result<R, String> {
         let (done, work) = self.work(call);
-        self.most[kind] = self.most[kind].max(work);
+        let most = &mut self.most[kind as usize];
+        *most = most.max(work);
         self.tick = self.tick.plus(work);
         work.at_most(limit)?;
         Ok(done)
@@ -165,13 +176,14 @@ impl Watched {
     fn end_tick(&mut self) -> Result<(), String> {
         self.upkeep()?;
         let tick = std::mem::take(&mut self.tick);
-        self.most[3] = self.most[3].max(tick);
+        let most = &mut self.most[Call::Tick as usize];
+        *most = most.max(tick);
         tick.at_most(TICK).map_err(|what| format!("in one tick: {what}"))
     }
 
     fn upkeep(&mut self) -> Result<usize, String> {
         let now = self.now;
-        self.judged((2, UPKEEP), |engine| engine.maintain(&now))
+        self.judged(Call::Upkeep, UPKEEP, |engine| engine.maintain(&now))
     }
 
     fn upkeep_to_the_end(&mut self) -> Result<(), String> {
@@ -191,7 +203,7 @@ impl Watched {
         limit: Work,
     ) -> Result<Result<(), NoRoom>, String> {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
-        self.judged((0, limit), |engine| {
+        self.judged(Call::Store, limit, |engine| {
             let operation = Operation::set(hasher.key(&key), value.len(), Ttl(0));
             match apply(engine, &operation, &mut Block::Bytes(value), &now).verdict {
                 Verdict::Stored { .. } => Ok(()),
@@ -203,7 +215,7 @@ impl Watched {
 
     fn remove(&mut self, number: u64) -> Result<bool, String> {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
-        self.judged((1, REMOVAL), |engine| {
+        self.judged(Call::Removal, REMOVAL, |engine| {
             let operation = Operation::delete(hasher.key(&key));
             apply(engine, &operation, &mut Block::None, &now).verdict == Verdict::Deleted
         })

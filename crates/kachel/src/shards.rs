@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
@@ -229,7 +229,7 @@ fn make<I: Io>(
     let Plan { hasher, engine, start, .. } = *plan;
     let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
     let (budget, shards) = (Arc::clone(&shared.budget), shared.options.shards);
-    let cache = Cache::new(pool, budget, hasher, engine, (id, shards))?;
+    let cache = Cache::new(pool, budget, hasher, engine, ShardOf { shard: id, shards })?;
     let options = ShardOptions { id, hasher, start };
     Ok(Shard::new(open(plan.limits)?, SystemClock, cache, options, shared, mail))
 }

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kachel_cache::{Cache, Pool, PoolOptions};
+use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{Engine, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
@@ -196,8 +196,8 @@ impl<A: Around, E: Engine> World<A, E> {
                 let shard = ShardOptions { id, hasher, start: (0, options.start_unix_s) };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
                 let budget = Arc::clone(&shared.budget);
-                let shards = options.shards;
-                let cache = Cache::new(pool, budget, hasher, engine_options, (id, shards));
+                let of = ShardOf { shard: id, shards: options.shards };
+                let cache = Cache::new(pool, budget, hasher, engine_options, of);
                 let engine = engine(id, cache.expect("address space"));
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns };

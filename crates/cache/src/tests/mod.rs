@@ -1,0 +1,6 @@
+//! Tests of the cache that need its parts.
+//!
+//! Upstream:   `cargo test`; `tests/growth/run` runs `growth` for ten million items.
+//! Downstream: the whole crate.
+
+mod growth;

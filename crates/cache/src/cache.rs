@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
-//! - I2  An item that has expired or was flushed is never handed out: `find` refuses it. An item
+//! - I2  An item that has expired or was flushed is never handed out: `lookup` refuses it. An item
 //!   that any shard has flushed before `find` begins is flushed for it, and an item that is stored
 //!   then is of the same epoch.
 //! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
@@ -21,6 +21,7 @@ use kachel_segment::{ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
+use crate::lookup::DeadFound;
 
 /// Work items of upkeep in one tick: slots moved, items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
@@ -77,9 +78,8 @@ pub struct Cache {
     cas_count: u64,
     cas_stride: u64,
     cas_shard: u64,
-    /// Lookups that found an item that had expired, or was flushed.
-    pub(crate) found_expired: u64,
-    pub(crate) found_flushed: u64,
+    /// Lookups of the owner that found a dead item.
+    pub(crate) dead_found: DeadFound,
 }
 
 impl Cache {
@@ -103,13 +103,13 @@ impl Cache {
             cas_count: 0,
             cas_stride: u64::from(shards),
             cas_shard: u64::from(shard),
-            found_expired: 0,
-            found_flushed: 0,
+            dead_found: DeadFound::default(),
         })
     }
 
     /// The token that the next store gets (I3).
     fn next_cas(&mut self) -> u64 {
+        debug_assert!(self.cas_count < u64::MAX / self.cas_stride - 1, "I3: tokens only grow");
         self.cas_count += 1;
         self.cas_count * self.cas_stride + self.cas_shard
     }
@@ -189,9 +189,14 @@ impl Cache {
 
     /// Takes an item out of the table, and its bytes out of use.
     pub(crate) fn remove_at(&mut self, key: &Key<'_>, at: ItemAt) {
+        self.unlink(key, at);
+        self.segments.kill(at);
+    }
+
+    /// Takes an item out of the table.
+    pub(crate) fn unlink(&mut self, key: &Key<'_>, at: ItemAt) {
         let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
         assert!(removed, "I1: a found item is in the table");
-        self.segments.kill(at);
     }
 
     /// A step of the index's own upkeep, over at most `slots_max` slots and the bucket it is in.

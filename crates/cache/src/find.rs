@@ -1,18 +1,36 @@
-//! Finding a key's item; an item that has expired or was flushed is refused here.
+//! Finding a key's item as the owner: what has died is removed on the way.
 //!
 //! Upstream:   `primitives`; the batches of `shard` prefetch first.
-//! Downstream: `table` probes, `segment` compares the key and says whether the item lives.
+//! Downstream: `lookup`, over the owner's own table and segments.
 //!
 //! Invariants:
 //! - I1  What is found is live in the current second, and no shard has flushed it before. A dead
-//!   item is removed on the way.
+//!   item is removed and counted on the way.
 
 use kachel_engine::{BATCH_MAX, Engine as _, Key, Lookup, Now};
-use kachel_segment::ItemAt;
-use kachel_table::KeyHash;
+use kachel_segment::{Item, ItemAt};
+use kachel_table::{KeyHash, Location, Seen};
 
 use crate::cache::Cache;
-use crate::index::{item_at, location};
+use crate::index::item_at;
+use crate::lookup::{Death, Found, View, look_up};
+
+impl<'v> View<'v> for &'v Cache {
+    #[inline(always)]
+    fn probe(self, hash: KeyHash, is_key: impl FnMut(Location) -> bool) -> Seen {
+        self.table.find(hash, is_key).map_or(Seen::Nowhere, Seen::At)
+    }
+
+    #[inline(always)]
+    fn item(self, at: ItemAt) -> Item<'v> {
+        self.segments.item(at)
+    }
+
+    #[inline(always)]
+    fn is_flushed(self, at: ItemAt) -> bool {
+        self.segments.is_flushed(at)
+    }
+}
 
 impl Cache {
     /// Fetches what a batch is about to look up: the two buckets of each key; then the first lines
@@ -24,6 +42,7 @@ impl Cache {
     /// up to 29 prefetches more. Nothing for one key alone.
     #[inline]
     pub(crate) fn fetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
+        debug_assert!(batch.clone().count() <= BATCH_MAX, "a batch has at most 32 operations");
         if batch.clone().nth(1).is_none() {
             return;
         }
@@ -43,33 +62,32 @@ impl Cache {
         read.into_iter().flatten().for_each(|at| self.segments.prefetch_rest(at));
     }
 
-    /// The live item under `key`. An item that has died is removed and counted here (I1).
+    /// The place of the live item under `key` (I1).
     #[inline(always)]
     pub(crate) fn find_live(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
         if !self.segments.is_flush_noted() {
             self.note_flush(now);
         }
-        let segments = &self.segments;
-        let is_key = |location| segments.key_is(item_at(location), key.bytes());
-        let at = item_at(self.table.find(KeyHash(key.secret_hash()), is_key)?);
-        if self.segments.is_live(at, now.second) {
-            return Some(at);
-        }
-        self.bury(key, at, now);
+        let (at, death) = match look_up(&*self, key, now.second) {
+            Found::Live(item) => {
+                debug_assert!(!item.is_dead(), "cache, I1: the index names no dead item");
+                return Some(item.at());
+            }
+            Found::Dead(at, death) => (at, death),
+            Found::Nowhere => return None,
+            Found::Unsettled => unreachable!("no entry moves while its owner looks"),
+        };
+        self.bury(key, at, death);
         None
     }
 
     #[cold]
-    fn bury(&mut self, key: &Key<'_>, at: ItemAt, now: &Now) {
-        let item = self.segments.item(at);
-        let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
-        assert!(removed, "cache, I1: a found item is in the table");
-        if item.expiry() != 0 && item.expiry() <= now.second {
-            self.found_expired += 1;
-            self.segments.expire(at);
-        } else {
-            self.found_flushed += 1;
-            self.segments.kill(at);
+    fn bury(&mut self, key: &Key<'_>, at: ItemAt, death: Death) {
+        self.unlink(key, at);
+        match death {
+            Death::Expired => self.segments.expire(at),
+            Death::Flushed => self.segments.kill(at),
         }
+        self.dead_found.count(death);
     }
 }

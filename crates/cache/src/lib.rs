@@ -17,6 +17,7 @@ mod find;
 mod index;
 mod item;
 mod large;
+mod lookup;
 mod primitives;
 mod stats;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use item::CachedItem;
 /// The memory that all shards of a process share.
 pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions};
 pub use large::{CachePinned, CacheUpload};
+pub use lookup::DeadFound;
 
 const _: () = assert!(
     kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,

@@ -40,6 +40,7 @@ impl Primitives for Cache {
 
     #[inline]
     fn remove(&mut self, key: &Key<'_>, at: ItemAt) {
+        debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the place is still good");
         self.remove_at(key, at);
     }
 
@@ -62,6 +63,10 @@ impl Primitives for Cache {
         block: &mut Block<'_, CacheUpload>,
         now: &Now,
     ) -> Result<ItemAt, NoRoom> {
+        debug_assert!(
+            found.is_none_or(|at| self.segments.key_is(at, key.bytes())),
+            "I1: the place that was found is still good"
+        );
         let cas = self.cas_of(put.cas);
         let kept = found.filter(|_| put.keeps_access);
         let mut digits;

@@ -33,6 +33,8 @@ pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
 const ITEM_BYTES_MIN: u64 = 24;
 /// Slots for which an index has room at least, however small the memory.
 const SLOTS_MIN: u64 = 1 << 16;
+/// Slots of the index of a model: it may be split twice.
+const MODEL_SLOTS: u64 = 8;
 
 /// Bytes of the budget without which one of `shards` shards may have no room for an item.
 pub const fn budget_bytes_min(shards: u16) -> u64 {
@@ -50,6 +52,9 @@ pub fn index_bytes(pool: &Pool, shards: u16) -> u64 {
 /// shard an even part of the keys; twice that is never too few, unless clients choose their keys
 /// for one shard. So the bound of all indexes together does not grow with the number of shards.
 fn slots_max(bytes_max: u64, shards: u16) -> u64 {
+    if cfg!(loom) {
+        return MODEL_SLOTS;
+    }
     let items_max = bytes_max / ITEM_BYTES_MIN;
     (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
 }
@@ -68,7 +73,8 @@ impl ShardOf {
     pub const ONE: Self = Self { shard: 0, shards: 1 };
 }
 
-/// The in-memory engine of one shard.
+/// The in-memory engine of one shard: the only writer. Any other core reads by a
+/// [`crate::CacheReader`].
 #[derive(Debug)]
 pub struct Cache {
     pub(crate) table: Table,

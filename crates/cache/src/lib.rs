@@ -1,7 +1,7 @@
 //! The in-memory engine: an index and segments kept in step, for the modes `cache` and `store`.
 //!
 //! Upstream:   `shard` owns one [`Cache`] and applies operations to it; so does any Rust program
-//!             (`docs/embedding.md`).
+//!             (`docs/embedding.md`). Other cores read by a [`CacheReader`]; no shard does so yet.
 //! Downstream: `table` (from the hash of a key to a location) and `segment` (from a location to an
 //!             item).
 //!
@@ -18,17 +18,21 @@ mod index;
 mod item;
 mod large;
 mod lookup;
+#[cfg(all(test, loom))]
+mod models;
 mod primitives;
+mod reader;
 mod stats;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes};
 pub use item::CachedItem;
-/// The memory that all shards of a process share.
-pub use kachel_segment::{BLOCK_BYTES, Pool, PoolBooks, PoolOptions};
+/// What all shards of a process share: the memory, and the word that tells of every flush.
+pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};
 pub use large::{CachePinned, CacheUpload};
 pub use lookup::DeadFound;
+pub use reader::{CacheReader, ReadAnswer, ReadContext};
 
 const _: () = assert!(
     kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,

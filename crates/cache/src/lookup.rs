@@ -1,6 +1,6 @@
 //! Looking a key up: one lookup, for the owner of a cache and for readers on other cores.
 //!
-//! Upstream:   `find` for the owner; readers.
+//! Upstream:   `find` for the owner, `reader` for any core.
 //! Downstream: a [`View`]: the table probes, the item tells its key, its expiry and its segment's
 //!             flush epoch.
 //!

@@ -1,6 +1,6 @@
 //! Looking up from another core, while the owner inserts, moves, removes, grows.
 //!
-//! Upstream:   a shard that does not own the table, in the read mode `crew`; nobody else yet.
+//! Upstream:   `cache`'s reader, on a core that does not own the table; no shard uses it yet.
 //! Downstream: `lines`, word by word; the caller's closure reads the item and compares its key.
 //!
 //! ```text

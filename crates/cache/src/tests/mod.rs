@@ -4,3 +4,4 @@
 //! Downstream: the whole crate.
 
 mod growth;
+mod reader;

@@ -27,13 +27,15 @@ mod history;
 mod model;
 
 mod judge;
+mod stats;
 mod violation;
 
 pub use file::{FileError, read_history, write_history};
 pub use history::{Entry, History, NEVER, Window};
-pub use judge::{STEPS_MAX, Stats, check_history};
+pub use judge::{STEPS_MAX, check_history};
 pub use model::{Item, Mode, Model, Rules, Span, State};
 pub use operation::{Operation, operations};
 pub use outcome::Outcome;
+pub use stats::Stats;
 pub use value::Value;
 pub use violation::{Contradiction, Violation};

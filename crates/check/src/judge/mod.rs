@@ -25,32 +25,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use kachel_wire::request::Request;
 
+use crate::stats::Stats;
 use crate::violation::Contradiction;
 use crate::{Entry, History, Model, NEVER, Operation, Outcome, Rules, State, Violation};
 
 /// Steps of the model at most, for one key; beyond it the judge gives up, by name.
 pub const STEPS_MAX: u64 = 5_000_000;
-
-/// What was judged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Keys that operations named.
-    pub keys: usize,
-    /// Operations, each flush once.
-    pub operations: usize,
-    /// Of unknown outcome.
-    pub unknown: usize,
-    /// Refused; these say little.
-    pub refused: usize,
-    /// Operations invoked while another of the same key had not returned.
-    pub overlapping: usize,
-    /// Steps of the model.
-    pub steps: u64,
-    /// Keys whose search was given up, about which nothing is known.
-    pub keys_given_up: usize,
-    /// The operations of those keys, flushes apart.
-    pub operations_given_up: usize,
-}
 
 /// Judges a history of a server that began empty.
 ///

@@ -15,6 +15,7 @@ mod line;
 mod meta;
 pub mod number;
 mod operation;
+mod refusal;
 mod text;
 mod words;
 
@@ -25,8 +26,9 @@ pub mod request;
 pub mod client;
 
 pub use format::Sink;
-pub use line::{ParseError, Parsed, parse};
+pub use line::{Parsed, parse};
 pub use meta::parse_key;
 pub use operation::retrieval_terms;
+pub use refusal::ParseError;
 pub use reply::Reply;
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

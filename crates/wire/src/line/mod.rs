@@ -11,6 +11,7 @@
 
 use memchr::memchr;
 
+use crate::refusal::{Failure, Outcome, ParseError};
 use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, LINE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, StoreMode,
@@ -50,46 +51,6 @@ pub enum Parsed<'b> {
     /// The stream cannot be followed any further: close, saying nothing.
     Close,
 }
-
-/// A line that was refused: the client's fault, never a bug.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseError {
-    /// What is answered; [`Reply::Nothing`] when the client asked for no reply.
-    pub reply: Reply,
-    /// Bytes to swallow behind the line: a data block and its CR LF, or 0. Run as commands instead,
-    /// a client's data would be.
-    pub skip_bytes: u64,
-}
-
-impl ParseError {
-    /// A refusal of a line that no data block follows.
-    pub(crate) const fn of(reply: Reply) -> Self {
-        Self { reply, skip_bytes: 0 }
-    }
-
-    /// A refusal of a line that announced a data block.
-    pub(crate) fn with_block(reply: Reply, value_bytes: u32) -> Self {
-        Self { reply, skip_bytes: u64::from(value_bytes) + 2 }
-    }
-}
-
-/// Why a verb's parser made no request of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The line is answered and passed over.
-    Refused(ParseError),
-    /// The connection is closed.
-    Close,
-}
-
-impl From<Reply> for Failure {
-    fn from(reply: Reply) -> Self {
-        Self::Refused(ParseError::of(reply))
-    }
-}
-
-/// What a verb's parser makes of a line.
-pub(crate) type Outcome<'b> = Result<Request<'b>, Failure>;
 
 impl Failure {
     /// What becomes of a line of so many bytes.

@@ -13,7 +13,7 @@
 mod flags;
 
 use crate::base64;
-use crate::line::{Failure, Outcome, ParseError};
+use crate::refusal::{Failure, Outcome, ParseError};
 use crate::reply::Reply;
 use crate::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, Request, StoreMode};
 use crate::text::read_announced;

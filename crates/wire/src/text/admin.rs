@@ -8,8 +8,8 @@
 //!   classes, no LRU lists and no crawler here.
 //! - I2  Spaces may stand before these verbs, as in 1.6.45, though before no other.
 
-use crate::line::{Failure, Outcome};
 use crate::number::{read_i32, read_loose_u32, read_u32};
+use crate::refusal::{Failure, Outcome};
 use crate::reply::Reply;
 use crate::request::{Admin, DumpForm, Request, Ttl};
 use crate::words::{Counted, Words, abbreviates};

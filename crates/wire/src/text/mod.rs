@@ -16,8 +16,8 @@
 pub(crate) mod admin;
 pub(crate) mod stats;
 
-use crate::line::{Failure, Outcome, ParseError};
 use crate::number::{read_i32, read_loose_i32, read_loose_u32, read_u64};
+use crate::refusal::{Failure, Outcome, ParseError};
 use crate::reply::Reply;
 use crate::request::{Direction, KEY_BYTES_MAX, Keys, Request, Retrieve, Store, StoreMode, Ttl};
 use crate::words::{Words, find};

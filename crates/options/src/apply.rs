@@ -9,7 +9,7 @@ use crate::row::{Answer, Class};
 use crate::value::{classify, read};
 use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, ServeOptions, text};
 
-/// Reads the words of `kachel serve`, or of `memcached`.
+/// Reads the arguments of `kachel serve`, or of `memcached`.
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
     let mut partial = PartialOptions {
         serve: ServeOptions::defaults(called_as),
@@ -34,13 +34,14 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
                 classify(&spelled, row.class, &mut partial.serve.reports)?;
                 (row.effect)(&mut partial, given)?;
             }
-            // memcached lets such a word pass; at `kachel serve` it is more likely a dash
-            // forgotten.
+            // memcached ignores such a word. For `kachel serve` it is an error, because a dash is
+            // probably missing.
             Found::Operand(word) if called_as == CalledAs::Memcached => {
-                partial.serve.reports.push(format!("{word}: no option, passed over"));
+                partial.serve.reports.push(format!("{word}: not an option, ignored"));
             }
             Found::Operand(word) => {
-                let message = format!("kachel serve: {word} is no option; -h lists them.");
+                let message =
+                    format!("kachel serve: {word} is not an option; -h lists the options.");
                 return Err(OptionsError::new(EXIT_USAGE, message));
             }
         }

@@ -8,10 +8,10 @@ use crate::suboptions::SUBOPTIONS;
 use crate::value::{classify, read};
 use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
 
-/// Bytes of the smallest and the largest item limit that `-I` takes.
+/// Bytes of the smallest and the largest item limit that `-I` accepts.
 const ITEM_BYTES_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 30;
 
-/// The effect of `-o`: a list of words, `name` or `name=value`.
+/// The effect of `-o`: a list of `name` or `name=value`.
 pub(crate) fn extended(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), OptionsError> {
     for word in given.text().split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (name, value) = match word.split_once('=') {

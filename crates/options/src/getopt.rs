@@ -1,30 +1,30 @@
 //! Splits the command line into options and their values, as `getopt_long` does.
 //!
-//! Upstream:   the words after the program's name.
-//! Downstream: `apply.rs` lets each row take effect, in order.
+//! Upstream:   the arguments after the program's name.
+//! Downstream: `apply.rs` applies each row, in order.
 //!
-//! Habits that are kept: bundled flags (`-dvv`), values attached or apart (`-m64`, `-m 64`), long
-//! options with `=` or apart, unique beginnings of long names, words that are no options anywhere
-//! between, `--` to end the options, and blanks before and after a value in one word (`"-m 8192"`).
+//! Supported as in `getopt_long`: bundled flags (`-dvv`), values with or without a space (`-m64`,
+//! `-m 64`), long options with `=` or a space, unique prefixes of long names, operands between
+//! options, and `--` to end the options. Blanks around a value are ignored (`"-m 8192"`).
 
 use crate::row::{Class, OptionRow, Takes};
 use crate::table::OPTIONS;
 use crate::{EXIT_FAILURE, OptionsError};
 
-/// One thing on the command line.
+/// One option or operand of the command line.
 #[derive(Clone, Copy)]
 pub(crate) enum Found<'words> {
-    /// An option, and its value where it has one.
+    /// An option, and its value if it has one.
     Option(&'static OptionRow, Option<&'words str>),
-    /// A word that is no option.
+    /// An argument that is not an option.
     Operand(&'words str),
 }
 
-/// All options and operands of `words`, in order; each is an error of its own, so that what stands
-/// before a mistake still takes effect.
+/// All options and operands of `words`, in order. Each item is a result of its own, so options
+/// before a mistake are still applied.
 pub(crate) struct Scan<'words> {
     words: std::slice::Iter<'words, String>,
-    /// What is left of a word of bundled short options.
+    /// The rest of a word of bundled short options.
     bundle: &'words str,
     options_ended: bool,
 }
@@ -100,8 +100,9 @@ impl<'words> Iterator for Scan<'words> {
     }
 }
 
-/// The row whose long name is `name`, or begins with it and is the only one that does. A beginning
-/// that means one option to memcached means it here too, whatever options of our own begin so.
+/// The row whose long name is `name`, or the only row whose long name begins with `name`. A prefix
+/// that is unique among memcached's options selects that option, also if one of Kachel's own
+/// options begins with it.
 fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
     if let Some(row) = OPTIONS.iter().find(|row| !row.long.is_empty() && row.long == name) {
         return Ok(row);
@@ -130,7 +131,7 @@ fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
     }
 }
 
-/// The two lines that memcached prints of an option it does not know, and where to read on.
+/// The two lines that memcached prints for an unknown option, and a hint.
 fn unknown(what: &str) -> OptionsError {
     OptionsError::new(
         EXIT_FAILURE,

@@ -1,15 +1,15 @@
-//! Every option once: its names, what it takes, what it does here, and what memcached calls it.
+//! Every option once: its names, its values, its effect here, and memcached's name for it.
 //!
-//! Upstream:   `kachel` hands over the words of the command line.
-//! Downstream: `kachel` starts what the [`Command`] says; `shard` answers `stats settings` from
+//! Upstream:   `kachel` passes the arguments of the command line.
+//! Downstream: `kachel` executes the [`Command`]; `shard` answers `stats settings` from
 //!             [`ServeOptions::settings`]; `docs/options.md` is printed from the same table.
 //!
 //! Invariants:
-//! - I1  An option stands in one row of one table (`table.rs`, `suboptions.rs`): its names, its
-//!   value, its help and its effect. Help, manual and parser read that row.
+//! - I1  An option has one row in one table (`table.rs`, `suboptions.rs`): its names, value, help
+//!   and effect. Help, manual and parser read that row.
 //! - I2  An option that promises protection or durability and is not built is refused, never
 //!   ignored.
-//! - I3  An option that is accepted and has no effect leaves a sentence in
+//! - I3  An option that is accepted without effect adds a sentence to
 //!   [`ServeOptions::reports`].
 #![forbid(unsafe_code)]
 
@@ -36,24 +36,24 @@ pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
 pub use manual::manual;
 pub use serve::{CalledAs, Echo, EngineMode, IoChoice, Reads, ServeOptions};
 
-/// The memcached whose command line, replies and statistics are ours.
+/// The version of memcached whose command line, replies and statistics Kachel reproduces.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// Kachel's own version.
 pub const KACHEL_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The environment variable that names the file into which the bound ports are written.
+/// The environment variable with the name of the file for the bound ports.
 pub const PORT_FILE_ENV: &str = "MEMCACHED_PORT_FILENAME";
 
-/// Most threads that `-t` may ask for: a shard each, and 4,096 partitions to share out.
+/// Largest value of `-t`. Each thread is a shard, and the shards share 4,096 partitions.
 pub const THREADS_MAX: u16 = 1024;
 
-/// What the command line asks for.
+/// The command of a command line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Start the server.
     Serve(Box<ServeOptions>),
-    /// Start the load generator with these words, which it reads itself.
+    /// Start the load generator with these arguments, which it parses itself.
     Load(Vec<OsString>),
     /// Print the text and exit 0.
     Help(String),
@@ -63,20 +63,20 @@ pub enum Command {
     License(String),
 }
 
-/// Why the command line was not understood or not accepted: one or more sentences for the operator.
+/// Why the command line was refused: one or more sentences for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsError {
     /// The sentences, without a final line end.
     pub message: String,
-    /// What the process exits with: as memcached does where it refuses the same.
+    /// The exit code of the process. It is that of memcached if memcached refuses the same.
     pub exit_code: u8,
 }
 
-/// Exit code of a value that an option does not take, and of an unknown option.
+/// Exit code for a bad value and for an unknown option.
 pub(crate) const EXIT_FAILURE: u8 = 1;
-/// Exit code of options that do not go together or are not built (`EX_USAGE` of sysexits.h).
+/// Exit code for options that exclude each other or are not built (`EX_USAGE` of sysexits.h).
 pub(crate) const EXIT_USAGE: u8 = 64;
-/// Exit code of what the system refuses, a bad listener among it (`EX_OSERR` of sysexits.h).
+/// Exit code for an error of the system, and for a bad listener (`EX_OSERR` of sysexits.h).
 pub(crate) const EXIT_OS: u8 = 71;
 
 impl OptionsError {
@@ -93,15 +93,15 @@ impl fmt::Display for OptionsError {
 
 impl std::error::Error for OptionsError {}
 
-/// Reads the words after the program's name; `called_as` is that name (`argv[0]`, with or without
-/// path).
+/// Reads the arguments after the program's name; `called_as` is that name (`argv[0]`, with or
+/// without path).
 ///
-/// Called as `memcached` (or `memcached-anything`) the words are memcached's options and so are the
-/// defaults; otherwise the first word is a subcommand. Words are read in order, as `getopt_long`
-/// does, so `-h` answers before a mistake that stands after it.
+/// Under the name `memcached` (or `memcached-anything`), arguments and defaults are memcached's;
+/// otherwise the first argument is a subcommand. Arguments are read in order, as in `getopt_long`,
+/// so `-h` prints help even if a later argument is wrong.
 ///
-/// Errors: an unknown option, a value it does not take, options that do not go together, or one
-/// that is not built and may not be ignored (I2).
+/// Errors: an unknown option, a bad value, options that exclude each other, or an option that is
+/// not built and must not be ignored (I2).
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     called_as: &OsStr,
@@ -123,15 +123,15 @@ pub fn parse(
         _ => Err(OptionsError::new(
             EXIT_USAGE,
             format!(
-                "kachel: {} is no subcommand. There are `kachel serve` (which takes memcached's \
-                 options) and `kachel load`; see `kachel --help`.",
+                "kachel: {} is not a subcommand. Use `kachel serve` (which takes memcached's options) \
+                 or `kachel load`; see `kachel --help`.",
                 first.display()
             ),
         )),
     }
 }
 
-/// The words as text. Errors: one that is not UTF-8.
+/// The arguments as text. Errors: one that is not UTF-8.
 fn utf8(args: impl Iterator<Item = OsString>) -> Result<Vec<String>, OptionsError> {
     args.map(|word| {
         word.into_string().map_err(|word| {

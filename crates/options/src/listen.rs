@@ -1,7 +1,7 @@
-//! Where to listen: memcached's `-l` lists, `-p` and `-s`, read into one list.
+//! Listeners: memcached's `-l` lists, `-p` and `-s`, as one list.
 //!
-//! Upstream:   `apply.rs` has gathered the options.
-//! Downstream: `kachel` resolves names and opens what stands here.
+//! Upstream:   `partial.rs` has collected the options.
+//! Downstream: `kachel` resolves the names and opens the listeners.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{EXIT_OS, OptionsError};
 /// Which protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// What the first byte of a connection says.
+    /// The first byte of a connection selects the protocol.
     Auto,
     /// Text and meta commands only.
     Ascii,
@@ -34,7 +34,7 @@ impl Protocol {
 pub struct Listeners {
     /// TCP, in the order given.
     pub tcp: Vec<TcpListen>,
-    /// A unix socket; where there is one there is no TCP, as memcached has it.
+    /// A unix socket. It excludes TCP, as in memcached.
     pub unix: Option<UnixListen>,
 }
 
@@ -45,32 +45,32 @@ pub struct TcpListen {
     pub host: Host,
     /// The port; 0: a free one of the kernel's choice.
     pub port: u16,
-    /// What connections made here speak.
+    /// The protocol of its connections.
     pub protocol: Protocol,
 }
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// All of them, IPv4 and IPv6 (a machine without one of the two is content with the other).
+    /// All of them, IPv4 and IPv6. A machine without one of the two uses the other.
     Any,
-    /// An address, or a name that stands for one or more. IPv6 without brackets.
+    /// An address, or a name for one or more addresses. IPv6 without brackets.
     Named(String),
 }
 
 /// A unix socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnixListen {
-    /// The path; a socket left there is removed.
+    /// The path; an old socket there is removed.
     pub path: PathBuf,
-    /// Who may connect: permission bits.
+    /// The permission bits of the socket.
     pub mode: u32,
 }
 
-/// Reads one `-l` list, `port` standing for those that name none; sentences about what was accepted
-/// and means nothing go to `reports`.
+/// Reads one `-l` list; `port` is the default port. Sentences about parts without effect go to
+/// `reports`.
 ///
-/// Errors: what memcached refuses, and listeners that need TLS or the proxy.
+/// Errors: entries that memcached refuses, and listeners for TLS or the proxy.
 pub(crate) fn read_list(
     list: &str,
     port: i32,
@@ -92,7 +92,7 @@ fn read_entry(
 ) -> Result<TcpListen, OptionsError> {
     for word in ["notls", "btls", "mtls"] {
         if entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(':')) {
-            return Err(bad(entry, "TLS is not built yet, so no listener can say about it"));
+            return Err(bad(entry, "TLS is not built yet, so this prefix is refused"));
         }
     }
     let (protocol, rest) = read_protocol(entry, protocol)?;
@@ -113,12 +113,12 @@ fn read_entry(
     };
     let port = match port_text {
         None => port,
-        Some(text) => text.parse().map_err(|_| bad(entry, "the port is no number"))?,
+        Some(text) => text.parse().map_err(|_| bad(entry, "the port is not a number"))?,
     };
     let port = port_number(port).ok_or_else(|| bad(entry, "the port must be 0 to 65535, or -1"))?;
     let host = match host {
         "*" => Host::Any,
-        "" => return Err(bad(entry, "there is no address")),
+        "" => return Err(bad(entry, "the address is missing")),
         host => Host::Named(host.to_string()),
     };
     Ok(TcpListen { host, port, protocol })
@@ -130,19 +130,19 @@ fn read_protocol(entry: &str, fallback: Protocol) -> Result<(Protocol, &str), Op
         return Ok((fallback, entry));
     };
     let Some((word, rest)) = rest.split_once("]:") else {
-        return Err(bad(entry, "the protocol is not in brackets with a colon after them"));
+        return Err(bad(entry, "the protocol must be in brackets, followed by a colon"));
     };
     let protocol = match word {
         "ascii" => Protocol::Ascii,
         "binary" => Protocol::Binary,
         "negotiating" => Protocol::Auto,
-        "proxy" => return Err(bad(entry, "Kachel is no proxy")),
+        "proxy" => return Err(bad(entry, "Kachel is not a proxy")),
         _ => return Err(bad(entry, "the protocol must be ascii, binary or negotiating")),
     };
     Ok((protocol, rest))
 }
 
-/// `tag[word]:` or `tag_word_:` before the address: a word for the proxy, of no meaning here.
+/// `tag[word]:` or `tag_word_:` before the address: for memcached's proxy, without effect here.
 fn read_tag<'entry>(
     entry: &str,
     rest: &'entry str,
@@ -156,16 +156,16 @@ fn read_tag<'entry>(
         return Ok(rest);
     };
     let Some((tag, rest)) = tagged.split_once(end) else {
-        return Err(bad(entry, "the tag does not end"));
+        return Err(bad(entry, "the end of the tag is missing"));
     };
     if tag.is_empty() || tag.len() > 8 {
-        return Err(bad(entry, "a tag has 1 to 8 characters"));
+        return Err(bad(entry, "a tag must have 1 to 8 characters"));
     }
     reports.push(format!("-l {entry}: the tag is accepted, has no meaning here: no proxy"));
     Ok(rest)
 }
 
-/// The port to bind: -1 and 0 are one of the kernel's choice.
+/// The port to bind; for -1 and 0 the kernel chooses one.
 pub(crate) fn port_number(port: i32) -> Option<u16> {
     if port == -1 { Some(0) } else { u16::try_from(port).ok() }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::listen::{Host, Listeners, Protocol, TcpListen, UnixListen, port_number, read_list};
 use crate::{CalledAs, EXIT_USAGE, EngineMode, OptionsError, ServeOptions};
 
-/// Options on their way to being [`ServeOptions`].
+/// The options read so far; `finish` turns them into [`ServeOptions`].
 pub(crate) struct PartialOptions {
     pub(crate) serve: ServeOptions,
     pub(crate) port: i32,
@@ -17,7 +17,7 @@ pub(crate) struct PartialOptions {
     pub(crate) unix_mode: u32,
 }
 
-/// The value of an option, already held against what its row takes.
+/// The value of an option, already checked by its row.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'words> {
     pub(crate) text: &'words str,
@@ -26,13 +26,13 @@ pub(crate) struct Given<'words> {
 }
 
 impl<'words> Given<'words> {
-    /// The value as text; empty where there is none.
+    /// The value as text; empty if there is none.
     pub(crate) const fn text(self) -> &'words str {
         self.text
     }
 
-    /// The value as a number. Panics: when the row's range does not fit the type, a bug in the
-    /// table.
+    /// The value as a number. Panics if the row's range does not fit the type, which is a bug in
+    /// the table.
     pub(crate) fn integer<T: TryFrom<i64>>(self) -> T {
         T::try_from(self.integer)
             .unwrap_or_else(|_| panic!("the row's range fits the option's type: {}", self.integer))
@@ -43,7 +43,7 @@ impl<'words> Given<'words> {
     }
 }
 
-/// An effect that only sets one thing.
+/// An effect that sets one field.
 pub(crate) fn set<T>(place: &mut T, value: T) -> Result<(), OptionsError> {
     *place = value;
     Ok(())
@@ -94,7 +94,7 @@ impl PartialOptions {
         let serve = &mut self.serve;
         let mut entries: Vec<&str> = Vec::new();
         for entry in self.listen.iter().flat_map(|list| list.split([',', ';'])).map(str::trim) {
-            // The same address twice is one listener; memcached says so too.
+            // The same address twice is one listener, as in memcached.
             if !entries.contains(&entry) {
                 entries.push(entry);
             }
@@ -110,7 +110,7 @@ impl PartialOptions {
 
         if let Some(path) = self.unix_path.take() {
             if !self.listen.is_empty() {
-                serve.reports.push("-l: passed over: with -s there is no TCP".to_string());
+                serve.reports.push("-l: ignored: with -s there is no TCP".to_string());
             }
             let unix = UnixListen { path: PathBuf::from(path), mode: self.unix_mode };
             serve.listeners = Listeners { tcp: Vec::new(), unix: Some(unix) };
@@ -118,7 +118,7 @@ impl PartialOptions {
         }
         if self.port == 0 {
             let message =
-                "-p 0: there is nothing to listen on; give a port, or a unix socket by -s.";
+                "-p 0: there is nothing to listen on; give a port, or a unix socket with -s.";
             return Err(OptionsError::new(EXIT_USAGE, message));
         }
         let tcp = if entries.is_empty() {

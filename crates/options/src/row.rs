@@ -9,17 +9,17 @@ use crate::partial::{Given, PartialOptions};
 /// What an option takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Takes {
-    /// No value.
+    /// The option takes no value.
     Nothing,
     /// Any text, called `.0` in help.
     Text(&'static str),
-    /// A text that may be left out; a long option takes it after `=` only.
+    /// Optional text; a long option takes it only after `=`.
     OptionalText(&'static str),
     /// A whole number from `.1` to `.2`, called `.0` in help.
     Integer(&'static str, i64, i64),
-    /// As `Integer`, and `.3` where it is left out.
+    /// As `Integer`; the value is `.3` if it is omitted.
     OptionalInteger(&'static str, i64, i64, i64),
-    /// A number above `.1` and at most `.2`, called `.0` in help.
+    /// A number greater than `.1` and at most `.2`, called `.0` in help.
     Real(&'static str, f64, f64),
     /// One of these words.
     Word(&'static [&'static str]),
@@ -44,17 +44,17 @@ impl Takes {
     }
 }
 
-/// What an option does here.
+/// How Kachel treats an option.
 #[derive(Clone, Copy)]
 pub(crate) enum Class {
-    /// What memcached does with it, or what its help says.
+    /// It works as in memcached, except for differences that its help names.
     Works,
     /// An option of Kachel's own.
     Own,
-    /// It is read and checked, said back by `stats settings`, and has no effect; the word says why
+    /// It is checked and reported by `stats settings`, and has no effect; the text gives the reason
     /// (I3).
     NoMeaning(&'static str),
-    /// It is an error; the sentence says why (I2).
+    /// It is an error; the sentence gives the reason (I2).
     Refused(&'static str),
     /// The text is printed, and no server is started.
     Answers(Answer),
@@ -71,7 +71,7 @@ pub(crate) enum Answer {
     License,
 }
 
-/// How a row takes effect.
+/// The function that applies a row.
 pub(crate) type Effect = fn(&mut PartialOptions, Given<'_>) -> Result<(), OptionsError>;
 
 /// An option of the command line.
@@ -81,7 +81,7 @@ pub(crate) struct OptionRow {
     /// The name after two dashes; empty for none.
     pub(crate) long: &'static str,
     pub(crate) takes: Takes,
-    /// In words, as help prints it; empty where there is none.
+    /// As help prints it; empty if there is none.
     pub(crate) default: &'static str,
     pub(crate) class: Class,
     /// One line.
@@ -99,7 +99,7 @@ pub(crate) struct SuboptionRow {
     pub(crate) effect: Effect,
 }
 
-/// The effect of rows that are refused or answered before it.
+/// The effect of rows that are refused or answered before any effect.
 pub(crate) const fn nothing(_: &mut PartialOptions, _: Given<'_>) -> Result<(), OptionsError> {
     Ok(())
 }

@@ -1,19 +1,19 @@
-//! What the server is started with: the options, typed.
+//! The options of the server, with types.
 //!
-//! Upstream:   `apply.rs` fills it from the table's rows.
-//! Downstream: `kachel` opens listeners and starts shards from it; `settings.rs` words it.
+//! Upstream:   the effects of the table's rows fill it.
+//! Downstream: `kachel` opens listeners and starts shards from it; `settings.rs` formats it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::listen::{Listeners, Protocol};
 
-/// By which name the binary was called, which decides the defaults.
+/// The name by which the binary was called. It selects the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalledAs {
     /// `kachel`: loopback, dumps refused, root allowed with a warning.
     Kachel,
-    /// `memcached` or `memcached-anything`: every interface, and otherwise as memcached does.
+    /// `memcached` or `memcached-anything`: memcached's defaults, such as every interface.
     Memcached,
 }
 
@@ -29,7 +29,7 @@ impl CalledAs {
     }
 }
 
-/// What becomes of items when memory is spent.
+/// What happens to items when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineMode {
     /// Older items are evicted.
@@ -38,14 +38,14 @@ pub enum EngineMode {
     Store,
 }
 
-/// Who reads a shard.
+/// Which cores read a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Its owner alone: every request goes there.
+    /// Only its owner: every request for its keys goes there.
     Erew,
 }
 
-/// Through which door the kernel is asked.
+/// The I/O backend to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoChoice {
     /// The best that this kernel allows.
@@ -56,37 +56,37 @@ pub enum IoChoice {
     Uring,
 }
 
-/// Everything that `kachel serve` or `memcached` was told, with defaults filled in.
+/// All options of `kachel serve` or `memcached`, defaults included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
     /// The name that decided the defaults.
     pub called_as: CalledAs,
     /// Where to listen. Never empty.
     pub listeners: Listeners,
-    /// Threads, a shard each; `None`: as many as there are cores to use. At most
+    /// Number of threads, one shard each; `None`: one per usable core. At most
     /// [`crate::THREADS_MAX`].
     pub threads: Option<u16>,
-    /// Bytes that the whole process may spend on data (`-m`).
+    /// Bytes of data in the whole process (`-m`).
     pub memory_bytes: u64,
     /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
     pub evict: bool,
     /// Bytes of the largest item, key and header included (`-I`).
     pub item_bytes_max: u32,
-    /// Whether items carry a CAS token (`-C`: no).
+    /// Whether items have a CAS token (`-C`: no).
     pub cas: bool,
-    /// Connections at a time.
+    /// Limit of open connections.
     pub connections_max: u32,
-    /// Connections that the kernel keeps ready to be accepted.
+    /// Length of the kernel's queue of new connections.
     pub backlog: i32,
     /// Requests of one connection in one tick.
     pub requests_per_tick: u32,
-    /// How often `-v` was said.
+    /// How often `-v` was given.
     pub verbosity: u32,
     /// The user to become, when started by root.
     pub user: Option<String>,
-    /// Whether to leave the terminal.
+    /// Whether to run in the background.
     pub daemon: bool,
-    /// Where the process number is written.
+    /// The file for the process ID.
     pub pidfile: Option<PathBuf>,
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
@@ -105,38 +105,39 @@ pub struct ServeOptions {
     pub block_timeout_s: u32,
     /// Seconds for which a client may read nothing of its replies; 0: any number.
     pub reader_timeout_s: u32,
-    /// Percent of `-m` that values on their way out may pin before slow readers are closed; 0: all.
+    /// Percent of `-m` that values may pin while they are sent; above it, slow readers are closed.
+    /// 0: no limit.
     pub pinned_percent: u32,
     /// The byte that ends a key's prefix in `stats detail`.
     pub prefix_delimiter: u8,
-    /// Whether prefixes are counted from the start (`-D` says so).
+    /// Whether prefixes are counted from the start (with `-D`).
     pub detail_at_start: bool,
-    /// What listeners speak that do not say it themselves.
+    /// The protocol of listeners without a protocol of their own.
     pub protocol: Protocol,
-    /// Through which door the kernel is asked.
+    /// The I/O backend to use.
     pub io: IoChoice,
-    /// What becomes of items when memory is spent.
+    /// What happens to items when memory is full.
     pub engine: EngineMode,
-    /// Who reads a shard.
+    /// Which cores read a shard.
     pub reads: Reads,
     /// Whether connections above the limit are closed with an error, instead of waiting.
     pub maxconns_fast: bool,
     /// Whether memory may not be swapped out (`-k`).
     pub lock_memory: bool,
-    /// Whether huge pages are asked for (`-L`).
+    /// Whether the kernel is asked for huge pages (`-L`).
     pub huge_pages: bool,
     /// Whether a crash may leave a core file of any size (`-r`).
     pub core_dumps: bool,
     /// Whether `stats sizes` counts.
     pub track_sizes: bool,
-    /// What `stats settings` says back and nothing else reads.
+    /// Values that only `stats settings` reports.
     pub echo: Echo,
-    /// Sentences for the operator: what was accepted and has no meaning here, and warnings.
+    /// Sentences for the operator: options without effect, and warnings.
     pub reports: Vec<String>,
 }
 
-/// memcached's settings that Kachel has no use for; `stats settings` says them back, as tools
-/// expect.
+/// memcached's settings that have no effect here. `stats settings` reports them, because tools read
+/// them there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Echo {
     /// The `-l` list as given; `None`: every interface.
@@ -196,7 +197,7 @@ pub struct Echo {
 }
 
 impl ServeOptions {
-    /// The defaults, with nowhere to listen yet.
+    /// The defaults, without listeners.
     pub(crate) fn defaults(called_as: CalledAs) -> Self {
         let is_memcached = called_as == CalledAs::Memcached;
         Self {

@@ -1,18 +1,18 @@
-//! What `stats settings` says, in memcached's order.
+//! The lines of `stats settings`, in memcached's order.
 //!
-//! Upstream:   `kachel` asks once, at the start, and gives the pairs to the shards.
-//! Downstream: the words go to the client as they are.
+//! Upstream:   `kachel` calls it once, at the start, and gives the pairs to the shards.
+//! Downstream: the shards send the pairs to clients unchanged.
 
 use std::fmt::Display;
 
 use crate::{EngineMode, IoChoice, Reads, ServeOptions};
 
-/// The pairs on their way.
+/// The pairs made so far.
 struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
     fn say(&mut self, key: &'static str, value: impl Display) {
-        // A path may hold a line end, which would end the line of the reply.
+        // A path may contain a line end, which would end the line of the reply.
         self.0.push((key.to_string(), value.to_string().replace(char::is_control, "?")));
     }
 
@@ -23,14 +23,14 @@ impl Pairs {
 
 impl ServeOptions {
     /// Key and value of every line of `stats settings` when the server has just started:
-    /// memcached's keys in its order, then ours. `threads` is what `-t` came to. No value is empty
-    /// or has a line end.
+    /// memcached's keys in its order, then Kachel's. `threads` is the number of threads. No value
+    /// is empty or has a line end.
     ///
-    /// The running server says otherwise of what it has changed since: `maxbytes`
+    /// The values are those of the start. In memcached, commands change some of them: `maxbytes`
     /// (`cache_memlimit`), `verbosity`, `oldest` (`flush_all`), `detail_enabled` (`stats detail`)
     /// and `lru_crawler`.
     ///
-    /// Cost: two allocations a line.
+    /// Cost: two allocations per line.
     pub fn settings(&self, threads: u16) -> Vec<(String, String)> {
         let mut pairs = Pairs(Vec::with_capacity(64));
         self.say_network(&mut pairs);

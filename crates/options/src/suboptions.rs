@@ -1,4 +1,4 @@
-//! The table of what `-o` takes, a row each.
+//! The table of the options of `-o`: one row for each.
 //!
 //! Upstream:   nothing; it is data.
 //! Downstream: as for `table.rs`.
@@ -9,14 +9,13 @@ use crate::row::Takes::{Integer, Nothing, OptionalInteger, Real, Text, Word};
 use crate::row::{Class, Effect, SuboptionRow, Takes, nothing};
 
 const U32_MAX: i64 = u32::MAX as i64;
-/// Most kilobytes or megabytes that a size in them takes.
+/// Largest number of kilobytes or megabytes in a size.
 const SIZE_MAX: i64 = u32::MAX as i64;
 
 const NO_SLABS: &str = "no slabs";
-const NO_LRU: &str = "no LRU lists; expired and dead space comes back by segments";
-const NO_PROXY: &str = "Kachel is no proxy";
-const NO_TLS: &str =
-    "TLS is not built yet, and what should be encrypted must not travel in the clear";
+const NO_LRU: &str = "no LRU lists; memory is reclaimed by segments";
+const NO_PROXY: &str = "Kachel is not a proxy";
+const NO_TLS: &str = "TLS is not built yet; connections would not be encrypted";
 const NO_FLASH: &str = "no second tier on disk";
 
 const fn works(
@@ -43,7 +42,7 @@ const fn refused(name: &'static str, takes: Takes, why: &'static str) -> Subopti
     SuboptionRow { name, takes, default: "", class: Class::Refused(why), help: "", effect: nothing }
 }
 
-/// Every word of `-o`.
+/// Every option of `-o`.
 pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
     works(
         "maxconns_fast",
@@ -56,41 +55,53 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "no_maxconns_fast",
         Nothing,
         "off",
-        "connections above -c are told so and closed, never left to wait",
+        "connections above -c always get an error and are closed",
         |partial, _| set(&mut partial.serve.maxconns_fast, false),
     ),
     works(
         "idle_timeout",
         Integer("seconds", 0, U32_MAX),
         "0, never",
-        "close connections that were idle so long",
+        "close connections that are idle for this time",
         |partial, given| set(&mut partial.serve.idle_timeout_s, given.integer()),
     ),
     no_meaning("track_sizes", Nothing, "off", "\"stats sizes\" is not built yet", |partial, _| {
         set(&mut partial.serve.track_sizes, true)
     }),
-    works("modern", Nothing, "on", "what is default anyway", nothing),
-    works("relaxed_privileges", Nothing, "off", "what memcached's tests ask for; nothing", nothing),
+    works("modern", Nothing, "on", "the default", nothing),
+    works(
+        "relaxed_privileges",
+        Nothing,
+        "off",
+        "accepted for memcached's tests; does nothing",
+        nothing,
+    ),
     works("no_drop_privileges", Nothing, "on", "no system call filter", nothing),
     refused(
         "drop_privileges",
         Nothing,
-        "the filter of system calls is not built yet, and who asks for it must not run without",
+        "the system call filter is not built yet; the server would run without it",
     ),
     // The hash table.
     no_meaning(
         "hashpower",
         Integer("num", 12, 32),
         "0",
-        "the table grows and shrinks by itself",
+        "the table grows and shrinks automatically",
         |partial, given| set(&mut partial.serve.echo.hashpower, given.integer()),
     ),
-    no_meaning("no_hashexpand", Nothing, "off", "the table grows and shrinks by itself", nothing),
+    no_meaning(
+        "no_hashexpand",
+        Nothing,
+        "off",
+        "the table grows and shrinks automatically",
+        nothing,
+    ),
     no_meaning(
         "hash_algorithm",
         Word(&["jenkins", "murmur3", "xxh3"]),
         "murmur3",
-        "keys are hashed under a secret",
+        "keys are hashed with a secret",
         hash_algorithm,
     ),
     // Slabs.
@@ -180,7 +191,7 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "temporary_ttl",
         Integer("seconds", 0, U32_MAX),
         "61, off",
-        "items of short life have segments of their own anyway",
+        "items with a short TTL always have their own segments",
         |partial, given| set(&mut partial.serve.echo.temporary_ttl, Some(given.integer())),
     ),
     no_meaning("no_modern", Nothing, "off", "no slabs, no LRU lists", no_modern),
@@ -207,7 +218,7 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "read_buf_mem_limit",
         Integer("megabytes", 0, SIZE_MAX),
         "0",
-        "32 KiB a connection each for requests and replies; more counts against -m",
+        "each connection has 32 KiB for requests and 32 KiB for replies; more counts against -m",
         |partial, given| {
             set(&mut partial.serve.echo.read_buf_bytes_max, given.integer::<u64>() << 20)
         },
@@ -216,17 +227,17 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "resp_obj_mem_limit",
         Text("megabytes"),
         "",
-        "32 KiB a connection each for requests and replies; more counts against -m",
+        "each connection has 32 KiB for requests and 32 KiB for replies; more counts against -m",
         nothing,
     ),
-    no_meaning("inline_ascii_resp", Nothing, "", "memcached has no use for it either", nothing),
-    no_meaning("no_inline_ascii_resp", Nothing, "", "memcached has no use for it either", nothing),
+    no_meaning("inline_ascii_resp", Nothing, "", "no effect in memcached, too", nothing),
+    no_meaning("no_inline_ascii_resp", Nothing, "", "no effect in memcached, too", nothing),
     no_meaning("sock_cookie_id", Text("num"), "", "sockets are not marked", nothing),
     // The second tier.
     refused(
         "ext_path",
         Text("file:size"),
-        "a second tier on disk is not built yet, and the room it promises would be missing",
+        "a second tier on disk is not built yet; its space would be missing",
     ),
     no_meaning("ext_page_size", Text("num"), "64", NO_FLASH, nothing),
     no_meaning("ext_wbuf_size", Text("num"), "4", NO_FLASH, nothing),
@@ -269,7 +280,7 @@ fn hash_algorithm(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), 
     )
 }
 
-/// The defaults of memcached 1.4, so far as settings show them.
+/// The defaults of memcached 1.4, as far as `stats settings` reports them.
 fn no_modern(partial: &mut PartialOptions, _: Given<'_>) -> Result<(), OptionsError> {
     let echo = &mut partial.serve.echo;
     echo.slab_reassign = false;

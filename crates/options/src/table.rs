@@ -1,4 +1,4 @@
-//! The table of options: memcached's and our own, a row each.
+//! The table of options, memcached's and Kachel's own: one row for each.
 //!
 //! Upstream:   nothing; it is data.
 //! Downstream: `getopt.rs` finds a row by name, `apply.rs` calls its effect, `text.rs` and
@@ -92,12 +92,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('U', "udp-port"),
         Integer("num", -1, 65535),
         "0, off",
-        "UDP port to listen on; only 0 until UDP is built",
+        "UDP port to listen on; only 0, because UDP is not built yet",
         |_, given| match given.integer::<i32>() {
             0 => Ok(()),
             port => Err(OptionsError::new(
                 EXIT_USAGE,
-                format!("-U {port}: UDP is not built yet; say -U 0 or leave it out."),
+                format!("-U {port}: UDP is not built yet; use -U 0 or leave it out."),
             )),
         },
     ),
@@ -112,15 +112,15 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('a', "unix-mask"),
         Text("mask"),
         "700",
-        "who may use the unix socket: permission bits, in octal",
+        "permission bits of the unix socket, in octal",
         effects::unix_mask,
     ),
     works(
         ('l', "listen"),
         Text("addr"),
         "127.0.0.1; called as memcached: every interface",
-        "interface to listen on: address, name or *, with :port after it or not; a list or repeated; \
-         IPv6 as [::1]:11211; proto[ascii]: before it",
+        "address, host name or * to listen on, with an optional :port; a list, or repeated; IPv6 as \
+         [::1]:11211; an optional prefix proto[ascii]:",
         |partial, given| {
             partial.listen.push(given.text().to_string());
             Ok(())
@@ -130,7 +130,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('b', "listen-backlog"),
         Integer("num", i32::MIN as i64, I32_MAX),
         "1024",
-        "connections that the kernel keeps ready to be accepted",
+        "length of the kernel's queue of new connections",
         |partial, given| set(&mut partial.serve.backlog, given.integer()),
     ),
     works(
@@ -153,7 +153,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('c', "conn-limit"),
         Integer("num", 1, I32_MAX),
         "1024",
-        "connections at a time; the limit on open files is raised for them",
+        "maximum number of connections; raises the limit on open files",
         |partial, given| set(&mut partial.serve.connections_max, given.integer()),
     ),
     // Memory.
@@ -161,27 +161,31 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('m', "memory-limit"),
         Integer("num", 0, MEGABYTES_MAX),
         "64",
-        "megabytes for items, their index, and requests under way: one limit for the process",
+        "megabytes for items, their index, and requests in progress: one limit for the process",
         |partial, given| set(&mut partial.serve.memory_bytes, given.integer::<u64>() << 20),
     ),
     works(
         ('M', "disable-evictions"),
         Nothing,
         "off",
-        "answer with an error when memory is spent, instead of evicting",
+        "answer with an error when memory is full, instead of evicting",
         |partial, _| set(&mut partial.serve.evict, false),
     ),
     works(
         ('I', "max-item-size"),
         Text("num[k|m|g]"),
         "1m",
-        "bytes of the largest item, 1k to 1g, at most half of -m",
+        "size limit of an item, 1k to 1g, at most half of -m",
         effects::item_size,
     ),
-    works(('C', "disable-cas"), Nothing, "off", "items without CAS token, 8 bytes smaller", {
-        |partial, _| set(&mut partial.serve.cas, false)
-    }),
-    works(('k', "lock-memory"), Nothing, "off", "keep memory from being swapped out", {
+    works(
+        ('C', "disable-cas"),
+        Nothing,
+        "off",
+        "store items without a CAS token; saves 8 bytes each",
+        |partial, _| set(&mut partial.serve.cas, false),
+    ),
+    works(('k', "lock-memory"), Nothing, "off", "lock memory, so that it is not swapped out", {
         |partial, _| set(&mut partial.serve.lock_memory, true)
     }),
     works(('L', "enable-largepages"), Nothing, "off", "ask the kernel for huge pages", {
@@ -191,34 +195,34 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(
         ('t', "threads"),
         Integer("num", 1, THREADS_MAX as i64),
-        "as many as cores, by affinity and cgroup quota, if -m has room",
-        "threads, each with its shard of the keys",
+        "one per core, by affinity and cgroup quota; fewer if -m is small",
+        "number of threads, each with its share of the keys",
         |partial, given| set(&mut partial.serve.threads, Some(given.integer())),
     ),
     no_meaning(
         ('R', "max-reqs-per-event"),
         Integer("num", 1, I32_MAX),
         "20",
-        "a connection's turn ends with what one tick received of it, at most 16 KiB",
-        "requests of one connection before others have their turn",
+        "in one tick, a connection is served what was received, at most 16 KiB",
+        "requests of one connection before other connections are served",
         |partial, given| set(&mut partial.serve.requests_per_tick, given.integer()),
     ),
     own(
         "engine",
         Word(&["cache", "store", "tree", "flash", "rocksdb"]),
         "cache",
-        "cache evicts when memory is spent, store refuses; the others are not built yet",
+        "cache evicts items when memory is full, store refuses new ones; the others are not built yet",
         |partial, given| match given.text() {
             "cache" => set(&mut partial.serve.engine, EngineMode::Cache),
             "store" => set(&mut partial.serve.engine, EngineMode::Store),
-            engine => Err(not_built("engine", engine, "cache and store")),
+            engine => Err(not_built("engine", engine, "cache or store")),
         },
     ),
     own(
         "reads",
         Word(&["erew", "crew"]),
         "erew",
-        "erew: a shard's own core reads it; crew (any core reads) is not built yet",
+        "erew: only a shard's own core reads it; crew (any core reads) is not built yet",
         |partial, given| match given.text() {
             "erew" => set(&mut partial.serve.reads, Reads::Erew),
             reads => Err(not_built("reads", reads, "erew")),
@@ -228,7 +232,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "io",
         Word(&["auto", "epoll", "uring"]),
         "auto",
-        "how the kernel is asked: auto takes the best that it allows",
+        "I/O backend; auto selects the best one that the kernel allows",
         |partial, given| {
             set(
                 &mut partial.serve.io,
@@ -258,22 +262,22 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "dumps",
         Nothing,
         "off; called as memcached: on",
-        "answer what -X refuses: keys and prefixes become readable to every client",
+        "answer what -X refuses: every client can list keys and prefixes",
         |partial, _| set(&mut partial.serve.dumps_allowed, true),
     ),
-    // How slow clients may be. memcached has none of these limits.
+    // Limits for slow clients. memcached has none of them.
     own(
         "line-timeout",
         Integer("seconds", 0, U32_MAX),
         "10",
-        "close a client whose command line is not whole after so long; 0: never",
+        "close a client whose command line is incomplete after this time; 0: never",
         |partial, given| set(&mut partial.serve.line_timeout_s, given.integer()),
     ),
     own(
         "block-timeout",
         Integer("seconds", 0, U32_MAX),
         "10",
-        "close a client whose data block is not whole after so long and a second more for each 64 KiB \
+        "close a client whose data block is incomplete after this time, plus 1 second for each 64 KiB \
          of it; 0: never",
         |partial, given| set(&mut partial.serve.block_timeout_s, given.integer()),
     ),
@@ -281,22 +285,22 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "reader-timeout",
         Integer("seconds", 0, U32_MAX),
         "60",
-        "close a client that reads nothing of its replies for so long; 0: never",
+        "close a client that reads nothing of its replies for this time; 0: never",
         |partial, given| set(&mut partial.serve.reader_timeout_s, given.integer()),
     ),
     own(
         "pinned-percent",
         Integer("num", 0, 100),
         "25",
-        "close the slowest readers of large values while values on their way out pin more than this \
-         part of -m; 0: never",
+        "close the slowest readers of large values while values that are being sent pin more than \
+         this share of -m; 0: never",
         |partial, given| set(&mut partial.serve.pinned_percent, given.integer()),
     ),
     no_meaning(
         ('W', "disable-watch"),
         Nothing,
         "off",
-        "\"watch\" is not built yet, and refused in any case",
+        "\"watch\" is not built yet, and always refused",
         "refuse the command \"watch\"",
         |partial, _| set(&mut partial.serve.watch_allowed, false),
     ),
@@ -305,43 +309,43 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Text("char"),
         ":",
         "statistics by prefix are not built yet",
-        "the character that ends a key's prefix, for \"stats detail\"; counting starts at once",
+        "the character that ends the prefix of a key, for \"stats detail\"; enables counting",
         effects::prefix_delimiter,
     ),
     works(
         ('o', "extended"),
         Text("list"),
         "",
-        "more options, a list with commas: see below",
+        "comma-separated list of more options; see below",
         effects::extended,
     ),
     // The process.
-    works(('d', "daemon"), Nothing, "off", "leave the terminal, once the server listens", {
+    works(('d', "daemon"), Nothing, "off", "run in the background, once the server listens", {
         |partial, _| set(&mut partial.serve.daemon, true)
     }),
     works(
         ('u', "user"),
         Text("user"),
         "",
-        "user to become when started by root; called as memcached, root must give one",
+        "user to switch to when started by root; required under the name memcached",
         |partial, given| set(&mut partial.serve.user, Some(given.text().to_string())),
     ),
     works(
         ('P', "pidfile"),
         Text("file"),
         "",
-        "file for the process number; removed at the end with -d only",
+        "file for the process ID; removed at the end only with -d",
         |partial, given| set(&mut partial.serve.pidfile, Some(PathBuf::from(given.text()))),
     ),
-    works(('r', "enable-coredumps"), Nothing, "off", "let a crash leave a core file", {
+    works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {
         |partial, _| set(&mut partial.serve.core_dumps, true)
     }),
     works(
         ('v', "verbose"),
         OptionalText("num"),
         "0",
-        "say how the server starts and ends, and which clients it closes for being slow; -vv and \
-         -vvv do not log commands yet",
+        "report start, end, and clients that are closed because they are slow; -vv and -vvv do not \
+         log commands yet",
         |partial, _| {
             partial.serve.verbosity += 1;
             Ok(())
@@ -351,7 +355,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     answers(
         ('V', "version"),
         Answer::Version,
-        "Kachel's version, and the memcached that it stands in for",
+        "Kachel's version, and the memcached version that it replaces",
     ),
     answers(('i', "license"), Answer::License, "the licence"),
     // No meaning here.
@@ -375,7 +379,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('N', "napi-ids"),
         Integer("num", 1, I32_MAX),
         "0",
-        "threads are chosen otherwise",
+        "connections are assigned to threads in another way",
         "choose threads by network queue",
         |partial, given| set(&mut partial.serve.echo.napi_ids, given.integer()),
     ),
@@ -383,31 +387,31 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     refused(
         ('S', "enable-sasl"),
         Nothing,
-        "authentication of the binary protocol is not built yet, and clients must not be let in \
-         without it",
+        "authentication for the binary protocol is not built yet; without it, every client would \
+         have access",
         "authenticate binary clients",
     ),
     refused(
         ('Y', "auth-file"),
         Text("file"),
-        "authentication of the text protocol is not built yet, and clients must not be let in \
-         without it",
+        "authentication for the text protocol is not built yet; without it, every client would \
+         have access",
         "authenticate text clients by a file",
     ),
     refused(
         ('Z', "enable-ssl"),
         Nothing,
-        "TLS is not built yet, and what should be encrypted must not travel in the clear",
+        "TLS is not built yet; connections would not be encrypted",
         "TLS",
     ),
     refused(
         ('e', "memory-file"),
         Text("file"),
-        "keeping items over a restart is not built yet; every start would be an empty one",
+        "keeping items over a restart is not built yet; every start would be empty",
         "keep items in a file, over a restart",
     ),
 ];
 
 fn not_built(option: &str, word: &str, built: &str) -> OptionsError {
-    OptionsError::new(EXIT_USAGE, format!("--{option}={word} is not built yet; there is {built}."))
+    OptionsError::new(EXIT_USAGE, format!("--{option}={word} is not built yet; use {built}."))
 }

@@ -1,11 +1,12 @@
 //! Help, version and licence, printed from the tables.
 //!
 //! Upstream:   the rows of `table.rs` and `suboptions.rs`.
-//! Downstream: standard output, for people, and for tools that read memcached's first line.
+//! Downstream: standard output, for users, and for tools that read memcached's first line.
 //!
 //! Invariants:
-//! - I1  Called as memcached, the first line of help and version is memcached's own.
-//! - I2  Help names only what can be used: memcached's own tests take a word there for a promise.
+//! - I1  Under the name memcached, the first line of help and version is memcached's.
+//! - I2  Help lists only options that work: memcached's tests read it to find out what is
+//!   supported.
 
 use crate::row::{Class, OptionRow};
 use crate::suboptions::SUBOPTIONS;
@@ -14,15 +15,15 @@ use crate::{CalledAs, KACHEL_VERSION, MEMCACHED_VERSION};
 
 /// Columns of help.
 const COLUMNS: usize = 80;
-/// Where the explanation of an option begins.
+/// The column in which the explanation of an option begins.
 const INDENT: usize = 28;
 
-/// `-V`: two lines, that of the name called first.
+/// `-V`: two lines; the line of the name by which the binary was called comes first.
 pub(crate) fn version(called_as: CalledAs) -> String {
     let memcached = format!("memcached {MEMCACHED_VERSION}");
     match called_as {
         CalledAs::Memcached => format!("{memcached}\nkachel {KACHEL_VERSION}\n"),
-        CalledAs::Kachel => format!("kachel {KACHEL_VERSION}\nstands in for {memcached}\n"),
+        CalledAs::Kachel => format!("kachel {KACHEL_VERSION}\nreplaces {memcached}\n"),
     }
 }
 
@@ -39,17 +40,17 @@ pub(crate) fn license(called_as: CalledAs) -> String {
 /// `kachel --help`.
 pub(crate) fn subcommands() -> String {
     format!(
-        "kachel {KACHEL_VERSION}: a key-value server that speaks memcached's protocols\n\n\
-         kachel serve [options]   start the server; it takes memcached's options\n\
+        "kachel {KACHEL_VERSION}: a drop-in replacement for memcached\n\n\
+         kachel serve [options]   start the server, with memcached's options\n\
          kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
          kachel version           print the version\n\
          kachel license           print the licence\n\n\
-         `kachel serve --help` and `kachel load --help` list the options. Called by the name\n\
-         memcached (by a link), the binary behaves as `memcached` does.\n"
+         `kachel serve --help` and `kachel load --help` list the options. Under the name\n\
+         memcached (for example a link), the binary behaves as memcached does.\n"
     )
 }
 
-/// `-h`: the options that can be used.
+/// `-h`: the options that work.
 pub(crate) fn help(called_as: CalledAs) -> String {
     let mut text = version(called_as);
     let usage = match called_as {
@@ -61,9 +62,9 @@ pub(crate) fn help(called_as: CalledAs) -> String {
     for row in useful {
         entry(&mut text, &spelling(row), row.help, row.default);
     }
-    text.push_str("\nWords of -o:\n");
+    text.push_str("\nOptions of -o:\n");
     for row in SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works)) {
-        // I2: the name of a filter that is not built.
+        // I2: it names a filter that is not built.
         if row.name == "no_drop_privileges" {
             continue;
         }
@@ -72,7 +73,7 @@ pub(crate) fn help(called_as: CalledAs) -> String {
     }
     text.push_str(
         "\nmemcached's options for slabs, LRU lists and its hash table are accepted and\n\
-         have no meaning here; the server says so when it starts.\n",
+         have no meaning here; the server reports them when it starts.\n",
     );
     text
 }

@@ -7,7 +7,7 @@ use crate::partial::Given;
 use crate::row::{Class, Takes};
 use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
 
-/// Refuses what is refused (I2), and reports what has no meaning (I3).
+/// Returns an error for a refused option (I2), and reports an option without effect (I3).
 pub(crate) fn classify(
     spelled: &str,
     class: Class,
@@ -25,8 +25,8 @@ pub(crate) fn classify(
     Ok(())
 }
 
-/// Holds a value against what its row takes. Numbers are read as far as they are digits, as
-/// memcached reads them, and what is left over is reported.
+/// Checks a value by its row. A number ends at the first byte that is not a digit, as in memcached;
+/// the rest is reported.
 pub(crate) fn read<'words>(
     spelled: &str,
     value: Option<&'words str>,
@@ -37,7 +37,7 @@ pub(crate) fn read<'words>(
     let mut given = Given { text, integer: 0, real: 0.0 };
     let bad = |why: String| Err(OptionsError::new(EXIT_FAILURE, format!("{spelled}: {why}")));
     match takes {
-        // A word of `-o` that takes nothing passes over what it is given, as in memcached.
+        // An option of `-o` without a value ignores one that is given, as in memcached.
         Takes::Nothing | Takes::OptionalText(_) => {}
         Takes::Text(name) => {
             if text.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn read<'words>(
         }
         Takes::Word(words) => {
             if !words.contains(&text) {
-                return bad(format!("should be one of {}", words.join(", ")));
+                return bad(format!("must be one of {}", words.join(", ")));
             }
         }
         Takes::OptionalInteger(.., otherwise) if value.is_none() => given.integer = otherwise,
@@ -76,7 +76,7 @@ pub(crate) fn read<'words>(
     Ok(given)
 }
 
-/// Bytes at the beginning of `text` that are a number.
+/// Length of the number at the beginning of `text`, in bytes.
 fn number_length(text: &str, fraction: bool) -> usize {
     let sign = usize::from(text.starts_with(['-', '+']));
     let is_part = |byte: &u8| byte.is_ascii_digit() || (fraction && *byte == b'.');

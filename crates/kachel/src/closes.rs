@@ -1,12 +1,12 @@
-//! What the operator is told of clients that were closed for being slow.
+//! Log lines for clients that were closed because they were slow.
 //!
 //! Upstream:   shards, on their threads, with `-v`.
-//! Downstream: standard error, by `host`, which drops a line rather than have a shard wait.
+//! Downstream: standard error, by `host`, which drops a line rather than let a shard wait.
 
 use kachel_net::{Overdue, TooSlow};
 use kachel_shard::ClosedClient;
 
-/// Says which client was closed, why, after how long, and by which option.
+/// Logs which client was closed, why, after how long, and by which option.
 pub(crate) fn tell(closed: &ClosedClient) {
     kachel_host::log_line(&sentence(closed));
 }

@@ -1,7 +1,7 @@
-//! Opens what the options say to listen on.
+//! Opens the listeners of the options.
 //!
-//! Upstream:   `serve`, with rights already given up.
-//! Downstream: `kachel_io::listener` makes the sockets; names are looked up by the system.
+//! Upstream:   `serve`, after it has given up root.
+//! Downstream: `kachel_io::listener` makes the sockets; the system resolves names.
 
 use std::fmt::Write;
 use std::io;
@@ -11,16 +11,16 @@ use std::os::fd::OwnedFd;
 use kachel_io::listener;
 use kachel_options::{Host, Listeners, TcpListen};
 
-/// Sockets that listen, and what to tell of them.
+/// Listening sockets, and their addresses.
 pub(crate) struct Open {
     pub(crate) sockets: Vec<OwnedFd>,
-    /// Where, in words.
+    /// The addresses, for the log.
     pub(crate) places: Vec<String>,
-    /// A line for each TCP port, as memcached writes them into its port file.
+    /// The lines of memcached's port file, one for each TCP port.
     pub(crate) port_lines: String,
 }
 
-/// Opens them all. The error is a sentence.
+/// Opens all listeners. The error is a sentence.
 pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> {
     let backlog = u32::try_from(backlog).unwrap_or(0);
     let mut open = Open { sockets: Vec::new(), places: Vec::new(), port_lines: String::new() };
@@ -43,8 +43,8 @@ impl Open {
         self.listen(&wanted.host, &addresses, |address| listener::tcp(address, backlog, false))
     }
 
-    /// Listens on all addresses of `host`, but for those that this machine cannot have, as long as
-    /// there is one; `make` makes a socket.
+    /// Listens on all addresses of `host`; `make` makes a socket. Addresses that this machine
+    /// cannot have are skipped, but at least one must be left.
     fn listen(
         &mut self,
         host: &Host,
@@ -79,7 +79,7 @@ impl Open {
     }
 }
 
-/// Every address that `wanted` stands for.
+/// Every address of `wanted`.
 fn addresses(wanted: &TcpListen) -> Result<Vec<SocketAddr>, String> {
     let Host::Named(host) = &wanted.host else {
         let all = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
@@ -89,17 +89,17 @@ fn addresses(wanted: &TcpListen) -> Result<Vec<SocketAddr>, String> {
     let found = found.map_err(|error| format!("cannot listen on {host}: {error}"))?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
-        // A name may stand for one address more than once, by its aliases.
+        // A name may have an address more than once, through its aliases.
         if !addresses.contains(&address) {
             addresses.push(address);
         }
     }
-    if addresses.is_empty() { Err(format!("{host} stands for no address")) } else { Ok(addresses) }
+    if addresses.is_empty() { Err(format!("{host} has no address")) } else { Ok(addresses) }
 }
 
-/// Whether the machine has no addresses of the kind asked for, as one without IPv6 has. A kind that
-/// its kernel does not know may also be among the addresses of a name; but what was named and is no
-/// address here is a mistake. memcached judges so too.
+/// Whether the machine has no addresses of this kind, such as IPv6. A kind that the kernel does not
+/// support may be skipped for every host. An unavailable address may be skipped only for
+/// [`Host::Any`]; in a named host it is a mistake. memcached decides in the same way.
 fn is_lacking(host: &Host, error: &io::Error) -> bool {
     match error.raw_os_error() {
         Some(libc::EAFNOSUPPORT) => true,

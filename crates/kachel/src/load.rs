@@ -1,13 +1,13 @@
-//! `kachel load`: becomes the `kachel-lab` that lies beside this binary.
+//! `kachel load`: executes the `kachel-lab` in the folder of this binary.
 //!
 //! Upstream:   `main`, with the arguments after `load`.
-//! Downstream: `kachel-lab load`, which takes this process over by `exec`.
+//! Downstream: `kachel-lab load`, which replaces this process by `exec`.
 //!
-//! The load generator is a binary of its own, so the server carries none of its dependencies.
+//! The load generator is a separate binary, so the server has none of its dependencies.
 //!
 //! Invariants:
-//! - I1  The arguments are passed on unread.
-//! - I2  `run` returns only when there is no `kachel-lab` that could be executed.
+//! - I1  The arguments are passed on unchanged.
+//! - I2  `run` returns only if `kachel-lab` could not be executed.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,14 +15,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// The binary with the load generator. It lies in the folder of this one, links resolved.
+/// The binary with the load generator. It is in the folder of this binary, links resolved.
 const LAB: &str = "kachel-lab";
 
-/// `EX_UNAVAILABLE` of sysexits.h: a program that is needed is not there.
+/// `EX_UNAVAILABLE` of sysexits.h: a required program is missing.
 const EXIT_UNAVAILABLE: u8 = 69;
 
-/// Executes `kachel-lab load` with `words` (I1). Returns when that fails (I2), after it has printed
-/// one sentence that says why.
+/// Executes `kachel-lab load` with `words` (I1). If that fails, prints the reason in one sentence
+/// and returns (I2).
 pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     let sentence = match std::env::current_exe() {
         Ok(own) => {
@@ -30,13 +30,13 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
             let error = Command::new(&lab).arg("load").args(words).exec();
             refusal(&lab, &error)
         }
-        Err(error) => format!("the folder of this program is not known: {error}"),
+        Err(error) => format!("the folder of this program is unknown: {error}"),
     };
     eprintln!("kachel load: {sentence}");
     ExitCode::from(EXIT_UNAVAILABLE)
 }
 
-/// Why `lab` was not executed.
+/// The reason why `lab` was not executed.
 fn refusal(lab: &Path, error: &io::Error) -> String {
     let lab = lab.display();
     if error.kind() == io::ErrorKind::NotFound {

@@ -1,7 +1,7 @@
-//! The server's binary: picks the subcommand and starts it.
+//! The server binary: picks the subcommand and starts it.
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
-//! Downstream: `serve` for the server; `load`, which becomes the load generator of `kachel-lab`.
+//! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`.
 #![forbid(unsafe_code)]
 
 mod closes;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an answer; whoever stops reading it early is no failure.
+/// Prints `text`. A reader that closes the pipe early is not a failure.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,

@@ -1,17 +1,16 @@
-//! Starting the server, and ending it: what happens once, in its order.
+//! Starts and ends the server, in this order:
 //!
 //! Upstream:   `main`, with the options.
-//! Downstream: `host` for rights and limits, `listeners` for sockets, `shards` for all that is
-//!             served.
+//! Downstream: `host` for privileges and limits, `listeners` for sockets, `shards` for serving.
 //!
 //! ```text
 //! limits -> user -> daemon -> memory lock -> signals -> listen -> shards -> files -> wait -> end
 //! ```
 //!
 //! Invariants:
-//! - I1  Rights are given up before a socket, a file or a client is touched.
-//! - I2  There is one thread until the signals are blocked: all others inherit the mask.
-//! - I3  Who waits for the daemon, the port file or the process number finds a server that listens.
+//! - I1  Root is given up before a socket, a file or a client is touched.
+//! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
+//! - I3  When the daemon, the port file or the PID file is ready, the server listens.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,19 +24,19 @@ use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
 use crate::listeners::{self, Open};
 use crate::shards;
 
-/// Files that the process opens beside one for each connection: for each shard, and for all.
+/// Files that the process opens in addition to one per connection: per shard, and in total.
 const FILES_PER_SHARD: u64 = 8;
 const FILES_OTHER: u64 = 64 + shards::SOCKETS_SPARE as u64;
 
-/// How long shards may take to send what they owe when the server ends.
+/// How long shards may send the last replies when the server ends.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Exit codes of sysexits.h, as memcached uses them.
+/// Exit codes of sysexits.h, used as in memcached.
 const EXIT_USAGE: u8 = 64;
 const EXIT_NO_USER: u8 = 67;
 const EXIT_OS: u8 = 71;
 
-/// Exit code of a server that a shard's failure has ended.
+/// Exit code after the failure of a shard.
 const EXIT_FAILED: u8 = 1;
 
 /// Why the server does not start.
@@ -66,9 +65,9 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
     }
 }
 
-/// Serves to the end; the exit code.
+/// Serves until the end; returns the exit code.
 fn serve(options: ServeOptions) -> Result<u8, Failure> {
-    // Read before the folder may change.
+    // Read before the working folder may change.
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
     let threads = thread_count(&options, &cores)?;
@@ -87,7 +86,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let running = shards::start(&options, threads, sockets, pins.is_some())
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
-    // I3: what follows tells others that the server listens.
+    // I3: from here on, others are told that the server listens.
     let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         let places = places.join(", ");
@@ -108,7 +107,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     Ok(exit_code(&failed))
 }
 
-/// Threads to start: those of `-t`, or one a core, but no more than `-m` has room for.
+/// The number of threads: `-t`, or one per core, but no more than fit into `-m`.
 fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
     let fits = |threads| kachel_cache::budget_bytes_min(threads) <= options.memory_bytes;
     match options.threads {
@@ -125,56 +124,59 @@ fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
     }
 }
 
-/// How the process ends, after a shard has failed or none.
+/// The exit code; `failed` is true if a shard has failed.
 fn exit_code(failed: &AtomicBool) -> u8 {
     if failed.load(Ordering::Relaxed) { EXIT_FAILED } else { 0 }
 }
 
-/// Limits go up while there may still be rights to raise them.
+/// Raises limits before root is given up, because raising them may require root.
 fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     if options.core_dumps && !kachel_host::allow_core_files() {
-        return Err(Failure::os("-r: the limit on core files is 0 and may not be raised"));
+        return Err(Failure::os("-r: the limit on core files is 0 and cannot be raised"));
     }
     let connections = u64::from(options.connections_max);
     let wanted = connections + u64::from(threads) * FILES_PER_SHARD + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
         return Err(Failure::os(format!(
-            "-c {connections}: the limit on open files is {limit} and may not be raised; start as root, \
-             or ask for fewer connections"
+            "-c {connections}: the limit on open files is {limit} and cannot be raised; start as root, \
+             or use a smaller -c"
         )));
     }
     if limit < wanted {
         let short = wanted - limit;
-        eprintln!("-c {connections}: open files suffice for about {short} connections fewer");
+        eprintln!(
+            "-c {connections}: the limit on open files allows about {short} fewer connections"
+        );
     }
     if options.lock_memory && !kachel_host::allow_locked_memory() {
-        eprintln!("-k: the limit on locked memory may not be raised; memory is not locked");
+        eprintln!("-k: the limit on locked memory cannot be raised; memory is not locked");
     }
     Ok(())
 }
 
-/// Becomes the user of `-u`, when started by root.
+/// Switches to the user of `-u`, if started by root.
 fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
     if !kachel_host::is_root() {
         return Ok(());
     }
     let Some(name) = options.user.as_deref() else {
         if options.called_as == CalledAs::Memcached {
-            let sentence = "started by root: say which user to become, -u root to stay root";
+            let sentence = "started by root: give a user with -u, or -u root to stay root";
             return Err(Failure { exit_code: EXIT_USAGE, sentence: sentence.to_string() });
         }
-        eprintln!("started by root: runs with root's rights; better give a user by -u");
+        eprintln!("started by root: runs as root; give another user with -u");
         return Ok(());
     };
-    let user = kachel_host::find_user(name)
-        .map_err(|error| Failure::os(format!("-u {name}: cannot read the users: {error}")))?;
+    let user = kachel_host::find_user(name).map_err(|error| {
+        Failure::os(format!("-u {name}: cannot read the list of users: {error}"))
+    })?;
     let Some(user) = user else {
-        let sentence = format!("-u {name}: there is no such user");
+        let sentence = format!("-u {name}: no such user");
         return Err(Failure { exit_code: EXIT_NO_USER, sentence });
     };
     kachel_host::become_user(user)
-        .map_err(|error| Failure::os(format!("-u {name}: cannot become that user: {error}")))
+        .map_err(|error| Failure::os(format!("-u {name}: cannot switch to that user: {error}")))
 }
 
 fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
@@ -186,8 +188,8 @@ fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
         .map_err(|error| Failure::os(format!("-d: {error}")))
 }
 
-/// A lock does not survive a fork, so it comes after the daemon. Failing, it is a warning, as in
-/// memcached.
+/// Locks memory, after the fork of the daemon, because a lock does not survive a fork. A failure is
+/// a warning, as in memcached.
 fn lock_memory(options: &ServeOptions) {
     if options.lock_memory
         && let Err(error) = kachel_host::lock_memory()
@@ -196,8 +198,8 @@ fn lock_memory(options: &ServeOptions) {
     }
 }
 
-/// Writes the port file and the process number. A port file that cannot be written is a warning,
-/// since it is no option; `-P` was asked for.
+/// Writes the port file and the PID file. If the port file cannot be written, it warns, because
+/// that file is not an option. If the file of `-P` cannot be written, it fails.
 fn write_files(
     options: &ServeOptions,
     port_file: Option<&Path>,
@@ -210,7 +212,7 @@ fn write_files(
     }
     let Some(path) = options.pidfile.as_deref() else { return Ok(None) };
     if let Some(other) = Pidfile::living(path).filter(|other| *other != std::process::id()) {
-        eprintln!("-P {}: named process {other}, which lives", path.display());
+        eprintln!("-P {}: the file names process {other}, which is still running", path.display());
     }
     match Pidfile::write(path) {
         Ok(pidfile) => Ok(Some(pidfile)),
@@ -218,13 +220,14 @@ fn write_files(
     }
 }
 
-/// Waits for a signal that ends the process. There is nothing yet to read again on SIGHUP.
+/// Waits for a signal that ends the process. SIGHUP does nothing, because there is nothing to
+/// reload yet.
 fn wait_for_the_end(mut signals: Signals, options: &ServeOptions) -> Signals {
     loop {
         match signals.wait() {
             Ok(Signal::HangUp) => {
                 if options.verbosity > 0 {
-                    eprintln!("SIGHUP: there is nothing to read again");
+                    eprintln!("SIGHUP: there is nothing to reload");
                 }
             }
             Ok(signal) => {
@@ -241,7 +244,7 @@ fn wait_for_the_end(mut signals: Signals, options: &ServeOptions) -> Signals {
     }
 }
 
-/// As memcached, the file stays without `-d`.
+/// Removes the PID file. Without `-d` it stays, as in memcached.
 fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
     if options.daemon
         && let Some(pidfile) = pidfile
@@ -251,15 +254,14 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
     }
 }
 
-/// Ends the process when it is told to end a second time, or when clients do not take what they are
-/// owed.
+/// Ends the process at a second signal, or when clients have not taken their replies in time.
 fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
     let body = move || {
         let deadline = Instant::now() + END_TIME_MAX;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match signals.wait_at_most(left) {
-                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Asks for no end.
+                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
                 Ok(_) | Err(_) => break,
             }
         }
@@ -268,6 +270,6 @@ fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
     };
     let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);
     if let Err(error) = spawned {
-        eprintln!("waits for clients as long as it takes: {error}");
+        eprintln!("waits for clients without a time limit: {error}");
     }
 }

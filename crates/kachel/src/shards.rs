@@ -1,8 +1,8 @@
-//! The shards' threads: each makes its door and its shard, and ticks until all is done.
+//! The threads of the shards: each makes an I/O backend and a shard, and ticks until the end.
 //!
 //! Upstream:   `serve` with the options and the bound sockets.
-//! Downstream: `kachel_shard::Shard::tick`, on a thread and, where there is one for each, a core of
-//!             its own.
+//! Downstream: `kachel_shard::Shard::tick`, on a thread of its own, and on a core of its own if
+//!             there are enough cores.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,15 +21,15 @@ use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, 
 
 use crate::closes;
 
-/// Sockets of a shard beyond `-c`: those that are turned away, and those that are being taken down.
+/// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
 
-/// Address space of a thread beside its index: its stack of 2 MiB, and buffers. Measured: 4 MiB.
+/// Address space of a thread without its index: its stack of 2 MiB, and buffers. Measured: 4 MiB.
 const THREAD_BYTES: u64 = 6 << 20;
-/// Address space of the process beside its shards: connections, buffers, parts of the allocator.
+/// Address space of the process without its shards: connections, buffers, parts of the allocator.
 const PROCESS_BYTES: u64 = 32 << 20;
 
-/// The shards of a process that serves.
+/// The running shards of the process.
 pub(crate) struct Running {
     shared: Arc<Shared>,
     wakers: Vec<Waker>,
@@ -37,7 +37,7 @@ pub(crate) struct Running {
     failed: Arc<AtomicBool>,
 }
 
-/// What every shard's thread is given.
+/// The arguments of every shard's thread.
 #[derive(Clone)]
 struct Plan {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ struct Plan {
 
 /// Starts `shards` threads that serve clients of `listeners`.
 ///
-/// Errors: memory cannot be reserved, or the chosen door is not to be had.
+/// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
     options: &ServeOptions,
     shards: u16,
@@ -59,7 +59,7 @@ pub(crate) fn start(
     pin: bool,
 ) -> io::Result<Running> {
     let budget = Arc::new(Budget::new(options.memory_bytes));
-    // `cache_memlimit` may raise the limit to what is reserved.
+    // `cache_memlimit` may raise the limit up to the reserved size.
     let reserve_bytes = if kachel_host::is_address_space_free() {
         kachel_host::physical_memory_bytes().max(options.memory_bytes)
     } else {
@@ -94,8 +94,8 @@ pub(crate) fn start(
     }
 }
 
-/// Asks for the address space that the shards will take, and gives it back: a refusal is a sentence
-/// here, and the end of the process where an allocation fails.
+/// Reserves the address space that the shards will need, and releases it. A refusal is an error
+/// value here; a later allocation failure would abort the process.
 fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     let threads_bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
     let index_bytes = kachel_cache::index_bytes(pool, shards);
@@ -132,7 +132,7 @@ fn limits(options: &ServeOptions) -> ClientLimits {
     }
 }
 
-/// Spawns one thread a shard, and waits until each has its door or one has failed.
+/// Spawns one thread per shard, and waits until each has its I/O backend or one has failed.
 fn spawn<I: Io + 'static>(
     plan: &Plan,
     shards: u16,
@@ -140,7 +140,7 @@ fn spawn<I: Io + 'static>(
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
     let (told, wakers): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Waker>>()).unzip();
-    let (opened, doors) = channel::<(u16, io::Result<Waker>)>();
+    let (opened, backends) = channel::<(u16, io::Result<Waker>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
@@ -149,8 +149,8 @@ fn spawn<I: Io + 'static>(
         let listeners = listeners.take().unwrap_or_default();
         let body = move || {
             if let Err(error) = run(&plan, (id, mail), listeners, open, &opened, &wakers) {
-                // Its keys are gone, so the process ends. Why is said here: its clients are not
-                // let go any more, and others may wait for them until their time is over.
+                // Its keys are lost, so the process ends. The reason is printed now, because the
+                // other shards may still wait for the clients of this one until a time limit.
                 eprintln!("shard {id} has failed: {error}");
                 failed.store(true, Ordering::Relaxed);
                 if plan.shared.claim_end() {
@@ -164,12 +164,12 @@ fn spawn<I: Io + 'static>(
     }
     drop(opened);
     let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
-    for (id, waker) in doors.iter().take(usize::from(shards)) {
+    for (id, waker) in backends.iter().take(usize::from(shards)) {
         by_shard[usize::from(id)] = Some(waker?);
     }
     let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
     for shard in told {
-        // A thread that has ended hears nothing.
+        // A thread that has already ended does not receive it.
         let _ended = shard.send(wakers.clone());
     }
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
@@ -181,7 +181,7 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("no thread for shard {id}: {error}{bounds}"))
 }
 
-/// A shard's thread: makes its shard, meets the others, ticks.
+/// The body of a shard's thread: makes the shard, waits for the others, ticks.
 fn run<I: Io>(
     plan: &Plan,
     (id, mail): (u16, Mailboxes<Cache>),
@@ -198,7 +198,7 @@ fn run<I: Io>(
         }
     };
     let _main_has_gone = opened.send((id, Ok(shard.waker())));
-    // Comes when all shards are made; never, when one could not be.
+    // Arrives when all shards are made; never arrives if one could not be made.
     let Ok(wakers) = wakers.recv() else { return Ok(()) };
     for (peer, waker) in (0..).zip(wakers) {
         shard.set_waker(peer, waker);
@@ -214,7 +214,7 @@ fn run<I: Io>(
     Ok(())
 }
 
-/// A shard, its door opened on the thread that will use it.
+/// Makes a shard, with its I/O backend opened on the thread that will use it.
 fn make<I: Io>(
     plan: &Plan,
     id: u16,
@@ -235,13 +235,13 @@ fn make<I: Io>(
 }
 
 impl Running {
-    /// Asks all shards to finish what they owe and end.
+    /// Asks all shards to send the remaining replies and end.
     pub(crate) fn stop(&self) {
         self.shared.stop();
         self.wakers.iter().for_each(Waker::wake);
     }
 
-    /// Set once a shard has failed, and said so.
+    /// True once a shard has failed and printed the reason.
     pub(crate) fn failed(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.failed)
     }

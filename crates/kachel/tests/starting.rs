@@ -1,8 +1,8 @@
 //! Starting and ending the server: exit codes, files, the daemon, users.
 //!
 //! Invariants:
-//! - I1  Nothing here waits for a fixed time: a server is ready when its files say so, and has
-//!   ended when the kernel says so.
+//! - I1  No test waits for a fixed time. A server is ready when its files exist, and has ended when
+//!   the kernel reports it.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Cases about ends: of connections in the middle of something, of the process.
+//! Cases about connections that end during a request, and about the end of the process.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Cases about what the machine gives and takes: descriptors, memory, signals.
+//! Cases about resources of the machine: descriptors, memory, signals.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,20 +1,20 @@
-//! Abuse: what clients and the machine do to a server that they should not, and what it costs.
+//! Abuse: misbehaving clients and short resources, and their cost for the server.
 //!
-//! Each case runs against servers of its own, over the doors and transports that matter to it.
-//! Cases that wait for a deadline run beside each other in the background, those that need the
-//! processor one after another, and at last together those that mostly rest; whichever test comes
-//! first runs them all, and each test then judges its own. What was asked and what was seen is
-//! printed and written to `target/abuse.md`; of a release build, to `target/abuse_release.md`.
+//! Each case starts servers of its own, with the I/O backends and transports that matter to it.
+//! Cases that wait for a deadline run concurrently in the background. Cases that need the processor
+//! run one after another, and the cases that mostly wait run together at the end. The first test
+//! runs all cases, and each test then judges its own. Expected and observed behavior are printed
+//! and written to `target/abuse.md`, for a release build to `target/abuse_release.md`.
 //!
 //! `cargo test -p kachel --test abuse x05` runs one case alone, against a debug build;
 //! `tests/abuse/run x05` against a release build.
 //!
-//! - A1  Times, rates, ratios of times and shares of a processor are judged with `KACHEL_FULL=1`
-//!   only, on a machine with nothing else to do; X24 then only against a release build. Without it
-//!   a deadline is judged from below, where the server's clock guarantees it, and by hang limits of
-//!   ten times what is expected.
+//! - A1  Times, rates, ratios of times and shares of a processor are judged only with
+//!   `KACHEL_FULL=1`, on an idle machine, and X24 only against a release build. Otherwise a
+//!   deadline is judged only as a lower bound that the server's clock guarantees, and by hang
+//!   limits of ten times the expected time.
 //!
-//! `ELSEWHERE` names the cases of X01 to X25 that do not run here, and why.
+//! `ELSEWHERE` lists the cases of X01 to X25 that do not run here, with the reason.
 
 mod crowds;
 mod deadlines;

@@ -1,4 +1,4 @@
-//! Cases about memory that is spent, pinned, or of the wrong size.
+//! Cases about memory that is full, pinned, or limited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The server that is abused, and where it runs.
+//! The server under test, and where it runs.
 //!
 //! Upstream:   the cases choose a backend, a transport and options.
 //! Downstream: `kachel_testkit` starts it.

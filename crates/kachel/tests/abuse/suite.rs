@@ -1,4 +1,4 @@
-//! Runs the cases, keeps what was seen, and writes the table.
+//! Runs the cases, stores the observations, and writes the table.
 //!
 //! Upstream:   the table of cases in `main`.
 //! Downstream: each case's function; `target/abuse.md`, or `abuse_release.md`.

@@ -1,4 +1,4 @@
-//! Cases about taking turns: pieces of requests, half-closed connections, large values beside small
+//! Cases about fairness: requests in pieces, half-closed connections, large values beside small
 //! ones.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

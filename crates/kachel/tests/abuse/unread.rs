@@ -1,4 +1,4 @@
-//! Cases about clients that ask and never read.
+//! Cases about clients that send requests and never read the replies.
 
 use std::time::Duration;
 

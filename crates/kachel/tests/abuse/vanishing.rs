@@ -1,6 +1,7 @@
-//! A peer that is gone without a word: its machine lost power, or the way to it was cut.
+//! A peer that disappears without closing: its machine lost power, or the network was cut.
 //!
-//! By root, in a network of its own that is cut; always, the options of an accepted socket.
+//! As root, the test cuts a network namespace of its own. It always checks the options of an
+//! accepted socket.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};

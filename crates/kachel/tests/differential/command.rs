@@ -1,8 +1,8 @@
-//! One command as the generator means it, before it is worded for one of the two servers.
+//! One command of the generator, before it is formatted for one of the two servers.
 //!
 //! Upstream:   `generator` builds commands; `malformed` builds those that a server must refuse.
-//! Downstream: `run` words each twice, since CAS tokens differ between the servers; `compare` and
-//!         `rules` ask what was sent.
+//! Downstream: `run` formats each twice, because CAS tokens differ between the servers; `compare`
+//!             and `rules` look at the command that was sent.
 //!
 //! - C1  A command ends with its own line or data block; nothing of the next one belongs to it,
 //!   unless `malformed` says that its data is longer or shorter than announced.

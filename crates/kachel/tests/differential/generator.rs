@@ -1,24 +1,24 @@
-//! Random commands from a seed: which verbs, keys, values and times a run uses.
+//! Random commands from a seed: the verbs, keys, values and times of a run.
 //!
 //! Upstream:   `run` asks for one command after another.
-//! Downstream: meta commands are worded in `meta`, refused ones in `malformed`.
+//! Downstream: `meta` makes meta commands, `malformed` makes refused ones.
 //!
 //! - G1  No command gives an item a time that passes during the run: times are 0, an hour or more,
 //!   or already past. So the two servers' clocks need not agree, and expiry has its own test.
-//! - G2  Once 1.6.18 and 1.6.45 would no longer agree on an item, no other command looks at it:
-//!   what the older one cannot do is asked of keys of its own (`apart_key`).
-//! - G3  No item comes near the largest size but those that are clearly above it: how much of it
-//!   the server needs itself is its own affair.
-//! - G4  A delayed flush is followed at once by an immediate one, for memcached forgets the earlier
-//!   flush when it notes the later, and old items come back.
-//! - G5  After a flush the items that it may have left are deleted (`Generator::pool`): memcached
-//!   now and then keeps an item stored in the second of the flush.
-//! - G6  What is counted down is not appended to: memcached fills a shorter number up with spaces
-//!   unless another of its threads happens to hold the item, and a rule excuses just that. Nor
-//!   is such an item given a token or a time, which it then loses, or asked whether it was read.
-//!   So there are keys of numbers, of which some are never read, and those of other values.
-//! - G7  Memcached 1.6.18 takes some numbers of 2^63 and more for none, depending on what happens
-//!   to follow the item in memory. Beside a peer that old no item holds one.
+//! - G2  No command uses an item on which 1.6.18 and 1.6.45 disagree. Commands that 1.6.18 does not
+//!   support use separate keys (`apart_key`).
+//! - G3  Items are clearly below or clearly above the largest size, because servers may differ in
+//!   the overhead of an item.
+//! - G4  A delayed flush is followed at once by an immediate one, because a later flush of
+//!   memcached replaces the earlier one, and old items return.
+//! - G5  After a flush, the items that it may have left are deleted (`Generator::pool`), because
+//!   memcached sometimes keeps an item stored in the second of the flush.
+//! - G6  Numbers that are decremented have keys of their own. memcached pads a shorter number with
+//!   spaces unless another of its threads holds the item; a rule excuses this difference. Such an
+//!   item is not appended to and gets no token or time, which it would lose. Some of these keys are
+//!   never read.
+//! - G7  Beside memcached 1.6.18, no item holds a number of 2^63 or more: that version may treat it
+//!   as no number, depending on the memory behind the item.
 
 use crate::command::Command;
 use kachel_testkit::Random;

@@ -1,4 +1,4 @@
-//! Random commands that a server must refuse, and must not lose its place in the stream over.
+//! Random commands that a server must refuse without losing its position in the stream.
 //!
 //! Upstream: `generator`. Downstream: `command`; `rules` names the kinds in which versions differ.
 

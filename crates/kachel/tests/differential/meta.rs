@@ -2,10 +2,10 @@
 //!
 //! Upstream: `generator`, whose keys, values and times these use. Downstream: `command`.
 //!
-//! - M1  A flag stands in a command at most once: a repeated one is refused, and `malformed` makes
-//!   those.
-//! - M2  Tokens set by `E` are larger than any that a server counts up to in a run, so that their
-//!   order among the others is the same on both sides.
+//! - M1  A command has each flag at most once. A repeated flag is refused; `malformed` makes such
+//!   commands.
+//! - M2  Tokens set by `E` are larger than any token that a server reaches in a run, so that their
+//!   order is the same on both servers.
 
 use base64::Engine as _;
 

@@ -1,4 +1,4 @@
-//! Wrong replies to put into ours, so that each kind of fault is seen to be caught once.
+//! Wrong replies that are put into ours, to show that each kind of fault is caught.
 //!
 //! Upstream: the tests choose one. Downstream: `run` applies it to the first batch that it fits.
 

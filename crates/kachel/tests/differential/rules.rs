@@ -1,7 +1,8 @@
 //! The differences between two servers that are known and accepted: a list, as data.
 //!
-//! Upstream: `compare` asks it about each pair of lines that is not the same. What no rule excuses
-//! fails the test. Each rule's hits are printed with the run, with both replies of the first.
+//! Upstream: `compare` looks up each pair of lines that differ. A difference that no rule excuses
+//! fails the test. The run prints the number of hits of each rule, and both replies of the first
+//! hit.
 //!
 //! The server under test answers as memcached 1.6.45. Debian 12 ships 1.6.18, which answers some
 //! lines differently; those rules hold only for a peer that old.

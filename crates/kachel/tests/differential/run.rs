@@ -5,14 +5,15 @@
 //!
 //! - R1  A batch goes to one connection of each server, and the next is sent only when both have
 //!   answered it: so all commands have one order on both sides, on whichever connection.
-//! - R2  A command that takes a piece of what follows it for its data is followed by one whose
-//!   reply depends on nothing: the two share the second's mark, and no batch ends in the first.
-//! - R3  A flush ends its batch. After it our server has none of the pool's keys; what memcached
-//!   has left of them is counted and deleted, so that both are empty.
-//! - R4  A retrieval of a key that is too long begins its batch: over it memcached 1.6.45 forgets
-//!   the replies to the commands before it that it has not sent yet.
-//! - R5  A refused `ms` is followed by a `set` of a key that nothing else names: 1.6.45 keeps the
-//!   token meant for the one and gives it to the next classic store on the connection.
+//! - R2  A command that consumes a part of the next one as its data is followed by a command whose
+//!   reply depends on nothing. The two share the mark of the second, and no batch ends after the
+//!   first.
+//! - R3  A flush ends its batch. After it our server has none of the pool's keys; the keys that
+//!   memcached still has are counted and deleted, so that both are empty.
+//! - R4  A retrieval of a key that is too long begins its batch, because memcached 1.6.45 then
+//!   drops the replies to earlier commands that it has not sent yet.
+//! - R5  A refused `ms` is followed by a `set` of a key that no other command uses, because 1.6.45
+//!   gives the token of the refused command to the next classic store on the connection.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};

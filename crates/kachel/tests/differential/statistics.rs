@@ -1,7 +1,7 @@
-//! Which keys `stats` shows, beside those of the peer: what is not told is in a list.
+//! Compares the names in `stats` with those of the peer; a list names the missing ones.
 //!
 //! Upstream:   `main` asks both servers.
-//! Downstream: `ABSENT`, which a key leaves when the server can tell it truly.
+//! Downstream: `ABSENT` lists the missing names; a name leaves it once the server reports it.
 
 use crate::rules::PeerAge;
 

@@ -1,11 +1,12 @@
-//! One client: asks in batches, notes when, and now and then loses its connection on purpose.
+//! One client: sends requests in batches, records the times, and sometimes resets its connection.
 //!
-//! Upstream:   `workload` says what is asked.
+//! Upstream:   `workload` makes the requests.
 //! Downstream: entries of a history.
 //!
 //! - P1  A time is the clock's nanoseconds, 64 to each, so that the requests of a batch have an
 //!   order. It is read before the batch is sent, and after the bytes of a reply have come.
-//! - P2  A reset sends nothing after it: what was not answered by then is unknown.
+//! - P2  Nothing is sent after a reset: requests without a reply at that time have an unknown
+//!   outcome.
 
 use std::time::Instant;
 

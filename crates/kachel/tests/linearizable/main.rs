@@ -1,12 +1,12 @@
-//! Eight clients at once, and an order of what they did that explains every reply.
+//! Eight clients at once: one order of their requests must explain every reply.
 //!
 //! Upstream:   `cargo test`.
 //! Downstream: `client` drives the server; `kachel_check` judges what the clients saw.
 //!
 //! A history is 8 clients with connections of their own, 40 keys, pipelined requests, and
-//! connections that are reset now and then with replies outstanding. Threads decide the
-//! interleaving, so a seed repeats what was asked, not what happened: the history that failed is
-//! kept as a file, which `kachel_check::read_history` and `tests/porcupine` read.
+//! connections that are sometimes reset while replies are outstanding. Threads decide the
+//! interleaving, so a seed repeats the requests but not their order. So a history that failed is
+//! stored in a file, which `kachel_check::read_history` and `tests/porcupine` read.
 //!
 //! Environment: `KACHEL_HISTORIES` how many, `KACHEL_HISTORY_SEED` the seed, `KACHEL_HISTORY_KEEP`
 //! a folder in which every history that `tests/porcupine` can judge is kept,

@@ -1,10 +1,9 @@
-//! What a client asks: all verbs, few keys, values that tell who wrote them.
+//! The requests of a client: all verbs, few keys, values that identify their writer.
 //!
 //! Upstream:   a seeded stream of numbers.
 //! Downstream: request bytes, one request at a time.
 //!
-//! - P1  A value that is stored whole was never stored before, so that a read tells which store it
-//!   saw.
+//! - P1  Each value that is stored whole is new, so that a read identifies the store that wrote it.
 //! - P2  The first quarter of the keys holds numbers.
 
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
-//! What `-m` promises, against the real process: how much memory it takes, how much of that is keys
-//! and values, and that overwriting what fits evicts nothing.
+//! Measures `-m` at the real process: how much memory it uses, how much of it holds keys and
+//! values, and that overwriting items that fit evicts nothing.
 //!
-//! `cargo test` passes it over: `tests/memory/run` runs it on the release binary at the size that
-//! is promised (a debug build keeps a shadow of item memory, and less memory has too few segments):
+//! `cargo test` skips it. `tests/memory/run` runs it on the release binary with enough memory (a
+//! debug build has a shadow of item memory, and less memory has too few segments). Environment:
 //! `KACHEL_MEMORY_SERVER` the binary, `KACHEL_MEMORY_MIB` and `KACHEL_MEMORY_THREADS` its `-m` and
 //! `-t`, `KACHEL_MEMORY_SETTLE_S` the seconds between writing and reading back,
 //! `KACHEL_MEMORY_OVERWRITE_S` the seconds for which each set is overwritten, `KACHEL_MEMORY_SEED`

@@ -1,4 +1,4 @@
-//! A kernel that pins no thread to a core: it is no condition of serving.
+//! A kernel that refuses to pin threads: the server serves without pinning.
 
 use rustix::io::Errno;
 

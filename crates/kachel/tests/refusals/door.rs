@@ -1,4 +1,4 @@
-//! A door that the kernel shuts: the shard behind it cannot go on, and so neither can the server.
+//! An I/O backend whose calls the kernel refuses: its shard fails, and the server ends.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;

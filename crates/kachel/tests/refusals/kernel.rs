@@ -1,10 +1,10 @@
-//! A kernel that refuses some calls: a filter over the calls of one thread and of what it starts.
+//! A kernel that refuses some calls: a filter for one thread and everything that it starts.
 //!
-//! Upstream:   a test names calls, and the error that each is to have.
+//! Upstream:   a test names calls, and the error that each returns.
 //! Downstream: seccomp, whose filter is a program over `struct seccomp_data`.
 //!
-//! - K1  A filter holds for the thread that set it and for what it starts after, to their end: so
-//!   it is set on a thread of its own.
+//! - K1  A filter applies to the thread that sets it, and to everything that it starts later, until
+//!   they end. So it is set on a thread of its own.
 
 /// A call that is refused.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Memory that the kernel does not take back, or only when asked otherwise: locked pages.
+//! Locked pages, which the kernel takes back only by another call, or not at all.
 
 use kachel_testkit::{Client, Server};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! The fixture: cases as they were measured.
+//! The fixture: the cases as they were measured at memcached.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};

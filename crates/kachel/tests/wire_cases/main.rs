@@ -1,13 +1,13 @@
-//! Wire cases: what a memcached 1.6.45 answers to given bytes, our server answers too.
+//! Wire cases: our server answers given bytes exactly as memcached 1.6.45.
 //!
-//! The fixture holds inputs, whole replies and whether the connection stays open; where we depart
-//! on purpose, the case says why and its reply is ours. All text and meta cases run in the order of
+//! The fixture holds inputs, whole replies and whether the connection stays open. If we differ on
+//! purpose, the case gives the reason and our reply. All text and meta cases run in the order of
 //! their ids against a fresh server for each pass, over TCP and a unix socket, by `io_uring` and by
 //! epoll: whole, byte by byte, and cut at seeded places. A piece is sent only once the server has
 //! read the one before.
 //!
-//! `KACHEL_CASES_SERVER=PATH` runs another server instead (a memcached): then the cases in which we
-//! depart on purpose are sent and not compared, and nothing is asked about its io.
+//! `KACHEL_CASES_SERVER=PATH` runs another server instead (a memcached). Then the cases in which we
+//! differ on purpose are sent but not compared, and its I/O backend is not checked.
 
 mod cases;
 mod matching;

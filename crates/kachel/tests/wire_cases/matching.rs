@@ -1,4 +1,4 @@
-//! Whether bytes received are the expected reply, a beginning of it, or another.
+//! Decides whether received bytes are the expected reply, a prefix of it, or a wrong one.
 
 /// How far a reply got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

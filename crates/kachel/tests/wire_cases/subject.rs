@@ -1,4 +1,4 @@
-//! The server under test: ours, or another one that the environment names.
+//! The server under test: ours, or one that the environment names.
 
 use std::path::PathBuf;
 

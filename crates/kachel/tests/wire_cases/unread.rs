@@ -1,9 +1,10 @@
-//! Whether the server has read everything that was sent to it: without that, pieces would melt.
+//! Tells whether the server has read everything that was sent to it. Without this check, two pieces
+//! could arrive in one read.
 //!
-//! The kernel knows. What a unix socket has sent is charged to it until the other side has read it.
-//! For TCP two questions: has the other side's kernel acknowledged all (asked of our socket), and
-//! has its process read all (asked of its socket, by `sock_diag`, or in /proc/net/tcp where the
-//! kernel lacks that).
+//! The kernel knows. Bytes that a unix socket has sent are charged to it until the other side has
+//! read them. For TCP there are two checks: our socket reports whether the other side's kernel has
+//! acknowledged everything; the other socket, by `sock_diag` or in /proc/net/tcp, reports whether
+//! the process has read everything.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};

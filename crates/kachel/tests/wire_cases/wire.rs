@@ -1,4 +1,4 @@
-//! The client's side of a case: pieces out, a reply in, and whether the connection stands.
+//! The client of a case: sends pieces, receives a reply, and checks whether the connection is open.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@
 //! Downstream: shards see decoded keys only.
 //!
 //! Invariants:
-//! - I1  Decoding is as lenient as 1.6.45's: bytes outside the alphabet are passed over, the rest
-//!   must come in fours, the first four that are padded are the last that count.
+//! - I1  Decoding is as lenient as 1.6.45's: bytes outside the alphabet are skipped, the others
+//!   must form groups of four, and decoding ends at the first group with padding.
 //! - I2  Encoding is canonical (RFC 4648, section 4).
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -5,9 +5,9 @@
 //!             and [`format`]; [`client`] is the same protocol seen from the other end.
 //!
 //! Invariants:
-//! - I1  Nothing here allocates, reads a clock or makes a system call.
-//! - I2  No input makes anything here panic: a mistake of the client's is a value ([`ParseError`]).
-//! - I3  What a line means does not depend on the pieces in which it arrived.
+//! - I1  This crate does not allocate, read a clock or make a system call.
+//! - I2  No input causes a panic: a client's mistake is a value ([`ParseError`]).
+//! - I3  The meaning of a line does not depend on the pieces in which it arrived.
 #![forbid(unsafe_code)]
 
 pub mod base64;

@@ -1,5 +1,4 @@
-//! From a request to the operation that an engine applies, and what a server must know of a request
-//! before that.
+//! Makes the operation of a request, and the facts that a server needs before it executes one.
 //!
 //! Upstream:   `shard`, once a request was parsed and its key hashed.
 //! Downstream: `engine`'s contract.
@@ -37,8 +36,7 @@ impl<'b> Request<'b> {
         })
     }
 
-    /// The key as it stands in the request's line; `None` where it came as base64, and for requests
-    /// without a key.
+    /// The key as in the request's line; `None` if it is base64, and for requests without a key.
     #[inline]
     pub const fn key_text(&self) -> Option<&'b [u8]> {
         match *self {
@@ -195,7 +193,7 @@ impl Store<'_> {
 }
 
 impl Meta<'_> {
-    /// `T`, `N` and `R`, in the order in which they stand.
+    /// `T`, `N` and `R`, in their order in the line.
     #[inline]
     fn life(&self) -> LifeTerms {
         let mut life = LifeTerms::NONE;

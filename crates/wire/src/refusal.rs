@@ -9,10 +9,10 @@ use crate::request::Request;
 /// A line that was refused: the client's fault, never a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError {
-    /// What is answered; [`Reply::Nothing`] when the client asked for no reply.
+    /// The reply; [`Reply::Nothing`] if the client asked for no reply.
     pub reply: Reply,
-    /// Bytes to swallow behind the line: a data block and its CR LF, or 0. Run as commands instead,
-    /// a client's data would be.
+    /// Bytes to skip behind the line: a data block and its CR LF, or 0. Otherwise the client's data
+    /// would be executed as commands.
     pub skip_bytes: u64,
 }
 
@@ -31,7 +31,7 @@ impl ParseError {
 /// Why a verb's parser made no request of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The line is answered and passed over.
+    /// The line is answered and skipped.
     Refused(ParseError),
     /// The connection is closed.
     Close,
@@ -43,5 +43,5 @@ impl From<Reply> for Failure {
     }
 }
 
-/// What a verb's parser makes of a line.
+/// The result of a verb's parser.
 pub(crate) type Outcome<'b> = Result<Request<'b>, Failure>;

@@ -1,10 +1,11 @@
-//! Every reply that is the same bytes each time, in one table.
+//! All replies with constant text, in one table.
 //!
 //! Upstream:   the parsers name a reply in a refusal; `shard` and `net` name one as an answer.
-//! Downstream: [`Reply::bytes`] goes to the socket as it stands.
+//! Downstream: [`Reply::bytes`] is sent to the socket unchanged.
 //!
 //! Invariants:
-//! - I1  Every reply but `Nothing` is one line that ends in CR LF and contains no other CR or LF.
+//! - I1  Every reply except `Nothing` is one line that ends in CR LF and contains no other CR or
+//!   LF.
 //! - I2  No two replies have the same bytes.
 //!
 //! Source: what memcached 1.6.45 sends.
@@ -14,7 +15,7 @@ macro_rules! replies {
         /// A constant reply. A variant's text is the line that is sent, without its CR LF.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reply {
-            /// No bytes at all: the client asked not to be answered.
+            /// No bytes: the client asked for no reply.
             Nothing,
             $(#[doc = concat!("`", $text, "`")] $name,)*
         }
@@ -93,7 +94,7 @@ replies! {
     // Not allowed, or not so.
     FlushNotAllowed = "CLIENT_ERROR flush_all not allowed",
     ShutdownNotEnabled = "SERVER_ERROR: shutdown not enabled",
-    // The parser cannot know whether shutdown is enabled: who does answers `ShutdownNotEnabled`
+    // The parser does not know whether shutdown is enabled; the server answers `ShutdownNotEnabled`
     // instead of this where it is not, as 1.6.45 does.
     InvalidShutdownMode = "CLIENT_ERROR invalid shutdown mode",
     MemlimitTooSmall = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
@@ -145,7 +146,7 @@ replies! {
 }
 
 impl Reply {
-    /// This reply, or nothing where the client asked not to be answered.
+    /// This reply, or nothing if the client asked for no reply.
     #[inline]
     #[must_use]
     pub const fn unless(self, noreply: bool) -> Self {

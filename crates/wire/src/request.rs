@@ -1,4 +1,4 @@
-//! What a client asked for, borrowed from the bytes in which it asked.
+//! The requests of clients, borrowed from their input.
 //!
 //! Upstream:   `parse` makes requests out of lines.
 //! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words
@@ -8,10 +8,10 @@
 //! - I1  A request owns nothing: every slice points into the line it was parsed from.
 //! - I2  Every key of a request, decoded, has 1 to `KEY_BYTES_MAX` bytes.
 //! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not
-//!   part of the request: whoever owns the connection collects it.
+//!   part of the request; the owner of the connection collects it.
 //!
-//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt; where it is silent, 1.6.45's
-//! replies.
+//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt, and where it is incomplete,
+//! 1.6.45's replies.
 
 /// The words of the contract that requests are made of.
 pub use kachel_engine::{Direction, KEY_BYTES_MAX, StoreMode, Ttl};
@@ -27,7 +27,7 @@ pub const META_FLAGS_MAX: usize = 20;
 /// Bytes of the longest opaque token, its letter `O` included.
 pub const OPAQUE_BYTES_MAX: usize = 32;
 
-/// One request, as one line asked for it.
+/// The request of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
     /// `get`, `gets`, `gat`, `gats`: one reply per key that is there, then `END`.
@@ -145,7 +145,7 @@ pub struct Store<'b> {
 /// The key of a meta request: as text, or base64 (flag `b`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaKey<'b> {
-    /// As it stands in the line.
+    /// As in the line.
     pub text: &'b [u8],
     /// Whether `text` is base64 of the key; then it has been checked to decode (I2).
     pub base64: bool,
@@ -159,7 +159,7 @@ pub struct Meta<'b> {
     /// The flags' text as sent, single spaces or more between them, no line end. Replies repeat `O`
     /// and `k` and word the return flags in this order.
     pub flags: &'b [u8],
-    /// The letters that stand in `flags`.
+    /// The letters of `flags`.
     pub letters: Letters,
     /// `C`: the token that must match.
     pub compare_cas: Option<u64>,
@@ -173,14 +173,14 @@ pub struct Meta<'b> {
     pub recache: Option<i32>,
     /// `T`: the TTL to set.
     pub ttl: Option<Ttl>,
-    /// `J`: what a created number begins with; 0 when absent.
+    /// `J`: the first value of a created number; 0 if absent.
     pub initial: u64,
     /// `D`: by how much to change a number; 1 when absent.
     pub delta: u64,
 }
 
 impl Meta<'_> {
-    /// The letters of the flags, in the order in which they stand.
+    /// The letters of the flags, in their order in the line.
     pub fn letters_in_order(&self) -> impl Iterator<Item = u8> {
         Words::new(self.flags).map(|flag| flag[0])
     }
@@ -223,7 +223,7 @@ pub enum Admin<'b> {
     Version,
     /// `verbosity LEVEL`.
     Verbosity {
-        /// The level asked for.
+        /// The requested level.
         level: u32,
         /// Whether the reply is withheld.
         noreply: bool,
@@ -244,10 +244,10 @@ pub enum Admin<'b> {
     },
     /// `lru_crawler metadump` (or `mgdump`) of `all` or `hash` or class ids.
     Dump {
-        /// How each item is worded.
+        /// The format of each item.
         form: DumpForm,
     },
-    /// `stats`, with what was asked behind it (empty: the general ones).
+    /// `stats`, with its topic (empty: the general statistics).
     Stats {
         /// Everything behind `stats `, trimmed.
         topic: &'b [u8],

@@ -1,4 +1,4 @@
-//! Words of a line: what stands between spaces.
+//! The words of a line, separated by spaces.
 //!
 //! Upstream:   `line` hands over a line without its end.
 //! Downstream: the `text` and `meta` parsers take words one by one.
@@ -8,13 +8,13 @@
 //! - I2  Only the first `WORDS_MAX` words of a line count, as in 1.6.45, whose index has that many
 //!   places: a `noreply` behind them is not seen.
 
-/// Words of a line that are looked at, the verb included (I2).
+/// Limit of the words of a line that are read, the verb included (I2).
 pub(crate) const WORDS_MAX: usize = 23;
 
 /// The words of a text, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words<'b> {
-    /// What has not been given yet.
+    /// The rest that was not returned yet.
     pub(crate) rest: &'b [u8],
 }
 
@@ -56,9 +56,9 @@ impl<'b> Iterator for Words<'b> {
     }
 }
 
-/// Where the first `WANTED` stands, or the length of the text.
+/// The position of the first `WANTED`, or the length of the text.
 ///
-/// Words are short: eight bytes at a time beat a search that has to set itself up.
+/// Words are short, so comparing eight bytes at a time is faster than a search with a setup cost.
 #[inline(always)]
 pub(crate) fn find<const WANTED: u8>(text: &[u8]) -> usize {
     let (chunks, tail) = text.as_chunks::<8>();

@@ -1,12 +1,12 @@
-//! The protocol from the client's end: words requests, reads replies.
+//! The protocol for clients: formats requests, parses replies.
 //!
 //! Upstream:   the load generator and tests.
-//! Downstream: a [`Sink`] for requests; [`parse_reply`] for what comes back.
+//! Downstream: a [`Sink`] for requests; [`parse_reply`] for replies.
 //!
 //! Invariants:
-//! - I1  What a function here words, [`crate::parse`] reads back as the request that it names.
-//! - I2  Keys are the caller's duty: 1 to 250 bytes, no space and no line end in one that goes as
-//!   text.
+//! - I1  [`crate::parse`] parses each request that this module formats as the request that it
+//!   names.
+//! - I2  The caller checks keys: 1 to 250 bytes, without a space or line end if the key is text.
 
 mod replies;
 
@@ -17,7 +17,7 @@ use crate::request::StoreMode;
 
 const CRLF: &[u8] = b"\r\n";
 
-/// Words `get` (or, `with_cas`, `gets`) of one or more keys.
+/// Formats `get` (or, `with_cas`, `gets`) of one or more keys.
 ///
 /// ```
 /// let mut request = Vec::new();
@@ -34,7 +34,7 @@ pub fn get<'k>(sink: &mut impl Sink, keys: impl IntoIterator<Item = &'k [u8]>, w
     sink.put(CRLF);
 }
 
-/// Words `gat` of one key.
+/// Formats `gat` of one key.
 ///
 /// ```
 /// let mut request = Vec::new();
@@ -49,7 +49,7 @@ pub fn get_and_touch(sink: &mut impl Sink, key: &[u8], ttl: i32) {
     sink.put(CRLF);
 }
 
-/// Words `mg` of a key that goes as text; `flags` as they shall stand in the line.
+/// Formats `mg` of a text key; `flags` is copied to the line.
 ///
 /// ```
 /// let mut request = Vec::new();
@@ -63,7 +63,7 @@ pub fn meta_get(sink: &mut impl Sink, key: &[u8], flags: &[u8]) {
     put_flags(sink, flags);
 }
 
-/// Words `ms` with its data block.
+/// Formats `ms` with its data block.
 ///
 /// ```
 /// let mut request = Vec::new();
@@ -81,21 +81,21 @@ pub fn meta_set(sink: &mut impl Sink, key: &[u8], flags: &[u8], value: &[u8]) {
     sink.put(CRLF);
 }
 
-/// Words `md`.
+/// Formats `md`.
 pub fn meta_delete(sink: &mut impl Sink, key: &[u8], flags: &[u8]) {
     sink.put(b"md ");
     sink.put(key);
     put_flags(sink, flags);
 }
 
-/// Words `ma`.
+/// Formats `ma`.
 pub fn meta_arithmetic(sink: &mut impl Sink, key: &[u8], flags: &[u8]) {
     sink.put(b"ma ");
     sink.put(key);
     put_flags(sink, flags);
 }
 
-/// Words `mn`, whose reply comes after those of all quiet requests before it.
+/// Formats `mn`, whose reply comes after those of all quiet requests before it.
 pub fn meta_noop(sink: &mut impl Sink) {
     sink.put(b"mn\r\n");
 }
@@ -109,7 +109,7 @@ fn put_flags(sink: &mut impl Sink, flags: &[u8]) {
     sink.put(CRLF);
 }
 
-/// A storage request to be worded.
+/// A storage request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRequest<'k> {
     /// How to store.
@@ -120,7 +120,7 @@ pub struct StoreRequest<'k> {
     pub client_flags: u32,
     /// The TTL.
     pub ttl: i32,
-    /// With a token, `cas` is worded; `mode` must be `Set`.
+    /// With a token, the request is a `cas`; `mode` must be `Set`.
     pub compare_cas: Option<u64>,
     /// Whether to ask for no reply.
     pub noreply: bool,
@@ -141,7 +141,7 @@ impl<'k> StoreRequest<'k> {
     }
 }
 
-/// Words a storage request with its data block.
+/// Formats a storage request with its data block.
 ///
 /// ```
 /// use kachel_wire::client::{StoreRequest, store};
@@ -156,7 +156,7 @@ pub fn store(sink: &mut impl Sink, request: &StoreRequest<'_>, value: &[u8]) {
     sink.put(CRLF);
 }
 
-/// Words the line of a storage request; the value and CR LF are the caller's.
+/// Formats the line of a storage request; the value and CR LF are the caller's.
 #[inline]
 pub fn store_head(sink: &mut impl Sink, request: &StoreRequest<'_>, value_bytes: usize) {
     debug_assert!(request.compare_cas.is_none() || request.mode == StoreMode::Set);
@@ -182,14 +182,14 @@ pub fn store_head(sink: &mut impl Sink, request: &StoreRequest<'_>, value_bytes:
     end(sink, request.noreply);
 }
 
-/// Words `delete`.
+/// Formats `delete`.
 pub fn delete(sink: &mut impl Sink, key: &[u8], noreply: bool) {
     sink.put(b"delete ");
     sink.put(key);
     end(sink, noreply);
 }
 
-/// Words `touch`.
+/// Formats `touch`.
 pub fn touch(sink: &mut impl Sink, key: &[u8], ttl: i32, noreply: bool) {
     sink.put(b"touch ");
     sink.put(key);
@@ -198,12 +198,12 @@ pub fn touch(sink: &mut impl Sink, key: &[u8], ttl: i32, noreply: bool) {
     end(sink, noreply);
 }
 
-/// Words `incr`.
+/// Formats `incr`.
 pub fn incr(sink: &mut impl Sink, key: &[u8], delta: u64, noreply: bool) {
     arithmetic(sink, b"incr ", key, delta, noreply);
 }
 
-/// Words `decr`.
+/// Formats `decr`.
 pub fn decr(sink: &mut impl Sink, key: &[u8], delta: u64, noreply: bool) {
     arithmetic(sink, b"decr ", key, delta, noreply);
 }

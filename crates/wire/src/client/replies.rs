@@ -1,11 +1,11 @@
-//! Replies as a client reads them, one at a time from the front of what was received.
+//! Parses the replies that a client received, one at a time from the front.
 //!
 //! Upstream:   bytes that a server sent.
-//! Downstream: whoever asked; values are given as ranges, nothing is copied.
+//! Downstream: the client; values are ranges of the input, nothing is copied.
 //!
 //! Invariants:
-//! - I1  A reply is given whole or not at all: until its last byte is there, `NeedMore` says how
-//!   many bytes are known to be missing.
+//! - I1  A reply is returned whole or not at all. Until its last byte is there, `NeedMore` gives
+//!   the number of bytes that are known to be missing.
 //! - I2  A `get` of any number of keys is answered by `Value`s and one `End`: each is a reply of
 //!   its own.
 
@@ -16,19 +16,19 @@ use memchr::memchr;
 use crate::number::{read_u32, read_u64};
 use crate::words::Words;
 
-/// What the front of a server's bytes turned out to be.
+/// The reply at the front of a server's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyParsed<'b> {
-    /// The reply is not complete; at least so many more bytes are needed (1 when nothing is known).
+    /// The reply is not complete. At least this number of bytes is missing (1 if unknown).
     NeedMore {
         /// Bytes.
         missing_bytes: usize,
     },
     /// A complete reply.
     Reply {
-        /// What it says.
+        /// The reply.
         reply: ClientReply<'b>,
-        /// Bytes of it, all told.
+        /// Its total length in bytes.
         reply_bytes: usize,
     },
     /// No reply of a memcached: the stream has lost its frame.
@@ -46,7 +46,7 @@ pub enum ClientReply<'b> {
         client_flags: u32,
         /// Where the value lies in the input.
         value: Range<usize>,
-        /// The CAS token, where it was asked for.
+        /// The CAS token, if requested.
         cas: Option<u64>,
     },
     /// `END`.
@@ -71,7 +71,7 @@ pub enum ClientReply<'b> {
     Meta {
         /// The code's two letters.
         code: [u8; 2],
-        /// The return flags as they stand in the line.
+        /// The return flags, as in the line.
         flags: &'b [u8],
         /// Where the value lies in the input; `VA` has one.
         value: Option<Range<usize>>,

@@ -1,12 +1,12 @@
-//! From an outcome to the reply of the text and meta protocols.
+//! Formats an outcome as a reply of the text or meta protocol.
 //!
 //! Upstream:   an engine's outcome, and the request that led to it.
-//! Downstream: a [`Sink`]; a value that is too large for one is handed back, to follow what was
-//!             formatted.
+//! Downstream: a [`Sink`]. A value that is too large for it is returned, and must follow the
+//!             formatted bytes.
 //!
 //! Invariants:
-//! - I1  A request is answered with one reply, or with none where its client wants none.
-//! - I2  A value that is handed back was announced in the head, and CR LF follows it.
+//! - I1  A request has one reply, or none if its client wants none.
+//! - I2  A returned value was announced in the head, and CR LF must follow it.
 
 use kachel_engine::{Facts, Key, Value, Verdict};
 
@@ -136,7 +136,7 @@ fn answer_meta_set(
     announced_bytes: usize,
     verdict: &Verdict,
 ) {
-    // What was not stored is told by its announced size and no token.
+    // A value that was not stored is reported with its announced size and without a token.
     let mut facts = Facts { value_bytes: announced_bytes, ..Facts::default() };
     let code = match verdict {
         Verdict::Stored { cas, value_bytes } => {

@@ -1,15 +1,15 @@
-//! Replies that carry facts, worded: the response formatter.
+//! Formats replies with data: the response formatter.
 //!
 //! Upstream:   an engine has applied a request's operation; `answer` has its outcome.
 //! Downstream: a [`Sink`], which `net` makes of a connection's send queue.
 //!
 //! Invariants:
-//! - I1  Return flags of a meta reply stand in the order of the request's; `Z`, `X` and `W` come
+//! - I1  Return flags of a meta reply have the order of the request's flags; `Z`, `X` and `W` come
 //!   last, in that order. A key in base64 is followed by ` b`.
-//! - I2  Every head ends in CR LF. A value is followed by CR LF of its own, which the caller puts.
-//! - I3  Nothing here decides: what is silent is said by [`quiet_hides`], and the caller asks.
+//! - I2  Every head ends in CR LF. Another CR LF follows a value; the caller writes it.
+//! - I3  This module does not decide whether a reply is sent: the caller asks [`quiet_hides`].
 //!
-//! Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
+//! Source: memcached's protocol.txt, and 1.6.45's replies where that text is incomplete.
 
 mod answer;
 
@@ -26,7 +26,7 @@ pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
 
-    /// Appends several pieces, one behind the other.
+    /// Appends several pieces, in order.
     #[inline]
     fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) {
         for piece in pieces {
@@ -48,7 +48,7 @@ const CLASS: u64 = 1;
 /// Digits of the longest `u64`.
 const DIGITS_MAX: usize = 20;
 
-/// A decimal number, worded on the stack.
+/// The decimal digits of a number, on the stack.
 struct Decimal {
     digits: [u8; DIGITS_MAX],
     start: usize,
@@ -74,13 +74,13 @@ impl Decimal {
     }
 }
 
-/// Words a number in decimal.
+/// Formats a number in decimal.
 #[inline]
 pub fn put_u64(sink: &mut impl Sink, value: u64) {
     sink.put(Decimal::new(value).text());
 }
 
-/// Words a signed number in decimal.
+/// Formats a signed number in decimal.
 #[inline]
 pub fn put_i64(sink: &mut impl Sink, value: i64) {
     if value < 0 {
@@ -122,7 +122,7 @@ impl Tail {
         }
     }
 
-    /// What stands behind the key in the line before a value.
+    /// The rest of the line before a value, behind the key.
     #[inline]
     fn of_value(client_flags: u32, value_bytes: usize, cas: Option<u64>) -> Self {
         let mut tail = Self::new();
@@ -141,7 +141,7 @@ impl Tail {
     }
 }
 
-/// Words the line before a value of the classic protocol: `VALUE key flags bytes[ cas]`.
+/// Formats the line before a value of the classic protocol: `VALUE key flags bytes[ cas]`.
 ///
 /// `value_bytes` without the CR LF that follows the value; `cas` for `gets` and `gats`.
 ///
@@ -162,7 +162,8 @@ pub fn value_head(
     sink.put_all([b"VALUE ", key, tail.text()]);
 }
 
-/// Words a value of the classic protocol, the line before it and the CR LF behind it, as one piece.
+/// Formats a value of the classic protocol, the line before it and the CR LF behind it, as one
+/// piece.
 ///
 /// ```
 /// let mut reply = Vec::new();
@@ -175,7 +176,7 @@ pub fn value(sink: &mut impl Sink, key: &[u8], client_flags: u32, value: &[u8], 
     sink.put_all([b"VALUE ", key, tail.text(), value, CRLF]);
 }
 
-/// Words a line that is a number: what `incr` and `decr` answer.
+/// Formats a line with a number: the reply to `incr` and `decr`.
 ///
 /// ```
 /// let mut reply = Vec::new();
@@ -188,7 +189,7 @@ pub fn number(sink: &mut impl Sink, value: u64) {
     sink.put(CRLF);
 }
 
-/// Words one statistic: `STAT name value`.
+/// Formats one statistic: `STAT name value`.
 ///
 /// ```
 /// let mut reply = Vec::new();
@@ -201,7 +202,7 @@ pub fn stat(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
     }
 }
 
-/// The verb whose reply is worded: verbs return different flags.
+/// The verb of the reply. Verbs return different flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaVerb {
     /// `mg` returns `s t c f l h O k`.
@@ -215,7 +216,7 @@ pub enum MetaVerb {
 }
 
 impl MetaVerb {
-    /// The flags that this verb returns when there is an item to tell of.
+    /// The flags that this verb returns for an item.
     const fn returned(self) -> Letters {
         let both = Letters(0).with(b'O').with(b'k');
         match self {
@@ -276,8 +277,8 @@ pub const fn quiet_hides(verb: MetaVerb, code: MetaCode) -> bool {
     }
 }
 
-/// Words the first line of a meta reply that tells of an item: `mg` and `ma` that found or made
-/// one, and every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
+/// Formats the first line of a meta reply about an item: of `mg` and `ma` that found or created
+/// one, and of every `ms`. For [`MetaCode::Va`] the value and CR LF follow.
 ///
 /// ```
 /// use kachel_engine::Facts;
@@ -316,7 +317,7 @@ pub fn meta_head(
     sink.put(CRLF);
 }
 
-/// Words the return flags, in the request's order (I1).
+/// Formats the return flags, in the request's order (I1).
 fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &Facts) {
     let returned = verb.returned();
     let mut ttl = facts.ttl_before;
@@ -344,7 +345,7 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &F
                 sink.put(b"t");
                 match ttl {
                     // As memcached: an item that dies of this very request shows its negative
-                    // rest modulo 2^32. -1 would say that it lives for ever.
+                    // rest modulo 2^32. -1 would mean that it never expires.
                     Some(seconds) => put_u64(sink, u64::from(seconds as u32)),
                     None => sink.put(b"-1"),
                 }
@@ -366,9 +367,9 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &F
     }
 }
 
-/// Words a key: in base64 if `wanted`, by default if the request has it so, and always where a line
-/// cannot carry it as text (there memcached breaks its own line). Says whether it is base64, which
-/// is canonical, whatever the request's was.
+/// Formats a key: in base64 if `wanted`, and always if the key cannot be text in a line (memcached
+/// breaks its line there). Without `wanted`, the form is that of the request. Returns whether it is
+/// base64. The base64 is canonical, also if that of the request was not.
 #[inline]
 fn put_key(sink: &mut impl Sink, key: MetaKey<'_>, wanted: Option<bool>) -> bool {
     let base64 = wanted.unwrap_or(key.base64);
@@ -387,22 +388,26 @@ fn put_key(sink: &mut impl Sink, key: MetaKey<'_>, wanted: Option<bool>) -> bool
     base64
 }
 
-/// Words a whole meta reply that tells of no item: every `md`, the misses of `mg` and `ma`, and
-/// their mismatches. `O` and `k` are returned.
+/// Formats a whole meta reply without an item: of every `md`, and of misses and mismatches of `mg`
+/// and `ma`. `O` and `k` are returned.
 ///
 /// ```
 /// use kachel_wire::format::{MetaCode, meta_plain};
 /// use kachel_wire::{Parsed, parse, request::Request};
 /// let line = b"md a2V5 q b k O9\r\n";
-/// let Parsed::Request { request: Request::MetaDelete(meta), .. } = parse(line, 0) else { panic!()
-/// }; let mut reply = Vec::new(); meta_plain(&mut reply, MetaCode::Nf, &meta); assert_eq!(reply,
-/// b"NF ka2V5 b O9\r\n"); ```
+/// let Parsed::Request { request: Request::MetaDelete(meta), .. } = parse(line, 0) else {
+///     panic!()
+/// };
+/// let mut reply = Vec::new();
+/// meta_plain(&mut reply, MetaCode::Nf, &meta);
+/// assert_eq!(reply, b"NF ka2V5 b O9\r\n");
+/// ```
 #[inline]
 pub fn meta_plain(sink: &mut impl Sink, code: MetaCode, meta: &Meta<'_>) {
     meta_head(sink, MetaVerb::Delete, code, meta, &Facts::default());
 }
 
-/// Words the reply to `me` on a hit.
+/// Formats the reply to `me` on a hit.
 ///
 /// ```
 /// use kachel_engine::Inspection;
@@ -430,10 +435,10 @@ pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &Inspection) {
     sink.put(CRLF);
 }
 
-/// What a line of `lru_crawler metadump` tells of an item.
+/// The data of an item in a line of `lru_crawler metadump`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpFacts {
-    /// Unix time of the expiry, in seconds; `None` never and is worded `-1`.
+    /// Unix time of the expiry, in seconds; `None`: never, formatted as `-1`.
     pub expiry_unix_s: Option<u64>,
     /// Unix time of the last access, in seconds.
     pub access_unix_s: u64,
@@ -441,14 +446,14 @@ pub struct DumpFacts {
     pub cas: u64,
     /// Whether the item was ever fetched.
     pub fetched: bool,
-    /// Bytes that the item takes, all told.
+    /// Total size of the item in bytes.
     pub item_bytes: usize,
     /// The client flags.
     pub client_flags: u32,
 }
 
-/// Words one line of `lru_crawler metadump`, its key percent-encoded. The line ends in a space and
-/// a bare LF, as 1.6.45's does; [`crate::Reply::Ok`] comes before the first and
+/// Formats one line of `lru_crawler metadump`, its key percent-encoded. The line ends in a space
+/// and a bare LF, as 1.6.45's does; [`crate::Reply::Ok`] comes before the first and
 /// [`crate::Reply::End`] after the last.
 ///
 /// ```
@@ -479,7 +484,7 @@ pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
     sink.put(b" \n");
 }
 
-/// Words text with everything but letters, digits and `-._~` as `%XX`.
+/// Formats text with everything except letters, digits and `-._~` as `%XX`.
 pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
@@ -491,8 +496,8 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
     }
 }
 
-/// Words one line of `lru_crawler mgdump`: a request that fetches the item. The key is worded in
-/// base64 if `base64_key` says so, or no line can carry it as text. [`crate::Reply::Ok`] comes
+/// Formats one line of `lru_crawler mgdump`: a request that fetches the item. The key is in base64
+/// if `base64_key` is set, or if it cannot be text in a line. [`crate::Reply::Ok`] comes
 /// before the first line and [`crate::Reply::En`] after the last.
 ///
 /// ```
@@ -513,13 +518,13 @@ pub fn mgdump_line(sink: &mut impl Sink, key: &[u8], base64_key: bool) {
     sink.put(CRLF);
 }
 
-/// Whether a key can stand in a line as text: no space and no line end in it.
+/// Whether a key can be text in a line: it has no space and no line end.
 #[inline]
 pub fn key_fits_a_line(key: &[u8]) -> bool {
     !key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
 }
 
-/// Words bytes in base64.
+/// Formats bytes in base64.
 pub fn put_base64(sink: &mut impl Sink, raw: &[u8]) {
     for group in raw.chunks(3) {
         sink.put(&base64::encode_group(group));

@@ -1,12 +1,12 @@
-//! The front of the parser: finds a line, judges its length, picks the verb.
+//! The first step of parsing: finds a line, checks its length, selects the verb.
 //!
 //! Upstream:   `net` gives the bytes of a connection from the start of a line on.
 //! Downstream: the `text` and `meta` parsers read the line behind its verb.
 //!
 //! Invariants:
-//! - I1  A line that ends within the limits is consumed whole, whatever it says; `line_bytes`
-//!   counts its end.
-//! - I2  Whether a line is too long is decided by its bytes, not by the pieces in which they came.
+//! - I1  A line within the limits is consumed whole, whatever its content; `line_bytes` includes
+//!   its end.
+//! - I2  Whether a line is too long depends on its bytes, not on the pieces in which they arrived.
 //! - I3  A line has at least four bytes, its end included; a shorter one is no command.
 
 use memchr::memchr;
@@ -23,37 +23,37 @@ use crate::{meta, text};
 const LINE_BYTES_MIN: usize = 4;
 /// The first byte of a request in the binary protocol.
 const BINARY_MAGIC: u8 = 0x80;
-/// Bytes of the front in which a newline is looked for first.
+/// Bytes at the front that are searched for a newline first.
 const NEAR_BYTES: usize = 128;
-/// Bytes of the longest verb that is told apart here.
+/// Bytes of the longest verb that is recognized here.
 const VERB_BYTES_MAX: usize = 7;
 
-/// What the front of a connection's bytes turned out to be.
+/// The result of parsing the front of a connection's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed<'b> {
-    /// No complete line yet, and what is there is within the limits.
+    /// There is no complete line yet, and the input is within the limits.
     NeedMore,
     /// A request. The data block of a `Store` or `MetaSet` (`value_bytes` and CR LF) follows the
     /// line.
     Request {
-        /// What is asked for.
+        /// The request.
         request: Request<'b>,
         /// Bytes of the line, its end included.
         line_bytes: usize,
     },
     /// The line is consumed and refused.
     Refused {
-        /// What becomes of it.
+        /// The reply and the bytes to skip.
         refusal: ParseError,
         /// Bytes of the line, its end included.
         line_bytes: usize,
     },
-    /// The stream cannot be followed any further: close, saying nothing.
+    /// The rest of the input cannot be parsed: close without a reply.
     Close,
 }
 
 impl Failure {
-    /// What becomes of a line of so many bytes.
+    /// The result for a line of `line_bytes`.
     #[cold]
     const fn parsed<'b>(self, line_bytes: usize) -> Parsed<'b> {
         match self {
@@ -63,8 +63,8 @@ impl Failure {
     }
 }
 
-/// Makes a request of what a common verb's parser returned, in the place where it is wanted. (A
-/// request is large: through an `Outcome` it would be copied at each step.)
+/// Makes a request from the result of a common verb's parser, directly in the return value. A
+/// request is large, and an `Outcome` would copy it at each step.
 macro_rules! request {
     ($line_bytes:ident, $result:expr, $found:pat => $request:expr) => {
         match $result {
@@ -76,9 +76,9 @@ macro_rules! request {
 
 /// Reads one request from the front of `input`.
 ///
-/// `scanned_bytes` at the start are already known to hold no newline (the length of what was given
-/// when this said `NeedMore`), so a line that arrives in pieces is searched once. More than there
-/// is counts as all.
+/// The first `scanned_bytes` are known to contain no newline: they are the length of the input when
+/// this function last returned `NeedMore`. So a line that arrives in pieces is searched once. A
+/// number above the length of the input is limited to it.
 ///
 /// Cost: linear in the line; no allocation. Panics: never.
 ///
@@ -101,7 +101,7 @@ pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
     parse_line(line)
 }
 
-/// What becomes of bytes that hold no newline.
+/// The result for input without a newline.
 #[cold]
 fn unfinished(input: &[u8]) -> Parsed<'_> {
     let is_binary = input.first() == Some(&BINARY_MAGIC);
@@ -119,8 +119,8 @@ fn line_bytes_max(line: &[u8]) -> usize {
     if is_retrieval { RETRIEVE_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
 }
 
-/// Where the first newline stands. Most lines are short, so a search that has to set itself up
-/// waits.
+/// The position of the first newline. Most lines are short, so the first bytes are searched without
+/// the setup cost of `memchr`.
 #[inline]
 fn find_newline(input: &[u8]) -> Option<usize> {
     let (near, far) = input.split_at(input.len().min(NEAR_BYTES));

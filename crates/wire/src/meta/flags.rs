@@ -1,12 +1,11 @@
 //! The flags of a meta line, one pass over them.
 //!
-//! Upstream:   `meta` has taken the line apart.
-//! Downstream: a `Meta`, with the mode that only `ms` and `ma` look at.
+//! Upstream:   `meta` has split the line.
+//! Downstream: a `Meta`, and the mode, which only `ms` and `ma` use.
 //!
 //! Invariants:
-//! - I1  Every flag in a `Meta`'s `letters` is one that 1.6.45 knows, and stands once in its
-//!   `flags`.
-//! - I2  The order in which mistakes win is the one that `meta` states.
+//! - I1  Every flag in a `Meta`'s `letters` is known to 1.6.45 and appears once in its `flags`.
+//! - I2  Of several mistakes, the one is answered that `meta` defines.
 
 use super::Line;
 use crate::base64;
@@ -17,7 +16,7 @@ use crate::request::{
 };
 use crate::words::Words;
 
-/// What the flags said.
+/// The values of the flags.
 pub(super) struct Flags<'b> {
     meta: Meta<'b>,
     /// The byte behind `M`; a space where nothing is.

@@ -1,14 +1,14 @@
-//! The meta verbs: key, flags, and what each verb makes of them.
+//! The meta verbs: key, flags, and the request of each verb.
 //!
-//! Upstream:   `line` picks the verb and hands over the rest of the line, without its end.
-//! Downstream: requests that own nothing; `format` words return flags from `Meta::flags`.
+//! Upstream:   `line` selects the verb and passes the rest of the line, without its end.
+//! Downstream: requests that borrow the line; `format` writes return flags from `Meta::flags`.
 //!
 //! Invariants:
-//! - I1  A mistake is always answered, with `q` too; `noreply` means nothing here.
-//! - I2  Of several mistakes the one is answered that 1.6.45 answers: a flag that is no letter or
-//!   digit, then the key's length, then the number of words, then the flags in their order, where a
-//!   repeated or unknown flag ends the search and else the last mistake wins; then the mode; then
-//!   the opaque token.
+//! - I1  A mistake is always answered, also with `q`; `noreply` has no meaning in meta requests.
+//! - I2  Of several mistakes, 1.6.45's choice is answered. It checks, in this order: flags that are
+//!   no letter or digit; the key's length; the number of words; the flags in their order; the mode;
+//!   the opaque token. A repeated or unknown flag ends the check of the flags; otherwise the last
+//!   mistake in a flag is answered.
 
 mod flags;
 
@@ -19,11 +19,9 @@ use crate::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, Request, StoreMode
 use crate::text::read_announced;
 use crate::words::{WORDS_MAX, Words};
 
-/// The key that a meta request means: decoded into `buffer` where it came as base64, else as it
-/// stands.
+/// The key of a meta request: decoded into `buffer` if it is base64, otherwise unchanged.
 ///
-/// A key that is no base64 after all (a request that was not made by the parser) gives an empty
-/// one.
+/// Invalid base64 gives an empty key. The parser makes no such request.
 ///
 /// ```
 /// use kachel_wire::request::{KEY_BYTES_MAX, MetaKey};
@@ -94,8 +92,7 @@ pub(crate) fn arithmetic(rest: &[u8]) -> Outcome<'_> {
     Ok(Request::MetaArithmetic { meta: read.opaque_checked()?, direction })
 }
 
-/// `me`. As in 1.6.45 (and not as its manual says) `b` is heeded only where one more word follows
-/// it.
+/// `me`. As in 1.6.45, and unlike its manual, `b` counts only if another word follows it.
 pub(crate) fn debug(rest: &[u8]) -> Outcome<'_> {
     let line = split(rest, 1)?;
     if line.key.len() > KEY_BYTES_MAX {
@@ -131,7 +128,7 @@ fn split(rest: &[u8], words_before: usize) -> Result<Line<'_>, Reply> {
     let flags = words.rest_from_next();
     let mut word_count = 1 + words_before;
     for flag in words {
-        // The letters, what stands between the two cases of them, and digits.
+        // Letters, the bytes between upper and lower case, and digits.
         if !matches!(flag[0], b'A'..=b'z' | b'0'..=b'9') {
             return Err(Reply::BadLine);
         }

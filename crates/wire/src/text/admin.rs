@@ -1,4 +1,4 @@
-//! Verbs that are not about a key: switches, dumps, and the tuning of what Kachel does not have.
+//! Verbs without a key: switches, dumps, and the tuning of memcached's slabs and LRU lists.
 //!
 //! Upstream:   `line` hands over lines whose verb is none of the common ones.
 //! Downstream: `Admin` requests; most tuning is settled here.
@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  A tuning command is judged as 1.6.45 judges it and changes nothing: there are no slab
 //!   classes, no LRU lists and no crawler here.
-//! - I2  Spaces may stand before these verbs, as in 1.6.45, though before no other.
+//! - I2  Spaces before these verbs are accepted, as in 1.6.45, but not before other verbs.
 
 use crate::number::{read_i32, read_loose_u32, read_u32};
 use crate::refusal::{Failure, Outcome};
@@ -144,8 +144,8 @@ fn slabs(words: &Counted<'_>) -> Reply {
     Reply::Error
 }
 
-/// A page never moves here. Saying so is safer than `OK`: who balances by hand would go on for
-/// ever.
+/// The reply to `slabs reassign`. No page ever moves, and the reply says so: after `OK`, an
+/// operator who balances by hand would continue without end.
 fn reassigned(from: i32, to: i32) -> Reply {
     let is_class = |class| u32::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
     if from == to {
@@ -214,7 +214,7 @@ fn number(words: &Counted<'_>, place: usize) -> Option<u32> {
     (words.count() > place).then(|| read_u32(words.at(place)))?
 }
 
-/// The fraction at `place`, if there is one; what stands behind white space in its word is passed
+/// The fraction at `place`, if there is one; the text behind white space in its word is passed
 /// over. Hexadecimal ones, which C reads, are not read.
 fn fraction(words: &Counted<'_>, place: usize) -> Option<f64> {
     let word = words.at(place);

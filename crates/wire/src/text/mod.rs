@@ -1,4 +1,4 @@
-//! The classic verbs: what stands behind each.
+//! The classic verbs: parses the rest of their lines.
 //!
 //! Upstream:   `line` picks the verb and hands over the rest of the line, without its end.
 //! Downstream: requests that own nothing.
@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  Every key is checked before a request is made of a line; so nothing of a multiget is
 //!   answered when one of its keys is bad.
-//! - I2  A refused storage line swallows its data block if, and only if, the block's length was
+//! - I2  A refused storage line skips its data block if, and only if, the block's length was
 //!   legible.
 //! - I3  `noreply` counts as the last word only, and silences a refusal only where 1.6.45 has
 //!   looked for it before refusing.
@@ -100,7 +100,7 @@ struct StoreFields<'b> {
 }
 
 impl<'b> StoreFields<'b> {
-    /// Takes the words up to the length. What is refused here swallows nothing and is always
+    /// Takes the words up to the length. A refusal here skips no data block and is always
     /// answered.
     #[inline]
     fn read(rest: &'b [u8]) -> Result<(Words<'b>, Self), Reply> {
@@ -120,7 +120,7 @@ impl<'b> StoreFields<'b> {
         Ok((words, fields))
     }
 
-    /// Reads the rest. What is refused here swallows the data block (I2).
+    /// Reads the rest. A refusal here skips the data block (I2).
     #[inline]
     fn check(self, mode: StoreMode, noreply: bool) -> Result<Store<'b>, Failure> {
         let (flags, flags_bytes) = self.flags;
@@ -168,7 +168,7 @@ pub(crate) fn read_announced(word: &[u8]) -> Option<u32> {
     u32::try_from(length).ok()
 }
 
-/// `delete`. What stands between the key and `noreply` is passed over.
+/// `delete`. Words between the key and `noreply` are ignored.
 pub(crate) fn delete(rest: &[u8]) -> Outcome<'_> {
     let (key, noreply) = key_and_noreply(rest, 1)?;
     let key = checked_key(key, noreply)?;

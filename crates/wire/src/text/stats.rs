@@ -1,4 +1,4 @@
-//! What `stats` was asked for.
+//! The topics of `stats`.
 //!
 //! Upstream:   `Admin::Stats` carries the text behind the verb.
 //! Downstream: `shard` answers each topic.
@@ -43,7 +43,7 @@ pub enum StatsTopic {
     Unknown,
 }
 
-/// What `stats detail` was asked for.
+/// The topics of `stats detail`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetailTopic {
     /// Begin to count by prefix.
@@ -56,7 +56,7 @@ pub enum DetailTopic {
     Usage,
 }
 
-/// What `stats cachedump` was asked for.
+/// The arguments of `stats cachedump`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cachedump {
     /// The slab class, below 64.

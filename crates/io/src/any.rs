@@ -32,9 +32,9 @@ pub enum AnyIo {
     Epoll(Box<Epoll>),
 }
 
-/// Opens the door on the thread that will use it.
+/// Opens the I/O backend on the thread that will use it.
 ///
-/// Errors: the wanted backend cannot be had.
+/// Errors: the selected backend is not available.
 pub fn open(choice: Choice, limits: Limits) -> io::Result<AnyIo> {
     let uring = match choice {
         Choice::Epoll => None,

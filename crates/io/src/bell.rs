@@ -1,7 +1,8 @@
-//! The state behind a waker: whether the polling thread sleeps, and whether somebody rang.
+//! The state of a waker: whether the polling thread sleeps, and whether a thread has rung.
 //!
 //! Upstream:   any thread rings, by way of `Waker::wake`.
-//! Downstream: the polling thread takes the ring; only one that sleeps costs a system call.
+//! Downstream: the polling thread takes the ring. Only waking a sleeping thread costs a system
+//!             call.
 //!
 //! ```text
 //!            ring                       ring (the ringer must rouse the sleeper)
@@ -12,9 +13,9 @@
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  After a ring, either a later `take` returns true or `fall_asleep` returns false; a ring
-//!   that finds ASLEEP is told so. No ring is lost.
-//! - I2  What a thread wrote before it rang is visible to whoever takes that ring.
+//! - I1  After a ring, either a later `take` returns true or `fall_asleep` returns false. A ring
+//!   that finds ASLEEP reports it. No ring is lost.
+//! - I2  Writes of a thread before its ring are visible to the thread that takes the ring.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU8, Ordering};
@@ -39,8 +40,8 @@ impl Bell {
 
     /// Rings; true when the owner sleeps and the caller must rouse it.
     pub(crate) fn ring(&self) -> bool {
-        // A read-modify-write even when it is RUNG already: only so does the owner's next take
-        // see what this thread wrote before (I2).
+        // A read-modify-write even if the state is RUNG already, so that the owner's next take sees
+        // the earlier writes of this thread (I2).
         self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What time it is.
+/// The time.
 pub trait Clock {
     /// Nanoseconds since some fixed moment; never goes back.
     fn now_ns(&self) -> u64;
@@ -39,7 +39,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at 0 ns and at the given second since 1970.
+    /// A clock at 0 ns and at the given second since 1970.
     #[must_use]
     pub fn new(unix_s: i64) -> Self {
         Self { now_ns: Rc::default(), unix_offset_s: Rc::new(Cell::new(unix_s)) }

@@ -1,4 +1,4 @@
-//! The words that cross the kernel's door: who, what happened, which bytes.
+//! The types of an I/O backend: sockets, events, lent bytes.
 //!
 //! Upstream:   the backends (`epoll`, `uring`, `memory`) make events in `Io::poll`.
 //! Downstream: `net` and `shard` match on them within the same tick.
@@ -59,7 +59,7 @@ impl ListenerId {
     }
 }
 
-/// Who connected.
+/// The peer of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// A process of this machine, through a unix socket (or an address that we do not know).
@@ -132,7 +132,7 @@ pub enum Event {
         listener: ListenerId,
         /// The new connection.
         socket: SocketId,
-        /// Who connected.
+        /// The peer of the connection.
         peer: Peer,
     },
     /// Bytes arrived. They are lent until the next poll.
@@ -151,7 +151,8 @@ pub enum Event {
         /// How many; at least 1, and no more than the landing takes.
         bytes: usize,
     },
-    /// The peer ended its side. What it sent before has been reported; replies may still be sent.
+    /// The peer ended its side. The bytes that it sent before have been reported; replies may still
+    /// be sent.
     Finished {
         /// The connection.
         socket: SocketId,
@@ -186,7 +187,7 @@ pub enum Event {
 pub enum Wait {
     /// Not at all.
     Now,
-    /// At most so many nanoseconds.
+    /// At most this number of nanoseconds.
     AtMostNs(u64),
     /// Until something happens.
     Forever,

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection, asked seldom and never on the way of a request.
+//! Questions to the kernel about a connection, asked rarely and never on the request path.
 //!
 //! Upstream:   `Epoll` and `Uring`, for one of their sockets.
 //! Downstream: `ioctl`, `getpeername`.

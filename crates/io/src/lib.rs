@@ -1,13 +1,13 @@
-//! The kernel's door: one [`Io`] for each shard's thread. Events come in a batch a tick, sends go
-//! out a batch a tick.
+//! The I/O backends: one [`Io`] for each shard's thread. Events arrive, and sends leave, in one
+//! batch per tick.
 //!
 //! Upstream:   the kernel, by io_uring ([`Uring`]) or epoll ([`Epoll`]); in tests and simulation
 //!             the other end of each connection ([`memory`]).
 //! Downstream: `net` reads the lent bytes and queues replies; `shard` polls once a tick.
 //!
-//! Reading order: `event` (the words), `send_block`, then [`Io`], then one backend. Memory that
-//! large values are received into is a [`Landing`], lent by whoever owns it. In each backend
-//! one file is one operation: accept, receive, send, close.
+//! Reading order: `event` (the types), `send_block`, then [`Io`], then one backend. A large value
+//! is received into a [`Landing`], memory that its owner lends. In each backend one file is one
+//! operation: accept, receive, send, close.
 //!
 //! No call on the request path allocates once the tables have grown to the number of connections;
 //! `limits` names every bound.
@@ -51,25 +51,25 @@ pub use send_block::SendBlock;
 pub use uring::Uring;
 pub use waker::Waker;
 
-/// The kernel's door as a shard sees it.
+/// An I/O backend.
 ///
-/// An `Io` belongs to the thread that made it: only that thread polls. Whoever passes a `SocketId`
-/// after its `close` or `give_up`, or one of another `Io`, has a bug; the call panics. A socket
-/// that `Failed` may be passed until it is closed; what is sent to it is dropped.
+/// An `Io` belongs to the thread that made it: only that thread polls. A call with a `SocketId`
+/// after its `close` or `give_up`, or with one of another `Io`, is a bug and panics. A socket that
+/// `Failed` may be used until it is closed; blocks that are sent to it are dropped.
 pub trait Io {
-    /// Hands queued sends to the kernel, takes back every buffer lent by the last poll, waits as
-    /// told when there is nothing to report, and appends what happened. It may return without
-    /// events even from [`Wait::Forever`].
+    /// Gives queued sends to the kernel, takes back every buffer that the last poll lent, waits if
+    /// there is nothing to report, and appends the events. It may return without events even from
+    /// [`Wait::Forever`].
     ///
     /// At most about [`EVENTS_MAX`] events and [`RECEIVE_BUFFERS`] buffers' worth of bytes are
-    /// reported, those in landings included (but for `Memory`); the rest comes with the next poll,
-    /// which then does not wait. Of one socket `Epoll` and `Memory` report at most one
-    /// [`RECEIVE_BUFFER_BYTES`] or one landing a poll.
+    /// reported, those in landings included (`Memory` does not count these). The rest is reported
+    /// by the next poll, which then does not wait. For one socket, `Epoll` and `Memory` report at
+    /// most one [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.
     ///
-    /// Errors: the backend itself failed; nothing can be expected of it any more.
+    /// Errors: the backend itself failed and cannot be used any more.
     fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()>;
 
     /// The bytes of a `Received` of the last poll.
@@ -85,21 +85,22 @@ pub trait Io {
     /// Panics: after `finish_sending`.
     fn send(&mut self, socket: SocketId, block: SendBlock);
 
-    /// Has the next bytes of `socket` written into `landing`, which comes back with them in
-    /// `Event::Landed`: once, with what has come by then, be it one byte. Nothing of this socket is
-    /// lent before that. While it is paused the landing waits with it; when the peer ends its side,
-    /// when the socket fails, is closed or given up, it is dropped, and with `Uring` only once the
-    /// kernel has let go of it.
+    /// Receives the next bytes of `socket` into `landing`. `Event::Landed` returns the landing
+    /// once, with the bytes received so far, at least one. Until then no bytes of this socket are
+    /// lent. A paused socket keeps its landing. The landing is dropped if the peer ends its side,
+    /// or the socket fails, is closed or given up; with `Uring` only once the kernel no longer uses
+    /// it.
     ///
-    /// Errors: the landing, untouched, when the socket cannot take it now: it receives already
-    /// (`Uring` until a receive has ended, which one that filled a buffer has), or will receive
-    /// nothing more. It may be tried again after the next `Received`.
+    /// Errors: returns the landing unchanged if the socket cannot take it now, because a receive is
+    /// in progress (`Uring`), or because no more bytes will arrive. A receive that filled a buffer
+    /// has ended. The call may be repeated after the next `Received`.
     ///
     /// Panics: when the socket has a landing already, or when `landing` takes no bytes.
     fn receive_into(&mut self, socket: SocketId, landing: Landing) -> Result<(), Landing>;
 
-    /// Stops receiving. What the kernel has handed over already may still be reported, with `Uring`
-    /// in more than one `Received`. A peer that goes away may be noticed only after `resume`.
+    /// Stops receiving. Bytes that the kernel has already delivered may still be reported, with
+    /// `Uring` in more than one `Received`. A peer that disconnects may be noticed only after
+    /// `resume`.
     fn pause(&mut self, socket: SocketId);
 
     /// Receives again.
@@ -120,9 +121,10 @@ pub trait Io {
     /// the kernel refuses to watch it, for want of memory, and it is closed.
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId>;
 
-    /// Hands a connection out, to be adopted elsewhere; its name ends like by `close`. `None` when
-    /// a send or receive is under way: then receiving stops as by `pause`; handle what later polls
-    /// bring and try again. A socket that has `Failed` is never handed out.
+    /// Gives a connection up, to be adopted by another `Io`; its `SocketId` ends as by `close`.
+    /// Returns `None` while a send or receive is in progress: receiving then stops as by `pause`,
+    /// and the call must be repeated after later polls. A socket that has `Failed` is never given
+    /// up.
     fn give_up(&mut self, socket: SocketId) -> Option<OwnedFd>;
 
     /// Starts accepting from a bound, listening socket. Accepted TCP sockets have `TCP_NODELAY` and
@@ -146,10 +148,10 @@ pub trait Io {
     /// Cost: a system call; `Memory` none.
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64>;
 
-    /// How the operator is told which connection this is. Cost: a system call; `Memory` none.
+    /// The name of a connection for the log. Cost: a system call; `Memory` none.
     fn name(&mut self, socket: SocketId) -> SocketName;
 
-    /// What other threads wake this `Io` with.
+    /// The handle by which other threads wake this `Io`.
     fn waker(&self) -> Waker;
 
     /// Which backend this is: `"uring"`, `"epoll"` or `"memory"`.

@@ -1,6 +1,6 @@
-//! The limits of the kernel's door, each named once.
+//! The limits of the I/O backends, each named once.
 //!
-//! Upstream:   `options`, by way of whoever opens an `Io`, sets [`Limits`].
+//! Upstream:   the code that opens an `Io` sets [`Limits`] from the options.
 //! Downstream: the backends size their tables and rings by these numbers.
 
 /// Size of a [`crate::SendBlock`].
@@ -18,8 +18,8 @@ pub const EVENTS_MAX: usize = 256;
 pub const ACCEPTS_MAX: usize = 16;
 /// Pieces that one system call sends at most: two blocks that hold as many as they may.
 pub const SEND_GATHER_MAX: usize = 2 * (HELD_PIECES_MAX + 1);
-/// Of a longer send `Uring` tells what part is taken. A guess: to wait for the whole is up to 5 %
-/// cheaper with values of 32 KB, asked for four at a time, and as cheap with 900 KB.
+/// `Uring` reports the progress of longer sends. A guess: waiting for the whole send is up to 5 %
+/// cheaper with values of 32 KB, four pipelined, and equal with 900 KB.
 pub const SEND_WHOLE_BYTES_MAX: usize = 160 * 1024;
 /// After `accept` ran out of descriptors or memory: when it is tried again.
 pub const ACCEPT_RETRY_NS: u64 = 10_000_000;
@@ -38,7 +38,7 @@ const _: () = {
     assert!(RECEIVE_AREA_BYTES <= u32::MAX as usize);
 };
 
-/// What whoever opens an `Io` may choose.
+/// The limits that the creator of an `Io` may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time, those included that were closed and are still being taken down. At

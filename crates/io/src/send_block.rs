@@ -1,7 +1,7 @@
-//! One buffer of replies on its way to the kernel, and the large values that go between them.
+//! One buffer of replies for the kernel, and the large values between them.
 //!
-//! Upstream:   `net` takes a block, words replies into it and hands it to `Io::send`.
-//! Downstream: a backend lets the kernel read from it and gives it back in `Event::Sent`.
+//! Upstream:   `net` takes a block, formats replies into it and passes it to `Io::send`.
+//! Downstream: a backend lets the kernel read from it and returns it in `Event::Sent`.
 //!
 //! ```text
 //! own bytes:  VALUE a 0 40000 CR LF | CR LF VALUE b 0 20000 CR LF | CR LF END CR LF
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  The memory never moves while the block lives, whoever holds the block; nor do held pieces.
-//! - I2  The first `used` own bytes are to be sent; `used <= SEND_BLOCK_BYTES`.
-//! - I3  Held pieces stand in the order of their places; at most `HELD_PIECES_MAX` of them.
+//! - I1  The memory of a block and of its held pieces never moves, also when the block moves.
+//! - I2  The first `used` own bytes are sent; `used <= SEND_BLOCK_BYTES`.
+//! - I3  Held pieces are sorted by position; there are at most `HELD_PIECES_MAX`.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub struct SendBlock {
     memory: Box<[u8; SEND_BLOCK_BYTES]>,
     used: u32,
     held_bytes: usize,
-    /// Before which own byte, and what.
+    /// The own byte before which each piece is sent, and the piece.
     held: Vec<(u32, Held)>,
 }
 
@@ -50,7 +50,7 @@ impl SendBlock {
         SEND_BLOCK_BYTES - self.used as usize
     }
 
-    /// Copies as much of `bytes` as fits behind what is there; returns how much that was.
+    /// Appends as many of `bytes` as fit; returns their number.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.room());
@@ -60,8 +60,8 @@ impl SendBlock {
         count
     }
 
-    /// Copies all of the pieces behind what is there; `false`, and nothing copied, when they do not
-    /// fit. Cost: one look at the room, a copy a piece.
+    /// Appends all of the pieces. Returns `false`, and copies nothing, if they do not fit. Cost:
+    /// one check of the space, one copy per piece.
     #[inline]
     pub fn put_all<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> bool {
         let bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -75,14 +75,14 @@ impl SendBlock {
         true
     }
 
-    /// The unused rest, to be written in place; then say with [`Self::advance`] how much of it.
-    /// What it holds is unspecified (it may be bytes of earlier replies).
+    /// The unused rest, to be written in place; then call [`Self::advance`] with the number of
+    /// bytes. Its content is unspecified (it may be bytes of earlier replies).
     #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.used as usize..]
     }
 
-    /// Adds the first `count` bytes of the spare rest to what is to be sent.
+    /// Appends the first `count` bytes of the unused rest.
     ///
     /// Panics: if `count` is more than [`Self::room`].
     #[inline]
@@ -97,7 +97,7 @@ impl SendBlock {
         self.held.len() < HELD_PIECES_MAX
     }
 
-    /// Lets `piece` be sent behind what is there, from where it lies. Cost: no copy.
+    /// Appends `piece`, which is sent from its own memory. Cost: no copy.
     ///
     /// Panics: when it may not ([`Self::may_hold`]).
     pub fn hold(&mut self, piece: Held) {
@@ -133,7 +133,7 @@ impl SendBlock {
         self.held.is_empty()
     }
 
-    /// What is to be sent, in order; pieces may be empty.
+    /// The bytes to send, in order; pieces may be empty.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut own_before = 0;
         let between = self.held.iter().flat_map(move |(place, piece)| {
@@ -145,8 +145,7 @@ impl SendBlock {
         between.chain(std::iter::once(&self.bytes()[last..]))
     }
 
-    /// Empties the block for its next use, and lets go of what it holds. Cost: none for own bytes,
-    /// which stay where they are.
+    /// Empties the block for its next use, and releases its held pieces. Cost: none for own bytes.
     #[inline]
     pub fn clear(&mut self) {
         self.used = 0;

@@ -53,9 +53,9 @@ impl<T: Default> Slots<T> {
         self.slots.len()
     }
 
-    /// Takes a slot. Its value is the default one or what its last user left.
-    /// At the limit it grows all the same: whoever accepts asks [`Self::is_full`] first, and an
-    /// adopted connection is never refused.
+    /// Takes a slot. Its value is the default, or the value that its last user left. It grows even
+    /// at the limit, because an adopted connection is never refused; before accepting, the caller
+    /// checks [`Self::is_full`].
     pub(crate) fn insert(&mut self) -> (SocketId, &mut T) {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 connections");
@@ -84,7 +84,7 @@ impl<T: Default> Slots<T> {
         self.find(id).expect("a SocketId that was not closed")
     }
 
-    /// The value of a slot, whoever is in it, and the id if that connection is live.
+    /// The value of a slot, also of a free one, and the id if its connection is live.
     #[inline]
     pub(crate) fn at(&mut self, index: usize) -> (Option<SocketId>, &mut T) {
         let slot = &mut self.slots[index];

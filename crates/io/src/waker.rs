@@ -1,6 +1,6 @@
-//! The hand that other threads have on a poll.
+//! Wakes a poll from another thread.
 //!
-//! Upstream:   another shard, the control thread, a signal's reader: whoever left a message.
+//! Upstream:   another shard, the control thread, or the thread that reads signals.
 //! Downstream: `Io::poll` returns with `Event::Woken`.
 //!
 //! Invariants: those of `bell`.
@@ -38,8 +38,8 @@ impl Waker {
         Self { shared: Arc::new(Shared { bell: Bell::new(), doorbell: None }) }
     }
 
-    /// Makes the `Io`'s present or next poll return with one [`crate::Event::Woken`]. Wakes before
-    /// that poll collapse into one. What the caller wrote before is visible to the polling thread.
+    /// Makes the `Io`'s current or next poll return with one [`crate::Event::Woken`]. Several wakes
+    /// before that poll become one. Earlier writes of the caller are visible to the polling thread.
     ///
     /// Cost: one atomic exchange, and one system call when the polling thread sleeps.
     pub fn wake(&self) {

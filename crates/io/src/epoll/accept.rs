@@ -38,7 +38,7 @@ impl Listener {
 }
 
 impl Epoll {
-    /// Brings what is watched in line with I1.
+    /// Watches or ignores listeners as I1 requires.
     pub(super) fn hold_or_watch_listeners(&mut self) {
         let full = self.sockets.is_full();
         for (index, listener) in self.listeners.iter_mut().enumerate() {
@@ -56,7 +56,7 @@ impl Epoll {
         }
     }
 
-    /// Accepts who waits, within limits; the rest by the next poll.
+    /// Accepts waiting connections, within limits. The next poll accepts the rest.
     pub(super) fn accept(&mut self, index: usize, events: &mut Vec<Event>) {
         for _ in 0..ACCEPTS_MAX {
             if self.sockets.is_full() {

@@ -1,20 +1,20 @@
-//! The door by epoll: readiness, then one `recv` and one `send` for each busy connection.
+//! The epoll backend: readiness, then one `recv` and one `send` for each busy connection.
 //!
-//! Upstream:   the kernel says which sockets are ready (`watch`).
+//! Upstream:   the kernel reports which sockets are ready (`watch`).
 //! Downstream: `accept`, `receive` and `send` do the work and append the events.
 //!
-//! Sockets are watched edge-triggered, so neither pausing nor resuming nor a short read costs a
-//! system call; listeners and nothing else are watched by level.
+//! Sockets are watched edge-triggered, so pausing, resuming and short reads cost no system call.
+//! Only listeners are watched level-triggered.
 //!
 //! ```text
 //! epoll data:  0 doorbell | 1 + listener number | SocketId (always above 32 bits)
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A socket for which an edge came, and whose bytes have not been read to the end since, has
-//!   `readable` set; one that is readable and wanted is in `ready` exactly once.
-//! - I2  After a `recv` shorter than asked the socket is empty and the next byte makes an edge,
-//!   unless the edge said that the peer has ended (`ending`): that comes with no second edge.
+//! - I1  `readable` is set from an edge until the bytes of the socket have been read to the end. A
+//!   readable socket that is not paused is in `ready` exactly once.
+//! - I2  After a `recv` that returned fewer bytes than requested, the socket is empty and the next
+//!   byte makes an edge. The end of the peer (`ending`) makes no second edge.
 //! - I3  A socket with unsent blocks is in `unsent`, or waits for the kernel to have room
 //!   (`blocked`).
 
@@ -63,7 +63,7 @@ pub struct Epoll {
     kernel_events: Vec<kernel::Event>,
 }
 
-/// What we know of one connection.
+/// The state of one connection.
 #[derive(Debug, Default)]
 struct Socket {
     /// `None` in a free slot.
@@ -97,7 +97,7 @@ struct Flags {
 }
 
 impl Epoll {
-    /// Opens the door. Cost: two descriptors and the receive area (1 MiB).
+    /// Opens the backend. Cost: two descriptors and the receive area (1 MiB).
     ///
     /// Errors: out of descriptors or memory.
     pub fn new(limits: Limits) -> io::Result<Self> {

@@ -1,6 +1,6 @@
-//! Sending: what was queued since the last poll, one system call for each socket.
+//! Sending: the blocks queued since the last poll, by one system call for each socket.
 //!
-//! Upstream:   `Io::send` queues; an edge says that there is room again.
+//! Upstream:   `Io::send` queues; an edge reports that the kernel accepts bytes again.
 //! Downstream: `Sent` for each block that the kernel has taken, `Taken` for a part of one.
 
 use std::io::IoSlice;
@@ -15,7 +15,7 @@ use crate::limits::SEND_GATHER_MAX;
 use crate::send_queue::SendQueue;
 
 impl Epoll {
-    /// Sends what is new.
+    /// Sends the newly queued blocks.
     pub(super) fn flush(&mut self, events: &mut Vec<Event>) {
         let mut unsent = std::mem::take(&mut self.unsent);
         for id in unsent.drain(..) {

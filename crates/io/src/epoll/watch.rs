@@ -1,7 +1,7 @@
-//! What epoll is asked to watch, and what it reports.
+//! The descriptors that epoll watches, and its reports.
 //!
-//! Upstream:   `take_in` and `listen` have descriptors watched; `poll` takes the edges.
-//! Downstream: an edge marks a socket readable, sends what was blocked, or accepts.
+//! Upstream:   `take_in` and `listen` add descriptors; `poll` takes the edges.
+//! Downstream: an edge marks a socket readable, sends blocked blocks, or accepts.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -108,7 +108,7 @@ impl Epoll {
         }
     }
 
-    /// Reports a broken connection, once; what was queued is lost.
+    /// Reports a broken connection, once. Queued blocks are lost.
     pub(super) fn fail(&mut self, id: SocketId, events: &mut Vec<Event>) {
         let socket = self.sockets.live(id);
         socket.sends.clear();

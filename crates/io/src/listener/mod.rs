@@ -92,11 +92,11 @@ pub fn local_addr(listener: impl AsFd) -> io::Result<SocketAddr> {
     Ok(SocketAddr::try_from(address)?)
 }
 
-/// Makes a listening socket non-blocking or blocking (io_uring waits by itself only on blocking
-/// ones) and, for TCP, sets what accepted sockets inherit:
-/// no delay, keepalive. So accepting costs no system call for options.
+/// Makes a listening socket non-blocking or blocking (io_uring waits only on blocking ones). For
+/// TCP, it sets the options that accepted sockets inherit: no delay, keepalive. So accepting needs
+/// no system call for options.
 ///
-/// Errors: it is no socket.
+/// Errors: the descriptor is not a socket.
 pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> {
     let listener = listener.as_fd();
     rustix::io::ioctl_fionbio(listener, nonblocking)?;
@@ -111,15 +111,15 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// Refuses clients from now on and resets those that wait to be accepted. Unlike dropping the
-/// descriptor it does so at once, whoever else (an accept under way in the kernel) holds the
-/// socket. Another process may then listen in its place.
+/// Refuses new clients and resets those that wait to be accepted. This takes effect at once, also
+/// while an accept in the kernel still holds the socket; dropping the descriptor would not. Another
+/// process may then listen on the same address.
 pub(crate) fn shut_down(listener: impl AsFd) {
     // Of a listening socket it cannot fail; and if it did, nobody would be let in either.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 
-/// Who is at the other end, from what the kernel says.
+/// The peer, from its address in the kernel.
 pub(crate) fn peer(address: Option<SocketAddrAny>) -> Peer {
     address.and_then(|address| SocketAddr::try_from(address).ok()).map_or(Peer::Local, Peer::from)
 }

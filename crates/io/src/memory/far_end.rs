@@ -11,14 +11,14 @@ use super::Memory;
 use crate::event::{ListenerId, Peer};
 use crate::limits::Limits;
 
-/// Clients that wait to be accepted: the number of their wire, and who they are.
+/// Clients that wait to be accepted: the number of their wire, and their address.
 type Backlog = VecDeque<(usize, Peer)>;
 
 /// Everything between near and far ends.
 #[derive(Debug, Default)]
 pub(super) struct Wires {
     pub(super) wires: Vec<Wire>,
-    /// For each endpoint, for each of its listeners: who waits to be accepted.
+    /// For each endpoint and each of its listeners: the clients that wait to be accepted.
     pub(super) endpoints: Vec<Vec<Backlog>>,
     /// Connections between `give_up` and `adopt`, by the token's descriptor.
     pub(super) handed_over: HashMap<i32, usize>,
@@ -35,7 +35,7 @@ pub(super) struct Wire {
     pub(super) outgoing: Vec<u8>,
     /// How many more bytes the near end may send; `usize::MAX`: any number.
     pub(super) window: usize,
-    /// What stands between the ends, where a test wants a kernel that holds bytes.
+    /// Buffers between the ends, if a test wants a kernel that holds bytes.
     pub(super) buffer: Option<Buffer>,
     pub(super) peer: Peer,
     pub(super) fin_out: bool,
@@ -154,12 +154,12 @@ impl FarEnd {
         }
     }
 
-    /// Ends the client's side, behind what was written.
+    /// Ends the client's side, after the bytes written so far.
     pub fn finish(&self) {
         self.with(|wire| wire.fin_in = true);
     }
 
-    /// Breaks the connection: the next poll reports `Failed`, and what was not received is lost.
+    /// Breaks the connection: the next poll reports `Failed`, and bytes not yet received are lost.
     pub fn reset(&self) {
         self.with(|wire| {
             wire.reset = true;
@@ -172,7 +172,7 @@ impl FarEnd {
         self.with(|wire| wire.window = 0);
     }
 
-    /// Takes `bytes` more bytes than were allowed so far; after [`Self::stall`], so many.
+    /// Allows `bytes` more bytes than before; after [`Self::stall`], `bytes` in total.
     pub fn allow(&self, bytes: usize) {
         self.with(|wire| wire.window = wire.window.saturating_add(bytes));
     }
@@ -207,7 +207,7 @@ impl FarEnd {
         });
     }
 
-    /// Takes out what has arrived since the last call.
+    /// Returns the bytes that have arrived since the last call.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
         self.with(|wire| std::mem::take(&mut wire.outgoing))

@@ -1,17 +1,17 @@
-//! The door without a kernel: a network in memory whose far ends a test holds.
+//! The backend without a kernel: a network in memory. A test holds the far ends.
 //!
 //! Upstream:   a test or the simulator writes, cuts, stalls, finishes and resets by `FarEnd`.
 //! Downstream: `net` and `shard` see an [`Io`] that behaves as the others do, on one thread and
-//!             without waiting: every poll does what can be done and returns.
+//!             without waiting: every poll does what is possible and returns.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  One `FarEnd::write` is one `Received` or `Landed` (cut only where it exceeds a receive
 //!   buffer or the landing), and a poll reports at most one of them for each socket: so the test
 //!   decides how bytes are cut.
 //! - I2  The near end sends bytes only within the window that the far end allows.
-//! - I3  `Memory::stir` is what a kernel does while the shard sleeps: it sends within the window,
-//!   and says whether a poll would have something to report. So who models sleep loses no wake-up
-//!   and adds none.
+//! - I3  `Memory::stir` does the work of a kernel while the shard sleeps: it sends within the
+//!   window, and returns whether a poll would report an event. So a simulation of sleep loses no
+//!   wake-up and adds none.
 
 mod around;
 mod far_end;
@@ -104,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// Which of the net's endpoints this is; what [`MemoryNet::connect`] wants to know.
+    /// The index of this endpoint in the net, for [`MemoryNet::connect`].
     #[must_use]
     pub fn endpoint(&self) -> usize {
         self.endpoint
@@ -118,8 +118,8 @@ impl Memory {
         listener
     }
 
-    /// Does what a kernel does while nobody polls (I3), and says whether the next poll has
-    /// something to report. For a simulation that lets its shard sleep only when this is false.
+    /// Does the work of a kernel between polls (I3), and returns whether the next poll has an event
+    /// to report. A simulation lets its shard sleep only if this returns false.
     ///
     /// Cost: looks at every socket.
     pub fn stir(&mut self) -> bool {
@@ -355,7 +355,7 @@ impl Io for Memory {
         Some(self.wires.borrow().wires[wire].held_bytes() as u64)
     }
 
-    /// The number of the wire stands for a descriptor.
+    /// Uses the number of the wire in place of a descriptor.
     fn name(&mut self, socket: SocketId) -> SocketName {
         let wire = self.sockets.live(socket).wire;
         let peer = self.wires.borrow().wires[wire].peer;

@@ -108,9 +108,9 @@ impl Buffers {
         // - inside the mapping: start_of() of an existing buffer, by the index above.
         let start = unsafe { self.mapping.add(lent.start as usize) };
         // SAFETY:
-        // - so many bytes are there and were written (by mmap and by the kernel): `take`, asserted.
-        // - nobody writes while the slice lives: the buffer is lent (asserted), and it becomes the
-        //   kernel's only in `give_back`, which wants `&mut self`: I1, I2.
+        // - that many bytes exist and were written (by mmap and by the kernel): `take`, asserted.
+        // - no thread writes while the slice lives: the buffer is lent (asserted), and it returns
+        //   to the kernel only in `give_back`, which takes `&mut self`: I1, I2.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), lent.bytes as usize) }
     }
 
@@ -141,7 +141,7 @@ impl Buffers {
         let position = usize::from(self.tail) % RECEIVE_BUFFERS;
         let ring = self.mapping.cast::<BufRingEntry>();
         // SAFETY:
-        // - inside the mapping: `position` is below RECEIVE_BUFFERS, and so many entries fit.
+        // - inside the mapping: `position` is below RECEIVE_BUFFERS, and that many entries fit.
         let mut entry = unsafe { ring.add(position) };
         // SAFETY:
         // - valid, aligned (the mapping is a page's, entries are 16 bytes) and zeroed by mmap.
@@ -165,7 +165,7 @@ fn start_of(buffer: u16) -> usize {
 impl Drop for Buffers {
     fn drop(&mut self) {
         // SAFETY:
-        // - exactly what was mapped.
+        // - exactly the mapped range.
         // - no reference into it lives: they borrow `self`.
         // - the kernel does not use it any more: the ring has cancelled all ops (`ring`, I1), and
         //   it keeps pages of the buffer ring alive by itself.

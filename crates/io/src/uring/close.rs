@@ -1,7 +1,7 @@
-//! Closing: cancel what the kernel still does with a socket, then give the slot back.
+//! Closing: cancels the operations of a socket in the kernel, then frees its slot.
 //!
 //! Upstream:   `Io::close`; every op's last completion.
-//! Downstream: the slot is free; the descriptor is closed; a landing is with its lender again.
+//! Downstream: the slot is free; the descriptor is closed; a landing is back with its owner.
 
 use std::os::fd::AsFd;
 

@@ -31,7 +31,7 @@ impl Gather {
         Box::new(Self { header, slices: [nothing; SEND_GATHER_MAX] })
     }
 
-    /// Points it to what is unsent in `sends`, as much as one send takes; returns how many bytes.
+    /// Points it to the unsent bytes of `sends`, up to the limit of one send; returns their number.
     pub(super) fn fill(&mut self, sends: &SendQueue) -> usize {
         let mut slices = [IoSlice::new(&[]); SEND_GATHER_MAX];
         let count = sends.gather(&mut slices);
@@ -56,12 +56,12 @@ impl Gather {
         self.header.msg_iovlen = count as _;
     }
 
-    /// What the kernel wants to know, and where it says how a message ended.
+    /// The argument of the system call, and the place for its result.
     pub(super) fn header_mut(&mut self) -> *mut libc::msghdr {
         &raw mut self.header
     }
 
-    /// What the kernel wants to know.
+    /// The argument of the system call.
     pub(super) fn header(&self) -> *const libc::msghdr {
         &raw const self.header
     }

@@ -1,4 +1,4 @@
-//! The door by io_uring: ops that repeat themselves, and one system call a tick.
+//! The io_uring backend: multishot operations, and one system call per tick.
 //!
 //! Upstream:   `ring` brings completions; a listener accepts and a socket receives again and again
 //!             (multishot) until cancelled.
@@ -15,11 +15,12 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  `ops` counts a socket's ops whose last completion has not come. While it is not 0 the
 //!   slot, its descriptor and its blocks stay, live or dying.
-//! - I2  At most one send op of a socket is under way, so its bytes keep their order.
-//! - I3  A socket receives (`Receiving::Armed`), or is in `hungry` or `unarmed`, or must not
-//!   receive, or its receive has yet to end (`Receiving::Cancelling`), which lists it.
-//! - I4  A socket's landing changes only while it is `Receiving::Idle`; so while a receive op is
-//!   under way, it is the landing's exactly if there is one.
+//! - I2  At most one send op of a socket is in progress, so its bytes keep their order.
+//! - I3  A socket is receiving (`Receiving::Armed`), or is listed in `hungry` or `unarmed`, or must
+//!   not receive, or its receive is being cancelled (`Receiving::Cancelling`); its end lists the
+//!   socket.
+//! - I4  A socket's landing changes only while it is `Receiving::Idle`; so a receive
+//!   op in progress is that of the landing exactly if there is one.
 
 mod accept;
 mod buffers;
@@ -56,8 +57,9 @@ pub struct Uring {
     listeners: Vec<Listener>,
     /// Sockets to which a receive is to be armed by the next poll that has room (I3).
     unarmed: Vec<SocketId>,
-    /// The same, for those whose receive found no buffer. They come before the others: the kernel
-    /// serves receives as they were armed, so who had a buffer stands behind who had none.
+    /// The same, for sockets whose receive found no buffer. They are armed before the others: the
+    /// kernel serves receives in the order in which they were armed, so a socket that had a buffer
+    /// comes after one that had none.
     hungry: Vec<SocketId>,
     /// Sockets with new blocks to send.
     unsent: Vec<SocketId>,
@@ -67,15 +69,15 @@ pub struct Uring {
     waker: Waker,
 }
 
-/// What we know of one connection.
+/// The state of one connection.
 #[derive(Default)]
 struct Socket {
     /// `None` in a free slot.
     fd: Option<OwnedFd>,
     sends: SendQueue,
-    /// What the send under way reads, when it is a gathered one.
+    /// The message of the send in progress, if it is a gathered one.
     gather: Option<Box<Gather>>,
-    /// Where the next bytes go (I4), and what the op that brings them reads.
+    /// The landing for the next bytes (I4), and the message of its receive op.
     landing: Option<Landing>,
     scatter: Option<Box<Gather>>,
     ops: u32,
@@ -83,7 +85,7 @@ struct Socket {
     flags: Flags,
 }
 
-/// What became of a socket's receive op.
+/// The state of a socket's receive op.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Receiving {
     #[default]
@@ -109,7 +111,7 @@ struct Flags {
 }
 
 impl Uring {
-    /// Opens the door. Cost: two descriptors, the rings (about 200 KiB) and the receive buffers
+    /// Opens the backend. Cost: two descriptors, the rings (about 200 KiB) and the receive buffers
     /// (1 MiB). Only the calling thread may use it.
     ///
     /// Errors: the kernel is too old, or forbids io_uring, or is out of memory.
@@ -144,7 +146,7 @@ impl Uring {
         id
     }
 
-    /// Waits and takes the completions, so many at most that all of them are handled.
+    /// Waits and takes completions, at most as many as can be handled.
     fn enter(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         let wait = until_retry(wait, self.listeners.iter().map(|each| &each.hold));
         let asleep = wait != Wait::Now && self.waker.bell().fall_asleep();
@@ -174,7 +176,7 @@ impl Uring {
         }
     }
 
-    /// Reports a broken connection, once; what was queued and is not being sent is lost.
+    /// Reports a broken connection, once. Queued blocks that are not being sent are lost.
     fn fail(&mut self, id: SocketId, events: &mut Vec<Event>) {
         let socket = self.sockets.live(id);
         if !socket.flags.sending {

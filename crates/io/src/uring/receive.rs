@@ -63,7 +63,7 @@ impl Uring {
         }
     }
 
-    /// Has the next poll begin to receive, before those who had a buffer.
+    /// Lets the next poll begin to receive, before the sockets that had a buffer.
     fn arm_first(&mut self, id: SocketId) {
         let flags = &mut self.sockets.live(id).flags;
         if !flags.unarmed {
@@ -72,8 +72,8 @@ impl Uring {
         }
     }
 
-    /// Does what `arm_first` and `arm_soon` promised, but for landings beyond what a poll may
-    /// bring.
+    /// Arms the sockets listed by `arm_first` and `arm_soon`, except landings above the limit of a
+    /// poll.
     pub(super) fn arm_unarmed(&mut self) {
         let mut soon = std::mem::take(&mut self.hungry);
         soon.append(&mut self.unarmed);
@@ -111,7 +111,7 @@ impl Uring {
         events: &mut Vec<Event>,
     ) {
         let result = completion.result;
-        // Whoever the bytes are for, the buffer is ours now and goes back with the others.
+        // The buffer belongs to us now, for any socket, and returns with the others.
         let lent = completion
             .buffer
             .map(|buffer| self.ring.buffers.take(buffer, result.max(0) as u32, self.tick));

@@ -24,8 +24,8 @@ use super::gather::Gather;
 use crate::event::Wait;
 use crate::limits::RECEIVE_BUFFER_BYTES;
 
-/// Bytes after which a multishot receive ends, so that one poll brings so many of one socket at
-/// most. The kernel would otherwise fill up to 32 buffers before anyone could pause it.
+/// Bytes after which a multishot receive ends. So one poll returns at most this number of bytes for
+/// one socket. Otherwise the kernel would fill up to 32 buffers before the socket could be paused.
 const RECEIVE_BYTES_MAX: u32 = RECEIVE_BUFFER_BYTES as u32;
 /// The word of an op that says so: `optlen` in `struct io_uring_sqe`, of Linux 6.17.
 const OPTLEN_WORD: usize = 11;
@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<squeue::Entry>() == 64 && align_of::<squeue::Ent
 const SUBMISSIONS_MAX: u32 = 512;
 const COMPLETIONS_MAX: u32 = 4096;
 
-/// What an op is for.
+/// The purpose of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Operation {
@@ -76,11 +76,11 @@ impl Token {
     }
 }
 
-/// What the kernel says about an op.
+/// The completion of an op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) token: Token,
-    /// What the system call would return; an error as its negative number.
+    /// The result of the system call; an error is a negative number.
     pub(super) result: i32,
     /// More completions of this op will come.
     pub(super) more: bool,
@@ -94,7 +94,7 @@ pub(super) struct Ring {
     pub(super) buffers: Buffers,
     /// Completions taken out early, to make room.
     backlog: VecDeque<Completion>,
-    /// Whether the kernel ends a multishot receive after so many bytes as it is told.
+    /// Whether the kernel supports a byte limit for a multishot receive.
     ends_receives: bool,
 }
 
@@ -187,7 +187,7 @@ impl Ring {
         self.push_without_memory(opcode::AsyncCancel2::new(which).build(), token);
     }
 
-    /// Sends all of `bytes`, or what goes until an error.
+    /// Sends all of `bytes`, or the bytes before an error.
     ///
     /// # Safety
     /// `bytes` stays in place and unchanged until the op's completion.
@@ -200,8 +200,8 @@ impl Ring {
         unsafe { self.push(op.build(), token) };
     }
 
-    /// Sends what `gather` points to: if it is `whole` all of it, or what goes until an error, and
-    /// else as much as goes at once, as soon as that is some.
+    /// Sends the bytes of `gather`. If `whole`, it completes when all bytes are sent, or at an
+    /// error; otherwise, as soon as some bytes are sent.
     ///
     /// # Safety
     /// `gather` and the memory that it points to stay in place and unchanged until the op's
@@ -244,7 +244,7 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued, early, because the ring is full.
+    /// Submits the queued ops early, because the ring is full.
     fn make_room(&mut self) {
         match self.ring.submit() {
             Ok(_) => {}
@@ -253,8 +253,8 @@ impl Ring {
         }
     }
 
-    /// One system call: submits what is queued and waits as told for the first completion. None
-    /// when there is nothing to submit, nothing to wait for and nothing to run.
+    /// Submits the queued ops and waits for the first completion, by one system call. There is no
+    /// system call if there is nothing to submit, to wait for or to run.
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.backlog.is_empty() { wait } else { Wait::Now };
         let entered = match wait {

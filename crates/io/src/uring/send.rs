@@ -1,11 +1,11 @@
 //! Sending: one op for each socket with something to send, all submitted by one system call.
 //!
-//! Upstream:   `Io::send` queues; a send that completes makes place for the next.
+//! Upstream:   `Io::send` queues; a completed send lets the next one start.
 //! Downstream: `Sent` for each block that the kernel has taken, `Taken` for a part of one.
 //!
-//! A send waits in the kernel until everything is taken (`MSG_WAITALL`), so a slow reader costs no
-//! turn of ours; but for one of more than `SEND_WHOLE_BYTES_MAX`, of which the owner is to see that
-//! the peer reads.
+//! A send waits in the kernel until all bytes are taken (`MSG_WAITALL`), so a slow reader costs no
+//! work here. Sends of more than `SEND_WHOLE_BYTES_MAX` are the exception: the owner must see their
+//! progress.
 
 use std::os::fd::AsFd;
 
@@ -97,7 +97,7 @@ impl Uring {
 }
 
 impl Socket {
-    /// Sends the FIN that `finish_sending` asked for, once nothing is queued before it.
+    /// Sends the FIN of `finish_sending`, once no block is queued before it.
     pub(super) fn end_sending_if_done(&mut self) {
         if self.flags.fin_wanted && self.sends.is_empty() && !self.flags.failed {
             // It fails only when the connection is gone, which receiving will tell.

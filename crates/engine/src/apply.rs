@@ -109,7 +109,13 @@ pub fn get<'e, E: Primitives>(
     terms: &GetTerms,
     now: &Now,
 ) -> Outcome<'e, E::Pinned> {
-    let Some(at) = engine.find(key, now) else { return miss(engine, key, terms, now) };
+    let Some(at) = engine.find(key, now) else {
+        return if terms.life.vivify().is_some() {
+            create(engine, key, terms, now)
+        } else {
+            Outcome { verdict: Verdict::Miss, value: Value::None }
+        };
+    };
     debug_assert!(is_live(engine, at, now), "`find` gives live items");
     let (facts, mark) = verb::get::on_hit(terms, &engine.item(at), now);
     if let Some(mark) = mark {
@@ -118,9 +124,10 @@ pub fn get<'e, E: Primitives>(
     read(engine, at, terms, facts, now)
 }
 
-/// Nothing was found: a miss, or an item that is created.
+/// Nothing was found, and an item is created.
+#[cold]
 #[inline(never)]
-fn miss<'e, E: Primitives>(
+fn create<'e, E: Primitives>(
     engine: &'e mut E,
     key: &Key<'_>,
     terms: &GetTerms,
@@ -158,7 +165,7 @@ fn is_live<E: Primitives>(engine: &E, at: E::At, now: &Now) -> bool {
 }
 
 /// The value at a place: lent if it is short enough, else pinned.
-#[inline]
+#[inline(always)]
 fn value<E: Primitives>(engine: &E, at: E::At, bytes_max: usize) -> Value<'_, E::Pinned> {
     let item = engine.item(at);
     match lent_value(&item, bytes_max) {

@@ -122,17 +122,18 @@ impl Tail {
         }
     }
 
-    /// The rest of the line before a value, behind the key.
+    /// Formats the rest of the line before a value, behind the key. In place: a tail that is
+    /// returned is copied in pieces wider than those it was written in, and the processor waits for
+    /// each of them.
     #[inline]
-    fn of_value(client_flags: u32, value_bytes: usize, cas: Option<u64>) -> Self {
-        let mut tail = Self::new();
-        tail.push_number(u64::from(client_flags));
-        tail.push_number(value_bytes as u64);
+    fn of_value(&mut self, client_flags: u32, value_bytes: usize, cas: Option<u64>) -> &[u8] {
+        self.push_number(u64::from(client_flags));
+        self.push_number(value_bytes as u64);
         if let Some(cas) = cas {
-            tail.push_number(cas);
+            self.push_number(cas);
         }
-        tail.push(CRLF);
-        tail
+        self.push(CRLF);
+        self.text()
     }
 
     #[inline]
@@ -158,8 +159,8 @@ pub fn value_head(
     value_bytes: usize,
     cas: Option<u64>,
 ) {
-    let tail = Tail::of_value(client_flags, value_bytes, cas);
-    sink.put_all([b"VALUE ", key, tail.text()]);
+    let mut tail = Tail::new();
+    sink.put_all([b"VALUE ", key, tail.of_value(client_flags, value_bytes, cas)]);
 }
 
 /// Formats a value of the classic protocol, the line before it and the CR LF behind it, as one
@@ -172,8 +173,9 @@ pub fn value_head(
 /// ```
 #[inline]
 pub fn value(sink: &mut impl Sink, key: &[u8], client_flags: u32, value: &[u8], cas: Option<u64>) {
-    let tail = Tail::of_value(client_flags, value.len(), cas);
-    sink.put_all([b"VALUE ", key, tail.text(), value, CRLF]);
+    let mut tail = Tail::new();
+    let tail = tail.of_value(client_flags, value.len(), cas);
+    sink.put_all([b"VALUE ", key, tail, value, CRLF]);
 }
 
 /// Formats a line with a number: the reply to `incr` and `decr`.

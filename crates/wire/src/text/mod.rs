@@ -71,7 +71,7 @@ fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Reply> {
 }
 
 /// `set`, `add`, `replace`, `append` and `prepend`.
-#[inline]
+#[inline(always)]
 pub(crate) fn store(rest: &[u8], mode: StoreMode) -> Result<Store<'_>, Failure> {
     let (words, fields) = StoreFields::read(rest)?;
     let noreply = words.last_of_line(5) == Some(NOREPLY);
@@ -102,7 +102,7 @@ struct StoreFields<'b> {
 impl<'b> StoreFields<'b> {
     /// Takes the words up to the length. A refusal here skips no data block and is always
     /// answered.
-    #[inline]
+    #[inline(always)]
     fn read(rest: &'b [u8]) -> Result<(Words<'b>, Self), Reply> {
         let mut words = Words::new(rest);
         let key = words.next().ok_or(Reply::BadLine)?;
@@ -121,7 +121,7 @@ impl<'b> StoreFields<'b> {
     }
 
     /// Reads the rest. A refusal here skips the data block (I2).
-    #[inline]
+    #[inline(always)]
     fn check(self, mode: StoreMode, noreply: bool) -> Result<Store<'b>, Failure> {
         let (flags, flags_bytes) = self.flags;
         let (exptime, exptime_bytes) = self.exptime;

@@ -67,7 +67,7 @@ pub(crate) const DECODED_BYTES_MAX: usize = BATCH_REQUESTS_MAX * KEY_BYTES_MAX;
 
 /// What a staged request asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Work<'b> {
+pub(crate) enum Work {
     /// One key of a retrieval.
     Key {
         /// The retrieval that the key is of, from this key on.
@@ -75,14 +75,19 @@ pub(crate) enum Work<'b> {
         /// Whether `END` follows.
         last: bool,
     },
-    /// A request of one key.
-    Line {
-        request: Request<'b>,
-        /// Line and data block as they came, to be sent on in a hop.
-        text: &'b [u8],
-        /// The value in the data block, for storage requests.
-        block: &'b [u8],
-    },
+    /// A request of one key: its place among the lines of the batch.
+    Line(u8),
+}
+
+/// A request of one key. Apart from [`Staged`], because it is much larger, and the keys of a
+/// retrieval need none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line<'b> {
+    pub(crate) request: Request<'b>,
+    /// Line and data block as they came, to be sent on in a hop.
+    pub(crate) text: &'b [u8],
+    /// The value in the data block, for storage requests.
+    pub(crate) block: &'b [u8],
 }
 
 /// Where the bytes of a staged key are.
@@ -105,24 +110,23 @@ pub(crate) struct Staged<'b> {
     pub(crate) owner: u16,
     pub(crate) hashes: KeyHashes,
     pub(crate) key: KeyPlace<'b>,
-    pub(crate) work: Work<'b>,
+    pub(crate) work: Work,
+    /// Whether the value is read for the reply.
+    pub(crate) reads_value: bool,
 }
 
 impl Staged<'_> {
     /// What it will look up.
     #[inline]
     pub(crate) const fn lookup(&self) -> Lookup {
-        let value = match &self.work {
-            Work::Key { .. } => true,
-            Work::Line { request, .. } => request.reads_value(),
-        };
-        Lookup { secret_hash: self.hashes.secret, value }
+        Lookup { secret_hash: self.hashes.secret, value: self.reads_value }
     }
 }
 
 /// Up to `BATCH_REQUESTS_MAX` staged requests.
 pub(crate) struct Batch<'b> {
     staged: ArrayVec<Staged<'b>, BATCH_REQUESTS_MAX>,
+    lines: ArrayVec<Line<'b>, BATCH_REQUESTS_MAX>,
     /// Keys that came in base64, decoded.
     decoded: Vec<u8>,
 }
@@ -131,7 +135,7 @@ impl<'b> Batch<'b> {
     /// An empty batch. `decoded` lends its memory for decoded keys.
     pub(crate) fn new(mut decoded: Vec<u8>) -> Self {
         decoded.clear();
-        Self { staged: ArrayVec::new(), decoded }
+        Self { staged: ArrayVec::new(), lines: ArrayVec::new(), decoded }
     }
 
     /// Gives the memory for decoded keys back.
@@ -183,6 +187,20 @@ impl<'b> Batch<'b> {
         self.staged.push(staged);
     }
 
+    /// Adds the line of a request that is staged next.
+    #[inline]
+    pub(crate) fn add_line(&mut self, line: Line<'b>) -> Work {
+        let place = u8::try_from(self.lines.len()).expect("one line a staged request");
+        self.lines.push(line);
+        Work::Line(place)
+    }
+
+    /// The line of a staged request.
+    #[inline]
+    pub(crate) fn line(&self, place: u8) -> &Line<'b> {
+        &self.lines[usize::from(place)]
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Staged<'b>> + Clone {
         self.staged.iter()
     }
@@ -190,5 +208,6 @@ impl<'b> Batch<'b> {
     pub(crate) fn clear(&mut self) {
         self.decoded.clear();
         self.staged.clear();
+        self.lines.clear();
     }
 }

@@ -19,7 +19,7 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::admin::{Administration, NotYet};
 use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
-use crate::batch::{Batch, KeyPlace, Ready, Staged, Work};
+use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
@@ -142,14 +142,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 self.on.clients.with(connection, |open| open.input.note_scanned(rest.len()));
                 false
             }
-            Parsed::Request { request, line_bytes } => match request {
+            Parsed::Request { ref request, line_bytes } => match request {
                 Request::Retrieve(retrieve) => {
                     if line_bytes > LINE_BYTES_MAX {
                         self.on.context.counters.long_lines.add(1);
                     }
                     let next_key = offset_in(rest, retrieve.keys.rest);
                     let keys_end = next_key + retrieve.keys.rest.len();
-                    let Retrieve { with_cas, ttl, .. } = retrieve;
+                    let Retrieve { with_cas, ttl, .. } = *retrieve;
                     self.keys(index, rest, Resume { next_key, keys_end, with_cas, ttl })
                 }
                 Request::Store(_) | Request::MetaSet { .. } => {
@@ -157,7 +157,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if let Err(not_yet) = self.on.administration(connection).carry_out(&request)
+                        if let Err(not_yet) = self.on.administration(connection).carry_out(request)
                         {
                             match not_yet {
                                 NotYet::Full(full) => self.wait_for(index, full),
@@ -240,7 +240,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             next = keys.next();
             let from_here = Resume { next_key: offset_in(line, key), ..resume };
             let work = Work::Key { from_here, last: next.is_none() };
-            self.push(index, start, KeyPlace::Input(key), work);
+            self.push(index, start, KeyPlace::Input(key), work, true);
         }
         true
     }
@@ -251,14 +251,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         index: usize,
         connection: ConnectionIndex,
         rest: &'b [u8],
-        request: Request<'b>,
+        request: &Request<'b>,
         line_bytes: usize,
     ) -> bool {
         let value_bytes =
             request.announced_bytes().expect("a storage request announces its block") as usize;
-        if !self.fits(&request, value_bytes) {
+        if !self.fits(request, value_bytes) {
             if self.settled() {
-                let refused = self.on.values().refuse(connection, &request, Reply::TooLarge);
+                let refused = self.on.values().refuse(connection, request, Reply::TooLarge);
                 if let Err(full) = refused {
                     self.wait_for(index, full);
                     return false;
@@ -272,7 +272,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             if self.settled() {
                 self.advance(index, line_bytes);
                 let line = &rest[..line_bytes];
-                self.on.values().begin(connection, &request, line, value_bytes);
+                self.on.values().begin(connection, request, line, value_bytes);
             }
             return true;
         }
@@ -304,7 +304,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.on.engine.options().fits(key_bytes, value_bytes, request.client_flags())
     }
 
-    fn stage(&mut self, index: usize, request: Request<'b>, text: &'b [u8], block: &'b [u8]) {
+    fn stage(&mut self, index: usize, request: &Request<'b>, text: &'b [u8], block: &'b [u8]) {
         debug_assert!(text.ends_with(b"\n"), "a request that is staged is whole");
         let start = self.ready[index].offset;
         self.advance(index, text.len());
@@ -316,10 +316,19 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 self.batch.keep_decoded(key)
             }
         };
-        self.push(index, start, key, Work::Line { request, text, block });
+        let work = self.batch.add_line(Line { request: *request, text, block });
+        self.push(index, start, key, work, request.reads_value());
     }
 
-    fn push(&mut self, index: usize, start: usize, key: KeyPlace<'b>, work: Work<'b>) {
+    #[inline]
+    fn push(
+        &mut self,
+        index: usize,
+        start: usize,
+        key: KeyPlace<'b>,
+        work: Work,
+        reads_value: bool,
+    ) {
         let hasher = &self.on.context.hasher;
         let hashes = hasher.key(self.batch.key_bytes(key)).hashes();
         self.batch.push(Staged {
@@ -329,6 +338,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             hashes,
             key,
             work,
+            reads_value,
         });
     }
 
@@ -352,7 +362,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 "I2: rewound to the first request that waits"
             );
             if !ready.ended {
-                on.carry_out(ready, staged, self.batch.key(staged));
+                on.carry_out(ready, &self.batch, staged);
             }
         }
         self.batch.clear();
@@ -395,7 +405,8 @@ impl<E: Engine> Serving<'_, E> {
     }
 
     /// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
-    fn carry_out(&mut self, ready: &mut Ready, staged: &Staged<'_>, key: Key<'_>) {
+    fn carry_out(&mut self, ready: &mut Ready, batch: &Batch<'_>, staged: &Staged<'_>) {
+        let key = batch.key(staged);
         let connection = ready.connection;
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
         debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
@@ -404,11 +415,11 @@ impl<E: Engine> Serving<'_, E> {
         let done = if is_full {
             Ok(())
         } else if staged.owner != self.context.id {
-            self.hop(connection, staged, key)
+            self.hop(connection, batch, staged, key)
         } else if E::DELAYS {
-            self.apply_delaying(connection, staged, key)
+            self.apply_delaying(connection, batch, staged, key)
         } else {
-            self.apply(connection, staged, key);
+            self.apply(connection, batch, staged, key);
             Ok(())
         };
         if is_full || done.is_err() {
@@ -430,13 +441,20 @@ impl<E: Engine> Serving<'_, E> {
 
     /// Applies a request whose key is ours.
     #[inline]
-    fn apply(&mut self, connection: ConnectionIndex, staged: &Staged<'_>, key: Key<'_>) {
+    fn apply(
+        &mut self,
+        connection: ConnectionIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        key: Key<'_>,
+    ) {
         debug_assert!(self.context.owns(&key), "only the owner of a key applies a request");
         let Some(mut sink) = self.clients.sink(connection) else { return };
         let applier = Applier { engine: self.engine, context: self.context };
         let applied = match &staged.work {
             Work::Key { from_here, .. } => applier.key(key, read_terms(from_here), None, &mut sink),
-            Work::Line { request, block, .. } => {
+            Work::Line(place) => {
+                let Line { request, block, .. } = batch.line(*place);
                 applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
             }
         };
@@ -452,10 +470,11 @@ impl<E: Engine> Serving<'_, E> {
     fn apply_delaying(
         &mut self,
         connection: ConnectionIndex,
+        batch: &Batch<'_>,
         staged: &Staged<'_>,
         key: Key<'_>,
     ) -> Result<(), MailboxFull> {
-        let Some(outgoing) = self.outgoing(connection, staged, &key) else { return Ok(()) };
+        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
         let Self { context, engine, clients, mail, delayed, .. } = self;
         let applied =
             delayed.apply_own(context, *engine, clients, mail, connection, key, outgoing, None);
@@ -468,10 +487,11 @@ impl<E: Engine> Serving<'_, E> {
     fn hop(
         &mut self,
         connection: ConnectionIndex,
+        batch: &Batch<'_>,
         staged: &Staged<'_>,
         key: Key<'_>,
     ) -> Result<(), MailboxFull> {
-        let Some(outgoing) = self.outgoing(connection, staged, &key) else { return Ok(()) };
+        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
         self.mail.send_about(self.context, self.clients, connection, key, outgoing)
     }
 
@@ -479,6 +499,7 @@ impl<E: Engine> Serving<'_, E> {
     fn outgoing<'s>(
         &self,
         connection: ConnectionIndex,
+        batch: &'s Batch<'_>,
         staged: &Staged<'s>,
         key: &Key<'s>,
     ) -> Option<Outgoing<'s>> {
@@ -488,7 +509,8 @@ impl<E: Engine> Serving<'_, E> {
                 let (hop, text) = (Hop::Key(read_terms(from_here)), key.bytes());
                 Outgoing { hop, text, room: room_for_key(text, value_bytes) }
             }
-            Work::Line { request, text, .. } => {
+            Work::Line(place) => {
+                let Line { request, text, .. } = batch.line(*place);
                 let room = room_for_answer(request, value_bytes);
                 Outgoing { hop: Hop::Line, text, room }
             }

@@ -107,9 +107,9 @@ impl<'b> StoreFields<'b> {
         let mut words = Words::new(rest);
         let key = words.next().ok_or(Reply::BadLine)?;
         let flags_text = words.rest_from_next();
-        let flags = words.next().ok_or(Reply::BadLine)?;
+        let flags = words.next_maybe_short().ok_or(Reply::BadLine)?;
         let exptime_text = words.rest_from_next();
-        let exptime = words.next().ok_or(Reply::BadLine)?;
+        let exptime = words.next_maybe_short().ok_or(Reply::BadLine)?;
         let length = words.next().and_then(read_announced).ok_or(Reply::BadLine)?;
         let fields = Self {
             key,

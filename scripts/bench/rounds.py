@@ -35,8 +35,9 @@ def arguments(description, rounds, memory_mib):
     parser.add_argument("--ours", default="target/release/kachel serve", help="one server")
     parser.add_argument("--peer", default="memcached", help="the other server")
     parser.add_argument("--load", default="target/release/kachel-lab load", help="the generator")
-    parser.add_argument("--server-core", type=int, default=0, help="core of both servers")
-    parser.add_argument("--load-core", type=int, default=1, help="core of the generator")
+    parser.add_argument("--server-cores", default="0", help="cores of both servers, as for taskset")
+    parser.add_argument("--load-cores", default="1", help="cores of the generator, as for taskset")
+    parser.add_argument("--threads", type=int, default=1, help="threads of both servers")
     parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the raw JSON")
     parser.add_argument(
@@ -66,20 +67,21 @@ def alone(lock_path):
 
 
 class Server:
-    """A server on an ephemeral loopback port, pinned to one core."""
+    """A server on an ephemeral loopback port, pinned to the cores that the options name."""
 
-    def __init__(self, side, command, memory_mib, core):
+    def __init__(self, side, command, memory_mib, options):
         self.side = side
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        words = ["taskset", "-c", str(core)]
+        words = ["taskset", "-c", options.server_cores]
         if "{port}" in command:
             # A server that does not take memcached's options.
             words += shlex.split(command.replace("{port}", str(self.port)))
         else:
             words += shlex.split(command)
-            words += ["-l", "127.0.0.1", "-p", str(self.port), "-t", "1", "-m", str(memory_mib)]
+            words += ["-l", "127.0.0.1", "-p", str(self.port)]
+            words += ["-t", str(options.threads), "-m", str(memory_mib)]
             if os.geteuid() == 0:
                 words += ["-u", "root"]
         self.words = words
@@ -144,7 +146,7 @@ def run_load(options, server, words, json_path):
     generator = shlex.split(options.load)
     if shutil.which(generator[0]) is None:
         raise SystemExit(f"no {generator[0]}: cargo build --release -p kachel-lab builds it")
-    command = ["taskset", "-c", str(options.load_core)] + generator
+    command = ["taskset", "-c", options.load_cores] + generator
     command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)

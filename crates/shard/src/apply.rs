@@ -16,10 +16,6 @@ use kachel_wire::{format, retrieval_terms};
 use crate::context::Context;
 use crate::reply::ReplySink;
 
-/// Bytes of the longest line that a classic request other than a retrieval is answered with.
-const CLASSIC_ANSWER_BYTES_MAX: u16 = 96;
-/// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
-const META_ANSWER_BYTES_MAX: u16 = 640;
 /// Bytes beside the key in the line before a value.
 const VALUE_LINE_BYTES_MAX: u16 = 64;
 
@@ -30,15 +26,11 @@ pub(crate) fn room_for_key(key: &[u8], value_bytes: u16) -> AnswerRoom {
     AnswerRoom { line_bytes: key_bytes + VALUE_LINE_BYTES_MAX, value_bytes }
 }
 
-/// Room to keep for the answer to a request; the answer to one that wants no reply is empty.
+/// Room to keep for the answer to a request of one key whose value is expected to have
+/// `value_bytes`.
 pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> AnswerRoom {
-    let (line_bytes, value_bytes) = match request {
-        Request::MetaGet(meta) if meta.letters.has(b'v') => (META_ANSWER_BYTES_MAX, value_bytes),
-        meta if meta.is_meta() => (META_ANSWER_BYTES_MAX, 0),
-        classic if classic.is_noreply() => (0, 0),
-        _ => (CLASSIC_ANSWER_BYTES_MAX, 0),
-    };
-    AnswerRoom { line_bytes, value_bytes }
+    let value_bytes = if request.shows_value() { value_bytes } else { 0 };
+    AnswerRoom { line_bytes: request.reply_bytes_max(), value_bytes }
 }
 
 /// How the keys of a retrieval are read.
@@ -100,7 +92,7 @@ impl<E: Engine> Applier<'_, E> {
                     counters.cmd_meta.add(1);
                 }
                 counters.note(&operation.verb, verdict);
-                Applied::Answered(format::answer(sink, request, verdict, value), durability)
+                Applied::Answered(request.answer(sink, verdict, value), durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),
         }

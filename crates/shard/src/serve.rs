@@ -305,7 +305,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     fn stage(&mut self, index: usize, request: &Request<'b>, text: &'b [u8], block: &'b [u8]) {
-        debug_assert!(text.ends_with(b"\n"), "a request that is staged is whole");
+        debug_assert!(!text.is_empty(), "a request that is staged is whole");
         let start = self.ready[index].offset;
         self.advance(index, text.len());
         let key = match request.key_text() {
@@ -317,7 +317,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
         };
         let work = self.batch.add_line(Line { request: *request, text, block });
-        self.push(index, start, key, work, request.reads_value());
+        self.push(index, start, key, work, request.shows_value());
     }
 
     #[inline]

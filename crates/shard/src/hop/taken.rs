@@ -47,7 +47,7 @@ impl<'r> Taken<'r> {
     #[inline]
     pub(crate) fn lookup(&self) -> Option<Lookup> {
         // What is about a key and no line is a key of a retrieval.
-        let value = self.request.as_ref().is_none_or(|(request, _)| request.reads_value());
+        let value = self.request.as_ref().is_none_or(|(request, _)| request.shows_value());
         self.key.map(|key| Lookup { secret_hash: key.secret_hash(), value })
     }
 }

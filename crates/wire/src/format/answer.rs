@@ -42,36 +42,34 @@ pub fn answer_key<P>(
     }
 }
 
-/// Formats the reply to a request of one key. Returns a value that must follow (I2).
-pub fn answer<P>(
+/// Formats the reply to a meta request. Returns a value that must follow (I2).
+pub(crate) fn answer_meta<P>(
     sink: &mut impl Sink,
     request: &Request<'_>,
     verdict: &Verdict,
     value: Value<'_, P>,
 ) -> Option<P> {
-    if request.is_noreply() {
-        return None; // I1
-    }
     match request {
         Request::MetaGet(meta) => return answer_meta_get(sink, meta, verdict, value),
         Request::MetaSet { meta, value_bytes, .. } => {
             answer_meta_set(sink, meta, *value_bytes as usize, verdict);
         }
         Request::MetaDelete(meta) => answer_meta_delete(sink, meta, verdict),
-        Request::MetaArithmetic { meta, .. } => {
-            answer_meta_arithmetic(sink, meta, verdict);
-        }
+        Request::MetaArithmetic { meta, .. } => answer_meta_arithmetic(sink, meta, verdict),
         Request::MetaDebug(key) => match verdict {
             Verdict::Inspected(inspection) => meta_debug(sink, *key, inspection),
             _ => sink.put(Reply::En.bytes()),
         },
-        _ => answer_classic(sink, request, verdict),
+        other => unreachable!("{other:?} is no meta request of one key"),
     }
     None
 }
 
 /// Formats the reply of a classic verb that reads no value.
-fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: &Verdict) {
+pub(crate) fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdict: &Verdict) {
+    if request.is_noreply() {
+        return; // I1
+    }
     let reply = match verdict {
         Verdict::Number { number: changed, .. } => return number(sink, *changed),
         Verdict::Stored { .. } => Reply::Stored,

@@ -15,7 +15,8 @@ mod answer;
 
 use kachel_engine::{Facts, Inspection};
 
-pub use self::answer::{answer, answer_key};
+pub use self::answer::answer_key;
+pub(crate) use self::answer::{answer_classic, answer_meta};
 use crate::base64;
 use crate::parse_key;
 use crate::request::{KEY_BYTES_MAX, Letters, Meta, MetaKey};

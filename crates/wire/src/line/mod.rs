@@ -21,8 +21,6 @@ use crate::{meta, text};
 
 /// Bytes of the shortest line that can be a command, its end included (I3).
 const LINE_BYTES_MIN: usize = 4;
-/// The first byte of a request in the binary protocol.
-const BINARY_MAGIC: u8 = 0x80;
 /// Bytes at the front that are searched for a newline first.
 const NEAR_BYTES: usize = 128;
 /// Bytes of the longest verb that is recognized here.
@@ -74,23 +72,10 @@ macro_rules! request {
     };
 }
 
-/// Reads one request from the front of `input`.
-///
-/// The first `scanned_bytes` are known to contain no newline: they are the length of the input when
-/// this function last returned `NeedMore`. So a line that arrives in pieces is searched once. A
-/// number above the length of the input is limited to it.
-///
-/// Cost: linear in the line; no allocation. Panics: never.
-///
-/// ```
-/// use kachel_wire::request::Request;
-/// use kachel_wire::{Parsed, parse};
-/// assert_eq!(parse(b"delete k", 0), Parsed::NeedMore);
-/// let request = Request::Delete { key: b"k", noreply: false };
-/// assert_eq!(parse(b"delete k\r\nget", 8), Parsed::Request { request, line_bytes: 10 });
-/// ```
+/// Reads one request of the text or meta protocol from the front of `input`, of which the first
+/// `scanned_bytes` contain no newline.
 #[inline]
-pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
+pub(crate) fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
     let scanned = scanned_bytes.min(input.len());
     let Some(at) = find_newline(&input[scanned..]) else { return unfinished(input) };
     let line_bytes = scanned + at + 1;
@@ -104,8 +89,7 @@ pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
 /// The result for input without a newline.
 #[cold]
 fn unfinished(input: &[u8]) -> Parsed<'_> {
-    let is_binary = input.first() == Some(&BINARY_MAGIC);
-    if is_binary || input.len() >= LINE_BYTES_MAX && input.len() >= line_bytes_max(input) {
+    if input.len() >= LINE_BYTES_MAX && input.len() >= line_bytes_max(input) {
         return Parsed::Close;
     }
     Parsed::NeedMore
@@ -138,9 +122,6 @@ fn parse_line(line: &[u8]) -> Parsed<'_> {
     // The commonest request first: `get` of any number of keys.
     if let Some(rest) = body.strip_prefix(b"get ") {
         return request!(line_bytes, text::retrieve(rest, false), found => Request::Retrieve(found));
-    }
-    if line.first() == Some(&BINARY_MAGIC) {
-        return Parsed::Close;
     }
     if line.len() < LINE_BYTES_MIN {
         return Failure::from(Reply::BadLine).parsed(line_bytes); // I3

@@ -1,6 +1,7 @@
 //! What lines mean: rows of a line and what the parser makes of it. Replies were probed on 1.6.45.
 
-use super::{ParseError, Parsed, parse};
+use super::{ParseError, Parsed};
+use crate::parse;
 use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, DumpForm, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Letters, Meta, MetaKey,

@@ -1,18 +1,52 @@
-//! Makes the operation of a request, and the facts that a server needs before it executes one.
+//! What differs between the protocols: which parser reads a request, what a server must know of it,
+//! and which formatter answers it. A new protocol is a file of its own, a kind of [`Request`], and
+//! its lines here.
 //!
-//! Upstream:   `shard`, once a request was parsed and its key hashed.
-//! Downstream: `engine`'s contract.
+//! Upstream:   `shard`, with the input of a connection, and once a request's key was hashed.
+//! Downstream: `line` parses, `format` formats; `engine`'s contract executes the operation.
 //!
 //! Invariants:
 //! - I1  Every request with a key makes exactly one operation. A retrieval makes one for each key.
 
 use kachel_engine::{
     ArithmeticTerms, DeleteTerms, GetTerms, Key, LifeStep, LifeTerms, Operation, StoreMode,
-    StoreTerms, Ttl, ValueWanted, Verb, Wanted,
+    StoreTerms, Ttl, Value, ValueWanted, Verb, Verdict, Wanted,
 };
 
+use crate::format::{Sink, answer_classic, answer_meta};
+use crate::line::{self, Parsed};
 use crate::meta::parse_key;
 use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
+
+/// The first byte of a request in the binary protocol, which is not built yet.
+const BINARY_MAGIC: u8 = 0x80;
+/// Bytes of the longest line that a classic request other than a retrieval is answered with.
+const CLASSIC_REPLY_BYTES_MAX: u16 = 96;
+/// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
+const META_REPLY_BYTES_MAX: u16 = 640;
+
+/// Reads one request from the front of `input`.
+///
+/// The first `scanned_bytes` are known to contain no newline: they are the length of the input when
+/// this function last returned `NeedMore`. So a line that arrives in pieces is searched once. A
+/// number above the length of the input is limited to it.
+///
+/// Cost: linear in the line; no allocation. Panics: never.
+///
+/// ```
+/// use kachel_wire::request::Request;
+/// use kachel_wire::{Parsed, parse};
+/// assert_eq!(parse(b"delete k", 0), Parsed::NeedMore);
+/// let request = Request::Delete { key: b"k", noreply: false };
+/// assert_eq!(parse(b"delete k\r\nget", 8), Parsed::Request { request, line_bytes: 10 });
+/// ```
+#[inline]
+pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
+    if input.first() == Some(&BINARY_MAGIC) {
+        return Parsed::Close;
+    }
+    line::parse(input, scanned_bytes)
+}
 
 impl<'b> Request<'b> {
     /// The key that the request is about, decoded into `space` where it came as base64; `None` for
@@ -85,10 +119,22 @@ impl<'b> Request<'b> {
         )
     }
 
-    /// Whether a request of one key reads the value for its reply.
+    /// Whether the reply to a request of one key shows the item's value.
     #[inline]
-    pub const fn reads_value(&self) -> bool {
-        matches!(self, Self::MetaGet(_))
+    pub const fn shows_value(&self) -> bool {
+        matches!(self, Self::MetaGet(meta) if meta.letters.has(b'v'))
+    }
+
+    /// Bytes of the longest reply to a request of one key, without the value that it shows; 0 for
+    /// one that wants no reply.
+    pub const fn reply_bytes_max(&self) -> u16 {
+        if self.is_meta() {
+            META_REPLY_BYTES_MAX
+        } else if self.is_noreply() {
+            0
+        } else {
+            CLASSIC_REPLY_BYTES_MAX
+        }
     }
 
     /// Bytes of the value that a storage request announces, without the CR LF behind it.
@@ -158,6 +204,23 @@ impl<'b> Request<'b> {
             }
         };
         Operation { key, verb }
+    }
+
+    /// Formats the reply to a request of one key. A returned value is too large for the sink; the
+    /// reply has announced it, and it must follow with CR LF behind it.
+    #[inline]
+    pub fn answer<P>(
+        &self,
+        sink: &mut impl Sink,
+        verdict: &Verdict,
+        value: Value<'_, P>,
+    ) -> Option<P> {
+        if self.is_meta() {
+            answer_meta(sink, self, verdict, value)
+        } else {
+            answer_classic(sink, self, verdict);
+            None
+        }
     }
 }
 

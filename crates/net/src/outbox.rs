@@ -311,7 +311,7 @@ impl Outbox {
 
     /// Moves what is ready at the head of the slots into blocks, and streams as far as I4 allows.
     ///
-    /// A slot with text and a stream gives its text first, then the stream, then CR LF.
+    /// A slot with text and a stream gives its text first, then the stream.
     pub fn settle<S: Source>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         while let Some(head) = self.slots.head() {
             if slots.awaited(head) > 0 {
@@ -336,7 +336,8 @@ impl Outbox {
         }
     }
 
-    /// Hands out a large value as far as I4 allows; whether all of it, with the CR LF behind it.
+    /// Hands out a large value as far as I4 allows; whether all of it, and what the protocol
+    /// writes behind it.
     fn pump<S: Source>(&mut self, stream: &mut Stream<S>, pool: &mut BlockPool) -> bool {
         while stream.offset < stream.source.total_bytes() {
             if self.block_bytes() >= self.limit_bytes {
@@ -361,7 +362,7 @@ impl Outbox {
                 self.queued.extend(self.open.take());
             }
         }
-        self.put(b"\r\n", pool);
+        self.put(stream.source.end(), pool);
         true
     }
 
@@ -499,6 +500,9 @@ mod tests {
         }
         fn hold_at(&self, offset: usize) -> Held {
             Held::shared(&self.0, self.range_at(offset))
+        }
+        fn end(&self) -> &'static [u8] {
+            b"\r\n"
         }
     }
 

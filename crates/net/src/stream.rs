@@ -13,6 +13,8 @@ pub trait Source {
     fn piece_at(&self, offset: usize) -> &[u8];
     /// The same, held where they lie.
     fn hold_at(&self, offset: usize) -> Held;
+    /// What the protocol writes behind the value.
+    fn end(&self) -> &'static [u8];
 }
 
 impl Source for () {
@@ -24,6 +26,9 @@ impl Source for () {
     }
     fn hold_at(&self, _offset: usize) -> Held {
         unreachable!("nothing has no piece")
+    }
+    fn end(&self) -> &'static [u8] {
+        b""
     }
 }
 

@@ -11,10 +11,10 @@
 use kachel_engine::{Answer, Block, Durability, Engine, Key, Outcome, Ticket, Ttl};
 use kachel_net::AnswerRoom;
 use kachel_wire::request::Request;
-use kachel_wire::{format, retrieval_terms};
+use kachel_wire::{VALUE_END, format, retrieval_terms};
 
 use crate::context::Context;
-use crate::reply::ReplySink;
+use crate::reply::{LargeValue, ReplySink};
 
 /// Bytes beside the key in the line before a value.
 const VALUE_LINE_BYTES_MAX: u16 = 64;
@@ -48,7 +48,7 @@ pub(crate) struct ReadTerms {
 pub(crate) enum Applied<P> {
     /// It was executed, counted, and its reply formatted. The value is to follow the text, if there
     /// is one.
-    Answered(Option<P>, Durability),
+    Answered(Option<LargeValue<P>>, Durability),
     /// It was not executed (I1).
     Later(Ticket),
 }
@@ -56,7 +56,7 @@ pub(crate) enum Applied<P> {
 impl<P> Applied<P> {
     /// The value that follows the reply, where the engine never delays.
     #[inline]
-    pub(crate) fn at_once(self) -> Option<P> {
+    pub(crate) fn at_once(self) -> Option<LargeValue<P>> {
         match self {
             Self::Answered(value, Durability::Now) => value,
             Self::Answered(_, Durability::At(_)) | Self::Later(_) => {
@@ -92,7 +92,10 @@ impl<E: Engine> Applier<'_, E> {
                     counters.cmd_meta.add(1);
                 }
                 counters.note(&operation.verb, verdict);
-                Applied::Answered(request.answer(sink, verdict, value), durability)
+                let value = request.answer(sink, verdict, value);
+                let end = request.value_end();
+                let value = value.map(|value| LargeValue { value, end });
+                Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),
         }
@@ -116,6 +119,7 @@ impl<E: Engine> Applier<'_, E> {
                 counters.requests.add(1);
                 counters.note_get(ttl.is_some(), verdict);
                 let value = format::answer_key(sink, &key, with_cas, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: VALUE_END });
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),

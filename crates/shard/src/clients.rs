@@ -38,7 +38,7 @@ pub(crate) struct Clients<P> {
 pub(crate) struct Answered<'a, P> {
     pub(crate) text: &'a [u8],
     /// The large value that follows the text.
-    pub(crate) value: Option<P>,
+    pub(crate) value: Option<LargeValue<P>>,
 }
 
 impl<P: ReadValue> Clients<P> {
@@ -105,10 +105,10 @@ impl<P: ReadValue> Clients<P> {
             text = b""; // The client waits only until it is done.
         }
         debug_assert!(text.len() <= room_bytes, "an answer fits the room kept for it");
-        let value_bytes = value.as_ref().map_or(text.len(), P::total_bytes);
+        let value_bytes = value.as_ref().map_or(text.len(), |large| large.value.total_bytes());
         open.outbox.text_into(slot, text, &mut self.slots);
         if let Some(value) = value {
-            let stream = Stream::new(LargeValue(value));
+            let stream = Stream::new(value);
             open.outbox.stream_into(slot, stream, &mut self.slots);
         }
         open.outbox.answered(slot, value_bytes, &mut self.slots);

@@ -31,6 +31,7 @@ use crate::apply::Applied;
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
 use crate::hop::{HopKey, Mail, MailboxFull, Outgoing, ReplyTo, Taken, apply_taken};
+use crate::reply::LargeValue;
 
 /// Requests and replies that wait in one shard, at most. A guess: an engine with a disk behind it
 /// keeps fewer fetches busy.
@@ -62,7 +63,7 @@ struct Undurable<P> {
     origin: Origin,
     sequence: Sequence,
     text: Vec<u8>,
-    value: Option<P>,
+    value: Option<LargeValue<P>>,
 }
 
 /// What waits for the engine in one shard.
@@ -186,7 +187,7 @@ impl<E: Engine> Delayed<E> {
         clients: &mut Clients<E::Pinned>,
         mail: &mut Mail<E>,
         origin: Origin,
-        value: Option<E::Pinned>,
+        value: Option<LargeValue<E::Pinned>>,
         durability: Durability,
     ) {
         let Durability::At(sequence) = durability else {
@@ -292,7 +293,7 @@ fn deliver<E: Engine>(
     clients: &mut Clients<E::Pinned>,
     mail: &mut Mail<E>,
     origin: Origin,
-    value: Option<E::Pinned>,
+    value: Option<LargeValue<E::Pinned>>,
 ) {
     debug_assert!(origin.shard < context.shards(), "an origin is a shard of this process");
     if origin.shard == context.id {

@@ -16,19 +16,27 @@ pub(crate) trait ReplySink: Sink {
 
 /// A large value on its way to a client.
 #[derive(Debug)]
-pub(crate) struct LargeValue<P>(pub(crate) P);
+pub(crate) struct LargeValue<P> {
+    pub(crate) value: P,
+    /// What the client's protocol writes behind it.
+    pub(crate) end: &'static [u8],
+}
 
 impl<P: ReadValue> Source for LargeValue<P> {
     fn total_bytes(&self) -> usize {
-        self.0.total_bytes()
+        self.value.total_bytes()
     }
 
     fn piece_at(&self, offset: usize) -> &[u8] {
-        self.0.piece_at(offset)
+        self.value.piece_at(offset)
     }
 
     fn hold_at(&self, offset: usize) -> Held {
-        self.0.hold_at(offset)
+        self.value.hold_at(offset)
+    }
+
+    fn end(&self) -> &'static [u8] {
+        self.end
     }
 }
 
@@ -42,8 +50,8 @@ pub(crate) struct ToClient<'a, P> {
 
 impl<P: ReadValue> ToClient<'_, P> {
     /// Sends a large value behind what was formatted.
-    pub(crate) fn value(&mut self, pinned: P) {
-        let stream = Stream::new(LargeValue(pinned));
+    pub(crate) fn value(&mut self, value: LargeValue<P>) {
+        let stream = Stream::new(value);
         self.outbox.stream(stream, self.connection, self.blocks, self.slots);
     }
 }

@@ -20,6 +20,8 @@ use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
 
 /// The first byte of a request in the binary protocol, which is not built yet.
 const BINARY_MAGIC: u8 = 0x80;
+/// What follows a value in the text and meta protocols.
+pub const VALUE_END: &[u8] = b"\r\n";
 /// Bytes of the longest line that a classic request other than a retrieval is answered with.
 const CLASSIC_REPLY_BYTES_MAX: u16 = 96;
 /// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
@@ -206,8 +208,14 @@ impl<'b> Request<'b> {
         Operation { key, verb }
     }
 
+    /// What follows a value that [`Self::answer`] returned.
+    #[inline]
+    pub const fn value_end(&self) -> &'static [u8] {
+        VALUE_END
+    }
+
     /// Formats the reply to a request of one key. A returned value is too large for the sink; the
-    /// reply has announced it, and it must follow with CR LF behind it.
+    /// reply has announced it, and it must follow, with [`Self::value_end`] behind it.
     #[inline]
     pub fn answer<P>(
         &self,

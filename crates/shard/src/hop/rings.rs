@@ -28,6 +28,8 @@ use kachel_io::Waker;
 use kachel_net::ConnectionIndex;
 use kachel_stdx::{Consumer, Producer, Sleeper, byte_ring};
 
+use crate::reply::LargeValue;
+
 /// Bytes of all rings of one shard together, before each is clamped.
 const RING_BYTES_PER_SHARD: usize = 1 << 20;
 /// The smallest ring: takes the largest record twice.
@@ -85,8 +87,8 @@ pub struct Mailbox<E: Engine> {
     pub(crate) answers_in: Consumer,
     pub(crate) parcels_out: SideQueue<Parcel<E::Upload>>,
     pub(crate) parcels_in: SideQueue<Parcel<E::Upload>>,
-    pub(crate) values_out: SideQueue<E::Pinned>,
-    pub(crate) values_in: SideQueue<E::Pinned>,
+    pub(crate) values_out: SideQueue<LargeValue<E::Pinned>>,
+    pub(crate) values_in: SideQueue<LargeValue<E::Pinned>>,
     /// Connections whose next request waits for room among the requests to that shard.
     pub(crate) waiting: VecDeque<ConnectionIndex>,
     peer: Arc<Sleeper>,

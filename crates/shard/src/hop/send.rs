@@ -11,7 +11,7 @@ use super::record::{ANSWER_BYTES_MAX, Answer, REQUEST_BYTES_MAX};
 use super::{Hop, HopKey, MailboxFull, Mailboxes, REQUEST_HEAD_BYTES, ReplyTo};
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::reply::AnswerText;
+use crate::reply::{AnswerText, LargeValue};
 
 /// A request on its way to another shard.
 #[derive(Clone, Copy)]
@@ -110,7 +110,12 @@ impl<E: Engine> Mail<E> {
     /// Answers `peer` with the text that was formatted, and with the large value that follows it.
     /// There is room for it.
     #[inline(always)]
-    pub(crate) fn send_answer(&mut self, peer: u16, slot: SlotIndex, value: Option<E::Pinned>) {
+    pub(crate) fn send_answer(
+        &mut self,
+        peer: u16,
+        slot: SlotIndex,
+        value: Option<LargeValue<E::Pinned>>,
+    ) {
         let mailbox = self.boxes.to(peer);
         let answer = match value {
             None => Answer::Text,

@@ -35,6 +35,8 @@ pub(crate) struct Happened {
     pub(crate) hops: u64,
     /// Shards that served a connection which another had accepted.
     pub(crate) adopted: u64,
+    /// Connections that waited and were served again.
+    pub(crate) resumptions: u64,
 }
 
 thread_local! {
@@ -55,12 +57,12 @@ pub(crate) fn explore(
     shards: u16,
     clients: impl Fn() -> Vec<Client> + Send + Sync + 'static,
 ) -> Happened {
-    let happened: Arc<[AtomicU64; 2]> = Arc::default();
+    let happened: Arc<[AtomicU64; 3]> = Arc::default();
     let (clients, counts) = (Arc::new(clients), Arc::clone(&happened));
     let run = move || run_once(shards, clients(), &counts);
     let total = || {
-        let [hops, adopted] = happened.each_ref().map(|count| count.load(Relaxed));
-        Happened { hops, adopted }
+        let [hops, adopted, resumptions] = happened.each_ref().map(|count| count.load(Relaxed));
+        Happened { hops, adopted, resumptions }
     };
     if let Ok(schedule) = std::env::var("KACHEL_SCHEDULE") {
         shuttle::replay(run, &schedule);
@@ -85,7 +87,7 @@ fn runs(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'sta
     Runner::new(scheduler, config).run(run);
 }
 
-fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
+fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 3]) {
     let options = WorldOptions { shards, memory_bytes: 4 << 20, ..WorldOptions::default() };
     let mut world = World::surrounded(options, |shared| Sleeper { shared: Arc::clone(shared) });
     FAR_ENDS.set(clients.iter().map(|_| Some(world.connect())).collect());
@@ -116,6 +118,7 @@ fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 2]) {
     for (id, counters) in shared.counters.iter().enumerate() {
         happened[0].fetch_add(counters.hops.value(), Relaxed);
         happened[1].fetch_add(u64::from(id > 0 && counters.bytes_read.value() > 0), Relaxed);
+        happened[2].fetch_add(counters.resumptions.value(), Relaxed);
     }
 }
 

@@ -8,7 +8,8 @@
 //! - I1  Memory is taken as bytes arrive, never as announced: at most as much again as has come (a
 //!   block or two aside) is lent for what comes next. A connection that goes gives it all back.
 //! - I2  Room is made by the shard that will own the value, so that no shard lives at another's
-//!   cost; meanwhile the connection waits.
+//!   cost; where that shard has nothing left to evict, the others are asked in turn. Meanwhile the
+//!   connection waits.
 //! - I3  A value that finds no memory is read to its end and then refused, so the stream stays in
 //!   step.
 
@@ -42,6 +43,8 @@ pub(crate) struct Uploading<U> {
     pub(crate) owner: u16,
     /// Times that room was asked for since the last piece was kept.
     pub(crate) asked: u32,
+    /// The shard that is asked next (I2).
+    asked_next: u16,
 }
 
 /// Lines kept for later uploads, so that those allocate nothing.
@@ -129,7 +132,8 @@ impl<U> Uploads<U> {
     }
 }
 
-/// Times that room is asked for before a value is given up: others may take what was made.
+/// Times that room is asked for before a value is given up: others may take what was made. Each
+/// shard is asked twice, however many there are.
 const ASKS_MAX: u32 = 32;
 
 /// What a large value that is received works on.
@@ -162,6 +166,7 @@ impl<E: Engine> Values<'_, E> {
             hashes,
             owner: self.context.hasher.owner(hashes),
             asked: 0,
+            asked_next: self.context.hasher.owner(hashes),
         };
         self.uploads.insert(connection, uploading);
         self.clients.with(connection, |open| open.begin_upload(value_bytes));
@@ -174,7 +179,10 @@ impl<E: Engine> Values<'_, E> {
         if let Some(upload) = &mut uploading.upload {
             if value.is_empty() || upload.write(value).is_ok() {
                 uploading.asked = 0;
-            } else if uploading.asked < ASKS_MAX {
+            } else if uploading.asked < ASKS_MAX.max(2 * u32::from(self.context.shards())) {
+                if uploading.asked > 0 {
+                    uploading.asked_next = (uploading.asked_next + 1) % self.context.shards();
+                }
                 if self.ask_for_room(connection, value.len())
                     && let Some(uploading) = self.uploads.get_mut(connection)
                 {
@@ -209,19 +217,19 @@ impl<E: Engine> Values<'_, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Has the value's owner free memory, and lets the connection wait for it (I2).
-    /// `false`: it could not be asked now.
+    /// Has a shard free memory, and lets the connection wait for it (I2). `false`: it could not be
+    /// asked now.
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
         let Self { context, engine, clients, mail, uploads, .. } = self;
-        let owner = uploads.get_mut(connection).map_or(context.id, |uploading| uploading.owner);
-        debug_assert!(owner < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
-        if owner == context.id {
+        let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
+        debug_assert!(asked < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
+        if asked == context.id {
             let _made = engine.make_upload_room(bytes, &context.now);
             return true;
         }
         let text = (bytes as u64).to_le_bytes();
         let outgoing = Outgoing { hop: Hop::MakeRoom, text: &text, room: AnswerRoom::default() };
-        if let Err(full) = mail.send(context, clients, connection, owner, outgoing) {
+        if let Err(full) = mail.send(context, clients, connection, asked, outgoing) {
             self.pause_for(connection, full);
             return false;
         }

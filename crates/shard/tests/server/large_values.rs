@@ -3,6 +3,7 @@
 
 use kachel_io::FarEnd;
 
+use kachel_engine::KeyHasher;
 use kachel_testkit::{World, WorldOptions};
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -136,6 +137,26 @@ fn a_large_value_has_ten_seconds_and_its_size_at_64_kib_a_second() {
             assert_eq!(client.read(), b"STORED\r\n");
         }
     }
+}
+
+#[test]
+fn a_shard_that_holds_nothing_finds_room_with_shards_that_sleep() {
+    // Only shards with something to do tick here; the others sleep.
+    let options = WorldOptions { shards: 3, memory_bytes: 8 << 20, ..WorldOptions::default() };
+    let hasher = KeyHasher::new(options.seeds, options.shards);
+    let mut world = World::new(options);
+    let client = world.connect();
+    let value = pattern(500_000);
+    let names = || (0..).map(|number| format!("k{number}"));
+    let of_others = names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) != 0);
+    let of_shard_0 = names().filter(|name| hasher.owner(hasher.key(name.as_bytes()).hashes()) == 0);
+    for name in of_others.take(40).chain(of_shard_0.take(40)) {
+        let line = format!("set {name} 0 0 {}\r\n", value.len());
+        client.write(&[line.as_bytes(), &value, b"\r\n"].concat());
+        world.rest();
+        assert_eq!(client.read(), b"STORED\r\n", "{name}: all of memory is evictable");
+    }
+    assert!(world.sum(|counters| &counters.evictions) > 40, "memory is full");
 }
 
 #[test]

@@ -47,8 +47,8 @@ impl<'e> ItemView<'e> for CachedItem<'e> {
     }
 
     #[inline]
-    fn has_base64_key(&self) -> bool {
-        self.0.base64_key()
+    fn protocol_mark(&self) -> bool {
+        self.0.protocol_mark()
     }
 
     #[inline]

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 
 use kachel_engine::{
-    Block, Engine as _, EngineOptions, Epoch, Facts, GetTerms, KeyHasher, Now, Operation, Seeds,
-    Ttl, Value, Verb, Verdict, Wanted, apply,
+    Block, ClockOrigin, Engine as _, EngineOptions, Facts, GetTerms, KeyHasher, Now, Operation,
+    Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
@@ -30,7 +30,7 @@ const VALUES: [Bytes; 4] = [*b"111", *b"222", *b"333", *b"444"];
 
 fn at_second(second: u32) -> Now {
     // The process begins in second 2.
-    Epoch::new(0, 1_800_000_000).at(u64::from(second - 2) * 1_000_000_000)
+    ClockOrigin::new(0, 1_800_000_000).at(u64::from(second - 2) * 1_000_000_000)
 }
 
 fn hasher() -> KeyHasher {

@@ -89,7 +89,7 @@ impl Primitives for Cache {
             cas,
             stale: put.stale,
             win_sent: put.win_sent,
-            base64_key: put.base64_key,
+            protocol_mark: put.protocol_mark,
             replaces: found,
             access: kept.map(|old| self.segments.item(old).access()),
         };

@@ -90,8 +90,8 @@ pub struct Put {
     pub stale: bool,
     /// The right to refill it was already given away.
     pub win_sent: bool,
-    /// Whether replies show the key in base64.
-    pub base64_key: bool,
+    /// The protocol's mark: see [`crate::ItemView::protocol_mark`].
+    pub protocol_mark: bool,
     /// Whether the item counts as read when the one that it replaces was.
     pub keeps_access: bool,
     /// Whether the item that was found is removed when this one finds no room: a stale value must

@@ -19,8 +19,9 @@ pub trait ItemView<'e> {
     fn is_stale(&self) -> bool;
     /// Whether a client was given the right to refill the item.
     fn is_win_sent(&self) -> bool;
-    /// Whether replies show the key in base64.
-    fn has_base64_key(&self) -> bool;
+    /// One bit that the protocol of the storing client keeps with an item. An engine gives it no
+    /// meaning; `wire` says by it whether the key came in base64.
+    fn protocol_mark(&self) -> bool;
     /// Whether the item was fetched since it was stored.
     fn is_fetched(&self) -> bool;
     /// The second of the last access.
@@ -46,7 +47,7 @@ impl Wanted {
     pub const TTL: Self = Self(1 << 3);
     /// [`Facts::hit_before`] and [`Facts::since_access_s`].
     pub const ACCESS: Self = Self(1 << 4);
-    /// [`Facts::stale`], [`Facts::win_sent`] and [`Facts::base64_key`].
+    /// [`Facts::stale`], [`Facts::win_sent`] and [`Facts::protocol_mark`].
     pub const MARKS: Self = Self(1 << 5);
 
     /// These facts and the others.
@@ -90,8 +91,8 @@ pub struct Facts {
     pub stale: bool,
     /// Another operation had won the right to refill before.
     pub win_sent: bool,
-    /// Whether a reply shows the key in base64; `None`: as the request showed it.
-    pub base64_key: Option<bool>,
+    /// The protocol's mark; `None` where it was not looked up: as in the request.
+    pub protocol_mark: Option<bool>,
 }
 
 impl Facts {
@@ -122,7 +123,7 @@ impl Facts {
         if wanted.has(Wanted::MARKS) {
             facts.stale = item.is_stale();
             facts.win_sent = item.is_win_sent();
-            facts.base64_key = Some(item.has_base64_key());
+            facts.protocol_mark = Some(item.protocol_mark());
         }
         facts
     }

@@ -51,6 +51,6 @@ pub use operation::{
 pub use options::EngineOptions;
 pub use outcome::{Inspection, Outcome, Value, Verdict};
 pub use stats::EngineStats;
-pub use time::{Epoch, Now, Ttl};
+pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;
 pub use verb::{NUMBER_BYTES_MAX, decide, decimal_digits};

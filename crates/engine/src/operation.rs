@@ -32,7 +32,7 @@ impl<'o> Operation<'o> {
             compare_cas: None,
             new_cas: None,
             stores_stale: false,
-            base64_key: false,
+            protocol_mark: false,
             vivify: None,
         };
         Self { key, verb: Verb::Store(terms) }
@@ -214,8 +214,8 @@ pub struct StoreTerms {
     pub new_cas: Option<u64>,
     /// Whether a token older than the item's stores the value as stale.
     pub stores_stale: bool,
-    /// Whether replies show the key in base64.
-    pub base64_key: bool,
+    /// The protocol's mark: see [`crate::ItemView::protocol_mark`].
+    pub protocol_mark: bool,
     /// The TTL of an item that appending creates where none is; `None`: it creates none.
     pub vivify: Option<Ttl>,
 }

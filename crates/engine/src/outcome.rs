@@ -98,6 +98,6 @@ pub struct Inspection {
     pub fetched: bool,
     /// Bytes of memory that the item takes.
     pub item_bytes: usize,
-    /// Whether the key is shown in base64.
-    pub base64_key: bool,
+    /// The protocol's mark.
+    pub protocol_mark: bool,
 }

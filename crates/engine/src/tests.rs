@@ -55,8 +55,8 @@ impl<'e> ItemView<'e> for Shown<'e> {
     fn is_win_sent(&self) -> bool {
         self.0.win_sent
     }
-    fn has_base64_key(&self) -> bool {
-        self.0.put.is_some_and(|put| put.base64_key)
+    fn protocol_mark(&self) -> bool {
+        self.0.put.is_some_and(|put| put.protocol_mark)
     }
     fn is_fetched(&self) -> bool {
         self.0.fetched
@@ -161,7 +161,7 @@ impl Bench {
         let shelf =
             Shelf { options, entries: HashMap::new(), puts_left: u32::MAX, cas: 100, changes: 0 };
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1);
-        Self { shelf, hasher, now: Epoch::new(0, 1_800_000_000).at(8_000_000_000) }
+        Self { shelf, hasher, now: ClockOrigin::new(0, 1_800_000_000).at(8_000_000_000) }
     }
 
     /// What a core answers that may change nothing; `None`: it asks the owner.
@@ -229,7 +229,7 @@ fn store(mode: StoreMode, value: &[u8]) -> StoreTerms {
         compare_cas: None,
         new_cas: None,
         stores_stale: false,
-        base64_key: false,
+        protocol_mark: false,
         vivify: None,
     }
 }

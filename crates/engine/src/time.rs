@@ -19,16 +19,16 @@ const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl(pub i32);
 
-/// Where the process's seconds begin.
+/// Where the process's seconds begin: the same for all shards.
 #[derive(Clone, Copy, Debug)]
-pub struct Epoch {
+pub struct ClockOrigin {
     start_ns: u64,
     /// The Unix time of second 0.
     unix_s: i64,
 }
 
-impl Epoch {
-    /// The epoch of a process that starts at `start_ns` of the monotonic clock, at Unix time
+impl ClockOrigin {
+    /// The origin of a process that starts at `start_ns` of the monotonic clock, at Unix time
     /// `unix_s`.
     pub fn new(start_ns: u64, unix_s: i64) -> Self {
         Self { start_ns, unix_s: unix_s - i64::from(FIRST_SECOND) }
@@ -38,7 +38,12 @@ impl Epoch {
     pub fn at(&self, now_ns: u64) -> Now {
         let elapsed = now_ns.saturating_sub(self.start_ns) / 1_000_000_000;
         let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX - FIRST_SECOND);
-        Now { second: elapsed + FIRST_SECOND, epoch: *self }
+        Now { second: elapsed + FIRST_SECOND, origin: *self }
+    }
+
+    /// The time at which the process starts.
+    pub const fn start(&self) -> Now {
+        Now { second: FIRST_SECOND, origin: *self }
     }
 }
 
@@ -47,7 +52,7 @@ impl Epoch {
 pub struct Now {
     /// The second, never 0 (I2).
     pub second: u32,
-    epoch: Epoch,
+    origin: ClockOrigin,
 }
 
 impl Now {
@@ -60,7 +65,7 @@ impl Now {
             relative @ 1..=RELATIVE_TTL_MAX => self.second.saturating_add(relative.unsigned_abs()),
             negative if negative < 0 => 1,
             absolute => {
-                let second = i64::from(absolute) - self.epoch.unix_s;
+                let second = i64::from(absolute) - self.origin.unix_s;
                 u32::try_from(second).map_or(1, |expiry| expiry.max(1))
             }
         }
@@ -74,7 +79,7 @@ impl Now {
 
     /// The Unix time of a second of this process.
     pub fn unix(&self, second: u32) -> i64 {
-        self.epoch.unix_s + i64::from(second)
+        self.origin.unix_s + i64::from(second)
     }
 }
 
@@ -84,8 +89,8 @@ mod tests {
 
     #[test]
     fn ttls_mean_what_they_mean_in_memcached() {
-        let epoch = Epoch::new(5_000_000_000, 1_700_000_000);
-        let now = epoch.at(15_500_000_000);
+        let origin = ClockOrigin::new(5_000_000_000, 1_700_000_000);
+        let now = origin.at(15_500_000_000);
         assert_eq!(now.second, 12);
         let rows = [
             (0, 0),

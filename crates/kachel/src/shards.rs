@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{EngineOptions, KeyHasher, Seeds};
+use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
@@ -44,7 +44,7 @@ struct Plan {
     pool: Arc<Pool>,
     engine: EngineOptions,
     hasher: KeyHasher,
-    start: (u64, i64),
+    origin: ClockOrigin,
     limits: Limits,
     pin: bool,
 }
@@ -80,7 +80,7 @@ pub(crate) fn start(
             item_bytes_max: u64::from(options.item_bytes_max),
         },
         hasher: KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards),
-        start: (clock.now_ns(), clock.unix_s()),
+        origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
         pin,
     };
@@ -226,11 +226,11 @@ fn make<I: Io>(
     {
         eprintln!("shard {id} is not pinned to a core: {error}");
     }
-    let Plan { hasher, engine, start, .. } = *plan;
+    let Plan { hasher, engine, origin, .. } = *plan;
     let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
     let (budget, shards) = (Arc::clone(&shared.budget), shared.options.shards);
     let cache = Cache::new(pool, budget, hasher, engine, ShardOf { shard: id, shards })?;
-    let options = ShardOptions { id, hasher, start };
+    let options = ShardOptions { id, hasher, origin };
     Ok(Shard::new(open(plan.limits)?, SystemClock, cache, options, shared, mail))
 }
 

@@ -127,7 +127,7 @@ impl Cache {
             cas: Some(turn as u64),
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces: None,
             access: None,
         };

@@ -462,7 +462,7 @@ mod tests {
             cas: Some(1),
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces: None,
             access: None,
         };

@@ -14,8 +14,8 @@ use kachel_stdx::Reader;
 use crate::BLOCK_BYTES;
 use crate::arena::Arena;
 use crate::layout::{
-    Access, BASE64_KEY, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header,
-    ItemAt, LONG_CAS, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
+    Access, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header, ItemAt, LONG_CAS,
+    PROTOCOL_MARK, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
 use crate::meta::{NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
@@ -57,9 +57,9 @@ impl<'a> Draft<'a> {
         Self { header: header.marked(STALE, stale).marked(WIN_SENT, win_sent), ..self }
     }
 
-    /// The same with a key that replies show in base64, or not.
-    pub(crate) fn with_base64_key(self, wanted: bool) -> Self {
-        Self { header: self.header.marked(BASE64_KEY, wanted), ..self }
+    /// The same with the protocol's mark, or without.
+    pub(crate) fn with_protocol_mark(self, wanted: bool) -> Self {
+        Self { header: self.header.marked(PROTOCOL_MARK, wanted), ..self }
     }
 
     /// The same with this value; its inline part comes in up to two pieces.
@@ -254,10 +254,10 @@ impl<'a> Item<'a> {
         self.header.has(WIN_SENT)
     }
 
-    /// Whether replies show the key in base64.
+    /// The bit that the protocol keeps with the item.
     #[inline]
-    pub const fn base64_key(&self) -> bool {
-        self.header.has(BASE64_KEY)
+    pub const fn protocol_mark(&self) -> bool {
+        self.header.has(PROTOCOL_MARK)
     }
 
     /// The access word as it is now.

@@ -13,7 +13,7 @@
 //!      +-----------------+--------+--------+--------+-----+-----------+-------+---------+
 //! header, low bits first:  expiry:32 | key bytes:8 | value bytes:14 | client flags:1 | CAS:1 |
 //!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
-//!                          extent given:1 | base64 key:1 | 0:1
+//!                          extent given:1 | protocol mark:1 | 0:1
 //! access, low bits first:  fetched:1 | reads:2 | turns:2 | second of the last access:27
 //! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
 //! ```
@@ -96,8 +96,8 @@ pub(crate) const EXTENT: u64 = 1 << 59;
 const DEAD: u64 = 1 << 60;
 /// The blocks belong to another item, which replaces this one.
 pub(crate) const EXTENT_GIVEN: u64 = 1 << 61;
-/// Replies show the key in base64, as the request that stored the item did.
-pub(crate) const BASE64_KEY: u64 = 1 << 62;
+/// One bit that the protocol keeps with the item.
+pub(crate) const PROTOCOL_MARK: u64 = 1 << 62;
 
 impl Header {
     #[inline]

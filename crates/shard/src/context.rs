@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{Epoch, Key, KeyHasher, Now};
+use kachel_engine::{ClockOrigin, Key, KeyHasher, Now};
 
 use crate::counters::Counters;
 use crate::process::Shared;
@@ -21,7 +21,7 @@ pub(crate) struct Context {
     pub(crate) counters: Arc<Counters>,
     pub(crate) hasher: KeyHasher,
     /// Where the seconds of the process begin.
-    pub(crate) epoch: Epoch,
+    pub(crate) origin: ClockOrigin,
     /// The time of this tick.
     pub(crate) now: Now,
 }

@@ -289,7 +289,7 @@ fn piece<E: Engine>(step: &mut Step<'_, E>, keys_only: bool, mut cursor: Cursor)
     out.put(&[0; 8]);
     let walked = step.engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
         if keys_only {
-            format::mgdump_line(out, key, item.has_base64_key());
+            format::mgdump_line(out, key, item.protocol_mark());
         } else {
             let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
             let facts = format::DumpFacts {

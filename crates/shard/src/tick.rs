@@ -24,7 +24,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kachel_engine::{Engine, Epoch, KeyHasher};
+use kachel_engine::{ClockOrigin, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Io, Wait};
 use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 
@@ -59,8 +59,8 @@ pub struct ShardOptions {
     pub id: u16,
     /// Computes the hashes of keys: the same one in every shard, and in the engine.
     pub hasher: KeyHasher,
-    /// The monotonic time in nanoseconds and the Unix time in seconds at which the process began.
-    pub start: (u64, i64),
+    /// When the process began.
+    pub origin: ClockOrigin,
 }
 
 /// What a tick says of the shard.
@@ -107,14 +107,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     ) -> Self {
         let shards = shared.options.shards;
         assert!(options.id < shards, "a shard is one of those of its process");
-        let epoch = Epoch::new(options.start.0, options.start.1);
         let context = Context {
             id: options.id,
             counters: Arc::clone(&shared.counters[usize::from(options.id)]),
             shared,
             hasher: options.hasher,
-            now: epoch.at(options.start.0),
-            epoch,
+            now: options.origin.start(),
+            origin: options.origin,
         };
         Self {
             io,
@@ -243,7 +242,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Reads the clock (I2), and has the engine note what other shards have flushed.
     fn read_clock(&mut self) {
-        let now = self.context.epoch.at(self.clock.now_ns());
+        let now = self.context.origin.at(self.clock.now_ns());
         let before = std::mem::replace(&mut self.context.now, now).second;
         debug_assert!(before <= now.second, "the monotonic clock does not go back");
         self.engine.note_flush(&now);

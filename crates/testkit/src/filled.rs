@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{
-    BATCH_MAX, Block, Engine as _, EngineOptions, Epoch, GetTerms, Key, KeyHasher, Lookup, Now,
-    Operation, Seeds, Ttl, Value, apply, get,
+    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, Key, KeyHasher, Lookup,
+    Now, Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 
@@ -55,7 +55,7 @@ impl FilledCache {
         let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, 1);
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
         let cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("address space");
-        let mut filled = Self { cache, hasher, now: Epoch::new(0, 1_800_000_000).at(0) };
+        let mut filled = Self { cache, hasher, now: ClockOrigin::new(0, 1_800_000_000).at(0) };
         for number in 0..items {
             filled.store(&key(number));
         }

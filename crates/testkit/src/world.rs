@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{Engine, EngineOptions, KeyHasher, Seeds};
+use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
@@ -188,12 +188,13 @@ impl<A: Around, E: Engine> World<A, E> {
             cas: true,
             item_bytes_max: options.item_bytes_max,
         };
+        let origin = ClockOrigin::new(0, options.start_unix_s);
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
         let mut shards: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))
             .zip(endpoints)
             .map(|((id, mail), endpoint)| {
-                let shard = ShardOptions { id, hasher, start: (0, options.start_unix_s) };
+                let shard = ShardOptions { id, hasher, origin };
                 let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
                 let budget = Arc::clone(&shared.budget);
                 let of = ShardOf { shard: id, shards: options.shards };

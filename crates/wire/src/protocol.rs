@@ -257,7 +257,7 @@ impl Store<'_> {
             compare_cas: self.compare_cas,
             new_cas: None,
             stores_stale: false,
-            base64_key: false,
+            protocol_mark: false,
             vivify: None,
         }
     }
@@ -326,7 +326,7 @@ impl Meta<'_> {
             compare_cas: self.compare_cas,
             new_cas: self.new_cas,
             stores_stale: self.letters.has(b'I'),
-            base64_key: self.key.base64,
+            protocol_mark: self.key.base64,
             vivify: self.vivify.filter(|_| joins),
         }
     }

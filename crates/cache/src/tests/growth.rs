@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, Engine as _, EngineOptions, Epoch, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl,
+    Block, ClockOrigin, Engine as _, EngineOptions, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl,
     Verdict, apply,
 };
 use kachel_host::Budget;
@@ -132,7 +132,7 @@ impl Watched {
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
         let engine = Cache::new(pool, Arc::clone(&budget), hasher, options, ShardOf::ONE)
             .expect("address space");
-        let now = Epoch::new(0, 1_800_000_000).at(0);
+        let now = ClockOrigin::new(0, 1_800_000_000).at(0);
         Self { budget, engine, hasher, now, most: [Work::default(); 4], tick: Work::default() }
     }
 

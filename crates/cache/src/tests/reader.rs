@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use kachel_engine::{
-    Block, DeleteTerms, Engine as _, EngineOptions, Epoch, GetTerms, KeyHasher, LifeStep,
+    Block, ClockOrigin, DeleteTerms, Engine as _, EngineOptions, GetTerms, KeyHasher, LifeStep,
     LifeTerms, Now, Operation, Outcome, ReceiveValue as _, Seeds, Ttl, Value, ValueWanted, Verb,
     Verdict, Wanted, apply,
 };
@@ -43,7 +43,7 @@ fn told(outcome: Outcome<'_, CachePinned>) -> Told {
 
 fn at_second(second: u32) -> Now {
     // The process begins in second 2.
-    Epoch::new(0, 1_800_000_000).at(u64::from(second - 2) * 1_000_000_000)
+    ClockOrigin::new(0, 1_800_000_000).at(u64::from(second - 2) * 1_000_000_000)
 }
 
 fn life(step: LifeStep) -> LifeTerms {

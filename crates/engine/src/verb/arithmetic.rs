@@ -52,7 +52,7 @@ pub(super) fn arithmetic<'e>(
         cas: terms.new_cas,
         stale: item.is_stale() && fits,
         win_sent: item.is_win_sent() && fits,
-        base64_key: item.has_base64_key() && fits,
+        protocol_mark: item.protocol_mark() && fits,
         keeps_access: fits,
         removes_when_refused: false,
     };
@@ -73,7 +73,7 @@ fn create(terms: &ArithmeticTerms, ttl: Ttl, now: &Now) -> Decision {
         cas: terms.new_cas,
         stale: false,
         win_sent: false,
-        base64_key: false,
+        protocol_mark: false,
         keeps_access: false,
         removes_when_refused: false,
     };

@@ -41,7 +41,7 @@ fn invalidated<'e>(terms: &DeleteTerms, item: &impl ItemView<'e>, now: &Now) -> 
         cas: terms.new_cas.or_else(|| (!terms.marks_stale).then(|| item.cas())),
         stale: terms.marks_stale,
         win_sent: false,
-        base64_key: item.has_base64_key() && !terms.empties,
+        protocol_mark: item.protocol_mark() && !terms.empties,
         keeps_access: !terms.empties,
         removes_when_refused: false,
     };

@@ -61,7 +61,8 @@ pub(crate) fn on_miss(terms: &GetTerms, now: &Now) -> Decision {
 fn create(terms: &GetTerms, ttl: Ttl, now: &Now) -> Decision {
     debug_assert!(terms.life.vivify() == Some(ttl), "the terms create the item");
     let life = Life::after(&terms.life, now.expiry(ttl), true, now);
-    let mut facts = Facts { created: true, won: true, base64_key: Some(false), ..Facts::default() };
+    let mut facts =
+        Facts { created: true, won: true, protocol_mark: Some(false), ..Facts::default() };
     life.tell(&mut facts);
     let put = Put {
         value: PutValue::Empty,
@@ -70,7 +71,7 @@ fn create(terms: &GetTerms, ttl: Ttl, now: &Now) -> Decision {
         cas: terms.new_cas,
         stale: false,
         win_sent: true,
-        base64_key: false,
+        protocol_mark: false,
         keeps_access: false,
         removes_when_refused: false,
     };

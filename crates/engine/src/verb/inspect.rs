@@ -16,7 +16,7 @@ pub(super) fn inspect<'e>(found: Option<&impl ItemView<'e>>, now: &Now) -> Decis
         cas: item.cas(),
         fetched: item.is_fetched(),
         item_bytes: item.memory_bytes(),
-        base64_key: item.has_base64_key(),
+        protocol_mark: item.protocol_mark(),
     };
     Decision::unchanged(Verdict::Inspected(inspection))
 }

@@ -14,7 +14,7 @@ use crate::time::Now;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compared {
     /// No token was given, or 0, which asks for no comparison.
-    NotAsked,
+    Unconditional,
     Matches,
     /// Older than the item's, and the operation stores stale values.
     Older,
@@ -37,7 +37,7 @@ impl StoreTerms {
 
     fn compared(&self, cas: u64) -> Compared {
         match self.compare_cas {
-            None | Some(0) => Compared::NotAsked,
+            None | Some(0) => Compared::Unconditional,
             Some(token) if token == cas => Compared::Matches,
             Some(token) if self.stores_stale && token < cas => Compared::Older,
             Some(_) => Compared::Differs,
@@ -53,7 +53,7 @@ impl StoreTerms {
             cas: self.new_cas,
             stale: false,
             win_sent: false,
-            base64_key: self.base64_key,
+            protocol_mark: self.protocol_mark,
             keeps_access: false,
             removes_when_refused: self.removes_when_refused(),
         }
@@ -83,7 +83,7 @@ pub(super) fn store<'e>(
                         put.stale = true;
                         put.win_sent = item.is_win_sent();
                     }
-                    Compared::Differs | Compared::NotAsked => {
+                    Compared::Differs | Compared::Unconditional => {
                         return Decision::unchanged(Verdict::Exists);
                     }
                 }
@@ -93,7 +93,7 @@ pub(super) fn store<'e>(
         StoreMode::Append => Side::After,
         StoreMode::Prepend => Side::Before,
     };
-    if !matches!(compared, Compared::NotAsked | Compared::Matches) {
+    if !matches!(compared, Compared::Unconditional | Compared::Matches) {
         return Decision::unchanged(Verdict::Exists);
     }
     let value_bytes = item.value_bytes() + terms.value_bytes;
@@ -104,7 +104,7 @@ pub(super) fn store<'e>(
     }
     put.value = PutValue::Joined(side);
     put.expiry = item.expiry();
-    put.base64_key = false; // As memcached does for an item that it makes by itself.
+    put.protocol_mark = false; // As memcached does for an item that it makes by itself.
     stored(put, value_bytes)
 }
 

@@ -47,7 +47,7 @@ impl Segments {
         let access = item.access.unwrap_or(Access::unread(now));
         let draft = Draft::new(item.key, cas, item.client_flags, access)
             .with_life(item.expiry, item.stale, item.win_sent)
-            .with_base64_key(item.base64_key);
+            .with_protocol_mark(item.protocol_mark);
         self.reclaimer.begin_request(&self.log, 0);
         if !self.options.evict {
             self.reclaimer.protect(item.replaces);

@@ -77,7 +77,7 @@ impl Shard {
             cas: None,
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces,
             access: None,
         };

@@ -39,8 +39,8 @@ pub struct NewItem<'a> {
     pub stale: bool,
     /// The right to refill it was already given away.
     pub win_sent: bool,
-    /// Replies show the key in base64.
-    pub base64_key: bool,
+    /// One bit that the protocol keeps with the item.
+    pub protocol_mark: bool,
     /// The item of the same key that this one replaces, so that it keeps its queue. Only a hint:
     /// the caller kills it, at the place where the index then finds it.
     pub replaces: Option<ItemAt>,

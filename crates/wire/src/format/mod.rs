@@ -340,7 +340,7 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &F
             b'O' => sink.put(flag),
             b'k' => {
                 sink.put(b"k");
-                if put_key(sink, meta.key, facts.base64_key) {
+                if put_key(sink, meta.key, facts.protocol_mark) {
                     sink.put(b" b");
                 }
             }
@@ -423,7 +423,7 @@ pub fn meta_plain(sink: &mut impl Sink, code: MetaCode, meta: &Meta<'_>) {
 /// ```
 pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &Inspection) {
     sink.put(b"ME ");
-    put_key(sink, key, Some(facts.base64_key));
+    put_key(sink, key, Some(facts.protocol_mark));
     sink.put(b" exp=");
     put_i64(sink, facts.ttl.unwrap_or(-1));
     sink.put(b" la=");
@@ -500,7 +500,7 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
 }
 
 /// Formats one line of `lru_crawler mgdump`: a request that fetches the item. The key is in base64
-/// if `base64_key` is set, or if it cannot be text in a line. [`crate::Reply::Ok`] comes
+/// if `in_base64` is set, or if it cannot be text in a line. [`crate::Reply::Ok`] comes
 /// before the first line and [`crate::Reply::En`] after the last.
 ///
 /// ```
@@ -510,9 +510,9 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
 /// kachel_wire::format::mgdump_line(&mut lines, b"a b", false);
 /// assert_eq!(lines, b"mg key\r\nmg a2V5 b\r\nmg YSBi b\r\n");
 /// ```
-pub fn mgdump_line(sink: &mut impl Sink, key: &[u8], base64_key: bool) {
+pub fn mgdump_line(sink: &mut impl Sink, key: &[u8], in_base64: bool) {
     sink.put(b"mg ");
-    if base64_key || !key_fits_a_line(key) {
+    if in_base64 || !key_fits_a_line(key) {
         put_base64(sink, key);
         sink.put(b" b");
     } else {

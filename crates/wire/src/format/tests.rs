@@ -45,7 +45,7 @@ const FACTS: Facts = Facts {
     won: false,
     stale: false,
     win_sent: false,
-    base64_key: None,
+    protocol_mark: None,
 };
 
 #[test]
@@ -122,8 +122,8 @@ fn a_reply_without_an_item_repeats_key_and_opaque() {
 #[test]
 fn a_key_is_shown_as_its_item_is_marked_and_else_as_asked() {
     let (get, hd) = (MetaVerb::Get, MetaCode::Hd);
-    let marked = Facts { base64_key: Some(true), ..FACTS };
-    let plain = Facts { base64_key: Some(false), ..FACTS };
+    let marked = Facts { protocol_mark: Some(true), ..FACTS };
+    let plain = Facts { protocol_mark: Some(false), ..FACTS };
     for line in [&b"mg key k\r\n"[..], b"mg a2V5 k b\r\n", b"mg #a2!V5# b k\r\n"] {
         check_head(line, get, hd, &marked, b"HD ka2V5 b\r\n");
         check_head(line, get, hd, &plain, b"HD kkey\r\n");
@@ -167,10 +167,10 @@ fn debug_and_dump_lines() {
         cas: 9,
         fetched: true,
         item_bytes: 70,
-        base64_key: false,
+        protocol_mark: false,
     };
     meta_debug(&mut reply, key, &debug);
-    meta_debug(&mut reply, key, &Inspection { base64_key: true, ..debug });
+    meta_debug(&mut reply, key, &Inspection { protocol_mark: true, ..debug });
     let rest = "exp=59 la=1 cas=9 fetch=yes cls=1 size=70";
     assert_eq!(reply, format!("ME k {rest}\r\nME aw== {rest}\r\n").as_bytes());
 

@@ -100,7 +100,7 @@ impl Shard {
             cas: Some(self.cas + 1),
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces: self.at(key),
             access: None,
         }

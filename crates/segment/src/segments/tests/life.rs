@@ -304,7 +304,7 @@ fn a_shard_that_came_late_gets_its_share() {
             cas: None,
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces: None,
             access: None,
         };

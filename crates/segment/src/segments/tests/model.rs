@@ -13,7 +13,7 @@ struct Wanted {
     cas: u64,
     stale: bool,
     win_sent: bool,
-    base64_key: bool,
+    protocol_mark: bool,
 }
 
 struct Model {
@@ -71,7 +71,7 @@ impl Model {
             cas: if self.random.below(10) == 0 { random_cas } else { self.shard.cas + 1 },
             stale: self.random.below(9) == 0,
             win_sent: self.random.below(9) == 0,
-            base64_key: self.random.below(7) == 0,
+            protocol_mark: self.random.below(7) == 0,
         };
         let half = wanted.value.len() / 2;
         let mut whole = None;
@@ -103,7 +103,7 @@ impl Model {
             cas: Some(wanted.cas),
             stale: wanted.stale,
             win_sent: wanted.win_sent,
-            base64_key: wanted.base64_key,
+            protocol_mark: wanted.protocol_mark,
             replaces: self.shard.at(key),
             access: None,
         };
@@ -151,7 +151,7 @@ impl Model {
             expiry: wanted.expiry,
             stale: wanted.stale,
             win_sent: wanted.win_sent,
-            base64_key: wanted.base64_key,
+            protocol_mark: wanted.protocol_mark,
             access: Some(self.shard.segments.item(at).access()),
             ..self.shard.new_item(key, value)
         };
@@ -197,7 +197,7 @@ impl Model {
             cas: item.cas(),
             stale: item.stale(),
             win_sent: item.win_sent(),
-            base64_key: item.base64_key(),
+            protocol_mark: item.protocol_mark(),
         };
         assert_eq!(found, *wanted);
         segments.note_access(at, self.now);

@@ -41,7 +41,7 @@ impl Side {
             cas: Some(seed),
             stale: false,
             win_sent: false,
-            base64_key: false,
+            protocol_mark: false,
             replaces: self.index.map.get(&key[..]).copied(),
             access: None,
         };

@@ -5,7 +5,7 @@
 //! Downstream: `pool` for whole segments, `meta` for the bitmap of each.
 //!
 //! ```text
-//! per block:   next block:32 | previous block:32      extent:32 | 0:32
+//! per block:   next block:32 | previous block:32      extent:32 | last block:32 (B5)
 //! per extent:  first block:32 | shard:32              pins:63 | dead:1
 //! ```
 //!
@@ -15,7 +15,8 @@
 //! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
 //! - B3  A block segment stands in the list of its number of free blocks; in none when it has no
 //!   free one; and goes back to the idle ones when all are free.
-//! - B4  A pinned extent is neither freed nor moved.
+//! - B4  A pinned extent is neither freed nor moved, and nothing is linked behind it.
+//! - B5  The first block of an extent that belongs to an item names the last one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -304,11 +305,37 @@ impl Pool {
         self.extents.owner(block).store(extent.into(), Ordering::Relaxed);
     }
 
-    /// Makes a finished extent `shard`'s own: from now on that shard may move its blocks.
-    pub(crate) fn adopt_extent(&self, extent: ExtentId, shard: u16) {
+    /// Makes a finished extent, whose last block is `last`, `shard`'s own: from now on that shard
+    /// may move its blocks.
+    pub(crate) fn adopt_extent(&self, extent: ExtentId, last: u32, shard: u16) {
         let _free = self.lock();
         let head = self.extents.head(extent.id);
-        head.store(pair(low(head), shard.into()), Ordering::Relaxed);
+        let first = low(head);
+        head.store(pair(first, shard.into()), Ordering::Relaxed);
+        self.extents.owner(first).store(pair(extent.id, last), Ordering::Relaxed); // B5
+    }
+
+    /// Links the blocks of `tail`, a finished extent of an upload whose last block is `tail_last`,
+    /// behind `extent`, which belongs to an item and is not pinned. The thread of the extent's
+    /// shard only (B1); no extent has the number of `tail` then.
+    ///
+    /// Cost: the lock, and two words for each block of the tail.
+    pub(crate) fn link_extent(&self, extent: ExtentId, tail: ExtentId, tail_last: u32) {
+        let mut free = self.lock();
+        assert!(self.extents.state(extent.id).load(Ordering::Acquire) == 0, "B4");
+        let (first, tail_first) = (self.first_block(extent), self.first_block(tail));
+        let last = high(self.extents.owner(first));
+        debug_assert!(self.next_block(last) == NONE, "B5");
+        self.extents.set_links(last, tail_first, high(self.extents.links(last)));
+        self.extents.set_links(tail_first, self.next_block(tail_first), last);
+        let mut block = tail_first;
+        for _ in 0..tail.blocks {
+            self.extents.owner(block).store(extent.id.into(), Ordering::Relaxed);
+            block = self.next_block(block);
+        }
+        debug_assert!(block == NONE, "B1: a chain has as many blocks as its upload says");
+        self.extents.owner(first).store(pair(extent.id, tail_last), Ordering::Relaxed); // B5
+        free.blocks.extents_unused.push(tail.id);
     }
 
     /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The thread of its
@@ -477,13 +504,17 @@ impl Pool {
         let next = low(self.extents.links(source));
         let previous = high(self.extents.links(source));
         self.extents.set_links(target, next, previous);
-        self.extents.owner(target).store(extent.into(), Ordering::Relaxed);
+        let owner = self.extents.owner(source).load(Ordering::Relaxed);
+        self.extents.owner(target).store(owner, Ordering::Relaxed);
         match previous {
             NONE => head.store(pair(target, high(head)), Ordering::Relaxed),
             _ => self.extents.set_links(previous, target, high(self.extents.links(previous))),
         }
         if next != NONE {
             self.extents.set_links(next, low(self.extents.links(next)), target);
+        } else {
+            let first = low(head);
+            self.extents.owner(first).store(pair(extent, target), Ordering::Relaxed); // B5
         }
     }
 

@@ -212,6 +212,12 @@ impl Upload {
         self.extent
     }
 
+    /// The last block of the extent.
+    pub(crate) const fn last_block(&self) -> u32 {
+        debug_assert!(self.extent.is_some(), "an upload without whole blocks has no last one");
+        self.last
+    }
+
     /// Leaves the extent to an item that now names it; the rest's block still dies with the upload.
     pub(crate) fn disown_extent(&mut self) {
         self.extent = None;

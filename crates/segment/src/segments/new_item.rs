@@ -81,6 +81,16 @@ pub enum Added<'a> {
     Upload(&'a Upload),
 }
 
+impl Added<'_> {
+    /// Bytes that are added.
+    pub(crate) const fn total_bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Upload(upload) => upload.total_bytes(),
+        }
+    }
+}
+
 /// On which side of a value something is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinPlace {

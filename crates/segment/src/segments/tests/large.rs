@@ -1,7 +1,9 @@
 //! Large values: whole, in order, freed, pinned, moved.
 
 use super::index::{Random, Shard, pattern, read_pinned};
-use crate::{Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, JoinPlace, NewItem, NewValue};
+use crate::{
+    Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, NoRoom,
+};
 
 #[test]
 fn large_values_round_trip_and_are_freed() {
@@ -201,6 +203,90 @@ fn a_value_grows_from_small_to_large_on_either_side() {
         assert!(shard.value(b"key").as_ref() == Some(&wanted));
     }
     shard.segments.audit();
+}
+
+/// Stores the value of `key` with bytes behind it.
+fn extend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, NoRoom> {
+    let old = shard.at(key).expect("stored");
+    let value = NewValue::Extended { old, added: Added::Bytes(added), place: JoinPlace::After };
+    let item = shard.new_item(key, value);
+    shard.store(item, 9)
+}
+
+#[test]
+fn bytes_behind_a_large_value_are_linked_to_it() {
+    // No room for a second copy.
+    let mut shard = Shard::new(4 << 20, true);
+    let mut wanted = pattern(1, 2_500_000);
+    shard.set(b"key", &wanted, 9).expect("there is room");
+    for (turn, bytes) in
+        [1, 100, 16_000, 16_384, 40_000, 7, 300_000, 16_383, 1].into_iter().enumerate()
+    {
+        let added = pattern(turn as u64 + 2, bytes);
+        extend(&mut shard, b"key", &added).expect("the blocks are taken over");
+        wanted.extend_from_slice(&added);
+        assert!(shard.value(b"key").as_ref() == Some(&wanted), "{bytes} bytes");
+        shard.segments.audit();
+    }
+    assert_eq!(shard.segments.stats().evictions, 0);
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
+fn a_reader_of_a_large_value_sees_nothing_of_what_is_added() {
+    let mut shard = Shard::new(4 << 20, true);
+    let value = pattern(1, 1_000_003);
+    let at = shard.set(b"key", &value, 9).expect("there is room");
+    let pinned = shard.segments.pin(at);
+    let added = pattern(2, 50_000);
+    extend(&mut shard, b"key", &added).expect("there is room for a copy");
+    assert_eq!(pinned.total_bytes(), value.len());
+    assert!(read_pinned(&pinned) == value);
+    assert!(shard.value(b"key") == Some([&value[..], &added].concat()));
+    drop(pinned);
+    shard.segments.audit();
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
+fn an_append_that_finds_no_memory_leaves_the_large_value() {
+    let mut shard = Shard::new(4 << 20, false);
+    let value = pattern(1, 2_500_000);
+    shard.set(b"key", &value, 9).expect("there is room");
+    let blocks = shard.segments.pool().free_blocks();
+    assert!(extend(&mut shard, b"key", &pattern(2, 3_000_000)).is_err(), "more than there is");
+    assert!(shard.value(b"key") == Some(value));
+    assert!(shard.segments.pool().free_blocks() >= blocks, "what was filled came back");
+    shard.segments.audit();
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
+fn a_value_whose_blocks_were_moved_is_extended_at_its_end() {
+    let mut shard = Shard::new(16 << 20, false);
+    let bytes = 3 * BLOCK_BYTES + 5;
+    let mut stored = 0;
+    while shard.set(format!("{stored}").as_bytes(), &pattern(stored, bytes), 9).is_ok() {
+        stored += 1;
+    }
+    for number in (0..stored).filter(|number| number % 4 != 0) {
+        assert!(shard.delete(format!("{number}").as_bytes()));
+    }
+    // Small items want whole segments, for which blocks are gathered.
+    let mut small = 0;
+    while shard.set(format!("small {small}").as_bytes(), &pattern(small, 200), 9).is_ok() {
+        small += 1;
+    }
+    for number in 0..small {
+        assert!(shard.delete(format!("small {number}").as_bytes()));
+    }
+    for number in (0..stored).step_by(4) {
+        let (key, added) = (format!("{number}"), pattern(number + 1, 20_000));
+        extend(&mut shard, key.as_bytes(), &added).expect("there is room");
+        assert!(shard.value(key.as_bytes()) == Some([pattern(number, bytes), added].concat()));
+    }
+    shard.segments.audit();
+    shard.assert_all_comes_back(12);
 }
 
 #[test]

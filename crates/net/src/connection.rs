@@ -81,9 +81,9 @@ pub struct Connection {
     /// What `io` answered then.
     pub(crate) unacknowledged_bytes: u64,
     /// What has come in.
-    pub input: Input,
+    input: Input,
     /// What is owed.
-    pub outbox: Outbox,
+    outbox: Outbox,
 }
 
 impl Connection {
@@ -119,6 +119,30 @@ impl Connection {
     #[inline]
     pub const fn endpoint(&self) -> EndpointIndex {
         self.endpoint
+    }
+
+    /// What it has sent and is not served yet.
+    #[inline]
+    pub const fn input(&self) -> &Input {
+        &self.input
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub const fn input_mut(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
+    /// What it is owed.
+    #[inline]
+    pub const fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub const fn outbox_mut(&mut self) -> &mut Outbox {
+        &mut self.outbox
     }
 
     /// Whether nothing more is read, and the connection closes once all is sent.

@@ -45,7 +45,7 @@ impl Connection {
 
     /// Whether the request in progress is late.
     fn unfinished(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
-        let input = &self.input;
+        let input = self.input();
         let since = input.waiting_since().filter(|_| !self.is_paused())?;
         let (with, limit_s) = match input.announced_bytes() {
             0 => (TooSlow::Line, limits.line_s),
@@ -60,7 +60,7 @@ impl Connection {
     fn unread(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
         let seconds = look - self.active_look;
         let is_late =
-            limits.reader_s != 0 && self.outbox.owed_bytes() > 0 && seconds > limits.reader_s;
+            limits.reader_s != 0 && self.outbox().owed_bytes() > 0 && seconds > limits.reader_s;
         is_late.then_some(Overdue { with: TooSlow::Reader, seconds })
     }
 
@@ -71,7 +71,7 @@ impl Connection {
     /// compare with, again at each quarter of the time that the client has, and before it is
     /// closed.
     pub fn wants_answer(&self, look: u32, limits: &ClientLimits) -> bool {
-        if limits.reader_s == 0 || self.outbox.owed_bytes() == 0 {
+        if limits.reader_s == 0 || self.outbox().owed_bytes() == 0 {
             return false;
         }
         let (asked, interval) = if self.asked_look < self.active_look {
@@ -105,7 +105,7 @@ mod tests {
     fn owed() -> Connection {
         let mut open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
         let mut pool = BlockPool::new();
-        open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut pool, &mut Slots::<()>::new());
+        open.outbox_mut().text(b"END\r\n", ConnectionIndex(0), &mut pool, &mut Slots::<()>::new());
         open
     }
 
@@ -162,9 +162,9 @@ mod tests {
         ] {
             let mut open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
             if announced_bytes > 0 {
-                open.input.note_announced(announced_bytes as usize);
+                open.input_mut().note_announced(announced_bytes as usize);
             }
-            open.input.note_waiting(BEGIN);
+            open.input_mut().note_waiting(BEGIN);
             assert_eq!(open.overdue(BEGIN + last, &limits), None);
             let seconds = last + 1;
             assert_eq!(open.overdue(BEGIN + seconds, &limits), Some(Overdue { with, seconds }));

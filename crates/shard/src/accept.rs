@@ -178,7 +178,7 @@ fn hand_one_over<E: Engine>(
 ) -> bool {
     let room = mail.has_room(fresh.adopter, 0).is_ok();
     let Some(open) = clients.connections.get(fresh.connection) else { return false };
-    let has_spoken = open.ready().is_some() || open.is_finished() || !open.input.is_empty();
+    let has_spoken = open.ready().is_some() || open.is_finished() || !open.input().is_empty();
     if stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
         io.resume(open.socket());
         return false;

@@ -139,7 +139,7 @@ impl<E: Engine> Administration<'_, E> {
     /// Errors: some of them are not answered.
     fn settle_before(&self) -> Result<(), NotYet> {
         let open = self.clients.connections.get(self.connection);
-        let awaits = open.is_some_and(|open| open.outbox.awaits_answers());
+        let awaits = open.is_some_and(|open| open.outbox().awaits_answers());
         if awaits { Err(NotYet::Awaits) } else { Ok(()) }
     }
 
@@ -215,6 +215,6 @@ impl<E: Engine> Administration<'_, E> {
     /// Whether replies to requests before this one are still to be sent.
     fn is_pipelined(&self) -> bool {
         let open = self.clients.connections.get(self.connection);
-        open.is_some_and(|open| open.outbox.has_unsent() || open.outbox.slots_in_use() > 0)
+        open.is_some_and(|open| open.outbox().has_unsent() || open.outbox().slots_in_use() > 0)
     }
 }

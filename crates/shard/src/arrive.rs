@@ -85,7 +85,7 @@ impl Arrivals {
         let Some(open) = clients.connections.get_mut(connection) else { return };
         let lent_before = match open.ready() {
             Some(place) => self.ready[place as usize].lent.take(),
-            None if open.input.is_empty() && !open.is_paused() => {
+            None if open.input().is_empty() && !open.is_paused() => {
                 open.set_ready(Ready::add(&mut self.ready, connection, Some(bytes)));
                 return;
             }
@@ -94,7 +94,7 @@ impl Arrivals {
         // A second piece in one tick, or one behind bytes that wait: it is joined to the tail.
         for piece in lent_before.into_iter().chain([bytes]) {
             let spare = || self.spare_tails.pop().unwrap_or_default();
-            open.input.append(io.lent(piece), spare);
+            open.input_mut().append(io.lent(piece), spare);
         }
         if open.ready().is_none() && !open.is_paused() {
             open.set_ready(Ready::add(&mut self.ready, connection, None));
@@ -118,8 +118,8 @@ impl Arrivals {
         if let Some(open) = values.clients.connections.get_mut(connection)
             && !follows.is_empty()
         {
-            assert!(open.input.is_empty(), "landing, I1: it is out only while nothing is unread");
-            open.input.append(follows, || self.spare_tails.pop().unwrap_or_default());
+            assert!(open.input().is_empty(), "landing, I1: it is out only while nothing is unread");
+            open.input_mut().append(follows, || self.spare_tails.pop().unwrap_or_default());
             open.set_ready(Ready::add(&mut self.ready, connection, None));
         }
         values.uploads.take_back(connection, landing, bytes);
@@ -143,7 +143,7 @@ impl Arrivals {
                 continue;
             }
             open.resume(look);
-            if !open.input.is_empty() && open.ready().is_none() {
+            if !open.input().is_empty() && open.ready().is_none() {
                 open.set_ready(Ready::add(&mut self.ready, connection, None));
             }
             clients.mark_dirty(connection);
@@ -158,8 +158,8 @@ impl Arrivals {
             if entry.lent.is_none() {
                 let Some(open) = clients.connections.get_mut(entry.connection) else { continue };
                 entry.tail = Some(u32::try_from(self.taken.len()).expect("fewer than 2^32"));
-                entry.tail_bytes = open.input.memory_bytes();
-                self.taken.push(open.input.take());
+                entry.tail_bytes = open.input().memory_bytes();
+                self.taken.push(open.input_mut().take());
             }
         }
     }
@@ -213,11 +213,11 @@ impl Arrivals {
         let in_block = open.is_in_block();
         if entry.offset > 0 && rest_bytes > 0 && !in_block {
             // The first bytes are a request's first: its time begins now, its line is unread.
-            open.input.restart_wait();
+            open.input_mut().restart_wait();
         }
         if open.is_paused() {
             // What was found in the part that is served says nothing of the rest.
-            open.input.forget_scanned();
+            open.input_mut().forget_scanned();
         }
         if rest_bytes == 0 {
             if tail.capacity() > 0
@@ -226,15 +226,15 @@ impl Arrivals {
             {
                 self.spare_tails.push(tail);
             }
-            open.input.note_served(in_block);
+            open.input_mut().note_served(in_block);
         } else {
             if tail.capacity() > KEPT_TAIL_BYTES_MAX.max(TAIL_TIMES_MAX * rest_bytes) {
                 tail.shrink_to(KEPT_BYTES_MAX.max(rest_bytes));
             }
-            open.input.keep(tail);
+            open.input_mut().keep(tail);
         }
         if rest_bytes > 0 || in_block {
-            open.input.note_waiting(look);
+            open.input_mut().note_waiting(look);
         }
         match open.set_receiving() {
             Some(true) => io.pause(open.socket()),

@@ -57,7 +57,7 @@ impl<P: ReadValue> Clients<P> {
     #[inline]
     pub(crate) fn sink(&mut self, connection: ConnectionIndex) -> Option<ToClient<'_, P>> {
         let open = self.connections.get_mut(connection)?;
-        let (outbox, slots, blocks) = (&mut open.outbox, &mut self.slots, &mut self.blocks);
+        let (outbox, slots, blocks) = (open.outbox_mut(), &mut self.slots, &mut self.blocks);
         Some(ToClient { outbox, slots, blocks, connection })
     }
 
@@ -76,7 +76,7 @@ impl<P: ReadValue> Clients<P> {
                 self.slots.connection(slot) == Some(connection),
                 "a slot belongs to the connection that it was kept for"
             );
-            open.outbox.text_into(slot, text, &mut self.slots);
+            open.outbox_mut().text_into(slot, text, &mut self.slots);
         }
     }
 
@@ -90,7 +90,7 @@ impl<P: ReadValue> Clients<P> {
         room: AnswerRoom,
     ) -> SlotIndex {
         let open = self.connections.get_mut(connection).expect("its request is being served");
-        open.outbox.await_answers((awaited, room), connection, &mut self.slots)
+        open.outbox_mut().await_answers((awaited, room), connection, &mut self.slots)
     }
 
     /// An answer has come for a slot. It is dropped where the client is gone (I2), and its text is
@@ -106,12 +106,12 @@ impl<P: ReadValue> Clients<P> {
         }
         debug_assert!(text.len() <= room_bytes, "an answer fits the room kept for it");
         let value_bytes = value.as_ref().map_or(text.len(), |large| large.value.total_bytes());
-        open.outbox.text_into(slot, text, &mut self.slots);
+        open.outbox_mut().text_into(slot, text, &mut self.slots);
         if let Some(value) = value {
             let stream = Stream::new(value);
-            open.outbox.stream_into(slot, stream, &mut self.slots);
+            open.outbox_mut().stream_into(slot, stream, &mut self.slots);
         }
-        open.outbox.answered(slot, value_bytes, &mut self.slots);
+        open.outbox_mut().answered(slot, value_bytes, &mut self.slots);
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 
@@ -120,8 +120,8 @@ impl<P: ReadValue> Clients<P> {
         let connection = self.slots.connection(slot);
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
         let Some(open) = open else { return self.slots.answered(slot) };
-        open.outbox.text_into(slot, lines, &mut self.slots);
-        open.outbox.answered(slot, lines.len(), &mut self.slots);
+        open.outbox_mut().text_into(slot, lines, &mut self.slots);
+        open.outbox_mut().answered(slot, lines.len(), &mut self.slots);
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 

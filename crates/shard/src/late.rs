@@ -98,7 +98,7 @@ impl LateClients {
             }
             // There may be another at its place by now, or it has taken what it held.
             let open = on.clients.connections.get(connection);
-            let slow = open.and_then(|open| open.outbox.holding().slow(self.look));
+            let slow = open.and_then(|open| open.outbox().holding().slow(self.look));
             if let Some(slow) = slow {
                 let overdue = Overdue { with: TooSlow::Holder, seconds: slow.held_s };
                 close_slow(on, connection, overdue);
@@ -145,12 +145,12 @@ fn collect_late<I: Io, P: ReadValue>(
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
         let limits = &endpoints.get(open.endpoint()).limits;
-        owed_bytes += open.outbox.memory_bytes() as u64;
+        owed_bytes += open.outbox().memory_bytes() as u64;
         if open.is_paused() && open.idle_looks(look) > 1 {
-            open.input.shrink_to(KEPT_BYTES_MAX);
+            open.input_mut().shrink_to(KEPT_BYTES_MAX);
         }
         let idle =
-            limits.idle_s != 0 && open.outbox.is_empty() && open.idle_looks(look) > limits.idle_s;
+            limits.idle_s != 0 && open.outbox().is_empty() && open.idle_looks(look) > limits.idle_s;
         if idle {
             context.counters.idle_kicks.add(1);
         }
@@ -162,7 +162,7 @@ fn collect_late<I: Io, P: ReadValue>(
         let overdue = if idle { None } else { open.overdue(look, limits) };
         if idle || overdue.is_some() {
             late.push((index, overdue));
-        } else if let Some(holder) = open.outbox.holding_mut().look(look)
+        } else if let Some(holder) = open.outbox_mut().holding_mut().look(look)
             && too_much_pinned
         {
             slowest.offer(holder, index);

@@ -30,25 +30,25 @@ pub(crate) fn charge_input<E: Engine>(
 ) {
     let Some(open) = clients.connections.get_mut(connection) else { return };
     let budget = &context.shared.budget;
-    let charged = open.input.charged_bytes();
-    let mut wanted = open.input.chargeable_bytes();
+    let charged = open.input().charged_bytes();
+    let mut wanted = open.input().chargeable_bytes();
     debug_assert!(
         charged <= context.shared.budget.spent_bytes(),
         "I1: it is part of what is spent"
     );
     if wanted > charged && !charge(context, engine, wanted - charged) {
         // Its memory may be larger than its content.
-        open.input.shrink_to(0);
-        wanted = open.input.chargeable_bytes();
+        open.input_mut().shrink_to(0);
+        wanted = open.input().chargeable_bytes();
         if wanted > charged && !budget.charge(wanted - charged) {
-            open.input.clear();
-            budget.refund(open.input.set_charged_bytes(0));
+            open.input_mut().clear();
+            budget.refund(open.input_mut().set_charged_bytes(0));
             clients.text(connection, Reply::OutOfMemoryReading.bytes());
             return clients.drain(connection);
         }
     }
     budget.refund(charged.saturating_sub(wanted));
-    open.input.set_charged_bytes(wanted);
+    open.input_mut().set_charged_bytes(wanted);
 }
 
 /// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must wait
@@ -62,14 +62,14 @@ pub(crate) fn widen<E: Engine>(
     kept_bytes: usize,
 ) -> bool {
     let Some(open) = clients.connections.get_mut(connection) else { return false };
-    debug_assert!(open.outbox.is_full(kept_bytes), "only a full outbox is widened");
-    if !open.outbox.would_widen(kept_bytes) {
-        return !open.outbox.is_full(kept_bytes);
+    debug_assert!(open.outbox().is_full(kept_bytes), "only a full outbox is widened");
+    if !open.outbox().would_widen(kept_bytes) {
+        return !open.outbox().is_full(kept_bytes);
     }
     if charge(context, engine, WIDENED_BYTES) {
-        open.outbox.widen();
+        open.outbox_mut().widen();
     }
-    open.outbox.is_wide()
+    open.outbox().is_wide()
 }
 
 /// Gives back what [`widen`] took, once a connection owes little again.
@@ -79,17 +79,17 @@ pub(crate) fn narrow<P: ReadValue>(
     connection: ConnectionIndex,
 ) {
     if let Some(open) = clients.connections.get_mut(connection)
-        && open.outbox.narrow()
+        && open.outbox_mut().narrow()
     {
-        debug_assert!(!open.outbox.is_wide(), "I1: it is refunded once");
+        debug_assert!(!open.outbox().is_wide(), "I1: it is refunded once");
         context.shared.budget.refund(WIDENED_BYTES);
     }
 }
 
 /// Gives back all that a connection that closes was charged with (I1).
 pub(crate) fn refund_all(context: &Context, closed: &Connection) {
-    let widened = if closed.outbox.is_wide() { WIDENED_BYTES } else { 0 };
-    context.shared.budget.refund(widened + closed.input.charged_bytes());
+    let widened = if closed.outbox().is_wide() { WIDENED_BYTES } else { 0 };
+    context.shared.budget.refund(widened + closed.input().charged_bytes());
 }
 
 /// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.

@@ -89,8 +89,9 @@ impl Holdings {
             uploads: uploads.count() as u64,
             delayed: delayed.count() as u64,
             stalled: open().filter(|open| open.is_paused()).count() as u64,
-            input_bytes: open().map(|open| open.input.charged_bytes()).sum(),
-            owed_bytes: open().filter(|open| open.outbox.is_wide()).count() as u64 * WIDENED_BYTES,
+            input_bytes: open().map(|open| open.input().charged_bytes()).sum(),
+            owed_bytes: open().filter(|open| open.outbox().is_wide()).count() as u64
+                * WIDENED_BYTES,
             index_items: stats.index_items,
             index_bytes: stats.index_bytes,
             index_splits: stats.index_splits,

@@ -38,16 +38,17 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             if !open.clear_dirty() {
                 continue; // clients, I1: an earlier connection was listed at this index.
             }
-            open.outbox.settle(blocks, slots);
+            open.outbox_mut().settle(blocks, slots);
             debug_assert!(open.ready().is_none(), "what was ready is served before it is sent to");
-            if open.outbox.has_unsent() {
-                open.outbox.flush(open.socket(), self.io);
+            if open.outbox().has_unsent() {
+                let socket = open.socket();
+                open.outbox_mut().flush(socket, self.io);
             }
             if open.begin_receiving() {
                 self.io.resume(open.socket());
             }
             let over = open.is_served() || open.is_draining();
-            if over && open.outbox.is_empty() {
+            if over && open.outbox().is_empty() {
                 self.close(connection);
             } else {
                 narrow(self.context, self.clients, connection);
@@ -66,7 +67,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             (entry.lent, entry.ended) = (None, true);
         }
         refund_all(self.context, &closed);
-        closed.outbox.abandon(blocks, slots);
+        closed.outbox_mut().abandon(blocks, slots);
         self.uploads.forget(connection);
         debug_assert!(self.uploads.get_mut(connection).is_none(), "I2");
         self.io.close(closed.socket());
@@ -88,10 +89,10 @@ impl<P: ReadValue> Clients<P> {
         context.counters.bytes_written.add(block.byte_count() as u64);
         let Some(connection) = self.connections.find(socket) else { return Err(block) };
         let Some(open) = self.connections.get_mut(connection) else { return Err(block) };
-        debug_assert!(open.outbox.owed_bytes() >= block.byte_count(), "what is sent was owed");
+        debug_assert!(open.outbox().owed_bytes() >= block.byte_count(), "what is sent was owed");
         open.note_active(look);
-        open.outbox.sent(block, &mut self.blocks);
-        let waits = open.outbox.slots_in_use() > 0 || open.outbox.has_unsent();
+        open.outbox_mut().sent(block, &mut self.blocks);
+        let waits = open.outbox().slots_in_use() > 0 || open.outbox().has_unsent();
         if waits || open.is_draining() || open.is_finished() {
             self.mark_dirty(connection);
         }
@@ -105,7 +106,7 @@ impl<P: ReadValue> Clients<P> {
         let Some(connection) = self.connections.find(socket) else { return };
         self.with(connection, |open| {
             open.note_active(look);
-            open.outbox.taken(block_bytes);
+            open.outbox_mut().taken(block_bytes);
         });
     }
 }

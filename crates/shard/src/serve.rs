@@ -90,14 +90,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 return;
             }
             let rest = &input[offset..];
-            if open.input.is_skipping() {
-                let skipped = open.input.note_skipped(rest.len());
+            if open.input().is_skipping() {
+                let skipped = open.input_mut().note_skipped(rest.len());
                 self.advance(index, skipped);
                 continue;
             }
             let (uploading, listing) = (open.is_uploading(), open.is_listing());
             let kept_bytes = self.ready[index].kept_bytes(offset);
-            let is_full = open.outbox.is_full(kept_bytes);
+            let is_full = open.outbox().is_full(kept_bytes);
             if (uploading || listing || is_full) && !self.batch.is_empty() {
                 self.run();
                 continue;
@@ -115,13 +115,13 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 continue;
             }
             let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
-            if let Some(resume) = open.input.take_resume() {
+            if let Some(resume) = open.input_mut().take_resume() {
                 if !self.keys(index, rest, resume) {
                     return;
                 }
                 continue;
             }
-            let scanned = if offset == 0 { open.input.scanned_bytes() } else { 0 };
+            let scanned = if offset == 0 { open.input().scanned_bytes() } else { 0 };
             if !self.request(index, connection, rest, scanned) {
                 return;
             }
@@ -139,7 +139,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         debug_assert!(scanned <= rest.len(), "what was searched is still there");
         match parse(rest, scanned) {
             Parsed::NeedMore => {
-                self.on.clients.with(connection, |open| open.input.note_scanned(rest.len()));
+                self.on.clients.with(connection, |open| open.input_mut().note_scanned(rest.len()));
                 false
             }
             Parsed::Request { ref request, line_bytes } => match request {
@@ -278,7 +278,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         let text_bytes = line_bytes + value_bytes + 2;
         if rest.len() < text_bytes {
-            self.on.clients.with(connection, |open| open.input.note_announced(value_bytes));
+            self.on.clients.with(connection, |open| open.input_mut().note_announced(value_bytes));
             return false;
         }
         let block = &rest[line_bytes..text_bytes];
@@ -344,7 +344,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 
     /// Lets the next `bytes` of input pass unread.
     fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
-        self.on.clients.with(connection, |open| open.input.skip(bytes));
+        self.on.clients.with(connection, |open| open.input_mut().skip(bytes));
     }
 
     /// Carries out all that is staged.
@@ -411,7 +411,7 @@ impl<E: Engine> Serving<'_, E> {
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
         debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
         let kept_bytes = ready.kept_bytes(staged.start);
-        let is_full = open.outbox.is_full(kept_bytes) && !self.widen(connection, kept_bytes);
+        let is_full = open.outbox().is_full(kept_bytes) && !self.widen(connection, kept_bytes);
         let done = if is_full {
             Ok(())
         } else if staged.owner != self.context.id {
@@ -430,7 +430,7 @@ impl<E: Engine> Serving<'_, E> {
                 Err(full) => self.pause_for(connection, full),
             }
             if let Work::Key { from_here, .. } = staged.work {
-                self.clients.with(connection, |open| open.input.set_resume(from_here));
+                self.clients.with(connection, |open| open.input_mut().set_resume(from_here));
             }
             return;
         }
@@ -503,7 +503,7 @@ impl<E: Engine> Serving<'_, E> {
         staged: &Staged<'s>,
         key: &Key<'s>,
     ) -> Option<Outgoing<'s>> {
-        let value_bytes = self.clients.connections.get(connection)?.outbox.value_room_bytes();
+        let value_bytes = self.clients.connections.get(connection)?.outbox().value_room_bytes();
         Some(match &staged.work {
             Work::Key { from_here, .. } => {
                 let (hop, text) = (Hop::Key(read_terms(from_here)), key.bytes());

@@ -73,11 +73,10 @@ pub struct Connection {
     listing: bool,
     /// Whether the peer has ended its side; what it sent before is still served.
     finished: bool,
-    /// The shard's last look before the last request or the last progress in reading, for idle and
-    /// stalled clients.
-    pub(crate) active_look: u32,
-    /// The look at which `io` was last asked what the peer has not taken; 0: never.
-    pub(crate) asked_look: u32,
+    /// The number of the shard's sweep before the last request or the last progress in reading.
+    pub(crate) active_sweep: u32,
+    /// The sweep in which `io` last told what the peer has not acknowledged; 0: none yet.
+    pub(crate) asked_sweep: u32,
     /// What `io` answered then.
     pub(crate) unacknowledged_bytes: u64,
     /// What has come in.
@@ -87,8 +86,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that came by `endpoint`, in `look`.
-    pub(crate) const fn new(socket: SocketId, endpoint: EndpointIndex, look: u32) -> Self {
+    /// A connection that came by `endpoint`, in `sweep`.
+    pub(crate) const fn new(socket: SocketId, endpoint: EndpointIndex, sweep: u32) -> Self {
         Self {
             socket,
             endpoint,
@@ -101,8 +100,8 @@ impl Connection {
             uploading: false,
             listing: false,
             finished: false,
-            active_look: look,
-            asked_look: 0,
+            active_sweep: sweep,
+            asked_sweep: 0,
             unacknowledged_bytes: 0,
             input: Input::new(),
             outbox: Outbox::new(),
@@ -156,26 +155,26 @@ impl Connection {
         self.phase = Phase::Draining;
     }
 
-    /// The client gave a sign of life in `look`: a request, or progress in reading.
+    /// The client gave a sign of life in `sweep`: a request, or progress in reading.
     #[inline]
-    pub fn note_active(&mut self, look: u32) {
-        debug_assert!(look >= self.active_look, "looks are numbered upwards");
-        self.active_look = look;
+    pub fn note_active(&mut self, sweep: u32) {
+        debug_assert!(sweep >= self.active_sweep, "sweeps are numbered upwards");
+        self.active_sweep = sweep;
     }
 
-    /// Bytes came from the client in `look`. While it is owed a reply only reading counts as a sign
+    /// Bytes came from the client in `sweep`. While it is owed a reply only reading counts as a sign
     /// of life.
     #[inline]
-    pub fn note_received(&mut self, look: u32) {
+    pub fn note_received(&mut self, sweep: u32) {
         if self.outbox.owed_bytes() == 0 {
-            self.note_active(look);
+            self.note_active(sweep);
         }
     }
 
     /// Looks since the last sign of life.
-    pub fn idle_looks(&self, look: u32) -> u32 {
-        debug_assert!(look >= self.active_look, "looks are numbered upwards");
-        look - self.active_look
+    pub fn idle_sweeps(&self, sweep: u32) -> u32 {
+        debug_assert!(sweep >= self.active_sweep, "sweeps are numbered upwards");
+        sweep - self.active_sweep
     }
 
     /// What the next request waits for.
@@ -229,11 +228,11 @@ impl Connection {
     }
 
     /// Serves requests again. Those that it waited for came late: the time of one that is not
-    /// whole begins in this `look`.
-    pub fn resume(&mut self, look: u32) {
+    /// whole begins in this `sweep`.
+    pub fn resume(&mut self, sweep: u32) {
         assert!(self.may_resume(), "I1: what it waited for has come about");
         self.waiting = Waiting::Nothing;
-        self.input.wait_from(look);
+        self.input.wait_from(sweep);
     }
 
     /// Whether as much is owed and kept as may be.
@@ -482,13 +481,13 @@ mod tests {
     fn while_a_reply_is_owed_only_reading_is_a_sign_of_life() {
         let mut open = fresh();
         open.note_received(NOW + 3);
-        assert_eq!(open.idle_looks(NOW + 3), 0);
+        assert_eq!(open.idle_sweeps(NOW + 3), 0);
         let (mut blocks, mut slots) = (BlockPool::new(), Slots::<()>::new());
         open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut blocks, &mut slots);
         open.note_received(NOW + 9);
-        assert_eq!(open.idle_looks(NOW + 9), 6);
+        assert_eq!(open.idle_sweeps(NOW + 9), 6);
         open.note_active(NOW + 9);
-        assert_eq!(open.idle_looks(NOW + 9), 0);
+        assert_eq!(open.idle_sweeps(NOW + 9), 0);
     }
 
     #[test]

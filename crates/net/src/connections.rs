@@ -32,21 +32,21 @@ impl Connections {
         self.count
     }
 
-    /// Begins a connection on `socket`, which came by `endpoint`, in `look`.
+    /// Begins a connection on `socket`, which came by `endpoint`, in `sweep`.
     ///
     /// Panics: when one is open at its index, which is a bug in `io` (I1).
     pub fn open(
         &mut self,
         socket: SocketId,
         endpoint: EndpointIndex,
-        look: u32,
+        sweep: u32,
     ) -> ConnectionIndex {
         let index = socket.index();
         if index >= self.places.len() {
             self.places.resize_with(index + 1, || None);
         }
         assert!(self.places[index].is_none(), "I1: socket index {index} is in use");
-        self.places[index] = Some(Box::new(Connection::new(socket, endpoint, look)));
+        self.places[index] = Some(Box::new(Connection::new(socket, endpoint, sweep)));
         self.count += 1;
         ConnectionIndex(u32::try_from(index).expect("socket indices are 32 bits"))
     }

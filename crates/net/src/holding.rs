@@ -1,43 +1,43 @@
-//! What a connection holds of item memory, and how fast its client takes it.
+//! How much item memory a connection holds, and how fast its client reads it.
 //!
-//! Upstream:   the outbox says when a large value begins to be held and how much of it is gone, and
-//!             what the kernel took; `shard` looks once a second.
-//! Downstream: `shard` closes the slowest when too much memory is pinned.
+//! Upstream:   the outbox reports when a large value begins to be held, how much of it was sent, and
+//!             how much the kernel took. `shard` calls `sweep` once a second.
+//! Downstream: `shard` closes the slowest holder when too much memory is pinned.
 //!
 //! Invariants:
-//! - I1  `held_bytes` are those of large values that the kernel has not taken. While there are none
-//!   all else is 0: whoever was sent all that he held begins anew.
+//! - I1  `held_bytes` counts the bytes of large values that the kernel has not taken. While it is 0,
+//!   all other fields are 0: a client that has read everything starts again.
 
 use std::cmp::Ordering;
 
 use crate::limits::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
 
-/// What is taken counts for so many looks, one a second: at each a part in so many is forgotten. A
-/// guess: clients that read evenly are sent to in pieces of a socket's buffer, a second or two
-/// apart.
-const PACE_LOOKS: u64 = 4;
-/// Below this pace a client is slow: who reads evenly has `PACE_LOOKS` seconds' bytes, and those of
-/// one may be late.
-const PACE_BYTES_FAIR: u64 = FAIR_BYTES_PER_SECOND * (PACE_LOOKS - 1);
-/// The pace of one who has just begun to hold.
-const PACE_BYTES_AT_FIRST: u64 = FAIR_BYTES_PER_SECOND * PACE_LOOKS;
-/// More is not counted: who took a great deal and stops is slow at the third look after.
+/// Sweeps for which a byte that was taken counts: each sweep forgets this part of the pace. A guess:
+/// the kernel takes the pieces of an evenly reading client a second or two apart.
+const PACE_SWEEPS: u64 = 4;
+/// A client below this pace is slow. A client that reads evenly has the bytes of `PACE_SWEEPS`
+/// seconds, and the bytes of one of them may be late.
+const PACE_BYTES_FAIR: u64 = FAIR_BYTES_PER_SECOND * (PACE_SWEEPS - 1);
+/// The pace of a client that has just begun to hold.
+const PACE_BYTES_AT_FIRST: u64 = FAIR_BYTES_PER_SECOND * PACE_SWEEPS;
+/// The highest pace that is counted. A client that took a great deal and stops is slow at the third
+/// sweep after that.
 const PACE_BYTES_MAX: u64 = 2 * PACE_BYTES_FAIR;
 
-/// Who has held for long enough and has taken too little of it.
+/// A client that has held large values for long enough and has taken too little of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowHolder {
-    /// Bytes taken of late: those of four seconds, where they are taken evenly.
+    /// Bytes taken recently: those of four seconds if the client reads evenly.
     pub pace_bytes: u64,
     /// Bytes of the values held that are still to be taken.
     pub held_bytes: u64,
-    /// Seconds for which it was seen to hold any.
+    /// Seconds for which it has held any.
     pub held_s: u32,
 }
 
 impl SlowHolder {
-    /// Whether this one is to be closed before `other`; of two that are as slow it is who holds
-    /// more.
+    /// Whether this one must be closed before `other`: the slower one, and of two with the same pace
+    /// the one that holds more.
     pub fn is_slower_than(&self, other: &Self) -> bool {
         match self.pace_bytes.cmp(&other.pace_bytes) {
             Ordering::Equal => self.held_bytes > other.held_bytes,
@@ -52,7 +52,7 @@ pub struct Holding {
     held_bytes: u64,
     /// Bytes that the kernel took while any were held, fading.
     pace_bytes: u64,
-    /// The look at which it was first seen to hold any; 0: none yet.
+    /// The first sweep that found it holding; 0: none yet.
     since: u32,
 }
 
@@ -60,7 +60,7 @@ impl Holding {
     /// Nothing.
     pub(crate) const NONE: Self = Self { held_bytes: 0, pace_bytes: 0, since: 0 };
 
-    /// A value of so many bytes is held. Who has just begun is taken to be fair.
+    /// A value of this length is held from now on. A client that has just begun counts as fair.
     pub(crate) fn begin(&mut self, value_bytes: usize) {
         if self.held_bytes == 0 {
             self.pace_bytes = PACE_BYTES_AT_FIRST;
@@ -75,7 +75,7 @@ impl Holding {
         }
     }
 
-    /// So many bytes of values that [`Self::begin`] told of are not held any more.
+    /// These bytes of values that [`Self::begin`] announced are no longer held.
     #[inline]
     pub(crate) fn end(&mut self, bytes: usize) {
         assert!(self.held_bytes >= bytes as u64, "I1");
@@ -85,9 +85,9 @@ impl Holding {
         }
     }
 
-    /// The shard's look of this number, one a second: whether anything is held for more than
-    /// `HELD_SECONDS_MIN`, and was taken slower than is fair.
-    pub fn look(&mut self, number: u32) -> Option<SlowHolder> {
+    /// Counts the shard's sweep with this number, one a second. Returns the client if it has held
+    /// values for more than `HELD_SECONDS_MIN` and has taken them too slowly.
+    pub fn sweep(&mut self, number: u32) -> Option<SlowHolder> {
         if self.held_bytes == 0 {
             return None;
         }
@@ -95,13 +95,13 @@ impl Holding {
             self.since = number;
         }
         let slow = self.slow(number);
-        self.pace_bytes -= self.pace_bytes / PACE_LOOKS;
+        self.pace_bytes -= self.pace_bytes / PACE_SWEEPS;
         slow
     }
 
-    /// The same without looking: what the last look found, unless it has taken much since.
+    /// What the last sweep returned, unless the client has taken much since. Counts no sweep.
     pub fn slow(&self, number: u32) -> Option<SlowHolder> {
-        // It may have begun to hold just before the first look.
+        // It may have begun to hold just before the first sweep.
         let is_long = self.since != 0 && number > self.since + HELD_SECONDS_MIN;
         let &Self { pace_bytes, held_bytes, .. } = self;
         let held_s = number - self.since;
@@ -120,11 +120,11 @@ mod tests {
     fn slow_seconds(taken: impl Fn(u32) -> usize) -> Vec<u32> {
         let mut holding = Holding::NONE;
         holding.begin(100 * MIB);
-        let looks = (10..40).filter(|&second| {
+        let sweeps = (10..40).filter(|&second| {
             holding.taken(taken(second));
-            holding.look(second).is_some()
+            holding.sweep(second).is_some()
         });
-        looks.collect()
+        sweeps.collect()
     }
 
     #[test]
@@ -160,14 +160,14 @@ mod tests {
         let mut holding = Holding::NONE;
         holding.begin(MIB);
         holding.begin(2 * MIB);
-        assert_eq!((10..13).find_map(|second| holding.look(second)), None);
+        assert_eq!((10..13).find_map(|second| holding.sweep(second)), None);
         holding.end(2 * MIB);
         let held = |slow: Option<SlowHolder>| slow.map(|slow| slow.held_bytes);
-        assert_eq!(held(holding.look(13)), Some(MIB as u64));
+        assert_eq!(held(holding.sweep(13)), Some(MIB as u64));
         holding.end(MIB);
-        assert_eq!(holding.look(14), None);
+        assert_eq!(holding.sweep(14), None);
         holding.begin(MIB);
-        assert_eq!((15..18).find_map(|second| holding.look(second)), None);
-        assert_eq!(held(holding.look(18)), Some(MIB as u64));
+        assert_eq!((15..18).find_map(|second| holding.sweep(second)), None);
+        assert_eq!(held(holding.sweep(18)), Some(MIB as u64));
     }
 }

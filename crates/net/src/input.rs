@@ -40,7 +40,7 @@ pub struct Input {
     resume: Option<Resume>,
     /// Bytes of a refused data block still to come.
     skip_bytes: u64,
-    /// The look of the shard (one a second) by which the request at the tail's start had begun to
+    /// The sweep of the shard (one a second) by which the request at the tail's start had begun to
     /// wait for its rest; 0: none waits.
     waiting_since: u32,
     /// Bytes of data block that the request at the front announced; they lengthen its deadline. 0
@@ -216,24 +216,24 @@ impl Input {
         self.waiting_since = 0;
     }
 
-    /// A request that is not whole waits for its rest, from this look on if it did not before.
+    /// A request that is not whole waits for its rest, from this sweep on if it did not before.
     #[inline]
-    pub fn note_waiting(&mut self, look: u32) {
-        debug_assert!(look > 0, "looks are numbered from 1 on");
+    pub fn note_waiting(&mut self, sweep: u32) {
+        debug_assert!(sweep > 0, "sweeps are numbered from 1 on");
         if self.waiting_since == 0 {
-            self.waiting_since = look;
+            self.waiting_since = sweep;
         }
     }
 
     /// A request that waits for its rest was not received from meanwhile: its time begins now.
-    pub(crate) fn wait_from(&mut self, look: u32) {
-        debug_assert!(look >= self.waiting_since, "looks are numbered upwards");
+    pub(crate) fn wait_from(&mut self, sweep: u32) {
+        debug_assert!(sweep >= self.waiting_since, "sweeps are numbered upwards");
         if self.waiting_since != 0 {
-            self.waiting_since = look;
+            self.waiting_since = sweep;
         }
     }
 
-    /// The look from which on the request at the front has waited for its rest; `None`: none waits.
+    /// The sweep from which on the request at the front has waited for its rest; `None`: none waits.
     pub(crate) fn waiting_since(&self) -> Option<u32> {
         (self.waiting_since != 0).then_some(self.waiting_since)
     }

@@ -45,7 +45,7 @@ pub const HELD_SECONDS_MIN: u32 = 2;
 /// of the default options in [`HELD_SECONDS_MIN`].
 pub const FAIR_BYTES_PER_SECOND: u64 = (1 << 20) / HELD_SECONDS_MIN as u64;
 
-/// What a client may take before it is closed for it. A second is a look of the shard; 0 is no
+/// What a client may take before it is closed for it. A second is a sweep of the shard; 0 is no
 /// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {

@@ -166,7 +166,7 @@ impl Outbox {
         &self.holding
     }
 
-    /// The same, to look.
+    /// The same, to be changed.
     pub fn holding_mut(&mut self) -> &mut Holding {
         &mut self.holding
     }
@@ -212,7 +212,7 @@ impl Outbox {
         self.slot_bytes += bytes.len();
     }
 
-    /// As [`Self::text`], for several pieces. Cost: one look for room, a copy a piece.
+    /// As [`Self::text`], for several pieces. Cost: one check for room, a copy a piece.
     #[inline]
     pub fn text_all<S, const PIECES: usize>(
         &mut self,

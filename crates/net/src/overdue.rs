@@ -1,10 +1,11 @@
 //! Which clients have been too slow, and since when.
 //!
-//! Upstream:   `shard` looks once a second, and asks `io` where `wants_answer` says so.
+//! Upstream:   `shard` sweeps once a second. If `wants_answer` is true, it first asks `io` how much
+//!             the client has not acknowledged.
 //! Downstream: `shard` closes the client, counts why, and has the operator told.
 //!
 //! Invariants:
-//! - I1  `asked_look` is not before `active_look` exactly while `unacknowledged_bytes` can be
+//! - I1  `asked_sweep` is not before `active_sweep` exactly while `unacknowledged_bytes` can be
 //!   compared: the kernel has taken nothing since it was asked.
 
 use crate::connection::Connection;
@@ -37,14 +38,14 @@ pub struct Overdue {
 }
 
 impl Connection {
-    /// Whether the client has taken longer than it may at `look`, with what it sends or with what
+    /// Whether the client has taken longer than it may at `sweep`, with what it sends or with what
     /// it reads. [`Self::wants_answer`] comes first.
-    pub fn overdue(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
-        self.unfinished(look, limits).or_else(|| self.unread(look, limits))
+    pub fn overdue(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
+        self.unfinished(sweep, limits).or_else(|| self.unread(sweep, limits))
     }
 
     /// Whether the request in progress is late.
-    fn unfinished(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
+    fn unfinished(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
         let input = self.input();
         let since = input.waiting_since().filter(|_| !self.is_paused())?;
         let (with, limit_s) = match input.announced_bytes() {
@@ -52,13 +53,13 @@ impl Connection {
             _ => (TooSlow::Block, limits.block_s),
         };
         let allowed_s = limit_s.saturating_add(input.announced_bytes() / DATA_BYTES_PER_SECOND_MIN);
-        let seconds = look - since;
+        let seconds = sweep - since;
         (limit_s != 0 && seconds > allowed_s).then_some(Overdue { with, seconds })
     }
 
     /// Whether the client has read nothing of what it is owed, as far as is known.
-    fn unread(&self, look: u32, limits: &ClientLimits) -> Option<Overdue> {
-        let seconds = look - self.active_look;
+    fn unread(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
+        let seconds = sweep - self.active_sweep;
         let is_late =
             limits.reader_s != 0 && self.outbox().owed_bytes() > 0 && seconds > limits.reader_s;
         is_late.then_some(Overdue { with: TooSlow::Reader, seconds })
@@ -70,26 +71,26 @@ impl Connection {
     /// It is asked once when the kernel has taken nothing for a second, to have something to
     /// compare with, again at each quarter of the time that the client has, and before it is
     /// closed.
-    pub fn wants_answer(&self, look: u32, limits: &ClientLimits) -> bool {
+    pub fn wants_answer(&self, sweep: u32, limits: &ClientLimits) -> bool {
         if limits.reader_s == 0 || self.outbox().owed_bytes() == 0 {
             return false;
         }
-        let (asked, interval) = if self.asked_look < self.active_look {
-            (self.active_look, 1)
+        let (asked, interval) = if self.asked_sweep < self.active_sweep {
+            (self.active_sweep, 1)
         } else {
-            (self.asked_look, (limits.reader_s / ASKED_PER_TIMEOUT).max(1))
+            (self.asked_sweep, (limits.reader_s / ASKED_PER_TIMEOUT).max(1))
         };
-        look - asked >= interval || self.unread(look, limits).is_some()
+        sweep - asked >= interval || self.unread(sweep, limits).is_some()
     }
 
     /// What `io` answered: a change since it was last asked is progress, now. It mostly falls; it
     /// rises when the kernel takes more of a send that it reports as a whole.
-    pub fn note_unacknowledged(&mut self, bytes: u64, look: u32) {
-        debug_assert!(look > self.active_look && look > self.asked_look, "I1");
-        if self.asked_look >= self.active_look && bytes != self.unacknowledged_bytes {
-            self.active_look = look;
+    pub fn note_unacknowledged(&mut self, bytes: u64, sweep: u32) {
+        debug_assert!(sweep > self.active_sweep && sweep > self.asked_sweep, "I1");
+        if self.asked_sweep >= self.active_sweep && bytes != self.unacknowledged_bytes {
+            self.active_sweep = sweep;
         }
-        (self.asked_look, self.unacknowledged_bytes) = (look, bytes);
+        (self.asked_sweep, self.unacknowledged_bytes) = (sweep, bytes);
     }
 }
 
@@ -116,12 +117,12 @@ mod tests {
         let mut open = owed();
         let mut asked = Vec::new();
         for second in 0..200 {
-            let look = BEGIN + second;
-            if open.wants_answer(look, &limits) {
+            let sweep = BEGIN + second;
+            if open.wants_answer(sweep, &limits) {
                 asked.push(second);
-                open.note_unacknowledged(bytes(second), look);
+                open.note_unacknowledged(bytes(second), sweep);
             }
-            if let Some(overdue) = open.overdue(look, &limits) {
+            if let Some(overdue) = open.overdue(sweep, &limits) {
                 assert_eq!(overdue.with, TooSlow::Reader);
                 return (asked, Some(second));
             }

@@ -77,7 +77,7 @@ impl Acceptor {
         context: &Context,
         clients: &mut Clients<P>,
         accepted: Accepted,
-        look: u32,
+        sweep: u32,
     ) {
         let Accepted { socket, listener } = accepted;
         debug_assert!(clients.connections.find(socket).is_none(), "a new socket is no client's");
@@ -91,7 +91,7 @@ impl Acceptor {
             return;
         }
         context.counters.connections_opened.add(1);
-        let connection = open(context, clients, socket, self.endpoint_of(listener), look);
+        let connection = open(context, clients, socket, self.endpoint_of(listener), sweep);
         let adopter = self.next_adopter;
         self.next_adopter = (adopter + 1) % context.shards();
         if adopter != context.id {
@@ -136,7 +136,7 @@ impl Acceptor {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<P>,
-        look: u32,
+        sweep: u32,
     ) {
         while let Some(Adopted { socket, endpoint }) = self.adopted.pop() {
             let Some(socket) = io.adopt(socket) else {
@@ -144,7 +144,7 @@ impl Acceptor {
                 continue;
             };
             debug_assert!(clients.connections.find(socket).is_none(), "I1: it comes once");
-            let connection = open(context, clients, socket, endpoint, look);
+            let connection = open(context, clients, socket, endpoint, sweep);
             if self.stopping {
                 clients.drain(connection);
             }
@@ -200,8 +200,8 @@ fn open<P: ReadValue>(
     clients: &mut Clients<P>,
     socket: SocketId,
     endpoint: EndpointIndex,
-    look: u32,
+    sweep: u32,
 ) -> ConnectionIndex {
     context.counters.connections.add(1);
-    clients.connections.open(socket, endpoint, look)
+    clients.connections.open(socket, endpoint, sweep)
 }

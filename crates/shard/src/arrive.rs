@@ -77,9 +77,9 @@ impl Arrivals {
         clients: &mut Clients<P>,
         socket: SocketId,
         bytes: Lent,
-        look: u32,
+        sweep: u32,
     ) {
-        let Some(connection) = heard(context, clients, socket, bytes.byte_count(), look) else {
+        let Some(connection) = heard(context, clients, socket, bytes.byte_count(), sweep) else {
             return;
         };
         let Some(open) = clients.connections.get_mut(connection) else { return };
@@ -109,9 +109,9 @@ impl Arrivals {
         socket: SocketId,
         landing: Landing,
         bytes: usize,
-        look: u32,
+        sweep: u32,
     ) {
-        let Some(connection) = heard(values.context, values.clients, socket, bytes, look) else {
+        let Some(connection) = heard(values.context, values.clients, socket, bytes, sweep) else {
             return;
         };
         let follows = landing.spilled(bytes);
@@ -131,18 +131,18 @@ impl Arrivals {
         &mut self,
         context: &Context,
         clients: &mut Clients<P>,
-        look: u32,
+        sweep: u32,
     ) {
         let mut resumable = std::mem::take(&mut clients.resumable);
         for connection in resumable.drain(..) {
             let Some(open) = clients.connections.get_mut(connection) else { continue };
             context.counters.resumptions.add(1);
-            debug_assert!(look > 0, "looks are numbered from 1 on");
+            debug_assert!(sweep > 0, "sweeps are numbered from 1 on");
             open.clear_resumable();
             if !open.may_resume() {
                 continue;
             }
-            open.resume(look);
+            open.resume(sweep);
             if !open.input().is_empty() && open.ready().is_none() {
                 open.set_ready(Ready::add(&mut self.ready, connection, None));
             }
@@ -174,10 +174,10 @@ impl Arrivals {
         &mut self,
         io: &mut I,
         values: &mut Values<'_, E>,
-        look: u32,
+        sweep: u32,
     ) {
         for place in 0..self.ready.len() {
-            self.keep_rest(io, values, place, look);
+            self.keep_rest(io, values, place, sweep);
             let connection = self.ready[place].connection;
             charge_input(values.context, values.engine, values.clients, connection);
         }
@@ -192,7 +192,7 @@ impl Arrivals {
         io: &mut I,
         values: &mut Values<'_, E>,
         place: usize,
-        look: u32,
+        sweep: u32,
     ) {
         let entry = &self.ready[place];
         let rest_bytes = Inputs { io, taken: &self.taken }.of(entry).len() - entry.offset;
@@ -234,7 +234,7 @@ impl Arrivals {
             open.input_mut().keep(tail);
         }
         if rest_bytes > 0 || in_block {
-            open.input_mut().note_waiting(look);
+            open.input_mut().note_waiting(sweep);
         }
         match open.set_receiving() {
             Some(true) => io.pause(open.socket()),
@@ -257,11 +257,11 @@ fn heard<P: ReadValue>(
     clients: &mut Clients<P>,
     socket: SocketId,
     bytes: usize,
-    look: u32,
+    sweep: u32,
 ) -> Option<ConnectionIndex> {
     let connection = clients.connections.find(socket)?;
     context.counters.bytes_read.add(bytes as u64);
     let open = clients.connections.get_mut(connection)?;
-    open.note_received(look);
+    open.note_received(sweep);
     Some(connection)
 }

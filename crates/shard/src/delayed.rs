@@ -203,7 +203,7 @@ impl<E: Engine> Delayed<E> {
 
     /// Applies what can be applied again, and sends replies that have become durable.
     ///
-    /// Cost: a look at each request that waits; nothing for an engine that never delays.
+    /// Cost: a check of each request that waits; nothing for an engine that never delays.
     pub(crate) fn step(
         &mut self,
         context: &Context,

@@ -1,14 +1,14 @@
-//! What is looked after once a second: late requests, idle clients, clients that do not read their
-//! replies, or hold much and take it slowly.
+//! The sweep: once a second, a check of all clients for late requests, idle clients, clients that do
+//! not read their replies, and clients that hold much and read it slowly.
 //!
-//! Upstream:   `tick` says that a second has begun, and closes late clients once in it, after
-//!             serving: what has just come in came in time.
-//! Downstream: connections are closed; `slowest` says which of the holders. `io` is asked how much
-//!             a client has acknowledged that seems to have stopped reading.
+//! Upstream:   `tick` reports that a second has begun. It calls `close` after serving, so input that
+//!             has just arrived is in time.
+//! Downstream: connections are closed; `slowest` picks among the holders. If a client seems to have
+//!             stopped reading, `io` says how much it has acknowledged.
 //!
 //! Invariants:
-//! - I1  A client's time is counted in looks of the shard, not by the clock: a second in which the
-//!   process did not run (suspended, starved) is nobody's delay.
+//! - I1  A client's time is counted in sweeps of the shard, not by the clock. So a second in which
+//!   the process did not run (suspended, starved) counts against no client.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::Io;
@@ -21,18 +21,18 @@ use crate::process::ClosedClient;
 use crate::send::Sending;
 use crate::slowest::Slowest;
 
-/// A connection whose time is up, and what it was too slow with; `None`: with asking for anything.
+/// A connection whose time is up, and what it was too slow with; `None`: it was idle.
 type Late = (ConnectionIndex, Option<Overdue>);
 
-/// When a shard looks for clients that are late, and which of them it still has to close.
+/// When a shard sweeps for clients that are late, and which of them it still has to close.
 #[derive(Debug, Default)]
 pub(crate) struct LateClients {
-    /// The number of the last look, from 1 on: the clock that clients are measured by (I1). On a
-    /// process that always runs it goes as seconds do.
-    look: u32,
+    /// The number of the last sweep, from 1 on: the clock for all timeouts (I1). In a process that
+    /// always runs it counts seconds.
+    sweep: u32,
     is_due: bool,
     was_away: bool,
-    /// Those of one look, while they are closed.
+    /// Those of one sweep, while they are closed.
     late: Vec<Late>,
     slowest: Slowest,
     pinned_closes: u64,
@@ -40,25 +40,25 @@ pub(crate) struct LateClients {
 
 impl LateClients {
     pub(crate) fn new() -> Self {
-        Self { look: 1, ..Self::default() }
+        Self { sweep: 1, ..Self::default() }
     }
 
     /// A new second has begun.
     ///
-    /// After a pause of the process what clients did meanwhile may take some ticks to come in: then
-    /// the shard looks in the next second only. One that is away again and again looks all the
-    /// same.
+    /// After a pause of the process, the input that clients sent meanwhile may take some ticks to
+    /// arrive, so the shard waits with its sweep until the next second. If it was paused in that
+    /// second, too, it sweeps all the same.
     pub(crate) fn turn(&mut self, before: u32, second: u32) {
         assert!(before < second, "a turn is to a later second");
         let was_paused = second > before + 1;
         self.is_due = !was_paused || self.was_away;
         self.was_away = was_paused;
-        self.look += u32::from(self.is_due);
+        self.sweep += u32::from(self.is_due);
     }
 
-    /// The number of the last look.
-    pub(crate) const fn look(&self) -> u32 {
-        self.look
+    /// The number of the last sweep.
+    pub(crate) const fn sweep(&self) -> u32 {
+        self.sweep
     }
 
     /// Whether slow clients are still to be closed.
@@ -74,10 +74,11 @@ impl LateClients {
     /// Closes the connections whose time is up, once a second, and the next of the slowest.
     pub(crate) fn close<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
         if std::mem::take(&mut self.is_due) {
-            debug_assert!(self.late.is_empty(), "the clients of the last look are closed");
+            debug_assert!(self.late.is_empty(), "the clients of the last sweep are closed");
             let too_much = is_too_much_pinned(on.context, on.engine);
-            let (context, look) = (on.context, self.look);
-            self.slowest = collect_late(on.io, context, on.clients, look, too_much, &mut self.late);
+            let (context, sweep) = (on.context, self.sweep);
+            self.slowest =
+                collect_late(on.io, context, on.clients, sweep, too_much, &mut self.late);
             while let Some((connection, overdue)) = self.late.pop() {
                 match overdue {
                     Some(overdue) => close_slow(on, connection, overdue),
@@ -98,7 +99,7 @@ impl LateClients {
             }
             // There may be another at its place by now, or it has taken what it held.
             let open = on.clients.connections.get(connection);
-            let slow = open.and_then(|open| open.outbox().holding().slow(self.look));
+            let slow = open.and_then(|open| open.outbox().holding().slow(self.sweep));
             if let Some(slow) = slow {
                 let overdue = Overdue { with: TooSlow::Holder, seconds: slow.held_s };
                 close_slow(on, connection, overdue);
@@ -136,7 +137,7 @@ fn collect_late<I: Io, P: ReadValue>(
     io: &mut I,
     context: &Context,
     clients: &mut Clients<P>,
-    look: u32,
+    sweep: u32,
     too_much_pinned: bool,
     late: &mut Vec<Late>,
 ) -> Slowest {
@@ -146,23 +147,24 @@ fn collect_late<I: Io, P: ReadValue>(
     for (index, open) in clients.connections.iter_mut() {
         let limits = &endpoints.get(open.endpoint()).limits;
         owed_bytes += open.outbox().memory_bytes() as u64;
-        if open.is_paused() && open.idle_looks(look) > 1 {
+        if open.is_paused() && open.idle_sweeps(sweep) > 1 {
             open.input_mut().shrink_to(KEPT_BYTES_MAX);
         }
-        let idle =
-            limits.idle_s != 0 && open.outbox().is_empty() && open.idle_looks(look) > limits.idle_s;
+        let idle = limits.idle_s != 0
+            && open.outbox().is_empty()
+            && open.idle_sweeps(sweep) > limits.idle_s;
         if idle {
             context.counters.idle_kicks.add(1);
         }
-        if open.wants_answer(look, limits)
+        if open.wants_answer(sweep, limits)
             && let Some(bytes) = io.unacknowledged_bytes(open.socket())
         {
-            open.note_unacknowledged(bytes, look);
+            open.note_unacknowledged(bytes, sweep);
         }
-        let overdue = if idle { None } else { open.overdue(look, limits) };
+        let overdue = if idle { None } else { open.overdue(sweep, limits) };
         if idle || overdue.is_some() {
             late.push((index, overdue));
-        } else if let Some(holder) = open.outbox_mut().holding_mut().look(look)
+        } else if let Some(holder) = open.outbox_mut().holding_mut().sweep(sweep)
             && too_much_pinned
         {
             slowest.offer(holder, index);

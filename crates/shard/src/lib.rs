@@ -61,6 +61,6 @@ pub use tick::{Shard, ShardOptions, Turn};
 ///
 /// Why 32: a guess until `experiments/` has the sweep; the prototype gained 2.8 x with it.
 pub const BATCH_REQUESTS_MAX: usize = kachel_engine::BATCH_MAX;
-/// Items that a shard looks at in one tick for all listings (`lru_crawler metadump`, `mgdump`)
+/// Items that a shard examines in one tick for all listings (`lru_crawler metadump`, `mgdump`)
 /// together, dead ones included. A guess: about as long as a batch of requests takes.
 pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;

@@ -33,8 +33,8 @@ use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, Mail, Outgoing};
 
 /// The cursor that says that a shard has listed everything.
 const CURSOR_END: u64 = u64::MAX;
-/// Listings that one step looks at, to find those that may go on.
-const LISTINGS_LOOKED_MAX: usize = 64;
+/// Listings that one step checks for whether they may continue.
+const LISTINGS_CHECKED_MAX: usize = 64;
 /// Bytes of the longest line of a listing: a key, each of its bytes as `%XX`, and what is said of
 /// it.
 const LINE_BYTES_MAX: usize = 1024;
@@ -145,8 +145,8 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) mail: &'a mut Mail<E>,
 }
 
-/// What a look at a listing found.
-enum Look {
+/// What a check of a listing found.
+enum Check {
     /// It is complete, or its client is gone.
     Over,
     /// It waits for its client or for an answer: those behind it come first.
@@ -178,7 +178,7 @@ impl Listings {
         if self.is_idle() {
             return;
         }
-        let own = self.look_through(&mut step);
+        let own = self.check_all(&mut step);
         let (id, shards) = (step.context.id, step.context.shards());
         for _ in 0..shards {
             let shard = self.turn;
@@ -193,17 +193,17 @@ impl Listings {
         }
     }
 
-    /// Looks at the listings in turn; where the first is that wants a piece of our items.
-    fn look_through<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
+    /// Checks the listings in turn; where the first is that wants a piece of our items.
+    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
         debug_assert!(self.turn < step.context.shards(), "I4: a turn is some shard's");
         let (mut place, mut own) = (0, None);
-        for _ in 0..self.listings.len().min(LISTINGS_LOOKED_MAX) {
+        for _ in 0..self.listings.len().min(LISTINGS_CHECKED_MAX) {
             let Some(mut listing) = self.listings.remove(place) else { break };
-            match self.look(step, &mut listing) {
-                Look::Over => {}
-                Look::Waits => self.listings.push_back(listing),
-                look => {
-                    if matches!(look, Look::WantsOurs) && own.is_none() {
+            match self.check(step, &mut listing) {
+                Check::Over => {}
+                Check::Waits => self.listings.push_back(listing),
+                checked => {
+                    if matches!(checked, Check::WantsOurs) && own.is_none() {
                         own = Some(place);
                     }
                     self.listings.insert(place, listing);
@@ -215,15 +215,15 @@ impl Listings {
     }
 
     /// Takes one listing on as far as that needs none of our items.
-    fn look<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Look {
+    fn check<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Check {
         let Step { context, clients, mail, .. } = step;
         let connection = listing.connection;
-        let Some(open) = clients.connections.get(connection) else { return Look::Over };
+        let Some(open) = clients.connections.get(connection) else { return Check::Over };
         if !open.is_listing() {
-            return Look::Over;
+            return Check::Over;
         }
         if listing.awaited || open.is_full() {
-            return Look::Waits;
+            return Check::Waits;
         }
         if !listing.begun {
             listing.begun = true;
@@ -235,10 +235,10 @@ impl Listings {
             // Requests behind the listing go on.
             clients.with(connection, Connection::end_listing);
             clients.mark_dirty(connection);
-            return Look::Over;
+            return Check::Over;
         };
         if owner == context.id {
-            return Look::WantsOurs;
+            return Check::WantsOurs;
         }
         let hop = Hop::Dump { keys_only: listing.keys_only };
         let cursor = listing.cursor.to_u64().to_le_bytes();
@@ -246,12 +246,12 @@ impl Listings {
         if self.awaited[usize::from(owner)]
             || mail.send(context, clients, connection, owner, asked).is_err()
         {
-            return Look::WantsTheirs;
+            return Check::WantsTheirs;
         }
         debug_assert!(!listing.awaited, "I3: one piece at a time");
         self.awaited[usize::from(owner)] = true;
         listing.awaited = true;
-        Look::Waits
+        Check::Waits
     }
 
     /// Sends a piece of our items to a client of ours; `true`: it was done.

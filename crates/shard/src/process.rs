@@ -1,4 +1,4 @@
-//! What all shards of a process look at: limits, switches, everyone's counters.
+//! What all shards of a process read: limits, switches, the counters of all.
 //!
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it; few things in it are ever written, and none for each request.

@@ -74,7 +74,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// What the parts of a shard hold now. Cost: a look at each connection.
+    /// What the parts of a shard hold now. Cost: a read of each connection.
     pub(crate) fn of<E: Engine>(
         clients: &Clients<E::Pinned>,
         uploads: &Uploads<E::Upload>,

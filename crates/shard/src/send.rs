@@ -84,13 +84,13 @@ impl<P: ReadValue> Clients<P> {
         context: &Context,
         socket: SocketId,
         block: SendBlock,
-        look: u32,
+        sweep: u32,
     ) -> Result<(), SendBlock> {
         context.counters.bytes_written.add(block.byte_count() as u64);
         let Some(connection) = self.connections.find(socket) else { return Err(block) };
         let Some(open) = self.connections.get_mut(connection) else { return Err(block) };
         debug_assert!(open.outbox().owed_bytes() >= block.byte_count(), "what is sent was owed");
-        open.note_active(look);
+        open.note_active(sweep);
         open.outbox_mut().sent(block, &mut self.blocks);
         let waits = open.outbox().slots_in_use() > 0 || open.outbox().has_unsent();
         if waits || open.is_draining() || open.is_finished() {
@@ -102,10 +102,10 @@ impl<P: ReadValue> Clients<P> {
     }
 
     /// A part of a block is gone: the client reads.
-    pub(crate) fn taken(&mut self, socket: SocketId, block_bytes: usize, look: u32) {
+    pub(crate) fn taken(&mut self, socket: SocketId, block_bytes: usize, sweep: u32) {
         let Some(connection) = self.connections.find(socket) else { return };
         self.with(connection, |open| {
-            open.note_active(look);
+            open.note_active(sweep);
             open.outbox_mut().taken(block_bytes);
         });
     }

@@ -192,7 +192,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Whether nothing is staged; if something is, runs it, and the caller looks again (I1).
+    /// Whether nothing is staged; if something is, runs it, and the caller checks again (I1).
     fn settled(&mut self) -> bool {
         let settled = self.batch.is_empty();
         if !settled {

@@ -45,7 +45,7 @@ use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
 use crate::waiting::resume_for_mail;
 
-/// How long a shard with something to look after may sleep.
+/// How long a shard may sleep.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long it may sleep while a request waits for room in a mailbox, or for the engine.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
@@ -156,12 +156,12 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         &mut self.io
     }
 
-    /// The engine, for tests that look into it.
+    /// The engine, for tests that inspect it.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// What it holds now. Cost: a look at each connection.
+    /// What it holds now. Cost: a read of each connection.
     pub fn holdings(&self) -> Holdings {
         Holdings::of(&self.clients, &self.uploads, &self.delayed, &self.engine.stats())
     }
@@ -181,7 +181,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     }
 
     /// The first half of a tick: how long its poll may wait. A shard that may sleep says so to the
-    /// others first, and looks at its mail once more.
+    /// others first, and checks its mail once more.
     ///
     /// Apart from [`Self::complete_tick`] for a simulation, in which time passes between the two.
     pub fn prepare_wait(&mut self) -> Wait {
@@ -254,38 +254,38 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Sorts the events: which connections have input, which blocks came back, which came and went.
     fn sort_events(&mut self) {
         self.arrivals.ready.clear();
-        let look = self.late.look();
+        let sweep = self.late.sweep();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
-            self.sort_event(event, look);
+            self.sort_event(event, sweep);
         }
         self.events = events;
         let Self { io, context, clients, mail, acceptor, .. } = self;
         acceptor.hand_over(io, context, clients, mail);
         resume_for_mail(context, clients, mail);
-        self.arrivals.resume(context, clients, look);
+        self.arrivals.resume(context, clients, sweep);
     }
 
-    fn sort_event(&mut self, event: Event, look: u32) {
+    fn sort_event(&mut self, event: Event, sweep: u32) {
         let Self { io, context, clients, arrivals, acceptor, .. } = self;
         match event {
             Event::Received { socket, bytes } => {
-                arrivals.received(io, context, clients, socket, bytes, look);
+                arrivals.received(io, context, clients, socket, bytes, sweep);
             }
             Event::Landed { socket, landing, bytes } => {
                 let (io, arrivals, mut values) = self.values();
-                arrivals.landed(io, &mut values, socket, landing, bytes, look);
+                arrivals.landed(io, &mut values, socket, landing, bytes, sweep);
             }
             Event::Sent { socket, block } => {
-                if let Err(block) = clients.sent(context, socket, block, look) {
+                if let Err(block) = clients.sent(context, socket, block, sweep) {
                     clients.blocks.put_back(block);
                     acceptor.close_rejected(io, socket);
                 }
             }
-            Event::Taken { socket, block_bytes } => clients.taken(socket, block_bytes, look),
+            Event::Taken { socket, block_bytes } => clients.taken(socket, block_bytes, sweep),
             Event::Accepted { socket, listener, .. } => {
                 let accepted = Accepted { socket, listener };
-                acceptor.accepted(io, context, clients, accepted, look);
+                acceptor.accepted(io, context, clients, accepted, sweep);
             }
             // The peer has ended its side: what it sent is served, then the connection ends.
             Event::Finished { socket } => {
@@ -344,9 +344,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             io_kind: self.io.kind(),
         };
         serving.serve_all(ready, &inputs, &mut self.decoded_keys);
-        let look = self.late.look();
+        let sweep = self.late.sweep();
         let (io, arrivals, mut values) = self.values();
-        arrivals.keep_rests(io, &mut values, look);
+        arrivals.keep_rests(io, &mut values, sweep);
     }
 
     /// Closes the connections whose time is up, and the slowest while too much memory is pinned:
@@ -358,8 +358,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Takes over the connections that other shards handed us.
     fn adopt(&mut self) {
-        let look = self.late.look();
-        self.acceptor.adopt(&mut self.io, &self.context, &mut self.clients, look);
+        let sweep = self.late.sweep();
+        self.acceptor.adopt(&mut self.io, &self.context, &mut self.clients, sweep);
     }
 
     /// Takes listings on by one bounded piece.

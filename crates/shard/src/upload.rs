@@ -114,7 +114,7 @@ impl<U> Uploads<U> {
         self.places.get_mut(connection.0 as usize)?.take()
     }
 
-    /// How many run. Cost: a look at each place.
+    /// How many run. Cost: a read of each place.
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count()
     }

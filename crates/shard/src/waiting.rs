@@ -33,7 +33,7 @@ impl<P: ReadValue> Clients<P> {
         {
             debug_assert!(open.is_paused(), "I1");
             context.counters.conn_yields.add(1);
-            // The cause may end later in this very tick: `send` looks (I1).
+            // The cause may end later in this very tick: `send` checks again (I1).
             self.mark_dirty(connection);
         }
     }

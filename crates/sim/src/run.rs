@@ -414,12 +414,12 @@ impl<'o> Run<'o> {
         }
         let index = self.come();
         let mut dice = Random::for_purpose(self.options.seed, "full");
-        let (mut held, mut in_vain) = (Vec::new(), 0);
-        while in_vain < IN_VAIN_MIN && held.len() < HELD_MAX {
+        let (mut held, mut fruitless) = (Vec::new(), 0);
+        while fruitless < IN_VAIN_MIN && held.len() < HELD_MAX {
             let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX);
             let (key, set) = self.asker.own_number(bytes as usize);
             if self.asks_in_vain(index, set)? {
-                in_vain += 1;
+                fruitless += 1;
             } else {
                 held.push((key, bytes as usize));
             }

@@ -68,9 +68,9 @@ impl Gathering {
         self.moved |= gathered.moved;
         self.vain = None;
         if !gathered.freed && self.from == 0 {
-            let in_vain = !std::mem::take(&mut self.moved);
+            let fruitless = !std::mem::take(&mut self.moved);
             let free_blocks = pool.free_blocks();
-            self.vain = in_vain.then_some(InVain { second: now, free_blocks });
+            self.vain = fruitless.then_some(InVain { second: now, free_blocks });
         }
         gathered.freed
     }

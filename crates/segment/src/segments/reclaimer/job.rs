@@ -195,7 +195,7 @@ impl Reclaimer {
         let lives = log.pool().metas.get(job.segment, ITEMS) > 0;
         match job.kind {
             Kind::Rewrite if lives => return,
-            Kind::Strip => self.strips.in_vain += usize::from(job.dropped == 0),
+            Kind::Strip => self.strips.fruitless += usize::from(job.dropped == 0),
             Kind::Rewrite | Kind::Compact | Kind::Evict => {
                 assert!(!lives, "a job leaves nothing alive in its victim");
             }
@@ -337,7 +337,7 @@ impl Reclaimer {
             job.dropped += 1;
             if job.kind == Kind::Strip {
                 // Not at its end, which it may never see: upkeep leaves it when there is room.
-                self.strips.in_vain = 0;
+                self.strips.fruitless = 0;
             }
         }
     }

@@ -140,7 +140,7 @@ impl Reclaimer {
 
     /// A large value was stored, which no reader has pinned yet: there is something to strip.
     pub(crate) const fn note_large_value(&mut self) {
-        self.strips.in_vain = 0;
+        self.strips.fruitless = 0;
     }
 
     /// Whether the key with this hash was evicted not long ago; counts that, and forgets it.

@@ -44,7 +44,7 @@ pub(super) struct Strips {
     second: u32,
     /// The most that was pinned meanwhile.
     pinned_bytes: u64,
-    pub(super) in_vain: usize,
+    pub(super) fruitless: usize,
 }
 
 impl Strips {
@@ -52,7 +52,7 @@ impl Strips {
     fn renew(&mut self, now: u32, pinned_bytes: u64, limit_bytes: u64) {
         let was_much_unpinned = pinned_bytes + limit_bytes / UNPINNED_PART <= self.pinned_bytes;
         if self.second != now || was_much_unpinned {
-            *self = Self { second: now, pinned_bytes, in_vain: 0 };
+            *self = Self { second: now, pinned_bytes, fruitless: 0 };
         }
         self.pinned_bytes = self.pinned_bytes.max(pinned_bytes);
         debug_assert!(self.second == now, "C2: strips are counted by the second");
@@ -143,10 +143,10 @@ impl Reclaimer {
     fn oldest(&mut self, log: &Log, is_main_due: bool, now: u32) -> Option<u32> {
         let pool = log.pool();
         self.strips.renew(now, pool.pinned_bytes(), pool.budget.limit_bytes());
-        let in_vain = self.strips.in_vain;
+        let fruitless = self.strips.fruitless;
         let is_allowed = self.allowance.may_strip();
         let [may_strip, may_strip_open] =
-            [1, 2].map(|looks| is_allowed && in_vain < looks * log.segments());
+            [1, 2].map(|looks| is_allowed && fruitless < looks * log.segments());
         // A request that may strip no more looks further for a segment that is not pinned.
         let looks_max = if is_allowed { PINNED_MAX } else { PASSED_MAX };
         let queues = if log.queues().is_probation_large() && !is_main_due {
@@ -172,7 +172,7 @@ impl Reclaimer {
                 return Some(open);
             }
             // It stays open: small items may still find room in it.
-            self.strips.in_vain += 1;
+            self.strips.fruitless += 1;
         }
         None
     }

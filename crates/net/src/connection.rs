@@ -162,8 +162,8 @@ impl Connection {
         self.active_sweep = sweep;
     }
 
-    /// Bytes came from the client in `sweep`. While it is owed a reply only reading counts as a sign
-    /// of life.
+    /// Bytes came from the client in `sweep`. While it is owed a reply only reading counts as a
+    /// sign of life.
     #[inline]
     pub fn note_received(&mut self, sweep: u32) {
         if self.outbox.owed_bytes() == 0 {

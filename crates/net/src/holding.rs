@@ -1,19 +1,19 @@
 //! How much item memory a connection holds, and how fast its client reads it.
 //!
-//! Upstream:   the outbox reports when a large value begins to be held, how much of it was sent, and
-//!             how much the kernel took. `shard` calls `sweep` once a second.
+//! Upstream:   the outbox reports when a large value begins to be held, how much of it was sent,
+//!             and how much the kernel took. `shard` calls `sweep` once a second.
 //! Downstream: `shard` closes the slowest holder when too much memory is pinned.
 //!
 //! Invariants:
-//! - I1  `held_bytes` counts the bytes of large values that the kernel has not taken. While it is 0,
-//!   all other fields are 0: a client that has read everything starts again.
+//! - I1  `held_bytes` counts the bytes of large values that the kernel has not taken. While it is
+//!   0, all other fields are 0: a client that has read everything starts again.
 
 use std::cmp::Ordering;
 
 use crate::limits::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
 
-/// Sweeps for which a byte that was taken counts: each sweep forgets this part of the pace. A guess:
-/// the kernel takes the pieces of an evenly reading client a second or two apart.
+/// Sweeps for which a byte that was taken counts: each sweep forgets this part of the pace. A
+/// guess: the kernel takes the pieces of an evenly reading client a second or two apart.
 const PACE_SWEEPS: u64 = 4;
 /// A client below this pace is slow. A client that reads evenly has the bytes of `PACE_SWEEPS`
 /// seconds, and the bytes of one of them may be late.
@@ -36,8 +36,8 @@ pub struct SlowHolder {
 }
 
 impl SlowHolder {
-    /// Whether this one must be closed before `other`: the slower one, and of two with the same pace
-    /// the one that holds more.
+    /// Whether this one must be closed before `other`: the slower one, and of two with the same
+    /// pace the one that holds more.
     pub fn is_slower_than(&self, other: &Self) -> bool {
         match self.pace_bytes.cmp(&other.pace_bytes) {
             Ordering::Equal => self.held_bytes > other.held_bytes,

@@ -233,7 +233,8 @@ impl Input {
         }
     }
 
-    /// The sweep from which on the request at the front has waited for its rest; `None`: none waits.
+    /// The sweep from which on the request at the front has waited for its rest; `None`: none
+    /// waits.
     pub(crate) fn waiting_since(&self) -> Option<u32> {
         (self.waiting_since != 0).then_some(self.waiting_since)
     }

@@ -1,8 +1,8 @@
-//! The sweep: once a second, a check of all clients for late requests, idle clients, clients that do
-//! not read their replies, and clients that hold much and read it slowly.
+//! The sweep: once a second, a check of all clients for late requests, idle clients, clients that
+//! do not read their replies, and clients that hold much and read it slowly.
 //!
-//! Upstream:   `tick` reports that a second has begun. It calls `close` after serving, so input that
-//!             has just arrived is in time.
+//! Upstream:   `tick` reports that a second has begun. It calls `close` after serving, so input
+//!             that has just arrived is in time.
 //! Downstream: connections are closed; `slowest` picks among the holders. If a client seems to have
 //!             stopped reading, `io` says how much it has acknowledged.
 //!

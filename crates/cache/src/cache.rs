@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{EngineOptions, Key, KeyHasher, Now};
+use kachel_engine::{ChangeList, EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
 use kachel_segment::{ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments};
 use kachel_table::{KeyHash, Location, Table};
@@ -86,6 +86,8 @@ pub struct Cache {
     cas_shard: u64,
     /// Lookups of the owner that found a dead item.
     pub(crate) dead_found: DeadFound,
+    /// Which keys changed.
+    pub(crate) changes: ChangeList,
 }
 
 impl Cache {
@@ -110,6 +112,7 @@ impl Cache {
             cas_stride: u64::from(shards),
             cas_shard: u64::from(shard),
             dead_found: DeadFound::default(),
+            changes: ChangeList::default(),
         })
     }
 
@@ -135,8 +138,9 @@ impl Cache {
     /// found before must be found again. Errors: nothing is left to evict, or nothing may be.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoRoom> {
         let (key, hash) = (item.key, KeyHash(item.hash));
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         let at = self.segments.append(item, now.second, &mut index)?;
+        self.changes.note(hash.0);
         let segments = &self.segments;
         let is_key = |location| segments.key_is(item_at(location), key);
         if let Some(old) = self.table.find(hash, is_key) {
@@ -162,7 +166,7 @@ impl Cache {
         let mut at = at;
         for _ in 0..STORE_ATTEMPTS_MAX {
             let wanted = self.table.growth_bytes();
-            let mut index = TableIndex::new(&mut self.table, &self.hasher);
+            let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
             at = index.pending.ok_or(NoRoom)?;
@@ -187,9 +191,15 @@ impl Cache {
     fn evict_neighbor(&mut self, hash: KeyHash, now: &Now) -> bool {
         let Some(neighbor) = self.table.neighbor(hash) else { return false };
         let at = item_at(neighbor);
-        let removed = self.table.remove(hash_of(&self.hasher, self.segments.key(at)), neighbor);
+        let hash = hash_of(&self.hasher, self.segments.key(at));
+        let removed = self.table.remove(hash, neighbor);
         assert!(removed, "I1: it was found in the table");
+        self.changes.note(hash.0);
         self.segments.evict(at, now.second);
+        debug_assert!(
+            self.table.neighbor(hash) != Some(neighbor),
+            "I1: no dead item is in the table"
+        );
         true
     }
 
@@ -203,6 +213,14 @@ impl Cache {
     pub(crate) fn unlink(&mut self, key: &Key<'_>, at: ItemAt) {
         let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
         assert!(removed, "I1: a found item is in the table");
+        self.changes.note(key.secret_hash());
+    }
+
+    /// Notes that the marks of an item changed.
+    #[cold]
+    pub(crate) fn note_mark(&mut self, at: ItemAt) {
+        debug_assert!(self.changes.is_recording(), "hashing a key is for the list alone");
+        self.changes.note(self.hasher.secret_hash(self.segments.key(at)));
     }
 
     /// A step of the index's own upkeep, over at most `slots_max` slots and the bucket it is in.

@@ -4,8 +4,8 @@
 //! Downstream: `cache`, `find`, `primitives`.
 
 use kachel_engine::{
-    Answer, Block, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms, ItemView, Key,
-    Lookup, Now, Operation, Sequence, Ticket, WalkStep, apply, get,
+    Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
+    ItemView, Key, Lookup, Now, Operation, Sequence, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, WalkCursor};
 use kachel_stdx::Landing;
@@ -72,12 +72,12 @@ impl Engine for Cache {
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         self.segments.make_upload_room(bytes, now.second, &mut index)
     }
 
     fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         self.segments.make_room(bytes, now.second, &mut index)
     }
 
@@ -92,12 +92,22 @@ impl Engine for Cache {
     }
 
     fn note_flush(&mut self, now: &Now) {
-        self.segments.note_flush(now.second);
+        if self.segments.note_flush(now.second) {
+            self.changes.note_all();
+        }
+    }
+
+    fn record_changes(&mut self) {
+        self.changes.record();
+    }
+
+    fn take_changes(&mut self, tell: impl FnMut(Changed)) {
+        self.changes.take(tell);
     }
 
     fn maintain(&mut self, now: &Now) -> usize {
         let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
-        let mut index = TableIndex::new(&mut self.table, &self.hasher);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         moved + self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX)
     }
 

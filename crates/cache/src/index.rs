@@ -6,7 +6,7 @@
 //! Invariants:
 //! - I1  Every live item is in the table, except the one that is `pending`.
 
-use kachel_engine::KeyHasher;
+use kachel_engine::{ChangeList, KeyHasher};
 use kachel_segment::{Index, ItemAt};
 use kachel_table::{KeyHash, Location, Table};
 
@@ -14,13 +14,18 @@ use kachel_table::{KeyHash, Location, Table};
 pub(crate) struct TableIndex<'a> {
     table: &'a mut Table,
     hasher: &'a KeyHasher,
+    changes: &'a mut ChangeList,
     /// An item that was appended and has no slot yet. It may be moved or dropped like any other.
     pub(crate) pending: Option<ItemAt>,
 }
 
 impl<'a> TableIndex<'a> {
-    pub(crate) fn new(table: &'a mut Table, hasher: &'a KeyHasher) -> Self {
-        Self { table, hasher, pending: None }
+    pub(crate) fn new(
+        table: &'a mut Table,
+        hasher: &'a KeyHasher,
+        changes: &'a mut ChangeList,
+    ) -> Self {
+        Self { table, hasher, changes, pending: None }
     }
 }
 
@@ -47,8 +52,10 @@ impl Index for TableIndex<'_> {
             self.pending = None;
             return;
         }
-        let removed = self.table.remove(hash_of(self.hasher, key), location(at));
+        let hash = hash_of(self.hasher, key);
+        let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: a live item is in the table");
+        self.changes.note(hash.0);
     }
 }
 

@@ -46,6 +46,9 @@ impl Primitives for Cache {
 
     #[inline]
     fn mark(&mut self, at: ItemAt, mark: Mark) {
+        if self.changes.is_recording() {
+            self.note_mark(at);
+        }
         if let Some(expiry) = mark.expiry {
             self.segments.set_expiry(at, expiry);
         }

@@ -22,6 +22,7 @@
 use kachel_stdx::{Held, Landing};
 
 use crate::change::NoRoom;
+use crate::change_list::Changed;
 use crate::item::ItemView;
 use crate::key::Key;
 use crate::operation::{Block, GetTerms, Operation};
@@ -204,11 +205,23 @@ pub trait Engine {
     /// Takes note of what any engine of the process has flushed; called when a tick begins.
     fn note_flush(&mut self, now: &Now);
 
+    /// Records from now on which keys change, for [`Self::take_changes`]. Until it is called, no
+    /// change is recorded. Cost: one allocation.
+    fn record_changes(&mut self);
+
+    /// Tells which keys changed since the last call: stored, removed, evicted or found expired
+    /// ones, and those with a new expiry. The first call tells [`Changed::All`]. A flush is told
+    /// when this engine notes it ([`Self::note_flush`]).
+    ///
+    /// A shard calls it before it acknowledges what it executed, so that no copy outlives that.
+    fn take_changes(&mut self, tell: impl FnMut(Changed));
+
     /// A bounded step of upkeep. Returns the work done; 0: there is none for now.
     fn maintain(&mut self, now: &Now) -> usize;
 
     /// Shows living items to `show`, from the cursor on, until `show` returns `false` or
-    /// `items_max` items were looked at. An item that moves meanwhile may be shown twice or not at
+    /// `items_max` items were looked at. An item for which `show` returns `false` counts as shown.
+    /// An item that moves meanwhile may be shown twice or not at
     /// all.
     fn walk(
         &mut self,

@@ -22,6 +22,7 @@
 
 mod apply;
 mod change;
+mod change_list;
 mod contract;
 mod item;
 mod key;
@@ -38,6 +39,7 @@ mod tests;
 
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, Put, PutValue, Side};
+pub use change_list::{CHANGES_MAX, ChangeList, Changed};
 pub use contract::{
     Answer, BATCH_MAX, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Lookup, ReadValue,
     ReceiveValue, Sequence, Ticket, WalkStep,

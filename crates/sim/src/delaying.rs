@@ -18,8 +18,8 @@
 use std::collections::HashMap;
 
 use kachel_engine::{
-    Answer, Block, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms, ItemView, Key,
-    Lookup, Now, Operation, Outcome, Sequence, Ticket, WalkStep,
+    Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
+    ItemView, Key, Lookup, Now, Operation, Outcome, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Landing;
 use kachel_testkit::Random;
@@ -216,6 +216,14 @@ impl<E: Engine> Engine for Delaying<E> {
 
     fn note_flush(&mut self, now: &Now) {
         self.inner.note_flush(now);
+    }
+
+    fn record_changes(&mut self) {
+        self.inner.record_changes();
+    }
+
+    fn take_changes(&mut self, tell: impl FnMut(Changed)) {
+        self.inner.take_changes(tell);
     }
 
     fn maintain(&mut self, now: &Now) -> usize {

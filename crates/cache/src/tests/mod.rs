@@ -3,5 +3,6 @@
 //! Upstream:   `cargo test`; `tests/growth/run` runs `growth` for ten million items.
 //! Downstream: the whole crate.
 
+mod changes;
 mod growth;
 mod reader;

@@ -226,15 +226,15 @@ impl Segments {
         self.log.is_flush_noted()
     }
 
-    /// Notes what the flush word says in second `now`. Where there was a flush every item is dead
-    /// at once, and what is stored from now on is not; space comes back in bounded steps, in
-    /// [`Self::maintain`] and whenever room is needed.
+    /// Notes what the flush word says in second `now`; whether there was a flush. Then every item
+    /// is dead at once, and what is stored from now on is not; space comes back in bounded steps,
+    /// in [`Self::maintain`] and whenever room is needed.
     ///
     /// The owner notes it before it looks an item up or stores one: what one operation found and
     /// what it then stores is of one epoch. Cost: two loads; after a flush the open segments are
     /// sealed.
-    pub fn note_flush(&mut self, now: u32) {
-        self.log.note_flush(now);
+    pub fn note_flush(&mut self, now: u32) -> bool {
+        self.log.note_flush(now)
     }
 
     /// Does up to about `items_max` items' worth of what is due: returns expired and flushed

@@ -204,11 +204,13 @@ impl Log {
         self.pool.flush_word.load() == self.flushed
     }
 
-    /// Notes what the flush word says in second `now`. After a flush the open segments are sealed.
-    pub(crate) fn note_flush(&mut self, now: u32) {
+    /// Notes what the flush word says in second `now`; whether there was a flush. Then the open
+    /// segments are sealed.
+    pub(crate) fn note_flush(&mut self, now: u32) -> bool {
         let flushed = self.pool.flush_word.settle(now);
         let before = self.flushed.epoch();
-        if flushed.epoch() != before {
+        let is_new = flushed.epoch() != before;
+        if is_new {
             assert!(is_before(before, flushed.epoch()), "F2");
             // Of the epoch before: those that hold nothing leave the books with it.
             self.close_all();
@@ -216,6 +218,7 @@ impl Log {
             self.owned.restart_pass();
         }
         self.flushed = flushed;
+        is_new
     }
 
     /// Moves the second in which the item at `at` dies; 0 for never.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ChangeList, EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
-use kachel_segment::{ItemAt, NewItem, NoRoom, Pool, SegmentOptions, Segments};
+use kachel_segment::{ItemAt, NewItem, Pool, SegmentOptions, Segments, SegmentsFull};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
@@ -136,7 +136,7 @@ impl Cache {
     ///
     /// Making room may move or drop other items, and the old item of this key too: a place that was
     /// found before must be found again. Errors: nothing is left to evict, or nothing may be.
-    pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoRoom> {
+    pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, SegmentsFull> {
         let (key, hash) = (item.key, KeyHash(item.hash));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         let at = self.segments.append(item, now.second, &mut index)?;
@@ -162,14 +162,19 @@ impl Cache {
 
     /// Gives an appended item its slot at the cost of other items, because the index may not grow.
     #[cold]
-    fn insert_into_full(&mut self, hash: KeyHash, at: ItemAt, now: &Now) -> Result<ItemAt, NoRoom> {
+    fn insert_into_full(
+        &mut self,
+        hash: KeyHash,
+        at: ItemAt,
+        now: &Now,
+    ) -> Result<ItemAt, SegmentsFull> {
         let mut at = at;
         for _ in 0..STORE_ATTEMPTS_MAX {
             let wanted = self.table.growth_bytes();
             let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
-            at = index.pending.ok_or(NoRoom)?;
+            at = index.pending.ok_or(SegmentsFull)?;
             // So full that this key found no path: many splits, and the next keys find one.
             self.maintain_index(GROWTH_SLOTS_MAX);
             if self.try_insert(hash, at) {
@@ -184,7 +189,7 @@ impl Cache {
             }
         }
         self.segments.kill(at);
-        Err(NoRoom)
+        Err(SegmentsFull)
     }
 
     /// Drops an item of a bucket that the key would lie in; says whether there was one.

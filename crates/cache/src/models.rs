@@ -281,7 +281,7 @@ fn fill(cache: &mut Cache) {
     for nth in 0..2 {
         assert!(set(cache, key_in(1, nth), VALUES[3]));
     }
-    assert_eq!(cache.table.counters().splits, 0);
+    assert_eq!(cache.table.counts().splits, 0);
 }
 
 fn always_there(got: Option<(Facts, Bytes)>) -> u64 {
@@ -295,7 +295,7 @@ fn a_key_that_is_always_present_is_never_missed_while_the_index_grows() {
     let reading = |core: Core| core.read(NOW, 0, always_there);
     let owning = |owner: &mut Owner| {
         assert!(set(&mut owner.cache, key_in(1, 2), VALUES[3]));
-        assert_eq!(owner.cache.table.counters().splits, 1, "the wanted key has moved");
+        assert_eq!(owner.cache.table.counts().splits, 1, "the wanted key has moved");
     };
     beside("cache, growth", None, fill, owning, reading, [0]);
 }
@@ -307,7 +307,7 @@ fn a_key_that_is_always_present_is_never_missed_while_the_index_grows_and_shrink
         assert!(set(&mut owner.cache, key_in(1, 2), VALUES[3]));
         delete(&mut owner.cache, key_in(1, 0));
         assert!(owner.cache.maintain_index(1) > 0);
-        let counters = owner.cache.table.counters();
+        let counters = owner.cache.table.counts();
         assert_eq!((counters.splits, counters.merges), (1, 1), "there and back");
     };
     beside("cache, growth and back", Some(3), fill, owning, reading, [0]);

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 impl Cache {
     /// What it holds and has done. Cost: a few loads.
     pub(crate) fn totals(&self) -> EngineStats {
-        let (index, segments) = (self.table.counters(), self.segments.stats());
+        let (index, segments) = (self.table.counts(), self.segments.stats());
         EngineStats {
             index_items: self.table.len(),
             index_bytes: self.table.bytes(),

@@ -292,6 +292,7 @@ impl Audit {
     /// Bytes are read (I3).
     #[inline]
     #[track_caller]
+    #[cfg_attr(loom, expect(dead_code, reason = "models read words"))]
     pub(crate) fn read(&self, offset: usize, bytes: usize) {
         if !self.is_off() && bytes > 0 {
             self.with(offset, |shadow| {

@@ -190,9 +190,9 @@ impl<'a> Item<'a> {
 
     /// The value, wherever its bytes lie.
     #[inline]
-    pub fn value(&self) -> Value<'a> {
+    pub fn value(&self) -> ItemValue<'a> {
         let inline = self.inline();
-        Value { pool: self.pool, inline, extent: self.extent() }
+        ItemValue { pool: self.pool, inline, extent: self.extent() }
     }
 
     /// The part of the value that lies in the item.
@@ -363,13 +363,13 @@ impl Pool {
 
 /// An item's value: in the segment, or blocks and a rest in the segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Value<'a> {
+pub struct ItemValue<'a> {
     pool: &'a Pool,
     inline: &'a [u8],
     extent: Option<ExtentId>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> ItemValue<'a> {
     /// Bytes of the whole value.
     #[inline]
     pub fn bytes(&self) -> usize {
@@ -405,7 +405,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The pieces of a value, in order; see [`Value::parts`].
+/// The pieces of a value, in order; see [`ItemValue::parts`].
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     pool: &'a Pool,

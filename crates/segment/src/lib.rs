@@ -28,12 +28,12 @@ mod segments;
 #[cfg(loom)]
 use arena_model as arena;
 pub use flush::FlushWord;
-pub use item::{Item, Parts, Value};
+pub use item::{Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
-    Added, Index, JoinPlace, NewItem, NewValue, NoRoom, SegmentOptions, SegmentStats, Segments,
-    WalkCursor, Walked,
+    Added, Index, JoinPlace, NewItem, NewValue, SegmentOptions, SegmentStats, Segments,
+    SegmentsFull, WalkCursor, Walked,
 };
 
 /// Bytes of the longest value that lies in a segment whole; longer ones take blocks.

@@ -139,7 +139,7 @@ fn main() {
         table.insert(hash_number(key), Location::new(key % keys + 1), hash_of).expect("room");
     }
     let ns = start.elapsed().as_nanos() as f64 / keys as f64;
-    println!("insert, growing, once: {ns:.1} ns; {:?}", table.counters());
+    println!("insert, growing, once: {ns:.1} ns; {:?}", table.counts());
     println!(
         "occupancy {:.3}, {:.2} bytes a key",
         table.len() as f64 / table.slots() as f64,
@@ -151,5 +151,5 @@ fn main() {
     report("find and item, batches of 32", || find_batched(&table, &items, keys, &mut turn));
     let mut newest = keys;
     report("replace a key, batches of 32", || replace(&mut table, &items, keys, &mut newest));
-    println!("{:?}", table.counters());
+    println!("{:?}", table.counts());
 }

@@ -35,4 +35,4 @@ pub use hash::{KeyHash, Location};
 pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use line::SLOTS_PER_BUCKET;
 pub use reader::{Reader, Seen};
-pub use table::{Counters, Table};
+pub use table::{Table, TableCounts};

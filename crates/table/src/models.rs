@@ -117,7 +117,7 @@ fn a_key_that_makes_room_for_another_is_never_missed() {
         let reading = thread::spawn(move || assert_eq!(seen.find(&reader, wanted), Some(1)));
         let new = key([0, 1], 1);
         table.insert(new, items.write(5, new), unasked).expect("one move away");
-        assert_eq!(table.counters().moves, 1);
+        assert_eq!(table.counts().moves, 1);
         reading.join().expect("joins");
     });
 }
@@ -148,7 +148,7 @@ fn a_key_is_never_missed_while_its_bucket_is_split_and_merged_again() {
         let reading = thread::spawn(move || assert_eq!(seen.find(&reader, wanted), Some(1)));
         assert!(table.split_one(&mut unasked));
         assert!(table.maintain(1, unasked) > 0);
-        assert_eq!((table.counters().splits, table.counters().merges), (1, 1));
+        assert_eq!((table.counts().splits, table.counts().merges), (1, 1));
         reading.join().expect("joins");
     });
 }

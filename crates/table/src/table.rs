@@ -27,7 +27,7 @@ use crate::sync::Region;
 
 /// What a table has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TableCounts {
     /// Buckets divided, each into itself and a new last one.
     pub splits: u64,
     /// Last buckets merged back.
@@ -55,7 +55,7 @@ pub struct Table {
     pub(crate) buckets_max: u32,
     pub(crate) charged_bytes: u64,
     pub(crate) len: u64,
-    pub(crate) counters: Counters,
+    pub(crate) counters: TableCounts,
     /// The queue of a search, empty between two.
     pub(crate) nodes: Vec<Node>,
 }
@@ -92,7 +92,7 @@ impl Table {
             buckets_max: (bytes / BUCKET_BYTES) as u32,
             charged_bytes,
             len: 0,
-            counters: Counters::default(),
+            counters: TableCounts::default(),
             nodes: Vec::with_capacity(NODES_MAX),
         })
     }
@@ -193,7 +193,7 @@ impl Table {
     }
 
     /// What it has done so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counts(&self) -> TableCounts {
         self.counters
     }
 

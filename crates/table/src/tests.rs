@@ -150,9 +150,9 @@ proptest! {
 fn a_million_random_keys_fill_nine_tenths_with_bounded_work_an_insert() {
     let mut world = World::new(1 << 30, 2_000_000);
     for number in 1..=1_000_000_u64 {
-        let before = world.table.counters();
+        let before = world.table.counts();
         world.insert(hash_number(number), number).expect("room");
-        let after = world.table.counters();
+        let after = world.table.counts();
         assert!(after.moves - before.moves <= PATH_MOVES_MAX as u64);
         assert!(after.splits - before.splits <= 2);
         assert!(after.hashes_asked - before.hashes_asked <= 2 * SLOTS_PER_BUCKET as u64 + 3);
@@ -160,7 +160,7 @@ fn a_million_random_keys_fill_nine_tenths_with_bounded_work_an_insert() {
     world.check();
     let occupancy = world.table.len() as f64 / world.table.slots() as f64;
     assert!(occupancy >= 0.899, "{occupancy}");
-    let counters = world.table.counters();
+    let counters = world.table.counts();
     assert_eq!(counters.pathless, 0);
     let used_bytes = world.table.slots() / SLOTS_PER_BUCKET as u64 * 64;
     assert!(world.table.bytes() < used_bytes + (2 << 20), "a huge page at most is idle");

@@ -139,7 +139,7 @@ impl Watched {
     /// What `call` does.
     fn work<R>(&mut self, call: impl FnOnce(&mut Cache) -> R) -> (R, Work) {
         let slots = |engine: &Cache| {
-            let counters = engine.table.counters();
+            let counters = engine.table.counts();
             (counters.splits + counters.merges) * 7 + counters.moves
         };
         let (slots_before, index_before) = (slots(&self.engine), self.engine.table.bytes());

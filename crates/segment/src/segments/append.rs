@@ -15,7 +15,7 @@ use super::context::{Context, Index};
 use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::new_item::{Added, JoinPlace, NewItem, NewValue, NoRoom};
+use super::new_item::{Added, JoinPlace, NewItem, NewValue, SegmentsFull};
 use crate::item::{Draft, Item};
 use crate::layout::{Access, ItemAt};
 use crate::pool::{ExtentId, Upload};
@@ -40,7 +40,7 @@ impl Segments {
         item: NewItem<'_>,
         now: u32,
         index: &mut impl Index,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
         let cas = item.cas.filter(|_| self.options.cas);
@@ -68,7 +68,7 @@ impl Segments {
         value: NewValue<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         match value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, context),
             NewValue::Joined(head, tail) => self.append_pieces(draft, [head, tail], queue, context),
@@ -100,10 +100,11 @@ impl Segments {
         pieces: [&[u8]; 2],
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         let value_bytes = pieces[0].len() + pieces[1].len();
         if value_bytes > INLINE_VALUE_BYTES_MAX {
-            let mut upload = self.pool().begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
+            let mut upload =
+                self.pool().begin_upload(value_bytes).map_err(|_no_memory| SegmentsFull)?;
             for piece in pieces {
                 self.fill(&mut upload, piece, context)?;
             }
@@ -120,7 +121,7 @@ impl Segments {
         upload: &mut Upload,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         assert!(upload.missing_bytes() == 0, "only a whole upload is stored");
         let extent = upload.extent();
         let at = {
@@ -143,7 +144,7 @@ impl Segments {
         old: ItemAt,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         let pool = Arc::clone(self.pool());
         let (segment, old) = {
             let item = Item::load(&pool, old);
@@ -165,7 +166,7 @@ impl Segments {
         place: JoinPlace,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         let value_bytes = self.item(old).value().bytes() + added.total_bytes();
         if place == JoinPlace::After
             && let Some(extent) = self.item(old).extent()
@@ -210,14 +211,14 @@ impl Segments {
         added: &Added<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, SegmentsFull> {
         let pool = Arc::clone(self.pool());
         // Copied, because the item may move while room is made.
         let mut rest = [0; BLOCK_BYTES];
         let rest_bytes = self.item(old).inline().len();
         rest[..rest_bytes].copy_from_slice(self.item(old).inline());
         let tail_bytes = rest_bytes + added.total_bytes();
-        let mut tail = pool.begin_upload(tail_bytes).map_err(|_no_memory| NoRoom)?;
+        let mut tail = pool.begin_upload(tail_bytes).map_err(|_no_memory| SegmentsFull)?;
         self.reclaimer.protect(Some(old));
         self.fill(&mut tail, &rest[..rest_bytes], context)?;
         self.fill_added(&mut tail, added, context)?;
@@ -248,8 +249,9 @@ impl Segments {
         place: JoinPlace,
         value_bytes: usize,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<Upload, NoRoom> {
-        let mut upload = self.pool().begin_upload(value_bytes).map_err(|_no_memory| NoRoom)?;
+    ) -> Result<Upload, SegmentsFull> {
+        let mut upload =
+            self.pool().begin_upload(value_bytes).map_err(|_no_memory| SegmentsFull)?;
         let pinned = self.pin(old);
         for turn in [JoinPlace::Before, JoinPlace::After] {
             if turn != place {
@@ -273,7 +275,7 @@ impl Segments {
         upload: &mut Upload,
         added: &Added<'_>,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), SegmentsFull> {
         match added {
             Added::Bytes(bytes) => self.fill(upload, bytes, context),
             Added::Upload(added) => {
@@ -288,14 +290,14 @@ impl Segments {
         upload: &mut Upload,
         bytes: &[u8],
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), SegmentsFull> {
         for piece in bytes.chunks(FILL_BYTES) {
             let mut attempts = 0;
             self.reclaimer.begin_request(&self.log, piece.len() as u64);
             while upload.write(piece).is_err() {
                 attempts += 1;
                 if attempts > ATTEMPTS_MAX || !self.make_room_for_piece(piece.len(), context) {
-                    return Err(NoRoom);
+                    return Err(SegmentsFull);
                 }
             }
         }
@@ -314,7 +316,7 @@ impl Segments {
         old: ItemAt,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(u32, ItemAt), NoRoom> {
+    ) -> Result<(u32, ItemAt), SegmentsFull> {
         self.reclaimer.protect(Some(old));
         let segment = self.place_or_make_room(draft, queue, context);
         let Some(old) = self.reclaimer.protected() else {
@@ -329,7 +331,7 @@ impl Segments {
         draft: &Draft<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<u32, NoRoom> {
+    ) -> Result<u32, SegmentsFull> {
         if !self.options.evict {
             return self.place_in_store(draft, context);
         }
@@ -344,6 +346,6 @@ impl Segments {
                 break;
             }
         }
-        Err(NoRoom)
+        Err(SegmentsFull)
     }
 }

@@ -43,7 +43,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use context::Index;
-pub use new_item::{Added, JoinPlace, NewItem, NewValue, NoRoom};
+pub use new_item::{Added, JoinPlace, NewItem, NewValue, SegmentsFull};
 pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 

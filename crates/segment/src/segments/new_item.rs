@@ -10,15 +10,15 @@ use crate::pool::Upload;
 
 /// No room for the item: memory is full of what may not be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
+pub struct SegmentsFull;
 
-impl fmt::Display for NoRoom {
+impl fmt::Display for SegmentsFull {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("no room left for the item")
     }
 }
 
-impl std::error::Error for NoRoom {}
+impl std::error::Error for SegmentsFull {}
 
 /// An item to be stored.
 #[derive(Debug)]

@@ -43,7 +43,7 @@ use super::context::{Context, Index};
 use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::new_item::NoRoom;
+use super::new_item::SegmentsFull;
 use crate::item::Draft;
 use crate::layout::Header;
 use crate::meta::{DEAD, USED};
@@ -69,7 +69,7 @@ impl Segments {
         &mut self,
         draft: &Draft<'_>,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<u32, NoRoom> {
+    ) -> Result<u32, SegmentsFull> {
         assert!(!self.options.evict, "only a store has a reserve");
         assert!(!self.reclaimer.awaits_kill(&self.log), "what was replaced before is dead by now");
         let bucket = ttl_bucket(draft.expiry(), context.now);
@@ -86,7 +86,11 @@ impl Segments {
                 break;
             }
         }
-        if grows { Err(NoRoom) } else { self.rewrite(draft, bucket, context).ok_or(NoRoom) }
+        if grows {
+            Err(SegmentsFull)
+        } else {
+            self.rewrite(draft, bucket, context).ok_or(SegmentsFull)
+        }
     }
 
     /// Whether the item takes more than the one that it replaces, or replaces none.

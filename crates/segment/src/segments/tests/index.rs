@@ -7,7 +7,8 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use crate::{
-    Index, ItemAt, NewItem, NewValue, NoRoom, Pinned, Pool, PoolOptions, SegmentOptions, Segments,
+    Index, ItemAt, NewItem, NewValue, Pinned, Pool, PoolOptions, SegmentOptions, Segments,
+    SegmentsFull,
 };
 
 /// Key to location, and what the segments did to it.
@@ -86,7 +87,12 @@ impl Shard {
         self.index.map.get(key).copied()
     }
 
-    pub(super) fn set(&mut self, key: &[u8], value: &[u8], now: u32) -> Result<ItemAt, NoRoom> {
+    pub(super) fn set(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        now: u32,
+    ) -> Result<ItemAt, SegmentsFull> {
         self.store(self.new_item(key, NewValue::Bytes(value)), now)
     }
 
@@ -107,7 +113,7 @@ impl Shard {
     }
 
     /// Appends, swings the index to the new item and kills the old.
-    pub(super) fn store(&mut self, item: NewItem<'_>, now: u32) -> Result<ItemAt, NoRoom> {
+    pub(super) fn store(&mut self, item: NewItem<'_>, now: u32) -> Result<ItemAt, SegmentsFull> {
         let key = item.key;
         self.cas = self.cas.max(item.cas.unwrap_or(0).min(1 << 62));
         let at = self.segments.append(item, now, &mut self.index)?;

@@ -2,7 +2,7 @@
 
 use super::index::{Random, Shard, pattern, read_pinned};
 use crate::{
-    Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, NoRoom,
+    Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, SegmentsFull,
 };
 
 #[test]
@@ -206,7 +206,7 @@ fn a_value_grows_from_small_to_large_on_either_side() {
 }
 
 /// Stores the value of `key` with bytes behind it.
-fn extend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, NoRoom> {
+fn extend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, SegmentsFull> {
     let old = shard.at(key).expect("stored");
     let value = NewValue::Extended { old, added: Added::Bytes(added), place: JoinPlace::After };
     let item = shard.new_item(key, value);

@@ -7,7 +7,7 @@ use kachel_host::Budget;
 use super::index::{MapIndex, Shard, hash, pattern};
 use crate::meta::Phase;
 use crate::{
-    Added, JoinPlace, NewItem, NewValue, NoRoom, Pool, PoolOptions, SegmentOptions, Segments,
+    Added, JoinPlace, NewItem, NewValue, Pool, PoolOptions, SegmentOptions, Segments, SegmentsFull,
     WalkCursor,
 };
 
@@ -310,7 +310,7 @@ fn a_shard_that_came_late_gets_its_share() {
         };
         let at = segments.append(item, 9, index)?;
         index.map.insert(key.to_vec(), at);
-        Ok::<(), NoRoom>(())
+        Ok::<(), SegmentsFull>(())
     };
     for number in 0..60_000 {
         store(&mut shards[0], number).expect("the first has memory to itself");

@@ -1,10 +1,10 @@
-//! The binary `kachel-lab`: picks the subcommand and starts it. It measures servers and is none.
+//! The binary `kachel-lab`: starts a subcommand. It contains no server.
 //!
 //! Upstream:   the command line; `kachel load` executes this binary with its own arguments.
 //! Downstream: `kachel-load`, the load generator.
 //!
 //! Invariants:
-//! - I1  The arguments behind a subcommand are passed on unread.
+//! - I1  The arguments after a subcommand are passed on without parsing.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -29,14 +29,14 @@ fn main() -> ExitCode {
 
 fn usage() -> String {
     format!(
-        "kachel-lab {VERSION}: measures servers that speak memcached's protocol\n\n\
+        "kachel-lab {VERSION}: measures servers with memcached's protocol\n\n\
          kachel-lab load [options]   send load to a server and measure it\n\
          kachel-lab version          print the version\n\n\
          `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"
     )
 }
 
-/// Prints an answer. A reader that closes the pipe early is no failure.
+/// Prints an answer. A reader that closes the pipe early is not an error.
 fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
@@ -46,6 +46,6 @@ fn print(text: &str) -> ExitCode {
 
 fn refuse(word: &OsString) -> ExitCode {
     let word = word.display();
-    eprintln!("kachel-lab: {word} is no subcommand; see `kachel-lab --help`");
+    eprintln!("kachel-lab: {word} is not a subcommand; see `kachel-lab --help`");
     ExitCode::from(EXIT_USAGE)
 }

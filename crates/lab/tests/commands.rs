@@ -1,4 +1,4 @@
-//! The subcommands of the binary `kachel-lab`, by their output and their exit codes.
+//! Tests the subcommands of the binary `kachel-lab` by their output and exit codes.
 
 use std::process::{Command, Output};
 

@@ -1,7 +1,7 @@
-//! One connection to the server: its socket, the bytes in both directions, and what waits for
-//! answers.
+//! One connection to the server: its socket, the bytes in both directions, and the requests in
+//! flight.
 //!
-//! Upstream:   `session` connects before the run begins; `drive` fills and reads.
+//! Upstream:   `session` connects before the run begins; `drive` sends and receives.
 //! Downstream: the server.
 //!
 //! ```text
@@ -26,24 +26,25 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::request::{Outbox, Pending};
 
-/// First size of a connection's receive buffer; it doubles whenever a reply does not fit.
+/// Initial size of a receive buffer; it doubles whenever a reply does not fit.
 const INCOMING_BYTES_START: usize = 16 << 10;
-/// How long a connection may take to be set up.
+/// Timeout for connecting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where the server is.
+/// Address of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// TCP, resolved.
+    /// A resolved TCP address.
     Tcp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// Reads `HOST:PORT`, `HOST` (port 11211) or the path of a unix socket (with a slash in it).
+    /// Parses `HOST:PORT`, `HOST` (port 11211) or the path of a unix socket (which contains a
+    /// slash).
     ///
-    /// Errors: a name that does not resolve, in words for the user.
+    /// Errors: the name does not resolve, as a message for the user.
     pub(crate) fn resolve(text: &str) -> Result<Self, String> {
         if text.contains('/') {
             return Ok(Self::Unix(PathBuf::from(text)));
@@ -73,32 +74,32 @@ impl fmt::Display for Address {
     }
 }
 
-/// What became of an attempt to receive.
+/// Result of an attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Bytes came and the buffer is full: there may be more.
+    /// Bytes were received and the buffer is full: more may be waiting.
     More,
-    /// Bytes came, and no more for now.
+    /// Bytes were received, and no more are waiting.
     Drained,
-    /// Nothing came.
+    /// No bytes were waiting.
     Nothing,
 }
 
-/// A connection and all that belongs to it.
+/// A connection and its state.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    /// Requests on their way out.
+    /// Formatted requests that are not sent yet.
     pub(crate) outbox: Outbox,
-    /// Requests under way, the oldest first.
+    /// Requests in flight, the oldest first.
     pub(crate) pending: VecDeque<Pending>,
-    /// Items of the oldest get's reply so far.
+    /// Items received so far for the oldest get.
     pub(crate) front_hits: u32,
-    /// Bytes that must be there before scanning makes sense again.
+    /// Number of unread bytes needed before the next scan can succeed.
     pub(crate) need_bytes: usize,
-    /// False once it failed.
+    /// False after the connection failed.
     pub(crate) is_alive: bool,
-    /// True while it waits in the list of connections with room.
+    /// True while the connection is in the list of idle connections.
     pub(crate) is_idle: bool,
     incoming: Vec<u8>,
     parsed: usize,
@@ -106,9 +107,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects, waiting at most 5 s, and makes the socket non-blocking (I2).
+    /// Connects within at most 5 s, and makes the socket non-blocking (I2).
     ///
-    /// Errors: whatever the kernel says.
+    /// Errors: those of the kernel.
     pub(crate) fn open(address: &Address) -> io::Result<Self> {
         let socket: OwnedFd = match address {
             Address::Tcp(address) => {
@@ -137,14 +138,14 @@ impl Connection {
         })
     }
 
-    /// The socket, to be watched.
+    /// The socket, for polling.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Hands to the kernel what it takes of the requests worded.
+    /// Sends as many bytes of the formatted requests as the kernel accepts.
     ///
-    /// Errors: the connection is of no use any more.
+    /// Errors: the connection failed.
     #[inline]
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let outbox = &mut self.outbox;
@@ -191,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// Moves what is unread to the front, and grows the buffer if that is not enough.
+    /// Moves the unread bytes to the front, and grows the buffer if that is not enough.
     #[cold]
     fn make_room(&mut self) {
         self.incoming.copy_within(self.parsed..self.filled, 0);
@@ -203,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// The bytes received and not yet read, beside the parts that change while they are read.
+    /// The received and unread bytes, together with the fields that change while they are read.
     #[inline]
     pub(crate) fn unread(&mut self) -> (&[u8], &mut Outbox, &mut VecDeque<Pending>, &mut u32) {
         (
@@ -214,7 +215,7 @@ impl Connection {
         )
     }
 
-    /// Marks bytes as read; `need_bytes` is what the rest needs to be worth scanning.
+    /// Marks bytes as read; `need_bytes` is the number of bytes that the next scan needs.
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize, need_bytes: usize) {
         self.parsed += bytes;

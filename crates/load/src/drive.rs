@@ -1,17 +1,17 @@
-//! One thread's loop: connections, a source of requests, a tally.
+//! The loop of one thread: connections, a source of requests, a tally.
 //!
-//! Upstream:   a `Source` words requests; the kernel says which sockets are ready.
+//! Upstream:   a `Source` formats requests; the kernel reports which sockets are ready.
 //! Downstream: the tally, and live counters for the progress line.
 //!
-//! Each ready connection is served to the end before the next one: receive, read the replies,
-//! refill to the depth, send. So each connection behaves like a client of its own.
+//! Each ready connection is served completely before the next one: receive, read the replies,
+//! refill to the depth, send. Each connection therefore behaves like a separate client.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A connection never has more than `depth` requests under way.
-//! - I2  The loop ends: when the source is finished and everything is answered, when nothing was
-//!   answered for `patience_ns` while something should have been, `patience_ns` after the source's
-//!   last intended time, or when no connection is left.
-//! - I3  Every request handed out is recorded once: answered, lost or unanswered.
+//! - I1  A connection never has more than `depth` requests in flight.
+//! - I2  The loop ends when the source is finished and everything is answered, when no answer has
+//!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
+//!   or when no connection is left.
+//! - I3  Every request sent is recorded once: answered, lost or unanswered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,13 +30,13 @@ use crate::reply::{Line, Scanned, scan};
 use crate::request::{Kind, Next, Outbox, Outcome, Source};
 use crate::tally::{Tally, Window};
 
-/// Ready sockets taken from the kernel at once.
+/// Maximum number of ready sockets per poll.
 const EVENTS_MAX: usize = 256;
-/// The longest sleep, so that the ends of I2 are noticed.
+/// The longest sleep, so that the conditions of I2 are checked.
 const SLEEP_NS_MAX: u64 = 50_000_000;
-/// A request due sooner than this is waited for awake, since timers are not that exact.
+/// The thread spins for a request that is due sooner than this, because timers are less exact.
 const AWAKE_NS: u64 = 60_000;
-/// The timer's number among the events; connections are numbered from 0.
+/// The token of the timer among the events; connections are numbered from 0.
 const TIMER: u64 = u64::MAX;
 
 /// Counters that the progress line reads while a thread runs.
@@ -45,24 +45,24 @@ const TIMER: u64 = u64::MAX;
 pub(crate) struct Live {
     /// Requests answered.
     pub(crate) answered: AtomicU64,
-    /// Keys asked for by gets.
+    /// Keys requested by gets.
     pub(crate) keys: AtomicU64,
-    /// Of those, found.
+    /// Keys found by gets.
     pub(crate) hits: AtomicU64,
     /// Errors of all kinds.
     pub(crate) errors: AtomicU64,
 }
 
-/// What a drive needs to know beside its source.
+/// Settings of a drive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Zero of the run's clock.
+    /// Start of the run's clock.
     pub(crate) epoch: Instant,
-    /// Requests under way on one connection at most.
+    /// Maximum requests in flight on one connection.
     pub(crate) depth: usize,
-    /// See I2.
+    /// Patience in ns (I2).
     pub(crate) patience_ns: u64,
-    /// What is measured.
+    /// The measured window.
     pub(crate) window: Window,
 }
 
@@ -101,9 +101,9 @@ struct Totals {
 }
 
 impl<'a, S: Source> Drive<'a, S> {
-    /// A drive over connections that are open and have nothing under way.
+    /// A drive over open connections without requests in flight.
     ///
-    /// Errors: no event descriptors to be had.
+    /// Errors: the kernel refuses an event descriptor.
     pub(crate) fn new(
         connections: &'a mut [Connection],
         source: S,
@@ -113,7 +113,7 @@ impl<'a, S: Source> Drive<'a, S> {
         assert!(pace.depth > 0, "I1");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (index, connection) in connections.iter().enumerate().filter(|(_, c)| c.is_alive) {
-            assert!(connection.pending.is_empty(), "I3: nothing under way yet");
+            assert!(connection.pending.is_empty(), "I3: no request is in flight yet");
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(
                 &epoll,
@@ -149,7 +149,7 @@ impl<'a, S: Source> Drive<'a, S> {
 
     /// Runs to the end (I2).
     ///
-    /// Errors: waiting for events failed, which is no server's doing.
+    /// Errors: the kernel failed to wait for events.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         for index in 0..self.connections.len() {
@@ -234,7 +234,7 @@ impl<'a, S: Source> Drive<'a, S> {
         }
     }
 
-    /// Reads all complete replies that are there.
+    /// Reads all complete replies in the receive buffer.
     #[inline]
     fn read_replies(&mut self, index: usize, now_ns: u64) -> io::Result<()> {
         let Self { connections, source, tally, totals, outstanding, last_progress_ns, .. } = self;
@@ -297,7 +297,7 @@ impl<'a, S: Source> Drive<'a, S> {
         Ok(())
     }
 
-    /// Takes requests from the source until the connection is at its depth.
+    /// Takes requests from the source until the connection has `depth` in flight.
     #[inline]
     fn refill(&mut self, index: usize, now_ns: u64) {
         while self.connections[index].pending.len() < self.pace.depth {
@@ -307,7 +307,7 @@ impl<'a, S: Source> Drive<'a, S> {
         }
     }
 
-    /// Takes one request; false, and the connection listed as idle, if there is none now.
+    /// Takes one request. False if the source has none now; the connection is then listed as idle.
     #[inline]
     fn take_one(&mut self, index: usize, now_ns: u64) -> bool {
         let connection = &mut self.connections[index];
@@ -346,7 +346,7 @@ impl<'a, S: Source> Drive<'a, S> {
                 continue;
             }
             if !self.take_one(index, self.pace.now_ns()) {
-                // Back to the front: it has still waited longest.
+                // Back to the front: this connection has still waited longest.
                 if let Some(index) = self.idle.pop_back() {
                     self.idle.push_front(index);
                 }
@@ -370,14 +370,14 @@ impl<'a, S: Source> Drive<'a, S> {
         }
     }
 
-    /// Gives a connection up and counts what was under way on it as lost (I3).
+    /// Closes a connection and counts its requests in flight as lost (I3).
     #[cold]
     fn lose(&mut self, index: usize, error: &io::Error) {
         let connection = &mut self.connections[index];
         assert!(connection.is_alive, "I3: a connection is lost once");
         connection.is_alive = false;
         self.alive -= 1;
-        // Fails only if the kernel has forgotten the socket already, which is as good.
+        // Fails only if the kernel has already removed the socket, which is the wanted state.
         let _ = epoll::delete(&self.epoll, connection.socket());
         let errors = &mut self.tally.errors;
         if error.kind() == io::ErrorKind::InvalidData {
@@ -390,18 +390,19 @@ impl<'a, S: Source> Drive<'a, S> {
             self.outstanding -= 1;
             self.tally.errors.lost += 1;
             let mut nowhere = Outbox::default();
-            // Whatever would follow has no connection to go out on.
+            // No connection is left to send further requests.
             let _ = self.source.answered(&pending, Outcome::Failed, now_ns, &mut nowhere);
         }
     }
 
-    /// Counts what was never answered, and in an open loop also what was never sent (I3).
+    /// Counts the requests without an answer, and in an open loop also those that were due but not
+    /// sent (I3).
     fn abandon(&mut self) {
         let now_ns = self.pace.now_ns();
         for connection in self.connections.iter_mut() {
             for pending in std::mem::take(&mut connection.pending) {
                 self.tally.record_unanswered(&pending, now_ns);
-                // Late answers would be taken for those of the next phase.
+                // A late answer would be taken for an answer of the next phase.
                 connection.is_alive = false;
             }
         }
@@ -428,7 +429,7 @@ fn garbled(input: &[u8]) -> io::Error {
     let start = &input[..input.len().min(60)];
     io::Error::new(
         io::ErrorKind::InvalidData,
-        format!("not a reply to what was asked: \"{}\"", start.escape_ascii()),
+        format!("not a reply to the request: \"{}\"", start.escape_ascii()),
     )
 }
 

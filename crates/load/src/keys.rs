@@ -1,7 +1,7 @@
 //! Key numbers, and the key and value bytes that belong to each.
 //!
 //! Upstream:   a source picks a key number (`steady`) or a key's seed (`replay`).
-//! Downstream: `request` words the bytes; `reply` hands a value back to be compared.
+//! Downstream: `request` formats the bytes; `reply` hands a value back for comparison.
 //!
 //! ```text
 //! key of number 42, 30 bytes:  k00000000000000000000000000042
@@ -10,12 +10,13 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Two numbers below the count never have the same key.
-//! - I2  A value is a prefix of its key's stream, so any answer can be verified without remembering
-//!   what was stored, and a value of another key differs from its first byte on (but for chance).
+//! - I2  A value is a prefix of its key's stream. Any answer can therefore be verified without a
+//!   record of what was stored. Values of different keys differ from the first byte on, except by
+//!   chance.
 
 use serde::Serialize;
 
-/// The longest key that memcached takes.
+/// The longest key that memcached accepts.
 pub(crate) const KEY_BYTES_MAX: usize = 250;
 
 /// The longest value that a size option may name (memcached's largest `-I` is 1 GiB).
@@ -24,8 +25,8 @@ pub(crate) const VALUE_BYTES_MAX: u32 = 1 << 30;
 /// Largest value that `Sizes::Etc` draws.
 const ETC_VALUE_BYTES_MAX: f64 = 8192.0;
 
-/// How long the values of synthetic keys are; drawn once per key, so that every set of a key
-/// agrees.
+/// Lengths of the values of synthetic keys. A length is drawn once per key, so every set of a key
+/// uses the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Sizes {
@@ -39,7 +40,7 @@ pub(crate) enum Sizes {
 }
 
 impl Sizes {
-    /// The value size that a key with this seed has.
+    /// The value size of the key with this seed.
     pub(crate) fn of(self, seed: u64) -> usize {
         let draw = mix(seed ^ 0x5a5a_5a5a_5a5a_5a5a);
         match self {
@@ -63,8 +64,8 @@ impl std::str::FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |part: &str| match part.parse::<u32>() {
             Ok(bytes) if bytes <= VALUE_BYTES_MAX => Ok(bytes),
-            Ok(_) => Err(format!("a value has at most {VALUE_BYTES_MAX} bytes")),
-            Err(_) => Err(format!("'{part}' is no size: write 32, 10-1000 or etc")),
+            Ok(_) => Err(format!("the maximum value size is {VALUE_BYTES_MAX} bytes")),
+            Err(_) => Err(format!("'{part}' is not a size; examples are 32, 10-1000 and etc")),
         };
         if text == "etc" {
             return Ok(Self::Etc);
@@ -91,7 +92,8 @@ pub(crate) struct Keys {
 impl Keys {
     /// Keys of `key_bytes` bytes each.
     ///
-    /// Errors: no keys, or keys too short to be told apart (I1) or too long for the protocol.
+    /// Errors: the count is 0, or keys of this length are too short to differ (I1) or too long for
+    /// the protocol.
     pub(crate) fn new(
         count: u64,
         key_bytes: usize,
@@ -114,12 +116,12 @@ impl Keys {
         Ok(Self { count, template, seed, sizes })
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Appends the key of a number.
+    /// Appends the key of `number`.
     #[inline]
     pub(crate) fn put_key(&self, number: u64, out: &mut Vec<u8>) {
         debug_assert!(number < self.count, "I1");
@@ -133,7 +135,7 @@ impl Keys {
         }
     }
 
-    /// True if `key` is the key of that number.
+    /// True if `key` is the key of `number`.
     #[inline]
     pub(crate) fn is_key(&self, number: u64, key: &[u8]) -> bool {
         if key.len() != self.template.len() {
@@ -154,7 +156,7 @@ impl Keys {
         mix(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// How long the value of this key is.
+    /// The length of the value of this key.
     #[inline]
     pub(crate) fn value_bytes(&self, stream_seed: u64) -> usize {
         self.sizes.of(stream_seed)
@@ -172,7 +174,7 @@ pub(crate) fn put_value(stream_seed: u64, bytes: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// True if `value` is a prefix of a key's stream (I2); says nothing about its length.
+/// True if `value` is a prefix of a key's stream (I2); its length is not checked.
 #[inline]
 pub(crate) fn is_value(stream_seed: u64, value: &[u8]) -> bool {
     value
@@ -198,7 +200,7 @@ pub(crate) fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijection that mixes well.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a bijection.
 #[inline]
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -262,7 +264,7 @@ mod tests {
         let count = 100_000u64;
         let total: usize = (0..count).map(|number| Sizes::Etc.of(mix(number + 1))).sum();
         let mean = total as f64 / count as f64;
-        // scale / (1 - shape) = 329; the cut at 8 KiB takes a little off.
+        // scale / (1 - shape) = 329; the cut at 8 KiB lowers the mean slightly.
         assert!((300.0..335.0).contains(&mean), "{mean}");
     }
 }

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Sources are a steady mix (`steady`: keys, popularity, schedule), its preload, and a recorded
-//! trace (`trace`, `replay`). Response times count from the intended send time, so a server that
-//! stalls cannot hide it by being asked less (coordinated omission).
+//! trace (`trace`, `replay`). Response times count from the intended send time, so a stall of the
+//! server also counts against the requests that could not be sent meanwhile (no coordinated
+//! omission).
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -48,20 +49,20 @@ use crate::session::{Phases, Session};
 use crate::steady::{Mix, Preload, Steady, thread_seed};
 use crate::trace::Trace;
 
-/// Exit status when the options make no sense or no server is there.
+/// Exit status when the options are invalid or the server does not answer.
 const EXIT_USAGE: u8 = 2;
 
 /// Runs the load generator with the arguments that follow `kachel load`.
 ///
-/// Prints the result on standard output and progress and complaints on standard error. Returns
-/// success, 1 if there were errors while measuring, 2 if the options make no sense or the run could
+/// Prints the result on standard output, and progress and errors on standard error. Returns
+/// success, 1 if there were errors while measuring, 2 if the options are invalid or the run could
 /// not begin.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words = std::iter::once(OsString::from("kachel load")).chain(args);
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
         Err(error) => {
-            // A standard output that is gone cannot be complained to.
+            // A closed standard output leaves nowhere to report the error.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
         }
@@ -134,7 +135,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     let threads = options.common.threads as u64;
     let unix_start = SystemTime::now().duration_since(UNIX_EPOCH);
     let unix_start_s = unix_start.map_or(0, |since| since.as_secs() as u32);
-    let make_preload = |_: usize| -> Preload { unreachable!("a replay starts cold") };
+    let make_preload = |_: usize| -> Preload { unreachable!("a replay has no preload") };
     let make_source = |index: usize, start_ns: u64, _until_ns: u64| {
         let share = Share { index: index as u64, threads };
         let pacing = is_paced.then_some(Pacing { start_ns, speed: options.speed });
@@ -169,7 +170,7 @@ fn finish(report: &Report, options: &CommonOptions) -> Result<bool, String> {
     Ok(report.is_clean())
 }
 
-/// Prints a result; whoever stops reading it early misses the rest, and that is all.
+/// Prints a result. A reader that closes the pipe early is not an error.
 fn say(words: &impl std::fmt::Display) {
     let _ = write!(std::io::stdout(), "{words}");
 }

@@ -1,11 +1,11 @@
-//! What a run cost the server: processor time of all its threads, and how its cores spent theirs.
-//!
+//! Measures the cost of a run for the server: processor time of its threads, and how its cores
+//! spent their time.
 //! Upstream:   `session` reads at the beginning and the end of the measured window.
-//! Downstream: `report` divides by the requests answered in between.
+//! Downstream: `report` divides by the requests answered between both readings.
 //!
-//! Task times are the scheduler's (`/proc/PID/task/*/schedstat`, ns). A core's times
-//! (`/proc/stat`, ticks of 10 ms) stand beside them, since interrupts are charged to whoever was
-//! interrupted.
+//! Task times are the scheduler's (`/proc/PID/task/*/schedstat`, ns). The report shows a core's
+//! times (`/proc/stat`, ticks of 10 ms) beside them, because the kernel charges an interrupt to the
+//! thread that it interrupted.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A cost is a difference of two readings of the same meter, the later minus the earlier.
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// `USER_HZ`: how long a tick of `/proc/stat` is, the same on every Linux.
+/// `USER_HZ`: the length of a tick of `/proc/stat`, the same on every Linux.
 const TICK_NS: u64 = 10_000_000;
 
-/// Which process and which cores are watched.
+/// The measured process and cores.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     proc_root: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Meter {
     cpus: Vec<usize>,
 }
 
-/// One reading.
+/// One reading of all meters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     at_ns: u64,
@@ -37,10 +37,10 @@ pub(crate) struct Reading {
     cores: Vec<Core>,
 }
 
-/// How one core spent its time, in shares of the elapsed time.
+/// How one core spent its time, as shares of the elapsed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Core {
-    /// Its number.
+    /// Number of the core.
     pub(crate) cpu: usize,
     /// Ticks, later shares, of user time (nice included).
     pub(crate) user: f64,
@@ -50,33 +50,33 @@ pub(crate) struct Core {
     pub(crate) irq: f64,
     /// Soft interrupts.
     pub(crate) softirq: f64,
-    /// Taken by the machine's host.
+    /// Time taken by the hypervisor.
     pub(crate) steal: f64,
-    /// Idle, waiting for disks included.
+    /// Idle time, including waits for disks.
     pub(crate) idle: f64,
 }
 
-/// What a window cost.
+/// Cost of a window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cost {
-    /// How long the window was.
+    /// Length of the window.
     pub(crate) elapsed_s: f64,
-    /// Processor time of all the server's threads; absent if no process was named.
+    /// Processor time of all threads of the server; absent if no process was named.
     pub(crate) server_cpu_s: Option<f64>,
-    /// The same over the elapsed time: 1.0 is one core all the time.
+    /// The same, divided by the elapsed time: 1.0 is one core all the time.
     pub(crate) server_busy_cores: Option<f64>,
-    /// The server's threads at the end.
+    /// Number of the server's threads at the end.
     pub(crate) server_threads: Option<usize>,
-    /// The generator's own processor time over the elapsed time.
+    /// The generator's processor time, divided by the elapsed time.
     pub(crate) generator_busy_cores: f64,
-    /// The cores that the server may run on.
+    /// The cores in the server's affinity mask.
     pub(crate) cores: Vec<Core>,
 }
 
 impl Meter {
-    /// A meter for a process; its cores are those that it may run on.
+    /// A meter for a process; it measures the cores of the process's affinity mask.
     ///
-    /// Errors: no such process, in words for the user.
+    /// Errors: the process does not exist, as a message for the user.
     pub(crate) fn new(pid: Option<u32>) -> Result<Self, String> {
         Self::at(Path::new("/proc"), pid)
     }
@@ -99,7 +99,7 @@ impl Meter {
     /// Cost: a few system calls for each thread of the server.
     pub(crate) fn read(&self, now_ns: u64) -> Reading {
         let (task_ns, threads) = self.pid.map_or((0, 0), |pid| self.tasks(&pid.to_string()));
-        // The process's own clock, since threads that have ended are gone from its list of tasks.
+        // The process's clock, because threads that have ended are missing in its list of tasks.
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own_ns = own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64;
         Reading { at_ns: now_ns, task_ns, threads, own_ns, cores: self.cores() }
@@ -162,16 +162,16 @@ fn core(line: &str) -> Option<Core> {
     let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
         return None;
     };
-    // The sum line, "cpu  1 2 3", has a count where a core's number is, and one field less.
+    // The sum line, "cpu  1 2 3", has a count in place of a core's number, and one field less.
     Some(Core { cpu, user: user + nice, system, irq, softirq, steal, idle: idle + iowait })
         .filter(|_| !line.starts_with("cpu "))
 }
 
-/// Reads the kernel's list form: `0-2,5`.
+/// Parses the kernel's list form: `0-2,5`.
 ///
-/// Errors: anything else, in words for the user.
+/// Errors: any other form, as a message for the user.
 pub(crate) fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
-    let wrong = || format!("'{text}' is no list of cores: write 0-2,5");
+    let wrong = || format!("'{text}' is not a list of cores; an example is 0-2,5");
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,10 +1,10 @@
 //! The command line of `kachel load`.
 //!
 //! Upstream:   the arguments after `kachel load`.
-//! Downstream: `session` gets checked values; the JSON file repeats them as they were given.
+//! Downstream: `session` gets validated values; the JSON file repeats them as they were given.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Nothing is sent to a server before every option has been checked.
+//! - I1  Nothing is sent to a server before every option has been validated.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,13 +16,13 @@ use crate::keys::Sizes;
 use crate::meter::cpu_list;
 use crate::schedule::Arrivals;
 
-/// Limits on what one run may ask for.
+/// Maximum connections of one run.
 pub(crate) const CONNECTIONS_MAX: usize = 60_000;
-/// Requests under way on one connection at most.
+/// Maximum requests in flight on one connection.
 pub(crate) const DEPTH_MAX: usize = 65_536;
-/// Threads at most.
+/// Maximum threads.
 pub(crate) const THREADS_MAX: usize = 1_024;
-/// Keys of one get at most.
+/// Maximum keys of one get.
 pub(crate) const KEYS_PER_GET_MAX: u32 = 10_000;
 
 const EXAMPLES: &str = "\
@@ -30,21 +30,21 @@ Examples:
   kachel load
       50 connections, one get at a time each, 1 M keys of 30 B with 32 B values, 10 s
   kachel load --connections 4 --depth 32 --ratio 0:1 --pin 1 --server-pid auto
-      pipelined sets; what they cost the server
+      pipelined sets, and the processor time that they cost the server
   kachel load --rate 100000 --arrivals poisson --zipf 0.99 --ratio 9:1 --json run.json
-      open loop: response times count from when a request should have been sent
+      open loop: response times count from the intended send time
   kachel load replay trace.csv.zst --value-scale 0.5
       a recorded trace, look-aside: a get that misses is followed by a set
 
-Exit status: 0 if all went well, 1 if there were errors, 2 if the options make no sense.";
+Exit status: 0 on success, 1 if there were errors, 2 if the options are invalid.";
 
 const REPLAY_HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
 (the format of the Twitter cache traces), plain or compressed with zstd.
 
 Look-aside: a get that misses is followed by a set with the trace's value size and TTL, on the same
-connection. Everything else is sent as it is. Requests for one key never overtake each other,
-however many connections there are; with several threads, each replays the keys that fall to it.
+connection. Other requests are sent unchanged. Requests for one key keep their order with any number
+of connections. With several threads, each replays its share of the keys.
 
 Examples:
   kachel load replay recs.csv.zst
@@ -64,10 +64,10 @@ Examples:
     max_term_width = 100
 )]
 pub(crate) struct Options {
-    /// What else than a steady mix.
+    /// A subcommand; without one, the steady mix runs.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
-    /// The steady mix.
+    /// Options of the steady mix.
     #[command(flatten)]
     pub(crate) steady: SteadyOptions,
 }
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     Replay(ReplayOptions),
 }
 
-/// What both forms take.
+/// Options of both forms.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct CommonOptions {
     /// The server: HOST:PORT, HOST, or the path of a unix socket
@@ -89,115 +89,116 @@ pub(crate) struct CommonOptions {
     /// Connections, over all threads
     #[arg(long, short = 'c', default_value_t = 50, value_name = "N")]
     pub(crate) connections: usize,
-    /// Requests under way on each connection
+    /// Requests in flight on each connection
     #[arg(long, short = 'd', default_value_t = 1, value_name = "N")]
     pub(crate) depth: usize,
     /// Threads of the generator
     #[arg(long, short = 't', default_value_t = 1, value_name = "N")]
     pub(crate) threads: usize,
-    /// Cores to pin the threads to, in turn
+    /// Cores to pin the threads to, round robin
     #[arg(long, value_name = "CORES")]
     pub(crate) pin: Option<CpuList>,
-    /// Seed of everything random: the same seed sends the same requests
+    /// Seed of all random choices: the same seed sends the same requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
-    /// Verify that every item has the bytes its key must have
+    /// Verify the bytes of every item returned
     #[arg(long)]
     pub(crate) check: bool,
-    /// The server's process, to measure its processor time; `auto` asks the server
+    /// Process of the server, to measure its processor time; `auto` takes it from `stats`
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<ServerPid>,
-    /// Write everything measured to a file
+    /// Write all results to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// No progress, only the result
+    /// Print the result without progress
     #[arg(long, short = 'q')]
     pub(crate) quiet: bool,
-    /// Give up when nothing was answered for so long
+    /// Stop when no reply has come for this long
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) patience_s: f64,
 }
 
-/// The steady mix's own.
+/// Options of the steady mix.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct SteadyOptions {
-    /// What both forms take.
+    /// Options of both forms.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) common: CommonOptions,
-    /// Measure for so long
+    /// Duration of the measurement
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) duration_s: f64,
-    /// Run for so long before measuring
+    /// Duration of the warm-up before it
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) warm_up_s: f64,
-    /// Open loop: so many requests a second over all threads, whether answered or not
+    /// Open loop: send this many requests a second over all threads, at fixed times
     #[arg(long, value_name = "PER_SECOND")]
     pub(crate) rate: Option<f64>,
-    /// How the times between an open loop's requests are distributed
+    /// Distribution of the times between the requests of an open loop
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson, requires = "rate")]
     pub(crate) arrivals: Arrivals,
-    /// Gets to sets
+    /// Ratio of gets to sets
     #[arg(long, default_value = "1:0", value_name = "GETS:SETS")]
     pub(crate) ratio: Ratio,
-    /// Keys named by one get
+    /// Keys of one get
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) keys_per_get: u32,
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, short = 'k', default_value_t = 1_000_000, value_name = "N")]
     pub(crate) keys: u64,
-    /// Bytes of a key
+    /// Length of a key
     #[arg(long, default_value_t = 30, value_name = "BYTES")]
     pub(crate) key_size: usize,
-    /// Bytes of a value: 32, 10-1000 (uniform) or etc (Facebook's ETC pool)
+    /// Length of a value: 32, 10-1000 (uniform) or etc (Facebook's ETC pool)
     #[arg(long, default_value = "32", value_name = "SIZES")]
     pub(crate) value_size: Sizes,
-    /// Zipf-distributed keys; without it they are uniform
+    /// Exponent of Zipf-distributed keys; the default is a uniform distribution
     #[arg(long, value_name = "THETA")]
     pub(crate) zipf: Option<f64>,
-    /// TTL of sets; 0 is forever
+    /// TTL of sets; 0 means no expiry
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) ttl_s: i32,
-    /// Set a key that a get missed
+    /// Set a key after a get missed it
     #[arg(long)]
     pub(crate) look_aside: bool,
-    /// Do not set all keys before the run
+    /// Skip the preload of all keys
     #[arg(long)]
     pub(crate) no_preload: bool,
-    /// Set all keys, and that is all
+    /// Preload all keys, then exit
     #[arg(long, conflicts_with = "no_preload")]
     pub(crate) preload_only: bool,
 }
 
-/// Replay's own.
+/// Options of a replay.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct ReplayOptions {
-    /// The trace, plain or compressed with zstd
+    /// The trace, uncompressed or compressed with zstd
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// What both forms take.
+    /// Options of both forms.
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) common: CommonOptions,
-    /// Multiply the trace's value sizes
+    /// Factor for the value sizes of the trace
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     pub(crate) value_scale: f64,
-    /// As fast as the server answers, or at the trace's times (response time counts from those)
+    /// Send as fast as the server answers, or at the times of the trace (response time counts from
+    /// those)
     #[arg(long, value_enum, default_value_t = Pace::Flat)]
     pub(crate) pace: Pace,
-    /// Pass the trace's time so many times as fast
+    /// Factor for the speed of the trace's time
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     pub(crate) speed: f64,
-    /// Replay at most so many requests of the trace
+    /// Replay at most this many requests
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
-    /// Say what is in the trace, as JSON, and send nothing
+    /// Print a summary of the trace as JSON and send nothing
     #[arg(long)]
     pub(crate) facts: bool,
 }
 
-/// How a trace's time passes.
+/// How the requests of a trace are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Pace {
@@ -207,7 +208,7 @@ pub(crate) enum Pace {
     Trace,
 }
 
-/// Gets to sets.
+/// The ratio of gets to sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Ratio {
     /// Parts of gets.
@@ -220,11 +221,11 @@ impl FromStr for Ratio {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no ratio: write 9:1");
+        let wrong = || format!("'{text}' is not a ratio; an example is 9:1");
         let (gets, sets) = text.split_once(':').ok_or_else(wrong)?;
         let part = |part: &str| part.parse::<u32>().ok().filter(|&part| part <= 1_000_000);
         match (part(gets), part(sets)) {
-            (Some(0), Some(0)) => Err("a ratio of 0:0 leaves nothing to do".into()),
+            (Some(0), Some(0)) => Err("a ratio of 0:0 sends nothing".into()),
             (Some(gets), Some(sets)) => Ok(Self { gets, sets }),
             _ => Err(wrong()),
         }
@@ -247,9 +248,9 @@ impl FromStr for CpuList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ServerPid {
-    /// What `stats` says.
+    /// The process that `stats` names.
     Auto,
-    /// This one.
+    /// The process with this number.
     Pid(u32),
 }
 
@@ -278,7 +279,7 @@ fn within<T: PartialOrd + std::fmt::Display>(
 }
 
 impl CommonOptions {
-    /// Errors: what makes no sense, in words for the user (I1).
+    /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         within("connections", self.connections, 1, CONNECTIONS_MAX)?;
         within("depth", self.depth, 1, DEPTH_MAX)?;
@@ -295,7 +296,7 @@ impl CommonOptions {
 }
 
 impl SteadyOptions {
-    /// Errors: what makes no sense, in words for the user (I1).
+    /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
         within("duration-s", self.duration_s, 0.01, 1e7)?;
@@ -305,14 +306,14 @@ impl SteadyOptions {
             within("rate", rate, 0.001, 1e9)?;
         }
         if self.look_aside && self.keys_per_get > 1 {
-            return Err("--look-aside works with one key per get".into());
+            return Err("--look-aside needs --keys-per-get 1".into());
         }
         Ok(())
     }
 }
 
 impl ReplayOptions {
-    /// Errors: what makes no sense, in words for the user (I1).
+    /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
         within("value-scale", self.value_scale, 0.0, 1e6)?;
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_read() {
+    fn both_forms_are_parsed() {
         let options = parse("-c 4 -d 32 --ratio 9:1 --pin 0-1 --server-pid 12").expect("valid");
         let common = &options.steady.common;
         assert_eq!((common.connections, common.depth), (4, 32));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for line in [
             "--depth 0",
             "--connections 0",

@@ -1,7 +1,7 @@
-//! Which key the next request asks for.
+//! Chooses the key of the next request.
 //!
-//! Upstream:   `steady` asks once for every key of every request.
-//! Downstream: `keys` words the number that comes out.
+//! Upstream:   `steady` calls once for every key of every request.
+//! Downstream: `keys` formats the drawn number.
 //!
 //! Zipf ranks are drawn in constant time, without a table, by rejection (`rand_distr::Zipf`), then
 //! scattered by a bijection, so that popular keys are not neighbors in the order of preloading.
@@ -16,17 +16,17 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::keys::below;
 
-/// How popular keys are.
+/// Distribution of the keys of requests.
 #[derive(Clone, Debug)]
 pub(crate) enum Popularity {
-    /// All alike.
+    /// Uniform.
     Uniform {
-        /// How many keys.
+        /// The number of keys.
         count: u64,
     },
-    /// The key of rank r is asked for in proportion to r to the power of -theta.
+    /// Zipf: the key of rank r is requested in proportion to r to the power of -theta.
     Zipf {
-        /// How many keys.
+        /// The number of keys.
         count: u64,
         /// The ranks, from 1.
         ranks: Zipf<f64>,
@@ -38,9 +38,9 @@ pub(crate) enum Popularity {
 impl Popularity {
     /// Uniform, or Zipf when `theta` is given.
     ///
-    /// Errors: a theta that is negative or no number.
+    /// Errors: `theta` is negative or not a number.
     pub(crate) fn new(count: u64, theta: Option<f64>) -> Result<Self, String> {
-        assert!(count > 0, "I1: there is a key to choose");
+        assert!(count > 0, "I1: there is at least one key");
         let Some(theta) = theta else {
             return Ok(Self::Uniform { count });
         };
@@ -49,7 +49,7 @@ impl Popularity {
         }
         let ranks = Zipf::new(count as f64, theta)
             .map_err(|error| format!("--zipf {theta} with {count} keys: {error}"))?;
-        // Near the golden section of the count, so that neighboring ranks land far apart.
+        // Near the golden section of the count, so that neighboring ranks are far apart.
         let mut multiplier = ((count as f64 * 0.618_034) as u64).max(1);
         while common_divisor(multiplier, count) != 1 {
             multiplier += 1;
@@ -107,7 +107,10 @@ mod tests {
         for rank in [1usize, 2, 5, 10] {
             let expected = (rank as f64).powf(-0.99) / harmonic;
             let got = shares[rank - 1];
-            assert!((got / expected - 1.0).abs() < 0.06, "rank {rank}: {got} for {expected}");
+            assert!(
+                (got / expected - 1.0).abs() < 0.06,
+                "rank {rank}: {got} instead of {expected}"
+            );
         }
     }
 

@@ -1,15 +1,15 @@
 //! Replays a trace, look-aside.
 //!
-//! Upstream:   `trace` holds the records; each thread walks over all of them and sends those whose
-//!             keys fall to it.
-//! Downstream: `drive` sends what is worded here, on whatever connection has room.
+//! Upstream:   `trace` holds the records; each thread walks over all of them and sends those of its
+//!             keys.
+//! Downstream: `drive` sends the formatted requests on any connection below its depth.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  At most one request is under way for a key, and requests of a key keep the trace's order;
-//!   so hits and misses are those of one client that asks one request after the other, however many
-//!   connections there are (but for the order among different keys).
-//! - I2  At most `WAITING_MAX` records wait for their keys; then the trace waits too.
-//! - I3  A get that misses keeps its key until the set that follows is answered.
+//! - I1  At most one request is in flight for a key, and requests of a key keep the trace's order.
+//!   Hits and misses are therefore those of one client that waits for each answer, with any number
+//!   of connections (except for the order among different keys).
+//! - I2  At most `WAITING_MAX` records wait for their keys; the trace pauses at that number.
+//! - I3  A get that misses keeps its key busy until the set that follows is answered.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,13 +20,13 @@ use crate::keys::{is_value, put_value};
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::trace::{Operation, Record, Trace};
 
-/// How far the trace may run ahead of a record whose key is busy, in records that wait.
+/// Maximum number of records that wait for busy keys.
 const WAITING_MAX: usize = 4096;
 /// Marks the token of a set that follows a miss.
 const FOLLOWS: u64 = 1 << 63;
-/// Longer TTLs are points in time to a memcached server.
+/// A memcached server reads longer TTLs as points in time.
 const RELATIVE_TTL_S_MAX: u32 = 30 * 24 * 3600;
-/// A counter's value has so many digits at most.
+/// Maximum digits of a counter's value.
 const COUNTER_DIGITS_MAX: usize = 10;
 
 /// One thread's share of a trace.
@@ -34,7 +34,7 @@ const COUNTER_DIGITS_MAX: usize = 10;
 pub(crate) struct Replay<'t> {
     trace: &'t Trace,
     share: Share,
-    /// Trace's time to the run's: absent when flat out.
+    /// Maps the trace's time to the run's; absent at full speed.
     pacing: Option<Pacing>,
     check: bool,
     unix_start_s: u32,
@@ -46,27 +46,27 @@ pub(crate) struct Replay<'t> {
     cas_tokens: Vec<u64>,
 }
 
-/// Which keys fall to a thread.
+/// The keys of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
-    /// The thread.
+    /// Index of the thread.
     pub(crate) index: u64,
-    /// Of so many.
+    /// Number of threads.
     pub(crate) threads: u64,
 }
 
-/// How the trace's time becomes the run's.
+/// Maps the trace's time to the run's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacing {
     /// When the first record is due.
     pub(crate) start_ns: u64,
-    /// So many times as fast.
+    /// Factor for the speed.
     pub(crate) speed: f64,
 }
 
 impl<'t> Replay<'t> {
-    /// A thread's share, from the trace's beginning. `unix_start_s` turns long TTLs into points in
-    /// time.
+    /// A thread's share, from the beginning of the trace. `unix_start_s` converts long TTLs to
+    /// points in time.
     pub(crate) fn new(
         trace: &'t Trace,
         share: Share,
@@ -149,7 +149,7 @@ impl<'t> Replay<'t> {
     ) {
         let ttl_s = match record.ttl_s {
             ttl_s if ttl_s <= RELATIVE_TTL_S_MAX => ttl_s,
-            // Seconds stop at i32's end for a memcached server.
+            // memcached stores seconds as i32.
             ttl_s => self.unix_start_s.saturating_add(ttl_s),
         };
         let ttl = i32::try_from(ttl_s).unwrap_or(i32::MAX);
@@ -167,7 +167,7 @@ impl<'t> Replay<'t> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Gives a key back; the next record that waits for it becomes ready.
+    /// Releases a key; the next record that waits for it becomes ready.
     fn release(&mut self, key: u32) {
         assert!(self.is_busy[key as usize], "I1");
         if self.waiting_count > 0
@@ -185,7 +185,8 @@ impl<'t> Replay<'t> {
     }
 
     fn is_mine(&self, key: u32) -> bool {
-        // The stream's seed decides the value's first bytes; another part of it decides the thread.
+        // The stream's seed determines the value's first bytes, so another part of it selects the
+        // thread.
         self.share.threads == 1
             || (self.trace.seed(key) >> 17) % self.share.threads == self.share.index
     }

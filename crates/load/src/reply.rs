@@ -1,47 +1,47 @@
-//! Reads a server's replies in place, without allocation, as far as the generator cares.
+//! Parses a server's replies in place, without allocation.
 //!
-//! Upstream:   `connection` lends the bytes received and not yet read; `kachel_wire::client` says
-//!             what they are.
-//! Downstream: `drive` matches each reply with the oldest request that waits.
+//! Upstream:   `connection` lends the received and unread bytes; `kachel_wire::client` parses a
+//!             line.
+//! Downstream: `drive` matches each reply with the oldest request in flight.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A reply is reported once, when all of its bytes are there, and `consumed` is all of them.
-//! - I2  Bytes that no server of this protocol sends, or that nobody here asked for, are `Garbled`;
-//!   the stream is lost then.
+//! - I1  A reply is reported once, when it is complete, and `consumed` is its whole length.
+//! - I2  Bytes that violate the protocol, or that answer no request, are `Garbled`; the stream
+//!   cannot be parsed after them.
 
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use memchr::memchr;
 
-/// The longest line taken for a reply; a longer one is no memcached's.
+/// Maximum length of a reply's line; memcached sends no longer ones.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// One step through the bytes received.
+/// Result of one scan of the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scanned<'b> {
-    /// Nothing can be said before this many bytes are there (at least; counted from the start).
+    /// Incomplete: the next scan needs at least this many bytes, counted from the start.
     NeedMore {
-        /// How many bytes to wait for.
+        /// Number of bytes to wait for.
         bytes: usize,
     },
     /// One item of a get's reply.
     Value {
-        /// The key, as the server words it.
+        /// The key, as the server sent it.
         key: &'b [u8],
         /// The value.
         value: &'b [u8],
         /// The CAS token, if the server sent one.
         cas: Option<u64>,
-        /// Bytes of the whole item, line ends included.
+        /// Length of the whole item, line ends included.
         consumed: usize,
     },
     /// A line that ends a reply.
     Line {
-        /// What it says.
+        /// The parsed line.
         line: Line<'b>,
-        /// Bytes, line end included.
+        /// Length, line end included.
         consumed: usize,
     },
-    /// Not memcached's protocol (I2).
+    /// Bytes that violate the protocol (I2).
     Garbled,
 }
 
@@ -50,15 +50,15 @@ pub(crate) enum Scanned<'b> {
 pub(crate) enum Line<'b> {
     /// The end of a get's reply.
     End,
-    /// Stored, deleted, touched, OK or a counter's new value: done as asked.
+    /// Stored, deleted, touched, OK or a counter's new value: the request succeeded.
     Done,
-    /// Not found, not stored, exists: asked rightly, but not done.
+    /// Not found, not stored, exists: the request was valid but changed nothing.
     NotDone,
     /// `ERROR`, `CLIENT_ERROR ...` or `SERVER_ERROR ...`, without its line end.
     Refused(&'b [u8]),
 }
 
-/// Reads the reply, or the item of a get's reply, at the start of `input`.
+/// Parses the reply, or the item of a get's reply, at the start of `input`.
 ///
 /// Cost: one pass over the line, none over the value.
 #[inline]

@@ -1,9 +1,9 @@
-//! The result, for people and as JSON.
+//! The result as text and as JSON.
 //!
-//! Upstream:   `session` measured it.
-//! Downstream: standard output, and the file of `--json`; `scripts/bench` reads the latter.
+//! Upstream:   `session` measures.
+//! Downstream: standard output, and the file of `--json`, which `scripts/bench` reads.
 //!
-//! Units: times in microseconds (`_us`) unless a name says otherwise; shares are 0 to 1.
+//! Units: times are in microseconds (`_us`) unless a name states another unit; shares are 0 to 1.
 
 use std::fmt::{self, Display, Formatter};
 use std::fs;
@@ -19,15 +19,15 @@ use crate::request::Kind;
 use crate::session::Measured;
 use crate::tally::Errors;
 
-/// Changes whenever a field's name or meaning does.
+/// Version of the JSON format; increase it when a field's name or meaning changes.
 const FORMAT_VERSION: u32 = 1;
 
-/// Percentiles listed in full in the JSON file.
+/// Percentiles in the JSON file.
 const PERCENTILES: [f64; 16] = [
     1.0, 5.0, 10.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0,
 ];
 
-/// Everything that one run found out.
+/// All results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     format_version: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Report {
     options: serde_json::Value,
     machine: Machine,
     server: Server,
-    /// Facts of the trace, in a replay.
+    /// Summary of the trace, in a replay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,14 +52,14 @@ struct Machine {
     kernel: String,
 }
 
-/// Which server it was.
+/// The measured server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Server {
-    /// As resolved.
+    /// The resolved address.
     pub(crate) address: String,
-    /// As `version` says.
+    /// The reply to `version`.
     pub(crate) version: String,
-    /// The process measured.
+    /// The measured process.
     pub(crate) pid: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ struct Times {
     max_us: f64,
     /// Percent and time.
     percentiles_us: Vec<(f64, f64)>,
-    /// All of it, in ns, in HdrHistogram's V2 encoding.
+    /// The whole distribution in ns, in HdrHistogram's V2 encoding.
     hdr_v2_base64: String,
 }
 
@@ -144,7 +144,7 @@ impl Figures {
     fn new(measured: &Measured, has_fixed_window: bool) -> Self {
         let Measured { tally, window_s, cost, .. } = measured;
         let requests = tally.answered_total();
-        // The readings stand a little outside a fixed window's ends; the rate of cost is the same.
+        // The readings are slightly outside a fixed window; the cost per second is the same.
         let cpu_s = match has_fixed_window {
             true => cost.server_busy_cores.map(|busy| busy * window_s),
             false => cost.server_cpu_s,
@@ -207,8 +207,8 @@ impl Machine {
 }
 
 impl Report {
-    /// Makes figures of what was measured. `has_fixed_window`: the window ended by the clock and
-    /// not because the source had no more.
+    /// Computes the figures of a report. `has_fixed_window`: the window ended by the clock, not at
+    /// the end of the source.
     pub(crate) fn new(
         mode: &'static str,
         options: serde_json::Value,
@@ -230,7 +230,7 @@ impl Report {
         }
     }
 
-    /// True if nothing went wrong.
+    /// True if there were no errors.
     pub(crate) fn is_clean(&self) -> bool {
         self.result.errors.total == 0
     }
@@ -332,7 +332,7 @@ impl Display for Row<'_> {
     }
 }
 
-/// A time in the unit that suits it.
+/// A time in a suitable unit.
 struct Micros(f64);
 
 impl Display for Micros {
@@ -370,7 +370,7 @@ mod tests {
             (times.max_us, 1_000.0),
             (times.mean_us, 500.5),
         ] {
-            assert!((got / expected - 1.0).abs() < 0.002, "{got} for {expected}");
+            assert!((got / expected - 1.0).abs() < 0.002, "{got} instead of {expected}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What a request is while it is under way, and what a source of requests is.
+//! Requests in flight, and the trait of a source of requests.
 //!
-//! Upstream:   `drive` asks a source for the next request whenever a connection has room.
-//! Downstream: the bytes go out in order on that connection; a `Pending` waits for the answer.
+//! Upstream:   `drive` asks a source for the next request whenever a connection is below its depth.
+//! Downstream: the bytes are sent in order on that connection; a `Pending` waits for the answer.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Every request worded is answered by the server (no quiet or noreply requests), so that the
-//!   n-th answer on a connection belongs to the n-th request.
+//! - I1  The server answers every request (no quiet or noreply requests), so the n-th answer on a
+//!   connection belongs to the n-th request.
 
 use std::collections::VecDeque;
 
-/// What a request is counted as.
+/// The kind under which a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `get` and `gets`.
@@ -21,71 +21,71 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// How many kinds there are.
+    /// Number of kinds.
     pub(crate) const COUNT: usize = 3;
     /// Their names in reports, by index.
     pub(crate) const NAMES: [&'static str; Self::COUNT] = ["get", "set", "other"];
 
-    /// Place in arrays by kind.
+    /// Index in arrays by kind.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self as usize
     }
 }
 
-/// A request that was sent and waits for its answer.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    /// What it is counted as.
+    /// The kind under which it is counted.
     pub(crate) kind: Kind,
-    /// How many keys it names.
+    /// Number of its keys.
     pub(crate) keys: u32,
-    /// The source's own: a key number or the index of a trace's record.
+    /// For the source: a key number or the index of a trace's record.
     pub(crate) token: u64,
-    /// When it should have been sent, in ns of the run's clock; a closed loop's is when it was.
+    /// Intended send time, in ns of the run's clock; in a closed loop, the actual one.
     pub(crate) intended_ns: u64,
-    /// When it was worded, right before sending.
+    /// When it was formatted, directly before sending.
     pub(crate) sent_ns: u64,
 }
 
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// A get's reply came to its end, with so many items.
+    /// A get's reply is complete; the number of items found.
     Hits(u32),
-    /// Done as asked.
+    /// The request succeeded.
     Done,
-    /// Rightly asked, not done: not found, not stored, exists.
+    /// The request was valid but changed nothing: not found, not stored, exists.
     NotDone,
     /// An error line, or no answer at all.
     Failed,
 }
 
-/// What a source has to offer now.
+/// Answer of a source to the call for the next request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
-    /// A request, worded into the outbox.
+    /// A request, formatted into the outbox.
     Request(Pending),
-    /// Nothing before this time (ns).
+    /// No request before this time (ns).
     At(u64),
-    /// Nothing before one of the requests under way is answered.
+    /// No request before one of those in flight is answered.
     Blocked,
-    /// Nothing more.
+    /// The source is finished.
     Finished,
 }
 
-/// Requests worded and not yet taken by the kernel, and the keys of multigets for checking.
+/// Formatted requests that are not sent yet, and the keys of multigets for checking.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// The bytes; from `sent_bytes` on they are still to go.
+    /// The bytes; those from `sent_bytes` on are not sent yet.
     pub(crate) bytes: Vec<u8>,
-    /// How many bytes the kernel took.
+    /// Number of bytes that the kernel accepted.
     pub(crate) sent_bytes: usize,
-    /// Which keys the gets under way name, if the source wants to check replies.
+    /// Keys of the gets in flight, if the source checks replies.
     pub(crate) asked: Asked,
 }
 
-/// Key numbers of the gets under way on one connection, in order.
+/// Key numbers of the gets in flight on one connection, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     numbers: VecDeque<u64>,
@@ -93,13 +93,13 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Adds a key of the request being worded.
+    /// Adds a key of the request that is being formatted.
     #[inline]
     pub(crate) fn push(&mut self, number: u64) {
         self.numbers.push_back(number);
     }
 
-    /// The next key of the oldest request, which named `keys` of them; `None` when all are passed.
+    /// The next key of the oldest request, which has `keys` keys; `None` after the last one.
     #[inline]
     pub(crate) fn next(&mut self, keys: u32) -> Option<u64> {
         if self.passed == keys {
@@ -110,7 +110,7 @@ impl Asked {
         Some(number)
     }
 
-    /// Leaves the oldest request behind.
+    /// Removes the oldest request.
     #[inline]
     pub(crate) fn finish(&mut self, keys: u32) {
         while self.next(keys).is_some() {}
@@ -118,12 +118,12 @@ impl Asked {
     }
 }
 
-/// Where requests come from: a steady mix, a preload, or a trace.
+/// A source of requests: a steady mix, a preload, or a trace.
 pub(crate) trait Source {
-    /// Words the next request, if there is one now.
+    /// Formats the next request, if there is one now.
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next;
 
-    /// Sees one item of a get's reply; false if it is not what that key must hold.
+    /// Checks one item of a get's reply; false if the value is wrong for the key.
     fn item(
         &mut self,
         pending: &Pending,
@@ -133,7 +133,7 @@ pub(crate) trait Source {
         asked: &mut Asked,
     ) -> bool;
 
-    /// Hears how a request ended; may word another that follows from it (look-aside).
+    /// Receives the result of a request; may format a request that follows from it (look-aside).
     fn answered(
         &mut self,
         pending: &Pending,
@@ -142,7 +142,7 @@ pub(crate) trait Source {
         outbox: &mut Outbox,
     ) -> Option<Pending>;
 
-    /// When no more requests are meant to begin, if the source has such a time.
+    /// The time from which no request begins, if the source has such a time.
     fn until_ns(&self) -> Option<u64>;
 }
 

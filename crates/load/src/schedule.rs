@@ -1,12 +1,12 @@
-//! When each request of an open loop is meant to be sent.
+//! Intended send times of the requests of an open loop.
 //!
 //! Upstream:   `options` gives the rate of one thread and the kind of arrivals.
-//! Downstream: a source hands a request out once its time has come; its response time counts from
-//!             that time, however late it was sent.
+//! Downstream: a source hands a request out at or after its intended time. The response time always
+//!             counts from the intended time.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Times never go backward, and no time is ever left out because the server was late.
-//! - I2  The schedule depends on rate, seed and start alone, never on answers.
+//! - I1  Times never go backward, and a late server does not remove any time.
+//! - I2  The schedule depends only on rate, seed and start.
 
 use clap::ValueEnum;
 use rand::{Rng, SeedableRng};
@@ -15,17 +15,17 @@ use serde::Serialize;
 
 use crate::keys::unit;
 
-/// How the times between requests are distributed.
+/// Distribution of the times between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Arrivals {
-    /// Exponential: as if very many independent users asked.
+    /// Exponential, as from many independent users.
     Poisson,
-    /// All equal.
+    /// Constant.
     Fixed,
 }
 
-/// The intended times of one thread's requests.
+/// The intended send times of one thread's requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     next_ns: f64,
@@ -37,7 +37,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// A schedule of `rate` requests a second that begins at `start_ns`.
     ///
-    /// Panics: on a rate that is not positive; `options` refuses those.
+    /// Panics: if the rate is not positive; `options` refuses such rates.
     pub(crate) fn new(rate: f64, arrivals: Arrivals, start_ns: u64, seed: u64) -> Self {
         assert!(rate > 0.0 && rate.is_finite(), "I1: a rate is positive");
         let mut schedule = Self {
@@ -57,7 +57,7 @@ impl Schedule {
         self.next_ns as u64
     }
 
-    /// Passes on to the one after.
+    /// Advances to the next request.
     #[inline]
     pub(crate) fn advance(&mut self) {
         let factor = match self.arrivals {

@@ -1,6 +1,6 @@
-//! What the server says of itself: its version, its process.
+//! Asks the server for its version and its process.
 //!
-//! Upstream:   `session` asks once, before the run, on a connection of its own.
+//! Upstream:   `session` asks once, before the run, on a separate connection.
 //! Downstream: `meter` watches the process; `report` names the version.
 
 use std::io::{self, Read, Write};
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use crate::connection::Address;
 
-/// How long the server may take for an answer.
+/// Timeout for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// The most bytes taken for an answer.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What the server says of itself.
+/// Version and process, as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// What follows `VERSION`.
+    /// The text after `VERSION`.
     pub(crate) version: String,
-    /// `STAT pid`, if it said so.
+    /// The number in `STAT pid`, if the server sent one.
     pub(crate) pid: Option<u32>,
 }
 
-/// Asks the server.
+/// Asks the server for its version and its process.
 ///
-/// Errors: no connection, no answer within 5 s, or an answer that is none.
+/// Errors: no connection, no answer within 5 s, or an answer that is not memcached's.
 pub(crate) fn ask(address: &Address) -> io::Result<Facts> {
     match address {
         Address::Tcp(address) => {

@@ -1,6 +1,6 @@
-//! One run: connections opened, threads started, phases kept, meters read, progress shown.
+//! One run: opens connections, starts threads, times the phases, reads meters, shows progress.
 //!
-//! Upstream:   `lib` says which sources to drive.
+//! Upstream:   `lib` chooses the sources.
 //! Downstream: each thread runs a `drive`; the merged tally and the cost go to `report`.
 //!
 //! ```text
@@ -26,59 +26,59 @@ use crate::request::Source;
 use crate::server::{self, Facts};
 use crate::tally::{Tally, Window};
 
-/// Requests under way on each connection while preloading, at least.
+/// Minimum requests in flight on each connection during the preload.
 const PRELOAD_DEPTH: usize = 64;
-/// How often the progress line is renewed.
+/// Interval of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Between the decision to start and the start, so that every thread is there.
+/// Delay from the decision to start to the start, so that every thread is ready.
 const START_DELAY_NS: u64 = 2_000_000;
 
-/// How a run's time is divided.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phases {
-    /// Before the window.
+    /// Length of the warm-up.
     pub(crate) warm_up_ns: u64,
-    /// The window; `None`: until the sources have nothing more.
+    /// Length of the window; `None`: until the sources are finished.
     pub(crate) duration_ns: Option<u64>,
-    /// Whether requests have intended times of their own.
+    /// Whether requests have intended send times.
     pub(crate) open: bool,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// All threads' counts.
+    /// Counts of all threads.
     pub(crate) tally: Tally,
-    /// The window as it was, in seconds.
+    /// Actual length of the window, in seconds.
     pub(crate) window_s: f64,
-    /// What it cost.
+    /// Cost of the window.
     pub(crate) cost: Cost,
-    /// Set if the run was given a preload: how many keys, and how long it took.
+    /// Number of keys and duration of the preload, if the run had one.
     pub(crate) preload: Option<(u64, f64)>,
 }
 
 /// A server and open connections to it.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What the server said of itself.
+    /// What the server reports about itself.
     pub(crate) facts: Facts,
-    /// Where it is.
+    /// Address of the server.
     pub(crate) address: Address,
-    /// The process that the meter watches.
+    /// The process that the meter reads.
     pub(crate) pid: Option<u32>,
     meter: Meter,
     shares: Vec<Vec<Connection>>,
     options: CommonOptions,
 }
 
-/// What threads tell the session.
+/// Messages of the threads to the session.
 enum Notice {
     Preloaded(Box<Tally>),
     Done(Box<Tally>),
     Failed(std::io::Error),
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Shared<'s, MakeP, MakeS> {
     make_preload: &'s MakeP,
     make_source: &'s MakeS,
@@ -88,9 +88,9 @@ struct Shared<'s, MakeP, MakeS> {
 }
 
 impl Session {
-    /// Asks the server who it is and opens all connections.
+    /// Asks the server for its version and opens all connections.
     ///
-    /// Errors: in words for the user.
+    /// Errors: as messages for the user.
     pub(crate) fn open(options: &CommonOptions) -> Result<Self, String> {
         let address = Address::resolve(&options.server)?;
         let failed = |error: std::io::Error| format!("server {address}: {error}");
@@ -99,7 +99,7 @@ impl Session {
             None => None,
             Some(ServerPid::Pid(pid)) => Some(pid),
             Some(ServerPid::Auto) => {
-                Some(facts.pid.ok_or("--server-pid auto: the server's stats name no pid")?)
+                Some(facts.pid.ok_or("--server-pid auto: the server's stats contain no pid")?)
             }
         };
         let meter = Meter::new(pid)?;
@@ -118,10 +118,10 @@ impl Session {
         Ok(Self { facts, address, pid, meter, shares, options: options.clone() })
     }
 
-    /// Runs all phases. `make_preload` makes a thread's preload (or none), `make_source` its source
-    /// from the start and the end of requests (ns of the run's clock).
+    /// Runs all phases. `make_preload` makes a thread's preload (or none). `make_source` makes its
+    /// source from the start and the end of requests (ns of the run's clock).
     ///
-    /// Errors: in words for the user; what the server did wrong is in the tally instead.
+    /// Errors: as messages for the user; errors of the server are counted in the tally instead.
     pub(crate) fn run<P, S>(
         mut self,
         phases: Phases,
@@ -170,7 +170,7 @@ impl Session {
 impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> S>
     Shared<'_, MakeP, MakeS>
 {
-    /// One thread, from its first request to its tally.
+    /// Runs one thread, from its first request to its tally.
     fn work(
         &self,
         index: usize,
@@ -181,7 +181,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
         notices: &Sender<Notice>,
     ) {
         let outcome = self.phases_of_thread(index, &mut share, live, has_preload, start, notices);
-        // The session listens until every sender is gone.
+        // The session receives until every sender is dropped.
         let _ = match outcome {
             Ok(Some(tally)) => notices.send(Notice::Done(Box::new(tally))),
             Ok(None) => Ok(()),
@@ -214,7 +214,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
             false => Tally::new(window),
             true => Drive::new(share, (self.make_preload)(index), pace, &live[0])?.run()?,
         };
-        // Nobody listens only if another thread failed; the start will not come then either.
+        // The receiver is gone only if another thread failed; the start does not come then either.
         let _ = notices.send(Notice::Preloaded(Box::new(preloaded)));
         let Ok(start_ns) = start.recv() else {
             return Ok(None);
@@ -232,7 +232,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
     }
 }
 
-/// The session's own thread: waits, reads meters, shows progress.
+/// The session's thread: waits, reads meters, shows progress.
 struct Conductor<'s> {
     session: &'s Session,
     epoch: Instant,
@@ -253,7 +253,7 @@ impl Conductor<'_> {
         let preload = self.await_preload(&mut progress)?;
         let start_ns = self.now_ns() + START_DELAY_NS;
         for starter in &self.starters {
-            // A thread that is gone has said why, or will.
+            // A thread that ended early has sent its error or will send it.
             let _ = starter.send(start_ns); // I1
         }
         let from_ns = start_ns + self.phases.warm_up_ns;
@@ -279,8 +279,7 @@ impl Conductor<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
             }
             let now_ns = self.now_ns();
-            // A run that fails during its warm-up has an empty window; its errors count all the
-            // same.
+            // A run that fails during its warm-up has an empty window; its errors still count.
             if earlier.is_none() && (now_ns >= from_ns || running == 0) {
                 earlier = Some(self.session.meter.read(now_ns)); // I2
             }
@@ -348,7 +347,7 @@ fn sum(
     lives.chunks(2).map(|live| counter(&live[phase]).load(Ordering::Relaxed)).sum()
 }
 
-/// The line that changes on a terminal while the run goes on; nothing elsewhere.
+/// The progress line, which is shown only on a terminal.
 struct Progress {
     is_shown: bool,
     is_dirty: bool,
@@ -366,7 +365,7 @@ impl Progress {
         if self.is_shown {
             self.is_dirty = true;
             let mut terminal = std::io::stderr().lock();
-            // A terminal that is gone needs no progress.
+            // A closed terminal needs no progress.
             let _ = write!(terminal, "\r\x1b[K{}", words());
             let _ = terminal.flush();
         }

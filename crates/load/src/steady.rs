@@ -1,12 +1,12 @@
-//! The steady mix: gets and sets of synthetic keys at a ratio; and the preload before it.
+//! The steady mix (gets and sets of synthetic keys at a ratio) and its preload.
 //!
-//! Upstream:   `session` makes one of each per thread, from the options and the thread's own seed.
-//! Downstream: `drive` sends what is worded here.
+//! Upstream:   `session` makes one of each per thread, from the options and the thread's seed.
+//! Downstream: `drive` sends the requests that this module formats.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  With a schedule, a request is handed out at or after its intended time, and none is left
-//!   out; without one, as soon as a connection has room.
-//! - I2  The sequence of requests depends on options and seed alone.
+//! - I1  With a schedule, every request is sent, at or after its intended time. Without one, a
+//!   request is sent as soon as a connection is below its depth.
+//! - I2  The sequence of requests depends only on options and seed.
 
 use std::ops::Range;
 
@@ -19,29 +19,29 @@ use crate::popularity::Popularity;
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 
-/// What the mix is made of.
+/// Parameters of the mix.
 #[derive(Clone, Debug)]
 pub(crate) struct Mix {
     /// The keys and their values.
     pub(crate) keys: Keys,
-    /// Which of them are asked for.
+    /// The distribution of requests over the keys.
     pub(crate) popularity: Popularity,
     /// Parts of gets in `gets + sets` requests.
     pub(crate) gets: u32,
     /// Parts of sets.
     pub(crate) sets: u32,
-    /// Keys named by one get.
+    /// Keys of one get.
     pub(crate) keys_per_get: u32,
-    /// TTL of sets; 0 is forever.
+    /// TTL of sets in seconds; 0 means no expiry.
     pub(crate) ttl_s: i32,
     /// Verify every value.
     pub(crate) check: bool,
-    /// Set a key that was missed.
+    /// Set a key after a get missed it.
     pub(crate) look_aside: bool,
 }
 
 impl Mix {
-    /// Words a set of the key; `scratch` is only there to be reused.
+    /// Formats a set of the key; `scratch` is a buffer for reuse.
     #[inline]
     fn put_set(&self, number: u64, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
         let stream_seed = self.keys.stream_seed(number);
@@ -71,9 +71,10 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// A thread's share; `schedule` makes it an open loop. Requests begin before `until_ns` only.
+    /// A thread's share; `schedule` makes it an open loop. No request begins at or after
+    /// `until_ns`.
     pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, until_ns: u64, seed: u64) -> Self {
-        assert!(mix.gets + mix.sets > 0 && mix.keys_per_get > 0, "I1: there is work");
+        assert!(mix.gets + mix.sets > 0 && mix.keys_per_get > 0, "I1: the mix has requests");
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
         Self { mix, random, schedule, until_ns, scratch: Vec::new() }
     }
@@ -179,7 +180,7 @@ pub(crate) struct Preload {
 impl Preload {
     /// The share of thread `index` of `threads`.
     pub(crate) fn new(mix: Mix, index: u64, threads: u64) -> Self {
-        assert!(index < threads, "I1: a thread's share");
+        assert!(index < threads, "I1: the index is below the number of threads");
         let count = mix.keys.count();
         let edge =
             |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
@@ -210,7 +211,7 @@ impl Source for Preload {
     }
 }
 
-/// The seed of one thread, from the run's.
+/// Derives the seed of one thread from the run's seed.
 pub(crate) fn thread_seed(seed: u64, index: usize) -> u64 {
     mix(seed.wrapping_add(mix(index as u64 + 1)))
 }

@@ -1,55 +1,55 @@
-//! What one thread counted, and the merging of all threads' counts.
+//! Counts and histograms of one thread, and their merging.
 //!
 //! Upstream:   `drive` records every answer.
-//! Downstream: `report` makes figures of the sum.
+//! Downstream: `report` computes figures from the sum.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Counts (`answered`, `keys`, `hits`, ...) are of answers that came within the window.
-//! - I2  In an open loop, the histograms hold every request that was *meant* to be sent within the
-//!   window, answered or not, late or not; in a closed loop, the answers within the window.
+//! - I1  Counts (`answered`, `keys`, `hits`, ...) cover the answers received within the window.
+//! - I2  In an open loop, the histograms hold every request whose intended send time is within the
+//!   window, even if unanswered or late; in a closed loop, the answers within the window.
 
 use hdrhistogram::Histogram;
 
 use crate::request::{Kind, Outcome, Pending};
 
-/// The longest time told apart: one hour.
+/// The largest time that the histograms record: one hour.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Which part of a run is measured, in ns of the run's clock.
+/// The measured part of a run, in ns of the run's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Warm-up ends here.
+    /// Start, which is the end of the warm-up.
     pub(crate) from_ns: u64,
-    /// Exclusive; `u64::MAX` when the source decides.
+    /// End, exclusive; `u64::MAX` when the source decides.
     pub(crate) until_ns: u64,
-    /// Whether requests have intended times of their own.
+    /// Whether requests have intended send times.
     pub(crate) open: bool,
 }
 
-/// What went wrong, in requests unless said otherwise.
+/// Errors, counted in requests unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Errors {
     /// Answered by an error line.
     pub(crate) refused: u64,
-    /// Items whose key or value was not what it must be.
+    /// Items with a wrong key or value.
     pub(crate) wrong: u64,
-    /// Their connection was closed or failed.
+    /// Requests whose connection was closed or failed.
     pub(crate) lost: u64,
-    /// Not answered before patience ended.
+    /// Requests unanswered at the end of the patience.
     pub(crate) unanswered: u64,
-    /// Connections on which the server said what the protocol does not know.
+    /// Connections on which the server violated the protocol.
     pub(crate) garbled: u64,
-    /// The first of them, in words.
+    /// A description of the first error.
     pub(crate) first: Option<String>,
 }
 
 impl Errors {
-    /// How many in all.
+    /// The number of errors of all kinds.
     pub(crate) fn total(&self) -> u64 {
         self.refused + self.wrong + self.lost + self.unanswered + self.garbled
     }
 
-    /// Keeps the words of the first error.
+    /// Keeps the description of the first error.
     pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
         if self.first.is_none() {
             self.first = Some(words());
@@ -65,24 +65,24 @@ pub(crate) struct Tally {
     pub(crate) answered: [u64; Kind::COUNT],
     /// Requests that began within the window, in an open loop.
     pub(crate) offered: u64,
-    /// Keys asked for by gets.
+    /// Keys requested by gets.
     pub(crate) keys: u64,
-    /// Of those, found.
+    /// Keys found by gets.
     pub(crate) hits: u64,
-    /// Sets and others answered with not stored, not found, exists.
+    /// Requests answered with not stored, not found or exists.
     pub(crate) not_done: u64,
-    /// What went wrong, at any time of the run.
+    /// Errors, at any time of the run.
     pub(crate) errors: Errors,
     /// Response times in ns, by kind, from the intended send time.
     pub(crate) response: [Histogram<u64>; Kind::COUNT],
     /// Service times in ns, from the send; open loop only.
     pub(crate) service: Histogram<u64>,
-    /// When the last answer came.
+    /// When the last answer was received.
     pub(crate) last_ns: u64,
 }
 
 impl Tally {
-    /// Nothing counted yet.
+    /// An empty tally.
     pub(crate) fn new(window: Window) -> Self {
         let histogram =
             || Histogram::new_with_bounds(1, TIME_NS_MAX, 3).expect("I2: constant, valid bounds");
@@ -125,11 +125,11 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was not answered; in an open loop its age so far stands for its
-    /// response time (I2).
+    /// Counts a request without an answer. In an open loop its age counts as its response time
+    /// (I2).
     pub(crate) fn record_unanswered(&mut self, pending: &Pending, now_ns: u64) {
         self.errors.unanswered += 1;
-        self.errors.note(|| "no answer before patience ended".into());
+        self.errors.note(|| "no answer within --patience-s".into());
         if self.window.open {
             self.record_open(pending, None, now_ns);
         }
@@ -182,7 +182,7 @@ impl Tally {
         all
     }
 
-    /// Whether requests had intended times of their own.
+    /// Whether requests have intended send times.
     pub(crate) fn is_open(&self) -> bool {
         self.window.open
     }

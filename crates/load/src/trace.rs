@@ -1,7 +1,7 @@
-//! A recorded trace, read into memory whole.
+//! Reads a recorded trace into memory.
 //!
-//! Upstream:   a file with one request a line, plain or zstd: the format of the Twitter cache
-//!             traces (Yang, Yue and Vinayak, OSDI 2020).
+//! Upstream:   a file with one request a line, uncompressed or zstd: the format of the Twitter
+//!             cache traces (Yang, Yue and Vinayak, OSDI 2020).
 //! Downstream: `replay` walks over the records.
 //!
 //! ```text
@@ -25,10 +25,10 @@ use crate::keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, mix};
 
 /// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The longest line taken.
+/// The longest line accepted.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What a record asks for.
+/// The operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Get,
@@ -45,7 +45,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// All of them with their names, which are also the verbs on the wire.
+    /// All operations with their names in a trace, which are also the verbs of the protocol.
     const NAMES: [(Self, &'static str); 11] = [
         (Self::Get, "get"),
         (Self::Gets, "gets"),
@@ -76,37 +76,37 @@ const _: () = {
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Number of its key (I1).
+    /// Number of the record's key (I1).
     pub(crate) key: u32,
-    /// Scaled size of the value.
+    /// Size of the value, scaled.
     pub(crate) value_bytes: u32,
-    /// Relative, 0 is forever.
+    /// TTL in seconds; 0 means no expiry.
     pub(crate) ttl_s: u32,
-    /// What it asks for.
+    /// The operation.
     pub(crate) operation: Operation,
 }
 
 const _: () = assert!(size_of::<Record>() <= 16);
 
-/// What happens to a key somewhere in the trace.
+/// How a trace changes the value of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyUse {
-    /// Counted up or down: its values must be numbers.
+    /// The key is incremented or decremented, so its values must be numbers.
     pub(crate) is_counter: bool,
-    /// Appended to, prepended to or counted: its value cannot be foretold.
+    /// The key is appended to, prepended to or counted, so its value cannot be predicted.
     pub(crate) is_loose: bool,
 }
 
-/// What is worth knowing about a trace.
+/// Summary of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Facts {
-    /// Requests to be replayed.
+    /// Number of requests to replay.
     pub(crate) requests: usize,
-    /// Different keys.
+    /// Number of different keys.
     pub(crate) objects: usize,
-    /// Keys and values of all objects, each with its last value size, in bytes.
+    /// Keys and values of all objects, with the last value size of each, in bytes.
     pub(crate) footprint_bytes: u64,
-    /// Lines left out: the key is empty, too long or has a byte that no key may have.
+    /// Skipped lines: the key is empty, too long or contains a byte that the protocol forbids.
     pub(crate) skipped: usize,
     /// Requests by operation.
     pub(crate) operations: Vec<(&'static str, usize)>,
@@ -123,14 +123,14 @@ pub(crate) struct Trace {
     key_ends: Vec<usize>,
     seeds: Vec<u64>,
     uses: Vec<KeyUse>,
-    /// What is worth knowing.
+    /// The summary.
     pub(crate) facts: Facts,
 }
 
 impl Trace {
     /// Reads a file.
     ///
-    /// Errors: in words for the user, with the line's number.
+    /// Errors: the file cannot be read or parsed, as a message for the user with the line's number.
     pub(crate) fn read(
         path: &Path,
         value_scale: f64,
@@ -147,7 +147,7 @@ impl Trace {
         };
         let trace = trace.map_err(|words| format!("{}: {words}", path.display()))?;
         if trace.records.is_empty() {
-            return Err(format!("{}: no requests in it", path.display()));
+            return Err(format!("{}: the trace has no requests", path.display()));
         }
         Ok(trace)
     }
@@ -172,7 +172,9 @@ impl Trace {
                 break;
             }
             if bytes == LINE_BYTES_MAX {
-                return Err(format!("line {number}: longer than {LINE_BYTES_MAX} bytes"));
+                return Err(format!(
+                    "line {number}: the line is longer than {LINE_BYTES_MAX} bytes"
+                ));
             }
             let is_head = number == 1 && !line.first().is_some_and(u8::is_ascii_digit);
             let text = line.trim_ascii_end();
@@ -183,7 +185,7 @@ impl Trace {
         Ok(reading.finish())
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub(crate) fn key_count(&self) -> usize {
         self.key_ends.len()
     }
@@ -202,7 +204,7 @@ impl Trace {
         self.seeds[key as usize]
     }
 
-    /// What happens to a key in this trace.
+    /// How this trace changes the value of a key.
     #[inline]
     pub(crate) fn key_use(&self, key: u32) -> KeyUse {
         self.uses[key as usize]
@@ -286,7 +288,7 @@ impl Reading {
         number
     }
 
-    /// Notes the time of the record that comes next.
+    /// Records the time of the next record.
     fn pass_to(&mut self, time_s: u64) {
         let since_s = time_s.saturating_sub(*self.first_s.get_or_insert(time_s));
         if since_s > self.second {
@@ -295,7 +297,7 @@ impl Reading {
         }
     }
 
-    /// Spreads the records of the second that ended evenly over it (I2).
+    /// Spreads the records of the past second evenly over it (I2).
     fn spread(&mut self) {
         let count = (self.trace.records.len() - self.second_start) as u64;
         let start_ns = self.second * 1_000_000_000;

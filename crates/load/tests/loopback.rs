@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How the server misbehaves.
+/// Faults of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Holds everything up once, for so long, at the get of this number.
+    /// Stalls all connections once, for this time, at the get with this number.
     Stall {
         at_get: usize,
         for_ms: u64,
     },
-    /// Gives one value too many a wrong byte, from this get on.
+    /// Changes a byte of one value, from this get on.
     WrongByte {
         at_get: usize,
     },
@@ -28,7 +28,7 @@ enum Fault {
     Close {
         at_get: usize,
     },
-    /// Never answers a get from this one on.
+    /// Leaves gets unanswered from this one on.
     Silent {
         at_get: usize,
     },
@@ -38,14 +38,14 @@ enum Fault {
 
 type Store = HashMap<Vec<u8>, Vec<u8>>;
 
-/// What connections of the server share.
+/// State shared by the connections of the server.
 struct Server {
     fault: Fault,
     store: Mutex<Store>,
     gets: AtomicUsize,
 }
 
-/// Starts a server; it lives as long as the test process. Returns its address.
+/// Starts a server, which runs until the test process ends. Returns its address.
 fn serve(fault: Fault) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -54,7 +54,7 @@ fn serve(fault: Fault) -> String {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let server = Arc::clone(&server);
-            // A connection that fails ends its thread, no more.
+            // A failed connection ends only its thread.
             std::thread::spawn(move || server.talk(stream).ok());
         }
     });
@@ -99,12 +99,12 @@ impl Server {
         Ok(())
     }
 
-    /// False: hang up.
+    /// False: close the connection.
     fn get(&self, verb: &str, keys: &[&str], answer: &mut Vec<u8>) -> bool {
         let store = self.store.lock().expect("no panic");
         let number = self.gets.fetch_add(1, Ordering::Relaxed);
         match self.fault {
-            // Holding the lock, so that every connection is held up.
+            // With the lock held, so that every connection stalls.
             Fault::Stall { at_get, for_ms } if number == at_get => {
                 std::thread::sleep(Duration::from_millis(for_ms));
             }
@@ -151,7 +151,7 @@ impl Server {
     }
 }
 
-/// Runs `kachel load` with these words; the exit code and what the JSON file says.
+/// Runs `kachel load` with these arguments; returns the exit code and the JSON file.
 fn load(server: &str, words: &str) -> (ExitCode, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let json = folder.path().join("run.json");
@@ -172,7 +172,7 @@ fn by_kind(value: &Value) -> HashMap<String, u64> {
     pairs.into_iter().collect()
 }
 
-/// What `small.csv` comes to under the rules of look-aside with a server that forgets nothing.
+/// Expected counts of `small.csv` with look-aside and a server that keeps all items.
 const HITS: u64 = 486;
 const MISSES: u64 = 53;
 const NOT_DONE: u64 = 11;
@@ -197,8 +197,8 @@ fn a_preloaded_server_hits_always_and_every_value_is_right() {
     assert_eq!(number(&run, "/preload/keys"), 500.0);
     assert_eq!(run.pointer("/server/version"), Some(&Value::from("0.0.1")));
     let (gets, sets) = (by_kind(&run)["get"] as f64, by_kind(&run)["set"] as f64);
-    // A machine that stood still meanwhile lets too few through to show the ratio, which a test in
-    // crates/load/src/steady.rs counts.
+    // A machine that stalled meanwhile makes too few requests to show the ratio; a test in
+    // crates/load/src/steady.rs counts it.
     let is_ratio = (2.0..4.5).contains(&(gets / sets));
     assert!(is_ratio || gets + sets <= 100.0, "{gets} {sets}");
     assert_eq!(number(&run, "/result/response/count"), gets + sets);
@@ -220,7 +220,7 @@ fn a_cold_server_misses_until_look_aside_fills_it() {
     let server = serve(Fault::None);
     let (_, cold) = load(&server, &format!("{SMALL} --no-preload"));
     assert_eq!(number(&cold, "/result/hits"), 0.0);
-    // By count: how many requests a run makes is the machine's matter.
+    // By count, because the number of requests of a run depends on the machine.
     let mut filled = 0.0;
     for _ in 0..FILLS_MAX {
         let words = format!("{SMALL} --no-preload --look-aside --warm-up-s 0");
@@ -252,21 +252,21 @@ fn a_stall_is_seen_from_the_intended_time_on() {
     let server = serve(Fault::Stall { at_get: 300, for_ms: 400 });
     let (code, run) = load(&server, &format!("{words} --arrivals fixed"));
     assert_eq!(code, ExitCode::SUCCESS, "{run}");
-    // Late, but none is left out: 1,000 were meant to be sent.
+    // Late, but complete: 1,000 requests were due.
     let offered = number(&run, "/result/offered");
     assert!((998.0..=1001.0).contains(&offered), "{offered}");
     assert_eq!(number(&run, "/result/response/count"), offered);
-    // 40 % of them were meant to be sent during the stall and waited 200 ms on average; only those
-    // under way, two, noticed it in their service time.
+    // 40 % of them were due during the stall and waited 200 ms on average. Only the two in flight
+    // saw the stall in their service time.
     assert!(number(&run, "/result/response/p95_us") > 250_000.0, "{run}");
     assert!(number(&run, "/result/response/p99_us") > 350_000.0, "{run}");
-    // Judged by KACHEL_FULL=1, as all times that a busy machine makes longer.
+    // Checked with KACHEL_FULL=1 only, because a busy machine makes all times longer.
     let is_full = std::env::var_os("KACHEL_FULL").is_some();
     assert!(!is_full || number(&run, "/result/service/p95_us") < 100_000.0, "{run}");
     if !is_full {
         return;
     }
-    // A closed loop with the same stall would have told a nicer story.
+    // A closed loop with the same stall reports a lower percentile.
     let server = serve(Fault::Stall { at_get: 300, for_ms: 400 });
     let (_, closed) = load(&server, "--keys 100 --warm-up-s 0 --duration-s 1 --connections 2");
     assert!(number(&closed, "/result/response/p95_us") < 100_000.0, "{closed}");

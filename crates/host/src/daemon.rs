@@ -1,4 +1,4 @@
-//! Leaving the terminal, without losing what is said until the server listens.
+//! Leaving the terminal, without losing messages printed before the server listens.
 //!
 //! Upstream:   `kachel`, for `-d`, before there is a second thread.
 //! Downstream: two forks and a new session between them.
@@ -60,7 +60,7 @@ impl Daemon {
             rustix::stdio::dup2_stdout(&nothing)?;
             rustix::stdio::dup2_stderr(&nothing)?;
         }
-        // Nobody may be waiting any more: then nobody is told.
+        // The waiting process may have ended: then there is nothing to tell.
         let _told = self.ready.write_all(&[1]);
         Ok(())
     }

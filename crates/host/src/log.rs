@@ -18,7 +18,7 @@ const LINE_BYTES_MAX: usize = 4096;
 /// One line at a time: what has room for a line has room for one.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Writes a line to standard error, or drops it when nobody takes it there now: a full pipe, or a
+/// Writes a line to standard error, or drops it when it cannot be taken now: a full pipe, or a
 /// terminal that is stopped. Cost: two system calls.
 ///
 /// It may wait after all when another process fills the same pipe at that moment.

@@ -4,7 +4,7 @@
 //! Downstream: the file: the process's number and a line end.
 //!
 //! Invariants:
-//! - I1  Whoever reads the file finds a whole number: it is written beside and renamed.
+//! - I1  A reader of the file finds a whole number: it is written beside and renamed.
 
 use std::fs;
 use std::io;
@@ -43,7 +43,7 @@ impl Pidfile {
     }
 }
 
-/// Writes `text` to `path` so that nobody sees a part of it: beside it, then renamed.
+/// Writes `text` to `path` so that no reader sees a part of it: beside it, then renamed.
 ///
 /// Errors: the folder cannot be written.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {

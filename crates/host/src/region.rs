@@ -75,7 +75,7 @@ impl Region {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY:
         // - valid, aligned and initialized: I1 (page alignment) and I2 (zero is a valid `u64`).
-        // - shared mutation goes through atomics; whoever uses `base` beside it argues there.
+        // - shared mutation goes through atomics; code that uses `base` beside it argues there.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / 8) }
     }
 

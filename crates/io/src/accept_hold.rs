@@ -45,7 +45,7 @@ pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)
 }
 
-/// Shortens a wait so that it ends when the next listener is to be tried again.
+/// Shortens a wait so that it ends when the next listener is tried again.
 pub(crate) fn until_retry<'hold>(
     wait: Wait,
     holds: impl Iterator<Item = &'hold AcceptHold>,

@@ -106,14 +106,14 @@ impl SendBlock {
         self.held.push((self.used, piece)); // I3
     }
 
-    /// The own bytes that are to be sent.
+    /// The block's own bytes to send.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.used as usize]
     }
 
-    /// How many bytes are to be sent, own and held.
+    /// How many bytes there are to send, own and held.
     #[inline]
     #[must_use]
     pub fn byte_count(&self) -> usize {
@@ -127,7 +127,7 @@ impl SendBlock {
         self.held_bytes
     }
 
-    /// Whether all that is to be sent lies in one piece: the own bytes.
+    /// Whether everything to send lies in one piece: the own bytes.
     #[inline]
     pub(crate) fn is_one_piece(&self) -> bool {
         self.held.is_empty()

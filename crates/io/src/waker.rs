@@ -22,7 +22,7 @@ pub struct Waker {
 #[derive(Debug)]
 struct Shared {
     bell: Bell,
-    /// `None` in memory, where nobody ever blocks.
+    /// `None` in memory, where no thread blocks.
     doorbell: Option<OwnedFd>,
 }
 

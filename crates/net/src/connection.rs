@@ -240,7 +240,7 @@ impl Connection {
         self.outbox.is_full(self.input.memory_bytes())
     }
 
-    /// Stops or goes on receiving, as the connection is paused or not; what `io` is to be told, if
+    /// Stops or resumes receiving, as the connection is paused or not; what `io` must be told, if
     /// anything: `true` to stop.
     #[inline]
     pub fn set_receiving(&mut self) -> Option<bool> {
@@ -249,7 +249,7 @@ impl Connection {
         changes.then_some(stop)
     }
 
-    /// Whether `io` is to be told to receive again, because the connection waits for nothing any
+    /// Whether `io` must be told to receive again, because the connection waits for nothing any
     /// more.
     #[inline]
     pub fn begin_receiving(&mut self) -> bool {
@@ -266,7 +266,7 @@ impl Connection {
         self.uploading
     }
 
-    /// A large value of so many bytes begins to be received.
+    /// A large value of this length begins to be received.
     pub fn begin_upload(&mut self, value_bytes: usize) {
         assert!(!self.uploading, "I4: one value is received at a time");
         self.uploading = true;

@@ -116,7 +116,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// The seconds of thirty in which one who takes `taken(second)` bytes is found slow.
+    /// The seconds of thirty in which a client that takes `taken(second)` bytes is found slow.
     fn slow_seconds(taken: impl Fn(u32) -> usize) -> Vec<u32> {
         let mut holding = Holding::NONE;
         holding.begin(100 * MIB);

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - I1  The tail begins at a request's first byte, or inside its data block when an upload runs.
-//! - I2  While bytes are to be skipped the tail is empty: skipped bytes are never stored.
+//! - I2  While bytes must be skipped the tail is empty: skipped bytes are never stored.
 //! - I3  While a retrieval is kept to be resumed, the tail begins with its line.
 
 use kachel_wire::request::Ttl;
@@ -127,7 +127,7 @@ impl Input {
         self.charged_bytes
     }
 
-    /// The budget is charged with so many bytes now; with how many before.
+    /// Sets the bytes that the budget is charged with; returns those before.
     pub fn set_charged_bytes(&mut self, bytes: u64) -> u64 {
         debug_assert!(bytes <= self.chargeable_bytes(), "no more is charged than is used");
         std::mem::replace(&mut self.charged_bytes, bytes)
@@ -185,13 +185,13 @@ impl Input {
         }
     }
 
-    /// Whether bytes are to be skipped.
+    /// Whether bytes must be skipped.
     #[inline]
     pub const fn is_skipping(&self) -> bool {
         self.skip_bytes > 0
     }
 
-    /// Skips as many of `bytes` that have come as are to be skipped; how many.
+    /// Skips, of `bytes` that have come, those that must be skipped; returns how many.
     pub fn note_skipped(&mut self, bytes: usize) -> usize {
         let skipped = (bytes as u64).min(self.skip_bytes);
         self.skip_bytes -= skipped;

@@ -21,7 +21,7 @@
 //!   never sent much more than it has read.
 //! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and with the requests
 //!   that are kept below `BEGUN_BYTES_MAX`; no answer is longer than the room kept for it. So
-//!   memory is held for `OWED_BYTES_MAX` and one reply, whoever answers.
+//!   memory is held for `OWED_BYTES_MAX` and one reply, whichever shard answers.
 
 use std::collections::VecDeque;
 
@@ -58,7 +58,7 @@ pub struct Outbox {
     holding: Holding,
     /// `OWN_BYTES_PER_CONNECTION`, or `OWED_BYTES_MAX` while the difference is charged to `-m`.
     limit_bytes: usize,
-    /// Bytes of the values that answers brought of late: the next value is taken to be as long.
+    /// Bytes of the values in recent answers: the next value is expected to be as long.
     value_bytes_seen: u16,
 }
 
@@ -176,7 +176,7 @@ impl Outbox {
         self.value_bytes_seen
     }
 
-    /// Bytes worded and not yet taken by the kernel.
+    /// Bytes formatted and not yet taken by the kernel.
     pub fn owed_bytes(&self) -> usize {
         self.owed_bytes
     }
@@ -296,7 +296,7 @@ impl Outbox {
         *slots.stream_mut(slot) = Some(stream);
     }
 
-    /// Nothing opens no block.
+    /// Adds bytes to the open block. An empty slice opens no block.
     fn put(&mut self, mut bytes: &[u8], pool: &mut BlockPool) {
         self.owed_bytes += bytes.len();
         while !bytes.is_empty() {
@@ -366,7 +366,7 @@ impl Outbox {
         true
     }
 
-    /// Hands what is worded to `io`. Cost: a move a block.
+    /// Hands the formatted bytes to `io`. Cost: a move a block.
     ///
     /// While `io` has blocks of before, one that is not full stays: the kernel would not take it
     /// yet, and a client that does not read, answered reply by reply, would hold a block for each.
@@ -385,7 +385,7 @@ impl Outbox {
         self.open.is_some() || !self.queued.is_empty()
     }
 
-    /// The kernel has so many bytes of the first block in flight, which has not come back.
+    /// The kernel has taken these bytes of the first block, which has not come back.
     pub fn taken(&mut self, block_bytes: usize) {
         assert!(self.in_flight_blocks > 0 && block_bytes >= self.first_taken_bytes, "Taken");
         self.holding.taken(block_bytes - self.first_taken_bytes);
@@ -518,7 +518,7 @@ mod tests {
         (io, socket, far)
     }
 
-    /// Sends what is worded, and takes back the blocks that have gone.
+    /// Sends what is formatted, and takes back the blocks that were sent.
     fn send_round(
         outbox: &mut Outbox,
         (io, socket): (&mut kachel_io::Memory, SocketId),

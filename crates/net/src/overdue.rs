@@ -28,7 +28,7 @@ pub enum TooSlow {
     Holder,
 }
 
-/// A client that is to be closed.
+/// A client that must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {
     /// What for.
@@ -65,7 +65,7 @@ impl Connection {
         is_late.then_some(Overdue { with: TooSlow::Reader, seconds })
     }
 
-    /// Whether `io` is to be asked now what the peer has not taken. The kernel may take nothing for
+    /// Whether `io` must be asked now what the peer has not taken. The kernel may take nothing for
     /// minutes while the client reads: it waits until much of its buffers is free.
     ///
     /// It is asked once when the kernel has taken nothing for a second, to have something to

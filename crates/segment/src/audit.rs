@@ -368,7 +368,7 @@ mod tests {
         audit.header(16);
         audit.read(20, 36);
         audit.dead(16);
-        audit.read(20, 36); // Whoever pins it may.
+        audit.read(20, 36); // The pin allows it.
         audit.dead(56);
         audit.end(0);
         audit.begin(0, Use::Blocks);

@@ -146,7 +146,7 @@ mod tests {
         for (now, epoch, due) in [(10, 0, 12), (11, 0, 12), (12, 1, 0), (13, 1, 0)] {
             assert_eq!(word.settle(now), Flushed::new(epoch, due), "second {now}");
         }
-        // One that nobody has noticed counts, whatever comes next.
+        // A flush that no shard has noticed counts, whatever comes next.
         word.flush_in(20, 13);
         word.flush_in(30, 25);
         assert_eq!(word.load(), Flushed::new(2, 30));

@@ -30,7 +30,7 @@ pub(crate) struct Ready {
     pub(crate) input_bytes: usize,
     /// Bytes of the input that are served.
     pub(crate) offset: usize,
-    /// Whether no more of it is to be served this tick.
+    /// Whether no more of it is served this tick.
     pub(crate) ended: bool,
 }
 

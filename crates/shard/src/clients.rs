@@ -28,7 +28,7 @@ pub(crate) struct Clients<P> {
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue<P>>,
     pub(crate) blocks: BlockPool,
-    /// Connections with replies to hand to the kernel, or that are to be closed (I1).
+    /// Connections with replies to hand to the kernel, and those to close (I1).
     pub(crate) dirty: Vec<ConnectionIndex>,
     /// Paused connections that wait for nothing any more (I1).
     pub(crate) resumable: Vec<ConnectionIndex>,

@@ -139,7 +139,7 @@ impl Shared {
         self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
     }
 
-    /// A shard accepts nobody any more; called once by each. Whom it let in is counted before.
+    /// A shard accepts no more clients; called once by each. Those it accepted are counted before.
     pub(crate) fn note_closed(&self) {
         self.closed.fetch_add(1, Release);
     }

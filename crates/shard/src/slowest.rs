@@ -50,14 +50,14 @@ impl Slowest {
         debug_assert!(place == 0 || !holder.is_slower_than(&self.places[place - 1].0), "I1");
     }
 
-    /// Takes out the one that is to be closed next; it may have gone since.
+    /// Takes out the connection to close next; it may have gone since.
     pub(crate) fn take_next(&mut self) -> Option<ConnectionIndex> {
         let (_, connection) = *self.places[..self.count].get(self.next)?;
         self.next += 1;
         Some(connection)
     }
 
-    /// Whether anyone is left.
+    /// Whether a connection is left.
     pub(crate) const fn is_empty(&self) -> bool {
         self.next == self.count
     }
@@ -78,7 +78,7 @@ mod tests {
             slowest.offer(holder, ConnectionIndex(number));
         }
         let order: Vec<u32> = std::iter::from_fn(|| slowest.take_next()).map(|at| at.0).collect();
-        // As slow are two and two: who holds more goes first.
+        // Two pairs are as slow as each other: the one that holds more goes first.
         let wanted: Vec<u32> = (0..CLOSED_PER_SECOND_MAX as u32).map(|place| place ^ 1).collect();
         assert_eq!(order, wanted);
     }

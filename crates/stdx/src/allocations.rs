@@ -7,7 +7,7 @@
 //! Invariants:
 //! - I1  Only what the thread itself does inside [`counted`], and outside [`uncounted`], is
 //!   counted: a test harness, other tests and other threads do not disturb.
-//! - I2  Giving memory back is not counted: who gives back has taken before.
+//! - I2  Giving memory back is not counted, because it was counted when it was taken.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

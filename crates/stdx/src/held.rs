@@ -1,7 +1,7 @@
 //! Bytes that lie in somebody's memory, and stay there while they are held.
 //!
-//! Upstream:   who owns memory (`segment`) hands out a piece of it for as long as it is needed.
-//! Downstream: who reads it, on whatever thread, and drops it: `io` lets the kernel send from it.
+//! Upstream:   the owner of memory (`segment`) lends a piece of it for as long as it is needed.
+//! Downstream: a reader on any thread, which drops it afterwards: `io` has the kernel send from it.
 //!
 //! A count of its own for each piece, or a box for its owner, would be an allocation a piece: the
 //! owner counts where it keeps its books, and is told by number what it counts.
@@ -42,7 +42,7 @@ impl Held {
         Self { keeper, pin, offset, length }
     }
 
-    /// Part of bytes that never change. For tests of those who read what is held.
+    /// Part of bytes that never change. For tests of readers of held memory.
     pub fn shared(bytes: &Arc<Box<[u8]>>, range: std::ops::Range<usize>) -> Self {
         let keeper: Arc<dyn Keeper> = Arc::<Box<[u8]>>::clone(bytes);
         // SAFETY: shared bytes need no pin.
@@ -66,7 +66,7 @@ impl Drop for Held {
     }
 }
 
-// SAFETY: behind an `Arc` nobody changes them, and `Held` keeps the `Arc`.
+// SAFETY: bytes behind an `Arc` never change, and `Held` keeps the `Arc`.
 unsafe impl Keeper for Box<[u8]> {
     fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         &self[offset..offset + length]

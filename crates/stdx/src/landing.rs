@@ -1,7 +1,7 @@
-//! Memory lent to whoever receives bytes, so that they are written where they are to stay.
+//! Memory lent to a receiver of bytes, so that it writes them where they will stay.
 //!
-//! Upstream:   an arena's owner lends pieces of it, and says how it is to know them again.
-//! Downstream: who receives writes into them, or has the kernel write; then the landing goes back,
+//! Upstream:   an arena's owner lends pieces of it, under a name by which it recognizes them.
+//! Downstream: the receiver writes into them, or has the kernel write; then the landing goes back,
 //!             or is dropped, and then its lender takes the pieces back.
 //!
 //! ```text
@@ -21,17 +21,17 @@ use std::sync::Arc;
 /// Pieces of a landing at most; those that adjoin are one.
 pub const LANDING_PIECES_MAX: usize = 4;
 
-/// Bytes behind the pieces that a landing with a spill takes as well: so the few bytes that follow
-/// what was awaited, an end mark say, come with it, and who gets fewer knows that no more are
-/// there. Not measured: anything above an end mark will do.
+/// Bytes behind the pieces that a landing with a spill takes as well: the few bytes that follow the
+/// awaited ones (an end mark, for example) then come with them. A receiver that gets fewer knows
+/// that no more are there. Not measured: anything above an end mark is enough.
 pub const LANDING_SPILL_BYTES: usize = 64;
 
 /// Slices that a landing consists of at most.
 pub const LANDING_SLICES_MAX: usize = LANDING_PIECES_MAX + 1;
 
-/// Whose memory it is.
+/// The owner of the memory.
 pub trait Lender: Send + Sync {
-    /// Nobody writes any more into what was lent by this name, and it did not come back.
+    /// What was lent by this name did not come back, and is no longer written to.
     fn release(&self, name: [u64; 2]);
 }
 
@@ -46,7 +46,7 @@ impl Piece {
     ///
     /// # Safety
     /// The bytes are initialized, and valid for reads and writes by any thread. As long as the
-    /// piece exists, here or in a landing, nobody else reads or writes them. Pieces of one landing
+    /// piece exists, here or in a landing, nothing else reads or writes them. Pieces of one landing
     /// that adjoin lie in one allocation, and `start` may reach all of it.
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         Self { start, bytes }
@@ -58,7 +58,7 @@ impl Piece {
 }
 
 // SAFETY:
-// - it is the only way to its bytes, which any thread may touch: discharged by who calls `new`.
+// - it is the only way to its bytes, which any thread may touch: discharged by the caller of `new`.
 unsafe impl Send for Piece {}
 
 /// Pieces of memory, lent until this goes back to their owner or is dropped.
@@ -140,7 +140,7 @@ impl Landing {
         let Place { pieces, count, spills, spill, .. } = &mut *self.place;
         for (slice, piece) in slices.iter_mut().zip(pieces.iter().flatten()) {
             // SAFETY:
-            // - valid, initialized and nobody else's while the piece exists: `Piece::new`.
+            // - valid, initialized and used by nothing else while the piece exists: `Piece::new`.
             // - one slice of each piece at a time: `self` is borrowed for as long.
             let bytes =
                 unsafe { std::slice::from_raw_parts_mut(piece.start.as_ptr(), piece.bytes) };
@@ -160,7 +160,7 @@ impl Landing {
         &self.place.spill[..bytes.saturating_sub(self.place.bytes)]
     }
 
-    /// Ends the loan for the pieces' owner, who gets their name; it is empty then.
+    /// Ends the loan for the pieces' owner, which gets their name; it is empty then.
     ///
     /// Panics: if nothing is lent.
     pub fn take_back(&mut self) -> [u64; 2] {

@@ -1,7 +1,8 @@
-//! When nobody can still read what was taken out of reach: every reader that is awake has said so.
+//! When no reader can still use what was taken out of reach: every reader that is awake has said
+//! so.
 //!
 //! Upstream:   readers register, and say when a round of theirs is over, when they sleep and wake.
-//! Downstream: whoever takes things out of reach stamps them, and asks before it uses them again.
+//! Downstream: an owner that takes memory out of reach stamps it, and asks before it reuses it.
 //!
 //! ```text
 //! word of a place:  0 free | 1 asleep | the newest stamp that the reader knew when it last held
@@ -75,7 +76,7 @@ impl Quiescence {
 
     /// Stamps what the caller has taken out of reach. Cost: a full fence and a shared write.
     pub fn stamp(&self) -> Stamp {
-        fence(Ordering::SeqCst); // I4: out of reach before anyone is looked at.
+        fence(Ordering::SeqCst); // I4: out of reach before any reader is checked.
         Stamp(self.newest.fetch_add(1, Ordering::AcqRel) + 1) // I2
     }
 

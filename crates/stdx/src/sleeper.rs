@@ -1,4 +1,4 @@
-//! The sleeping flag: who goes to sleep is woken by exactly one of those who gave it work.
+//! The sleeping flag: a sleeping thread is woken by exactly one of the threads that gave it work.
 //!
 //! Upstream:   the owner, before it waits in the kernel; wakers, after they published work for it.
 //! Downstream: nothing; how to sleep and how to wake (an eventfd, a ring message) is the caller's.
@@ -21,7 +21,8 @@
 use crate::CachePadded;
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// The flag that an owner raises before it sleeps; shared by reference with all who may wake it.
+/// The flag that an owner raises before it sleeps; shared by reference with all threads that may
+/// wake it.
 #[derive(Debug)]
 pub struct Sleeper {
     asleep: CachePadded<AtomicBool>,

@@ -86,7 +86,7 @@ pub(crate) fn known_bits(depth: u32) -> u32 {
     ahead_start(depth) + AHEAD_BITS
 }
 
-/// The slots of one bucket. Whoever writes holds the table exclusively (I3).
+/// The slots of one bucket. A writer holds the table exclusively (I3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket<'table>(pub(crate) &'table Line);
 
@@ -154,7 +154,7 @@ impl Bucket<'_> {
     pub(crate) fn clear_moved(self, slot: usize) {
         let version = self.0[0].load(Ordering::Relaxed);
         self.0[0].store(version.wrapping_add(1), Ordering::Release);
-        self.clear(slot); // A release: who sees the empty slot sees the version.
+        self.clear(slot); // A release: a reader of the empty slot sees the version.
     }
 }
 

@@ -10,7 +10,7 @@
 //!   or more.
 //! - I3  Either half and the tag give the other half.
 
-/// The secret, keyed 64-bit hash of a key. Its bits must look random to whoever chooses keys.
+/// The secret, keyed 64-bit hash of a key. Its bits must look random to a client that chooses keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub u64);
 

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  A key that is in the table all the while is never missed: whoever finds a slot empty that
-//!   a move has cleared also finds the version (`bucket`, I4) or the shape (`lines`, I1) changed.
+//! - I1  A key that is in the table all the while is never missed: a reader that finds a slot empty
+//!   that a move has cleared also finds the version (`bucket`, I4) or the shape (`lines`, I1)
+//!   changed.
 //! - I2  A location is one that the owner stored for an item with this tag, and what was written
 //!   before it was stored is visible.
 //! - I3  The item at a location stays what it is until the reader ends its tick, if the reader is
@@ -67,7 +68,7 @@ impl Reader {
                     return Seen::At(location);
                 }
             }
-            fence(Ordering::Acquire); // Whoever cleared a slot seen empty had published before (I1).
+            fence(Ordering::Acquire); // A slot seen empty was cleared after the publication (I1).
             if buckets.map(|bucket| bucket.version()) == versions && self.lines.shape() == shape {
                 return Seen::Nowhere;
             }

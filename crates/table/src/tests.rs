@@ -87,7 +87,7 @@ impl World {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Insert so many new keys.
+    /// Insert this number of new keys.
     Insert(u16),
     /// Remove every n-th key.
     Remove(u8),

@@ -4,7 +4,7 @@
 //! Downstream: `Io::listen` accepts from them; accepted sockets inherit the options set here.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Only a socket that nobody answers on is ever removed from the file system.
+//! - I1  Only a socket that no process answers on is removed from the file system.
 
 use std::io;
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
 /// while an accept in the kernel still holds the socket; dropping the descriptor would not. Another
 /// process may then listen on the same address.
 pub(crate) fn shut_down(listener: impl AsFd) {
-    // Of a listening socket it cannot fail; and if it did, nobody would be let in either.
+    // Of a listening socket it cannot fail; and if it did, no client would be let in either.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 

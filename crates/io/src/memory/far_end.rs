@@ -78,7 +78,7 @@ pub struct MemoryNet {
 }
 
 impl MemoryNet {
-    /// A network with nobody in it.
+    /// A network without connections.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

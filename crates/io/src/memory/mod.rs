@@ -46,7 +46,7 @@ pub struct Memory {
     listeners_closed: Vec<bool>,
     area: Vec<u8>,
     tick: u32,
-    /// Where the next poll begins to look, so that a full area starves nobody.
+    /// Where the next poll begins, so that a full area starves no socket.
     first_index: usize,
     waker: Waker,
 }

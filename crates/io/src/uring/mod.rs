@@ -55,7 +55,7 @@ pub struct Uring {
     ring: Ring,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
-    /// Sockets to which a receive is to be armed by the next poll that has room (I3).
+    /// Sockets for which the next poll with room arms a receive (I3).
     unarmed: Vec<SocketId>,
     /// The same, for sockets whose receive found no buffer. They are armed before the others: the
     /// kernel serves receives in the order in which they were armed, so a socket that had a buffer

@@ -444,7 +444,7 @@ impl Pool {
         true
     }
 
-    /// Whether the kernel takes no memory back (I5), so that freeing some for it is in vain.
+    /// Whether the kernel takes no memory back (I5), so that freeing some for it is useless.
     pub(crate) fn keeps_pages(&self) -> bool {
         self.keeps_pages.load(Ordering::Relaxed)
     }
@@ -480,13 +480,13 @@ impl Pool {
         }
     }
 
-    /// Bytes that uploads could take now without anyone making room.
+    /// Bytes that uploads could take now before any shard makes room.
     pub(crate) fn upload_room_bytes(&self) -> u64 {
         (self.free_segments() << self.segment_shift)
             + u64::from(self.free_blocks.load(Ordering::Relaxed)) * BLOCK_BYTES as u64
     }
 
-    /// Segments that could be taken now without anyone making room.
+    /// Segments that could be taken now before any shard makes room.
     fn free_segments(&self) -> u64 {
         let chargeable = self.budget.limit_bytes().saturating_sub(self.budget.spent_bytes())
             / self.charge_bytes();

@@ -124,7 +124,7 @@ impl Upload {
     /// Bytes that a landing would take now: as many as have come so far and up to the end of a
     /// block, but no more than miss, and in no more than `blocks_max` blocks.
     ///
-    /// Panics: when a landing cannot have so many pieces.
+    /// Panics: when a landing cannot have that many pieces.
     pub fn landing_bytes(&self, blocks_max: usize) -> usize {
         assert!(blocks_max <= LANDING_PIECES_MAX);
         let block_start = self.written - self.written % BLOCK_BYTES;

@@ -59,7 +59,7 @@ pub(crate) enum Hop {
     ResetStats,
     /// A connection to take over, which came by this endpoint; its socket lies in the side queue.
     Adopt(EndpointIndex),
-    /// Free memory for so many bytes (text: 8 bytes) of a large value.
+    /// Free memory for bytes of a large value; text: their number, in 8 bytes.
     MakeRoom,
     /// List items from `cursor` (text: a cursor) on.
     Dump { keys_only: bool },
@@ -80,7 +80,7 @@ pub(crate) fn answer_bytes_max(record: &[u8]) -> usize {
 /// Where the answer of a hop goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
-    /// The slot that waits for it; none when nobody does.
+    /// The slot that waits for it, if one does.
     pub(crate) slot: Option<SlotIndex>,
     /// Bytes of the longest value that it may bring.
     pub(crate) value_bytes: u16,

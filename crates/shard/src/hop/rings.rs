@@ -59,7 +59,7 @@ impl<T> SideQueue<T> {
         (Self(Arc::clone(&entries)), Self(entries))
     }
 
-    /// Adds an entry; its record is to be pushed next (I1).
+    /// Adds an entry; the caller pushes its record next (I1).
     pub(crate) fn push(&self, entry: T) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(entry);
     }

@@ -16,7 +16,7 @@
 //!
 //! Invariants:
 //! - I1  released <= head <= published <= tail <= released + capacity.
-//! - I2  Only the producer writes `[published, released + capacity)`; nobody writes the rest.
+//! - I2  Only the producer writes `[published, released + capacity)`; no thread writes the rest.
 //! - I3  The consumer reads only `[released, published)`.
 //! - I4  `published` and `released` are stored with release and loaded with acquire by the other
 //!   side: bytes are written before they are read, and read before they are written again.

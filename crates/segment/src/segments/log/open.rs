@@ -122,7 +122,7 @@ impl OpenSegments {
         self.counts[stream.0 as usize] += 1;
     }
 
-    /// Removes a segment that is to be sealed (O1).
+    /// Removes a segment before it is sealed (O1).
     pub(crate) fn remove(&mut self, stream: Stream, bucket: u16, segment: u32) {
         let slot = &mut self.open[stream.0 as usize][bucket as usize];
         assert!(*slot == segment, "O1");

@@ -21,7 +21,7 @@ use crate::SEGMENTS_PER_SHARD;
 use crate::layout::ITEM_BYTES_MIN;
 
 /// Jobs that one request begins in a store to make room, each over one segment. A guess: one is
-/// enough for a small item where a 128th of a segment is dead, and in vain they delay others.
+/// enough for a small item where a 128th of a segment is dead, and fruitless jobs delay others.
 pub(crate) const STORE_JOBS_MAX: usize = 8;
 
 /// Jobs that one request begins in a cache for each segment's worth of bytes that it wants. Each

@@ -190,7 +190,7 @@ impl Reclaimer {
     ) -> usize {
         self.turned = 0;
         self.allowance = Allowance::of_upkeep(items_max);
-        // Work even in vain: the shard that called waits for the whole round.
+        // Even if it frees nothing: the shard that called waits for the whole round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
         while items < items_max {
             if self.is_job_idle(log) {
@@ -235,7 +235,7 @@ impl Reclaimer {
             return false;
         }
         let is_enough = |log: &Log| {
-            log.pool().release_idle(bytes) || log.pool().keeps_pages() // No more in vain.
+            log.pool().release_idle(bytes) || log.pool().keeps_pages() // More would not help.
         };
         self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().keeps_pages()
     }

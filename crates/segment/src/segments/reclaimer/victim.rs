@@ -139,7 +139,7 @@ impl Reclaimer {
     }
 
     /// The segment to evict: of probation while that is large and main not due, of main otherwise.
-    /// A pinned one is to be stripped.
+    /// A pinned one: its job strips it.
     fn oldest(&mut self, log: &Log, is_main_due: bool, now: u32) -> Option<u32> {
         let pool = log.pool();
         self.strips.renew(now, pool.pinned_bytes(), pool.budget.limit_bytes());

@@ -65,7 +65,7 @@ pub(crate) struct Weights {
     seen: [Seen; 2],
     /// Mean size of what leaves probation; 0 until something did.
     mean_bytes: usize,
-    /// Bytes of main that are to be turned before probation.
+    /// Bytes of main to turn before probation.
     main_due_bytes: usize,
 }
 

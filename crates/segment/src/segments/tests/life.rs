@@ -139,7 +139,7 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     set_until(other, "new", 0, 100);
     let new = other.at(b"new").expect("stored");
     assert!(other.segments.is_live(new, 100) && !is_flushed(new, 100));
-    // A pending flush counts from its second on, for whoever looks first.
+    // A pending flush counts from its second on, for the first shard that checks.
     pool.flush_word().flush_in(120, 100);
     for (now, wanted) in [(119, false), (120, true)] {
         other.segments.note_flush(now);

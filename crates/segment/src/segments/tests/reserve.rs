@@ -199,7 +199,7 @@ fn what_one_request_moves_is_bounded() {
             let before = full.shards[0].index.swings;
             let is_new = round % 2 == 1;
             if is_new {
-                // Stored or refused, it did not search for ever.
+                // Stored or refused, the search ended.
                 full.store(0, &format!("new {round} {turn}"), 16);
                 full.shards[0].delete(format!("new {round} {turn}").as_bytes());
             } else {

@@ -46,7 +46,7 @@ pub struct FilledCache {
 }
 
 impl FilledCache {
-    /// A cache of so many items. Cost: about 256 bytes of memory an item.
+    /// A cache of `items` items. Cost: about 256 bytes of memory an item.
     pub fn new(items: u64) -> Self {
         let budget = Arc::new(Budget::new((items * 256).max(64 << 20)));
         let reserve_bytes = budget.limit_bytes();

@@ -111,11 +111,11 @@ pub struct World<A: Around = (), E: Engine = Cache> {
 const SLEEPS: u32 = 4;
 /// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
 const ROUNDS_MAX: u32 = 200_000;
-/// A shard that sleeps at most so long polls a full mailbox, in nanoseconds.
+/// A shard that sleeps at most this long polls a full mailbox, in nanoseconds.
 const NAP_NS_MAX: u64 = 1_000_000;
 
 /// Whether a shard that waits like this only waits for its endpoint and its mail (I2). A shorter
-/// wait ends by itself: the shard then looks again at a mailbox that was full.
+/// wait ends by itself: the shard then polls a mailbox that was full.
 pub fn is_rest(wait: Wait) -> bool {
     match wait {
         Wait::Now => false,

@@ -1,4 +1,4 @@
-//! How densely each crate asserts what it takes for granted.
+//! How many assertions each crate has for its functions.
 //!
 //! Upstream:   Rust files of the tree, and the least ratio of each crate.
 //! Downstream: nothing.
@@ -7,8 +7,8 @@
 //! tests count on neither side.
 //!
 //! Invariants:
-//! - I1  A crate below its line fails; one that has risen well above it is told, so that the line
-//!   is raised.
+//! - I1  A crate below its line fails. A crate well above its line is reported, so that somebody
+//!   raises the line.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::{Report, Tree};
 const RULE: &str = "assertions";
 /// The list: `crate hundredths` a line, `#` begins a comment.
 const LIST: &str = "crates/tidy/assertions.txt";
-/// Hundredths above its line from which on a crate is told. A guess: less would tell after most
-/// changes.
+/// A crate this many hundredths above its line is reported. The number is a guess: a smaller one
+/// would report crates after most changes.
 const TOLD_ABOVE: usize = 5;
 
 /// Macros that assert. `expect` is a method and counted apart.
@@ -34,7 +34,7 @@ const MACROS: [&str; 7] = [
     "unreachable",
 ];
 
-/// Words that only stand in a body with a branch or a loop; `else` is there for `let .. else`.
+/// Words that only occur in a body with a branch or a loop. `else` covers `let .. else`.
 const BRANCHES: [&str; 6] = ["if", "match", "for", "while", "loop", "else"];
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -81,7 +81,7 @@ fn macros(code: &str) -> usize {
     ends.filter(|&end| code[end..].starts_with('!')).count()
 }
 
-/// Calls of `expect` with a literal; `text` still has the literals that are blank in `code`.
+/// Calls of `expect` with a literal. `text` still has the literals that `code` has as blanks.
 fn expectations(code: &str, text: &str) -> usize {
     let calls = words(code, "expect").filter(|&at| code[..at].ends_with('.'));
     calls

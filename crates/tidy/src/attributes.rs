@@ -1,4 +1,4 @@
-//! Attributes that hide something, and the one that every safe crate carries.
+//! Refused attributes, such as `allow`, and the attribute that every safe crate must have.
 //!
 //! Upstream:   Rust files of the tree.
 //! Downstream: nothing.
@@ -11,7 +11,7 @@ const RULE: &str = "attributes";
 /// Crates that may hold unsafe code, in the files that `unsafety` names.
 pub(crate) const UNSAFE_CRATES: [&str; 5] = ["host", "io", "table", "segment", "stdx"];
 
-/// Attributes that are refused, with what to write in their stead.
+/// Refused attributes, each with what to write instead.
 const BANNED: [(&str, &str); 4] = [
     ("#[ignore", "a test that does not run proves nothing: assert what is wrong and say why"),
     ("#[allow(", "write #[expect(.., reason = \"..\")]"),

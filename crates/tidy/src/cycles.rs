@@ -1,14 +1,15 @@
-//! No circle of files that import each other, inside of one crate.
+//! No files of one crate import each other in a circle.
 //!
-//! Upstream:   Rust files of the tree, and how many files of each crate stand in circles today.
+//! Upstream:   Rust files of the tree, and the number of files in circles, by crate.
 //! Downstream: nothing.
 //!
-//! A file imports what its `use` items and its paths with `crate::` or `super::` lead to. A path
-//! that ends at a name which a module imports itself, as with `pub use`, is followed from there,
-//! so a crate's root hides no circle. A module and what lies inside it are apart.
+//! A file imports the modules that its `use` items and its paths with `crate::` or `super::`
+//! name. A path may end at a name that the module imports itself, as with `pub use`. The rule then
+//! follows that import, so a crate's root hides no circle. Imports between a module and the modules
+//! inside it do not count.
 //!
 //! Invariants:
-//! - I1  The counts of the list only shrink: one too high, or no longer needed, fails.
+//! - I1  The counts of the list only shrink: a count that is too high or 0 fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +20,13 @@ use crate::{Report, Tree};
 const RULE: &str = "cycles";
 /// The list: `crate files` a line, `#` begins a comment.
 const LIST: &str = "crates/tidy/cycles.txt";
-/// Imports of imports that a path is followed through.
+/// How many imports of imports the rule follows for one path.
 const FOLLOWED_MAX: usize = 8;
 
-/// Names from the root of a crate, without `crate` itself; the root has none.
+/// A module's names from the root of its crate, without `crate`. The root has none.
 type Path = Vec<String>;
 
-/// A module with a file: what it imports by the name that it has there, and all that it names.
+/// A module with a file: its imports by the names that they have there, and all paths in it.
 #[derive(Default)]
 struct Module {
     imports: BTreeMap<String, Path>,
@@ -69,7 +70,7 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     report.counted("files in circles of imports", standing);
 }
 
-/// Where the file at `path` stands in its crate; `None` outside of `src` and for binaries.
+/// The module of the file at `path`; `None` outside of `src` and for binaries.
 fn place(path: &str) -> Option<Path> {
     let (_, inside) = path.split_once("/src/")?;
     if inside.starts_with("bin/") {
@@ -97,7 +98,7 @@ fn module(code: &str) -> Module {
     module
 }
 
-/// Takes the tree of a `use` apart: each leaf with the names before it.
+/// Adds each leaf of the tree of a `use`, with the names before it.
 fn expand(text: &str, before: &[String], module: &mut Module) {
     let mut depth = 0;
     let parts = text.split(|c: char| {
@@ -107,7 +108,7 @@ fn expand(text: &str, before: &[String], module: &mut Module) {
     for part in parts.map(str::trim).filter(|part| !part.is_empty()) {
         if let Some((head, inner)) = part.split_once('{') {
             let head = [before, &names(head)].concat();
-            // One level of braces less each time, so this ends.
+            // Each call has one level of braces less, so the recursion ends.
             expand(inner.strip_suffix('}').unwrap_or(inner), &head, module);
             continue;
         }
@@ -127,7 +128,7 @@ fn names(path: &str) -> Path {
     path.split("::").map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The module that `path`, named in the module at `from`, leads to; `None` outside of the crate.
+/// The module that `path` means in the module at `from`; `None` outside of the crate.
 fn resolve(modules: &Modules, from: &[String], path: &[String], followed: usize) -> Option<Path> {
     let mut here = from.to_vec();
     let mut rest = path;
@@ -163,7 +164,7 @@ fn resolve(modules: &Modules, from: &[String], path: &[String], followed: usize)
     Some(here)
 }
 
-/// Which modules each module imports from, those around it and inside it apart.
+/// The modules that each module imports from, except those around it and inside it.
 fn graph(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
     let next = |at: &Path, module: &Module| {
         let found = module.paths.iter().filter_map(|path| resolve(modules, at, path, 0));
@@ -172,7 +173,7 @@ fn graph(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
     modules.iter().map(|(at, module)| (at, next(at, module))).collect()
 }
 
-/// Whether imports lead from the module at `from` back to it.
+/// Whether following imports from the module at `from` leads back to it.
 fn in_circle(graph: &BTreeMap<&Path, BTreeSet<Path>>, from: &Path) -> bool {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![from];

@@ -1,4 +1,4 @@
-//! Paths and functions that the documents name exist, and the code map stands in the house's order.
+//! Paths and functions that the documents name exist. The code map has the order of the crates.
 //!
 //! Upstream:   README.md, ARCHITECTURE.md, STYLE.md and everything under docs.
 //! Downstream: nothing.

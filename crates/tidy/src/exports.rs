@@ -1,7 +1,7 @@
 //! No two crates of the server declare public types of the same name.
 //!
 //! Upstream:   Rust files of the crates that the server is built from, and the list of names that
-//!   stand twice.
+//!   are declared twice.
 //! Downstream: nothing.
 //!
 //! With two types of one name a reader must look up at each import which one is meant. `pub use`
@@ -17,7 +17,7 @@ use crate::source::{outside_tests, words};
 use crate::{Report, Tree};
 
 const RULE: &str = "type names";
-/// The list: a name and the crates in which it stands, by name.
+/// The list: a name, and the crates that declare it.
 const LIST: &str = "crates/tidy/duplicate_types.txt";
 
 /// Crates of the server.

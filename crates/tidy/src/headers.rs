@@ -1,4 +1,4 @@
-//! Every module opens by saying what it is, who gives it data and who receives it.
+//! Every module begins with a header: what it is, where its data comes from and where it goes.
 //!
 //! Upstream:   Rust files of the tree.
 //! Downstream: nothing.

@@ -4,19 +4,20 @@
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - I1  [`ROOMS`] stands in the order in which a byte travels; so do the workspace's members.
-//! - I2  An edge that is not in [`ROOMS`] fails; dev-dependencies are apart.
+//! - I1  [`ROOMS`] has the order in which a request passes the crates; the workspace's members have
+//!   the same order.
+//! - I2  An import that is not in [`ROOMS`] fails. Dev-dependencies do not count.
 
 use crate::manifest::{array, entries};
 use crate::{Report, Tree};
 
 const RULE: &str = "layers";
 
-/// Crates that serve whoever needs them.
+/// Crates that every crate may import.
 const BELOW_ALL: [&str; 2] = ["host", "stdx"];
 
-/// Every crate, planned ones included, with the crates that it may import beside [`BELOW_ALL`].
-/// `*` is everything. Adding an edge is a decision: write its page in docs/decisions.
+/// Every crate, also planned ones, with the crates that it may import besides [`BELOW_ALL`].
+/// `*` means all crates. A new import is a decision: write its page in docs/decisions.
 const ROOMS: [(&str, &[&str]); 26] = [
     ("kachel", &["options", "io", "net", "shard", "engine", "cache"]),
     ("options", &[]),
@@ -99,7 +100,7 @@ fn check_name(folder: &str, path: &str, rest: &str, report: &mut Report) {
     }
 }
 
-/// Members: all folders of crates, in the order of [`ROOMS`] (I1).
+/// The workspace's members are all folders of crates, in the order of [`ROOMS`] (I1).
 fn check_members(tree: &Tree, report: &mut Report) {
     let path = "Cargo.toml";
     let Some(text) = tree.text(path) else {

@@ -1,11 +1,11 @@
-//! Style as a test: what STYLE.md says and a machine can see.
+//! Style as a test: the rules of STYLE.md that a program can check.
 //!
 //! Upstream:   `tests/repository.rs` reads the repository into a [`Tree`] and has it checked.
-//! Downstream: nobody; a [`Finding`] is for a person to read.
+//! Downstream: the test's output; a person reads each [`Finding`].
 //!
 //! Invariants:
-//! - I1  A rule reads a [`Tree`] and nothing else, so each can be shown a violation in memory.
-//! - I2  A rule counts what it looked at, so a rule that looks at nothing is seen.
+//! - I1  A rule reads a [`Tree`] and nothing else, so a test can give it a violation in memory.
+//! - I2  A rule counts what it checked, so a rule that checks nothing is noticed.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ mod unsafety;
 pub use licenses::{Package, packages_of_metadata};
 pub use tree::Tree;
 
-/// One departure from the rules.
+/// One violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path from the root of the repository, with `/`.
@@ -40,7 +40,7 @@ pub struct Finding {
     pub line: usize,
     /// The rule's name.
     pub rule: &'static str,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and how to mend it.
     pub what: String,
 }
 
@@ -53,13 +53,13 @@ impl std::fmt::Display for Finding {
 /// What all rules found in one tree.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Departures that fail.
+    /// Violations that fail the test.
     pub findings: Vec<Finding>,
-    /// Departures that are only told.
+    /// Violations that are only reported.
     pub warnings: Vec<Finding>,
-    /// How many things each rule looked at (I2), in the order in which the rules ran.
+    /// How many things each rule checked (I2), in the order in which the rules ran.
     pub looked: Vec<(&'static str, usize)>,
-    /// Counts to look at that may well be 0.
+    /// Counts for the reader that may be 0.
     pub counted: Vec<(&'static str, usize)>,
     /// Assertions, and functions with a branch or a loop, outside tests, by crate.
     pub assertions: Vec<(String, usize, usize)>,

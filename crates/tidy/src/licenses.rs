@@ -1,10 +1,10 @@
-//! Dependencies: each license is one that we may pass on, each direct dependency has its reason.
+//! Dependencies: each license permits us to redistribute, and each direct dependency has a reason.
 //!
 //! Upstream:   `cargo metadata`, and the table in docs/dependencies.md.
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - I1  The table has one row for each direct dependency and none beside them.
+//! - I1  The table has one row for each direct dependency, and no other row.
 //! - I2  Packages come from a registry: none from a git repository or a path outside the workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ const RULE: &str = "dependencies";
 /// The table: rows `| name | ... | reason |`.
 const TABLE: &str = "docs/dependencies.md";
 
-/// Licenses that ask for no more than their text being passed on.
+/// Licenses that only require that their text is distributed too.
 const ALLOWED: [&str; 12] = [
     "MIT",
     "Apache-2.0",
@@ -49,10 +49,10 @@ pub struct Package {
 
 /// The packages in the JSON that `cargo metadata --format-version 1` prints.
 ///
-/// Errors: what is missing in it.
+/// Errors: names the field that is missing.
 pub fn packages_of_metadata(json: &str) -> Result<Vec<Package>, String> {
     let metadata: Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    // `packages` lists other platforms' too; `resolve` has those that this one builds.
+    // `packages` also lists packages of other platforms; `resolve` has those of this one.
     let nodes = metadata["resolve"]["nodes"].as_array().ok_or("no resolved nodes")?;
     let built: BTreeSet<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
     let packages = metadata["packages"].as_array().ok_or("no packages")?;
@@ -109,7 +109,7 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("kachel")
 }
 
-/// The rows of the table: name to line. A row without a reason is a finding.
+/// The rows of the table, as line by name. A row without a reason is a finding.
 fn table(tree: &Tree, report: &mut Report) -> BTreeMap<String, usize> {
     let mut rows = BTreeMap::new();
     for (index, line) in tree.text(TABLE).unwrap_or_default().lines().enumerate() {
@@ -126,7 +126,7 @@ fn table(tree: &Tree, report: &mut Report) -> BTreeMap<String, usize> {
     rows
 }
 
-/// Whether one of the alternatives that `expression` offers is allowed in all its parts.
+/// Whether `expression` offers an alternative of which every part is allowed.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let tokens: Vec<&str> = expression.split_whitespace().collect();
@@ -134,7 +134,7 @@ fn is_allowed(expression: &str) -> bool {
     allowed && rest.is_empty()
 }
 
-/// Alternatives joined by `OR`; gives back what follows them.
+/// Parses alternatives joined by `OR`; returns the text behind them.
 fn any_of<'a, 'b>(tokens: &'a [&'b str]) -> (bool, &'a [&'b str]) {
     let (mut allowed, mut rest) = all_of(tokens);
     while let Some((&"OR", after)) = rest.split_first() {
@@ -144,7 +144,7 @@ fn any_of<'a, 'b>(tokens: &'a [&'b str]) -> (bool, &'a [&'b str]) {
     (allowed, rest)
 }
 
-/// Licenses joined by `AND`; gives back what follows them.
+/// Parses licenses joined by `AND`; returns the text behind them.
 fn all_of<'a, 'b>(tokens: &'a [&'b str]) -> (bool, &'a [&'b str]) {
     let (mut allowed, mut rest) = one(tokens);
     while let Some((&"AND", after)) = rest.split_first() {
@@ -154,7 +154,7 @@ fn all_of<'a, 'b>(tokens: &'a [&'b str]) -> (bool, &'a [&'b str]) {
     (allowed, rest)
 }
 
-/// One license, perhaps with an exception (then not allowed: it is another license), or a group.
+/// Parses one license or a group. A license with an exception is another license: not allowed.
 fn one<'a, 'b>(tokens: &'a [&'b str]) -> (bool, &'a [&'b str]) {
     match tokens {
         ["(", rest @ ..] => match any_of(rest) {

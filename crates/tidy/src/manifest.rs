@@ -1,10 +1,10 @@
-//! What a Cargo.toml says that the rules ask for: name, sections and their keys.
+//! The parts of a Cargo.toml that the rules need: name, sections and their keys.
 //!
 //! Upstream:   Cargo.toml files of the tree.
 //! Downstream: `layers`, `documents` and `server`.
 //!
 //! Invariants:
-//! - I1  Only the form that this repository writes is read: one key a line, no multi-line strings.
+//! - I1  The reader knows only the form of this repository: one key a line, no multi-line strings.
 
 /// A key of a section.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! File and folder names that say nothing are refused.
+//! File and folder names that do not describe their content are refused.
 //!
 //! Upstream:   the tree's paths.
 //! Downstream: nothing.
@@ -7,7 +7,7 @@ use crate::{Report, Tree};
 
 const RULE: &str = "names";
 
-/// Names under which things without a place gather.
+/// The refused names: such files collect things that do not belong together.
 const BANNED: [&str; 9] =
     ["util", "utils", "common", "helper", "helpers", "misc", "base", "handy", "stuff"];
 

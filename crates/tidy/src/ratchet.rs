@@ -1,10 +1,10 @@
-//! Committed lists that rules compare the tree with, and that only move in one direction.
+//! Committed lists that rules compare the tree with. Their numbers only change in one direction.
 //!
 //! Upstream:   rules that have a list beside the manifest of this crate.
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - I1  A line that is empty or begins with `#` is no row.
+//! - I1  Empty lines and lines that begin with `#` are not rows.
 
 use std::collections::BTreeMap;
 

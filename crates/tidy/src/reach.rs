@@ -1,4 +1,4 @@
-//! Every source file is reached from its crate's root: what nobody compiles is dead.
+//! Every source file is reached from its crate's root: a file that is not compiled is dead.
 //!
 //! Upstream:   Rust files of the tree.
 //! Downstream: nothing.

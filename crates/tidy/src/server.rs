@@ -1,12 +1,13 @@
-//! What the server is built from: the packages that `kachel` reaches are on a list.
+//! The packages that the server is built from are on a list.
 //!
 //! Upstream:   Cargo.lock, the manifests, and the list in crates/tidy/server_packages.txt.
 //! Downstream: nothing.
 //!
-//! The walk begins at `kachel`. A crate of ours leads on to what its manifest names under
-//! `[dependencies]` and `[build-dependencies]`, dev-dependencies and models apart. Any other
-//! package leads on to what Cargo.lock names for it. The lock file names more than one build uses,
-//! packages of build scripts among them, so a compiler of C code (`cc`) cannot enter unseen.
+//! The walk begins at `kachel`. From a crate of ours it goes to the `[dependencies]` and
+//! `[build-dependencies]` of its manifest, but not to dev-dependencies or those of models. From any
+//! other package it goes to the packages that Cargo.lock names for it. The lock file names more
+//! packages than one build uses, also those of build scripts, so a compiler of C code (`cc`) cannot
+//! enter unnoticed.
 //!
 //! Invariants:
 //! - I1  Every package that the walk reaches is on the list, and every one on the list is reached.
@@ -19,7 +20,7 @@ use crate::{Report, Tree};
 
 const RULE: &str = "server";
 
-/// The list: a package a line, then its reason.
+/// The list: each line has a package and its reason.
 const LIST: &str = "crates/tidy/server_packages.txt";
 
 const LOCK: &str = "Cargo.lock";
@@ -27,10 +28,10 @@ const LOCK: &str = "Cargo.lock";
 /// The package of the server.
 const SERVER: &str = "kachel";
 
-/// Sections of a manifest that only a model builds.
+/// Sections of a manifest that only models use.
 const MODELS: [&str; 2] = ["cfg(loom)", "cfg(shuttle)"];
 
-/// Packages of another operating system begin so. They are in the lock file and in no build.
+/// Prefixes of packages for other operating systems. They are in the lock file, but not built.
 const ELSEWHERE: &str = "windows-";
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -65,7 +66,7 @@ fn listed<'a>(tree: &'a Tree, report: &mut Report) -> BTreeMap<&'a str, usize> {
     listed
 }
 
-/// The packages that are not ours and that the walk reaches, each with the one that led to it.
+/// The foreign packages that the walk reaches, each with the package that led to it.
 fn reached(tree: &Tree) -> BTreeMap<String, String> {
     let locked = locked(tree.text(LOCK).unwrap_or_default());
     let mut reached = BTreeMap::new();
@@ -95,7 +96,7 @@ fn folder(package: &str) -> Option<String> {
     Some(format!("crates/{name}"))
 }
 
-/// What the manifest in `folder` names for the crate itself and for its build script.
+/// The dependencies of the crate in `folder` and of its build script.
 fn manifest_dependencies(tree: &Tree, folder: &str) -> Vec<String> {
     let text = tree.text(&format!("{folder}/Cargo.toml")).unwrap_or_default();
     let entries = entries(text).into_iter().filter(|entry| {
@@ -106,7 +107,7 @@ fn manifest_dependencies(tree: &Tree, folder: &str) -> Vec<String> {
     entries.map(|entry| entry.key).collect()
 }
 
-/// What Cargo.lock names for each package; versions of one package count as one.
+/// The dependencies of each package in Cargo.lock. All versions of a package count as one.
 fn locked(text: &str) -> BTreeMap<&str, Vec<String>> {
     let mut locked: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut package = "";

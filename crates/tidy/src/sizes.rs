@@ -1,10 +1,10 @@
 //! How long files and functions are.
 //!
-//! Upstream:   Rust files of the tree, and the list of functions that were long before.
+//! Upstream:   Rust files of the tree, and the list of long functions.
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - I1  The list of long functions only shrinks: an entry too high, or no longer needed, fails.
+//! - I1  The list of long functions only shrinks: an entry that is too high or not needed fails.
 
 use crate::ratchet::numbers;
 use crate::source::{code, functions};
@@ -13,11 +13,11 @@ use crate::{Report, Tree};
 const FILE_RULE: &str = "file length";
 const FUNCTION_RULE: &str = "function length";
 
-/// Lines of a file from which on it is told.
+/// A file with more lines is reported.
 const FILE_LINES_WARN: usize = 700;
-/// Lines of a file at most.
+/// A file with more lines fails.
 const FILE_LINES_MAX: usize = 1000;
-/// Lines of a function at most, unless it is listed.
+/// A function with more lines fails, unless it is listed.
 const FUNCTION_LINES_MAX: usize = 70;
 /// The list: `path name lines` a line, `#` begins a comment.
 const LIST: &str = "crates/tidy/long_functions.txt";

@@ -1,11 +1,11 @@
-//! Enough of Rust's lexical grammar to tell code from comments and strings, and functions apart.
+//! A part of Rust's lexical grammar: it finds comments, strings and functions in a text.
 //!
-//! Upstream:   rules that look at Rust files.
+//! Upstream:   rules that check Rust files.
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - I1  The code of a text has the text's length and its line ends; everything else in it that is
-//!   comment, string or character literal is spaces.
+//! - I1  The code of a text has the text's length and its line ends. Comments, strings and
+//!   character literals are replaced by spaces.
 //! - I2  No input makes these functions panic or loop forever.
 
 use crate::Tree;
@@ -41,11 +41,11 @@ pub(crate) fn code(text: &str) -> String {
         }
         at = end;
     }
-    // Blanking replaces whole characters by ASCII, so what remains is what was UTF-8 before.
+    // Blanking replaces whole characters by ASCII, so the rest is still UTF-8.
     String::from_utf8(output).unwrap_or_default()
 }
 
-/// Where the comment or literal that begins at `at` ends; `at` itself when none begins there.
+/// The end of the comment or literal that begins at `at`; `at` itself if none begins there.
 fn literal_end(input: &[u8], at: usize) -> usize {
     let rest = &input[at..];
     let in_word = at > 0 && is_word(input[at - 1]);
@@ -122,7 +122,7 @@ pub(crate) fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Where the word `word` stands in `code`, as byte offsets.
+/// The byte offsets of the word `word` in `code`.
 pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -158,7 +158,7 @@ pub(crate) fn functions(code: &str) -> Vec<Function> {
     found
 }
 
-/// Just past the closing brace of the function whose `fn` is at `at`; `None` when it has no body.
+/// The offset behind the closing brace of the function at `at`; `None` if it has no body.
 fn body_end(bytes: &[u8], at: usize) -> Option<usize> {
     let mut brackets = 0i32;
     let mut braces = 0i32;
@@ -207,7 +207,7 @@ pub(crate) fn outside_tests(tree: &Tree) -> impl Iterator<Item = (&str, &str, St
     })
 }
 
-/// The code with the modules blanked that stand under `cfg(test)` or `cfg(all(test, ..))`.
+/// The code with blanks in place of modules under `cfg(test)` or `cfg(all(test, ..))`.
 fn without_test_modules(mut code: String) -> String {
     let mut from = 0;
     while let Some(at) = code[from..].find("#[cfg(").map(|at| from + at) {
@@ -222,7 +222,7 @@ fn without_test_modules(mut code: String) -> String {
         if let Some(end) = body_end(code.as_bytes(), item) {
             let blank: String =
                 code[at..end].chars().map(|c| if c == '\n' { c } else { ' ' }).collect();
-            // I1: what was a character of several bytes is made up for.
+            // I1: spaces make up for characters of several bytes.
             let lost = end - at - blank.len();
             code.replace_range(at..end, &(blank + &" ".repeat(lost)));
         }

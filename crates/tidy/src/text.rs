@@ -1,4 +1,4 @@
-//! What lines of text may hold: plain ASCII in Rust and TOML, 100 columns, no path of one machine.
+//! Rules for lines of text: ASCII in Rust and TOML, 100 columns, no path of one machine.
 //!
 //! Upstream:   all text files of the tree.
 //! Downstream: nothing.
@@ -8,10 +8,11 @@ use crate::{Report, Tree};
 
 const RULE: &str = "text";
 
-/// Columns of a Rust line at most.
+/// A Rust line has at most this many columns.
 const COLUMNS_MAX: usize = 100;
 
-/// Where people's and machines' own folders begin. Written in two halves so that this file passes.
+/// Beginnings of paths that exist on one machine only. Each is in two halves so that this file
+/// passes.
 const MACHINE_PATHS: [&str; 5] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -20,7 +21,7 @@ const MACHINE_PATHS: [&str; 5] = [
     concat!("/tmp/", "peer"),
 ];
 
-/// Notes that must not be merged.
+/// Words of notes that must not be merged.
 const UNMERGED: [&str; 2] = [concat!("FIX", "ME"), concat!("XX", "X:")];
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -56,18 +57,19 @@ pub(crate) fn check(tree: &Tree, report: &mut Report) {
     report.looked("lines of text", count);
 }
 
-/// Files that others' tools write, or that quote bytes from outside.
+/// Files that tools write, or that quote bytes from outside.
 fn is_foreign(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     path.contains("/fixtures/") || name.ends_with(".lock") || name.contains("-lock.")
 }
 
-/// Whether a line holds (a part of) a literal, which is not broken for the sake of its columns.
+/// Whether a line holds a part of a literal. A literal may be longer than a line should be.
 fn holds_literal(line: &str, code: &str) -> bool {
     !line.trim_start().starts_with("//") && line != code
 }
 
-/// Whether `machine` begins a path in `line`: not amid one, as in a URL or below another folder.
+/// Whether a path in `line` begins with `machine`. In a URL or below another folder it does not
+/// count.
 fn holds(line: &str, machine: &str) -> bool {
     line.match_indices(machine).any(|(at, _)| {
         let before = line[..at].chars().next_back();

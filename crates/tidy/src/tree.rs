@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// Folders that hold no sources of ours, wherever they stand.
+/// Folders without sources of ours, at any depth.
 const SKIPPED_FOLDERS: [&str; 6] =
     [".cache", ".git", "target", "node_modules", ".venv", "__pycache__"];
 
@@ -25,7 +25,7 @@ pub struct Tree {
 impl Tree {
     /// Reads the files under `root` that git does not ignore; without git, all but build outputs.
     ///
-    /// Errors: a file that is listed and cannot be read, unless it is gone by then.
+    /// Errors: a listed file cannot be read. A file that was deleted meanwhile is left out.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut paths = Vec::new();
         if !list_by_git(root, &mut paths) {
@@ -51,7 +51,7 @@ impl Tree {
         Self { files: files.collect() }
     }
 
-    /// This tree with one file more, or another text for one it has.
+    /// This tree with one more file, or with another text for a file that it has.
     #[must_use]
     pub fn with(mut self, path: &str, text: &str) -> Self {
         self.files.insert(path.to_owned(), text.to_owned());
@@ -97,7 +97,7 @@ impl Tree {
     }
 }
 
-/// Appends what git tracks or would track; `false` when git cannot say.
+/// Appends the files that git tracks or does not ignore; `false` if git fails.
 fn list_by_git(root: &Path, paths: &mut Vec<String>) -> bool {
     if !root.join(".git").exists() {
         return false;

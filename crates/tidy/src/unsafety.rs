@@ -1,6 +1,6 @@
-//! Unsafe code stands in few named files, each place with its argument.
+//! Only the listed files have unsafe code, and each use has a `SAFETY` comment.
 //!
-//! Upstream:   Rust files of the tree, and the list of files that may be unsafe.
+//! Upstream:   Rust files of the tree, and the list of files with unsafe code.
 //! Downstream: nothing.
 //!
 //! Invariants:
@@ -14,10 +14,10 @@ use crate::{Report, Tree};
 
 const RULE: &str = "unsafe";
 
-/// The list: one path a line, then why; `#` begins a comment.
+/// The list: each line has a path and a reason; `#` begins a comment.
 const LIST: &str = "crates/tidy/unsafe_files.txt";
 
-/// Lines above an unsafe place within which its `SAFETY` argument begins.
+/// The `SAFETY` comment begins at most this many lines above.
 const ARGUMENT_LINES_MAX: usize = 20;
 
 pub(crate) fn check(tree: &Tree, report: &mut Report) {
@@ -66,7 +66,7 @@ fn in_unsafe_crate(path: &str) -> bool {
     UNSAFE_CRATES.iter().any(|name| path.starts_with(&format!("crates/{name}/")))
 }
 
-/// Whether the word at `at` opens a block, function, impl, trait or attribute, not a type.
+/// Whether the `unsafe` at `at` begins a block, function, impl, trait or attribute, not a type.
 fn is_place(code: &str, at: usize) -> bool {
     let rest = code[at + "unsafe".len()..].trim_start();
     let opens = ["{", "impl", "trait", "extern", "(no_mangle", "(export"];
@@ -74,7 +74,7 @@ fn is_place(code: &str, at: usize) -> bool {
         || rest.strip_prefix("fn").is_some_and(|rest| !rest.trim_start().starts_with('('))
 }
 
-/// Whether a comment that says `SAFETY` (or a doc's `# Safety`) stands on the line or close above.
+/// Whether a comment with `SAFETY` or `# Safety` is on the line or close above it.
 fn is_argued(text: &str, line: usize) -> bool {
     let first = line.saturating_sub(ARGUMENT_LINES_MAX);
     text.lines().skip(first).take(line - first).any(|line| {

@@ -10,7 +10,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Tells what was looked at, past the test harness's capture, and fails on findings.
+/// Prints what each rule checked, past the test harness's capture, and fails on findings.
 fn judge(report: &Report) {
     let mut told = String::new();
     for (what, count) in report.looked.iter().chain(&report.counted) {
@@ -29,8 +29,8 @@ fn judge(report: &Report) {
     assert!(findings.is_empty(), "{} findings\n{}", findings.len(), findings.join("\n"));
 }
 
-/// What `cargo metadata` prints for a manifest: without the network first, with it where packages
-/// are missing.
+/// The output of `cargo metadata` for a manifest. The first attempt is offline; if packages are
+/// missing, the second one uses the network.
 fn metadata(manifest: &str) -> String {
     let version = Command::new("rustc").arg("-vV").output().unwrap();
     let version = String::from_utf8(version.stdout).unwrap();

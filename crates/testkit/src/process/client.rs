@@ -32,7 +32,7 @@ pub struct Client {
 pub enum Look {
     /// Nothing came within the patience that was set.
     Nothing,
-    /// So many bytes came.
+    /// This many bytes came.
     Bytes(usize),
     /// The server has closed the connection.
     Closed,

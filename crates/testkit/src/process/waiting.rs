@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 /// A test gives up after this time. Nothing takes so long, not even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// The pause between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Looks until `is_so`, for at most `patience`; whether it came true.
+/// Checks until `is_so`, for at most `patience`; returns whether it came true.
 pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + patience;
     while !is_so() {
@@ -22,7 +22,7 @@ pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Looks until `is_so`.
+/// Checks until `is_so`.
 ///
 /// # Panics
 /// If it does not come true within [`PATIENCE`]; the message names `what`.

@@ -6,7 +6,7 @@
 //!             item).
 //!
 //! Architecture invariants:
-//! - Only this crate knows both `table` and `segment`, and nobody else names their parts.
+//! - Only this crate knows both `table` and `segment`; no other crate names their parts.
 //! - No protocol, no system call, no clock: the time is an argument.
 
 #![forbid(unsafe_code)]

@@ -123,8 +123,7 @@ struct Core {
 }
 
 impl Core {
-    /// Reads the wanted key in second `second`: what is told of it, and its value; `None` is a
-    /// miss.
+    /// Reads the wanted key in second `second`: its facts and its value; `None` is a miss.
     fn get(&self, second: u32) -> Option<(Facts, Bytes)> {
         let key = wanted();
         let terms = GetTerms { wanted: Wanted::TTL, ..GetTerms::VALUE };

@@ -1,8 +1,8 @@
 //! Which keys have changed: for listeners that keep copies of items outside of the engine.
 //!
 //! Upstream:   an engine notes every change of an item, its own included: eviction and expiry.
-//! Downstream: who answers from copies (in the kernel, or in memory shared with clients) takes the
-//!             list and drops the copies, before the change is acknowledged.
+//! Downstream: a listener that answers from copies (in the kernel, or in memory shared with
+//!             clients) takes the list and drops its copies before the change is acknowledged.
 //!
 //! Invariants:
 //! - I1  Between two calls of `take`, every key whose item changed is noted, or all keys are.
@@ -16,13 +16,13 @@ pub const CHANGES_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// The item under the key with this secret hash was stored, removed, evicted or found expired,
-    /// or its expiry or its marks changed. A key may be told several times.
+    /// or its expiry or its marks changed. A key may be reported several times.
     Key(u64),
     /// Any item may have changed: drop all copies.
     All,
 }
 
-/// The changes of one engine since they were last taken. Records nothing until it is told to.
+/// The changes of one engine since they were last taken. Records nothing before `record` is called.
 #[derive(Debug, Default)]
 pub struct ChangeList {
     hashes: Vec<u64>,

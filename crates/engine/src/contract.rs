@@ -209,9 +209,9 @@ pub trait Engine {
     /// change is recorded. Cost: one allocation.
     fn record_changes(&mut self);
 
-    /// Tells which keys changed since the last call: stored, removed, evicted or found expired
-    /// ones, and those with a new expiry. The first call tells [`Changed::All`]. A flush is told
-    /// when this engine notes it ([`Self::note_flush`]).
+    /// Reports which keys changed since the last call: keys that were stored, removed, evicted or
+    /// found expired, and keys with a new expiry. The first call reports [`Changed::All`]. A
+    /// flush is reported when this engine notes it ([`Self::note_flush`]).
     ///
     /// A shard calls it before it acknowledges what it executed, so that no copy outlives that.
     fn take_changes(&mut self, tell: impl FnMut(Changed));

@@ -58,7 +58,7 @@ pub enum Verdict {
     Number {
         /// The number now.
         number: u64,
-        /// `cas`, `value_bytes` and the life of the item are told.
+        /// The facts that the operation wanted, out of `cas`, `value_bytes` and the item's life.
         facts: Facts,
     },
     /// The value is no number.

@@ -19,7 +19,7 @@ struct Entry {
     access: u32,
 }
 
-/// An engine that is a map, with room for so many more items.
+/// An engine that is a map with room for a number of further items.
 #[derive(Debug)]
 struct Shelf {
     options: EngineOptions,

@@ -8,9 +8,9 @@
 //! - I1  A process may always use one core.
 //! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as
 //!   threads, all of the machine in sight, and no other Kachel there that has pinned its own. In a
-//!   container nobody is in sight, for the claim is a name in the network's namespace: each would
-//!   take the first of the cores that they share. That a mask leaves some cores out says nothing of
-//!   whose the others are.
+//!   container no other Kachel is in sight, because the claim is a name in the network namespace:
+//!   each would take the first of the cores that they share. A mask that leaves some cores out does
+//!   not say that the other cores are free.
 
 use std::fs;
 use std::io;
@@ -80,7 +80,7 @@ impl Cores {
         PinClaim::take(b"kachel: threads are pinned")
     }
 
-    /// What I2 asks, but for the claim.
+    /// Checks I2, except the claim.
     fn may_pin(&self, threads: u16) -> bool {
         self.quota_millicores.is_none() && threads <= self.allowed_count && !self.contained
     }

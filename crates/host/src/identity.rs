@@ -35,8 +35,8 @@ pub fn find_user(name: &str) -> io::Result<Option<User>> {
     let mut found: *mut libc::passwd = ptr::null_mut();
     // SAFETY:
     // - `name` is a string that ends in zero: `CString`.
-    // - `entry` and `found` are places for one value each, and `line` has the length that is said:
-    //   above.
+    // - `entry` and `found` are places for one value each, and `line` has the length
+    //   that the call is given: above.
     // - all four outlive the call, and nothing else points to them.
     let failed = unsafe {
         libc::getpwnam_r(

@@ -86,7 +86,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let running = shards::start(&options, threads, sockets, pins.is_some())
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
-    // I3: from here on, others are told that the server listens.
+    // I3: from here on, other programs can see that the server listens.
     let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         let places = places.join(", ");

@@ -92,9 +92,9 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }
 
-    /// The `length` bytes at `offset`, to which nothing refers (I2), for a landing: whoever calls
-    /// this leaves them alone, and keeps them from all others, until the landing has come back or
-    /// is released.
+    /// The `length` bytes at `offset`, to which nothing refers (I2), for a landing. The caller does
+    /// not use them and lends them to nothing else until the landing has come back or is
+    /// released.
     #[track_caller]
     pub(crate) fn piece(&self, offset: usize, length: usize) -> Piece {
         assert!(offset + length <= self.bytes);

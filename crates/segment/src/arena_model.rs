@@ -1,12 +1,12 @@
-//! What `arena` is to the real thing, to a loom model: the first bytes of each segment.
+//! The arena of loom models: the first bytes of each segment.
 //!
 //! Upstream:   `item`, `segments` and `pool`, compiled with `--cfg loom`.
 //! Downstream: loom; plain memory behind it.
 //!
-//! Words are atomics of loom's. Bytes are plain memory, and every four of them have a cell beside
-//! them that is touched with them, so that a model sees who reads what another writes meanwhile.
-//! Word, half word and bytes of one place are three different things here: nobody who keeps to I3
-//! of `arena` can tell.
+//! Words are loom's atomics. Bytes are plain memory. Every four bytes have a loom cell that each
+//! access touches too, so that a model notices a read beside a concurrent write. The word, the half
+//! word and the bytes at one offset are three separate things here. Code that keeps I3 of `arena`
+//! cannot notice that.
 
 use std::io;
 use std::ptr::NonNull;

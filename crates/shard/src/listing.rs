@@ -35,8 +35,7 @@ use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, Mail, Outgoing};
 const CURSOR_END: u64 = u64::MAX;
 /// Listings that one step checks for whether they may continue.
 const LISTINGS_CHECKED_MAX: usize = 64;
-/// Bytes of the longest line of a listing: a key, each of its bytes as `%XX`, and what is said of
-/// it.
+/// Bytes of the longest line of a listing: a key with each byte as `%XX`, and the item's facts.
 const LINE_BYTES_MAX: usize = 1024;
 /// Bytes of one piece, so that it fits an answer (I1).
 const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES_MAX;

@@ -20,8 +20,8 @@ fn charge<E: Engine>(context: &Context, engine: &mut E, bytes: u64) -> bool {
     budget.charge(bytes) || engine.make_room(bytes, &context.now) && budget.charge(bytes)
 }
 
-/// Charges a connection's kept input to the budget, or refunds what it does not need any more. A
-/// connection whose long line finds no room is told so and closed.
+/// Charges a connection's kept input to the budget, or refunds what it no longer needs. If there
+/// is no memory for a long line, the client gets an error and is closed.
 pub(crate) fn charge_input<E: Engine>(
     context: &Context,
     engine: &mut E,

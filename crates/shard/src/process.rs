@@ -122,8 +122,8 @@ impl Shared {
         self.stopping.load(Relaxed)
     }
 
-    /// The right to ask for the process's end, which is had once, whoever wants it: for who hears
-    /// it twice ends at once.
+    /// Returns `true` to the first caller only: that one asks the process to end. A process that is
+    /// asked twice ends at once.
     pub fn claim_end(&self) -> bool {
         !self.end_claimed.swap(true, Relaxed)
     }

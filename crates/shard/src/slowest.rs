@@ -1,21 +1,21 @@
-//! Which clients are closed when too much memory is pinned: of those that hold large values for
-//! long, those that take them slowest.
+//! Picks the clients to close when too much memory is pinned: the slowest readers among those that
+//! have held large values for long.
 //!
-//! Upstream:   `late` offers the clients that have held for long, once a second.
-//! Downstream: `send` closes them, in this order, one a tick, until enough is let go.
+//! Upstream:   `late` offers the clients that have held values for long, once a second.
+//! Downstream: `send` closes them in this order, one a tick, until enough memory is unpinned.
 //!
 //! Invariants:
-//! - I1  `places` stands in the order of closing up to `count`, from `next` on: the slowest
-//!   first, and of those that are as slow who holds most. Nobody who was offered and left out goes
-//!   before one of them.
+//! - I1  `places[next..count]` is in the order of closing: the slowest client first, and among
+//!   equally slow ones the client that holds most. A client that was offered and left out does not
+//!   come before any of them.
 
 use kachel_net::{ConnectionIndex, SlowHolder};
 
-/// Connections of a shard that are closed in one second at most for what they hold. A guess; there
-/// is a next second.
+/// A shard closes at most this many connections in one second for the memory that they pin. A
+/// guess; the next second can close more.
 const CLOSED_PER_SECOND_MAX: usize = 64;
 
-/// The slowest holders of a shard, by no memory of their own.
+/// The slowest holders of a shard. It allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Slowest {
     places: [(SlowHolder, ConnectionIndex); CLOSED_PER_SECOND_MAX],

@@ -377,7 +377,7 @@ impl<E: Engine> Values<'_, E> {
     }
 }
 
-/// A value that has come whole, and what is to become of it.
+/// A value that was received whole, and the request that stores it.
 #[derive(Clone, Copy)]
 struct Whole<'w> {
     request: &'w Request<'w>,

@@ -1,13 +1,13 @@
-//! Bytes that lie in somebody's memory, and stay there while they are held.
+//! Borrowed bytes that stay in their owner's memory while they are held.
 //!
 //! Upstream:   the owner of memory (`segment`) lends a piece of it for as long as it is needed.
 //! Downstream: a reader on any thread, which drops it afterwards: `io` has the kernel send from it.
 //!
-//! A count of its own for each piece, or a box for its owner, would be an allocation a piece: the
-//! owner counts where it keeps its books, and is told by number what it counts.
+//! A reference count or a box for each piece would cost an allocation a piece. Instead the owner
+//! counts, and a piece names its count by a number.
 //!
 //! Invariants:
-//! - I1  A piece is let go of once: when its [`Held`] is dropped.
+//! - I1  A piece is released once: when its [`Held`] is dropped.
 
 use std::fmt;
 use std::sync::Arc;

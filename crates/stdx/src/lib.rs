@@ -1,8 +1,8 @@
-//! What could be in std: no word of our domain is spoken here.
+//! General parts that could be in std: they know nothing of caches, requests or protocols.
 //!
 //! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
-//! quiescence, holds bytes for `io` to send and lends landings that it fills; whoever else needs a
-//! part.
+//! quiescence, holds bytes for `io` to send and lends landings that it fills; other crates as they
+//! need a part.
 //! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
 
 mod allocations;

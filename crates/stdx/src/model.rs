@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Steps of one run of a model; one that takes more waits for something that never comes.
 const STEPS_MAX: usize = 10_000;
 
-/// Runs `model` in every order of steps that differs in what threads see of each other, and with
-/// every value that a load may see in each; prints and returns how many that were.
+/// Runs `model` in every order of steps in which threads see different things of each other, and
+/// with every value that a load may see. Prints and returns the number of runs.
 ///
-/// `preemptions_max` keeps to those orders with so many preemptions at most (a thread that waits
-/// or ends is none); `None`: all of them. `LOOM_MAX_PREEMPTIONS` takes its place.
-/// Panics: when `model` does in one of them, or when nothing interleaved.
+/// `preemptions_max` leaves out orders with more preemptions (a thread that waits or ends is not
+/// preempted); `None`: all orders. `LOOM_MAX_PREEMPTIONS` overrides it.
+/// Panics: when `model` panics in one of the runs, or when nothing interleaved.
 pub fn explore(
     name: &str,
     preemptions_max: Option<usize>,

@@ -1,7 +1,7 @@
 //! A bucket: one cache line of the table, holding seven slots and a control word.
 //!
 //! Upstream:   `table` finds, `insert` fills and moves, `grow` splits and merges.
-//! Downstream: `match_tag` compares tags; a slot's location leads to an item that nobody here
+//! Downstream: `match_tag` compares tags; a slot's location names an item, which this crate never
 //! reads.
 //!
 //! ```text

@@ -50,7 +50,7 @@ pub struct TableCounts {
 pub struct Table {
     pub(crate) lines: Arc<Lines>,
     pub(crate) budget: Arc<Budget>,
-    /// The owner's own: what it is in `lines`, but for the middle of a split or merge.
+    /// The owner's copy. It equals the one in `lines`, except amid a split or merge.
     pub(crate) geometry: Geometry,
     pub(crate) buckets_max: u32,
     pub(crate) charged_bytes: u64,

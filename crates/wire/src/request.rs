@@ -232,7 +232,7 @@ pub enum Admin<'b> {
     Quit,
     /// `shutdown`, `shutdown graceful`.
     Shutdown {
-        /// Whether memory is to be saved first.
+        /// Whether the server must save its memory first.
         graceful: bool,
     },
     /// `cache_memlimit MB`, the number read but not judged.

@@ -1,4 +1,4 @@
-//! The list of changes: whoever drops what it names never holds an old copy.
+//! The change list: a listener that drops the listed keys never holds an old copy.
 //!
 //! Upstream:   `cargo test`.
 //! Downstream: the contract's `take_changes`.

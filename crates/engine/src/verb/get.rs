@@ -24,7 +24,7 @@ pub(crate) fn get<'e>(terms: &GetTerms, found: Option<&impl ItemView<'e>>, now: 
     }
 }
 
-/// What is told of an item that was found, and its new marks if they change.
+/// The facts of an item that was found, and its new marks if they change.
 #[inline(always)]
 pub(crate) fn on_hit<'e>(
     terms: &GetTerms,

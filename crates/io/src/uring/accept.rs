@@ -72,8 +72,8 @@ impl Uring {
             return;
         }
         // SAFETY:
-        // - a descriptor that the kernel has just made for us and that nobody else knows: the
-        //   result of a successful accept.
+        // - the descriptor is new and has no other owner: it is the result of a successful
+        //   accept.
         let fd = unsafe { OwnedFd::from_raw_fd(completion.result) };
         // It fails when the client is gone already; then so is the connection.
         let Ok(address) = rustix::net::getpeername(&fd) else { return };

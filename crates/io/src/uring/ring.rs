@@ -163,7 +163,7 @@ impl Ring {
     ///
     /// # Safety
     /// `scatter` and the memory that it points to stay in place until the op's completion, and
-    /// nobody else touches them.
+    /// no other code touches them.
     pub(super) unsafe fn receive_scattered(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -302,7 +302,7 @@ fn receive_to_the_limit(socket: Fd) -> squeue::Entry {
     // SAFETY:
     // - an entry is the kernel's `struct io_uring_sqe`, as `repr(C)` says: 16 words, aligned for
     //   them (asserted above), of which any value is valid.
-    // - nobody else knows `op`.
+    // - no other reference to `op` exists.
     let words = unsafe { &mut *(&raw mut op).cast::<[u32; 16]>() };
     words[OPTLEN_WORD] = RECEIVE_BYTES_MAX;
     op

@@ -394,8 +394,8 @@ impl Pool {
     }
 
     /// Moves blocks of `shard`'s unpinned extents out of the emptiest block segments that have any
-    /// into segments as full or fuller. `from` is how many of the emptiest were examined in vain
-    /// by the calls before; begins with 0.
+    /// into segments as full or fuller. `from` is the number of the emptiest that earlier calls
+    /// examined without success; it begins with 0.
     ///
     /// What moves, moves to where no less is used, so calls that free nothing come to an end.
     ///

@@ -1,9 +1,9 @@
-//! What an operation of the log is told besides its own arguments: the time, and the index.
+//! The context of an operation of the log: the time and the index.
 //!
 //! Upstream:   `Segments` makes one context for each call of its owner.
 //! Downstream: the owner's index, behind [`Index`].
 //!
-//! The index hears of each item that is moved or dropped, before the call returns.
+//! The operation reports each item that it moves or drops to the index before it returns.
 
 use crate::layout::ItemAt;
 

@@ -252,9 +252,9 @@ impl Segments {
     /// The pages go back to the kernel. Whether it succeeded.
     ///
     /// Cost: as many victims as that takes; the caller asks for little at a time. After the limit
-    /// was lowered one victim and no more, and no success: what is over it goes back in the steps
-    /// of [`Self::maintain`]. The same where the kernel takes nothing back: with fewer items the
-    /// index may do as it is, and what is idle already is to be used first.
+    /// was lowered it evicts one victim and fails: [`Self::maintain`] gives the excess back in
+    /// steps. It does the same if the kernel takes no page back: with fewer items the index may
+    /// need no more memory, and idle memory must be used first.
     pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
         self.reclaimer.make_room(&mut self.log, &mut Context { now, index }, bytes)
     }

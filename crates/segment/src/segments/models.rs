@@ -105,8 +105,8 @@ fn read(pool: &Pool, slots: &kachel_table::Reader, reader: &Reader, key: &[u8], 
     }
 }
 
-/// A reader beside an owner who replaces the item and then wants the old one's segment. `round` is
-/// what the reader does between two looks; it begins asleep.
+/// A reader beside an owner that replaces the item and then wants the old item's segment. The
+/// reader calls `round` between two reads; it begins asleep.
 fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 'static) {
     let outcomes = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let counts = Arc::clone(&outcomes);

@@ -36,7 +36,7 @@ pub(crate) const REQUEST_HEAD_BYTES: usize = 24;
 pub(crate) const REQUEST_BYTES_MAX: usize =
     REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2 + KEY_BYTES_MAX;
 
-// The key's place is told in 16 bits.
+// A record gives the key's place in 16 bits.
 const _: () = assert!(REQUEST_BYTES_MAX <= u16::MAX as usize);
 
 /// Bytes before the text of an answer.

@@ -18,7 +18,7 @@ use crate::line::Line;
 
 /// The slots of `line` whose tag is `tag`: bit n for slot n. Cost: one cache line.
 ///
-/// The loads are plain, so nobody may store to the line meanwhile: the caller borrows the table,
+/// The loads are plain, so no thread may store to the line meanwhile. The caller borrows the table,
 /// and every store needs the table exclusively.
 #[inline]
 pub(crate) fn match_tag(line: &Line, tag: u16) -> u32 {

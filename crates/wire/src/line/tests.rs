@@ -35,8 +35,8 @@ fn first_line_bytes(input: &[u8]) -> usize {
     input.iter().position(|&byte| byte == b'\n').map_or(input.len(), |at| at + 1)
 }
 
-/// Lines that are answered at once with these replies, so many bytes of a data block being
-/// swallowed.
+/// Lines that are answered at once with these replies; the last number is how many bytes of a data
+/// block are skipped.
 #[track_caller]
 fn check_refused(rows: &[(&[u8], Reply, u64)]) {
     for &(line, reply, skip_bytes) in rows {

@@ -106,7 +106,7 @@ impl Flags<'_> {
             b'E' => meta.new_cas = noted(number(token), Reply::BadToken, mistake),
             b'F' => match read_u32(token).filter(|_| !token.is_empty()) {
                 Some(client_flags) => meta.client_flags = client_flags,
-                // The one mistake that has no words of its own, and so takes nobody else's away.
+                // This mistake has no reply of its own, so it must not hide another one's.
                 None => *mistake = mistake.or(Some(Reply::BadLine)),
             },
             b'J' => {

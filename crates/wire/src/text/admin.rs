@@ -21,7 +21,8 @@ const FRACTION_BYTES_MAX: usize = 31;
 /// Microseconds that a crawler may sleep at most.
 const CRAWLER_SLEEP_US_MAX: u32 = 1_000_000;
 
-/// `watch`: refused until it is built, but a stream that nobody has is refused differently.
+/// `watch`: refused until it is built. A stream that memcached does not have is refused with
+/// another reply.
 pub(crate) fn watch(rest: &[u8]) -> Outcome<'_> {
     const STREAMS: [&[u8]; 10] = [
         b"rawcmds",
@@ -144,8 +145,8 @@ fn slabs(words: &Counted<'_>) -> Reply {
     Reply::Error
 }
 
-/// The reply to `slabs reassign`. No page ever moves, and the reply says so: after `OK`, an
-/// operator who balances by hand would continue without end.
+/// The reply to `slabs reassign`. No page ever moves, and the reply says so: a script that
+/// balances by hand would continue for ever after `OK`.
 fn reassigned(from: i32, to: i32) -> Reply {
     let is_class = |class| u32::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
     if from == to {

@@ -44,10 +44,10 @@ pub(crate) fn are_blocks_plenty(pool: &Pool) -> bool {
 }
 
 impl Gathering {
-    /// Whether a look for blocks to gather may bring a segment. After a round in vain a
-    /// segment's worth of blocks must have been taken or freed, or the next second have begun: else
-    /// pinned values with room between them would be looked at for every few items evicted. (When
-    /// they are unpinned, or an upload between them is stored, no block is freed by that.)
+    /// Whether gathering blocks may free a segment. A round that freed none is not repeated until a
+    /// segment's worth of blocks was taken or freed, or the next second began. Otherwise pinned
+    /// values with free blocks between them would be examined again for every few evicted items.
+    /// (Unpinning a value, or storing an upload, frees no block.)
     fn may_gather(&self, pool: &Pool, now: u32) -> bool {
         let is_other = |vain: InVain| {
             vain.second != now

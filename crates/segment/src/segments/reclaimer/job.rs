@@ -313,7 +313,7 @@ impl Reclaimer {
         true
     }
 
-    /// The turns that an item to be kept is owed after this one; `None` when it is to be dropped.
+    /// The turns that an item still has after this one; `None` if the item is dropped.
     fn grant(&mut self, log: &Log, item: &Item<'_>) -> Option<u32> {
         let queue = log.queue_of(log.pool().segment_of(item.at()));
         let turns = self.weights.turns(queue, item.access(), item.memory_bytes());

@@ -17,7 +17,8 @@ fn receive(landing: &mut Landing, bytes: &[u8]) -> usize {
     bytes.len() - left.len()
 }
 
-/// Fills an upload by landings that bring `cut` bytes at most, after so many that are written.
+/// Fills an upload: the `first` bytes are written, the others come by landings of at most `cut`
+/// bytes.
 fn land_all(upload: &mut Upload, landing: &mut Landing, value: &[u8], first: usize, cut: usize) {
     upload.write(&value[..first]).expect("memory is free");
     let mut at = first;

@@ -15,7 +15,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
 /// Schedules of each kind, unless `KACHEL_SCHEDULES` says otherwise.
-const SCHEDULES: u64 = 10_000;
+const SCHEDULES: u64 = 4_000;
 /// A schedule with more steps than this never ends: some thread sleeps for ever.
 const STEPS_MAX: usize = 1_000_000;
 /// Priority changes of PCT in a schedule.

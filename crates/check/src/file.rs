@@ -1,6 +1,6 @@
-//! Histories as text: kept when one is a contradiction, and read by a judge that is not ours.
+//! Histories as text files, which this judge and an independent judge (Porcupine) can read.
 //!
-//! Upstream:   `write_history`, for whoever has a history.
+//! Upstream:   tests, which write their histories with `write_history`.
 //! Downstream: `read_history`; `tests/porcupine/judge.go` at the root, which reads the same
 //!             lines.
 //!
@@ -13,11 +13,11 @@
 //!                   - never   second  - none  of one key        ? not known, "" withheld
 //! ```
 //!
-//! Request and reply are the bytes of the wire in double quotes: printable ASCII as it is, but for
-//! `\"` and `\\`; the rest as `\r`, `\n`, `\t` or `\xNN`.
+//! Request and reply are the bytes of the protocol in double quotes. Printable ASCII stands for
+//! itself, except `\"` and `\\`. All other bytes are written as `\r`, `\n`, `\t` or `\xNN`.
 //!
 //! Invariants:
-//! - I1  What is written is read back as the same history.
+//! - I1  A history that is written and read back is the same history.
 
 use std::fmt::{self, Write as _};
 
@@ -25,12 +25,12 @@ use crate::{Entry, History, Mode, NEVER, Operation, Outcome, Rules, Window};
 
 const MAGIC: &str = "kachel-history 1";
 
-/// Why a text is no history.
+/// Why a text is not a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
-    /// The line, counted from 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
-    /// What was expected there.
+    /// What the line should contain.
     pub expected: &'static str,
 }
 
@@ -42,8 +42,8 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Words a history and the rules by which it is to be judged, but for the two that a file does not
-/// keep (`item_bytes_max`, `unix_s`).
+/// Formats a history and its rules as text. The text does not contain the rules `item_bytes_max`,
+/// `memory_may_be_short` and `unix_s`.
 pub fn write_history(history: &History, rules: &Rules) -> String {
     let mode = match rules.mode {
         Mode::Cache => "cache",
@@ -68,9 +68,10 @@ pub fn write_history(history: &History, rules: &Rules) -> String {
     text
 }
 
-/// Reads what [`write_history`] worded.
+/// Reads the text that [`write_history`] formats. Rules that the text does not contain have the
+/// values of [`Rules::new`].
 ///
-/// Errors: the first line that is not as it should be.
+/// Errors: the first line that is not valid.
 ///
 /// ```
 /// use kachel_check::{read_history, check_history};
@@ -127,10 +128,10 @@ fn read_entry(line: &str) -> Result<Entry, &'static str> {
     };
     let outcome = outcome.ok_or("a reply in quotes, or ?")?;
     if invoked > returned || earliest_s > latest_s {
-        return Err("times in their order");
+        return Err("invoked <= returned and earliest <= latest");
     }
     if outcome == Outcome::Unknown && returned != NEVER {
-        return Err("no return of what is not known");
+        return Err("no return time if the reply is ?");
     }
     Ok(Entry {
         client: client.parse().map_err(|_| "a client")?,

@@ -1,32 +1,33 @@
-//! A history: what clients invoked, when, and what they were told.
+//! A history: the operations that clients invoked, with their times and outcomes.
 //!
-//! Upstream:   whoever drives a server and watches.
+//! Upstream:   tests and the simulator, which drive a server and record its clients.
 //! Downstream: `judge`.
 //!
 //! Invariants:
-//! - I1  Times are of one clock for the whole history; what returned before another was invoked has
-//!   the smaller time. Equal times say nothing of an order.
-//! - I2  An operation whose outcome is unknown never returned.
+//! - I1  All times of a history come from one clock. If an operation returned before another was
+//!   invoked, its return time is smaller than the invocation time of the other. Equal times imply
+//!   no order.
+//! - I2  An operation with an unknown outcome never returned.
 
 use crate::{Operation, Outcome};
 
-/// The time at which an operation of unknown outcome returned.
+/// The return time of an operation that never returned.
 pub const NEVER: u64 = u64::MAX;
 
-/// The seconds of the server's clock in one of which an operation was carried out.
+/// A range of seconds of the server's clock. An operation was executed in one of them.
 ///
-/// A client that does not know the server's clock counts seconds of its own from any beginning: the
-/// server's second is then its own or the one behind it, so `latest_s` is to be one more.
+/// A client that does not know the server's clock may count its own seconds from any start. The
+/// server's second is then the client's second or the next one, so `latest_s` must be one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// No earlier second.
+    /// The earliest possible second.
     pub earliest_s: u32,
-    /// No later second.
+    /// The latest possible second.
     pub latest_s: u32,
 }
 
 impl Window {
-    /// All of time: says nothing.
+    /// Every second is possible.
     pub const ANY: Self = Self { earliest_s: 0, latest_s: u32::MAX };
 
     /// Exactly one second.
@@ -38,30 +39,33 @@ impl Window {
 /// One operation of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who asked: one connection. What it asked is carried out in the order of its invocations,
-    /// also where several are under way. A connection that was lost and made again is another.
+    /// The client, which is one connection. The server executes the operations of a client in the
+    /// order of their invocations, even if several are pending. A connection that broke and was
+    /// made again is another client.
     pub client: u32,
-    /// What was asked, and of which key.
+    /// The operation.
     pub operation: Operation,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// When the client began to ask (I1).
+    /// When the client invoked the operation (I1).
     pub invoked: u64,
-    /// When it was told; [`NEVER`] when it was not (I2).
+    /// When the client received the reply; [`NEVER`] if it received none (I2).
     pub returned: u64,
-    /// Between which seconds, for what expires.
+    /// The seconds in which the operation may have been executed. They decide which items may have
+    /// expired.
     pub window: Window,
 }
 
 impl Entry {
-    /// An operation of which the client knows nothing, but when it asked.
+    /// An operation with an unknown outcome. The server may execute it in any second from
+    /// `earliest_s` on.
     pub fn unknown(client: u32, operation: Operation, invoked: u64, earliest_s: u32) -> Self {
         let window = Window { earliest_s, latest_s: u32::MAX };
         Self { client, operation, outcome: Outcome::Unknown, invoked, returned: NEVER, window }
     }
 }
 
-/// What clients saw of one server that began empty.
+/// The operations of clients on one server that started empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// The operations, in any order.
@@ -71,7 +75,8 @@ pub struct History {
 impl History {
     /// Adds an operation.
     ///
-    /// Panics: if it returned before it was invoked, or returned with an unknown outcome (I2).
+    /// Panics: if the entry returned before it was invoked (I1), if it returned with an unknown
+    /// outcome (I2), or if its window ends before it begins.
     pub fn push(&mut self, entry: Entry) {
         assert!(entry.invoked <= entry.returned, "I1: {entry:?}");
         let unknown = entry.outcome == Outcome::Unknown;
@@ -80,7 +85,7 @@ impl History {
         self.entries.push(entry);
     }
 
-    /// How many outcomes are unknown.
+    /// The number of operations with an unknown outcome.
     pub fn unknown_count(&self) -> usize {
         self.entries.iter().filter(|entry| entry.outcome == Outcome::Unknown).count()
     }

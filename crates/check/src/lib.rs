@@ -1,8 +1,8 @@
-//! What is right, said once: a plain model of the semantics, and a judge of histories.
+//! The semantics of the protocol, defined once: a plain model of one key, and a judge of histories.
 //!
-//! Upstream:   tests against a server, the simulator, later the crash oracle: whoever has seen
-//!             clients invoke operations and be answered.
-//! Downstream: `wire`, which says what a request asks and what a reply says.
+//! Upstream:   tests against a server, the simulator, later the crash oracle. Each records the
+//!             operations of clients and their outcomes.
+//! Downstream: `wire`, which parses requests and replies.
 //!
 //! ```text
 //!   request bytes -> Operation --+                     +-> Stats
@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  Nothing here knows how a server works: only what its clients may see.
-//! - I2  What is accepted too freely is said where it is; nothing right is rejected.
+//! - I1  Nothing here depends on how a server works, only on what its clients can see.
+//! - I2  A correct history is never rejected. Where an incorrect outcome is accepted, a comment at
+//!   that place says so.
 //! - I3  No clock, no random source, no I/O.
 #![forbid(unsafe_code)]
 

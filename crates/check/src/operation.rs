@@ -1,12 +1,12 @@
-//! An operation: what one client asked of one key, as the wire has it.
+//! An operation: one client's request for one key, in the bytes of the protocol.
 //!
 //! Upstream:   request bytes, as a client sent them.
-//! Downstream: `model` carries it out; `violation` and the history file show it.
+//! Downstream: `model` executes it; `violation` and the history file show it.
 //!
 //! Invariants:
-//! - I1  The bytes are one whole request that `kachel_wire::parse` takes, and its data block.
-//! - I2  A retrieval has one key: a multiget is as many operations as it has keys, for no promise
-//!   holds between them.
+//! - I1  The bytes are one whole request that `kachel_wire::parse` accepts, with its data block.
+//! - I2  A retrieval has one key. A multiget becomes one operation per key, because the protocol
+//!   promises nothing about its keys together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use kachel_wire::{Parsed, parse};
 
 use crate::Value;
 
-/// One request of one key, or `flush_all`, which is about every key.
+/// One request for one key, or `flush_all`, which affects every key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Operation {
     wire: Arc<[u8]>,
@@ -26,8 +26,9 @@ pub struct Operation {
     value: Option<Value>,
 }
 
-/// The operations of the request that stands at the front of `input`, and its bytes, data block
-/// included. `None`: that is no complete request of a key, nor `flush_all`.
+/// The operations of the request at the front of `input`, and the request's length in bytes,
+/// including the data block. `None`: `input` does not begin with a complete request for a key or a
+/// complete `flush_all`.
 ///
 /// ```
 /// let (operations, request_bytes) = kachel_check::operations(b"get a b\r\nget c\r\n").unwrap();
@@ -74,8 +75,8 @@ pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
 }
 
 impl Operation {
-    /// The operation that `wire` asks for. `None`: it asks for none, for more than one, or is
-    /// followed by something.
+    /// The operation that `wire` requests. `None`: `wire` requests no operation or several, or more
+    /// bytes follow the request.
     pub fn new(wire: &[u8]) -> Option<Self> {
         let (mut operations, request_bytes) = operations(wire)?;
         let operation = operations.pop()?;
@@ -84,14 +85,14 @@ impl Operation {
 
     /// A plain `get`.
     ///
-    /// Panics: if `key` is no key that can stand in a line.
+    /// Panics: if a line cannot contain `key`.
     pub fn get(key: &[u8]) -> Self {
         let mut wire = Vec::new();
         client::get(&mut wire, [key], false);
         Self::new(&wire).expect("a key that can stand in a line")
     }
 
-    /// The request, data block included.
+    /// The bytes of the request, including the data block.
     pub fn wire(&self) -> &[u8] {
         &self.wire
     }
@@ -106,12 +107,12 @@ impl Operation {
         self.value.as_ref()
     }
 
-    /// Whether the operation is about every key.
+    /// Whether the operation affects every key.
     pub fn is_flush(&self) -> bool {
         self.key.is_empty()
     }
 
-    /// What is asked for.
+    /// The parsed request.
     pub fn request(&self) -> Request<'_> {
         match parse(&self.wire[..self.line_bytes], 0) {
             Parsed::Request { request, .. } => request,
@@ -119,7 +120,7 @@ impl Operation {
         }
     }
 
-    /// Whether the client asked for no reply, whatever happens.
+    /// Whether the request contains `noreply`.
     pub fn is_noreply(&self) -> bool {
         match self.request() {
             Request::Admin(Admin::FlushAll { noreply, .. }) => noreply,

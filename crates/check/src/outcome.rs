@@ -1,25 +1,26 @@
-//! An outcome: what a client was told of an operation, or that it was told nothing.
+//! An outcome: the reply that a client received for an operation, or the fact that there was none.
 //!
 //! Upstream:   reply bytes, as the client received them.
-//! Downstream: `model` says which outcomes are possible.
+//! Downstream: `model`, which decides which outcomes are possible.
 //!
 //! Invariants:
-//! - I1  `Unknown` says nothing: the operation may be carried out now, later or never. `Silent`
-//!   says that it was, and that its reply is one that was withheld.
+//! - I1  `Unknown` means that the operation may be executed now, later or never. `Silent` means
+//!   that the operation was executed, and that the server withheld its reply.
 
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use kachel_wire::format;
 
 use crate::Value;
 
-/// What came of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The client lost sight of it.
+    /// The client received no reply and does not know whether the operation was executed.
     Unknown,
-    /// Withheld, by `noreply` or `q`; a later reply on its connection says that it is done.
+    /// The server withheld the reply because of `noreply` or `q`. A later reply on the same
+    /// connection shows that the operation was executed.
     Silent,
-    /// `END` alone: a retrieval that found nothing.
+    /// `END` alone: a retrieval without a hit.
     Miss,
     /// `VALUE` and `END`.
     Hit {
@@ -27,7 +28,7 @@ pub enum Outcome {
         value: Value,
         /// The client flags.
         client_flags: u32,
-        /// The CAS token, where it was asked for.
+        /// The CAS token, if the client requested it.
         cas: Option<u64>,
     },
     /// `STORED`.
@@ -44,25 +45,25 @@ pub enum Outcome {
     Touched,
     /// `OK`.
     Ok,
-    /// The answer of `incr` and `decr`.
+    /// The reply to `incr` and `decr`.
     Number(u64),
     /// A meta reply.
     Meta {
-        /// The code's two letters.
+        /// The two letters of the code.
         code: [u8; 2],
-        /// The return flags as they stand in the line.
+        /// The return flags, exactly as in the reply line.
         flags: Vec<u8>,
-        /// The value, of `VA`.
+        /// The value, if the code is `VA`.
         value: Option<Value>,
     },
-    /// `ME`: the rest of the line.
+    /// `ME`, with the rest of the line.
     Debug(Vec<u8>),
     /// A refusal, without its line end.
     Refused(Vec<u8>),
 }
 
 impl Outcome {
-    /// The outcome as a reply to a request of `key`; empty where there was none.
+    /// The bytes of the outcome as a reply to a request for `key`. Empty: there was no reply.
     pub fn word(&self, key: &[u8]) -> Vec<u8> {
         let line = |text: &[u8]| [text, b"\r\n"].concat();
         match self {
@@ -104,8 +105,8 @@ impl Outcome {
         }
     }
 
-    /// The outcome that stands at the front of `input`, and its bytes. `None`: it is not complete,
-    /// or no reply of an operation.
+    /// The outcome at the front of `input`, and the length of its reply in bytes. `None`: `input`
+    /// does not begin with a complete reply to an operation.
     ///
     /// ```
     /// use kachel_check::Outcome;

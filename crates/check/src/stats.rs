@@ -3,23 +3,24 @@
 //! Upstream:   `judge` counts.
 //! Downstream: tests print the counts; `violation` reports how many keys were given up.
 
-/// What was judged.
+/// The numbers of a judgment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Keys that operations named.
+    /// Keys of all operations.
     pub keys: usize,
-    /// Operations, each flush once.
+    /// Operations; each flush counts once.
     pub operations: usize,
-    /// Of unknown outcome.
+    /// Operations with an unknown outcome.
     pub unknown: usize,
-    /// Refused; these say little.
+    /// Operations that the server refused. A refusal proves little.
     pub refused: usize,
-    /// Operations invoked while another of the same key had not returned.
+    /// Operations that were invoked while an earlier operation of the same key was pending.
+    /// Operations that never returned are ignored.
     pub overlapping: usize,
     /// Steps of the model.
     pub steps: u64,
-    /// Keys whose search was given up, about which nothing is known.
+    /// Keys whose search was given up. Nothing is known about these keys.
     pub keys_given_up: usize,
-    /// The operations of those keys, flushes apart.
+    /// The operations of the keys that were given up, without flushes.
     pub operations_given_up: usize,
 }

@@ -1,10 +1,11 @@
-//! A value with its hash: cheap to copy, to compare and to look up.
+//! A value with its hash, which is cheap to clone, to compare and to look up.
 //!
 //! Upstream:   requests and replies.
-//! Downstream: states, of which a search keeps many.
+//! Downstream: states; a search stores many of them.
 //!
 //! Invariants:
-//! - I1  Two values are equal if, and only if, their bytes are: the hash only speeds that up.
+//! - I1  Two values are equal if and only if their bytes are equal. The hash only makes the
+//!   comparison faster.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};

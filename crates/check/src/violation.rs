@@ -1,7 +1,7 @@
-//! What a history is found guilty of, in words that a person can follow.
+//! Why the judge rejected a history, as a report for a person.
 //!
 //! Upstream:   `judge`.
-//! Downstream: whoever reads a failed test.
+//! Downstream: the reader of a failed test.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::{Entry, NEVER, State, Stats, Value};
 /// Why a history was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// No order explains what clients saw of a key.
+    /// No order of the operations explains the replies for a key.
     Contradiction(Box<Contradiction>),
-    /// The search was given up for some keys, which are neither right nor wrong; the others are
-    /// right.
+    /// The search was given up for some keys, and nothing is known about them. All other keys are
+    /// correct.
     TooLarge {
-        /// The first of them.
+        /// The first key that was given up.
         key: Vec<u8>,
-        /// What was judged, and how much was not.
+        /// How much was judged, and how much was given up.
         stats: Stats,
     },
 }
@@ -27,15 +27,15 @@ pub enum Violation {
 pub struct Contradiction {
     /// The key.
     pub key: Vec<u8>,
-    /// Its entries, by the time of invocation.
+    /// The entries of the key, sorted by invocation time.
     pub prefix: Vec<Entry>,
     /// The longest order that was found, as indexes into `prefix`.
     pub order: Vec<usize>,
-    /// In which of these states the key is after it.
+    /// The states in which the key may be after `order`.
     pub states: Vec<State>,
 }
 
-/// Entries shown at most, the last ones.
+/// A report shows at least this many of the last entries, and at most twice as many.
 const SHOWN_MAX: usize = 40;
 
 impl fmt::Display for Violation {
@@ -44,7 +44,7 @@ impl fmt::Display for Violation {
             Self::Contradiction(contradiction) => contradiction.fmt(formatter),
             Self::TooLarge { key, stats } => {
                 let (key, keys) = (key.escape_ascii(), stats.keys_given_up);
-                write!(formatter, "{keys} keys were given up, {key} among them: proves nothing")
+                write!(formatter, "gave up on {keys} keys, including {key}: no verdict")
             }
         }
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Contradiction {
             "key {key}: no order of these {count} operations explains the replies."
         )?;
         let left: Vec<usize> = (0..count).filter(|index| !self.order.contains(index)).collect();
-        // Of a long history only the end is of interest: it was well until then.
+        // Only the end of a long prefix is of interest, because no shorter one is contradictory.
         let first = left.first().copied().unwrap_or(count).min(count.saturating_sub(SHOWN_MAX));
         let first = first.max(count.saturating_sub(2 * SHOWN_MAX));
         if first > 0 {
@@ -71,15 +71,18 @@ impl fmt::Display for Contradiction {
             writeln!(formatter, "  {place:>5} {}", Line(entry))?;
         }
         let placed = self.order.len();
-        writeln!(formatter, "The longest order places {placed}. After it the key is one of")?;
+        writeln!(
+            formatter,
+            "The longest order places {placed} operations and leaves the key in one of the states"
+        )?;
         for state in &self.states {
             writeln!(formatter, "  {}", Shown(state))?;
         }
-        write!(formatter, "and none of those without a place (-) could come next.")
+        write!(formatter, "and no operation without a place (-) could come next.")
     }
 }
 
-/// One entry in a line.
+/// One entry, as one line of the report.
 struct Line<'e>(&'e Entry);
 
 impl fmt::Display for Line<'_> {
@@ -99,7 +102,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// A state in a line.
+/// A state, as one line of the report.
 struct Shown<'s>(&'s State);
 
 impl fmt::Display for Shown<'_> {
@@ -115,7 +118,7 @@ impl fmt::Display for Shown<'_> {
                     None => write!(formatter, ", token above {token_floor}")?,
                 }
                 if let Some(expiry) = item.expiry {
-                    write!(formatter, ", dies in second {}..{}", expiry.first, expiry.last)?;
+                    write!(formatter, ", expires in second {}..{}", expiry.first, expiry.last)?;
                 }
                 if item.stale {
                     write!(formatter, ", stale")?;
@@ -129,7 +132,7 @@ impl fmt::Display for Shown<'_> {
             }
         }
         if let Some(due) = flush {
-            write!(formatter, "; a flush falls due in second {}..{}", due.first, due.last)?;
+            write!(formatter, "; a flush is due in second {}..{}", due.first, due.last)?;
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! Histories made by hand: each bad one has one fault that a server might have, each good one looks
-//! like a fault and is none. `tests/porcupine` at the root judges the same files.
+//! Hand-written histories. Each bad history contains one fault that a server might have. Each good
+//! history looks faulty and is correct. `tests/porcupine` at the root judges the same files.
 
 use std::path::Path;
 
 use kachel_check::{Violation, check_history, read_history, write_history};
 
-/// The histories of a folder beside this file, with what judging each of them gave.
+/// The names of the histories in a folder beside this file, with the judge's verdict on each.
 fn judged(folder: &str) -> Vec<(String, Result<(), Violation>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/histories").join(folder);
     let files = std::fs::read_dir(&folder).expect("the histories are there");

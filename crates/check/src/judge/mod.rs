@@ -3,23 +3,24 @@
 //! Upstream:   a history.
 //! Downstream: statistics, or a violation.
 //!
-//! Keys are judged one by one, which is as good as all together: no operation but `flush_all` is
-//! about two keys, and nothing is promised of its moment on different keys.
+//! Each key is judged alone. This is equivalent to judging all keys together: only `flush_all`
+//! affects more than one key, and it may take effect on different keys at different times.
 //!
-//! For one key it searches, depth first, for an order that respects time (what returned before
-//! another was invoked stands before it) and whose every outcome the model allows. The model's many
-//! possible states are carried along as one set. A pair (operations placed, states) that led
-//! nowhere is remembered. Operations of unknown outcome need no place.
+//! For one key, a depth-first search looks for an order in which the model allows every outcome. If
+//! one operation returned before another was invoked, it comes first in the order. After each
+//! operation the key may be in several states of the model; the search carries them as one set. The
+//! search remembers each pair (operations placed, states) that led nowhere. An operation with an
+//! unknown outcome needs no place.
 //!
-//! Source: Wing and Gong, "Testing and Verifying Concurrent Objects", JPDC 1993; Lowe, "Testing for
-//! Linearizability", CCPE 2017, for what is remembered. Ours: an operation that can change no state
-//! is placed as soon as it can be and never elsewhere, for what it leaves out would only narrow the
-//! states later; and those that returned first are tried first.
+//! Source: Wing and Gong, "Testing and Verifying Concurrent Objects", JPDC 1993. The pairs that are
+//! remembered are from Lowe, "Testing for Linearizability", CCPE 2017. Ours: an operation that
+//! changes no state and rules none out is placed at once and nowhere else, because in a later place
+//! it could only rule out states. Operations that returned first are tried first.
 //!
 //! Invariants:
-//! - I1  An entry may be placed if every entry not placed yet returned no earlier than it was
-//!   invoked, and what its client asked before and knows of is placed.
-//! - I2  `placed` and `order` name the same entries; `states` are those after all of them.
+//! - I1  An entry may be placed only if no unplaced entry returned before it was invoked, and only
+//!   if the earlier operations of its client with a known outcome are placed.
+//! - I2  `placed` and `order` name the same entries; `states` are the states after all of them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -29,15 +30,17 @@ use crate::stats::Stats;
 use crate::violation::Contradiction;
 use crate::{Entry, History, Model, NEVER, Operation, Outcome, Rules, State, Violation};
 
-/// Steps of the model at most, for one key; beyond it the judge gives up, by name.
+/// The most steps of the model for one key. Beyond them the judge gives up on the key and returns
+/// [`Violation::TooLarge`].
 pub const STEPS_MAX: u64 = 5_000_000;
 
-/// Judges a history of a server that began empty.
+/// Judges a history of a server that started empty.
 ///
-/// Errors: no order explains the replies of some key; or for none that is so, but the search was
-/// given up for some (`TooLarge`), about which nothing is proven.
+/// Errors: `Contradiction` if no order explains the replies for some key. Otherwise `TooLarge` if
+/// the search was given up for some keys; nothing is known about these keys.
 ///
-/// Cost: about a step an operation where few overlap; exponential in how many do.
+/// Cost: about one step per operation if few operations overlap; exponential in the number of
+/// operations that overlap.
 ///
 /// ```
 /// use kachel_check::{Entry, History, Mode, Operation, Outcome, Rules, Window, check_history};
@@ -81,7 +84,7 @@ fn check_within(history: &History, rules: &Rules, steps_max: u64) -> Result<Stat
         entries.sort_by_key(|entry| (entry.invoked, entry.returned));
         stats.overlapping += overlapping(&entries);
         if !check_key(key, &entries, (rules, steps_max), &mut stats)? {
-            // Another key may be contradictory.
+            // The judge goes on, because another key may be contradictory.
             stats.keys_given_up += 1;
             stats.operations_given_up += operations;
             given_up = given_up.or(Some(key));
@@ -93,7 +96,8 @@ fn check_within(history: &History, rules: &Rules, steps_max: u64) -> Result<Stat
     }
 }
 
-/// How many entries were invoked before an earlier one had returned.
+/// The number of entries that were invoked before an earlier entry returned. Entries that never
+/// returned are ignored.
 fn overlapping(entries: &[&Entry]) -> usize {
     let mut latest = 0;
     let mut count = 0;
@@ -104,7 +108,7 @@ fn overlapping(entries: &[&Entry]) -> usize {
     count
 }
 
-/// Whether an operation is told if, or when, the item was read before.
+/// Whether the reply to an operation may show if or when the item was read before.
 fn asks_for_access(operation: &Operation) -> bool {
     match operation.request() {
         Request::MetaGet(meta) => meta.letters.has(b'h') || meta.letters.has(b'l'),
@@ -113,7 +117,8 @@ fn asks_for_access(operation: &Operation) -> bool {
     }
 }
 
-/// Whether there is an order; `false`: the search was given up. Errors: there is none.
+/// Searches for an order of one key's entries. `true`: there is one. `false`: the search was given
+/// up. Errors: there is none.
 fn check_key(
     key: &[u8],
     entries: &[&Entry],
@@ -141,9 +146,9 @@ fn check_key(
     }
 }
 
-/// The shortest beginning of a contradictory history that is one already: what was invoked until
-/// some return, where later returns are not known yet. Every longer beginning is contradictory too,
-/// so it is found by halving.
+/// The shortest contradictory prefix of a contradictory history. A prefix contains the entries that
+/// were invoked until some return, and later returns count as not known yet. Every longer prefix is
+/// contradictory too, so a binary search finds the shortest one.
 fn shortest_prefix<'h>(model: Model, entries: &[&'h Entry]) -> Vec<&'h Entry> {
     let mut returns: Vec<u64> = entries.iter().map(|entry| entry.returned).collect();
     returns.retain(|returned| *returned != NEVER);
@@ -167,9 +172,10 @@ fn shortest_prefix<'h>(model: Model, entries: &[&'h Entry]) -> Vec<&'h Entry> {
     begun(returns.get(bad).copied().unwrap_or(NEVER))
 }
 
-/// For each entry, the last one that the same client invoked earlier and knows of. Clients
-/// pipeline, and what they ask is carried out in their order; what was asked in the same moment
-/// (the keys of a multiget) is not.
+/// For each entry, the previous entries of the same client that have a known outcome: one entry, or
+/// all keys of one multiget. Clients pipeline, and the server executes the operations of one client
+/// in their order. Operations that a client invoked at the same time (the keys of a multiget) have
+/// no order.
 fn previous(entries: &[&Entry]) -> Vec<Vec<usize>> {
     let mut last: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut previous = Vec::with_capacity(entries.len());
@@ -192,37 +198,36 @@ enum Found {
     GaveUp,
 }
 
-/// The set of states in which a key may be, in order, none twice.
+/// The set of states in which a key may be, sorted and without duplicates.
 type States = Vec<State>;
 
 /// The search for the order of one key.
 struct Search<'h> {
     model: Model,
-    /// By the time of their invocation.
+    /// Sorted by invocation time.
     entries: Vec<&'h Entry>,
-    /// For each entry, the last before it that its client knows of (I1): one, or the keys of a
-    /// multiget that are the same.
+    /// For each entry, the previous entries of its client, which must be placed before it (I1).
     previous: Vec<Vec<usize>>,
-    /// What returned later counts as not returned, and needs no place.
+    /// Entries that returned later count as not returned and need no place.
     until: u64,
     placed: Vec<u64>,
     order: Vec<usize>,
-    /// Entries that need a place and have none.
+    /// The number of entries that still need a place.
     needed: usize,
     states: States,
-    /// What led nowhere.
+    /// Pairs (placed, states) from which the search has already tried to go on.
     dead_ends: HashSet<(Vec<u64>, States)>,
     steps: u64,
     steps_max: u64,
-    /// The longest order seen, and the states after it.
+    /// The longest order found, and the states after it.
     best: (Vec<usize>, States),
 }
 
-/// A point at which there was a choice: what to return to, and what is left to be tried.
+/// A point of the search to return to, and the entries that are not tried there yet.
 struct Choice {
     order_length: usize,
     states: States,
-    /// Entries to place next, with the states that follow; the best last.
+    /// The entries to place next, each with the states after it. The first to try is last.
     left: Vec<(usize, States)>,
 }
 
@@ -308,10 +313,10 @@ impl<'h> Search<'h> {
         }
     }
 
-    /// Places all that may be placed and changes nothing; returns what else may come next, with the
-    /// states that follow, the best last.
+    /// Places every entry that may be placed, changes no state and rules none out. Returns the
+    /// other entries that may come next, each with the states after it. The first to try is last.
     fn settle(&mut self) -> Vec<(usize, States)> {
-        // As long as the states stay, so does what follows from them.
+        // These results stay valid because the states stay the same.
         let mut next: BTreeMap<usize, States> = BTreeMap::new();
         let mut first = 0;
         'again: loop {
@@ -340,18 +345,19 @@ impl<'h> Search<'h> {
             }
             break;
         }
-        // What returned first is tried first, what never did last.
         next.retain(|index, states| {
-            // Others wait for one that is known to have come about, whatever it did.
+            // An entry with a known outcome is placed even if it changes no state, because later
+            // entries of its client wait for it.
             let must_come = self.entries[*index].outcome != Outcome::Unknown;
             !states.is_empty() && (must_come || *states != self.states)
         });
         let mut next: Vec<(usize, States)> = next.into_iter().collect();
+        // Entries that returned first are tried first; entries that never returned are tried last.
         next.sort_by_key(|(index, _)| std::cmp::Reverse((self.returned(*index), *index)));
         next
     }
 
-    /// Whether the entry returned and, with the outcome it had, changes no state whatever.
+    /// Whether the entry returned, and an operation with its outcome never changes a state.
     fn only_reads(&self, index: usize) -> bool {
         let Entry { operation, outcome, .. } = self.entries[index];
         let fails = match outcome {

@@ -1,10 +1,10 @@
-//! Histories of a few operations, drawn as lines: who may stand before whom, and who may not.
+//! Histories of a few operations, written as lines: the judge accepts or rejects their orders.
 
 use super::{check_history, check_within};
 use crate::{Entry, History, Mode, NEVER, Operation, Outcome, Rules, Violation, Window};
 
 /// A history of lines `CLIENT INVOKED-RETURNED REQUEST > REPLY`; `|` stands for a line end, `?` for
-/// a reply that was never seen.
+/// a reply that the client never received.
 fn history(lines: &str) -> History {
     let mut history = History::default();
     for line in lines.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
@@ -139,7 +139,7 @@ fn many_that_overlap_are_judged_in_few_steps() {
 
 #[test]
 fn what_cannot_be_decided_is_said_to_be_too_large() {
-    // Counts of unknown outcome with different steps: every subset is a number of its own.
+    // The `incr`s have unknown outcomes and different deltas: every subset gives another number.
     let mut lines = String::from("1 10-11 set k 0 0 1|0 > STORED\n");
     for bit in 0..22 {
         lines.push_str(&format!("2 {}-0 incr k {} > ?\n", 20 + bit, 1u64 << bit));
@@ -150,7 +150,7 @@ fn what_cannot_be_decided_is_said_to_be_too_large() {
     let Err(Violation::TooLarge { key, stats }) = violation else { panic!("{violation:?}") };
     let judged = (stats.keys, stats.keys_given_up, stats.operations, stats.operations_given_up);
     assert_eq!((key.as_slice(), judged), (&b"k"[..], (2, 1, 25, 24)));
-    // A key that is judged later, and wrong, is found all the same.
+    // The judge still finds a contradiction in a key that it judges later.
     lines.push_str("4 94-95 set z 0 0 1|a > STORED\n4 96-97 get z > END\n");
     let violation = check_within(&history(&lines), &Rules::new(Mode::Store), 100_000);
     assert!(matches!(violation, Err(Violation::Contradiction(_))), "{violation:?}");
@@ -158,7 +158,7 @@ fn what_cannot_be_decided_is_said_to_be_too_large() {
 
 #[test]
 fn the_search_never_loses_an_order_that_there_is() {
-    // All orders of a few operations on a real time line, judged by trying every one of them.
+    // Random histories of a few operations; the expected verdict comes from trying every order.
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut below = |bound: u64| {
         random ^= random << 13;
@@ -206,7 +206,8 @@ fn the_search_never_loses_an_order_that_there_is() {
     assert!(accepted > 300 && rejected > 300, "{accepted} accepted, {rejected} rejected");
 }
 
-/// Whether some order of what is not in `placed` explains it all, from `states`; tries every one.
+/// Whether some order of the entries that are not in `placed` explains their outcomes, starting in
+/// `states`. Tries every order.
 fn any_order(
     model: &crate::Model,
     entries: &[Entry],

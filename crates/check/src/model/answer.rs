@@ -1,11 +1,11 @@
-//! Answers: what the model says would be replied, and whether that is what the client saw.
+//! Answers: the replies that the model expects, and their comparison with what the client saw.
 //!
 //! Upstream:   `classic` and `meta` make answers.
-//! Downstream: a state, in which a token that was shown is known from now on.
+//! Downstream: the next state, in which the tokens that the client saw are known.
 //!
 //! Invariants:
-//! - I1  A token in a reply is that of the item which the operation leaves.
-//! - I2  What `q` or `noreply` withholds was not seen, and what they do not withhold was.
+//! - I1  A token in a reply is the token of the item that the operation leaves.
+//! - I2  The client does not see a reply that `q` or `noreply` withholds, and sees every other.
 
 use kachel_wire::format::{MetaCode, MetaVerb, put_base64, quiet_hides};
 use kachel_wire::parse_key;
@@ -17,26 +17,26 @@ use crate::{Outcome, Value, Window};
 const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
 
-/// Whether a refusal is one of those that follow from the request and the item.
+/// Whether a refusal is one that follows from the request and the item.
 pub(super) fn is_foreseen(line: &[u8]) -> bool {
     line == NON_NUMERIC || line == TOO_LARGE
 }
 
-/// What would be replied.
+/// The reply that the model expects.
 pub(super) enum Answer<'r> {
-    /// The item that the operation leaves.
+    /// A hit that shows the item that the operation leaves.
     Hit { with_cas: bool },
-    /// Exactly this.
+    /// Exactly this outcome.
     Plain(Outcome),
-    /// The refusal of a value that is no number; with `q` too.
+    /// The refusal of a value that is not a number. `q` does not withhold it.
     NonNumeric,
-    /// The refusal of a value that no item may have; with `q` too.
+    /// The refusal of a value that is too large for an item. `q` does not withhold it.
     TooLarge,
     /// A meta reply.
     Meta(MetaAnswer<'r>),
-    /// `ME`, of the item.
+    /// `ME`, which shows the item.
     Debug { key: MetaKey<'r>, base64: bool },
-    /// `EN`, whatever the request was.
+    /// `EN` without flags.
     DebugMiss,
 }
 
@@ -47,16 +47,16 @@ pub(super) struct MetaAnswer<'r> {
     key: MetaKey<'r>,
     returns: Vec<(&'r [u8], Return)>,
     pub(super) value: Option<Value>,
-    /// `Z`, `X`, `W`.
+    /// Whether the reply shows `Z`, `X` and `W`.
     pub(super) marks: [bool; 3],
 }
 
 /// What a return flag shows.
 #[derive(Clone, Copy)]
 pub(super) enum Return {
-    /// The request's own token.
+    /// The request's own flag.
     Echo,
-    /// The key, and `b` behind it where that is base64.
+    /// The key, followed by `b` if it is in base64.
     Key {
         base64: bool,
     },
@@ -65,9 +65,9 @@ pub(super) enum Return {
     Flag,
     /// The token of the item that the operation leaves (I1).
     Token,
-    /// The life that this expiry leaves; -1 for ever.
+    /// The seconds until this expiry; -1 if the item never expires.
     Life(Option<Span>),
-    /// The seconds since a time that is not before this second.
+    /// The seconds since some time in this second or later.
     Since(u32),
 }
 
@@ -83,7 +83,7 @@ impl<'r> MetaAnswer<'r> {
     }
 }
 
-/// What the client saw, and when.
+/// The outcome that the client saw, and when the operation was executed.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'o> {
     pub(super) outcome: &'o Outcome,
@@ -92,7 +92,7 @@ pub(super) struct Seen<'o> {
 }
 
 impl Seen<'_> {
-    /// The state that follows, if this branch is what the client saw.
+    /// The next state, if this branch matches what the client saw.
     pub(super) fn accept(self, branch: Branch<'_>) -> Option<State> {
         let Branch { answer, next } = branch;
         if *self.outcome == Outcome::Unknown {
@@ -129,7 +129,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Compares the return flags, in the request's order; marks come last, in any order.
+    /// Compares the return flags, in the order of the request. Marks are last, in any order.
     fn meta(self, answer: &MetaAnswer<'_>, flags: &[u8], mut next: State) -> Option<State> {
         let mut words =
             flags.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).peekable();
@@ -165,7 +165,7 @@ impl Seen<'_> {
         (marks == answer.marks).then_some(next)
     }
 
-    /// `me`: what stands behind `ME `.
+    /// Compares the text after `ME ` in a reply to `me`.
     fn debug(self, key: &[u8], rest: &[u8], next: State) -> Option<State> {
         let item = next.item.clone()?;
         let mut words = rest.strip_prefix(key)?.split(|byte| *byte == b' ').skip(1);
@@ -180,8 +180,8 @@ impl Seen<'_> {
         if is_right { next.bound(token) } else { None }
     }
 
-    /// Whether `text` may be the seconds that `expiry` leaves. What dies of the request itself
-    /// shows its negative rest modulo 2^32.
+    /// Whether `text` may be the seconds until `expiry`. An item that the request itself makes
+    /// expire shows a negative number of seconds, modulo 2^32.
     fn is_life_left(self, text: &[u8], expiry: Option<Span>) -> Option<bool> {
         if text == b"-1" {
             return Some(expiry.is_none());
@@ -189,7 +189,7 @@ impl Seen<'_> {
         let seconds = i64::from(u32::try_from(number(text)?).ok()? as i32);
         let bounds = |expiry: Span| {
             let least = i64::from(expiry.first) - i64::from(self.window.latest_s);
-            // What is dead at once is given a second that is past: which one is not said.
+            // An item that expires at once gets some second in the past, which is not specified.
             let dead_at_once = expiry.last == 0 && seconds <= 0;
             dead_at_once
                 || (least..=i64::from(expiry.last) - i64::from(self.window.earliest_s))

@@ -1,9 +1,11 @@
-//! The classic verbs, and what the meta verbs share with them: storing, and changing a number.
+//! The classic verbs, and the code that the meta verbs share with them: storing values and changing
+//! numbers.
 //!
 //! Upstream:   `Model::carry_out`.
-//! Downstream: branches, to be compared with what the client saw.
+//! Downstream: branches, which `answer` compares with what the client saw.
 //!
-//! Source: memcached's protocol.txt; where it is silent, 1.6.45's replies.
+//! Source: memcached's protocol.txt, and the replies of memcached 1.6.45 for cases that the text
+//! does not describe.
 
 use kachel_wire::request::{Direction, Store, StoreMode};
 
@@ -11,7 +13,7 @@ use super::answer::Answer;
 use super::{Branch, Item, Model, Span, State};
 use crate::{Operation, Outcome, Value, Window};
 
-/// Values longer than this are taken for no number, whatever stands in them.
+/// The longest value that can be a number. A longer value is not a number, whatever its bytes are.
 const NUMERIC_VALUE_BYTES_MAX: usize = 1024;
 
 pub(super) fn retrieve<'r>(state: &State, ttl: Option<Option<Span>>, with_cas: bool) -> Branch<'r> {
@@ -45,40 +47,40 @@ pub(super) struct StoreTerms {
     /// The token that must match.
     pub(super) compare_cas: Option<u64>,
     pub(super) new_cas: Option<u64>,
-    /// `I`: a token older than the item's stores the value as stale.
+    /// `I`: a request with a token older than the item's stores its value as stale.
     pub(super) stale_allowed: bool,
-    /// `N` with append or prepend: the expiry of an item made on a miss.
+    /// `N` with append or prepend: the expiry of an item created on a miss.
     pub(super) vivify: Option<Option<Span>>,
-    /// Whether the request words the key in base64.
+    /// Whether the request sends the key in base64.
     pub(super) base64_key: bool,
 }
 
-/// What became of a storage request.
+/// The result of a storage request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// Stored, with this many bytes of value in all.
+    /// The value was stored; the item's value now has this many bytes.
     Yes { value_bytes: usize },
     /// The mode's condition did not hold.
     No,
-    /// There was no memory for what was to be appended or prepended (I2 of the model).
+    /// There was no memory to append or prepend the value (I2 of the model).
     NoRoom,
     /// The token did not match.
     Exists,
-    /// A token was to match, and nothing is there.
+    /// The request names a token, and there is no item.
     NotFound,
 }
 
-/// How the token that a request names stands to the item's.
+/// How the token that a request names compares with the item's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
     Matches,
-    /// The request's is smaller.
+    /// The request's token is smaller.
     Older,
     Newer,
 }
 
-/// All ways in which `token` may stand to that of the state's item, each with the state that then
-/// is known.
+/// All ways in which `token` may compare with the token of the state's item, each with the state
+/// that is known in this case.
 pub(super) fn compare(state: &State, token: u64) -> Vec<(Compared, State)> {
     let known = state.item.as_ref().and_then(|item| item.token);
     let order = |known: u64| match token.cmp(&known) {
@@ -88,7 +90,7 @@ pub(super) fn compare(state: &State, token: u64) -> Vec<(Compared, State)> {
     };
     match known {
         Some(known) => vec![(order(known), state.clone())],
-        // I1 of the model: what nobody has seen is above the floor.
+        // I1 of the model: a token that no client has seen is above the floor.
         None if token <= state.token_floor => vec![(Compared::Older, state.clone())],
         None => {
             let mut ways = vec![(Compared::Older, state.clone()), (Compared::Newer, state.clone())];
@@ -122,7 +124,7 @@ impl Model {
         for (stored, next) in self.store(state, operation, terms, window) {
             let outcome = match stored {
                 Stored::Yes { .. } => Outcome::Stored,
-                Stored::NoRoom if request.noreply => continue, // Nobody saw it.
+                Stored::NoRoom if request.noreply => continue, // The client does not see it.
                 Stored::No | Stored::NoRoom => Outcome::NotStored,
                 Stored::Exists => Outcome::Exists,
                 Stored::NotFound => Outcome::NotFound,
@@ -131,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Carries a storage request out, in all ways in which its token may compare.
+    /// Executes a storage request in all ways in which its token may compare.
     pub(super) fn store(
         &self,
         state: &State,
@@ -155,7 +157,7 @@ impl Model {
         let Some(item) = &state.item else {
             return vec![store_on_miss(state, terms, fresh)];
         };
-        // To append or prepend, 0 is as good as no token; to replace, it matches none.
+        // For append and prepend, token 0 means no token. For set and replace, it matches no item.
         let asked = terms.compare_cas.filter(|token| !(joins && *token == 0));
         match (terms.mode, asked) {
             (StoreMode::Add, _) => vec![(Stored::No, state.clone())],
@@ -194,7 +196,8 @@ impl Model {
         }
     }
 
-    /// Appends or prepends the value of `added` to that of `item`, if there is memory for it.
+    /// Appends or prepends the value of `added` to the value of `item`. Returns all possible
+    /// results: it may fail if memory may be short, and fails if the item would be too large.
     fn join(
         &self,
         state: &State,
@@ -246,9 +249,10 @@ impl Model {
         }
     }
 
-    /// The item with another number: `value` in its place, and all else but the token stays. Or, as
-    /// memcached does it where the item is being read, a new item: its value is no longer than need
-    /// be, and its marks are gone (I2 of the model). A longer number is always a new item.
+    /// The item with another number, in both forms in which memcached may leave it. In place: the
+    /// value and the token change, and the marks stay. As a new item, which memcached makes while
+    /// the old one is being read: the number has no spaces after it, and the marks are gone (I2 of
+    /// the model). A longer number always makes a new item.
     pub(super) fn with_number(
         &self,
         item: &Item,
@@ -287,8 +291,8 @@ fn store_on_miss(state: &State, terms: StoreTerms, fresh: Item) -> (Stored, Stat
     (stored.0, state.with(Item { expiry, ..fresh }))
 }
 
-/// The number after the change, and the value that says it: a shorter one keeps the length. `None`:
-/// the item holds no number.
+/// The number after the change, and the value that contains it. A shorter number is padded with
+/// spaces to the old length. `None`: the item's value is not a number.
 pub(super) fn changed(item: &Item, (direction, delta): (Direction, u64)) -> Option<(u64, Value)> {
     let bytes = item.value.bytes();
     let number = stored_number(bytes).filter(|_| bytes.len() <= NUMERIC_VALUE_BYTES_MAX)?;
@@ -300,8 +304,9 @@ pub(super) fn changed(item: &Item, (direction, delta): (Direction, u64)) -> Opti
     Some((number, Value::new(format!("{number:<width$}").as_bytes())))
 }
 
-/// A value as a number: white space, a sign, digits, then white space, a NUL or the end. A negative
-/// one counts modulo 2^64, unless that looks negative itself.
+/// A value as a number: optional white space, an optional sign, digits, then white space, a NUL or
+/// the end. A negative number is taken modulo 2^64. `None`: the value has another form, or the
+/// result for a negative number has its top bit set.
 fn stored_number(value: &[u8]) -> Option<u64> {
     let is_space = |byte: u8| byte == b' ' || (b'\t'..=b'\r').contains(&byte);
     let text = &value[value.iter().take_while(|byte| is_space(**byte)).count()..];

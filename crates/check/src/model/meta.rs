@@ -1,11 +1,11 @@
-//! The meta verbs: what their flags ask, and what they return.
+//! The meta verbs: the effects of their flags, and the flags that they return.
 //!
 //! Upstream:   `Model::carry_out`.
-//! Downstream: branches, to be compared with what the client saw.
+//! Downstream: branches, which `answer` compares with what the client saw.
 //!
-//! An item marked stale shows `X`; the first to read it wins the right to refill it (`W`), later
-//! readers see that it was given away (`Z`), until a store. The same right comes of making an item
-//! on a miss (`N`), and of reading one with little life left (`R`).
+//! A reply for a stale item shows `X`. The first reader wins the right to refill the item (`W`).
+//! Until the next store, later readers see `Z`: another client has this right. A client also wins
+//! this right if it creates an item on a miss (`N`) or reads an item that expires soon (`R`).
 
 use kachel_wire::format::{MetaCode, MetaVerb, key_fits_a_line};
 use kachel_wire::parse_key;
@@ -16,7 +16,7 @@ use super::classic::{Compared, StoreTerms, Stored, changed, compare};
 use super::{Branch, Item, Model, Span, State};
 use crate::{Operation, Value, Window};
 
-/// What a reply that tells of no item is made of.
+/// A reply that shows nothing of an item.
 fn plain<'r>(verb: MetaVerb, code: MetaCode, meta: &Meta<'r>) -> Answer<'r> {
     let returns = returns(meta, |letter| match letter {
         b'O' => Some(Return::Echo),
@@ -26,8 +26,8 @@ fn plain<'r>(verb: MetaVerb, code: MetaCode, meta: &Meta<'r>) -> Answer<'r> {
     Answer::Meta(MetaAnswer::new(verb, code, meta, returns))
 }
 
-/// The return flags that a reply has, in the request's order; `what` says of each letter what is
-/// shown for it.
+/// The return flags of a reply, in the order of the request. `what` maps each letter to the content
+/// of its return flag.
 fn returns<'r>(
     meta: &Meta<'r>,
     mut what: impl FnMut(u8) -> Option<Return>,
@@ -36,8 +36,8 @@ fn returns<'r>(
     flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
 }
 
-/// Whether `k` shows the key in base64 when `marked` says so: always where no line can carry it,
-/// which a key that came as text was in one.
+/// Whether `k` shows the key in base64: because the item is `marked`, or because the request sent
+/// the key in base64 and no line can contain it as text. A key that came as text was in a line.
 fn shown_in_base64(key: MetaKey<'_>, marked: bool) -> bool {
     marked || key.base64 && !key_fits_a_line(parse_key(key, &mut [0; KEY_BYTES_MAX]))
 }
@@ -51,10 +51,10 @@ pub(super) fn debug<'r>(state: &State, key: MetaKey<'r>) -> Branch<'r> {
     Branch { answer, next: state.clone() }
 }
 
-/// What `T`, `N` and `R` do, one flag after the other.
+/// The effect of `T`, `N` and `R`, applied in the order of the flags.
 struct Life {
     expiry: Option<Span>,
-    /// Whether `R` may have found little life left, and whether it may have found enough.
+    /// Whether `R` may have found too few seconds left, and whether it may have found enough.
     recached: (bool, bool),
 }
 
@@ -87,7 +87,7 @@ impl Model {
         life
     }
 
-    /// What `t` shows where it stands: the life left before, or what a flag before it gave.
+    /// The expiry that `t` shows: the item's old expiry, or the expiry from a flag before `t`.
     fn shown_expiry<'r>(
         &self,
         meta: &Meta<'r>,
@@ -273,14 +273,14 @@ impl Model {
         }
     }
 
-    /// What `md` leaves: nothing, or an item that is stale (`I`), emptied (`x`), or both.
+    /// The state after `md`: no item, or an item that is stale (`I`), emptied (`x`) or both.
     fn marked_or_gone(&self, state: &State, meta: &Meta<'_>, window: Window) -> State {
         let (empties, stale) = (meta.letters.has(b'x'), meta.letters.has(b'I'));
         let Some(item) = state.item.as_ref().filter(|_| empties || stale) else {
             return state.without_item();
         };
         let ttl = meta.ttl.map(|ttl| self.rules.expiry(ttl, window));
-        // Emptying alone keeps the token; marking stale moves it on.
+        // Emptying an item keeps its token. Marking it stale gives it a new token.
         let keeps_token = !stale && meta.new_cas.is_none();
         let token = if keeps_token { item.token } else { self.new_token(meta.new_cas) };
         let mut next = Item { token, stale, win_sent: false, ..item.clone() };
@@ -317,7 +317,7 @@ impl Model {
             }
             return;
         };
-        // What cannot be a number is refused before its token is looked at.
+        // A value of this length is not a number. It is refused before the tokens are compared.
         let bytes = item.value.bytes().len();
         let is_hopeless = bytes == 0 || bytes > 1024;
         let ways = match meta.compare_cas.filter(|token| *token != 0 && !is_hopeless) {
@@ -340,7 +340,7 @@ impl Model {
         }
     }
 
-    /// The branch in which `ma` has left `item`, which says `number`.
+    /// The branch in which `ma` leaves `item`, whose value is `number`.
     fn counted<'r>(
         &self,
         state: &State,

@@ -1,26 +1,28 @@
-//! The model of one key: what it may hold, and what each operation may answer.
+//! The model of one key: the items that it may hold, and the replies that each operation may get.
 //!
-//! Upstream:   `judge`, the simulator, and whoever keeps one state a key beside a server.
-//! Downstream: `classic` and `meta` carry out one request; `answer` compares what the client saw.
+//! Upstream:   `judge`, the simulator, and tests that follow the states of keys beside a server.
+//! Downstream: `classic` and `meta` execute one request; `answer` compares the reply with what the
+//!             client saw.
 //!
-//! A step gives all states in which the key may be afterwards; none means that the outcome was
-//! impossible. More than one come of what the protocol leaves open:
+//! A step returns all states in which the key may be afterwards. No state means that the outcome is
+//! impossible. There are several states where the protocol leaves something open:
 //!
-//! - a second that is known within bounds only: an item whose time may have come may be gone;
+//! - a second that is known only within bounds: an item that may have expired may be gone;
 //! - eviction, in `Mode::Cache`: any item may be gone at any time;
-//! - a CAS token that nobody has been shown: it may or may not be the one that a request names;
-//! - an unknown outcome: the operation may or may not have been carried out.
+//! - a CAS token that no client has seen: it may or may not equal the token of a request;
+//! - an unknown outcome: the operation may or may not have been executed.
 //!
 //! Invariants:
-//! - I1  Tokens that the server picks grow from item to item of a key. So one that nobody has seen
-//!   is above all that were seen (`State::token_floor`), and none comes back. Tokens that clients
-//!   picked (`E`) are exempt.
-//! - I2  What a step accepts too freely: after `incr` and the like, which memcached does in place
-//!   or by a new item, any `h`, that the marks of a lease and of a key in base64 are gone, and a
-//!   shorter number with or without spaces behind it. Of `l` and `la` only the upper bound is
-//!   checked; sizes and classes of `me` are not. A refusal for want of memory is taken, whether or
-//!   not memory was short; where it may be (`Rules::memory_may_be_short`), so is `NOT_STORED` or
-//!   `NS` for any `append` or `prepend`.
+//! - I1  Tokens that the server chooses grow from item to item of a key. So a token that no client
+//!   has seen is above all tokens that were seen (`State::token_floor`), and no token is used
+//!   twice. Tokens that clients chose (`E`) are exempt.
+//! - I2  A step accepts more than it should in these cases. memcached executes `incr`, `decr` and
+//!   `ma` in place or with a new item. Afterwards a step accepts any `h` of an item that was read
+//!   before, a lost mark of a lease or of a key in base64, and a shorter number with or without
+//!   spaces after it. Only the upper bounds of `l` and `la` are checked, and sizes and classes of
+//!   `me` are not checked. A refusal is accepted even if memory was not short; only the refusals
+//!   that follow from the request and the item must be correct. With `Rules::memory_may_be_short`,
+//!   `NOT_STORED` or `NS` is accepted for any `append` and `prepend`.
 
 mod answer;
 mod classic;
@@ -31,46 +33,46 @@ use kachel_wire::request::{Admin, Request, StoreMode, Ttl};
 
 use answer::{Answer, Seen};
 
-/// TTLs up to this are relative, beyond it absolute: 30 days.
+/// The largest relative TTL: 30 days. Larger TTLs are absolute.
 const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
 
-/// A refusal for want of memory of which the client was told nothing.
+/// A refusal for lack of memory that the client did not see.
 const UNSEEN_REFUSAL: &[u8] = b"SERVER_ERROR out of memory";
 
-/// Whether items may go before their time.
+/// Whether items may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They may: a miss is always possible.
+    /// Items may be evicted: a miss is always possible.
     Cache,
-    /// They may not.
+    /// Items are never evicted.
     Store,
 }
 
-/// What is promised of the server that is judged.
+/// The promises of the server that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Whether items may be evicted.
     pub mode: Mode,
-    /// Whether items carry CAS tokens (not with `-C`: then every token is shown as 0).
+    /// Whether items have CAS tokens. They have none with `-C`; then every token is shown as 0.
     pub cas: bool,
-    /// The largest item as memcached counts it, `-I`: a larger value is refused, and so is an
-    /// `append` that would make one.
+    /// The size of the largest item as memcached counts it (`-I`). The server refuses a larger
+    /// value, and does not store an `append` or `prepend` that would make a larger item.
     pub item_bytes_max: u64,
-    /// Whether memory may be short: then nothing may be appended or prepended, and in a store a
-    /// request whose reply nobody saw may have been refused.
+    /// Whether memory may be short. Then an `append` or `prepend` may fail, and in `Mode::Store`
+    /// the server may have refused a request whose reply no client saw.
     pub memory_may_be_short: bool,
-    /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any time.
+    /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any second.
     pub unix_s: Option<i64>,
 }
 
 impl Rules {
-    /// The rules of a server that was given no options.
+    /// The rules of a server without options.
     pub const fn new(mode: Mode) -> Self {
         let (item_bytes_max, memory_may_be_short) = (1 << 20, false);
         Self { mode, cas: true, item_bytes_max, memory_may_be_short, unix_s: None }
     }
 
-    /// When an item dies that is given this TTL in this window; `None`: never.
+    /// When an item that gets this TTL in this window expires. `None`: never.
     fn expiry(&self, ttl: Ttl, window: Window) -> Option<Span> {
         match (ttl.0, self.unix_s) {
             (0, _) => None,
@@ -90,20 +92,20 @@ impl Rules {
         }
     }
 
-    /// Whether `-I` lets such an item be: header, CAS token, key and NUL, client flags that are not
-    /// 0, value and CR LF.
+    /// Whether `-I` allows an item of this size. memcached counts the header, the CAS token, the
+    /// key and a NUL, the client flags if they are not 0, the value and CR LF.
     fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
         let header = 48 + 8 * u64::from(self.cas) + 4 * u64::from(client_flags != 0);
         header + key_bytes as u64 + 1 + value_bytes as u64 + 2 <= self.item_bytes_max
     }
 }
 
-/// A second that is known within bounds, both included.
+/// A second that is known only within bounds, both inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// No earlier.
+    /// The earliest possible second.
     pub first: u32,
-    /// No later.
+    /// The latest possible second.
     pub last: u32,
 }
 
@@ -117,37 +119,37 @@ impl Span {
     }
 }
 
-/// What a key holds.
+/// The item of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Item {
     /// The value.
     pub value: Value,
     /// The client flags.
     pub client_flags: u32,
-    /// When it dies; `None`: never.
+    /// When the item expires. `None`: never.
     pub expiry: Option<Span>,
-    /// The CAS token, once somebody has been shown it.
+    /// The CAS token, if clients know it.
     pub token: Option<u64>,
-    /// Whether it was marked stale.
+    /// Whether the item was marked stale.
     pub stale: bool,
-    /// Whether the right to refill it was given away.
+    /// Whether a client has won the right to refill the item.
     pub win_sent: bool,
-    /// Whether the key is shown in base64: so was it worded by the request that stored the item.
+    /// Whether the key is shown in base64, because the request that stored the item sent it so.
     pub base64_key: bool,
-    /// Whether it was read since it was stored, where that is known.
+    /// Whether the item was read since it was stored. `None`: that is not known.
     pub fetched: Option<bool>,
-    /// The second before which it was surely not stored.
+    /// The earliest second in which the item may have been stored.
     pub since_s: u32,
 }
 
-/// Everything that decides what a key's next operation may answer.
+/// Everything that determines the possible replies to the next operation on a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct State {
     /// The item, if there is one.
     pub item: Option<Item>,
-    /// The largest token of the server's own choice that anybody was shown (I1).
+    /// The largest token that the server chose and that clients know (I1).
     pub token_floor: u64,
-    /// When a flush falls due that was asked for with a delay.
+    /// When a pending delayed flush takes effect.
     pub flush: Option<Span>,
 }
 
@@ -160,7 +162,7 @@ impl State {
         Self { item: None, ..self.clone() }
     }
 
-    /// The state once the item is known to have this token. `None`: it has another.
+    /// The state if the item has this token. `None`: it cannot have this token.
     fn bound(mut self, token: u64) -> Option<Self> {
         let item = self.item.as_mut()?;
         match item.token {
@@ -173,7 +175,7 @@ impl State {
     }
 }
 
-/// One way in which an operation may have been carried out.
+/// One way in which an operation may have been executed.
 struct Branch<'r> {
     answer: Answer<'r>,
     next: State,
@@ -182,23 +184,24 @@ struct Branch<'r> {
 /// The semantics of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// What is promised.
+    /// The promises of the server.
     pub rules: Rules,
-    /// Whether the states say if and when the item was read. Without that there are fewer; only for
-    /// who asks for none of it (`h`, `l`, `me`).
+    /// Whether the states record if and when the item was read. Without this record there are
+    /// fewer states. It may be `false` only if no request asks for it (`h`, `l`, `me`).
     pub watches_access: bool,
 }
 
 impl Model {
-    /// The model of a server that promises this.
+    /// The model of a server with these rules.
     pub const fn new(rules: Rules) -> Self {
         Self { rules, watches_access: true }
     }
 
-    /// All states that may follow `state` when `operation` was invoked in it and came out so; in
-    /// order, none twice. None at all: that outcome is impossible.
+    /// All states that may follow `state` after `operation` with `outcome`, sorted and without
+    /// duplicates. No state: the outcome is impossible.
     ///
-    /// An unknown outcome gives `state` too: nothing may have happened yet.
+    /// For an unknown outcome the result contains `state` too, because the server may not have
+    /// executed the operation yet.
     ///
     /// ```
     /// use kachel_check::{Mode, Model, Operation, Outcome, Rules, State, Window};
@@ -226,7 +229,7 @@ impl Model {
         states
     }
 
-    /// Adds to `into` the states in which the operation has been carried out.
+    /// Adds to `into` the states in which the operation has been executed.
     pub(crate) fn effects(
         &self,
         state: &State,
@@ -308,8 +311,9 @@ impl Model {
         }
     }
 
-    /// What is left where the request's value is larger than an item may be: for `set`, and for
-    /// `ms` in every mode, nothing, so that no stale value stays. `None`: it may be stored.
+    /// The state after a request whose value is too large for an item. `set`, and `ms` in every
+    /// mode, remove the old item, so that no outdated value stays. `None`: the value is not too
+    /// large.
     fn too_large(
         &self,
         state: &State,
@@ -331,7 +335,8 @@ impl Model {
         Some(if removes { state.without_item() } else { state.clone() })
     }
 
-    /// What the state may have become by itself: flushed, expired, evicted.
+    /// The states that `state` may have become without a request: unchanged, flushed, expired or
+    /// evicted.
     fn lives(&self, state: &State, window: Window) -> Vec<State> {
         let mut lives = Vec::new();
         let mut flushes = true;
@@ -358,8 +363,7 @@ impl Model {
         lives
     }
 
-    /// `flush_all`, for this key. One that is due at once takes a pending one away; so does a later
-    /// one.
+    /// `flush_all`, for this key. It replaces a pending flush, whether it has a delay or not.
     fn flush<'r>(&self, state: &State, delay: Ttl, window: Window, branches: &mut Vec<Branch<'r>>) {
         let answer = || Answer::Plain(Outcome::Ok);
         let due = self.rules.expiry(delay, window);
@@ -373,20 +377,21 @@ impl Model {
             branches.push(Branch { answer: answer(), next });
         }
         if let Some(due) = due.filter(|_| later) {
-            // It takes effect in the second before, at the start of it or at its end.
+            // The flush takes effect at some point of the second before, at the latest at its end.
             let flush = Some(Span { first: due.first.saturating_sub(1), last: due.last });
             branches.push(Branch { answer: answer(), next: State { flush, ..state.clone() } });
         }
     }
 
-    /// The token of an item that is stored now: chosen by the client, or not known yet.
+    /// The token of an item that is stored now: the client's choice, or `None` because no client
+    /// knows it yet. Without tokens it is 0.
     fn new_token(&self, chosen: Option<u64>) -> Option<u64> {
         if self.rules.cas { chosen } else { Some(0) }
     }
 }
 
-/// What is left after a refusal: what was there, or nothing where room was short for the value of a
-/// plain set.
+/// Adds the states that may follow a refusal: the unchanged state, and the state without the item
+/// if memory was short for the value of a plain `set`.
 fn refusal(state: State, request: &Request<'_>, line: &[u8], into: &mut Vec<State>) {
     let sets = match request {
         Request::Store(store) => store.mode == StoreMode::Set && store.compare_cas.is_none(),

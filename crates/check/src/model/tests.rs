@@ -1,10 +1,10 @@
-//! Scripts of one key: every reply but the last is right; the last is, or it is not.
+//! Scripts for one key. Every reply except the last is correct; the last is correct or wrong.
 
 use super::{Mode, Model, Rules, State};
 use crate::{Operation, Outcome, Window};
 
-/// The states after a script. Its lines are `SECOND REQUEST > REPLY`; `|` stands for a line end
-/// within either, and no reply is one that was withheld.
+/// The states after a script. Its lines are `SECOND REQUEST > REPLY`. `|` stands for a line end in
+/// the request or the reply, and an empty reply is one that the server withheld.
 #[track_caller]
 fn states(rules: Rules, script: &str) -> Vec<State> {
     let model = Model::new(rules);
@@ -48,7 +48,8 @@ fn wrong(script: &str) {
     assert!(left.is_empty(), "accepted: {script}\n{left:?}");
 }
 
-/// The script with each of these last lines is right or wrong.
+/// Asserts that the script is right with each last line of `rights`, and wrong with each of
+/// `wrongs`.
 #[track_caller]
 fn ends(script: &str, rights: &[&str], wrongs: &[&str]) {
     for last in rights {
@@ -78,7 +79,7 @@ fn a_value_is_what_was_stored_last() {
     let evicting = Rules::new(Mode::Cache);
     assert!(!states(evicting, &format!("{script}\n5 get k > END")).is_empty());
     let gone = format!("{script}\n5 get k > END\n5 get k > VALUE k 8 1|b|END");
-    assert!(states(evicting, &gone).is_empty(), "what was evicted stays away");
+    assert!(states(evicting, &gone).is_empty(), "an evicted item stays away");
 }
 
 #[test]
@@ -285,7 +286,8 @@ fn a_key_is_shown_as_the_storing_request_worded_it() {
     let (won, hidden) = ("5 mg a2V5 b k N0 > HD kkey W", "5 mg a2V5 b k N0 > HD ka2V5 b W");
     ends("", &[won, "5 mg a2V5 b k > EN ka2V5 b"], &[hidden, "5 mg a2V5 b k > EN kkey"]);
     ends("5 mg YSBi b k N0 > HD kYSBi b W", &["5 mg YSBi b k > HD kYSBi b Z"], &[]);
-    // A carriage return in text is part of a key, shown as it came; not where base64 brought it.
+    // A carriage return in a key that came as text is part of the key and is shown as it came. A
+    // key with a carriage return that came in base64 is shown in base64.
     let came = "5 mg a\rb k N0 > HD ka\rb W";
     let (text, base64) = ("5 mg a\rb k > HD ka\rb Z", "5 mg YQ1i b k > HD kYQ1i b Z");
     ends(came, &[text, base64], &["5 mg a\rb k > HD kYQ1i b Z", "5 mg YQ1i b k > HD ka\rb Z"]);
@@ -383,7 +385,7 @@ fn a_refusal_changes_nothing_unless_room_was_short() {
         &["5 get k > VALUE k 0 1|b|END"],
     );
     wrong("5 set k 0 0 1|a > STORED\n5 touch k 0 > CLIENT_ERROR bad\n5 get k > END");
-    // Only a plain set takes away what it would have replaced.
+    // Only a plain set removes the item that it would have replaced.
     for request in ["append k 0 0 1|b", "replace k 0 0 1|b", "ms k 1 MA|b", "ms k 1 MR|b"] {
         let script = format!("5 set k 0 0 1|a > STORED\n5 {request} > {short}");
         ends(&script, &["5 get k > VALUE k 0 1|a|END"], &["5 get k > END"]);
@@ -420,8 +422,8 @@ fn an_append_may_find_no_room_where_memory_may_be_short() {
     let silent = operation(b"append k 0 0 1 noreply\r\nb\r\n");
     for (model, may_refuse) in [(model, true), (Model::new(Rules::new(Mode::Store)), false)] {
         let after = model.step(before, &silent, &Outcome::Silent, at);
-        assert_eq!(after.contains(before), may_refuse, "nobody was told");
-        assert!(after.iter().any(|state| state != before), "or it was done");
+        assert_eq!(after.contains(before), may_refuse, "the refusal was not seen");
+        assert!(after.iter().any(|state| state != before), "or it was executed");
     }
     let replace = operation(b"replace k 0 0 1\r\nb\r\n");
     assert!(model.step(before, &replace, &Outcome::NotStored, at).is_empty());
@@ -429,7 +431,8 @@ fn an_append_may_find_no_room_where_memory_may_be_short() {
 
 #[test]
 fn a_value_over_the_limit_is_refused_and_a_set_of_it_leaves_nothing() {
-    // 48 for the header, 8 for the token, key and NUL, CR LF: a value of 2 fits, one of 3 does not.
+    // 48 bytes for the header, 8 for the token, 2 for the key and NUL, 2 for CR LF. A value of 2
+    // bytes fits, a value of 3 bytes does not.
     let small = Rules { item_bytes_max: 62, ..Rules::new(Mode::Store) };
     let large = "SERVER_ERROR object too large for cache";
     let before = "5 set k 0 0 2|aa > STORED";

@@ -1,5 +1,5 @@
-//! Has a planted bug, and must be found: proof that coverage leads the fuzzer and that what it
-//! finds is seen.
+//! A planted bug that the fuzzer must find. It shows that coverage guides the fuzzer and that a
+//! finding is reported.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| kachel_fuzz::canary(data));

@@ -1,4 +1,4 @@
-//! Lines of the classic protocol, and anything else that stands where a line should.
+//! Lines of the classic protocol, and other bytes in place of a line.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| kachel_fuzz::text(data));

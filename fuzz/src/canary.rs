@@ -1,12 +1,12 @@
 //! The planted bug.
 //!
 //! Upstream:   the canary target.
-//! Downstream: a panic on lines that only a fuzzer led by coverage finds within seconds.
+//! Downstream: a panic on lines that only a coverage-guided fuzzer finds within seconds.
 
 use kachel_wire::request::Request;
 use kachel_wire::{Parsed, parse};
 
-/// Panics on `delete` of a key of three bytes, the first two of them `ca`.
+/// Panics on a `delete` of a three-byte key that begins with `ca`.
 pub fn canary(data: &[u8]) {
     let Parsed::Request { request: Request::Delete { key, .. }, .. } = parse(data, 0) else {
         return;

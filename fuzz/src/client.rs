@@ -1,14 +1,15 @@
-//! The reader of replies: total, and independent of the pieces in which they come.
+//! Checks of the reader of replies: it accepts any bytes, and its result does not depend on the
+//! pieces in which a reply arrives.
 //!
-//! Upstream:   the client target gives bytes as a server might have sent them.
+//! Upstream:   the client target, with bytes that a server might send.
 //! Downstream: `kachel_wire::client::parse_reply`.
 
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 
-/// Replies of one input that are looked at.
+/// The most replies of one input that are checked.
 const REPLIES_MAX: usize = 64;
-/// Places at which one text is cut besides those near its ends. All of them would take nearly all
-/// the time; another input has others.
+/// The number of places at which one text is cut, besides those near its ends. Cutting at every
+/// place would take nearly all the time. Other inputs are cut at other places.
 const CUTS: usize = 4;
 
 /// Reads `data` as replies, one after the other.
@@ -28,7 +29,7 @@ pub fn client(data: &[u8]) {
     }
 }
 
-/// What a reply says of its value is so.
+/// Checks that the value of a reply is where the reply says.
 fn whole(reply: &ClientReply<'_>, bytes: &[u8]) {
     assert!(bytes.ends_with(b"\n"));
     let value = match reply {
@@ -45,7 +46,8 @@ fn whole(reply: &ClientReply<'_>, bytes: &[u8]) {
     }
 }
 
-/// Until its last byte is there, a reply is not given; what stands behind it changes nothing.
+/// Checks that the reader returns a reply only when its last byte is there, and that the bytes
+/// after a reply change nothing.
 fn pieces(input: &[u8], reply: &ClientReply<'_>, reply_bytes: usize) {
     for cut in cuts(&input[..reply_bytes]) {
         match parse_reply(&input[..cut]) {
@@ -59,7 +61,7 @@ fn pieces(input: &[u8], reply: &ClientReply<'_>, reply_bytes: usize) {
     assert_eq!(parse_reply(&input[..reply_bytes]), expected);
 }
 
-/// As long as fewer bytes come than are said to be missing, more are needed.
+/// Checks that the reader needs more bytes as long as fewer than `missing_bytes` arrive.
 fn wanting(input: &[u8], missing_bytes: usize) {
     assert!(missing_bytes > 0);
     let mut longer = input.to_vec();
@@ -69,7 +71,7 @@ fn wanting(input: &[u8], missing_bytes: usize) {
     }
 }
 
-/// Places inside of `text`: the first, the last two, and some that its bytes decide on.
+/// Places at which to cut `text`: two at its start, two at its end, and some that its bytes select.
 pub(crate) fn cuts(text: &[u8]) -> impl Iterator<Item = usize> {
     let end = text.len();
     let lot = usize::try_from(lot(text) >> 8).expect("64 bits");
@@ -78,7 +80,7 @@ pub(crate) fn cuts(text: &[u8]) -> impl Iterator<Item = usize> {
     near.into_iter().filter(move |at| *at < end).chain(some)
 }
 
-/// A number that the bytes decide on (FNV-1a): where a choice is to be any, and the same each time.
+/// A number that the bytes determine (FNV-1a), for arbitrary choices that are the same each time.
 pub(crate) fn lot(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

@@ -1,28 +1,31 @@
-//! One client and a whole server in memory: what it is answered depends on what it sends, and on
-//! nothing else.
+//! One client and a whole server in memory. The replies depend only on the bytes that the client
+//! sends.
 //!
-//! Upstream:   the connection target gives a script.
-//! Downstream: `testkit`, for a whole server in memory, played until it is at rest.
+//! Upstream:   the connection target, which provides a script.
+//! Downstream: `testkit`, which runs a whole server in memory until the server is at rest.
 //!
-//! The script is played once, and one in `COMPARED` twice, each time on a new server:
+//! Each script is played once as `cut`. One script in `COMPARED` is played as `plain` too. Each
+//! time the server is new:
 //!
-//! | | shards | sent | read | beside other clients |
+//! | | shards | sent | read | other clients |
 //! |---|---|---|---|---|
-//! | cut | 1 or 3 | in the script's pieces | as the script says | if there are 3 shards |
-//! | plain | 1 | whole | at once | no |
+//! | cut | 1 or 3 | in the script's pieces | as the script says | only with 3 shards |
+//! | plain | 1 | whole | at once | none |
 //!
-//! Nearly all that a comparison finds the model finds as well, in a part of the time. Which scripts
-//! are compared, and which of those that ask for shards get them, their bytes decide.
+//! The model finds nearly everything that a comparison finds, in a fraction of the time. The bytes
+//! of a script decide whether it is compared, and whether a script that requests three shards gets
+//! them.
 //!
 //! Invariants:
-//! - I1  `cut` over one shard is answered as `plain` is, byte for byte.
-//! - I2  Over three it is, but for the CAS tokens, which come from the shard.
-//! - I3  What a server answers, a client reads; it ends with a whole reply.
-//! - I4  What is answered is right, request by request (`sequence`).
-//! - I5  When the client is gone the server has closed its connection, and serves others.
+//! - I1  `cut` with one shard gets the same reply bytes as `plain`.
+//! - I2  `cut` with three shards gets the same replies as `plain`, except for the CAS tokens, which
+//!   the shards choose.
+//! - I3  A client can parse everything that the server sends, and the last reply is complete.
+//! - I4  Each request gets a correct reply (`sequence`).
+//! - I5  When the client is gone, the server has closed its connection and serves others.
 //!
-//! Some requests are answered by what the server has counted or by whether a reply is still on its
-//! way. A script with one of those words in it is played, but not compared.
+//! Some replies depend on the server's counters or on whether an earlier reply is still being sent.
+//! A script with such a request is played, but it is not compared, or only in part.
 
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
@@ -32,43 +35,43 @@ use crate::client::lot;
 use crate::script::Script;
 use crate::sequence::{Answered, judge};
 
-/// Unix time at which a server begins.
+/// The Unix time at which a server starts.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
-/// Memory of a server: far more than a script can fill, and little to set up.
+/// The memory of a server: far more than a script can fill, and quick to set up.
 const MEMORY_BYTES: u64 = 8 << 20;
-/// Bytes of replies that a client takes: what comes behind them is not looked at.
+/// The most reply bytes that a client reads. Later bytes are not checked.
 const REPLY_BYTES_MAX: usize = 192 * 1024;
-/// Pieces between which a server is given time to answer.
+/// A script with more cuts than this leaves the server no time to answer between two pieces.
 const PATIENT_PIECES_MAX: usize = 64;
-/// Steps in which a slow client reads before it takes the rest.
+/// The most steps in which a slow client reads before it reads the rest at once.
 const READING_STEPS_MAX: usize = 48;
-/// Largest items, by the script's choice.
+/// The sizes of the largest item. A script chooses one of them.
 const ITEM_BYTES_MAX: [u64; 2] = [1 << 20, 20_000];
-/// One script of so many is played plainly too.
+/// One script in `COMPARED` is played as `plain` too.
 const COMPARED: u64 = 8;
-/// One script of so many that ask for it is played over three shards: that takes three times as
+/// One script in `SPREAD` gets three shards if it requests them, because that takes three times as
 /// long.
 const SPREAD: u64 = 8;
-/// One script of so many has other clients that fill the rings.
+/// In one script in `LOUD`, the other clients fill the rings.
 const LOUD: u64 = 64;
-/// Pieces of the script for each request of the other clients.
+/// The number of pieces of the script for each request of the other clients.
 const NOISE_EVERY: usize = 16;
 
-/// Words in whose presence the answers may differ: whether earlier replies are still on their way
-/// (`watch`, `lru_crawler`) depends on the cuts.
+/// With these words, the replies may depend on the cuts: the server checks whether earlier replies
+/// are still being sent.
 const UNDEFINED: [&[u8]; 2] = [b"lru_crawler", b"watch"];
-/// Words in whose presence only servers of as many shards answer alike: a client that knows a CAS
-/// token, memory that is divided.
+/// With these words, the replies may depend on the number of shards: a request names a CAS token,
+/// or it changes the memory that the shards divide.
 const UNDEFINED_OVER_SHARDS: [&[u8]; 4] = [b"cas ", b" C", b" E", b"cache_memlimit"];
 
-/// What came of a script.
+/// The result of playing a script.
 struct Played {
     reply: Vec<u8>,
     closed: bool,
 }
 
 impl Played {
-    /// Whether the client took all that there was.
+    /// Whether the client read all replies.
     fn is_whole(&self) -> bool {
         self.reply.len() < REPLY_BYTES_MAX
     }
@@ -92,13 +95,13 @@ pub fn connection(data: &[u8]) {
     }
 }
 
-/// Whether each request is answered rightly (I4).
+/// Checks that each request gets a correct reply (I4).
 fn judged(script: &Script, played: &Played) {
     let (is_whole, closed) = (played.is_whole(), played.closed);
     judge(script, item_bytes_max(script), &Answered { reply: &played.reply, is_whole, closed });
 }
 
-/// Whether the script is answered as when it is played plainly (I1, I2).
+/// Checks that the script gets the same replies as when it is played as `plain` (I1, I2).
 fn compared(script: &Script, cut: &Played) {
     let plain = play(script, &Manner { spread: None, in_pieces: false, is_loud: false });
     judged(script, &plain);
@@ -133,7 +136,7 @@ fn item_bytes_max(script: &Script) -> u64 {
 
 /// How a script is played.
 struct Manner {
-    /// The shard of three that the client comes to; `None`: there is one.
+    /// The shard, of three, that gets the client's connection. `None`: there is one shard.
     spread: Option<usize>,
     in_pieces: bool,
     is_loud: bool,
@@ -148,7 +151,7 @@ fn play(script: &Script, manner: &Manner) -> Played {
         start_unix_s: START_UNIX_S,
         ..WorldOptions::default()
     });
-    // Connections are dealt out in turn.
+    // The server assigns connections to its shards in turn.
     let before: Vec<_> = (0..manner.spread.unwrap_or(0)).map(|_| world.connect()).collect();
     let client = world.connect();
     world.rest();
@@ -203,7 +206,7 @@ fn send_in_pieces(
             noise.ask(number / NOISE_EVERY);
         }
         if let Some((_, seconds)) = script.pause.filter(|(at, _)| *at == sent_bytes) {
-            // What came so far is to be served by now.
+            // The server must serve everything sent so far before the time changes.
             allow(REPLY_BYTES_MAX);
             world.rest();
             advance_s(world, seconds);
@@ -225,7 +228,7 @@ fn send_in_pieces(
         let is_busy = world.round();
         reply.extend(client.read());
         if !is_busy && reply.len() < allowed {
-            break; // There is no more.
+            break; // There are no more replies.
         }
     }
     world.rest();
@@ -235,13 +238,13 @@ fn send_in_pieces(
     reply
 }
 
-/// So many seconds pass; every shard sees it.
+/// Advances the clock by `seconds`, and lets every shard read it.
 fn advance_s(world: &mut World, seconds: u32) {
     world.clock.advance_s(seconds.into());
     world.turn();
 }
 
-/// The client goes (I5).
+/// The client leaves (I5).
 fn leave(script: &Script, world: &mut World, client: &FarEnd) {
     if script.resets {
         client.reset();
@@ -253,7 +256,8 @@ fn leave(script: &Script, world: &mut World, client: &FarEnd) {
     assert!(script.resets || client.is_closed(), "I5: the connection is still open");
 }
 
-/// Another client is served; when all are gone, nothing is kept for any (I5).
+/// Checks that the server serves another client, and that it holds nothing for any client when all
+/// are gone (I5).
 fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     let next = world.connect();
     next.write(b"mn\r\n");
@@ -276,7 +280,7 @@ fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     world.audit();
 }
 
-/// Clients that keep the rings busy while the script is played. They have keys of their own.
+/// Clients that keep the rings busy while the script is played. They use keys of their own.
 struct Noise {
     clients: Vec<FarEnd>,
     value_bytes: usize,
@@ -284,7 +288,7 @@ struct Noise {
 }
 
 impl Noise {
-    /// Those of a loud one ask for more than a ring holds.
+    /// If `is_loud`, the clients request more than a ring can hold.
     fn new(world: &mut World, is_loud: bool) -> Self {
         let clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
         world.rest();
@@ -319,7 +323,7 @@ impl Noise {
     }
 }
 
-/// The replies with the CAS tokens out of them (I2), each read as a client reads it (I3).
+/// The replies without their CAS tokens (I2), each parsed as a client parses it (I3).
 fn without_tokens(played: &Played) -> Vec<u8> {
     let mut text = Vec::with_capacity(played.reply.len());
     let mut rest = &played.reply[..];
@@ -344,7 +348,7 @@ fn without_tokens(played: &Played) -> Vec<u8> {
                 }
                 text.extend_from_slice(&rest[value.unwrap_or(0..0)]);
             }
-            // Its token, and the size, which counts the token's bytes.
+            // The rest contains the token, and a size that includes the token's bytes.
             ClientReply::Debug(_) => text.extend_from_slice(b"ME"),
             _ => text.extend_from_slice(&rest[..reply_bytes]),
         }
@@ -353,7 +357,7 @@ fn without_tokens(played: &Played) -> Vec<u8> {
     text
 }
 
-/// Of servers that were asked for statistics: the same lines but for those.
+/// Checks that two servers sent the same lines, except the lines of statistics.
 fn same_lines(one: &Played, other: &Played) {
     fn lines(played: &Played) -> impl Iterator<Item = &[u8]> {
         let lines = played.reply.split_inclusive(|&byte| byte == b'\n');
@@ -368,7 +372,7 @@ fn contains_any(text: &[u8], words: &[&[u8]]) -> bool {
     words.iter().any(|word| memchr::memmem::find(text, word).is_some())
 }
 
-/// Where two texts part, and what stands there.
+/// The first byte at which two texts differ, with an excerpt of both.
 fn difference(one: &[u8], other: &[u8]) -> String {
     let at = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let start = at.saturating_sub(40);

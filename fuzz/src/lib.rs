@@ -1,11 +1,12 @@
-//! What the fuzz targets check, apart from the fuzzer that drives them.
+//! The checks of the fuzz targets, without the fuzzer that runs them.
 //!
-//! Upstream:   `fuzz_targets/*.rs`, one for each function here, give it any bytes at all.
-//! Downstream: `wire`, alone and in a whole server; a broken promise is a panic.
+//! Upstream:   `fuzz_targets/*.rs`. Each of them calls one function of this crate with arbitrary
+//!             bytes.
+//! Downstream: `wire`, alone and in a whole server. A broken promise is a panic.
 //!
 //! Invariants:
-//! - I1  The same bytes do the same each time: no clock, no randomness, nothing kept from one input
-//!   to the next. So a finding is replayed by running its target on its file.
+//! - I1  The same bytes have the same effect each time: no clock, no randomness, and no state that
+//!   survives an input. So running a target on the file of a finding replays the finding.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
-//! The parser of lines: total, independent of the pieces in which they come, and undone by the
-//! client's wording.
+//! Checks of the parser of requests: it accepts any bytes, its result does not depend on the pieces
+//! in which a line arrives, and it parses a request that the client code formats as the same
+//! request.
 //!
-//! Upstream:   the text and meta targets; their first byte picks a verb, so that the fuzzer need
-//!             not find each by itself.
-//! Downstream: `kachel_wire::parse` and what reads its requests.
+//! Upstream:   the text and meta targets. The first byte of an input selects a verb, so that the
+//!             fuzzer need not discover each verb.
+//! Downstream: `kachel_wire::parse`, and the functions of `wire` that read parsed requests.
 
 use kachel_engine::Facts;
 use kachel_wire::client::{
@@ -19,12 +20,13 @@ use kachel_wire::{Parsed, parse, parse_key, stats_topic};
 
 use crate::client::cuts;
 
-/// Lines of one input that are looked at.
+/// The most lines of one input that are checked.
 const LINES_MAX: usize = 16;
-/// The longest value that is worded to see a storage request come back.
+/// The longest value of an `ms` that the client code formats again.
 const WORDED_VALUE_BYTES_MAX: u32 = 4096;
 
-/// Those of the text target: the first is none, so that the input is the line.
+/// The verbs from which the text target's first byte selects. The first one is empty, so that the
+/// rest of the input is the whole line.
 const TEXT_VERBS: [&[u8]; 24] = [
     b"",
     b"get ",
@@ -51,15 +53,15 @@ const TEXT_VERBS: [&[u8]; 24] = [
     b"watch ",
     b"shutdown ",
 ];
-/// The verbs that the meta target's first byte picks from.
+/// The verbs from which the meta target's first byte selects.
 pub const META_VERBS: [&[u8]; 6] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn "];
 
-/// Classic verbs and everything that is not meta.
+/// Checks lines with classic verbs, and every other line that is not a meta request.
 pub fn text(data: &[u8]) {
     with_verb(&TEXT_VERBS, data);
 }
 
-/// Meta verbs.
+/// Checks lines with meta verbs.
 pub fn meta(data: &[u8]) {
     with_verb(&META_VERBS, data);
 }
@@ -102,7 +104,7 @@ fn lines(input: &[u8]) {
     }
 }
 
-/// A newline completes whatever there is.
+/// Checks that a newline completes an unfinished line.
 fn unfinished(input: &[u8]) {
     assert!(!input.contains(&b'\n') && input.first() != Some(&0x80));
     let mut line = input.to_vec();
@@ -116,8 +118,9 @@ fn unfinished(input: &[u8]) {
     }
 }
 
-/// What a line means depends neither on what is known of it already, nor on what follows it; and
-/// before its end it means nothing, or that the connection is closed.
+/// Checks that the result for a line depends neither on the number of bytes that were scanned
+/// before, nor on the bytes after the line. For a part of the line the result is `NeedMore` or
+/// `Close`.
 fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
     for cut in cuts(&input[..line_bytes]) {
         let first = parse(&input[..cut], 0);
@@ -129,8 +132,8 @@ fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
             }
             Parsed::Close => assert_eq!(parsed, Parsed::Close, "cut at {cut}"),
             other => {
-                // A line that closes the connection may stand behind another that does not, but
-                // then the other is the first.
+                // This holds for `Close` too: a complete line before the one that closes would be
+                // the first, and `parse` would return it.
                 panic!("cut at {cut} of {line_bytes}: {other:?}, whole {parsed:?}");
             }
         }
@@ -141,7 +144,7 @@ fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
     }
 }
 
-/// What `wire` promises of each request.
+/// Checks the promises of `wire` about each request.
 fn request_holds(request: &Request<'_>) {
     let key_holds = |key: &[u8]| {
         assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
@@ -196,14 +199,14 @@ fn meta_holds(meta: &Meta<'_>) {
     }
 }
 
-/// What the client words of a request, the parser reads as the same request.
+/// Checks that the parser reads a request that the client code formats as the same request.
 fn comes_back(request: &Request<'_>) {
     let mut line = Vec::new();
     match *request {
         Request::Retrieve(Retrieve { with_cas, ttl: None, keys }) => {
             get(&mut line, keys, with_cas);
             let Parsed::Request { request: Request::Retrieve(again), .. } = parse(&line, 0) else {
-                // Spaces in a row are one in the client's words, so its line is never longer.
+                // The client code writes one space for several, so its line is never longer.
                 panic!("{}", line.escape_ascii());
             };
             assert!(again.with_cas == with_cas && again.ttl.is_none() && again.keys.eq(keys));
@@ -216,7 +219,8 @@ fn comes_back(request: &Request<'_>) {
             get_and_touch(&mut line, keys.next().expect("one key"), ttl.0);
         }
         Request::Store(store) => store_worded(&mut line, &store),
-        // Of a key `noreply` that word says both: no client can delete it and get an answer.
+        // `delete noreply` names this key and also asks for no reply, so the client code cannot
+        // format a `delete` of this key that gets a reply.
         Request::Delete { key: b"noreply", noreply: false } => return,
         Request::Delete { key, noreply } => delete(&mut line, key, noreply),
         Request::Touch { key, ttl, noreply } => touch(&mut line, key, ttl.0, noreply),
@@ -240,14 +244,14 @@ fn comes_back(request: &Request<'_>) {
     }
     match parse(&line, 0) {
         Parsed::Request { request: again, .. } if same(&again, request) => {}
-        // Numbers that were short may be worded longer than they were (and never more).
+        // The client code may write a number with more digits, so its line may be too long.
         Parsed::Close if line.len() > LINE_BYTES_MAX => {}
         other => panic!("{} is {other:?}, was {request:?}", line.escape_ascii()),
     }
 }
 
-/// Whether two requests ask for the same: of a retrieval only the keys count, not the text that
-/// they stand in.
+/// Whether two requests are the same. The text that contains the keys of a retrieval does not
+/// count.
 fn same(one: &Request<'_>, other: &Request<'_>) -> bool {
     match (one, other) {
         (Request::Retrieve(one), Request::Retrieve(other)) => {
@@ -269,7 +273,7 @@ fn store_worded(line: &mut Vec<u8>, store: &Store<'_>) {
     store_head(line, &request, store.value_bytes as usize);
 }
 
-/// What the server words as an answer to a request, the client reads back.
+/// Checks that the client code can read the replies that the server may format for a request.
 fn answers_are_read(request: &Request<'_>) {
     const CODES: [MetaCode; 6] =
         [MetaCode::Hd, MetaCode::Va, MetaCode::En, MetaCode::Ns, MetaCode::Ex, MetaCode::Nf];

@@ -1,62 +1,63 @@
-//! What one input of the connection target means: the bytes that a client sends, and how.
+//! The meaning of one input of the connection target: the bytes that a client sends, and how it
+//! sends them.
 //!
-//! Upstream:   the connection target; the generator of seeds, which words scripts.
-//! Downstream: `connection` plays them.
+//! Upstream:   the connection target; the generator of seeds, which encodes scripts.
+//! Downstream: `connection`, which plays scripts.
 //!
 //! ```text
-//! input:  stream ... | plan ... | bytes of the plan u8
-//! stream: bytes as they are, but  FE l n n  is: the last l bytes (u8), n (u16) times more;
-//!         FE 0 is FE
+//! input:  stream ... | plan ... | length of the plan in bytes u8
+//! stream: bytes that stand for themselves, except:
+//!         FE l n n  repeats the last l bytes (u8) n times (u16);  FE 0  is the byte FE
 //! plan:   piece bytes u8 | switches u8 | reading step u8 | seconds u8 | cut u16 | cut u16 ...
 //! ```
 //!
-//! The plan stands at the end, so that bytes which are put into the stream or taken out of it leave
-//! it alone; what is missing of it is 0. So a wire case is a seed as it is.
+//! The plan is at the end, so that it stays the same if the fuzzer inserts bytes into the stream or
+//! removes some. Missing bytes of the plan are 0, so a wire case with a short plan is a seed.
 //!
 //! Invariants:
 //! - I1  Every input is a script.
 
 /// The byte that begins a repetition.
 const REPEAT: u8 = 0xfe;
-/// Bytes of a stream at most: enough for a large value, or to make a server owe a lot.
+/// The most bytes of a stream: enough for a large value, or for requests with many reply bytes.
 pub const STREAM_BYTES_MAX: usize = 48 * 1024;
-/// Words of a stream after which none is repeated: a long value costs little, a long list of keys
-/// or requests a lot.
+/// A stream with this many words repeats no more words, because a long list of keys or requests
+/// takes much time. A long value takes little.
 const WORDS_MAX: usize = 200;
-/// Repetitions at once at most.
+/// The most repetitions that one `FE l n n` makes.
 const REPEATS_MAX: u16 = 0x7fff;
-/// Bytes of a plan at most.
+/// The most bytes of a plan.
 const PLAN_BYTES_MAX: usize = 40;
-/// Seconds that pass at most: fewer than any request may take.
+/// The longest pause in seconds: shorter than any timeout of a request.
 const PAUSE_SECONDS_MAX: u32 = 8;
-/// Pieces of one size at most: those behind the first of the other cuts.
+/// The most pieces of equal size. They follow the first cut of the plan.
 const PIECES_MAX: usize = 40;
 
-/// A client's bytes and how they go.
+/// A client's bytes, and how the client sends them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Script {
     /// Everything that the client sends.
     pub stream: Vec<u8>,
-    /// Where the stream is cut: rising, each inside of it.
+    /// Where the stream is cut: positions inside the stream, in rising order.
     pub cuts: Vec<usize>,
-    /// So many seconds pass when so many bytes were served.
+    /// A number of bytes, and the seconds that pass after the server has served them.
     pub pause: Option<(usize, u32)>,
-    /// The client takes so many bytes at a time; 0: all at once.
+    /// The number of bytes that the client reads at a time; 0: all at once.
     pub reading_step: usize,
-    /// Other clients are busy meanwhile.
+    /// Whether other clients are busy at the same time.
     pub noise: bool,
-    /// The server is given time to answer between two pieces.
+    /// Whether the server gets time to answer between two pieces.
     pub patient: bool,
-    /// The shard that the client's connection comes to rest on, of three; `None`: there is one.
+    /// The shard, of three, that gets the client's connection; `None`: there is one shard.
     pub home: Option<usize>,
-    /// The client breaks the connection off instead of finishing it.
+    /// Whether the client resets the connection instead of finishing it.
     pub resets: bool,
-    /// The largest item is smaller than usual.
+    /// Whether the largest item is smaller than usual.
     pub small_items: bool,
 }
 
 impl Script {
-    /// The script that `data` is (I1).
+    /// The script that `data` encodes (I1).
     pub fn of(data: &[u8]) -> Self {
         let (stream, plan) = split(data);
         let stream = expanded(stream);
@@ -91,7 +92,7 @@ impl Script {
         }
     }
 
-    /// The stream in its pieces.
+    /// The pieces of the stream, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.cuts.iter().copied());
         let ends = self.cuts.iter().copied().chain([self.stream.len()]);
@@ -99,8 +100,8 @@ impl Script {
     }
 }
 
-/// The bytes of a plan, to be put behind a stream: bytes a piece, switches, the reading step; a
-/// second passes at the first cut.
+/// The bytes of a plan, to be appended to a stream: bytes per piece, switches, reading step, a
+/// pause of one second at the first cut, and the cuts.
 pub fn plan((piece_bytes, switches, reading_step): (u8, u8, u8), cuts: &[u16]) -> Vec<u8> {
     let mut plan = vec![piece_bytes, switches, reading_step, 1];
     plan.extend(cuts.iter().flat_map(|cut| cut.to_le_bytes()));
@@ -114,11 +115,11 @@ fn split(data: &[u8]) -> (&[u8], &[u8]) {
     data.split_at(data.len() - count)
 }
 
-/// The stream with its repetitions carried out.
+/// The stream that `text` encodes.
 fn expanded(text: &[u8]) -> Vec<u8> {
     let mut stream = Vec::with_capacity(text.len());
     let mut rest = text;
-    // Words in the stream up to `counted`.
+    // `words_before` counts the words in the stream up to `counted`.
     let (mut words_before, mut counted) = (0, 0);
     while let Some((&byte, behind)) = rest.split_first() {
         if stream.len() >= STREAM_BYTES_MAX {
@@ -156,7 +157,7 @@ fn words_in(text: &[u8]) -> usize {
     text.iter().filter(|byte| matches!(byte, b' ' | b'\n')).count()
 }
 
-/// The words of a stream in which `unit` stands `times` times: the unit, then its repetition.
+/// The encoding of `times` copies of `unit`: the unit, then its repetition.
 pub fn repeated(unit: &[u8], times: usize) -> Option<Vec<u8>> {
     let length = u8::try_from(unit.len()).ok().filter(|length| *length > 0)?;
     let more = u16::try_from(times.checked_sub(1)?).ok().filter(|more| *more <= REPEATS_MAX)?;
@@ -168,7 +169,7 @@ pub fn repeated(unit: &[u8], times: usize) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Bytes of a stream that mean themselves.
+/// The encoding of `bytes` without repetitions.
 pub fn escaped(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len());
     for &byte in bytes {

@@ -1,16 +1,17 @@
-//! One client's replies, request by request, beside the model of what is right.
+//! Compares one client's replies, request by request, with the model of correct replies.
 //!
-//! Upstream:   `connection` has played a script and kept the replies.
-//! Downstream: `kachel_check` says what each request may be answered, `kachel_wire` where the next
-//!             one begins.
+//! Upstream:   `connection`, which has played a script and stored the replies.
+//! Downstream: `kachel_check`, which defines the correct replies to a request; `kachel_wire`, which
+//!             finds the end of a request.
 //!
-//! A reply that is withheld leaves no trace, so it is not always plain which reply answers which
-//! request: all beliefs that fit are kept, and none left is a finding.
+//! A withheld reply leaves no trace, so it is not always clear to which request a reply belongs.
+//! Every assignment that fits the replies is kept as a belief. If no belief is left, the replies
+//! are wrong.
 //!
 //! Invariants:
-//! - I1  A data block is passed over whole, whatever becomes of its request.
-//! - I2  Memory is never short: a script fills little of it. So no item goes before its time, and
-//!   nothing is refused for want of room but what is too large for any.
+//! - I1  A data block is skipped as a whole, whether or not its request is executed.
+//! - I2  Memory is never short, because a script fills little of it. So no item is evicted, and the
+//!   server refuses no value for lack of memory if the value fits into an item.
 
 use std::collections::BTreeMap;
 
@@ -22,44 +23,45 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::connection::START_UNIX_S;
 use crate::script::Script;
 
-/// The second in which a server begins.
+/// The second in which a server starts.
 const FIRST_SECOND: u32 = 2;
-/// Keys of one request that are followed, beliefs, and states of one key: with more, nothing is
-/// said.
+/// The most keys of one retrieval, the most beliefs, and the most states of one key. Beyond these
+/// limits the rest of a sequence is not judged.
 const KEYS_MAX: usize = 300;
 const BELIEFS_MAX: usize = 16;
 const STATES_MAX: usize = 32;
-/// Bytes that an item may have beside its value.
+/// The most bytes of an item besides its value.
 const HEAD_BYTES_MAX: u64 = 400;
 
-/// What a client was answered, and how it came to an end.
+/// The replies that a client received, and how the connection ended.
 pub(crate) struct Answered<'r> {
     pub(crate) reply: &'r [u8],
-    /// Whether the client took all that there was.
+    /// Whether the client read all replies.
     pub(crate) is_whole: bool,
     pub(crate) closed: bool,
 }
 
-/// One way in which requests and replies may belong together so far.
+/// One way in which replies may belong to the requests so far.
 #[derive(Clone)]
 struct Belief<'r> {
-    /// Replies that are not told yet.
+    /// The replies that belong to later requests.
     rest: &'r [u8],
     keys: BTreeMap<Vec<u8>, Vec<State>>,
-    /// The states of every key that was not named yet.
+    /// The states of each key that no request has named yet.
     others: Vec<State>,
 }
 
-/// Why no more is said of a sequence.
+/// Why the judgment of a sequence ends.
 enum End {
-    /// It is over.
+    /// No complete request follows, or the server closes the connection.
     Over { closed: bool },
-    /// What comes is not for the model.
+    /// The rest of the sequence cannot be judged.
     Unknown,
 }
 
-/// Judges `answered` as the answers to `stream`, on a server that began empty. Panics if it cannot
-/// be.
+/// Judges `answered` as the replies to the stream of `script`, from a server that started empty.
+///
+/// Panics: if these replies are impossible.
 pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_>) {
     let rules = Rules {
         item_bytes_max,
@@ -85,7 +87,7 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
             Ok(bytes) if judging.fits() => {
                 assert!(
                     !judging.beliefs.is_empty() || cut_off(&before, answered),
-                    "{}\n  cannot be answered  {}",
+                    "{}\n  cannot get the reply  {}",
                     excerpt(rest),
                     before.iter().map(|rest| excerpt(rest)).collect::<String>()
                 );
@@ -100,17 +102,17 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
     };
     if answered.is_whole {
         let told = judging.beliefs.iter().any(|belief| belief.rest.is_empty());
-        assert!(told, "nobody asked for {}", excerpt(judging.beliefs[0].rest));
+        assert!(told, "no request for the reply {}", excerpt(judging.beliefs[0].rest));
         assert_eq!(answered.closed, closed, "closed");
     }
 }
 
-/// Whether a client that did not take everything may have missed the reply.
+/// Whether a client that did not read all replies may have missed the next one.
 fn cut_off(rests: &[&[u8]], answered: &Answered<'_>) -> bool {
     !answered.is_whole && rests.iter().any(|rest| Outcome::read(rest).is_none())
 }
 
-/// Bytes of the request at the front of `rest` up to where it is carried out.
+/// The number of bytes that the server needs to execute the request at the front of `rest`.
 fn whole_bytes(rest: &[u8]) -> usize {
     let Parsed::Request { request, line_bytes } = parse(rest, 0) else { return 0 };
     let value_bytes = match request {
@@ -133,7 +135,7 @@ impl<'r> Judging<'r> {
         self.beliefs.len() <= BELIEFS_MAX && self.beliefs.iter().all(few)
     }
 
-    /// Takes the request at the front of `rest`; returns its bytes.
+    /// Judges the request at the front of `rest` and returns its length in bytes.
     fn request(&mut self, rest: &[u8]) -> Result<usize, End> {
         match parse(rest, 0) {
             Parsed::NeedMore => Err(End::Over { closed: false }),
@@ -195,7 +197,7 @@ impl<'r> Judging<'r> {
         Ok(())
     }
 
-    /// Keeps what `next` makes of each belief.
+    /// Replaces each belief with the result of `next`, if there is one.
     fn keep(&mut self, mut next: impl FnMut(Belief<'r>) -> Option<Belief<'r>>) {
         self.beliefs = self.beliefs.drain(..).filter_map(&mut next).collect();
     }
@@ -204,7 +206,7 @@ impl<'r> Judging<'r> {
         self.keep(|belief| belief.take(reply.bytes()));
     }
 
-    /// A request of one key with one reply, or none.
+    /// Judges a request for one key with one reply, or with a withheld reply.
     fn operation(&mut self, operation: &Operation, may_be_large: bool) {
         let mut next = Vec::with_capacity(self.beliefs.len());
         for belief in self.beliefs.drain(..) {
@@ -254,7 +256,7 @@ impl<'r> Judging<'r> {
         let too_large = Reply::TooLarge.unless(noreply);
         let request_bytes = line_bytes + value_bytes as usize + 2;
         let Some(wire) = rest.get(..request_bytes) else {
-            // What fits is waited for; what does not is refused at once.
+            // The server waits for the rest of a value that fits, and refuses other values at once.
             let refused = self.beliefs.clone().into_iter();
             let refused = refused.filter_map(|belief| belief.take(too_large.bytes()));
             let refused: Vec<_> = refused.filter(|_| may_be_large).collect();
@@ -309,13 +311,13 @@ impl<'r> Judging<'r> {
 }
 
 impl Belief<'_> {
-    /// The belief, once these bytes were told.
+    /// The belief after the bytes `text`. `None`: the next replies are other bytes.
     fn take(mut self, text: &[u8]) -> Option<Self> {
         self.rest = self.rest.strip_prefix(text)?;
         Some(self)
     }
 
-    /// The value of `key`, if that is what is told next, and the bytes of it.
+    /// The value of `key` and the length of its reply, if that is the next reply.
     fn hit(&self, key: &[u8]) -> Option<(Outcome, usize)> {
         let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(self.rest) else { return None };
         let ClientReply::Value { key: told, client_flags, value, cas } = reply else { return None };
@@ -323,7 +325,7 @@ impl Belief<'_> {
         Some((Outcome::Hit { value, client_flags, cas }, reply_bytes))
     }
 
-    /// What the operation's key may hold, once it came out so; nothing: it cannot have.
+    /// The states of the operation's key after `outcome`. No state: the outcome is impossible.
     fn states_after(
         &self,
         (model, now): (&Model, Window),
@@ -338,8 +340,9 @@ impl Belief<'_> {
         next
     }
 
-    /// Adds what the belief becomes in each way that is possible: with these states of the
-    /// operation's key, so many bytes told. Nearly always there is one, and nothing is cloned.
+    /// Adds the belief that results from each possible way. A way is the states of the operation's
+    /// key and the number of reply bytes; it is impossible if it has no states. Nearly always one
+    /// way is possible, and nothing is cloned.
     fn become_each<const WAYS: usize>(
         self,
         operation: &Operation,
@@ -354,7 +357,7 @@ impl Belief<'_> {
         into.push(self.with(operation, last));
     }
 
-    /// The belief with these states of the operation's key, so many bytes further on.
+    /// The belief with these states of the operation's key, after this number of reply bytes.
     fn with(mut self, operation: &Operation, (states, bytes): (Vec<State>, usize)) -> Self {
         self.rest = &self.rest[bytes..];
         match self.keys.get_mut(operation.key()) {

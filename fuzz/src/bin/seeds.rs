@@ -1,8 +1,9 @@
-//! Words the seeds of every target from the measured wire cases: `seeds FOLDER`.
+//! Writes the seeds of every target, made from the measured wire cases: `seeds FOLDER`.
 //!
-//! One folder a target, one file a seed. The connection's seeds are the cases' inputs after the
-//! cases' set-up, played in one piece, byte by byte, and slowly by a client of three; the parsers'
-//! are the lines, the client's the replies.
+//! Each target has one folder, and each seed one file. The connection target's seeds are the inputs
+//! of the cases after the cases' set-up, played in three ways: in one piece, byte by byte, and by a
+//! slow client of a server with three shards. The parser targets' seeds are the lines of the cases.
+//! The client target's seeds are the replies.
 
 use std::collections::BTreeSet;
 use std::io::Result;
@@ -12,20 +13,21 @@ use kachel_fuzz::{META_VERBS, escaped, plan, repeated};
 use serde_json::Value;
 
 const FIXTURE: &str = include_str!("../../../crates/kachel/tests/fixtures/wire_cases.json");
-// Not for fuzzing: the library counts edges, also here where AddressSanitizer does not, and where
-// the linker takes more of it than that, it wants a target.
+// This binary does not fuzz. It is built with edge counters, which libFuzzer provides where
+// AddressSanitizer does not. If the linker takes more of libFuzzer than that, libFuzzer needs a
+// target.
 libfuzzer_sys::fuzz_target!(|_input: &[u8]| {});
 
-/// Longer seeds are left out: a fuzzer that begins with small ones is quicker.
+/// Longer seeds are left out, because a fuzzer that starts with small seeds is faster.
 const SEED_BYTES_MAX: usize = 2048;
-/// Ways in which each case is played: bytes a piece, switches, bytes that are read at once.
+/// The ways in which each case is played: bytes per piece, switches, reading step.
 const WAYS: [(u8, u8, u8); 3] = [(0, 0, 0), (1, 0, 0), (7, 0b10_0001, 1)];
-/// The items that the cases expect, those of them that are short.
+/// The short items among the items that the cases expect.
 const SET_UP: &[u8] = b"set num 0 0 2\r\n10\r\nset txt 0 0 3\r\nabc\r\nset max 0 0 20\r\n\
                         18446744073709551615\r\n";
-/// A line, a unit, how often it stands behind the line, and the rest.
+/// A line, a unit, the number of units after the line, and the bytes after the units.
 type Large = (&'static [u8], &'static [u8], usize, &'static [u8]);
-/// What the cases do not do: values too large for a segment, many replies, and both at once.
+/// Scripts that the cases lack: values too large for a segment, many replies, and both at once.
 const LARGE: [Large; 4] = [
     (b"set l 0 0 20000\r\n", b"v", 20_000, b"\r\nget l\r\nms l 16400 T0 c\r\n"),
     (b"ms l 16384 c\r\n", b"w", 16_384, b"\r\nmg l v c\r\nget l l l l l l\r\ndelete l\r\n"),
@@ -33,7 +35,7 @@ const LARGE: [Large; 4] = [
     (b"append l 0 0 17000 noreply\r\n", b"y", 17_000, b"\r\nmd l q\r\nset l 0 0 3\r\nabc\r\n"),
 ];
 
-/// Nor do they wait. A second passes at the end of the `set`s, at byte 100 or so.
+/// A script with a pause, which the cases lack too. `main` makes a seed for each place of a pause.
 const TIMES: &[u8] = b"set a 0 1 1\r\na\r\nset b 0 2 1\r\nb\r\nset c 0 0 1\r\nc\r\n\
                        touch c 1\r\nms d 1 T1\r\nd\r\nmg d t v\r\nflush_all 2\r\n\
                        get a b c d\r\nmg b t v\r\ngat 0 b\r\nmg b t R30\r\nmg z N5 t v\r\n";
@@ -82,7 +84,7 @@ fn main() -> Result<()> {
     {
         write(&folder.join(target), &seeds)?;
     }
-    // It needs none, but a folder to begin with.
+    // The canary target needs no special seed, only a folder with a seed to start from.
     write(&folder.join("canary"), &BTreeSet::from([b"get k\r\n".to_vec()]))
 }
 
@@ -96,7 +98,7 @@ fn write(folder: &Path, seeds: &BTreeSet<Vec<u8>>) -> Result<()> {
     Ok(())
 }
 
-/// The words of a list of pieces, `[hex, repeat count]` each.
+/// The encoding of a list of pieces, each `[hex, repeat count]`.
 fn words(pieces: &Value) -> Vec<u8> {
     let mut text = Vec::new();
     for piece in pieces.as_array().expect("a list of pieces") {

@@ -1,12 +1,14 @@
-//! The whole server on virtual time, from one seed: several shards and clients, in one thread.
+//! Simulates the whole server on virtual time, from one seed. Several shards and clients run in one
+//! thread.
 //!
 //! Upstream:   the command line (`main`), and tests.
-//! Downstream: `kachel_shard` on the doors of `kachel_io::Memory`; `kachel_check` judges what the
-//!             clients saw.
+//! Downstream: `kachel_shard` over the I/O backend `kachel_io::Memory`; `kachel_check`, which
+//!             judges the histories of the clients.
 //!
 //! Invariants:
-//! - I1  A run follows from its options alone: no clock, no random source, no thread, no address.
-//! - I2  Whatever is wrong is an error that names the one command which shows it again.
+//! - I1  The options alone determine a run. It does not depend on a system clock, an outside random
+//!   source, a thread or a memory address.
+//! - I2  Every failure is an error that names the command that reproduces it.
 #![forbid(unsafe_code)]
 
 mod answer;

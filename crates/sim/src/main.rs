@@ -1,7 +1,7 @@
-//! Runs seeds: `cargo run --profile sim -p kachel-sim -- --seed N`. `--help` lists the rest.
+//! Simulates seeds: `cargo run --profile sim -p kachel-sim -- --seed N`. `--help` lists all.
 //!
 //! Upstream:   a person, `tests/sim/run`.
-//! Downstream: `kachel_sim`, a thread for each of the jobs, a run at a time in each.
+//! Downstream: `kachel_sim`, in one thread for each job; a thread does one run at a time.
 
 #![forbid(unsafe_code)]
 
@@ -17,25 +17,29 @@ const HELP: &str = "\
 usage: kachel-sim [--seed N] [--seeds M] [--requests R] [--jobs J] [--verbose]
                   [--clients C] [--shards S] [--without FAULT,...]
 
-Runs the whole server on virtual time, from each of M seeds beginning with N. One in twenty is run
-twice, to be the same. Ends with what all runs have seen; the status is 0 if nothing was wrong. A
-failure is made small, and printed with the command that shows it again.
+Simulates the whole server on virtual time, once for each of M seeds, beginning with seed N. One
+seed in twenty runs twice, and both runs must be the same. Prints at the end what all runs covered.
+The exit status is 0 if no run failed. A failing run is reduced to a smaller one that still fails,
+and printed with the command that reproduces it.
 
   --seed N       the first seed (default 1)
-  --seeds M      how many (default 1)
-  --requests R   requests of each run (default 2000)
-  --jobs J       runs at once (default: one a core)
-  --verbose      a line for each run
-  --clients, --shards, --without   instead of what follows from the seed; faults are
-                 cut, delay, reset, slow, stop, skew, jump, leave, flush, late";
+  --seeds M      the number of seeds (default 1)
+  --requests R   the number of requests in each run (default 2000)
+  --jobs J       the number of runs at a time (default: one for each core)
+  --verbose      print a line for each run
+  --clients C    the number of clients (default: it follows from the seed)
+  --shards S     the number of shards (default: it follows from the seed)
+  --without FAULT,...
+                 turn off some of the faults that follow from the seed: cut, delay, reset,
+                 slow, stop, skew, jump, leave, flush, late";
 
-/// Of so many keys the judge may give up one.
+/// The judge may give up one key for each group of this many keys.
 const KEYS_PER_GIVEN_UP: u64 = 10_000;
 
-/// Of so many operations of an engine that delays, at least one is delayed.
+/// Engines that delay must delay at least one operation for each group of this many operations.
 const DELAYED_PART: u64 = 10;
 
-/// What was asked for.
+/// The parsed arguments.
 struct Wanted {
     seed: u64,
     seeds: u64,
@@ -67,7 +71,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(what) => {
-            eprintln!("kachel-sim: {what}; --help lists what there is");
+            eprintln!("kachel-sim: {what}; --help lists the options");
             return ExitCode::from(2);
         }
     };
@@ -79,7 +83,7 @@ fn main() -> ExitCode {
             scope.spawn(|| work(&wanted, &next, &sum));
         }
     });
-    let sum = sum.into_inner().expect("no job ends in the middle of it");
+    let sum = sum.into_inner().expect("no job panics while it holds the lock");
     sum.print();
     if sum.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -104,20 +108,20 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
             }
             _ => {}
         }
-        let text = words.next().ok_or_else(|| format!("{word} wants something behind it"))?;
-        let number = || text.parse::<u64>().map_err(|_| format!("{text} is no number"));
+        let text = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let number = || text.parse::<u64>().map_err(|_| format!("{text} is not a number"));
         let small = || u16::try_from(number()?).map_err(|_| format!("{text} is too large"));
         match word.as_str() {
             "--seed" => wanted.seed = number()?,
             "--seeds" => wanted.seeds = number()?,
-            "--requests" => wanted.requests = number()?.try_into().map_err(|_| "too many")?,
+            "--requests" => wanted.requests = number()?.try_into().map_err(|_| "R is too large")?,
             "--jobs" => wanted.jobs = usize::from(small()?).max(1),
             "--clients" => wanted.clients = Some(small()?.max(1)),
             "--shards" => wanted.shards = Some(small()?.max(1)),
             "--without" => {
                 for name in text.split(',') {
                     let fault = Fault::ALL.iter().find(|(_, known)| *known == name);
-                    let (fault, _) = fault.ok_or_else(|| format!("{name} is no fault"))?;
+                    let (fault, _) = fault.ok_or_else(|| format!("{name} is not a fault"))?;
                     wanted.without.push(*fault);
                 }
             }
@@ -127,7 +131,7 @@ fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, Strin
     Ok(Some(wanted))
 }
 
-/// Takes seeds until there are none left.
+/// Runs one seed after the other until none is left.
 fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
     loop {
         let number = next.fetch_add(1, Relaxed);
@@ -141,7 +145,7 @@ fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
             let least = shrink(&failure);
             (failure, least)
         });
-        let mut sum = sum.lock().expect("no job ends in the middle of it");
+        let mut sum = sum.lock().expect("no job panics while it holds the lock");
         match ended {
             Ok(report) => sum.add(seed, &report, twice, wanted.verbose),
             Err((failure, least)) => sum.fail(seed, &failure, &least),
@@ -149,13 +153,13 @@ fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
     }
 }
 
-/// What all runs have seen.
+/// The sums over all runs.
 #[derive(Default)]
 struct Sum {
     passed: u64,
     failed: u64,
     twice: u64,
-    /// Runs that lacked something, by what.
+    /// The seeds of runs that did not cover everything, each with what is missing.
     lacking: Vec<(u64, Vec<&'static str>)>,
     requests: u64,
     operations: u64,
@@ -163,7 +167,7 @@ struct Sum {
     keys: u64,
     keys_given_up: u64,
     coverage: Coverage,
-    /// Runs in which each of the coverage's counts was above 0.
+    /// For each count of the coverage: the number of runs in which it was above 0.
     runs_with: [u64; Coverage::COUNT],
 }
 
@@ -193,7 +197,7 @@ impl Sum {
         self.failed += 1;
         println!("FAIL seed {seed}: {failure}");
         if least.options != failure.options {
-            println!("  smallest that still fails: {least}");
+            println!("  smallest run that still fails: {least}");
         }
     }
 
@@ -212,7 +216,7 @@ impl Sum {
         }
         println!("  {} of {} keys were given up by the judge", self.keys_given_up, self.keys);
         if !self.lacking.is_empty() {
-            println!("never seen: in {} runs something that each has to show", self.lacking.len());
+            println!("never seen: something required of every run, in {} runs", self.lacking.len());
         }
         if self.keys_given_up * KEYS_PER_GIVEN_UP > self.keys {
             println!("never seen: a judgment of enough keys");

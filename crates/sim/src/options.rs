@@ -1,50 +1,51 @@
-//! What a run is: everything that follows from its seed, and what a failing run may leave out.
+//! The options of a run. All of them follow from a seed; `shrink` lowers some to reduce a failing
+//! run.
 //!
 //! Upstream:   the command line, a test, `shrink`.
-//! Downstream: `server` is built and `client`s behave as it says.
+//! Downstream: `server` and `client`, which take their settings from here.
 //!
 //! Invariants:
-//! - I1  A seed and the options that were given besides say all: two runs of them are the same.
+//! - I1  The options determine a run completely: two runs with equal options are the same.
 
 use kachel_testkit::Random;
 
-/// Requests of a run, unless told otherwise.
+/// The number of requests in a run by default.
 pub const REQUESTS: u32 = 2_000;
-/// Clients of a run at most.
+/// The most clients that a seed gives to a run.
 pub const CLIENTS_MAX: u64 = 12;
 
-/// Of a thousand runs, those whose engine delays answers.
+/// How many runs in a thousand have an engine that delays answers.
 const LATE_PERMILLE: u64 = 300;
-/// Of a thousand runs, those whose server refuses instead of evicting.
+/// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
 
-/// A kind of fault, or of behavior that a network and its clients are free to show.
+/// A kind of fault, or of unusual behavior that the server must tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// What clients send arrives in pieces.
+    /// The bytes that clients send arrive in pieces.
     Cut,
-    /// Some pieces take long.
+    /// Some pieces arrive late.
     Delay,
     /// Connections break.
     Reset,
-    /// Clients read little by little.
+    /// Some clients read only a few bytes at a time.
     Slow,
     /// Clients stop reading for a while.
     Stop,
-    /// Shards get their cores at very different times.
+    /// Shards sometimes get no core for a while.
     Skew,
     /// The clock jumps.
     Jump,
-    /// Clients end their side with requests under way, or go away amid a value.
+    /// Clients end their side while requests are in flight, or leave in the middle of a value.
     Leave,
-    /// Everything stored is flushed, at once or later.
+    /// Clients flush everything stored, at once or after a delay.
     Flush,
-    /// The engine delays a part of its answers.
+    /// The engine delays some of its answers.
     Late,
 }
 
 impl Fault {
-    /// All kinds, with the names by which `--without` knows them.
+    /// All kinds, each with its name in `--without`.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
@@ -63,7 +64,7 @@ impl Fault {
     }
 }
 
-/// Which faults a run has.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults(u16);
 
@@ -73,36 +74,36 @@ impl Faults {
         self.0 & fault.bit() != 0
     }
 
-    /// The same without one kind.
+    /// Returns these faults without one kind.
     #[must_use]
     pub const fn without(self, fault: Fault) -> Self {
         Self(self.0 & !fault.bit())
     }
 }
 
-/// A run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What everything else follows from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Requests until clients stop asking.
+    /// Clients send at least this number of requests, without those that only fill memory.
     pub requests: u32,
-    /// Clients.
+    /// The number of clients.
     pub clients: u16,
-    /// Shards, which are two or more.
+    /// The number of shards. A seed gives at least two.
     pub shards: u16,
-    /// `-m`.
+    /// The memory limit of the server (`-m`), in bytes.
     pub memory_bytes: u64,
-    /// Whether the server evicts (`cache`), or refuses (`store`).
+    /// Whether a server without free memory evicts items (`cache`) or refuses new ones (`store`).
     pub evict: bool,
-    /// Keys whose every operation is judged.
+    /// The number of hot keys. Every operation on a hot key is judged.
     pub hot_keys: u16,
-    /// Which faults there are.
+    /// The faults that may happen.
     pub faults: Faults,
 }
 
 impl Options {
-    /// The run of a seed.
+    /// The options that follow from a seed.
     pub fn of_seed(seed: u64, requests: u32) -> Self {
         let mut dice = Random::for_purpose(seed, "options");
         let shards = match dice.below(20) {
@@ -114,7 +115,7 @@ impl Options {
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
             let happens = match fault {
-                // Dice of its own, so that other runs stay as they were.
+                // A separate random stream keeps the other options of each seed unchanged.
                 Fault::Late => Random::for_purpose(seed, "late").chance(LATE_PERMILLE),
                 _ => dice.chance(600),
             };
@@ -122,7 +123,7 @@ impl Options {
                 faults.0 |= fault.bit();
             }
         }
-        // At least one that every run shows.
+        // Every run has at least one fault that is certain to happen.
         let sure = [Fault::Cut, Fault::Slow];
         faults.0 |= sure[dice.index(sure.len())].bit();
         Self {
@@ -131,20 +132,20 @@ impl Options {
             clients: dice.between(3, CLIENTS_MAX) as u16,
             shards,
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
-            // A stream of its own, so that other runs stay as they were.
+            // A separate random stream keeps the other options of each seed unchanged.
             evict: !Random::for_purpose(seed, "engine").chance(STORE_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }
     }
 
-    /// Of a thousand operations, those that the engine delays.
+    /// How many operations in a thousand the engine delays.
     pub(crate) fn delay_permille(&self) -> u64 {
         let permille = Random::for_purpose(self.seed, "delays").between(150, 500);
         if self.faults.has(Fault::Late) { permille } else { 0 }
     }
 
-    /// The command that runs exactly this.
+    /// The command that repeats exactly this run.
     pub fn command(&self) -> String {
         let plain = Self::of_seed(self.seed, REQUESTS);
         let mut command = format!("cargo run --profile sim -p kachel-sim -- --seed {}", self.seed);

@@ -1,33 +1,33 @@
-//! What is to happen, in the order of virtual time.
+//! The events to come, in the order of virtual time.
 //!
-//! Upstream:   `run` and the clients lay events in.
-//! Downstream: `run` takes the next one and makes it the present.
+//! Upstream:   `run`, `server` and `client`, which add events.
+//! Downstream: `run`, which takes the next event and performs it.
 //!
 //! Invariants:
-//! - I1  Of two events of one moment the one laid in first comes first: nothing depends on how a
-//!   heap is built.
+//! - I1  Events with the same time come in the order in which they were added. So nothing depends
+//!   on the internal order of the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What may happen.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A shard's thread gets its core.
     Run(usize),
-    /// A shard has slept as long as it wanted; `nap` names the sleep.
+    /// The sleep of a shard reaches its time limit; `nap` is the number of the sleep.
     Overslept { shard: usize, nap: u64 },
-    /// A client does what it does next.
+    /// A client takes its next step.
     Step(usize),
-    /// Bytes of a client arrive.
+    /// Bytes from a client arrive at the server.
     Arrive { client: usize, link: u64, bytes: Vec<u8> },
-    /// A client's end arrives.
+    /// The end of a client's input arrives at the server.
     Finish { client: usize, link: u64 },
     /// A connection breaks.
     Reset { client: usize, link: u64 },
-    /// A client reads so many bytes; none: all there is and ever will be.
+    /// A client reads `bytes` more bytes; `None`: it reads everything from now on.
     Read { client: usize, link: u64, bytes: Option<usize> },
-    /// The clock jumps by so many nanoseconds.
+    /// The clock jumps ahead by this number of nanoseconds.
     Jump(u64),
 }
 
@@ -50,7 +50,7 @@ impl PartialOrd for Entry {
     }
 }
 
-/// Events to come.
+/// The queue of events.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Reverse<Entry>>,
@@ -58,13 +58,13 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Lays in what is to happen at `at_ns`.
+    /// Adds an event that happens at `at_ns`.
     pub(crate) fn lay(&mut self, at_ns: u64, event: Event) {
         self.laid += 1;
         self.heap.push(Reverse(Entry { at_ns, number: self.laid, event }));
     }
 
-    /// Takes the next event out.
+    /// Removes the next event and returns it with its time.
     pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at_ns, entry.event))
     }

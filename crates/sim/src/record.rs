@@ -1,16 +1,17 @@
-//! What clients saw of the hot keys: histories, and their judgment.
+//! Records the history of the operations on hot keys, and has it judged.
 //!
-//! Upstream:   `run` hands in each request that is settled or lost.
-//! Downstream: `kachel_check`, which says whether some order of all that explains every reply.
+//! Upstream:   `run`, which passes each request that is settled or lost.
+//! Downstream: `kachel_check`, which searches an order of the operations that explains every reply.
 //!
-//! The times are those at the server's door: a request is invoked when its last byte arrives there,
-//! and returned when the server has sent its last reply. So they are as tight as can be.
+//! The times are those at the server: an operation is invoked when the last byte of its request
+//! arrives there, and returns when the server has sent the last reply to the request. So the
+//! intervals are as short as possible.
 //!
 //! Invariants:
-//! - I1  A client of the history is one connection, so what it asks of a key is carried out in
+//! - I1  A client of the history is one connection. So its operations on one key are executed in
 //!   order.
-//! - I2  Times are in parts of a nanosecond: what arrived in one piece keeps its order, and returns
-//!   behind all that arrived with it.
+//! - I2  Times are in parts of a nanosecond. So requests of a client keep their order when they
+//!   arrive in the same nanosecond, and a reply in that nanosecond returns after all of them.
 
 use std::collections::BTreeMap;
 
@@ -24,21 +25,21 @@ use crate::ask::Expect;
 use crate::refused::ITEM_BYTES_MAX;
 use crate::server::START_UNIX_S;
 
-/// Parts of a nanosecond (I2).
+/// The parts of a nanosecond (I2).
 const PARTS: u64 = 1 << 16;
 
 /// The histories of a run.
 #[derive(Default)]
 pub(crate) struct Record {
     entries: Vec<Entry>,
-    /// For each connection and key, entries that were done silently and of which nothing has shown
-    /// yet that they are.
+    /// For each connection and key: the silent entries that no later reply has shown to be executed
+    /// yet.
     silent: BTreeMap<(u32, Vec<u8>), Vec<usize>>,
-    /// When values began to be large, so that something may be evicted.
+    /// The time from which values may be large, so that items may be evicted.
     pressed_ns: Option<u64>,
 }
 
-/// A moment as clients of the server see it.
+/// A moment: the virtual time, and the second of the server's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) ns: u64,
@@ -51,9 +52,9 @@ impl Record {
         self.pressed_ns = Some(now_ns);
     }
 
-    /// Adds what a request was answered.
+    /// Adds a settled request with its replies.
     ///
-    /// Errors: the reply is none that could be read.
+    /// Errors: a reply is not an outcome, or came before its request arrived.
     pub(crate) fn settle(&mut self, client: u32, asked: &Asked, now: Moment) -> Result<(), String> {
         if !asked.ask.judged || asked.murky {
             self.lose(client, asked);
@@ -76,7 +77,8 @@ impl Record {
         Ok(())
     }
 
-    /// A reply about this key says that what its connection asked of it before is done.
+    /// Ends the silent operations of a connection on a key: a reply about the key shows that they
+    /// are executed.
     fn show(&mut self, client: u32, key: &[u8]) {
         let Some(newest) = self.entries.last() else { return };
         let (returned, latest_s) = (newest.returned, newest.window.latest_s);
@@ -87,9 +89,9 @@ impl Record {
         }
     }
 
-    /// Adds a request of which nobody knows what became.
+    /// Adds a request whose outcome is unknown.
     pub(crate) fn lose(&mut self, client: u32, asked: &Asked) {
-        // What has not arrived is not carried out.
+        // A request that has not arrived is not executed.
         let Some((invoked, second)) = invoked(asked) else { return };
         if asked.ask.judged {
             let lost = parts(asked).into_iter();
@@ -99,12 +101,12 @@ impl Record {
         }
     }
 
-    /// Judges all that was seen, at the end of the run; and all that was seen before anything could
-    /// be evicted, more strictly.
+    /// Judges the history at the end of the run. Also judges the part before anything could be
+    /// evicted, by stricter rules.
     ///
-    /// Errors: what no order explains.
+    /// Errors: no order of the operations explains all replies.
     pub(crate) fn judge(mut self, now: Moment, evict: bool) -> Result<Judged, String> {
-        // What nothing has shown to be done is done by now, for every connection has ended.
+        // All silent operations are executed by now, because every connection has ended.
         for index in self.silent.into_values().flatten() {
             let entry = &mut self.entries[index];
             (entry.returned, entry.window.latest_s) = (now.ns * PARTS, now.second);
@@ -138,14 +140,14 @@ impl Record {
 /// How many operations were judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// All of hot keys.
+    /// Operations on hot keys.
     pub operations: u64,
-    /// Of those, the ones before anything could be evicted, judged as if nothing ever were.
+    /// Operations before anything could be evicted: judged by the rule that nothing is evicted.
     pub strict: u64,
-    /// Hot keys, each counted for both of these.
+    /// Hot keys, the sum over both judgments.
     pub keys: u64,
-    /// Of those, the ones whose judgment was given up, for too many operations overlap: nothing is
-    /// known.
+    /// Hot keys that the judge gave up because too many of their operations overlap, the sum over
+    /// both judgments. Nothing is known about these keys.
     pub keys_given_up: u64,
 }
 
@@ -163,7 +165,7 @@ fn invoked(asked: &Asked) -> Option<(u64, u32)> {
     asked.arrived.map(|arrived| (arrived.ns * PARTS + u64::from(arrived.part), arrived.second))
 }
 
-/// The operations of a request that are judged, each with its place among the keys.
+/// The operations of a request that are judged, each with the index of its key.
 fn parts(asked: &Asked) -> Vec<(usize, Operation)> {
     let (found, _) = operations(&asked.ask.text).expect("what is judged are operations");
     let found = found.into_iter().enumerate();
@@ -175,7 +177,7 @@ fn outcome(asked: &Asked, place: usize) -> Result<Outcome, String> {
     match (reply, &asked.ask.expect) {
         (Some(reply), _) => {
             let read = Outcome::read(reply).filter(|(_, bytes)| *bytes == reply.len());
-            read.map(|(outcome, _)| outcome).ok_or_else(|| format!("no outcome: {}", shown(reply)))
+            read.map(|(outcome, _)| outcome).ok_or_else(|| format!("bad outcome: {}", shown(reply)))
         }
         (None, Expect::Values(_)) => Ok(Outcome::Miss),
         (None, _) => Ok(Outcome::Silent),

@@ -1,28 +1,30 @@
 //! A run: the server, its clients and the network between them, in one thread, on virtual time.
 //!
-//! Upstream:   options, which all follow from a seed.
-//! Downstream: a report, or what was wrong.
+//! Upstream:   the options, all of which follow from a seed.
+//! Downstream: a report, or a description of the failure.
 //!
 //! ```text
-//! stormy: clients ask, faults happen      until enough is asked
-//! calm:   no faults, nobody asks           until all is answered: soon, or the run fails
-//! hoard:  others hold large values         until a quarter of memory is pinned at most
-//! full:   of a store: memory is filled,
-//!         and what is there replaced       until nothing new is stored; no replacement is refused
-//! gone:   clients leave                    until all are gone
-//! expire: one value that expires,
-//!         if none has yet                  until it has, and was asked for
-//! empty:  one flush, counters reset,
-//!         everything read                  until all is given back; then the books are audited
+//! phase   what happens                     when it ends
+//! stormy  clients send requests,
+//!         faults happen                    enough requests are sent
+//! calm    no faults, no new requests       every request is answered (I2)
+//! hoard   new clients hold large values    at most a quarter of memory is pinned (I3)
+//! full    in a store: a client fills
+//!         memory, then replaces items      the replacements are done, none was refused (I4)
+//! gone    clients disconnect               no client is connected
+//! expire  if no item has expired yet:
+//!         a client stores one that does    the item has expired, and a client has requested it
+//! empty   one flush, counters are reset,
+//!         all hot keys are read            all memory is given back; then it is audited
 //! ```
 //!
 //! Invariants:
-//! - I1  Time passes only between events. Nothing outside says anything: no clock, no thread.
-//! - I2  Once it is calm, everything is answered within `CALM_NS_MAX`.
-//! - I3  However much is asked for and not read, no more than a quarter of memory is pinned after
-//!   `HOARD_SECONDS`.
-//! - I4  A full store of which nothing is pinned refuses no item that is no larger than the one it
-//!   replaces.
+//! - I1  Time passes only between events. No system clock and no other thread affects a run.
+//! - I2  In the calm phase every request is answered within `CALM_NS_MAX`.
+//! - I3  However many large values clients request and do not read, at most a quarter of memory is
+//!   pinned after `HOARD_SECONDS`.
+//! - I4  A full store in which nothing is pinned accepts every item that is not larger than the
+//!   item that it replaces.
 
 use std::collections::VecDeque;
 
@@ -39,40 +41,41 @@ use crate::report::{Coverage, Report};
 use crate::server::Server;
 use crate::trace::Trace;
 
-/// Virtual time in which all must be answered once it is calm (I2).
+/// Virtual time within which every request must be answered in the calm phase (I2).
 const CALM_NS_MAX: u64 = 3_000_000_000;
-/// Virtual time that a storm may take: a run that makes no progress ends here.
+/// The most virtual time for each part of the stormy phase. A run without progress fails then.
 const STORM_NS_MAX: u64 = 60_000_000_000;
-/// Virtual time in which every shard wakes.
+/// Virtual time within which every shard wakes.
 const HOARD_NS: u64 = 150_000_000;
-/// Seconds for which clients may pin as much as they like.
+/// Seconds for which clients may pin any amount of memory.
 const HOARD_SECONDS: u32 = 5;
-/// Virtual time in which everything is given back, once all has been flushed and nobody is there.
+/// Virtual time to wait for memory to be given back, after the last flush and the last client.
 const EMPTY_NS: u64 = 300_000_000;
-/// Such times at most: each looks through all segments once.
+/// The most waits of `EMPTY_NS`. The server scans all segments once in each.
 const ROUNDS_MAX: u32 = 6;
-/// Clients that read all hot keys once a flush is answered or falls due, at most, besides the one
-/// that asked for it. More would overlap so much that histories could not be judged.
+/// The most clients that read all hot keys when a flush is answered or falls due, not counting the
+/// client that sent it. With more of them, too many operations would overlap for the judge.
 const LOOKS_MAX: usize = 4;
-/// Part of the requests, in percent, until which values are small and nothing is evicted.
+/// While less than this percentage of the requests is sent, values are small and none is evicted.
 const SMALL_PERCENT: u64 = 40;
-/// As many times the requests are asked at most until memory is spent in every way.
+/// Clients send at most this multiple of `requests` in addition, until memory was used in every way
+/// (`Coverage::has_spent_memory`).
 const SHORT_TIMES: u64 = 3;
 
-/// Runs what `options` say.
+/// Runs the simulation with these options.
 ///
-/// Errors: what was wrong, for a reader.
+/// Errors: a description of what went wrong.
 pub fn run(options: &Options) -> Result<Report, String> {
     Run::new(options).all()
 }
 
-/// Values that are refused until a store counts as full.
+/// After this number of refused values a store counts as full.
 const IN_VAIN_MIN: u32 = 40;
-/// Values that fill it at most.
+/// The most values that fill the store.
 const HELD_MAX: usize = 3_000;
-/// The longest of them.
+/// The longest value that fills the store.
 const FULL_BYTES_MAX: u64 = 14_000;
-/// Replacements in a full store.
+/// The most replacements in a full store.
 const REPLACED_MAX: usize = 600;
 
 struct Run<'o> {
@@ -85,10 +88,10 @@ struct Run<'o> {
     tally: Tally,
     record: Record,
     now_ns: u64,
-    /// Virtual time by which the clock is ahead.
+    /// How far jumps have moved the server's clock ahead of virtual time.
     jumped_ns: u64,
     stormy: bool,
-    /// The second by which the newest delayed flush is surely due, until somebody has looked.
+    /// The second by which the newest delayed flush is certainly due; `None`: nothing to check.
     flush_due: Option<u32>,
     /// See [`Around`].
     pinned_closes: u64,
@@ -133,10 +136,10 @@ impl<'o> Run<'o> {
 
     fn all(mut self) -> Result<Report, String> {
         let wanted = u64::from(self.options.requests);
-        self.until("enough is asked", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
-        // Memory is to be spent, and to come back, in each run, however much of it there is.
+        self.until("enough requests are sent", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
+        // Every run must use up memory and get it back, whatever the size of its memory.
         self.asker.short = true;
-        self.until("memory is spent", STORM_NS_MAX, |run| {
+        self.until("memory was used in every way", STORM_NS_MAX, |run| {
             let enough = run.tally.asked >= wanted * (1 + SHORT_TIMES);
             enough || Coverage::of(&run.server).has_spent_memory()
         })?;
@@ -146,13 +149,13 @@ impl<'o> Run<'o> {
             client.calm();
         }
         self.wake();
-        self.until("all is answered", CALM_NS_MAX, |run| {
+        self.until("every request is answered", CALM_NS_MAX, |run| {
             run.clients.iter().all(Client::is_content)
         })?;
         self.hoard()?;
         self.replace_in_full()?;
         self.each(|client, around| client.finish(around));
-        self.until("all are gone", CALM_NS_MAX, |run| {
+        self.until("all clients are gone", CALM_NS_MAX, |run| {
             !run.clients.iter().any(Client::is_connected)
         })?;
         if Coverage::of(&self.server).expired == 0 {
@@ -160,11 +163,11 @@ impl<'o> Run<'o> {
         }
         let before = Coverage::of(&self.server);
         self.flush_and_read()?;
-        // What was pinned when it was first looked for is found in a later second.
+        // An item that was pinned during one scan is found by the scan of a later second.
         for _ in 0..ROUNDS_MAX {
             self.jump(2_000_000_000);
             let later_ns = self.now_ns + EMPTY_NS;
-            self.until("all is given back", CALM_NS_MAX, |run| {
+            self.until("all memory is given back", CALM_NS_MAX, |run| {
                 run.now_ns >= later_ns && run.server.is_asleep()
             })?;
             if audit::is_empty(&self.server) {
@@ -174,12 +177,14 @@ impl<'o> Run<'o> {
         audit::audit(&self.server, self.options.hot_keys)?;
         let now = self.moment();
         let judged = self.record.judge(now, self.options.evict)?;
-        // What clients had to do with, not what the last flush has brought about.
+        // Coverage counts only what happened before the last flush.
         let coverage = Coverage { flush_looks: self.tally.looks, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
-    /// Lets time pass until `done`, which must be within `most_ns`.
+    /// Performs events until `done` holds.
+    ///
+    /// Errors: that takes longer than `most_ns`, or an event fails.
     fn until(
         &mut self,
         what: &str,
@@ -191,17 +196,17 @@ impl<'o> Run<'o> {
             if self.now_ns > deadline_ns {
                 let waiting: Vec<String> = self.clients.iter().map(Client::waits_for).collect();
                 let waiting = waiting.join("; ");
-                return Err(format!("not in time: until {what} ({waiting})"));
+                return Err(format!("timed out waiting until {what} ({waiting})"));
             }
             self.next()?;
         }
         Ok(())
     }
 
-    /// The next event becomes the present (I1).
+    /// Moves virtual time to the next event and performs it (I1).
     fn next(&mut self) -> Result<(), String> {
         let Some((at_ns, event)) = self.queue.next() else {
-            return Err("nothing is to happen any more".to_owned());
+            return Err("no event is left".to_owned());
         };
         assert!(at_ns >= self.now_ns, "I1");
         self.server.world.clock.advance_ns(at_ns - self.now_ns);
@@ -277,7 +282,7 @@ impl<'o> Run<'o> {
         self.now_ns + self.jumped_ns
     }
 
-    /// Now, with the second as the server counts it.
+    /// The virtual time, and the second of the server's clock.
     fn moment(&self) -> Moment {
         let second = (self.clock_ns() / 1_000_000_000) as u32 + 2;
         Moment { ns: self.now_ns, second }
@@ -327,7 +332,7 @@ impl<'o> Run<'o> {
         self.wake();
     }
 
-    /// Every client takes what has come for it.
+    /// Every client reads what the server has sent to it.
     fn receive(&mut self) -> Result<(), String> {
         for client in 0..self.clients.len() {
             let (settled, unknown) = self.at(client, Client::receive)?;
@@ -347,8 +352,8 @@ impl<'o> Run<'o> {
         Ok(())
     }
 
-    /// A flush is answered, or a delayed one falls due: at once clients who wait for nothing read
-    /// all that it took, `flusher` and others. A shard that was not reached yet would show.
+    /// Has `flusher`, and clients that wait for nothing, read all hot keys when a flush is answered
+    /// or a delayed one falls due. Their reads find a shard that the flush has not reached.
     fn look(&mut self, flusher: Option<usize>) {
         let others = (0..self.clients.len()).filter(|client| Some(*client) != flusher);
         let others = others.filter(|client| self.clients[*client].may_look()).take(LOOKS_MAX);
@@ -358,7 +363,7 @@ impl<'o> Run<'o> {
         }
     }
 
-    /// Looks once the clock has come to the second of a delayed flush.
+    /// Has clients read all hot keys when the clock has reached the second of a delayed flush.
     fn look_when_due(&mut self) {
         let second = self.moment().second;
         if self.flush_due.take_if(|due| *due <= second).is_some() {
@@ -373,12 +378,12 @@ impl<'o> Run<'o> {
         }
     }
 
-    /// Clients come who ask for a large value each, and do not read; then they do.
+    /// New clients request a large value each and do not read it; at the end they read.
     ///
-    /// Errors: I3 does not hold. Who is closed for it sees to it that there was a reason.
+    /// Errors: I3 does not hold. A client that is closed checks by itself that there was a reason.
     fn hoard(&mut self) -> Result<(), String> {
         let pinned_max = self.options.memory_bytes / 4;
-        // Some values are evicted before they are asked for.
+        // Some values are evicted before they are requested.
         let hoarders = pinned_max / LARGE_BYTES_MAX * 2;
         for _ in 0..hoarders {
             let index = self.come();
@@ -390,14 +395,14 @@ impl<'o> Run<'o> {
         }
         for _ in 0..HOARD_SECONDS {
             let later_ns = self.now_ns + HOARD_NS;
-            self.until("what is asked for is pinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
+            self.until("requested values are pinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
             self.jump(1_000_000_000);
         }
         let later_ns = self.now_ns + HOARD_NS;
-        self.until("enough is let go", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
+        self.until("enough memory is unpinned", CALM_NS_MAX, |run| run.now_ns >= later_ns)?;
         let pinned = self.server.world.pool.pinned_bytes();
         if pinned > pinned_max {
-            return Err(format!("{pinned} bytes are still pinned, {pinned_max} may be"));
+            return Err(format!("{pinned} bytes are still pinned, the limit is {pinned_max}"));
         }
         self.clients.iter_mut().for_each(Client::calm);
         self.wake();
@@ -406,8 +411,8 @@ impl<'o> Run<'o> {
         })
     }
 
-    /// A client fills a store with values of many lengths, and then replaces each of them by one no
-    /// longer, in every way in which a request can. Errors: I4 does not hold.
+    /// A client fills a store with values of many lengths, and then replaces random ones by values
+    /// that are not longer, with each kind of request that can. Errors: I4 does not hold.
     fn replace_in_full(&mut self) -> Result<(), String> {
         if self.options.evict {
             return Ok(());
@@ -430,21 +435,21 @@ impl<'o> Run<'o> {
             let ask = self.asker.replacement(&mut dice, key, *bytes);
             let shown = crate::answer::shown(&ask.text);
             if self.asks_in_vain(index, ask)? && pinned == 0 {
-                return Err(format!("a full store refuses what is no larger: {shown}"));
+                return Err(format!("a full store refuses an item that is not larger: {shown}"));
             }
         }
         self.leave(index)
     }
 
-    /// Has a client ask, and waits; whether there was no memory for it.
+    /// Sends a request and waits for its reply. Returns whether it was refused for lack of memory.
     fn asks_in_vain(&mut self, index: usize, ask: Ask) -> Result<bool, String> {
         let before = self.tally.refused;
         self.at(index, |client, around| client.send(vec![ask], b"", around));
-        self.until("it is answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        self.until("a request is answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
         Ok(self.tally.refused > before)
     }
 
-    /// A client comes, stores a value for a second, and reads it when that is over.
+    /// A new client stores a value that expires after a second, and then reads it.
     fn expire(&mut self) -> Result<(), String> {
         let index = self.come();
         let [set, get] = self.asker.own(0, 1);
@@ -455,7 +460,8 @@ impl<'o> Run<'o> {
         self.leave(index)
     }
 
-    /// A last client flushes everything, has all count from 0 again, and reads every hot key.
+    /// The last client reads all hot keys, flushes everything, resets the counters, and reads all
+    /// hot keys again.
     fn flush_and_read(&mut self) -> Result<(), String> {
         let index = self.come();
         let mut asks = self.asker.all_hot();
@@ -465,7 +471,7 @@ impl<'o> Run<'o> {
         self.leave(index)
     }
 
-    /// A client comes that only does what it is told.
+    /// Connects a client that does nothing by itself, and returns its index.
     fn come(&mut self) -> usize {
         let index = self.clients.len();
         self.clients.push(Client::tool(self.options, index));
@@ -474,7 +480,7 @@ impl<'o> Run<'o> {
         index
     }
 
-    /// It leaves, once it is answered.
+    /// Disconnects a client once all its requests are answered.
     fn leave(&mut self, index: usize) -> Result<(), String> {
         self.until("the last client is answered", CALM_NS_MAX, |run| {
             run.clients[index].is_content()

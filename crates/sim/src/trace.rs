@@ -1,9 +1,10 @@
-//! The trace: all that happened in a run, folded into one number.
+//! The trace: a digest of all that happened in a run.
 //!
-//! Upstream:   `run` tells of each event, each byte delivered and each reply.
-//! Downstream: two runs of one seed must end with the same number.
+//! Upstream:   `run`, which adds each event and the bytes that arrive at the server; `client`,
+//!             which adds the bytes that it receives.
+//! Downstream: the report; two runs with equal options must end with the same digest.
 
-/// What happened so far, as a digest.
+/// A digest of what has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trace(u64);
 
@@ -14,7 +15,7 @@ impl Trace {
         self.0 = (mixed ^ (mixed >> 29)).rotate_left(23);
     }
 
-    /// Adds bytes, and how many they are.
+    /// Adds bytes and their number.
     pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
         self.add(bytes.len() as u64);
         for word in bytes.chunks(8) {

@@ -1,15 +1,15 @@
-//! Values that say for whom they were written: so that a value read anywhere proves itself.
+//! Values that contain their key and the number of their write. So each value read can be verified.
 //!
-//! Upstream:   `ask` makes one for each store.
-//! Downstream: `answer` looks at each value read.
+//! Upstream:   `ask`, which makes a value for each request that stores a text.
+//! Downstream: `answer`, which verifies each value read.
 //!
 //! ```text
 //! value:  token token ...                  (append and prepend add tokens)
-//! token:  KEY '.' WRITE '.' BYTES ':' pattern of so many bytes ';'
+//! token:  KEY '.' WRITE '.' BYTES ':' pattern of BYTES bytes ';'
 //! ```
 //!
 //! Invariants:
-//! - I1  A write has a number of its own, and its pattern follows from key and number alone.
+//! - I1  Each write has a number of its own. Its pattern follows from its key and its number alone.
 
 use kachel_io::{Rng, SeededRng};
 
@@ -33,7 +33,9 @@ fn pattern(key: &[u8], write: u64) -> SeededRng {
     SeededRng::new(key)
 }
 
-/// Whether `value` is made of tokens for `key` from writes before `writes`; else what is wrong.
+/// Checks that `value` consists of tokens for `key` with write numbers below `writes`.
+///
+/// Errors: what is wrong.
 pub(crate) fn verify(key: &[u8], value: &[u8], writes: u64) -> Result<(), String> {
     let mut rest = value;
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Some seeds of the simulation, in each `cargo test`; `tests/sim/run` runs thousands.
+//! Simulates some seeds in each `cargo test`; `tests/sim/run` simulates thousands.
 
 use kachel_sim::{Coverage, Options, examine};
 
@@ -15,7 +15,7 @@ fn run(seeds: std::ops::Range<u64>) {
         }
     }
     for (name, count) in seen.fields() {
-        // The rarest is left to the thousands.
+        // The rarest event is certain only in thousands of runs.
         assert!(count > 0 || name == "full mailboxes", "never seen: {name}");
     }
 }

@@ -1,13 +1,13 @@
-//! A client: it connects, asks, reads as it likes, and goes away as it likes.
+//! A client: it connects, sends requests, reads replies at its own pace, and may leave at any time.
 //!
-//! Upstream:   `run` tells it that its time has come, or that something has happened to it.
-//! Downstream: the network, which is events in the queue; `answer` for what comes back.
+//! Upstream:   `run`, which calls it for each of its events.
+//! Downstream: the network, in the form of events in the queue; `answer`, which reads the replies.
 //!
 //! Invariants:
-//! - I1  What a client sends on one connection arrives in order; between connections nothing is in
-//!   order.
-//! - I2  A connection ends only when its client left, broke it, was too slow for the server, or was
-//!   among the slowest to be sent large values while too much memory was pinned.
+//! - I1  The bytes that a client sends on one connection arrive in order. There is no order between
+//!   connections.
+//! - I2  A connection ends only if its client left, broke it or was too slow for the server, or if
+//!   the client was among the slowest readers of large values while too much memory was pinned.
 
 use std::collections::VecDeque;
 
@@ -21,29 +21,29 @@ use crate::queue::{Event, Queue};
 use crate::record::Moment;
 use crate::trace::Trace;
 
-/// Seconds of the server's clock for which a client may stand amid something, at least, before the
-/// server may close it. One less than the server's limit, for seconds are whole.
+/// The server may close a client as late only if something of the client was pending for this time
+/// of the server's clock. It is a second less than the server's limit, which counts whole seconds.
 const PATIENCE_NS: u64 = 9_000_000_000;
-/// Time of the server's clock for which a client must have been owed what may be a large value, at
-/// least, before the server may close it for being slow to take that.
+/// The server may close a client as a slow reader of large values only if it owed the client what
+/// may be a large value for this time of the server's clock.
 const HELD_NS_MIN: u64 = 2_000_000_000;
-/// What a stopped or slow reader takes before it stops: a socket's buffer.
+/// The bytes that a slow reader accepts before it reads any, like the buffer of a socket.
 const WINDOW_BYTES: u64 = 4_096;
 
-/// A client's end of one connection, and what is on its way there.
+/// A client's end of one connection, and the counts of its bytes.
 #[derive(Debug)]
 struct Link {
     number: u64,
     far: FarEnd,
-    /// Nothing later on this connection arrives before (I1).
+    /// The next bytes on this connection arrive no earlier (I1).
     next_ns: u64,
     sent: u64,
     arrived: u64,
     received: u64,
     allowed: u64,
-    /// What the server has sent and holds no whole reply yet.
+    /// Bytes from the server that are not a whole reply yet.
     input: Vec<u8>,
-    /// Whether nothing more will be asked on it.
+    /// Whether the client sends no more requests on it.
     leaving: bool,
 }
 
@@ -63,20 +63,20 @@ pub(crate) struct Client {
     depth: usize,
     think_ns: u64,
     cas: Option<(Vec<u8>, u64)>,
-    /// The server's clock when nothing was under way last.
+    /// The server's clock when the client last waited for nothing.
     calm_ns: u64,
-    /// The server's clock when it last held no large value for this client for sure.
+    /// The server's clock when the server last certainly held no large value for this client.
     free_ns: u64,
     faults: Faults,
     reads_slowly: bool,
-    /// When its newest request arrived: nanosecond, and place in it.
+    /// When its newest request arrived: the nanosecond, and the place among its requests in it.
     newest: (u64, u16),
-    /// Times that it still asks for a great deal at once.
+    /// How many bursts of small fillers it may still send before memory must be used up.
     bursts_left: u32,
     floods_left: u32,
 }
 
-/// What a client may touch besides itself.
+/// The state outside a client that its methods use.
 pub(crate) struct Around<'a> {
     pub(crate) now_ns: u64,
     pub(crate) clock_ns: u64,
@@ -84,45 +84,45 @@ pub(crate) struct Around<'a> {
     pub(crate) trace: &'a mut Trace,
     pub(crate) asker: &'a mut Asker,
     pub(crate) tally: &'a mut Tally,
-    /// Connections that the server has closed in this moment for what they held, as it says; each
-    /// is one client's.
+    /// How many connections the server says that it closed in this event because they held large
+    /// values. Each of them explains the end of one client's connection.
     pub(crate) pinned_closes: &'a mut u64,
 }
 
-/// What clients have done and seen.
+/// Counts of what all clients did and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests sent, those apart that only fill memory.
+    /// Requests sent, without those that only fill memory.
     pub asked: u64,
-    /// Requests settled: answered, or silently done.
+    /// Requests settled: answered, or executed silently.
     pub settled: u64,
     /// Connections made.
     pub connections: u64,
     /// Connections broken by their clients.
     pub resets: u64,
-    /// Clients that ended their side, or went away amid a value.
+    /// Times that a client left by itself, perhaps in the middle of a value.
     pub leaves: u64,
     /// Times that a client stopped reading.
     pub stops: u64,
-    /// Slow readers.
+    /// Connections of slow readers.
     pub slow: u64,
     /// Sends that arrived in pieces.
     pub cuts: u64,
-    /// Pieces that took long.
+    /// Pieces that arrived late.
     pub delays: u64,
     /// Jumps of the clock.
     pub jumps: u64,
-    /// Connections that the server closed on a client that was late.
+    /// Connections that the server closed because the client was late.
     pub late_closes: u64,
-    /// Connections that the server closed on a client that held large values for long.
+    /// Connections that the server closed because the client held large values for too long.
     pub pinned_closes: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
-    /// Requests that were told that there is no memory.
+    /// Requests that were refused for lack of memory.
     pub refused: u64,
     /// Flushes that were answered.
     pub flushes: u64,
-    /// Clients that read all hot keys right after one, or when a delayed one fell due.
+    /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
     pub looks: u64,
 }
 
@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// A client that only does what it is told: `connect`, `send`, `finish`.
+    /// A client that does nothing by itself. Its caller uses `connect`, `send` and `finish`.
     pub(crate) fn tool(options: &Options, index: usize) -> Self {
         let mut client = Self::new(options, index, &mut Queue::default());
         client.reads_slowly = false;
@@ -168,7 +168,7 @@ impl Client {
         self.link.is_some()
     }
 
-    /// Whether it waits for nothing: no reply, and nothing of it is under way.
+    /// Whether it waits for nothing: no reply is pending, and none of its bytes are in flight.
     pub(crate) fn is_content(&self) -> bool {
         let under_way = self.link.as_ref().is_some_and(|link| link.sent > link.arrived);
         !under_way && !self.asked.iter().any(Asked::wants_reply)
@@ -178,14 +178,14 @@ impl Client {
         self.asked.iter().filter(|asked| asked.wants_reply()).count()
     }
 
-    /// What it waits for, for a reader.
+    /// Describes what it waits for, for an error message.
     pub(crate) fn waits_for(&self) -> String {
         let first = self.asked.iter().find(|asked| asked.wants_reply());
         let what = first.map_or("nothing".to_owned(), |asked| shown(&asked.ask.text));
         let link = self.link.as_ref().map(|link| (link.sent - link.arrived, link.leaving));
         let under_way = match link {
-            Some((bytes, false)) => format!("{bytes} bytes under way"),
-            Some((bytes, true)) => format!("{bytes} bytes under way, and it leaves"),
+            Some((bytes, false)) => format!("{bytes} bytes in flight"),
+            Some((bytes, true)) => format!("{bytes} bytes in flight, leaving"),
             None => "not connected".to_owned(),
         };
         let (index, count) = (self.index, self.asked.len());
@@ -227,14 +227,14 @@ impl Client {
         around.queue.lay(around.now_ns + in_ns, event(self.index, self.links));
     }
 
-    /// Does what it does next. `connect` is how it gets a connection.
+    /// Takes its next step. `connect` opens a connection for it.
     pub(crate) fn step(&mut self, connect: impl FnOnce() -> FarEnd, around: &mut Around<'_>) {
         let mut pause_ns = self.dice.between(self.think_ns / 2, self.think_ns * 2);
         match self.link.as_ref().map(|link| link.leaving) {
             None => {
                 self.connect(connect(), around);
                 if self.dice.chance(600) {
-                    // It lets others speak first, so that it can be handed over.
+                    // It sends nothing for a while, so that the connection can be handed over.
                     pause_ns += self.dice.between(50_000, 500_000);
                 } else {
                     self.batch(around);
@@ -248,13 +248,13 @@ impl Client {
         self.lay(around, pause_ns, |client, _| Event::Step(client));
     }
 
-    /// Breaks, leaves or stops, now and then.
+    /// Sometimes breaks the connection, leaves or stops reading. Returns whether it leaves.
     fn misbehaves(&mut self, around: &mut Around<'_>) -> bool {
         let dice = &mut self.dice;
         let (reset, leave, stop) = (dice.chance(6), dice.chance(12), dice.chance(12));
         if reset && self.faults.has(Fault::Reset) {
             let in_ns = self.dice.below(100_000);
-            // Until the break arrives more is asked.
+            // The client sends more requests until the break arrives.
             self.lay(around, in_ns, |client, link| Event::Reset { client, link });
             return false;
         }
@@ -272,7 +272,7 @@ impl Client {
         false
     }
 
-    /// Asks a last time, perhaps breaks off amid a value, and ends its side.
+    /// Sends its last requests, perhaps a part of one more or `quit`, and leaves.
     fn last_words(&mut self, around: &mut Around<'_>) {
         let mut asks = self.asks(around, 3);
         let way = self.dice.below(4);
@@ -280,12 +280,12 @@ impl Client {
         if way == 0 {
             tail.extend_from_slice(b"quit\r\n");
         } else if way == 2 {
-            // No line is that long: the server closes.
+            // No valid line is that long: the server closes the connection.
             tail.resize(self.dice.between(2_100, 9_000) as usize, b'x');
         } else if way == 1
             && let Some(last) = asks.pop()
         {
-            // Once its line is there a value that is too large is refused.
+            // The server refuses a too large value once its line is whole: cut before that.
             let kept = self.dice.index(last.text.len() - last.swallowed);
             tail.extend_from_slice(&last.text[..kept]);
         }
@@ -298,7 +298,7 @@ impl Client {
         }
     }
 
-    /// Ends its side, behind all that it sent.
+    /// Ends its side after everything that it has sent.
     pub(crate) fn finish(&mut self, around: &mut Around<'_>) {
         let Some(link) = &mut self.link else { return };
         link.leaving = true;
@@ -340,7 +340,7 @@ impl Client {
         asks
     }
 
-    /// Sends requests, and behind them bytes that are none.
+    /// Sends requests, followed by `tail`, which is no whole request.
     pub(crate) fn send(&mut self, asks: Vec<Ask>, tail: &[u8], around: &mut Around<'_>) {
         let Some(link) = &mut self.link else { return };
         let mut bytes = Vec::new();
@@ -391,7 +391,7 @@ impl Client {
         pieces
     }
 
-    /// Sends requests so that they arrive next to at once, if it may ask and reads what comes.
+    /// Sends requests that arrive almost at once, if it may send and reads its replies.
     pub(crate) fn send_at_once(&mut self, asks: Vec<Ask>, around: &mut Around<'_>) {
         let Some(link) = self.link.as_mut().filter(|link| link.is_attentive()) else { return };
         around.tally.looks += 1;
@@ -407,17 +407,17 @@ impl Client {
         around.queue.lay(link.next_ns, event);
     }
 
-    /// Whether it may ask, reads what comes, and waits for nothing.
+    /// Whether it may send requests, reads its replies and waits for nothing.
     pub(crate) fn may_look(&self) -> bool {
         self.link.as_ref().is_some_and(Link::is_attentive) && self.is_content()
     }
 
-    /// The connection, if it is still that of this number.
+    /// The connection, if it still is the one with this number.
     fn link(&mut self, number: u64) -> Option<&mut Link> {
         self.link.as_mut().filter(|link| link.number == number)
     }
 
-    /// Bytes of its have arrived.
+    /// Some of its bytes arrive at the server.
     pub(crate) fn arrive(&mut self, link: u64, bytes: &[u8], now: Moment, clock_ns: u64) {
         self.note_free(clock_ns);
         let Some(link) = self.link(link) else { return };
@@ -435,26 +435,26 @@ impl Client {
         }
     }
 
-    /// Notes whether nothing that has arrived may be answered by a large value.
+    /// Updates `free_ns` if no request at the server may be answered with a large value.
     fn note_free(&mut self, clock_ns: u64) {
         if !self.asked.iter().any(Asked::may_bring_large) {
             self.free_ns = clock_ns;
         }
     }
 
-    /// Names its connection among all of the run.
+    /// The number of its connection, which is unique in the run.
     pub(crate) fn connection(&self) -> u32 {
         (self.index as u64 * 100_000 + self.links) as u32
     }
 
-    /// Its end has arrived.
+    /// The end of its input arrives at the server.
     pub(crate) fn arrive_finish(&mut self, link: u64) {
         if let Some(link) = self.link(link) {
             link.far.finish();
         }
     }
 
-    /// Its connection breaks: what was under way stays unknown, and is handed out.
+    /// Breaks its connection. Returns the requests that are not settled: their outcome is unknown.
     pub(crate) fn reset(&mut self, link: u64, tally: &mut Tally) -> VecDeque<Asked> {
         let Some(broken) = self.link(link) else { return VecDeque::new() };
         broken.far.reset();
@@ -463,7 +463,7 @@ impl Client {
         std::mem::take(&mut self.asked)
     }
 
-    /// Reads some bytes more, or everything from now on.
+    /// Reads `bytes` more bytes; `None`: reads everything from now on.
     pub(crate) fn read_more(&mut self, link: u64, bytes: Option<usize>, around: &mut Around<'_>) {
         let Some(link) = self.link(link) else { return };
         let Some(bytes) = bytes else {
@@ -490,7 +490,7 @@ impl Client {
         }
     }
 
-    /// Reads everything from now on, and asks nothing more.
+    /// Reads everything from now on.
     pub(crate) fn calm(&mut self) {
         if let Some(link) = &mut self.link {
             link.far.allow_all();
@@ -498,8 +498,8 @@ impl Client {
         }
     }
 
-    /// Takes what the server has sent. Returns the requests that are settled by it; and, when the
-    /// connection has ended, those whose outcome nobody knows.
+    /// Reads what the server has sent. Returns the requests that are settled by it and, when the
+    /// connection has ended, the requests whose outcome is unknown.
     ///
     /// Errors: a reply is wrong, or the connection ended without reason (I2).
     pub(crate) fn receive(
@@ -519,7 +519,7 @@ impl Client {
             settled = answer::read(&link.input, &mut self.asked, around.asker.writes)
                 .map_err(|what| format!("client {}: {what}", self.index))?;
             link.input.drain(..settled.bytes);
-            // Told that there is no memory for what it asks, it knows that it will be closed.
+            // The server closes the connection after it has refused to read more.
             link.leaving |= settled.is_last;
             if let Some(seen) = settled.tokens.last() {
                 self.cas = Some(seen.clone());
@@ -542,7 +542,7 @@ impl Client {
         Ok((settled.answered, unknown))
     }
 
-    /// Whether the server had a reason to close (I2).
+    /// Checks that the server had a reason to close (I2).
     fn may_close(&self, around: &mut Around<'_>) -> Result<(), String> {
         let Some(link) = &self.link else { return Ok(()) };
         let has_held = around.clock_ns >= self.free_ns + HELD_NS_MIN;
@@ -556,10 +556,10 @@ impl Client {
             return Ok(());
         }
         if !link.leaving {
-            return Err(format!("client {} was closed for nothing", self.index));
+            return Err(format!("client {} was closed without a reason", self.index));
         }
         if self.asked.iter().any(Asked::wants_reply) {
-            return Err(format!("closed before all was answered: {}", self.waits_for()));
+            return Err(format!("closed before every reply was sent: {}", self.waits_for()));
         }
         Ok(())
     }

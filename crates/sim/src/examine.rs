@@ -1,11 +1,11 @@
-//! A run from outside: whether it fails, by an error, a panic or by not being the same twice; and
-//! the least that still fails.
+//! Finds out whether a run fails: by an error, by a panic, or because a second run differs. Reduces
+//! a failing run to a smaller one that still fails.
 //!
 //! Upstream:   `main`, tests.
 //! Downstream: `run`.
 //!
 //! Invariants:
-//! - I1  A failure comes with the options that show it again.
+//! - I1  A failure contains the options that reproduce it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,21 +15,21 @@ use crate::options::{Fault, Options};
 use crate::report::Report;
 use crate::run::run;
 
-/// Runs that the search for a smaller failure takes at most.
+/// The most runs in the search for a smaller failure.
 const SHRINK_RUNS_MAX: u32 = 60;
 
-/// What was wrong with a run.
+/// A failed run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The run (I1).
+    /// The options of the run (I1).
     pub options: Options,
-    /// What was wrong, for a reader.
+    /// A description of what went wrong.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}\n  shown again by: {}", self.what, self.options.command())
+        write!(formatter, "{}\n  reproduce with: {}", self.what, self.options.command())
     }
 }
 
@@ -37,23 +37,23 @@ thread_local! {
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps what panics say for the failure that they become, instead of printing it.
+/// Keeps the message of each panic for the [`Failure`], instead of printing it.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|panic| {
         PANIC.with_borrow_mut(|kept| *kept = Some(panic.to_string()));
     }));
 }
 
-/// Runs what `options` say; `twice`, to see whether it is the same run again.
+/// Runs the simulation with `options`; if `twice`, runs it again and compares the reports.
 ///
-/// Errors: what was wrong.
+/// Errors: the run failed, or the reports differ.
 pub fn examine(options: &Options, twice: bool) -> Result<Report, Failure> {
     let failure = |what| Failure { options: *options, what };
     let first = caught(options).map_err(failure)?;
     if twice {
         let second = caught(options).map_err(failure)?;
         if first != second {
-            let what = format!("not the same twice: {first:?}\nand: {second:?}");
+            let what = format!("two runs differ: {first:?}\nand: {second:?}");
             return Err(failure(what));
         }
     }
@@ -67,12 +67,12 @@ fn caught(options: &Options) -> Result<Report, String> {
             let kept = PANIC.with_borrow_mut(Option::take);
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            Err(kept.or(text).unwrap_or_else(|| "a panic without words".to_owned()))
+            Err(kept.or(text).unwrap_or_else(|| "a panic without a message".to_owned()))
         }
     }
 }
 
-/// The least of a failing run that still fails: fewer requests, clients, kinds of fault.
+/// Reduces a failing run while it still fails: fewer requests, clients and kinds of fault.
 pub fn shrink(failure: &Failure) -> Failure {
     let mut least = failure.clone();
     let mut runs_left = SHRINK_RUNS_MAX;

@@ -1,22 +1,22 @@
-//! The server of a run: its shards on the doors in memory, awake or asleep on virtual time.
+//! The server of a run: shards over the memory I/O backend, each awake or asleep on virtual time.
 //!
-//! Upstream:   `run` gives a shard its core, and asks after each event which shards wake.
+//! Upstream:   `run`, which runs the ticks of shards, and wakes sleeping shards after each event.
 //! Downstream: `kachel_testkit`, for the shards and their network.
 //!
 //! ```text
-//!              prepare_wait: may not wait, or the endpoint stirs
+//!              prepare_wait: may not wait, or `stir` is true
 //!          +-----------------------------------------------------+
 //!          v                                                     |
 //!   Ready (Run in the queue) ---- complete_tick, prepare_wait ---+
 //!          ^                                                     |
-//!          |  the endpoint stirs, or overslept                   v  may wait, and nothing stirs
+//!          |  `stir` is true, or overslept                       v  may wait, and `stir` is false
 //!          +-------------------------------------------------- Asleep
 //! ```
 //!
 //! Invariants:
-//! - I1  A shard sleeps as long as its poll would block: nothing else runs it meanwhile.
-//! - I2  A shard that slept its longest sleep finds neither mail nor a request that it could have
-//!   served before.
+//! - I1  A shard sleeps as long as its poll would block. Nothing runs it meanwhile.
+//! - I2  A shard whose sleep reached its time limit finds neither mail nor a request that it could
+//!   have served earlier.
 
 use kachel_cache::Cache;
 use kachel_engine::Seeds;
@@ -31,31 +31,31 @@ use crate::refused::ITEM_BYTES_MAX;
 /// The Unix time at which every run begins.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
 
-/// Whether a shard's thread runs.
+/// The state of a shard's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its `Run` is laid in.
+    /// Its `Run` event is in the queue.
     Ready(Wait),
-    /// Nothing is, but the end of its sleep.
+    /// Only the end of its sleep is in the queue.
     Asleep { wait: Wait, nap: u64 },
 }
 
 /// A shard's thread.
 struct Thread {
     state: State,
-    /// Whether it runs because its sleep ended by itself, and the shard was at rest.
+    /// Whether it runs because its sleep reached its time limit while the shard was at rest.
     overslept: bool,
     naps: u64,
-    /// Virtual time that a tick takes.
+    /// The typical virtual time of a tick.
     tick_ns: u64,
 }
 
 /// The whole server.
 pub(crate) struct Server {
     pub(crate) world: World<(), Delaying<Cache>>,
-    /// The threads of its shards, by number.
+    /// The threads of the shards, by shard number.
     threads: Vec<Thread>,
-    /// Memory that is spent from the beginning and never given back, without indexes and segments.
+    /// Memory that is used from the start and never given back, without indexes and segments.
     pub(crate) fixed_bytes: u64,
     dice: Random,
     skewed: bool,
@@ -63,14 +63,14 @@ pub(crate) struct Server {
     delays: bool,
     /// Times that a shard slept because a mailbox was full.
     pub(crate) full_mailboxes: u64,
-    /// Times that a shard slept until something happened.
+    /// Times that a shard slept.
     pub(crate) sleeps: u64,
-    /// Connections seen at a shard that accepts none.
+    /// Ticks in which a shard that accepts no connections had one.
     pub(crate) handed_over: u64,
 }
 
 impl Server {
-    /// An empty server; every shard's first tick is in the queue.
+    /// Builds an empty server, and adds every shard's first tick to the queue.
     pub(crate) fn new(options: &Options, queue: &mut Queue) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
         let world_options = WorldOptions {
@@ -124,8 +124,8 @@ impl Server {
         self.skewed = false;
     }
 
-    /// A shard's thread has its core: one tick. Returns how many connections it closed in it for
-    /// what they held. Errors: I2 does not hold.
+    /// Runs one tick of a shard. Returns how many connections the shard closed in it because they
+    /// held large values. Errors: I2 does not hold.
     pub(crate) fn run(
         &mut self,
         index: usize,
@@ -150,7 +150,7 @@ impl Server {
             Wait::AtMostNs(ns) => Some(ns),
             Wait::Forever => Some(u64::MAX / 4),
         };
-        // A shard whose engine delays naps for that, too.
+        // A shard whose engine delays also naps for its engine: such naps are not counted.
         let naps = sleep_ns.is_some() && !is_rest(wait);
         self.full_mailboxes += u64::from(naps && !self.delays);
         match sleep_ns {
@@ -170,7 +170,7 @@ impl Server {
         Ok(closes)
     }
 
-    /// How long the next tick takes: now and then the thread is not given its core for a while.
+    /// How long the next tick takes. In a skewed run the thread sometimes gets no core for a while.
     fn tick_ns(&mut self, index: usize) -> u64 {
         let tick_ns = self.threads[index].tick_ns;
         let even = self.dice.between(tick_ns / 2, tick_ns * 2);
@@ -179,7 +179,7 @@ impl Server {
         if self.skewed && rare < 4 { long } else { even }
     }
 
-    /// The sleep `nap` of a shard ends, unless something has woken the shard before.
+    /// Ends the sleep `nap` of a shard, unless something has woken the shard already.
     pub(crate) fn overslept(&mut self, index: usize, nap: u64, now_ns: u64, queue: &mut Queue) {
         let thread = &mut self.threads[index];
         assert!(nap <= thread.naps, "a sleep ends after it begins");
@@ -192,7 +192,8 @@ impl Server {
         }
     }
 
-    /// Wakes each sleeping shard whose endpoint stirs; the caller calls it after each event (I1).
+    /// Wakes each sleeping shard whose next poll has an event. The caller calls this after each
+    /// event (I1).
     pub(crate) fn wake(&mut self, now_ns: u64, queue: &mut Queue) {
         for index in 0..self.threads.len() {
             let thread = &mut self.threads[index];

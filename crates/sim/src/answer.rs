@@ -1,12 +1,13 @@
-//! Replies beside what was asked: framing, order, number, and that every value is genuine.
+//! Checks replies against their requests: framing, order, number, and the content of every value.
 //!
-//! Upstream:   `client` has the bytes that the server sent.
-//! Downstream: each request that is settled goes to the `record`.
+//! Upstream:   `client`, which passes the bytes that the server sent.
+//! Downstream: `record`, which receives each settled request.
 //!
 //! Invariants:
-//! - I1  Replies come in the order of the requests: each settles the first that wants one.
-//! - I2  What a quiet request did not answer is settled, silently, by the next reply that cannot be
-//!   its.
+//! - I1  Replies come in the order of the requests: each belongs to the first request that wants
+//!   one.
+//! - I2  A quiet request without a reply is settled as silent by the next reply that cannot belong
+//!   to it.
 
 use std::collections::VecDeque;
 
@@ -15,52 +16,52 @@ use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use crate::ask::{Ask, Expect, Verb};
 use crate::value::verify;
 
-/// What the server says when it has no memory for a line; then it closes.
+/// The reply of a server that has no memory for a line. The server closes the connection after it.
 const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
-/// What a request that stores is told when there is no memory for its value.
+/// The reply to a request that stores, if there is no memory for its value.
 const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object";
 
-/// How every refusal for want of memory begins.
+/// The beginning of every refusal for lack of memory.
 const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory";
 
 /// The moment at which a request's last byte arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) ns: u64,
-    /// Its place among those that arrived in one piece.
+    /// Its place among the requests of its client that arrived in the same nanosecond.
     pub(crate) part: u16,
     /// The second of the server's clock.
     pub(crate) second: u32,
 }
 
-/// A request on its way, until it is answered.
+/// A request that is sent and not settled yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) ask: Ask,
-    /// Where it ends in what its connection carries, but for what is swallowed of it.
+    /// The offset in the bytes of its connection where it ends, before the bytes that are skipped.
     pub(crate) end: u64,
     /// When its last byte arrived.
     pub(crate) arrived: Option<Arrival>,
-    /// How far the values have come.
+    /// The index of the first key that the next value may have.
     next_key: usize,
-    /// What it was answered, each reply's bytes, with the number of the key that it is about.
+    /// The bytes of each of its replies, with the index of the key of the reply.
     pub(crate) replies: Vec<(usize, Vec<u8>)>,
-    /// Whether a refusal came that may be its or its neighbor's.
+    /// Whether a refusal came that may belong to it or to another quiet request.
     pub(crate) murky: bool,
 }
 
 impl Asked {
-    /// A request whose last byte is byte `end` of its connection.
+    /// A request that ends at byte `end` of its connection.
     pub(crate) fn new(ask: Ask, end: u64) -> Self {
         Self { ask, end, arrived: None, next_key: 0, replies: Vec::new(), murky: false }
     }
 
-    /// Whether the client waits for a reply of it.
+    /// Whether the client waits for a reply to it.
     pub(crate) fn wants_reply(&self) -> bool {
         !matches!(self.ask.expect, Expect::Nothing | Expect::Meta { quiet: true, .. })
     }
 
-    /// Whether the server has it, and may hold a large value for its reply.
+    /// Whether it has arrived, and the server may hold a large value for its reply.
     pub(crate) fn may_bring_large(&self) -> bool {
         let may_show = match &self.ask.expect {
             // Numbers are never large.
@@ -71,7 +72,7 @@ impl Asked {
         self.arrived.is_some() && may_show
     }
 
-    /// Whether it was told that there is no memory for it.
+    /// Whether the server refused it for lack of memory.
     pub(crate) fn is_refused(&self) -> bool {
         self.replies.iter().any(|(_, reply)| reply.starts_with(OUT_OF_MEMORY))
     }
@@ -80,29 +81,30 @@ impl Asked {
         matches!(self.ask.expect, Expect::Meta { quiet: true, .. })
     }
 
-    /// Whether this refusal may be its: for want of memory `ms` says that it was to be stored, and
-    /// no other meta request does.
+    /// Whether this refusal may belong to it. Of the meta requests only `ms` is refused with
+    /// `OUT_OF_MEMORY_STORING`.
     fn may_say(&self, line: &[u8]) -> bool {
         line != OUT_OF_MEMORY_STORING || self.ask.text.starts_with(b"ms ")
     }
 }
 
-/// What reading replies made of the requests under way.
+/// The result of reading replies.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// Requests that are answered, in order.
+    /// Requests that are settled, in order.
     pub(crate) answered: Vec<Asked>,
-    /// Tokens seen: key and token.
+    /// The CAS tokens seen, each with its key.
     pub(crate) tokens: Vec<(Vec<u8>, u64)>,
-    /// Bytes of the replies.
+    /// The length of the replies in bytes.
     pub(crate) bytes: usize,
-    /// Whether the server said that it reads no more.
+    /// Whether the server has refused to read more.
     pub(crate) is_last: bool,
 }
 
-/// Reads all whole replies off `input`, which answers `asked`. `writes`: values written so far.
+/// Reads all whole replies at the beginning of `input`, and settles their requests in `asked`.
+/// `writes`: the number of values written so far.
 ///
-/// Errors: what no client can make sense of.
+/// Errors: a reply is malformed or wrong.
 pub(crate) fn read(
     input: &[u8],
     asked: &mut VecDeque<Asked>,
@@ -141,7 +143,7 @@ fn take(
         (Some(Expect::Refusal(wanted)), ClientReply::Error(line)) if wanted == line);
     loop {
         let Some(first) = asked.front_mut() else {
-            return Err("a reply that nobody asked for".to_owned());
+            return Err("a reply without a request".to_owned());
         };
         let silent = match first.ask.expect {
             Expect::Nothing => true,
@@ -149,7 +151,7 @@ fn take(
                 ClientReply::Meta { flags, .. } => opaque_of(flags) != Some(opaque),
                 ClientReply::Error(_) if refuses_next => true,
                 ClientReply::Error(line) => {
-                    // It may be of any quiet request up to the next that is answered.
+                    // It may belong to any quiet request before the next that wants a reply.
                     let run = asked.iter_mut().take_while(|asked| !asked.wants_reply());
                     let mut anyones = false;
                     for asked in run.filter(|asked| asked.is_quiet() && asked.may_say(line)) {
@@ -171,7 +173,7 @@ fn take(
     }
     let Some(first) = asked.front_mut() else { return Ok(()) };
     if first.arrived.is_none() {
-        return Err(format!("an answer to what has not arrived: {}", shown(&first.ask.text)));
+        return Err(format!("a reply before its request arrived: {}", shown(&first.ask.text)));
     }
     let done = match_one(reply, text, first, writes, &mut settled.tokens)?;
     if done {
@@ -180,7 +182,7 @@ fn take(
     Ok(())
 }
 
-/// Whether that was the last reply of `first`.
+/// Adds a reply to `first`. Returns whether it was the last one.
 fn match_one(
     reply: &ClientReply<'_>,
     text: &[u8],
@@ -188,12 +190,12 @@ fn match_one(
     writes: u64,
     tokens: &mut Vec<(Vec<u8>, u64)>,
 ) -> Result<bool, String> {
-    let wrong = || format!("no answer to {}", shown(&first.ask.text));
+    let wrong = || format!("not a reply to {}", shown(&first.ask.text));
     match (&first.ask.expect, reply) {
         (Expect::Values(keys), ClientReply::Value { key, value, cas, .. }) => {
             let ahead = keys[first.next_key..].iter().position(|asked| asked == key);
             let Some(ahead) = ahead else {
-                return Err(format!("no key of {}, or out of order", shown(&first.ask.text)));
+                return Err(format!("not a key of {}, or out of order", shown(&first.ask.text)));
             };
             genuine(key, &text[value.clone()], writes)?;
             if let Some(token) = cas {
@@ -257,11 +259,11 @@ fn genuine(key: &[u8], value: &[u8], writes: u64) -> Result<(), String> {
     }
     let digits = value.trim_ascii_end();
     let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
-    // `mg N` makes an empty item.
+    // `mg` with the flag `N` makes an empty item.
     if number.is_some() || value.is_empty() {
         return Ok(());
     }
-    Err(format!("{} is no number: {}", key.escape_ascii(), shown(value)))
+    Err(format!("{} is not a number: {}", key.escape_ascii(), shown(value)))
 }
 
 fn opaque_of(flags: &[u8]) -> Option<u64> {
@@ -270,7 +272,7 @@ fn opaque_of(flags: &[u8]) -> Option<u64> {
     str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// The beginning of some bytes, for a reader.
+/// The beginning of some bytes, escaped for an error message.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let short = &bytes[..bytes.len().min(120)];
     let more = if short.len() < bytes.len() { "..." } else { "" };

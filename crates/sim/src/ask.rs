@@ -1,14 +1,15 @@
-//! What clients ask: requests over a few hot keys and many others, worded as clients word them.
+//! The requests of clients, on a few hot keys and many others, formatted as real clients do.
 //!
-//! Upstream:   the dice of a client.
-//! Downstream: the client sends the text and keeps what reply it may expect.
+//! Upstream:   the random numbers of a client.
+//! Downstream: the client, which sends the text and keeps the expected reply.
 //!
-//! Keys: `h1` hot, text; `n1` hot, a number; `f1` filler, there to fill memory. Of hot keys every
-//! operation is judged; of fillers only that values are genuine.
+//! Keys: `h1` is a hot key with a text, `n1` is a hot key with a number, and `f1` is a filler,
+//! which fills memory. Every operation on a hot key is judged. Of a filler only the values are
+//! verified.
 //!
 //! Invariants:
-//! - I1  A retrieval names no key twice, so each value answers one key.
-//! - I2  A quiet request carries an opaque, by which its reply is told from its neighbor's.
+//! - I1  A retrieval names no key twice, so each value belongs to one key.
+//! - I2  A quiet request has an opaque, which distinguishes its reply from those of its neighbors.
 
 use kachel_testkit::Random;
 use kachel_wire::client::{self, StoreRequest};
@@ -17,25 +18,25 @@ use kachel_wire::request::StoreMode;
 use crate::options::{Fault, Options};
 use crate::value::token;
 
-/// Fillers of a run; few enough that some are written again.
+/// The number of fillers. It is low enough that some fillers are written again.
 const FILLERS: u64 = 6_000;
-/// Where half of the floods begin once memory is to be spent: fillers so few that each is written
-/// over again and again, and leaves dead space behind.
+/// While `Asker::short` is set, half of the floods begin at a filler below this one. These fillers
+/// are few, so each is overwritten often and leaves dead space.
 const OVERWRITTEN: u64 = 64;
-/// The largest value: several blocks.
+/// The largest value. It takes several blocks.
 pub(crate) const LARGE_BYTES_MAX: u64 = 70_000;
 
-/// Digits of the numbers that are padded.
+/// The digits of a padded number.
 pub(crate) const NUMBER_DIGITS: u64 = 4;
 
-/// What may answer a request.
+/// The reply that a request expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// Values of some of these keys, in this order, then `END`.
     Values(Vec<Vec<u8>>),
     /// One line.
     Line(Verb),
-    /// One meta reply with this opaque; none, perhaps, if quiet (I2).
+    /// One meta reply with this opaque; perhaps none if the request is quiet (I2).
     Meta { opaque: u64, quiet: bool },
     /// `MN`.
     Noop,
@@ -47,7 +48,7 @@ pub(crate) enum Expect {
     Reset,
     /// Exactly this refusal.
     Refusal(&'static [u8]),
-    /// Nothing.
+    /// No reply.
     Nothing,
 }
 
@@ -61,14 +62,14 @@ pub(crate) enum Verb {
     Flush,
 }
 
-/// A request, worded.
+/// A formatted request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) text: Vec<u8>,
     pub(crate) expect: Expect,
-    /// Whether a hot key is in it, or all keys are.
+    /// Whether it names a hot key, or concerns all keys.
     pub(crate) judged: bool,
-    /// Bytes at its end that the server passes over: it may answer before they have come.
+    /// Bytes at its end that the server skips. The server may reply before they have arrived.
     pub(crate) swallowed: usize,
 }
 
@@ -77,7 +78,7 @@ impl Ask {
         Self { text, expect, judged, swallowed: 0 }
     }
 
-    /// Whether it flushes everything, and if so after how many seconds.
+    /// The delay in seconds of a flush; `None`: it is not a flush.
     pub(crate) fn flush_delay_s(&self) -> Option<u32> {
         let is_flush = matches!(self.expect, Expect::Line(Verb::Flush));
         let words = is_flush.then(|| self.text.trim_ascii_end().split(|byte| *byte == b' '))?;
@@ -85,7 +86,7 @@ impl Ask {
         Some(delay.and_then(|delay| delay.parse().ok()).unwrap_or(0))
     }
 
-    /// The key of a request on a hot key that may be answered by nothing.
+    /// The hot key of a request that may get no reply.
     pub(crate) fn silent_key(&self) -> Option<&[u8]> {
         let silent = matches!(self.expect, Expect::Nothing | Expect::Meta { quiet: true, .. });
         let mut words = self.text.split(|byte| matches!(byte, b' ' | b'\r'));
@@ -93,26 +94,26 @@ impl Ask {
     }
 }
 
-/// A plain look at a hot key, which says what was done silently before.
+/// Reads a key. For a hot key the reply shows the effect of silent requests before it.
 pub(crate) fn get(key: &[u8]) -> Ask {
     let mut text = Vec::new();
     client::get(&mut text, [key], true);
     Ask::new(text, Expect::Values(vec![key.to_vec()]), true)
 }
 
-/// Who words requests; one for all clients, since writes are numbered through.
+/// Makes requests. All clients share one, because the numbers of writes are unique in a run.
 pub(crate) struct Asker {
     hot_keys: u64,
     flushes_left: u32,
-    /// Values written, each with its number.
+    /// The number of values written, which is also the number of the next write.
     pub(crate) writes: u64,
     opaques: u64,
-    /// Whether there are quiet requests: not where any may be refused for want of memory, because
-    /// such a refusal says nothing of whose it is.
+    /// Whether some requests are quiet. A store gets none: it may refuse each for lack of memory,
+    /// and such a refusal does not identify its request.
     quiet: bool,
-    /// Whether there is room for large fillers yet: until then nothing is evicted.
+    /// Whether values may be large. Before that nothing is evicted.
     pub(crate) pressing: bool,
-    /// Whether enough was asked, but memory was not spent by it: then it is to be spent.
+    /// Whether enough requests are sent. Then clients use up memory until it was used in every way.
     pub(crate) short: bool,
 }
 
@@ -129,7 +130,7 @@ impl Asker {
         }
     }
 
-    /// The next request of a client that last saw `cas` as token of some hot key.
+    /// The next request of a client. `cas` is the CAS token that it saw last, with its key.
     pub(crate) fn ask(&mut self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         match dice.below(1000) {
             0..240 => self.retrieve(dice, 1),
@@ -384,13 +385,14 @@ impl Asker {
         }
     }
 
-    /// Small fillers, which let the index grow.
+    /// Stores small fillers, which make the index grow.
     pub(crate) fn burst(&mut self, dice: &mut Random, count: u64) -> Vec<Ask> {
         let first = dice.below(FILLERS);
         self.fillers(dice, first, count, 20)
     }
 
-    /// Fillers of up to `padding` bytes, one behind the other and without replies.
+    /// Stores `count` fillers from `first` on without replies, each padded by less than `padding`
+    /// bytes. An `mn` follows them.
     fn fillers(&mut self, dice: &mut Random, first: u64, count: u64, padding: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         for key in first..first + count {
@@ -407,8 +409,8 @@ impl Asker {
         asks
     }
 
-    /// Fillers so large that mailboxes are full of them; and among them, until memory is to be
-    /// spent, stores of hot keys that want no reply, each with a look at what came of it.
+    /// Stores fillers that are large enough to fill mailboxes. Unless `short` is set, stores of hot
+    /// keys without replies are mixed in, and a read of each of these keys follows at the end.
     pub(crate) fn flood(&mut self, dice: &mut Random, count: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         let again = self.short && dice.chance(500);
@@ -417,7 +419,7 @@ impl Asker {
         let end = fillers.pop();
         for filler in fillers {
             asks.push(filler);
-            // Many more of them would overlap so much that they could not be judged.
+            // With many more of them, too many operations would overlap for the judge.
             if !self.short && dice.chance(250) {
                 let key = self.hot_text(dice);
                 let value = self.value(dice, &key, 0);
@@ -433,7 +435,8 @@ impl Asker {
         asks
     }
 
-    /// Stores a value of `padding` bytes for `ttl` seconds under a key of its own, and asks for it.
+    /// Two requests: a store of a value with `padding` bytes and this TTL under a new key, and a
+    /// read of it.
     pub(crate) fn own(&mut self, padding: u64, ttl: i32) -> [Ask; 2] {
         let key = format!("f{}", FILLERS + self.writes).into_bytes();
         let value = token(&key, self.writes, padding as usize);
@@ -444,7 +447,7 @@ impl Asker {
         [set, Ask { judged: false, ..get(&key) }]
     }
 
-    /// Stores a number that is padded to `bytes`, under a key of its own.
+    /// Stores a number, padded to `bytes`, under a new key. Returns the key and the request.
     pub(crate) fn own_number(&mut self, bytes: usize) -> (Vec<u8>, Ask) {
         let key = format!("n{}", FILLERS + self.writes).into_bytes();
         self.writes += 1;
@@ -453,13 +456,13 @@ impl Asker {
         (key, Ask { judged: false, ..line(text, Verb::Store, false) })
     }
 
-    /// Replaces the item of such a key by one no larger. It stays a number.
+    /// Replaces the item of a key of `own_number` by one that is not larger, and also a number.
     pub(crate) fn replacement(&mut self, dice: &mut Random, key: &[u8], bytes: usize) -> Ask {
         self.opaques += 1;
         let opaque = self.opaques;
         let flags = format!("O{opaque}");
         let mut text = Vec::new();
-        // What is longer is taken for no number.
+        // The server does not accept a longer value as a number.
         let ways = if bytes <= 1_024 { 0..6 } else { 3..6 };
         match dice.between(ways.start, ways.end - 1) {
             0 => client::incr(&mut text, key, 1, false),
@@ -489,7 +492,7 @@ impl Asker {
         line(text, Verb::Flush, false)
     }
 
-    /// Reads every hot key, a line of them at a time.
+    /// Requests that together read every hot key.
     pub(crate) fn all_hot(&self) -> Vec<Ask> {
         let numbers = (0..self.hot_keys / 4).map(|key| format!("n{key}").into_bytes());
         let texts = 0..self.hot_keys - self.hot_keys / 4;
@@ -504,7 +507,8 @@ impl Asker {
     }
 }
 
-/// A number that keeps its digits however often one is added in a run, and spaces behind it.
+/// A number, padded with spaces. It is far enough from 999 and 9999 that a run, which adds or
+/// subtracts 1 at a time, does not change its number of digits.
 fn padded_number(bytes: usize) -> Vec<u8> {
     let mut value = b"5000".to_vec();
     debug_assert!(bytes >= value.len());
@@ -533,12 +537,12 @@ fn line(text: Vec<u8>, verb: Verb, noreply: bool) -> Ask {
     Ask::new(text, expect, true)
 }
 
-/// Has every shard count from 0 again.
+/// Resets the counters of every shard.
 pub(crate) fn reset_stats() -> Ask {
     plain(b"stats reset\r\n", Expect::Reset)
 }
 
-/// A whole flush, for the end of a run.
+/// Flushes everything, for the end of a run.
 pub(crate) fn flush_all() -> Ask {
     line(b"flush_all\r\n".to_vec(), Verb::Flush, false)
 }

@@ -1,7 +1,8 @@
-//! The books at the end of a run: nobody is there, everything was flushed, so all is given back.
+//! Audits memory and counters at the end of a run. No client is connected and everything was
+//! flushed, so all memory must be given back.
 //!
 //! Upstream:   `run`, when every shard sleeps.
-//! Downstream: what does not add up, for a reader.
+//! Downstream: an error that describes the difference.
 
 use crate::server::Server;
 
@@ -10,9 +11,10 @@ pub(crate) fn is_empty(server: &Server) -> bool {
     server.world.holdings().all(|held| held.items == 0)
 }
 
-/// `reads`: keys that were read, all in vain, since the counters were reset.
+/// Checks that no memory is in use. `reads`: the number of keys that clients read, without a hit,
+/// since the counters were reset.
 ///
-/// Errors: what is left over, or does not add up.
+/// Errors: something is left over, or a sum is wrong.
 pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     let (mut index_bytes, mut segments, mut blocks) = (0, 0, 0);
     for (number, held) in server.world.holdings().enumerate() {
@@ -41,24 +43,24 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     let spent = server.world.shared.budget.spent_bytes();
     let charged = server.fixed_bytes + index_bytes + pool.charged_segments * pool.charge_bytes;
     if spent != charged {
-        return Err(format!("{spent} bytes are spent, {charged} accounted for: {pool:?}"));
+        return Err(format!("{spent} bytes are spent, {charged} are accounted for: {pool:?}"));
     }
     let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
     let known = pool.idle_segments + segments + cut;
     if pool.charged_segments != known {
-        return Err(format!("{known} segments are somewhere, not all that are charged: {pool:?}"));
+        return Err(format!("{known} segments are accounted for, not all that are charged: {pool:?}"));
     }
     let pinned = server.world.pool.pinned_bytes();
     if pinned != 0 {
-        return Err(format!("{pinned} bytes are pinned by nobody"));
+        return Err(format!("{pinned} bytes are still pinned"));
     }
     if cut != 0 {
-        return Err(format!("{cut} segments are cut into blocks that nobody holds"));
+        return Err(format!("{cut} segments are still cut into blocks"));
     }
     let counters = &server.world.shared.counters;
     let open: u64 = counters.iter().map(|counters| counters.connections.value()).sum();
     if open != 0 {
-        return Err(format!("{open} connections are counted as open"));
+        return Err(format!("{open} connections are still counted as open"));
     }
     let sum =
         |pick: fn(&kachel_shard::Counters) -> u64| counters.iter().map(|c| pick(c)).sum::<u64>();
@@ -66,7 +68,7 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
         (sum(|c| c.cmd_get.value()), sum(|c| c.get_hits.value()), sum(|c| c.get_misses.value()));
     if (gets, hits, misses) != (reads.into(), 0, reads.into()) {
         let counted = format!("{gets} gets, {hits} hits and {misses} misses are counted");
-        return Err(format!("{counted} where {reads} keys were read in vain since the reset"));
+        return Err(format!("{counted}, but {reads} reads since the reset should all have missed"));
     }
     Ok(())
 }

@@ -1,19 +1,20 @@
-//! An engine that delays a part of its answers: half of them before it executes the operation, half
-//! of them after.
+//! An engine that delays some of its answers. It delays half of these before it executes the
+//! operation, and half after.
 //!
-//! Upstream:   `server` gives each shard one.
-//! Downstream: the engine inside, which answers at once.
+//! Upstream:   `server`, which gives each shard one.
+//! Downstream: the inner engine, which answers at once.
 //!
 //! ```text
-//! execute --+-- most ------------------> the engine inside --> Done, now
+//! execute --+-- most ------------------> the inner engine --> Done, now
 //!           +-- some: Later(ticket) ..polls.. is_ready, execute again
-//!           +-- some --> the engine inside --> Done, at n ..polls.. durable = n
+//!           +-- some --> the inner engine --> Done, at n ..polls.. durable = n
 //! ```
 //!
 //! Invariants:
-//! - I1  A ticket is used once, and only after it was said to be ready (`contract`, I2).
-//! - I2  Sequences become durable in their order, each some polls after the one before.
-//! - I3  An upload for which [`Answer::Later`] was said comes back with its operation.
+//! - I1  A ticket is used once, and only after `is_ready` returned true for it (`contract`, I2).
+//! - I2  Sequences become durable in their order, each at least one poll after the one before.
+//! - I3  The upload of an operation that was answered by [`Answer::Later`] comes back with the
+//!   operation.
 
 use std::collections::HashMap;
 
@@ -24,14 +25,14 @@ use kachel_engine::{
 use kachel_stdx::Landing;
 use kachel_testkit::Random;
 
-/// Polls until a ticket is ready, or the next sequence durable, at most. A shard with something
-/// delayed polls every 50 microseconds at least.
+/// The most polls until a ticket is ready. The next sequence becomes durable within a quarter of
+/// this. A shard with a delayed request polls at least every 50 microseconds.
 const POLLS_MAX: u64 = 20;
 
-/// What is fetched for a ticket.
+/// The simulated fetch for a ticket.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
-    /// The poll by which it is there.
+    /// The poll from which the ticket is ready.
     ready_at: u64,
     /// Whether the operation has an upload (I3).
     has_upload: bool,
@@ -44,13 +45,13 @@ pub(crate) struct DelayCounts {
     pub(crate) executed: u64,
     /// Operations delayed before they were executed.
     pub(crate) before: u64,
-    /// Operations whose outcome was delayed.
+    /// Operations whose outcome was delayed, and that were not delayed before.
     pub(crate) after: u64,
     /// Tickets that are not used yet.
     pub(crate) tickets: u64,
 }
 
-/// An engine that delays `permille` of the answers of another one.
+/// An engine that delays `permille` of a thousand answers of an inner engine.
 pub(crate) struct Delaying<E> {
     inner: E,
     permille: u64,
@@ -60,12 +61,12 @@ pub(crate) struct Delaying<E> {
     tickets_given: u64,
     sequence: u64,
     durable: u64,
-    /// The poll by which the next sequence is durable (I2).
+    /// The poll from which the next sequence may become durable (I2).
     durable_at: u64,
     counts: DelayCounts,
 }
 
-/// What becomes of an operation.
+/// How an operation is answered.
 enum Fate {
     Later(Ticket),
     Done(Durability),
@@ -87,16 +88,16 @@ impl<E: Engine> Delaying<E> {
         }
     }
 
-    /// What it has delayed.
+    /// The counts of what it has delayed.
     pub(crate) fn delays(&self) -> DelayCounts {
         DelayCounts { tickets: self.tickets.len() as u64, ..self.counts }
     }
 
-    /// Decides over an operation: a ticket was waited for before.
+    /// Decides how an operation is answered. `ticket` is the one that it has waited for, if any.
     fn fate(&mut self, ticket: Option<Ticket>, has_upload: bool) -> Fate {
         if let Some(Ticket(number)) = &ticket {
             let fetch = self.tickets.remove(number).expect("I1: a ticket is used once");
-            assert!(fetch.ready_at <= self.polls, "I1: the ticket was said to be ready");
+            assert!(fetch.ready_at <= self.polls, "I1: the ticket is ready");
             assert_eq!(fetch.has_upload, has_upload, "I3: the upload comes back");
         }
         let is_delayed = self.dice.chance(self.permille);
@@ -108,7 +109,7 @@ impl<E: Engine> Delaying<E> {
             return Fate::Later(Ticket(self.tickets_given));
         }
         self.counts.executed += 1;
-        // What was delayed before may be delayed after, too.
+        // An operation that was delayed before its execution may also be delayed after it.
         if is_delayed {
             self.counts.after += u64::from(ticket.is_none());
             self.sequence += 1;
@@ -118,11 +119,11 @@ impl<E: Engine> Delaying<E> {
     }
 }
 
-/// The outcome that the engine inside gave at once.
+/// The outcome in an answer of the inner engine, which answers at once.
 fn at_once<P>(answer: Answer<'_, P>) -> Outcome<'_, P> {
     match answer {
         Answer::Done(outcome, Durability::Now) => outcome,
-        _ => unreachable!("the engine inside never delays"),
+        _ => unreachable!("the inner engine never delays"),
     }
 }
 

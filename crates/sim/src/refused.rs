@@ -1,14 +1,15 @@
-//! What clients ask amiss: values that no item may have, data blocks and lines that are malformed.
+//! Requests that the server must refuse: too large values, malformed data blocks, malformed lines.
 //!
-//! Upstream:   `ask`, now and then.
-//! Downstream: the client sends it as all else; `answer` wants one refusal, word for word.
+//! Upstream:   `ask`, for a small part of the requests.
+//! Downstream: the client, which sends them like other requests; `answer`, which compares the
+//!             text of the refusal.
 //!
-//! What is swallowed looks like commands, so that a byte too many or too few read as a request is
-//! answered, or empties the server.
+//! The bytes that the server must skip look like commands. If the server skips too few bytes or too
+//! many, it executes a part of them: it sends a reply too many, or flushes everything.
 //!
 //! Invariants:
-//! - I1  A refusal is not withheld by `q`, and no other request is refused in the same words: so it
-//!   is known whose it is.
+//! - I1  `q` does not suppress a refusal of this module, and no other kind of request gets the same
+//!   refusal. So the request of each refusal is known.
 
 use kachel_testkit::Random;
 use kachel_wire::client::{self, StoreRequest};
@@ -18,9 +19,9 @@ use crate::ask::{Ask, Asker, Expect};
 
 /// The largest item of a run, as memcached counts it.
 pub(crate) const ITEM_BYTES_MAX: u64 = 80_000;
-/// How much larger values are that are too large.
+/// A value that is too large exceeds the limit by less than this or by exactly this.
 const EXCESS_BYTES: u64 = 12_000;
-/// Bytes of a malformed request's data block at most.
+/// The data block of a malformed request is shorter than this, unless it is a large one.
 const BLOCK_BYTES: u64 = 600;
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache";
@@ -28,7 +29,7 @@ const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 
 impl Asker {
-    /// A request that is refused, whatever the server holds.
+    /// A request that the server refuses, whatever it holds.
     pub(crate) fn amiss(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         match dice.below(10) {
             0..3 => self.too_large(dice, cas),
@@ -38,8 +39,8 @@ impl Asker {
         }
     }
 
-    /// A value over the limit. It is refused once its line has come, and a `set` of it takes away
-    /// what is there: so the model has its say.
+    /// A value over the limit. The server refuses it once its line has arrived. A refused `set`
+    /// removes the old item, so the request is judged by the model.
     fn too_large(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         let value = commands(dice.between(ITEM_BYTES_MAX, ITEM_BYTES_MAX + EXCESS_BYTES));
         let key = self.hot_text(dice);
@@ -64,9 +65,9 @@ impl Asker {
         Ask { swallowed: value.len() + 2, ..Ask::new(text, expect, true) }
     }
 
-    /// A data block that does not end where it should. Nothing is stored and nothing taken away.
+    /// A data block that does not end where it should. The request stores and removes nothing.
     fn bad_data_chunk(&self, dice: &mut Random) -> Ask {
-        // A large one takes memory on its way.
+        // A large data block uses memory while it is received.
         let large = self.pressing && dice.chance(200);
         let bytes = if large { dice.between(16_000, 60_000) } else { dice.below(BLOCK_BYTES) };
         let value = commands(bytes);
@@ -85,7 +86,7 @@ impl Asker {
         Ask::new(text, expect, false)
     }
 
-    /// A line that is malformed, but for the length of its data block, which is swallowed.
+    /// A malformed line with a valid length of its data block. The server skips the data block.
     fn bad_line_with_block(&self, dice: &mut Random) -> Ask {
         let value = commands(dice.below(BLOCK_BYTES));
         let (key, long_key) = (self.hot_text(dice), "k".repeat(KEY_BYTES_MAX + 1));
@@ -100,7 +101,7 @@ impl Asker {
         Ask { swallowed: bytes + 2, ..Ask::new(text, Expect::Refusal(refusal), false) }
     }
 
-    /// A line that is malformed, and has no data block.
+    /// A malformed line without a data block.
     fn bad_line(&self, dice: &mut Random) -> Ask {
         let key = self.hot_text(dice);
         let key = String::from_utf8_lossy(&key);
@@ -117,7 +118,7 @@ impl Asker {
     }
 }
 
-/// So many bytes that would do harm if they were read as requests.
+/// Returns `bytes` bytes that do harm if the server executes them as requests.
 fn commands(bytes: u64) -> Vec<u8> {
     b"\nflush_all\r\nmn\r\n".iter().copied().cycle().take(bytes as usize).collect()
 }

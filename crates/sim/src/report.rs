@@ -1,13 +1,13 @@
-//! What a run has seen: whether the rare things happened in it.
+//! What a run covered: how often each rare event happened in it.
 //!
-//! Upstream:   `run`, from the server's own books.
-//! Downstream: `main` sums over all runs; a run that saw too little is named.
+//! Upstream:   `run`, which passes the server with its counters.
+//! Downstream: `main`, which adds up all runs and names each run that covered too little.
 
 use crate::client::Tally;
 use crate::record::Judged;
 use crate::server::Server;
 
-/// How often what is rare has happened.
+/// How often each rare event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Buckets that indexes added.
@@ -16,29 +16,29 @@ pub struct Coverage {
     pub index_shrunk: u64,
     /// Items evicted.
     pub evicted: u64,
-    /// Items for which no room was found.
+    /// Items for which no memory was found.
     pub refused: u64,
     /// Items copied to make room.
     pub compacted: u64,
     /// Items found expired.
     pub expired: u64,
-    /// Connections seen at shards that accept none.
+    /// Ticks in which a shard that accepts no connections had one.
     pub handed_over: u64,
-    /// Sleeps because a mailbox was full.
+    /// Sleeps of shards because a mailbox was full.
     pub full_mailboxes: u64,
-    /// Connections that had to wait: for their client's reading, or for room.
+    /// Times that a connection was paused, because its client did not read or for another reason.
     pub stalled: u64,
-    /// Requests that went to another shard.
+    /// Requests sent to another shard.
     pub hops: u64,
     /// Values that were refused as too large.
     pub too_large: u64,
     /// Sleeps of shards.
     pub sleeps: u64,
-    /// Clients that read all hot keys once a flush was answered, or fell due.
+    /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
     pub flush_looks: u64,
-    /// Connections closed for the memory that they held pinned.
+    /// Connections closed because of the memory that they pinned.
     pub pinned_closes: u64,
-    /// Operations that the engine executed, in runs in which it delays some.
+    /// Operations executed by engines that delayed at least one.
     pub delayable: u64,
     /// Operations delayed before they were executed.
     pub delayed_before: u64,
@@ -47,7 +47,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// How many counts there are.
+    /// The number of counts.
     pub const COUNT: usize = 17;
 
     pub(crate) fn of(server: &Server) -> Self {
@@ -79,13 +79,14 @@ impl Coverage {
         seen
     }
 
-    /// Whether memory was spent and came back in every way that requests bring about. Expiry takes
-    /// seconds, which pass later.
+    /// Whether memory was used and given back in every way that requests cause at once. Expiry is
+    /// not among them: it takes seconds, which pass later.
     pub(crate) fn has_spent_memory(&self) -> bool {
         self.by_requests().iter().all(|(_, count)| *count > 0)
     }
 
-    /// A store refuses where a cache evicts, and then its index need not shrink.
+    /// What requests cause at once. A store refuses where a cache evicts, and its index need not
+    /// shrink then.
     fn by_requests(&self) -> [(&'static str, u64); 4] {
         [
             ("growth", self.index_grown),
@@ -95,7 +96,7 @@ impl Coverage {
         ]
     }
 
-    /// Adds what another run has seen.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for ((_, sum), (_, count)) in self.fields_mut().into_iter().zip(other.fields()) {
             *sum += count;
@@ -131,21 +132,21 @@ impl Coverage {
     }
 }
 
-/// What a run that found nothing wrong has to tell.
+/// The result of a run that found nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// All that happened, as a number.
+    /// A digest of all that happened.
     pub digest: u64,
-    /// What clients have done.
+    /// What the clients did.
     pub tally: Tally,
-    /// What has happened in the server.
+    /// What happened in the server.
     pub coverage: Coverage,
-    /// What was judged.
+    /// How much was judged.
     pub judged: Judged,
 }
 
 impl Report {
-    /// Why this run says less than it should; empty: it does not.
+    /// What this run should have covered and did not; empty if it covered everything.
     pub fn lacks(&self) -> Vec<&'static str> {
         let tally = &self.tally;
         let faults = tally.cuts + tally.resets + tally.stops + tally.slow + tally.leaves;

@@ -48,7 +48,7 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     let cut = (pool.free_blocks + blocks) / pool.blocks_per_segment;
     let known = pool.idle_segments + segments + cut;
     if pool.charged_segments != known {
-        return Err(format!("{known} segments are accounted for, not all that are charged: {pool:?}"));
+        return Err(format!("{known} segments are accounted for, a wrong number: {pool:?}"));
     }
     let pinned = server.world.pool.pinned_bytes();
     if pinned != 0 {

@@ -24,8 +24,8 @@ use crate::trace::Trace;
 /// The server may close a client as late only if something of the client was pending for this time
 /// of the server's clock. It is a second less than the server's limit, which counts whole seconds.
 const PATIENCE_NS: u64 = 9_000_000_000;
-/// The server may close a client as a slow reader of large values only if it owed the client what
-/// may be a large value for this time of the server's clock.
+/// The server may close a client as a slow reader of large values only if it may have owed the
+/// client a large value for this time of the server's clock.
 const HELD_NS_MIN: u64 = 2_000_000_000;
 /// The bytes that a slow reader accepts before it reads any, like the buffer of a socket.
 const WINDOW_BYTES: u64 = 4_096;

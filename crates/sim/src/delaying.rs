@@ -38,7 +38,7 @@ struct Fetch {
     has_upload: bool,
 }
 
-/// What an engine has delayed so far.
+/// Counts of what an engine has executed and delayed so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DelayCounts {
     /// Operations executed.

@@ -1,5 +1,5 @@
-//! The options of a run. All of them follow from a seed; `shrink` lowers some to reduce a failing
-//! run.
+//! The options of a run. By default all of them follow from a seed; `shrink` lowers some to reduce
+//! a failing run.
 //!
 //! Upstream:   the command line, a test, `shrink`.
 //! Downstream: `server` and `client`, which take their settings from here.

@@ -19,7 +19,7 @@ use crate::ask::{Ask, Asker, Expect};
 
 /// The largest item of a run, as memcached counts it.
 pub(crate) const ITEM_BYTES_MAX: u64 = 80_000;
-/// A value that is too large exceeds the limit by less than this or by exactly this.
+/// A value that is too large exceeds the limit by at most this.
 const EXCESS_BYTES: u64 = 12_000;
 /// The data block of a malformed request is shorter than this, unless it is a large one.
 const BLOCK_BYTES: u64 = 600;

@@ -1,6 +1,6 @@
 //! A run: the server, its clients and the network between them, in one thread, on virtual time.
 //!
-//! Upstream:   the options, all of which follow from a seed.
+//! Upstream:   the options, which by default follow from a seed.
 //! Downstream: a report, or a description of the failure.
 //!
 //! ```text

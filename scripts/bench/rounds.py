@@ -25,6 +25,8 @@ START_PATIENCE_S = 20.0
 BUSY_SHARE_MIN = 0.95
 FOREIGN_SHARE_MAX = 0.05
 SIDES = ("ours", "peer")
+# Who binds this abstract name may pin threads (crates/host/src/cores.rs: claim_pins).
+PIN_CLAIM = b"\0kachel: threads are pinned"
 
 
 def arguments(description, rounds, memory_mib):
@@ -38,6 +40,11 @@ def arguments(description, rounds, memory_mib):
     parser.add_argument("--server-cores", default="0", help="cores of both servers, as for taskset")
     parser.add_argument("--load-cores", default="1", help="cores of the generator, as for taskset")
     parser.add_argument("--threads", type=int, default=1, help="threads of both servers")
+    parser.add_argument(
+        "--no-pins",
+        action="store_true",
+        help="no Kachel pins its threads; without this, the one that starts first does",
+    )
     parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the raw JSON")
     parser.add_argument(
@@ -52,9 +59,10 @@ def arguments(description, rounds, memory_mib):
 
 
 @contextlib.contextmanager
-def alone(lock_path):
+def alone(options):
     """Waits for the lock file and holds it; says so if the machine is busy with other things."""
-    with open(lock_path, "w", encoding="ascii") as lock:
+    lock_path = options.lock
+    with open(lock_path, "w", encoding="ascii") as lock, contextlib.ExitStack() as stack:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -63,6 +71,12 @@ def alone(lock_path):
         load = os.getloadavg()[0]
         if load > 0.5:
             print(f"warning: the machine is busy (load {load:.2f})", file=sys.stderr)
+        if options.no_pins:
+            claim = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            try:
+                claim.bind(PIN_CLAIM)
+            except OSError as error:
+                raise SystemExit(f"a Kachel that pins its threads is running: {error}") from error
         yield
 
 
@@ -117,6 +131,11 @@ class Server:
         """What `stats` says, as text by name."""
         with self.connect() as connection:
             return stats(connection)
+
+    def pins(self):
+        """Whether some of its threads may use fewer cores than its main thread."""
+        tasks = [int(name) for name in os.listdir(f"/proc/{self.process.pid}/task")]
+        return len({frozenset(os.sched_getaffinity(task)) for task in tasks}) > 1
 
     def memory_bytes(self, name):
         """`VmRSS`, `VmHWM`, ... of the process, in bytes."""

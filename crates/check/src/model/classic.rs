@@ -124,7 +124,6 @@ impl Model {
         for (stored, next) in self.store(state, operation, terms, window) {
             let outcome = match stored {
                 Stored::Yes { .. } => Outcome::Stored,
-                Stored::NoRoom if request.noreply => continue, // The client does not see it.
                 Stored::No | Stored::NoRoom => Outcome::NotStored,
                 Stored::Exists => Outcome::Exists,
                 Stored::NotFound => Outcome::NotFound,

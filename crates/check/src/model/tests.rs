@@ -420,8 +420,12 @@ fn an_append_may_find_no_room_where_memory_may_be_short() {
         assert!(strict.step(before, &operation(wire), &outcome, at).is_empty());
     }
     let silent = operation(b"append k 0 0 1 noreply\r\nb\r\n");
-    for (model, may_refuse) in [(model, true), (Model::new(Rules::new(Mode::Store)), false)] {
-        let after = model.step(before, &silent, &Outcome::Silent, at);
+    for (rules, may_refuse) in [
+        (rules, true),
+        (Rules { mode: Mode::Cache, ..rules }, true),
+        (Rules::new(Mode::Store), false),
+    ] {
+        let after = Model::new(rules).step(before, &silent, &Outcome::Silent, at);
         assert_eq!(after.contains(before), may_refuse, "the refusal was not seen");
         assert!(after.iter().any(|state| state != before), "or it was executed");
     }

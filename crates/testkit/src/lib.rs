@@ -20,5 +20,5 @@ pub use process::{
     set_request, user, wait_until, within,
 };
 pub use random::Random;
-pub use settings::{setting, stride};
+pub use settings::setting;
 pub use world::{ShardClock, World, WorldOptions, WorldShard, is_rest};

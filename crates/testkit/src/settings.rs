@@ -13,14 +13,3 @@ pub fn setting(name: &str, default: u64) -> u64 {
         Err(_) => default,
     }
 }
-
-/// A test of many similar cases runs every `stride`th one: 1, or `KACHEL_STRIDE`, which the
-/// sanitizer stage sets because each case is several times as slow there.
-///
-/// # Panics
-/// If `KACHEL_STRIDE` is not a number from 1 to 100.
-pub fn stride() -> usize {
-    let stride = setting("KACHEL_STRIDE", 1);
-    assert!((1..=100).contains(&stride), "KACHEL_STRIDE is from 1 to 100");
-    stride as usize
-}

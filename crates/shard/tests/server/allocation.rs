@@ -6,7 +6,7 @@
 use kachel_io::{Around, FarEnd};
 use kachel_stdx::{CountingAllocator, counted, uncounted};
 
-use kachel_testkit::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -187,16 +187,14 @@ fn requests_are_served_without_allocation(shards: u16) {
     let evictions = world.shared.counters.iter().map(|counters| counters.evictions.value());
     assert!(evictions.sum::<u64>() > 0, "memory is full");
     let mut found = Vec::new();
-    let stride = stride() as u64;
     for talk in &CONVERSATIONS {
-        say(&mut world, talk, WARM_ROUNDS.div_ceil(stride), false);
-        say(&mut world, talk, WARM_ROUNDS.div_ceil(stride), true);
+        say(&mut world, talk, WARM_ROUNDS, false);
+        say(&mut world, talk, WARM_ROUNDS, true);
     }
     for cut in [false, true] {
         for talk in &CONVERSATIONS {
-            let allocations = say(&mut world, talk, COUNTED_ROUNDS.div_ceil(stride), cut);
-            // Fewer rounds do not warm it up, so there is nothing to count.
-            if allocations > 0 && stride == 1 {
+            let allocations = say(&mut world, talk, COUNTED_ROUNDS, cut);
+            if allocations > 0 {
                 found.push((talk.name, allocations));
             }
         }

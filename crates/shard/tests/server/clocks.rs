@@ -3,7 +3,7 @@
 use kachel_io::{Clock as _, FarEnd};
 use kachel_net::LINE_SECONDS_MAX;
 
-use kachel_testkit::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions};
 
 const HOUR_S: u64 = 3_600;
 const YEAR_S: u64 = 365 * 24 * HOUR_S;
@@ -223,9 +223,9 @@ fn refuse_at_any_moment(evict: bool) {
     let last_bytes = [0, 48 << 10, 1 << 17, 1 << 18];
     let replies = |request: &[u8]| if request.starts_with(b"ma ") { 2 } else { 1 };
     for (turn, last_bytes) in last_bytes.into_iter().enumerate() {
-        // The kinds of request take turns every sixteen, so fifths meet all of them. Where fewer
-        // are tried, the turns begin at different moments: together they meet many.
-        let step = stride() * if last_bytes == 0 { 1 } else { 5 };
+        // The kinds of request take turns every sixteen, so fifths meet all of them. The
+        // turns begin at different moments.
+        let step = if last_bytes == 0 { 1 } else { 5 };
         let first = if evict { turn + 4 } else { turn };
         for moment in (first % step..requests.len()).step_by(step) {
             let memory_bytes = 16 << 20;

@@ -1,6 +1,6 @@
 //! What clients have sent and the server keeps: how much of `-m` it takes, and for how long.
 
-use kachel_testkit::{World, WorldOptions, stride};
+use kachel_testkit::{World, WorldOptions};
 
 /// A line with so many keys, long ones, that it takes about so many bytes.
 fn long_line(bytes: usize) -> Vec<u8> {
@@ -12,10 +12,10 @@ fn long_line(bytes: usize) -> Vec<u8> {
 fn a_long_line_leaves_no_memory_with_a_client_that_goes_on_bit_by_bit() {
     /// What a tail may hold beyond what is in it.
     const TAIL_BYTES_MAX: u64 = 64 * 1024;
-    let count = 20_u64.div_ceil(stride() as u64);
+    const CLIENTS: u64 = 20;
     for shards in [1, 2] {
         let mut world = World::new(WorldOptions { shards, ..WorldOptions::default() });
-        let clients: Vec<_> = (0..count).map(|_| world.connect()).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| world.connect()).collect();
         world.settle();
         let before = world.shared.budget.spent_bytes();
         for client in &clients {
@@ -24,7 +24,7 @@ fn a_long_line_leaves_no_memory_with_a_client_that_goes_on_bit_by_bit() {
             assert_eq!(world.ask(client, b"et k\r\ng"), b"END\r\n");
         }
         let more = world.shared.budget.spent_bytes() - before;
-        assert!(more <= count * TAIL_BYTES_MAX, "{more} bytes for a letter of each client");
+        assert!(more <= CLIENTS * TAIL_BYTES_MAX, "{more} bytes for a letter of each client");
     }
 }
 

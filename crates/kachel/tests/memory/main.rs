@@ -4,9 +4,10 @@
 //! `cargo test` skips it. `tests/memory/run` runs it on the release binary with enough memory (a
 //! debug build has a shadow of item memory, and less memory has too few segments). Environment:
 //! `KACHEL_MEMORY_SERVER` the binary, `KACHEL_MEMORY_MIB` and `KACHEL_MEMORY_THREADS` its `-m` and
-//! `-t`, `KACHEL_MEMORY_SETTLE_S` the seconds between writing and reading back,
-//! `KACHEL_MEMORY_OVERWRITE_S` the seconds for which each set is overwritten, `KACHEL_MEMORY_SEED`
-//! its order, `KACHEL_MEMORY_VALUE_MIN` the least value that is written.
+//! `-t`, `KACHEL_MEMORY_WRITES` how many times `-m` each phase writes, `KACHEL_MEMORY_SETTLE_S` the
+//! seconds between writing and reading back, `KACHEL_MEMORY_OVERWRITE_S` the seconds for which each
+//! set is overwritten, `KACHEL_MEMORY_SEED` its order, `KACHEL_MEMORY_VALUE_MIN` the least value
+//! that is written.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -19,8 +20,6 @@ const KEY_BYTES: usize = 16;
 /// at least keys and values of that size when they are read back.
 const PHASES: [(usize, usize); 7] =
     [(32, 50), (100, 70), (10_000, 85), (900_000, 85), (10_000, 85), (100, 70), (32, 50)];
-/// How often `-m` each phase writes.
-const WRITTEN_TIMES: usize = 4;
 
 /// The server, its one client, and what is promised of it.
 struct Bench {
@@ -124,11 +123,12 @@ fn values_of_changing_sizes_use_the_memory_that_was_promised() {
     let settle = Duration::from_secs(setting("KACHEL_MEMORY_SETTLE_S", 2));
     let mut bench = Bench::start();
     let mut seen = Vec::new();
+    let writes = setting("KACHEL_MEMORY_WRITES", 4) as usize;
     let least = setting("KACHEL_MEMORY_VALUE_MIN", 0) as usize;
     let phases = PHASES.into_iter().enumerate().filter(|(_, (bytes, _))| *bytes >= least);
     for (phase, (value_bytes, asked)) in phases {
         let item_bytes = KEY_BYTES + value_bytes;
-        let count = WRITTEN_TIMES * bench.memory_bytes / item_bytes + 1;
+        let count = writes * bench.memory_bytes / item_bytes + 1;
         let value = vec![b'a' + u8::try_from(phase).expect("few phases"); value_bytes];
         let numbers: Vec<usize> = (0..count).collect();
         bench.store(phase, &numbers, &value);

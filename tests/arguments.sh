@@ -1,7 +1,7 @@
-# What the runners of tests/ do with their arguments; sourced before anything else.
+# Checks the arguments of the runners in tests/. A runner sources this file before anything else.
 #
 # Upstream:   tests/*/run, whose leading comment is its help.
-# Downstream: the runner goes on, or ends here.
+# Downstream: the runner continues, or its process ends here.
 
 # Ends with the help if an argument asks for it, and with an error if there are more than $1.
 arguments_at_most() {

@@ -2,8 +2,8 @@
 # Which flags turn AddressSanitizer on with the Rust that is here. Sourced, never run.
 #
 #   asan_flags       prints them; fails, with one sentence, where no runtime is found
-#   coverage_flags   prints those with which a fuzzer sees where an input leads; `compares`: and what is
-#                    compared with what
+#   coverage_flags   prints the flags that show a fuzzer which code an input reached; with the argument
+#                    `compares`, also which values were compared
 #   share_the_build  exports what the stages `asan` and `fuzz` build with: one folder, the same flags and
 #                    the profile `sim`, so that what both need is built once; fails as asan_flags does
 #   rust_target      prints the target's name, which must be given so that build scripts are spared
@@ -16,9 +16,9 @@ rust_target() {
     rustc -vV | sed -n 's/^host: //p'
 }
 
-# Rust's own runtime where the toolchain has it; else the C compiler's, which the same instructions
-# speak to. That one must be the first library of all, or it refuses to start; and Debian's compiler
-# links only libraries that something before them needs, unless told otherwise.
+# Uses Rust's own runtime if the toolchain has it, else the C compiler's, which has the same interface. The
+# C compiler's must be the first library of the program, or it refuses to start. Debian's compiler leaves
+# out a library that no earlier object needs, hence --no-as-needed.
 asan_flags() {
     local root target
     root=$(rustc --print sysroot)
@@ -35,7 +35,7 @@ asan_flags() {
     fi
 }
 
-# As cargo-fuzz has them: count edges.
+# The flags that cargo-fuzz uses: they count edges.
 coverage_flags() {
     echo "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4" \
         "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters" \
@@ -43,7 +43,7 @@ coverage_flags() {
         "${1:+-Cllvm-args=-sanitizer-coverage-trace-compares}"
 }
 
-# Tests that no fuzzer runs call the runtime's empty counterparts of what it would be told.
+# In tests that no fuzzer runs, the runtime's empty functions receive the coverage.
 share_the_build() {
     local flags
     flags=$(asan_flags) || return 1

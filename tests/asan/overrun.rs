@@ -1,12 +1,12 @@
-//! Reads one byte behind a heap block: what AddressSanitizer must report, or it is not on.
+//! Reads one byte behind a heap block. If AddressSanitizer does not report it, it is not on.
 //!
-//! `overrun 7` reads the last byte of eight and prints it; any larger number lies outside.
+//! `overrun 7` reads the last byte of eight and prints it; any larger index is out of bounds.
 
 fn main() {
     let bytes: Box<[u8]> = (1..=8).collect();
     let at: usize = std::env::args().nth(1).and_then(|at| at.parse().ok()).expect("overrun PLACE");
     // SAFETY:
-    // - valid for a read: it is not, beyond 7; that is the point. No check stands before it.
+    // - valid for a read: not for `at` beyond 7, on purpose. No bounds check comes before it.
     let byte = unsafe { bytes.as_ptr().add(at).read_volatile() };
     println!("{byte}");
 }

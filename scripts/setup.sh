@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What ./run and ./test need before they can build: packages and a Rust. Sourced, never run.
+# Installs what ./run and ./test need before they can build: packages and Rust. Sourced, never run.
 #
-#   need_packages gcc libc6-dev    installs what is missing, by apt, and says what it installs
-#   need_rust                      finds or installs a Rust that is new enough; afterwards `cargo` runs it
+#   need_packages gcc libc6-dev    installs missing packages with apt, and prints what it installs
+#   need_rust                      finds or installs a Rust that is new enough, and puts it in PATH
 #
-# Both are quiet and quick when there is nothing to do, and end the script with one sentence when there
-# is something that they cannot do. Neither asks anything.
+# Both are quick and print nothing if nothing is missing. If they cannot install something, they end the
+# script with one sentence. Neither prompts.
 
 setup_root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -16,7 +16,7 @@ setup_die() {
     exit 1
 }
 
-# as_root command...: runs it as root, with sudo where we are not and sudo asks nothing.
+# as_root command...: runs it as root; another user needs a sudo that does not prompt.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
@@ -27,7 +27,7 @@ as_root() {
     fi
 }
 
-# apt_fresh: reads the package lists once a script, and only if something must be installed.
+# apt_fresh: updates the package lists once a script, and only if something must be installed.
 apt_fresh() {
     [ -z "${setup_apt_is_fresh-}" ] || return 0
     as_root apt-get update -qq >&2 || return
@@ -75,7 +75,7 @@ rust_is_new_enough() {
     [ -n "$have" ] && version_at_least "$have" "$(rust_wanted)"
 }
 
-# rust_from_apt: installs the first pair of packages that is new enough; false where there is none.
+# rust_from_apt: installs the first pair of packages that is new enough; fails if there is none.
 rust_from_apt() {
     command -v apt-get >/dev/null || return 1
     apt_fresh || return 1

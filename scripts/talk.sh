@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# How to talk to a server that is started with some options: for ./run, which sources this.
+# Prints how to talk to a server that starts with given options. ./run sources this file.
 #
-# Reads -p, -s and -l in their usual spellings. Options may be spelled in more ways (bundled, or by
-# the beginning of a long name); then no port is guessed, because the server prints it anyway.
+# Reads -p, -s and -l in their usual spellings. Options can also be bundled or abbreviated; then this script
+# guesses no port, because the server prints it anyway.
 
 # Finds where `kachel serve OPTION...` will listen. Sets talk_socket, or talk_host and talk_port;
 # talk_port is empty when only the server can tell.
@@ -33,7 +33,7 @@ talk_place() {
     done
 }
 
-# A port that is free, or none, is not known before the server listens.
+# With port 0 the kernel chooses the port when the server listens.
 talk_port_is() {
     case $1 in
     '' | *[!0-9]* | 0*) talk_port= ;;
@@ -41,7 +41,7 @@ talk_port_is() {
     esac
 }
 
-# Lists, ports of their own and IPv6 are left to the server to tell.
+# For several addresses, addresses with ports, and IPv6, the server's own line must do.
 talk_host_is() {
     case $1 in
     '*' | 0.0.0.0 | localhost) talk_host=127.0.0.1 ;;

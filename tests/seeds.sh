@@ -1,16 +1,17 @@
 # shellcheck shell=bash
-# New seeds for each state of the tree, and what becomes of one that fails.
+# Computes new seeds for each state of the tree, and judges a new seed that fails.
 #
-# Upstream:   the runners of suites that choose at random source this file, in the tree's root.
+# Upstream:   the runners of random suites source this file, in the tree's root.
 # Downstream: prints lines ok, FAIL and found; adds to tests/found_seeds.txt; builds the parent commit
 #             under target/parent.
 #
-# - N1  The same tree has the same new seeds: they follow from the contents of `crates tests fuzz
-#   Cargo.lock`, committed or not. Without git there is the committed seed, tests/seed.txt.
-# - N2  What the tests write themselves (found seeds, found inputs) changes neither the seeds nor what
-#   counts as the parent, so that a second run repeats the first.
+# - N1  The same tree has the same new seeds: they are computed from the contents of `crates tests fuzz
+#   Cargo.lock`, committed or not. Without git they are computed from the committed seed, tests/seed.txt.
+# - N2  The files that the tests write themselves (found seeds, found inputs) change neither the seeds nor
+#   the choice of the parent, so that a second run repeats the first.
 # - N3  A new seed that fails is tried on the parent commit. If the parent fails too, the fault is older
-#   than the change: the seed is `found`, joins the list, and fails nothing. Else it fails.
+#   than the change: the seed is `found` and joins the list, and the suite does not fail. Otherwise the
+#   suite fails.
 # - N4  A seed that is in the parent's list must pass: the change after the one that listed it fixes it.
 
 found_list=tests/found_seeds.txt
@@ -27,7 +28,7 @@ tree_hash() {
     has_git || return 1
     git ls-files -z --cached --others --exclude-standard -- "${seed_paths[@]}" \
         "${written_by_tests[@]}" | LC_ALL=C sort -z -u |
-        { xargs -0 sha256sum 2>/dev/null || true; } | # A file that was removed is no part of it.
+        { xargs -0 sha256sum 2>/dev/null || true; } | # sha256sum fails for files that were removed.
         sha256sum | cut -d' ' -f1
 }
 
@@ -39,8 +40,8 @@ new_seed() {
     echo $(((16#$hash & 0x7fffffff) + 1))
 }
 
-# The commit that this tree is a change of: HEAD where something is not committed, else the one before
-# it. Fails where there is none.
+# The parent of this tree: HEAD if there are uncommitted changes, else the commit before it. Fails if there
+# is none.
 parent_commit() {
     has_git || return 1
     if [ -n "$(git status --porcelain -- "${seed_paths[@]}" "${written_by_tests[@]}")" ]; then
@@ -50,26 +51,26 @@ parent_commit() {
     fi
 }
 
-# Makes target/parent/tree the parent commit; prints its path.
+# Makes target/parent/tree equal to the parent commit; prints its path.
 parent_tree() {
     local commit folder=$PWD/target/parent
     commit=$(parent_commit) || return 1
     if [ "$(cat "$folder/commit" 2>/dev/null)" != "$commit" ]; then
         rm -rf "$folder/tree" "$folder/commit"
         mkdir -p "$folder/tree"
-        # Files are as old as they are here, not as in the commit: cargo builds what is newer.
+        # Files get the present time (-m), because cargo builds only files that are newer than the last build.
         git archive "$commit" | tar -x -m -C "$folder/tree" || return 1
         echo "$commit" >"$folder/commit"
     fi
     echo "$folder/tree"
 }
 
-# Does the command fail on the parent commit, too? 0: it fails there, 1: it passes there, 2: it could not
-# be tried. Its output is left in target/parent/log.
+# Runs the command on the parent commit. Ends with 0 if it fails there, 1 if it passes there, 2 if it could
+# not run. Its output is left in target/parent/log.
 fails_on_parent() {
     local tree log=$PWD/target/parent/log
     tree=$(parent_tree) || return 2
-    # What the suites put into the environment for builds of this tree is not for that one.
+    # The suites may have set the folder for builds of this tree; the parent has its own.
     if (cd "$tree" && env CARGO_TARGET_DIR="$PWD/../build" "$@") >"$log" 2>&1 </dev/null; then
         return 1
     fi
@@ -77,30 +78,30 @@ fails_on_parent() {
     grep -q -E '^test .* FAILED|^test result: FAILED|panicked at|^FAIL|SUMMARY: |ERROR: ' "$log" || return 2
 }
 
-# The listed seeds of suite $1, in the list that comes on stdin.
+# Prints the seeds of suite $1 in the list on stdin.
 seeds_of() {
     awk -v suite="$1" '!/^#/ && $1 == suite { print $2 }'
 }
 
-# The listed seeds of suite $1.
+# Prints the seeds of suite $1 in this tree's list.
 found_seeds() {
     seeds_of "$1" <"$found_list"
 }
 
-# Is seed $2 of suite $1 in the parent's list?
+# Succeeds if seed $2 of suite $1 is in the parent's list.
 is_known_to_parent() {
     local commit
     commit=$(parent_commit) || return 1
     git show "$commit:$found_list" 2>/dev/null | seeds_of "$1" | grep -q -F -x -- "$2"
 }
 
-# Judges seed $2 of suite $1 that has failed here; $3 says what it showed, and the rest is the command
-# that tries this seed alone, in the root of any tree. False if the change is to blame. N3, N4
+# Judges seed $2 of suite $1, which has failed here. $3 is the failure's message, and the rest is the
+# command that tries this seed alone in the root of any tree. Fails if the change caused the fault. N3, N4
 judge_failed_seed() {
     local suite=$1 seed=$2 said=$3 status=0 commit
     shift 3
     if is_known_to_parent "$suite" "$seed"; then
-        echo "FAIL $suite.$seed is in $found_list since before this change, and fails: $said"
+        echo "FAIL $suite.$seed was in $found_list before this change, and still fails: $said"
         return 1
     fi
     fails_on_parent "$@" || status=$?

@@ -123,7 +123,7 @@ pub struct Tally {
     /// Flushes that were answered.
     pub flushes: u64,
     /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
-    pub looks: u64,
+    pub flush_reads: u64,
 }
 
 impl Client {
@@ -131,7 +131,7 @@ impl Client {
         let mut dice = Random::for_purpose(options.seed, &format!("client {index}"));
         let depth = dice.skewed(1, 40) as usize;
         let think_ns = dice.skewed(5_000, 2_000_000);
-        queue.lay(dice.below(100_000), Event::Step(index));
+        queue.schedule(dice.below(100_000), Event::Step(index));
         let slow = dice.chance(250) || index == 0;
         let reads_slowly = slow && options.faults.has(Fault::Slow);
         Self {
@@ -206,7 +206,7 @@ impl Client {
             far.allow(WINDOW_BYTES as usize);
             allowed = WINDOW_BYTES;
             let bytes = Some(self.dice.between(100, 20_000) as usize);
-            self.lay(around, self.dice.clone().between(10_000, 300_000), |client, link| {
+            self.schedule(around, self.dice.clone().between(10_000, 300_000), |client, link| {
                 Event::Read { client, link, bytes }
             });
         }
@@ -223,8 +223,8 @@ impl Client {
         });
     }
 
-    fn lay(&self, around: &mut Around<'_>, in_ns: u64, event: impl FnOnce(usize, u64) -> Event) {
-        around.queue.lay(around.now_ns + in_ns, event(self.index, self.links));
+    fn schedule(&self, around: &mut Around<'_>, in_ns: u64, event: impl FnOnce(usize, u64) -> Event) {
+        around.queue.schedule(around.now_ns + in_ns, event(self.index, self.links));
     }
 
     /// Takes its next step. `connect` opens a connection for it.
@@ -245,7 +245,7 @@ impl Client {
             Some(_) if self.awaited() < self.depth => self.batch(around),
             Some(_) => {}
         }
-        self.lay(around, pause_ns, |client, _| Event::Step(client));
+        self.schedule(around, pause_ns, |client, _| Event::Step(client));
     }
 
     /// Sometimes breaks the connection, leaves or stops reading. Returns whether it leaves.
@@ -255,7 +255,7 @@ impl Client {
         if reset && self.faults.has(Fault::Reset) {
             let in_ns = self.dice.below(100_000);
             // The client sends more requests until the break arrives.
-            self.lay(around, in_ns, |client, link| Event::Reset { client, link });
+            self.schedule(around, in_ns, |client, link| Event::Reset { client, link });
             return false;
         }
         if leave && self.faults.has(Fault::Leave) {
@@ -267,7 +267,7 @@ impl Client {
             around.tally.stops += 1;
             let in_ns = self.dice.between(500_000, 20_000_000);
             self.stop();
-            self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: None });
+            self.schedule(around, in_ns, |client, link| Event::Read { client, link, bytes: None });
         }
         false
     }
@@ -303,7 +303,7 @@ impl Client {
         let Some(link) = &mut self.link else { return };
         link.leaving = true;
         let event = Event::Finish { client: self.index, link: link.number };
-        around.queue.lay(link.next_ns.max(around.now_ns), event);
+        around.queue.schedule(link.next_ns.max(around.now_ns), event);
     }
 
     fn batch(&mut self, around: &mut Around<'_>) {
@@ -363,7 +363,7 @@ impl Client {
             }
             link.next_ns = link.next_ns.max(around.now_ns + in_ns); // I1
             let event = Event::Arrive { client: self.index, link: link.number, bytes };
-            around.queue.lay(link.next_ns, event);
+            around.queue.schedule(link.next_ns, event);
             if self.dice.chance(500) {
                 link.next_ns += self.dice.below(40_000);
             }
@@ -394,7 +394,7 @@ impl Client {
     /// Sends requests that arrive almost at once, if it may send and reads its replies.
     pub(crate) fn send_at_once(&mut self, asks: Vec<Ask>, around: &mut Around<'_>) {
         let Some(link) = self.link.as_mut().filter(|link| link.is_attentive()) else { return };
-        around.tally.looks += 1;
+        around.tally.flush_reads += 1;
         let mut bytes = Vec::new();
         for ask in asks {
             bytes.extend_from_slice(&ask.text);
@@ -404,7 +404,7 @@ impl Client {
         link.sent += bytes.len() as u64;
         link.next_ns = link.next_ns.max(around.now_ns + self.dice.between(1, 1_500)); // I1
         let event = Event::Arrive { client: self.index, link: link.number, bytes };
-        around.queue.lay(link.next_ns, event);
+        around.queue.schedule(link.next_ns, event);
     }
 
     /// Whether it may send requests, reads its replies and waits for nothing.
@@ -479,7 +479,7 @@ impl Client {
             link.allowed += bytes as u64;
         }
         let in_ns = self.dice.between(10_000, 300_000);
-        self.lay(around, in_ns, |client, link| Event::Read { client, link, bytes: Some(bytes) });
+        self.schedule(around, in_ns, |client, link| Event::Read { client, link, bytes: Some(bytes) });
     }
 
     /// Reads nothing from now on.

@@ -54,14 +54,14 @@ impl PartialOrd for Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Reverse<Entry>>,
-    laid: u64,
+    scheduled: u64,
 }
 
 impl Queue {
     /// Adds an event that happens at `at_ns`.
-    pub(crate) fn lay(&mut self, at_ns: u64, event: Event) {
-        self.laid += 1;
-        self.heap.push(Reverse(Entry { at_ns, number: self.laid, event }));
+    pub(crate) fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.scheduled += 1;
+        self.heap.push(Reverse(Entry { at_ns, number: self.scheduled, event }));
     }
 
     /// Removes the next event and returns it with its time.
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn events_come_by_time_and_then_as_they_were_laid_in() {
         let mut queue = Queue::default();
-        queue.lay(5, Event::Run(0));
-        queue.lay(3, Event::Run(1));
-        queue.lay(5, Event::Run(2));
-        queue.lay(3, Event::Run(3));
+        queue.schedule(5, Event::Run(0));
+        queue.schedule(3, Event::Run(1));
+        queue.schedule(5, Event::Run(2));
+        queue.schedule(3, Event::Run(3));
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(
             order,

@@ -35,7 +35,7 @@ pub struct Coverage {
     /// Sleeps of shards.
     pub sleeps: u64,
     /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
-    pub flush_looks: u64,
+    pub flush_reads: u64,
     /// Connections closed because of the memory that they pinned.
     pub pinned_closes: u64,
     /// Operations executed by engines that delayed at least one.
@@ -123,7 +123,7 @@ impl Coverage {
             ("hops", &mut self.hops),
             ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
-            ("looks after a flush", &mut self.flush_looks),
+            ("reads after a flush", &mut self.flush_reads),
             ("pinned closes", &mut self.pinned_closes),
             ("operations of engines that delay", &mut self.delayable),
             ("delayed before", &mut self.delayed_before),

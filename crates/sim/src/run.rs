@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<Report, String> {
 }
 
 /// After this number of refused values a store counts as full.
-const IN_VAIN_MIN: u32 = 40;
+const REFUSED_MIN: u32 = 40;
 /// The most values that fill the store.
 const HELD_MAX: usize = 3_000;
 /// The longest value that fills the store.
@@ -114,7 +114,7 @@ impl<'o> Run<'o> {
                     16..19 => dice.between(2_000_000_000, 15_000_000_000),
                     _ => 70_000_000_000,
                 };
-                queue.lay(at_ns, Event::Jump(jump_ns));
+                queue.schedule(at_ns, Event::Jump(jump_ns));
             }
         }
         Self {
@@ -178,7 +178,7 @@ impl<'o> Run<'o> {
         let now = self.moment();
         let judged = self.record.judge(now, self.options.evict)?;
         // Coverage counts only what happened before the last flush.
-        let coverage = Coverage { flush_looks: self.tally.looks, ..before };
+        let coverage = Coverage { flush_reads: self.tally.flush_reads, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
@@ -386,7 +386,7 @@ impl<'o> Run<'o> {
         // Some values are evicted before they are requested.
         let hoarders = pinned_max / LARGE_BYTES_MAX * 2;
         for _ in 0..hoarders {
-            let index = self.come();
+            let index = self.arrive();
             let [set, get] = self.asker.own(LARGE_BYTES_MAX, 0);
             self.at(index, |client, around| client.send(vec![set], b"", around));
             self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
@@ -417,14 +417,14 @@ impl<'o> Run<'o> {
         if self.options.evict {
             return Ok(());
         }
-        let index = self.come();
+        let index = self.arrive();
         let mut dice = Random::for_purpose(self.options.seed, "full");
-        let (mut held, mut fruitless) = (Vec::new(), 0);
-        while fruitless < IN_VAIN_MIN && held.len() < HELD_MAX {
+        let (mut held, mut refused) = (Vec::new(), 0);
+        while refused < REFUSED_MIN && held.len() < HELD_MAX {
             let bytes = dice.skewed(NUMBER_DIGITS, FULL_BYTES_MAX);
             let (key, set) = self.asker.own_number(bytes as usize);
-            if self.asks_in_vain(index, set)? {
-                fruitless += 1;
+            if self.is_refused(index, set)? {
+                refused += 1;
             } else {
                 held.push((key, bytes as usize));
             }
@@ -434,7 +434,7 @@ impl<'o> Run<'o> {
             let (key, bytes) = &held[dice.index(held.len())];
             let ask = self.asker.replacement(&mut dice, key, *bytes);
             let shown = crate::answer::shown(&ask.text);
-            if self.asks_in_vain(index, ask)? && pinned == 0 {
+            if self.is_refused(index, ask)? && pinned == 0 {
                 return Err(format!("a full store refuses an item that is not larger: {shown}"));
             }
         }
@@ -442,7 +442,7 @@ impl<'o> Run<'o> {
     }
 
     /// Sends a request and waits for its reply. Returns whether it was refused for lack of memory.
-    fn asks_in_vain(&mut self, index: usize, ask: Ask) -> Result<bool, String> {
+    fn is_refused(&mut self, index: usize, ask: Ask) -> Result<bool, String> {
         let before = self.tally.refused;
         self.at(index, |client, around| client.send(vec![ask], b"", around));
         self.until("a request is answered", CALM_NS_MAX, |run| run.clients[index].is_content())?;
@@ -451,7 +451,7 @@ impl<'o> Run<'o> {
 
     /// A new client stores a value that expires after a second, and then reads it.
     fn expire(&mut self) -> Result<(), String> {
-        let index = self.come();
+        let index = self.arrive();
         let [set, get] = self.asker.own(0, 1);
         self.at(index, |client, around| client.send(vec![set], b"", around));
         self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
@@ -463,7 +463,7 @@ impl<'o> Run<'o> {
     /// The last client reads all hot keys, flushes everything, resets the counters, and reads all
     /// hot keys again.
     fn flush_and_read(&mut self) -> Result<(), String> {
-        let index = self.come();
+        let index = self.arrive();
         let mut asks = self.asker.all_hot();
         asks.extend([flush_all(), reset_stats()]);
         asks.extend(self.asker.all_hot());
@@ -472,7 +472,7 @@ impl<'o> Run<'o> {
     }
 
     /// Connects a client that does nothing by itself, and returns its index.
-    fn come(&mut self) -> usize {
+    fn arrive(&mut self) -> usize {
         let index = self.clients.len();
         self.clients.push(Client::tool(self.options, index));
         let far = self.server.world.connect();

@@ -95,7 +95,7 @@ impl Server {
         };
         let threads: Vec<_> = world.shards.iter().map(|_| thread()).collect();
         for index in 0..threads.len() {
-            queue.lay(dice.below(1_000), Event::Run(index));
+            queue.schedule(dice.below(1_000), Event::Run(index));
         }
         let skewed = options.faults.has(Fault::Skew);
         let delays = options.faults.has(Fault::Late);
@@ -159,11 +159,11 @@ impl Server {
                 self.sleeps += 1;
                 thread.state = State::Asleep { wait, nap: thread.naps };
                 let event = Event::Overslept { shard: index, nap: thread.naps };
-                queue.lay(now_ns.saturating_add(ns), event);
+                queue.schedule(now_ns.saturating_add(ns), event);
             }
             _ => {
                 thread.state = State::Ready(wait);
-                queue.lay(now_ns + self.tick_ns(index), Event::Run(index));
+                queue.schedule(now_ns + self.tick_ns(index), Event::Run(index));
             }
         }
         self.wake(now_ns, queue);
@@ -188,7 +188,7 @@ impl Server {
         {
             thread.overslept = is_rest(wait);
             thread.state = State::Ready(wait);
-            queue.lay(now_ns, Event::Run(index));
+            queue.schedule(now_ns, Event::Run(index));
         }
     }
 
@@ -201,7 +201,7 @@ impl Server {
                 && self.world.shards[index].io_mut().stir()
             {
                 thread.state = State::Ready(wait);
-                queue.lay(now_ns + self.tick_ns(index) / 2, Event::Run(index));
+                queue.schedule(now_ns + self.tick_ns(index) / 2, Event::Run(index));
             }
         }
     }

@@ -1,23 +1,24 @@
-//! What a shard asks of its engine: the whole contract.
+//! The contract between a shard and its engine. A shard calls its engine only through it.
 //!
 //! Upstream:   `shard` owns one engine and calls it from one thread.
-//! Downstream: `cache` implements it over its [`crate::Primitives`]; the simulation implements it
-//!             by an engine that delays a part of its answers.
+//! Downstream: `cache` implements the contract over its [`crate::Primitives`]; the simulation
+//!             implements it by an engine that delays a part of its answers.
 //!
 //! ```text
-//!              +--> Done(outcome, Now)      executed: the reply may leave
+//!              +--> Done(outcome, Now)      executed: the reply may be sent
 //! execute -----+--> Done(outcome, At(n))    executed: the reply waits until `durable` reaches n
-//!              +--> Later(ticket)           nothing changed, nothing taken
-//!                     `--> is_ready(ticket), then execute again with the ticket
+//!              +--> Later(ticket)           not executed; when is_ready(ticket) is true, the shard
+//!                                           calls execute again with the ticket
 //! ```
 //!
 //! Invariants:
-//! - I1  An operation that is answered by [`Answer::Later`] has changed nothing, and its block is
-//!   untouched. The engine keeps what the ticket fetched until the operation is applied again.
-//! - I2  A ticket is used exactly once, after [`Engine::is_ready`] said so. A client that leaves
-//!   changes nothing about that: its operation is applied all the same.
-//! - I3  [`Engine::durable`] never goes back. An accepted write stands whether its client is still
-//!   there or not.
+//! - I1  If an engine answers [`Answer::Later`], the operation has changed nothing, and its block
+//!   is untouched. The engine keeps what it fetches for the ticket until the operation is executed
+//!   again.
+//! - I2  The shard uses each ticket exactly once, after [`Engine::is_ready`] has returned `true`
+//!   for it. This also holds if the client has left: the shard executes the operation all the same.
+//! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
+//!   accepted write even if its client has left.
 
 use kachel_stdx::{Held, Landing};
 
@@ -31,27 +32,28 @@ use crate::outcome::Outcome;
 use crate::stats::EngineStats;
 use crate::time::Now;
 
-/// Operations that are prefetched together, at most.
+/// The largest number of operations that are prefetched together.
 pub const BATCH_MAX: usize = 32;
-/// Bytes of the longest value that comes as [`Block::Bytes`]; a longer one comes as an upload. One
-/// less than 16 KiB, from which on values are pinned while they are sent.
+/// Bytes of the longest value that is passed as [`Block::Bytes`]. A longer value is passed as an
+/// upload. Values of 16 KiB or more are pinned while they are sent, so this is one byte less.
 pub const INLINE_VALUE_BYTES_MAX: usize = 16 * 1024 - 1;
 
-/// What an engine answers to an operation.
+/// The answer of an engine to an operation.
 #[derive(Debug)]
 pub enum Answer<'e, P> {
     /// The operation was executed.
     Done(Outcome<'e, P>, Durability),
-    /// The operation was not executed, and nothing was changed (I1).
+    /// The operation was not executed yet, and nothing was changed (I1). The shard executes it
+    /// again with this ticket.
     Later(Ticket),
 }
 
 /// When the outcome of an operation is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Now, or the engine promises nothing.
+    /// The outcome is durable now, or the engine does not promise durability.
     Now,
-    /// When the engine's durable sequence reaches this number.
+    /// The outcome is durable once [`Engine::durable`] has reached this number.
     At(Sequence),
 }
 
@@ -59,26 +61,26 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sequence(pub u64);
 
-/// What an engine fetches for an operation that it could not execute at once. Not to be copied: it
-/// is used once (I2).
+/// Identifies what an engine fetches for an operation that it could not execute at once. A ticket
+/// cannot be copied, because it is used once (I2).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
-/// The lookup that an operation of a batch will make.
+/// What an operation of a batch will look up; the engine prefetches it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup {
-    /// The key's secret hash.
+    /// The secret hash of the key.
     pub secret_hash: u64,
-    /// Whether the value is read, too.
+    /// Whether the operation reads the value, too.
     pub value: bool,
 }
 
-/// How far a walk over all items has come. A walk begins with [`Self::default`].
+/// The position of a walk over all items ([`Engine::walk`]). A walk begins at [`Self::default`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u64);
 
 impl Cursor {
-    /// The cursor that [`Self::to_u64`] gave as a number.
+    /// Makes a cursor of a number that [`Self::to_u64`] returned.
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         debug_assert!(word >> 63 == 0, "the highest bit of a cursor is never set");
@@ -92,70 +94,77 @@ impl Cursor {
     }
 }
 
-/// What one step of a walk did.
+/// The result of one step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkStep {
-    /// Items that were looked at, dead ones too.
+    /// The number of items that were examined, dead items included.
     pub items: usize,
-    /// Whether there are more.
+    /// Whether the walk must go on, because there may be more items.
     pub more: bool,
 }
 
-/// A large value while it is received: into the memory that it will stay in.
+/// A large value that is being received, directly into the memory where it will be stored.
 pub trait ReceiveValue {
-    /// Adds bytes behind those that have come. Cost: a copy.
+    /// Adds bytes after those that have arrived before. Cost: a copy.
     ///
-    /// Errors: there is no memory for them now, and nothing was added.
+    /// Errors: there is no memory for the bytes now, and none of them was added.
     fn write(&mut self, bytes: &[u8]) -> Result<(), NoRoom>;
 
-    /// Bytes that [`Self::landing`] would lend, of at most `blocks_max` blocks of the engine.
+    /// The number of bytes that [`Self::landing`] would lend now, in at most `blocks_max` blocks of
+    /// the engine.
     fn landing_bytes(&self, blocks_max: usize) -> usize;
 
-    /// Lends memory for the next bytes, so that the kernel writes them to their place.
+    /// Lends the memory for the next bytes through `landing`, so that the kernel writes the bytes
+    /// directly into it.
     ///
     /// Errors: there is no memory now, and nothing was lent.
     fn landing(&mut self, landing: &mut Landing, blocks_max: usize) -> Result<(), NoRoom>;
 
-    /// Takes a landing back, of which `bytes` were written. Returns how many of them are the
-    /// value's; the others came behind it.
+    /// Takes back a landing into which `bytes` bytes were received. Returns how many of them belong
+    /// to the value; the others follow the value.
     fn landed(&mut self, landing: &mut Landing, bytes: usize) -> usize;
 }
 
-/// A large value that stays readable while the item is replaced or removed.
+/// A pinned large value. It stays readable even if its item is replaced or removed.
 pub trait ReadValue {
-    /// Bytes of the value.
+    /// The length of the value in bytes.
     fn total_bytes(&self) -> usize;
 
-    /// The bytes from `offset` to the end of the piece they lie in; empty only at the end.
+    /// The bytes from `offset` to the end of the piece of memory that holds them. The result is
+    /// empty only at the end of the value.
     fn piece_at(&self, offset: usize) -> &[u8];
 
-    /// The same bytes, held where they lie.
+    /// The same bytes as [`Self::piece_at`], as a handle that keeps their memory in place until it
+    /// is released.
     fn hold_at(&self, offset: usize) -> Held;
 }
 
-/// An engine as a shard sees it.
+/// An engine, as a shard uses it.
 ///
-/// Every method returns soon: none waits for a disk, a lock or a network. An engine that has to
-/// wait says [`Answer::Later`].
+/// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
+/// have to wait answers [`Answer::Later`].
 pub trait Engine {
-    /// Whether this engine may answer [`Answer::Later`] or [`Durability::At`]. Where it never does,
-    /// a shard compiles nothing for it into the request path.
+    /// Whether this engine may answer [`Answer::Later`] or [`Durability::At`]. If this is `false`,
+    /// the request path of a shard contains no code for delays.
     const DELAYS: bool;
 
-    /// A large value while it is received.
+    /// A large value that is being received.
     type Upload: ReceiveValue;
-    /// A handle by which a large value is read later.
+    /// A pinned large value, which the shard reads and sends later.
     type Pinned: ReadValue;
 
-    /// How the engine behaves.
+    /// The options with which the engine was started.
     fn options(&self) -> &EngineOptions;
 
-    /// Fetches what a batch of at most [`BATCH_MAX`] operations is about to look up.
+    /// Prefetches into the processor's caches what a batch of operations is about to look up. A
+    /// batch has at most [`BATCH_MAX`] operations.
     fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone);
 
-    /// Executes an operation, or says when to try again. `block` is the whole value that comes with
-    /// a store; the engine takes an upload out of it when it stores it, and leaves it there
-    /// otherwise. `ticket` is what an earlier call for the same operation gave.
+    /// Executes an operation, or answers that it must be executed again later.
+    ///
+    /// `block` is the whole value of a store. If it is an upload, the engine takes the upload out
+    /// when it stores the value, and otherwise leaves it there. `ticket` is the ticket that an
+    /// earlier call for the same operation returned, if any.
     fn execute<'e>(
         &'e mut self,
         operation: &Operation<'_>,
@@ -164,8 +173,8 @@ pub trait Engine {
         now: &Now,
     ) -> Answer<'e, Self::Pinned>;
 
-    /// Executes a read: [`Self::execute`] for [`crate::Verb::Get`], apart so that a read costs no
-    /// more than it must.
+    /// Executes a read, as [`Self::execute`] does for [`crate::Verb::Get`]. It is a method of its
+    /// own so that a read costs no more than necessary.
     fn read<'e>(
         &'e mut self,
         key: &Key<'_>,
@@ -174,55 +183,62 @@ pub trait Engine {
         now: &Now,
     ) -> Answer<'e, Self::Pinned>;
 
-    /// Takes note of what was fetched or became durable; called once a tick.
+    /// Takes note of what was fetched or became durable. If [`Self::DELAYS`] is `true`, the shard
+    /// calls this once per tick.
     fn poll(&mut self) {}
 
-    /// Whether the operation of this ticket can be applied again (I2).
+    /// Whether the operation of this ticket can be executed again now (I2).
     fn is_ready(&self, ticket: &Ticket) -> bool;
 
     /// The sequence up to which all changes are durable (I3).
     fn durable(&self) -> Sequence;
 
-    /// Begins to receive a large value; `None`: it is larger than all memory.
+    /// Begins to receive a large value. Returns `None` if the value is larger than the memory
+    /// limit.
     fn begin_upload(&self, value_bytes: usize) -> Option<Self::Upload>;
 
     /// An empty landing for uploads of this engine. Cost: one allocation.
     fn spare_landing(&self) -> Landing;
 
-    /// Frees memory for a piece of a large value. `false`: there is none left to free.
+    /// Frees memory for the next `bytes` bytes of a large value. Returns `false` if it cannot free
+    /// enough.
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool;
 
-    /// Gives memory back to the process's budget. `false`: there is none left to give.
+    /// Returns memory to the budget of the process until `bytes` bytes can be charged to it.
+    /// Returns `false` if that fails.
     fn make_room(&mut self, bytes: u64, now: &Now) -> bool;
 
-    /// Kills everything stored so far, in all engines of the process at once.
+    /// Flushes all items that are stored so far, in all engines of the process at once.
     fn flush(&mut self, now: &Now);
 
-    /// Kills in the second `due` everything stored until then, in all engines of the process. A
-    /// later call takes the place of a pending one.
+    /// Flushes in the second `due` all items that are stored until then, in all engines of the
+    /// process. A later call replaces a pending one.
     fn flush_in(&mut self, due: u32, now: &Now);
 
-    /// Takes note of what any engine of the process has flushed; called when a tick begins.
+    /// Takes note of flushes by any engine of the process, and of a pending flush that is due. The
+    /// shard calls this once per tick, after it has read the clock.
     fn note_flush(&mut self, now: &Now);
 
-    /// Records from now on which keys change, for [`Self::take_changes`]. Until it is called, no
-    /// change is recorded. Cost: one allocation.
+    /// Begins to record which keys change, for [`Self::take_changes`]. The engine records no change
+    /// before this call. Cost: one allocation.
     fn record_changes(&mut self);
 
     /// Reports which keys changed since the last call: keys that were stored, removed, evicted or
-    /// found expired, and keys with a new expiry. The first call reports [`Changed::All`]. A
-    /// flush is reported when this engine notes it ([`Self::note_flush`]).
+    /// found expired, and keys with a new expiry. The first call reports [`Changed::All`]. The
+    /// engine reports a flush after it has noted it ([`Self::note_flush`]).
     ///
-    /// A shard calls it before it acknowledges what it executed, so that no copy outlives that.
+    /// A shard that keeps copies of items must call this before it acknowledges the operations that
+    /// it has executed, and drop the copies of the changed items. No shard does so yet.
     fn take_changes(&mut self, tell: impl FnMut(Changed));
 
-    /// A bounded step of upkeep. Returns the work done; 0: there is none for now.
+    /// Executes a bounded step of upkeep. Returns the amount of work done; 0 means that there is no
+    /// work for now.
     fn maintain(&mut self, now: &Now) -> usize;
 
-    /// Shows living items to `show`, from the cursor on, until `show` returns `false` or
-    /// `items_max` items were looked at. An item for which `show` returns `false` counts as shown.
-    /// An item that moves meanwhile may be shown twice or not at
-    /// all.
+    /// Executes one step of a walk over all items: passes live items to `show`, from the cursor on,
+    /// and moves the cursor. The step ends at the latest when `show` returns `false`, or when
+    /// `items_max` items were examined. The next step continues after the item for which `show`
+    /// returned `false`. An item that moves during the walk may be shown twice or not at all.
     fn walk(
         &mut self,
         cursor: &mut Cursor,
@@ -231,12 +247,12 @@ pub trait Engine {
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep;
 
-    /// The most memory that all engines of the process may ever use, in bytes.
+    /// The highest value, in bytes, that the memory limit of the process can be raised to.
     fn bytes_max(&self) -> u64;
 
-    /// Bytes of large values that are pinned, in the whole process.
+    /// The number of pinned bytes of large values in the whole process.
     fn pinned_bytes(&self) -> u64;
 
-    /// What the engine holds, and what it has done since its start. Cost: a few loads.
+    /// What the engine holds, and what it has done since its start, in numbers. Cost: a few loads.
     fn stats(&self) -> EngineStats;
 }

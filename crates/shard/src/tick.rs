@@ -1,25 +1,31 @@
-//! A shard and its tick: this file is the table of contents of the whole crate.
+//! A shard and its tick. A tick is one turn of a shard's loop. It calls all stages of this crate in
+//! order, so start reading the crate here.
 //!
-//! Upstream:   a thread of the process (or a simulation) calls `tick` again and again.
-//! Downstream: every stage of the tick, in this order.
+//! Upstream:   a thread of the process calls `tick` in a loop; a simulation calls the two halves.
+//! Downstream: the stages, in this order. The right column names the modules, most in this crate.
 //!
 //! ```text
-//! prepare_wait                          may the poll sleep?
+//! method            what it does                                   modules
+//! prepare_wait      computes how long the poll may sleep
 //! complete_tick
-//!   receive    poll, read_clock, sort_events   io, arrive, accept
-//!   mail       take_mail, step_delayed         mail, delayed
-//!   serve      serve                           serve: parse, hash, prefetch, apply, hop
-//!   limits     close_late                      late, slowest
-//!   accept     adopt                           accept
-//!   list       step_listings                   listing
-//!   publish    gauges and mailboxes            report, hop
-//!   send       send                            send: acknowledge, close
-//!   maintain   upkeep of the engine
+//!   poll            receives events from the I/O backend           io
+//!   read_clock      reads the clock
+//!   sort_events     passes each event on                           arrive, accept
+//!   take_mail       takes answers and requests of other shards     mail
+//!   step_delayed    retries requests that the engine delayed       delayed
+//!   serve           parses, hashes, prefetches, applies, hops      serve
+//!   close_late      closes clients that are too slow               late, slowest
+//!   adopt           takes over connections of other shards         accept
+//!   step_listings   lists some items                               listing
+//!   publish         publishes gauges and mailboxes                 report, hop
+//!   send            sends replies, closes connections              send
+//!   maintain        has the engine do upkeep                       engine
+//!   finish          ends the shard when the process stops
 //! ```
 //!
 //! Invariants:
-//! - I1  Replies leave after the mailboxes are published (`send`, I1).
-//! - I2  The clock is read once a tick.
+//! - I1  Replies are sent after the mailboxes are published (`send`, I1).
+//! - I2  The clock is read once per tick.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -45,34 +51,34 @@ use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
 use crate::waiting::resume_for_mail;
 
-/// How long a shard may sleep.
+/// How long a shard may sleep in one poll.
 const SLEEP_NS_MAX: u64 = 100_000_000;
-/// How long it may sleep while a request waits for room in a mailbox, or for the engine.
+/// How long a shard may sleep while a request waits for space in a mailbox, or for the engine.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
-/// Events of one poll without an allocation.
+/// One poll can report this many events before the list of events must grow.
 const EVENTS_AT_FIRST: usize = 1024;
 
-/// Which shard of which process.
+/// What one shard is told at the start.
 #[derive(Debug)]
 pub struct ShardOptions {
-    /// Its number.
+    /// The number of the shard, from 0 on.
     pub id: u16,
-    /// Computes the hashes of keys: the same one in every shard, and in the engine.
+    /// Computes the hashes of keys. All shards and their engines use the same hasher.
     pub hasher: KeyHasher,
-    /// When the process began.
+    /// The time at which the process began.
     pub origin: ClockOrigin,
 }
 
-/// What a tick says of the shard.
+/// What the caller must do after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Call again.
+    /// Call `tick` again.
     Again,
-    /// The process is to end and this shard owes no client anything any more.
+    /// Stop calling: the process stops, and no client of any shard still waits for a reply.
     Finished,
 }
 
-/// One core's world: its clients, its engine, and its mailboxes to other shards.
+/// One shard: its clients, its engine, and its mailboxes to other shards.
 pub struct Shard<I: Io, C: Clock, E: Engine> {
     io: I,
     clock: C,
@@ -87,16 +93,18 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     acceptor: Acceptor,
     late: LateClients,
     report: Report,
-    /// Memory of each tick: events, records of other shards, keys decoded from base64.
+    /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
+    /// The records of other shards in one batch. Each tick reuses the memory.
     records: Vec<u8>,
+    /// Keys that are decoded from base64. Each tick reuses the memory.
     decoded_keys: Vec<u8>,
-    /// Whether upkeep found work in the last tick.
+    /// Whether the engine found upkeep to do in the last tick.
     upkeep: bool,
 }
 
 impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
-    /// A shard over an engine, without clients.
+    /// Makes a shard that uses `engine` and has no clients yet.
     pub fn new(
         io: I,
         clock: C,
@@ -136,22 +144,24 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
-    /// Accepts clients of an endpoint on a bound socket, from the next tick on.
+    /// Listens on `socket`, which must be bound. From the next tick on, the shard accepts clients
+    /// there, as clients of `endpoint`.
     pub fn listen(&mut self, socket: OwnedFd, endpoint: EndpointIndex) {
         self.acceptor.listen(&mut self.io, socket, endpoint);
     }
 
-    /// Tells how shard `peer` is woken; called for each before the first tick.
+    /// Sets the waker by which this shard wakes shard `peer`. The caller must set the waker of
+    /// every other shard before the first tick.
     pub fn set_waker(&mut self, peer: u16, waker: kachel_io::Waker) {
         self.mail.boxes.set_waker(peer, waker);
     }
 
-    /// How other threads wake this shard.
+    /// Returns the waker by which other threads wake this shard.
     pub fn waker(&self) -> kachel_io::Waker {
         self.io.waker()
     }
 
-    /// The I/O backend, for tests that hold its other side.
+    /// The I/O backend, for tests that act as its clients.
     pub fn io_mut(&mut self) -> &mut I {
         &mut self.io
     }
@@ -161,29 +171,34 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         &self.engine
     }
 
-    /// What it holds now. Cost: a read of each connection.
+    /// Counts what the shard holds now. Cost: a read of each connection.
     pub fn holdings(&self) -> Holdings {
         Holdings::of(&self.clients, &self.uploads, &self.delayed, &self.engine.stats())
     }
 
-    /// Connections that it ever closed for what they held pinned.
+    /// The number of connections that this shard has closed because their clients read large values
+    /// slowly while too much memory was pinned.
     pub fn pinned_closes(&self) -> u64 {
         self.late.pinned_closes()
     }
 
-    /// One turn: everything that has come in is served, what is owed goes out.
+    /// Runs one tick: serves the requests that have arrived, and sends the replies that are ready.
     ///
-    /// Sleeps at most as long as nothing happens. Errors: the kernel refuses to report events at
-    /// all.
+    /// If there is nothing to do, sleeps until an event arrives, but for 100 ms at most. Errors:
+    /// the I/O backend cannot report events any more.
     pub fn tick(&mut self) -> std::io::Result<Turn> {
         let wait = self.prepare_wait();
         self.complete_tick(wait)
     }
 
-    /// The first half of a tick: how long its poll may wait. A shard that may sleep says so to the
-    /// others first, and checks its mail once more.
+    /// Runs the first half of a tick. Returns how long the poll may wait.
     ///
-    /// Apart from [`Self::complete_tick`] for a simulation, in which time passes between the two.
+    /// If the shard may sleep, it first raises its sleeping flag, so that other shards wake it.
+    /// Then it checks its mailboxes again, because a record may have arrived before the flag was
+    /// raised.
+    ///
+    /// This is a function of its own for the simulation, in which time passes between the two
+    /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
         let busy = self.upkeep
             || !self.clients.dirty.is_empty()
@@ -209,9 +224,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
-    /// The rest of a tick: polls, and does what there is to do.
+    /// Runs the second half of a tick: polls, then calls the stages.
     ///
-    /// Errors: the kernel refuses to report events at all.
+    /// Errors: the I/O backend cannot report events any more.
     pub fn complete_tick(&mut self, wait: Wait) -> std::io::Result<Turn> {
         self.poll(wait)?;
         self.read_clock();
@@ -240,7 +255,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         polled
     }
 
-    /// Reads the clock (I2), and has the engine note what other shards have flushed.
+    /// Reads the clock (I2). The engine takes note of flushes by other shards, and of a delayed
+    /// flush that is due. If a new second has begun, `late` takes note of it.
     fn read_clock(&mut self) {
         let now = self.context.origin.at(self.clock.now_ns());
         let before = std::mem::replace(&mut self.context.now, now).second;
@@ -251,7 +267,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
-    /// Sorts the events: which connections have input, which blocks came back, which came and went.
+    /// Passes each event on: input makes a connection ready, sent blocks are taken back,
+    /// connections begin and end. Then resumes connections that waited.
     fn sort_events(&mut self) {
         self.arrivals.ready.clear();
         let sweep = self.late.sweep();
@@ -287,7 +304,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 let accepted = Accepted { socket, listener };
                 acceptor.accepted(io, context, clients, accepted, sweep);
             }
-            // The peer has ended its side: what it sent is served, then the connection ends.
+            // The peer sends nothing more. The shard serves what the peer sent before, sends the
+            // replies, and closes the connection.
             Event::Finished { socket } => {
                 if let Some(connection) = clients.connections.find(socket) {
                     debug_assert!(clients.connections.get(connection).is_some(), "it was found");
@@ -297,14 +315,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             }
             Event::Failed { socket } => match clients.connections.find(socket) {
                 Some(connection) => self.sending().1.close(connection),
-                // It was turned away, or this tick has closed it already.
+                // The socket was rejected, or this tick has closed its connection already.
                 None => acceptor.close_rejected(io, socket),
             },
             Event::Woken => {}
         }
     }
 
-    /// Takes what other shards have sent. Returns whether anything came.
+    /// Takes the records that other shards have sent. Returns whether there were any.
     fn take_mail(&mut self) -> bool {
         let mail = Taking {
             context: &self.context,
@@ -322,13 +340,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         mail
     }
 
-    /// Applies requests that the engine has delayed and is ready for now.
+    /// Executes the delayed requests for which the engine is ready now. Sends the replies whose
+    /// change has become durable.
     fn step_delayed(&mut self) {
         let Self { context, engine, clients, mail, delayed, .. } = self;
         delayed.step(context, engine, clients, mail);
     }
 
-    /// Serves what is ready, then keeps what could not be served yet.
+    /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
     fn serve(&mut self) {
         self.arrivals.take_tails(&mut self.clients);
         let (ready, inputs) = self.arrivals.inputs(&self.io);
@@ -349,32 +368,35 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         arrivals.keep_rests(io, &mut values, sweep);
     }
 
-    /// Closes the connections whose time is up, and the slowest while too much memory is pinned:
-    /// after what has just come in and gone out, because the client has done that in time.
+    /// Closes the connections that have exceeded a time limit, and the slowest one while too much
+    /// memory is pinned.
+    ///
+    /// This runs after `sort_events` and `serve`, so that what a client has sent or read until this
+    /// tick counts as in time.
     fn close_late(&mut self) {
         let (late, mut sending) = self.sending();
         late.close(&mut sending);
     }
 
-    /// Takes over the connections that other shards handed us.
+    /// Takes over the connections that other shards have handed to this shard.
     fn adopt(&mut self) {
         let sweep = self.late.sweep();
         self.acceptor.adopt(&mut self.io, &self.context, &mut self.clients, sweep);
     }
 
-    /// Takes listings on by one bounded piece.
+    /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
         let Self { context, engine, clients, mail, .. } = self;
         self.listings.step(Step { context, engine, clients, mail });
     }
 
-    /// Shows other shards the gauges, and what was pushed for them.
+    /// Publishes the gauges of this shard, and the records that it has pushed for other shards.
     fn publish(&mut self) {
         self.report.publish(&self.context.counters, &self.engine.stats());
         self.mail.publish();
     }
 
-    /// Hands all that is formatted to the kernel, and ends connections that are done.
+    /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
     fn send(&mut self) {
         self.sending().1.send_all();
     }
@@ -383,8 +405,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.upkeep = self.engine.maintain(&self.context.now) > 0;
     }
 
-    /// Once the process is to end: accepts no client, lets every client have what it is owed, says
-    /// when done.
+    /// Ends the shard once the process stops. The first call stops accepting clients; each client
+    /// then still gets the replies that it is owed. Returns `Finished` when no shard has a client.
     fn finish(&mut self) -> Turn {
         if !self.context.shared.is_stopping() {
             return Turn::Again;
@@ -395,7 +417,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             open.into_iter().for_each(|connection| self.clients.drain(connection));
             return Turn::Again;
         }
-        // Clients of other shards may still wait for answers of this one.
+        // This shard goes on until no shard has a client, because clients of other shards may still
+        // wait for its answers.
         debug_assert!(!self.acceptor.is_busy(), "nothing was accepted since it stopped");
         let is_over = self.context.shared.is_over() && self.delayed.is_empty();
         if is_over { Turn::Finished } else { Turn::Again }

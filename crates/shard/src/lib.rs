@@ -1,11 +1,11 @@
-//! One core's world: the tick, routing, hops to other shards, counters, listings.
+//! The work of one core: the tick, routing, hops to other shards, counters, listings.
 //!
 //! Upstream:   `kachel` starts one thread a shard and calls `Shard::tick` until it says that all is
 //!             done.
 //! Downstream: `net` for connections, `wire` for bytes, an engine for items, `io` for the kernel.
 //!
-//! Reading order: `tick`, which is the table of contents; then the stages in the order of `mod`
-//! lines below, which is the order in which a request passes them.
+//! Reading order: `tick`, which calls all stages; then the other files in the order of the `mod` lines
+//! below. Each file imports only files below it.
 //!
 //! Architecture invariants:
 //! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,

@@ -100,21 +100,23 @@ minutes() {
 
 # Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log, its counts and its
 # seconds to $logs/NAME.counts. Never fails itself; the command runs in a subshell, so that it may end
-# as it likes. What is said of it is printed at once, since stages of two lanes end at any time.
+# as it likes. Prints its line at once, since stages of two lanes end at any time: minutes of the clock,
+# and of processors, which do not grow when the other lane takes its share.
 stage() {
-    local name=$1 how=$2 log status=0 good bad idle seconds began=$SECONDS
+    local name=$1 how=$2 log status=0 good bad idle seconds began=$SECONDS TIMEFORMAT='%U %S' busy
     shift 2
     if ! stage_wanted "$name"; then return 0; fi
     log=$logs/$name.log
     echo begun >"$logs/$name.counts" # S5
-    ("$@") >"$log" 2>&1 </dev/null || status=$?
+    { time { ("$@") >"$log" 2>&1 </dev/null; }; } 2>"$logs/$name.times" || status=$?
+    busy=$(awk '{ print int($1 + $2) }' "$logs/$name.times")
     read -r good bad idle < <(count_log "$how" "$status" "$log")
     seconds=$((SECONDS - began))
     echo "stage $name ended: $good passed, $bad failed, $idle skipped; $(this_run)" >>"$log" # S4
     echo "$good $bad $idle $seconds" >"$logs/$name.counts"
     printf '%s\n' "$(
-        printf '%-12s %5s min  %d passed, %d failed, %d skipped' \
-            "$name" "$(minutes "$seconds")" "$good" "$bad" "$idle"
+        printf '%-12s %5s min (%s of processors)  %d passed, %d failed, %d skipped' \
+            "$name" "$(minutes "$seconds")" "$(minutes "$busy")" "$good" "$bad" "$idle"
         if [ "$bad" -ne 0 ]; then
             echo
             show_failure "$log"

@@ -4,8 +4,8 @@
 //!             done.
 //! Downstream: `net` for connections, `wire` for bytes, an engine for items, `io` for the kernel.
 //!
-//! Reading order: `tick`, which calls all stages; then the other files in the order of the `mod` lines
-//! below. Each file imports only files below it.
+//! Reading order: `tick`, which calls all stages; then the other files in the order of the `mod`
+//! lines below. Each file imports only files below it.
 //!
 //! Architecture invariants:
 //! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,

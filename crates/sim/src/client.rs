@@ -223,7 +223,12 @@ impl Client {
         });
     }
 
-    fn schedule(&self, around: &mut Around<'_>, in_ns: u64, event: impl FnOnce(usize, u64) -> Event) {
+    fn schedule(
+        &self,
+        around: &mut Around<'_>,
+        in_ns: u64,
+        event: impl FnOnce(usize, u64) -> Event,
+    ) {
         around.queue.schedule(around.now_ns + in_ns, event(self.index, self.links));
     }
 
@@ -479,7 +484,11 @@ impl Client {
             link.allowed += bytes as u64;
         }
         let in_ns = self.dice.between(10_000, 300_000);
-        self.schedule(around, in_ns, |client, link| Event::Read { client, link, bytes: Some(bytes) });
+        self.schedule(around, in_ns, |client, link| Event::Read {
+            client,
+            link,
+            bytes: Some(bytes),
+        });
     }
 
     /// Reads nothing from now on.

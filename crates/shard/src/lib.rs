@@ -34,7 +34,7 @@ mod upload;
 mod listing;
 
 // Requests that wait, and requests on their way to another shard.
-mod waiting;
+mod pause;
 mod delayed;
 mod hop;
 

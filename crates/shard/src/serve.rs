@@ -26,9 +26,9 @@ use crate::delayed::Delayed;
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing};
 use crate::listing::Listings;
 use crate::memory::widen;
+use crate::pause::pause_for;
 use crate::report::Report;
 use crate::upload::{Uploads, Values};
-use crate::waiting::pause_for;
 
 /// What serving works on.
 pub(crate) struct Serving<'a, E: Engine> {

@@ -44,12 +44,12 @@ use crate::hop::{Mail, Mailboxes};
 use crate::late::LateClients;
 use crate::listing::{Listings, Step};
 use crate::mail::{TAKEN_BYTES_MAX, Taking};
+use crate::pause::resume_for_mail;
 use crate::process::Shared;
 use crate::report::{Holdings, Report};
 use crate::send::Sending;
 use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
-use crate::waiting::resume_for_mail;
 
 /// How long a shard may sleep in one poll.
 const SLEEP_NS_MAX: u64 = 100_000_000;

@@ -24,7 +24,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing, Parcel};
-use crate::waiting::pause_for;
+use crate::pause::pause_for;
 
 /// A value of which not all has come yet.
 #[derive(Debug)]

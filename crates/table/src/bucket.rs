@@ -25,10 +25,10 @@
 //!   copy is stored: a reader that misses and finds both of its buckets' versions, and the shape
 //!   of the table, as they were when it began has not been deceived by a move.
 
-use crate::hash::{Half, Location, Tag};
 use crate::line::{Line, SLOTS_PER_BUCKET};
 use crate::match_tag::match_tag;
 use crate::sync::{Ordering, fence};
+use crate::tag::{Half, Location, Tag};
 
 const AHEAD_SHIFT: u32 = Location::BITS;
 const AHEAD_BITS: u32 = 4;

@@ -16,7 +16,7 @@
 //!   bits.
 //! - I2  `BUCKETS_MIN` <= buckets <= `BUCKETS_MAX`.
 
-use crate::hash::Half;
+use crate::tag::Half;
 
 /// The fewest buckets: one page of them; in a model two, the choices of one key.
 pub(crate) const BUCKETS_MIN: u32 = if cfg!(loom) { 2 } else { 64 };

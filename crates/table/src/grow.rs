@@ -16,9 +16,9 @@ use kachel_host::PAGE_BYTES;
 
 use crate::bucket::{Entry, known_bits};
 use crate::geometry::{BUCKETS_MIN, Geometry};
-use crate::hash::{KeyHash, Location};
 use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::table::Table;
+use crate::tag::{KeyHash, Location};
 
 /// Thousandths of the slots above which maintenance splits, ahead of the inserts.
 const AHEAD_PERMILLE: u64 = 890;

@@ -11,11 +11,11 @@
 //! - I3  All buckets on a path but the last are full.
 
 use crate::bucket::{Entry, known_bits};
-use crate::hash::{Half, KeyHash, Location};
 use crate::line::SLOTS_PER_BUCKET;
 use crate::prefetch::prefetch;
 use crate::search::{EXPANSIONS_MAX, Node};
 use crate::table::Table;
+use crate::tag::{Half, KeyHash, Location};
 
 /// Moves that one insert makes at most to reach a hole, splits apart.
 pub const PATH_MOVES_MAX: usize = 3;

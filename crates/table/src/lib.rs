@@ -15,7 +15,7 @@
 mod bucket;
 mod geometry;
 mod grow;
-mod hash;
+mod tag;
 mod insert;
 mod line;
 mod lines;
@@ -31,8 +31,8 @@ mod table;
 mod tests;
 
 pub use grow::{MERGE_SLOTS_MAX, STEP_BYTES_MAX};
-pub use hash::{KeyHash, Location};
 pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use line::SLOTS_PER_BUCKET;
 pub use reader::{Reader, Seen};
 pub use table::{Table, TableCounts};
+pub use tag::{KeyHash, Location};

@@ -21,9 +21,9 @@
 
 use std::sync::Arc;
 
-use crate::hash::{KeyHash, Location};
 use crate::lines::Lines;
 use crate::sync::{Ordering, fence};
+use crate::tag::{KeyHash, Location};
 
 /// Looks at the same two buckets before the owner is asked instead. A guess: each further look
 /// means that the owner moved something of these two within the last.

@@ -17,13 +17,13 @@ use kachel_host::Budget;
 
 use crate::bucket::{Bucket, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
-use crate::hash::{KeyHash, Location, Tag};
 use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::lines::Lines;
 use crate::prefetch::prefetch;
 use crate::reader::Reader;
 use crate::search::{NODES_MAX, Node};
 use crate::sync::Region;
+use crate::tag::{KeyHash, Location, Tag};
 
 /// What a table has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Upstream:   `decide`.
 //! Downstream: a decision: a new item, because the value of an item never changes.
 
-use super::life::Life;
+use super::life_terms::Life;
 use crate::change::{Change, Decision, Put, PutValue};
 use crate::item::{Facts, ItemView};
 use crate::operation::{ArithmeticTerms, Direction};

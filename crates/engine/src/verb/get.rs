@@ -6,7 +6,7 @@
 //! An item that is marked stale invites one client to refill it: the first to read it wins that
 //! right, and later readers learn that it was given away, until the item is stored again.
 
-use super::life::Life;
+use super::life_terms::Life;
 use crate::change::{Change, Decision, Mark, Put, PutValue};
 use crate::item::{Facts, ItemView, Wanted};
 use crate::operation::{GetTerms, ValueWanted};

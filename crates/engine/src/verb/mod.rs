@@ -9,7 +9,7 @@ mod arithmetic;
 mod delete;
 pub(crate) mod get;
 mod inspect;
-mod life;
+mod life_terms;
 mod store;
 mod touch;
 

@@ -2,7 +2,7 @@
 //!
 //! Upstream:   `cache` calls it, from one thread, with its index behind [`Index`].
 //! Downstream: `log` holds the segments and keeps them in order (`queues`), `reclaimer` empties
-//!             them; `append`, `reserve` and `walk` are what the owner asks for.
+//!             them; `append`, `extend`, `reserve` and `walk` are what the owner asks for.
 //!
 //! A segment's life:
 //!
@@ -27,6 +27,7 @@
 
 mod append;
 mod context;
+mod extend;
 mod log;
 #[cfg(all(test, loom))]
 mod models;

@@ -1,7 +1,7 @@
 //! Formats replies with data: the response formatter.
 //!
 //! Upstream:   an engine has applied a request's operation; `answer` has its outcome.
-//! Downstream: a [`Sink`], which `net` makes of a connection's send queue.
+//! Downstream: a [`Sink`], which `net` makes of a connection's outbox.
 //!
 //! Invariants:
 //! - I1  Return flags of a meta reply have the order of the request's flags; `Z`, `X` and `W` come

@@ -1,25 +1,26 @@
-//! Reading a cache from any core, beside its owner, without a lock.
+//! Reading a cache from any core without a lock, while its owner works.
 //!
-//! Upstream:   a core that reads another shard's items; tests and models. No shard does so yet.
+//! Upstream:   a core that reads the items of another shard. Only tests and models do so yet.
 //! Downstream: `lookup`, over the table's reader and the pool; `kachel_engine::get_unchanged`.
 //!
 //! ```text
-//! look up --> live, dead or nowhere --> the verb's decision --> changes nothing: Done(outcome)
-//!        `--> entries moved in every look, or a value in blocks ----+---------> AskOwner
-//!                                              changes something ---'
+//! look up --> live, dead or nowhere --> the verb decides --> no change -----> Done(outcome)
+//!        |                                              `--> a change ------> AskOwner
+//!        `--> a large value, or slots that moved during each attempt -------> AskOwner
 //! ```
 //!
-//! The acquiring load of the slot is the moment of the read. An item that its owner replaces or
-//! removes afterwards is still answered: the read came before.
+//! A read takes place at the moment of the acquiring load of the slot. If the owner replaces or
+//! removes the item after this moment, the reader still answers with the old item.
 //!
 //! Invariants:
-//! - R1  A reader reads only for a core that is registered with the pool and awake. What it lends
-//!   borrows that registration, so the core cannot pass a quiescent point while it holds a value.
-//! - R2  A reader changes nothing but access words, and those at most three times an item. It never
-//!   removes what it finds dead.
-//! - R3  An answer is the one that the owner would have given at the moment of the read. Where the
-//!   owner would have changed something, or pinned a value, the owner is asked.
-//! - R4  Blocks of large values are never looked at: the owner may give them to another item.
+//! - R1  A core may read only if it is registered with the pool and awake. A lent value borrows the
+//!   registration, so the core cannot end its round while it holds the value.
+//! - R2  A reader writes only the access word of an item, while fewer than three reads are counted
+//!   in it, and the flush word, if a delayed flush is due. It does not remove dead items.
+//! - R3  An answer is the one that the owner would have given at the moment of the read. If the
+//!   verb's decision changes an item, or a value must be pinned, only the owner can answer.
+//! - R4  A reader never reads the blocks of a large value, because the owner may reuse them for
+//!   another item.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ use crate::item::CachedItem;
 use crate::large::CachePinned;
 use crate::lookup::{DeadFound, Found, View, look_up};
 
-/// One shard's items as any core sees them; made by [`Cache::reader`].
+/// Reads the items of one shard from any core. [`Cache::reader`] makes it.
 #[derive(Clone, Debug)]
 pub struct CacheReader {
     slots: kachel_table::Reader,
@@ -45,10 +46,11 @@ const _: fn() = || {
     is_shared::<CacheReader>();
 };
 
-/// What the core that reads brings along.
+/// What a core must pass to a read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadContext<'r> {
-    /// The core's registration with the pool, awake (R1). A value is lent until it ends its round.
+    /// The core's registration with the pool, which must be awake (R1). A lent value stays valid
+    /// until the core ends its round.
     pub round: &'r kachel_stdx::Reader,
     /// The process's flush word. It is loaded after the slot.
     pub flush_word: &'r FlushWord,
@@ -59,11 +61,11 @@ pub struct ReadContext<'r> {
 pub enum ReadAnswer<'r> {
     /// The outcome, as the owner would have given it (R3). Its value is lent, never pinned.
     Done(Outcome<'r, CachePinned>),
-    /// Only the owner can execute this read. Nothing was changed and nothing counted.
+    /// Only the owner can execute this read. The reader has changed no item and counted nothing.
     AskOwner,
 }
 
-/// The table and the items as a core sees them that does not own them.
+/// The table and the items, as seen by a core that does not own them.
 #[derive(Clone, Copy)]
 struct Beside<'v> {
     reader: &'v CacheReader,
@@ -90,22 +92,22 @@ impl<'v> View<'v> for Beside<'v> {
 }
 
 impl Cache {
-    /// The items of this cache for other cores. The reader keeps the address space of index and
-    /// items after the cache is gone, and then finds what was there last.
+    /// Returns a reader of this cache for other cores. The reader keeps the address space of the
+    /// index and the items, so after the cache is dropped it still finds the last items.
     pub fn reader(&self) -> CacheReader {
         CacheReader { slots: self.table.reader(), pool: Arc::clone(self.segments.pool()) }
     }
 }
 
 impl CacheReader {
-    /// Executes a GET beside the owner. `now` holds the process's greatest second, so that nothing
-    /// that has expired on one core lives again on another. An item that was found dead is counted
-    /// in `dead_found`; hits and misses are the caller's to count.
+    /// Executes a GET on any core. `now` must hold the greatest second that any core of the process
+    /// has reached, so that an item that has expired on one core is not live on another. Counts a
+    /// dead item in `dead_found`. The caller must count hits and misses.
     ///
-    /// Cost: four cache lines of the table and the segment's, and those of the item; none of them
-    /// is written, except for the access word in the first three reads of an item.
+    /// Cost: three or four cache lines of the table, one of the segment, one with the flush word,
+    /// and those of the item. R2 says which of them are written.
     ///
-    /// Panics: when `context.round` belongs to another pool, or sleeps (R1).
+    /// Panics: `context.round` is asleep, or is registered with another pool (R1).
     #[inline]
     pub fn get<'r>(
         &'r self,

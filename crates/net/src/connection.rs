@@ -1,6 +1,6 @@
-//! One client's connection: what it has sent and is not served yet, and what it is owed.
+//! One client's connection: its input that is not served yet, and the replies that it is owed.
 //!
-//! Upstream:   `shard` hands over what `io` lent, and takes requests off the front.
+//! Upstream:   `shard` adds the bytes that `io` received, and takes requests from the front.
 //! Downstream: [`Input`], [`Outbox`].
 //!
 //! ```text
@@ -10,17 +10,18 @@
 //!    |   pause(Mailbox(shard))                    | mailbox_has_room
 //!    +-----------------------------------> Mailbox(shard)
 //!
-//! Reading --(quit, lost frame, the process ends: drain)--> Draining --(all sent)--> closed
+//! Reading --(quit, invalid input, the process stops: drain)--> Draining --(all sent)--> closed
 //! ```
 //!
 //! Invariants:
-//! - I1  Requests are served only while the connection waits for nothing ([`Waiting::Nothing`]).
-//!   What it receives meanwhile is added to its tail, and `io` is told to stop.
-//! - I2  A connection that waits for a mailbox is in the list of that mailbox, and nothing else
-//!   wakes it.
-//! - I3  A connection stands in each list of its shard (dirty, resumable, ready) at most once: the
-//!   mark here is set exactly while it stands there.
-//! - I4  A listing, like an upload, runs at most once at a time.
+//! - I1  A connection is *paused* while it waits for something. Its requests are served only while
+//!   it is not paused ([`Waiting::Nothing`]). When it is paused, `io` is told to stop receiving;
+//!   bytes that still arrive are added to the tail.
+//! - I2  A connection that waits for a mailbox is in the waiting list of that mailbox. Only the
+//!   mailbox ends the wait.
+//! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
+//!   for a list is set exactly while it is in the list.
+//! - I4  A connection has at most one listing and at most one upload at a time.
 
 use kachel_io::SocketId;
 
@@ -33,24 +34,25 @@ use crate::outbox::Outbox;
 enum Phase {
     /// Requests are read and answered.
     Reading,
-    /// What is owed is sent, nothing more is read, then the connection closes.
+    /// No more requests are read. The owed replies are sent, and then the connection closes.
     Draining,
 }
 
 /// What a connection's next request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Nothing: requests are served as they come.
+    /// Nothing: requests are served as they arrive.
     Nothing,
-    /// Its client, which does not read its replies.
+    /// The client must first read some of its replies.
     Reader,
-    /// The end of a listing of items that is being sent.
+    /// A listing of items must first be sent to its end.
     Listing,
-    /// The answers of other shards to all that was asked of them: room for a large value, or the
-    /// requests before one about all shards.
+    /// Other shards must first answer all requests of this connection. Either they were asked to
+    /// free memory for a large value, or the next request is about all shards and so must come
+    /// after the earlier ones.
     Answers,
-    /// Room in the mailbox to this shard. The shard's own number stands for the queue of requests
-    /// that its engine delays.
+    /// The mailbox to the shard with this number must first have room. The number of the
+    /// connection's own shard stands for that shard's queue of delayed requests.
     Mailbox(u16),
 }
 
@@ -63,30 +65,33 @@ pub struct Connection {
     waiting: Waiting,
     /// Whether `io` was told to stop receiving.
     receiving_stopped: bool,
-    /// The marks of the shard's lists (I3).
+    /// Whether it is in the list of paused connections that may be served again (I3).
     resumable: bool,
+    /// Whether it is in the list of connections that have replies to send or may be closed (I3).
     dirty: bool,
+    /// Its position in the list of connections that are served in this tick, if it is there (I3).
     ready: Option<u32>,
     /// Whether a large value is being received.
     uploading: bool,
     /// Whether a listing of items is being sent (I4).
     listing: bool,
-    /// Whether the peer has ended its side; what it sent before is still served.
+    /// Whether the peer has closed its sending side. What it sent before is still served.
     finished: bool,
-    /// The number of the shard's sweep before the last request or the last progress in reading.
+    /// The number of the last sweep at the time of the client's last sign of life.
     pub(crate) active_sweep: u32,
-    /// The sweep in which `io` last told what the peer has not acknowledged; 0: none yet.
+    /// The sweep in which `io` was last asked how many bytes the peer has not acknowledged; 0 if it
+    /// has never been asked.
     pub(crate) asked_sweep: u32,
-    /// What `io` answered then.
+    /// The number of bytes that `io` answered in `asked_sweep`.
     pub(crate) unacknowledged_bytes: u64,
-    /// What has come in.
+    /// The input that is not served yet.
     input: Input,
-    /// What is owed.
+    /// The replies that the client is owed.
     outbox: Outbox,
 }
 
 impl Connection {
-    /// A connection that came by `endpoint`, in `sweep`.
+    /// A connection that begins in `sweep`, on a listener with this `endpoint`.
     pub(crate) const fn new(socket: SocketId, endpoint: EndpointIndex, sweep: u32) -> Self {
         Self {
             socket,
@@ -114,56 +119,56 @@ impl Connection {
         self.socket
     }
 
-    /// Where the connection came in.
+    /// The endpoint of the listener that accepted the connection.
     #[inline]
     pub const fn endpoint(&self) -> EndpointIndex {
         self.endpoint
     }
 
-    /// What it has sent and is not served yet.
+    /// The input that is not served yet.
     #[inline]
     pub const fn input(&self) -> &Input {
         &self.input
     }
 
-    /// The same, to be changed.
+    /// Gives mutable access to the input that is not served yet.
     #[inline]
     pub const fn input_mut(&mut self) -> &mut Input {
         &mut self.input
     }
 
-    /// What it is owed.
+    /// The replies that the client is owed.
     #[inline]
     pub const fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
-    /// The same, to be changed.
+    /// Gives mutable access to the replies that the client is owed.
     #[inline]
     pub const fn outbox_mut(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
-    /// Whether nothing more is read, and the connection closes once all is sent.
+    /// Whether no more requests are read, and the connection closes once all replies are sent.
     #[inline]
     pub fn is_draining(&self) -> bool {
         self.phase == Phase::Draining
     }
 
-    /// Reads nothing more from this client.
+    /// Stops reading requests. The connection closes once all replies are sent.
     pub fn drain(&mut self) {
         self.phase = Phase::Draining;
     }
 
-    /// The client gave a sign of life in `sweep`: a request, or progress in reading.
+    /// Notes that the client gave a sign of life in `sweep`: it sent bytes, or read replies.
     #[inline]
     pub fn note_active(&mut self, sweep: u32) {
         debug_assert!(sweep >= self.active_sweep, "sweeps are numbered upwards");
         self.active_sweep = sweep;
     }
 
-    /// Bytes came from the client in `sweep`. While it is owed a reply only reading counts as a
-    /// sign of life.
+    /// Notes that bytes arrived from the client in `sweep`. They are a sign of life only if the
+    /// client is owed no reply. While it is owed a reply, only reading is a sign of life.
     #[inline]
     pub fn note_received(&mut self, sweep: u32) {
         if self.outbox.owed_bytes() == 0 {
@@ -171,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Looks since the last sign of life.
+    /// The number of sweeps since the last sign of life.
     pub fn idle_sweeps(&self, sweep: u32) -> u32 {
         debug_assert!(sweep >= self.active_sweep, "sweeps are numbered upwards");
         sweep - self.active_sweep
@@ -189,9 +194,11 @@ impl Connection {
         self.waiting != Waiting::Nothing
     }
 
-    /// Has the next request wait; `true`: it did not wait before.
+    /// Pauses the connection, so that its next request waits. Returns whether the connection was
+    /// not paused before.
     ///
-    /// Panics: for [`Waiting::Nothing`], which [`Self::resume`] brings about.
+    /// Panics: `waiting` is [`Waiting::Nothing`] ([`Self::resume`] ends a pause), or the connection
+    /// already waits for a mailbox (I2).
     pub fn pause(&mut self, waiting: Waiting) -> bool {
         assert!(waiting != Waiting::Nothing, "I1: a pause has a cause");
         assert!(!self.awaits_mailbox(), "I2: nothing is served that could have it wait again");
@@ -200,15 +207,17 @@ impl Connection {
         begins
     }
 
-    /// Whether it waits for room in a mailbox (I2).
+    /// Whether the connection waits for room in a mailbox (I2).
     #[inline]
     pub const fn awaits_mailbox(&self) -> bool {
         matches!(self.waiting, Waiting::Mailbox(_))
     }
 
-    /// The mailbox to `shard` has room; `false`: it does not wait for that one, because an earlier
-    /// connection at its index did. From now on it waits like a connection whose client does not
-    /// read, which it may go on from at once.
+    /// Notes that the mailbox to `shard` has room again. The connection is still paused, but as
+    /// [`Waiting::Reader`]: it may be resumed at once unless it is full.
+    ///
+    /// Returns `false` if the connection does not wait for this mailbox. In that case an earlier
+    /// connection with the same index did.
     pub fn mailbox_has_room(&mut self, shard: u16) -> bool {
         let awaited = self.waiting == Waiting::Mailbox(shard);
         if awaited {
@@ -217,7 +226,8 @@ impl Connection {
         awaited
     }
 
-    /// Whether what it waits for has come about.
+    /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait
+    /// for a mailbox is over only after [`Self::mailbox_has_room`].
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
             Waiting::Nothing | Waiting::Mailbox(_) => false,
@@ -227,21 +237,21 @@ impl Connection {
         is_over && !self.is_full()
     }
 
-    /// Serves requests again. Those that it waited for came late: the time of one that is not
-    /// whole begins in this `sweep`.
+    /// Ends the pause, so that requests are served again. Receiving was stopped meanwhile, so the
+    /// time limit of an incomplete request starts again in `sweep`.
     pub fn resume(&mut self, sweep: u32) {
         assert!(self.may_resume(), "I1: what it waited for has come about");
         self.waiting = Waiting::Nothing;
         self.input.wait_from(sweep);
     }
 
-    /// Whether as much is owed and kept as may be.
+    /// Whether the owed replies and the kept input have reached a limit.
     pub fn is_full(&self) -> bool {
         self.outbox.is_full(self.input.memory_bytes())
     }
 
-    /// Stops or resumes receiving, as the connection is paused or not; what `io` must be told, if
-    /// anything: `true` to stop.
+    /// Stops receiving if the connection is paused; otherwise, receives again. Returns what the
+    /// caller must tell `io`: `Some(true)` to stop, `Some(false)` to receive, `None` for no change.
     #[inline]
     pub fn set_receiving(&mut self) -> Option<bool> {
         let stop = self.is_paused();
@@ -249,8 +259,8 @@ impl Connection {
         changes.then_some(stop)
     }
 
-    /// Whether `io` must be told to receive again, because the connection waits for nothing any
-    /// more.
+    /// Ends a stop of receiving if the connection is no longer paused. Returns whether the caller
+    /// must tell `io` to receive again.
     #[inline]
     pub fn begin_receiving(&mut self) -> bool {
         let begins = self.receiving_stopped && !self.is_paused();
@@ -266,28 +276,28 @@ impl Connection {
         self.uploading
     }
 
-    /// A large value of this length begins to be received.
+    /// Begins to receive a large value of this length.
     pub fn begin_upload(&mut self, value_bytes: usize) {
         assert!(!self.uploading, "I4: one value is received at a time");
         self.uploading = true;
         self.input.begin_block(value_bytes);
     }
 
-    /// The large value is whole, or refused.
+    /// Ends the receiving of a large value, which is complete or was refused.
     pub fn end_upload(&mut self) {
         assert!(self.uploading, "a value that ends has begun");
         self.uploading = false;
         self.input.end_block();
     }
 
-    /// Whether what comes next is inside a data block.
+    /// Whether the next byte of input belongs to a data block: a large value, or a block to skip.
     #[inline]
     pub const fn is_in_block(&self) -> bool {
         self.uploading || self.input.is_skipping()
     }
 
-    /// Whether a landing may be lent to `io` for what comes next: a value is being received, and
-    /// nothing that came before is unread.
+    /// Whether the next bytes may be received into a landing: a large value is being received, all
+    /// input before those bytes is served, and the connection still receives.
     pub fn may_land(&self) -> bool {
         self.uploading
             && self.phase == Phase::Reading
@@ -302,74 +312,75 @@ impl Connection {
         self.listing
     }
 
-    /// A listing of items begins.
+    /// Notes that a listing of items begins.
     pub fn begin_listing(&mut self) {
         assert!(!self.listing, "I4: one listing is sent at a time");
         self.listing = true;
     }
 
-    /// The listing is complete.
+    /// Notes that the listing is complete.
     pub fn end_listing(&mut self) {
         assert!(self.listing, "a listing that ends has begun");
         self.listing = false;
     }
 
-    /// Whether the peer has ended its side.
+    /// Whether the peer has closed its sending side.
     #[inline]
     pub const fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// The peer has ended its side.
+    /// Notes that the peer has closed its sending side.
     pub fn finish(&mut self) {
         self.finished = true;
     }
 
-    /// Whether the peer has ended its side and all that it sent is served.
+    /// Whether the peer has closed its sending side, and nothing that it sent can still be served.
     #[inline]
     pub fn is_served(&self) -> bool {
         self.finished && !self.is_paused() && !self.listing && self.ready.is_none()
     }
 
-    /// Its place among the connections that are served in this tick.
+    /// Its position in the list of connections that are served in this tick.
     #[inline]
     pub const fn ready(&self) -> Option<u32> {
         self.ready
     }
 
-    /// It stands among the connections that are served in this tick (I3).
+    /// Notes its position in the list of connections that are served in this tick (I3).
     #[inline]
     pub fn set_ready(&mut self, place: u32) {
         assert!(self.ready.is_none(), "I3: it is served once a tick");
         self.ready = Some(place);
     }
 
-    /// It was served.
+    /// Notes that it was served in this tick (I3).
     #[inline]
     pub fn clear_ready(&mut self) {
         self.ready = None;
     }
 
-    /// Marks it as listed among those to send to; `false`: it was already (I3).
+    /// Marks it as being in the list `dirty`. Returns `false` if it was in this list before (I3).
     #[inline]
     pub fn mark_dirty(&mut self) -> bool {
         !std::mem::replace(&mut self.dirty, true)
     }
 
-    /// It was taken off that list; `false`: an earlier connection at its index stood there.
+    /// Notes that its index was taken from the list `dirty`. Returns `false` if it was not marked:
+    /// an earlier connection with the same index was in the list.
     #[inline]
     pub fn clear_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Marks it as listed among those to serve again; `false`: it was already (I3).
+    /// Marks it as being in the list `resumable`. Returns `false` if it was there before (I3).
     #[inline]
     pub fn mark_resumable(&mut self) -> bool {
         debug_assert!(!self.awaits_mailbox(), "I2: a mailbox alone wakes it");
         !std::mem::replace(&mut self.resumable, true)
     }
 
-    /// It was taken off that list.
+    /// Notes that it was taken from the list `resumable` (I3).
     #[inline]
     pub fn clear_resumable(&mut self) {
         self.resumable = false;

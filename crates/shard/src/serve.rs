@@ -1,14 +1,21 @@
-//! Serving a connection's input: parse, stage, and run the batch.
+//! Serving the input of connections: parse each request, add it to the batch (*stage* it), and run
+//! the batch.
 //!
-//! Upstream:   `tick` with the connections that have input.
-//! Downstream: `apply` for keys of ours, `hop` for keys of other shards, `admin` for the rest.
+//! Upstream:   `tick`, with the connections that have input.
+//! Downstream: `apply` for keys that this shard owns, `hop` for keys of other shards, `upload` for
+//!             large values, `admin` for requests that have no key.
+//!
+//! A request is *carried out* when this shard executes it, or sends it to the shard that owns its
+//! key.
 //!
 //! Invariants:
-//! - I1  Requests of one connection are carried out in order: a request that is not about one key
-//!   first lets the batch run.
-//! - I2  A request that cannot be carried out yet (the client does not read its replies, a mailbox
-//!   is full) is rewound to: nothing of that connection behind it is carried out either.
-//! - I3  Each staged request of an open connection is carried out, hopped, or rewound to.
+//! - I1  The requests of one connection are carried out in order. So the batch runs before a
+//!   request that is not staged.
+//! - I2  If a request cannot be carried out yet (the client does not read its replies, or a mailbox
+//!   is full), the connection is rewound to this request. No later request of the connection is
+//!   carried out before it.
+//! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
+//!   in the input because the connection is rewound.
 
 use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, Key};
 use kachel_io::Io;
@@ -30,7 +37,7 @@ use crate::pause::pause_for;
 use crate::report::Report;
 use crate::upload::{Uploads, Values};
 
-/// What serving works on.
+/// The parts of a shard that serving needs.
 pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
@@ -64,7 +71,7 @@ impl<E: Engine> Serving<'_, E> {
     }
 }
 
-/// The serving of one tick.
+/// The state of serving within one tick.
 struct Turn<'a, 's, 'b, E: Engine> {
     on: &'a mut Serving<'s, E>,
     ready: &'a mut [Ready],
@@ -72,7 +79,8 @@ struct Turn<'a, 's, 'b, E: Engine> {
 }
 
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
-    /// Serves one connection until its input is used up, incomplete, or has to wait.
+    /// Serves one connection until its input is used up, its next request is incomplete, or the
+    /// connection must wait.
     fn connection(&mut self, index: usize, input: &'b [u8]) {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
@@ -128,7 +136,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Parses and stages (or answers) one request. `false`: nothing more of this input this tick.
+    /// Parses one request, and stages, answers or begins to receive it. Returns `false` if the rest
+    /// of the input must wait for a later tick. If it returns `true`, the caller goes on at the
+    /// connection's offset. That is the same request again if the batch had to run before it (I1).
     fn request(
         &mut self,
         index: usize,
@@ -192,7 +202,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Whether nothing is staged; if something is, runs it, and the caller checks again (I1).
+    /// Returns whether the batch is empty, so that an unstaged request may be executed now (I1). If
+    /// it is not empty, runs it. The caller must then begin again, because the run may have paused
+    /// the connection.
     fn settled(&mut self) -> bool {
         let settled = self.batch.is_empty();
         if !settled {
@@ -205,24 +217,25 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.ready[index].offset += bytes;
     }
 
-    /// Leaves the rest of a connection's input for a later tick.
+    /// Pauses a connection. The rest of its input is served in a later tick.
     fn wait(&mut self, index: usize, waiting: Waiting) {
         self.ready[index].ended = true;
         self.on.clients.pause(self.on.context, self.ready[index].connection, waiting);
     }
 
-    /// As `wait`, until a mailbox has room.
+    /// Pauses a connection until a mailbox has room.
     fn wait_for(&mut self, index: usize, full: MailboxFull) {
         self.ready[index].ended = true;
         self.on.pause_for(self.ready[index].connection, full);
     }
 
-    /// As `wait`, until other shards have answered all that the connection asked of them.
+    /// Pauses a connection until other shards have answered all requests that it sent to them.
     fn wait_for_answers(&mut self, index: usize) {
         self.wait(index, Waiting::Answers);
     }
 
-    /// Stages the keys of a retrieval, each a request of its own. `line` begins with its line.
+    /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
+    /// the start of the retrieval on. Returns `false` if the connection must wait.
     fn keys(&mut self, index: usize, line: &'b [u8], resume: Resume) -> bool {
         let start = self.ready[index].offset;
         let end_bytes = if line[resume.keys_end] == b'\r' { 2 } else { 1 };
@@ -245,7 +258,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         true
     }
 
-    /// Stages a storage request whose data block is whole, or begins to receive a large one.
+    /// Stages a storage request if its data block is complete, begins an upload if its value is
+    /// large, or refuses the request. Returns `false` if the rest of the input must wait for a
+    /// later tick.
     fn storage(
         &mut self,
         index: usize,
@@ -295,7 +310,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         true
     }
 
-    /// Whether the item that a storage request would make may be stored at all.
+    /// Whether the item of a storage request is within the size limit (`-I`).
     fn fits(&self, request: &Request<'_>, value_bytes: usize) -> bool {
         let key_bytes = match request.key_text() {
             Some(key) => key.len(),
@@ -342,12 +357,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         });
     }
 
-    /// Lets the next `bytes` of input pass unread.
+    /// Skips the next `bytes` of input.
     fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
         self.on.clients.with(connection, |open| open.input_mut().skip(bytes));
     }
 
-    /// Carries out all that is staged.
+    /// Runs the batch: carries out the staged requests in order, and empties the batch.
     fn run(&mut self) {
         let on = &mut *self.on;
         if !self.batch.is_empty() {
@@ -370,7 +385,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 }
 
 impl<E: Engine> Serving<'_, E> {
-    /// What a large value that is received works on.
+    /// The parts of a shard that receiving a large value needs.
     fn values(&mut self) -> Values<'_, E> {
         Values {
             context: self.context,
@@ -382,7 +397,7 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    /// What an administrative request works on.
+    /// The parts of a shard that an administrative request needs.
     fn administration(&mut self, connection: ConnectionIndex) -> Administration<'_, E> {
         Administration {
             context: self.context,
@@ -404,7 +419,8 @@ impl<E: Engine> Serving<'_, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Carries out one staged request, sends it on, or rewinds to it (I2, I3).
+    /// Executes one staged request, or sends it to the shard that owns its key. If neither is
+    /// possible now, rewinds the connection to it (I2, I3).
     fn carry_out(&mut self, ready: &mut Ready, batch: &Batch<'_>, staged: &Staged<'_>) {
         let key = batch.key(staged);
         let connection = ready.connection;
@@ -439,7 +455,7 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    /// Applies a request whose key is ours.
+    /// Applies a request whose key this shard owns.
     #[inline]
     fn apply(
         &mut self,
@@ -464,9 +480,9 @@ impl<E: Engine> Serving<'_, E> {
         self.clients.mark_dirty(connection);
     }
 
-    /// Applies a request whose key is ours by an engine that may delay it.
+    /// Applies a request whose key this shard owns, if its engine may delay the request.
     ///
-    /// Errors: no more requests may be delayed now, and nothing is done.
+    /// Errors: the queue of delayed requests is full, and nothing was done.
     fn apply_delaying(
         &mut self,
         connection: ConnectionIndex,
@@ -483,7 +499,7 @@ impl<E: Engine> Serving<'_, E> {
 
     /// Sends a request to the shard that owns its key.
     ///
-    /// Errors: the mailbox has no room now, and nothing is done.
+    /// Errors: the mailbox has no room now, and nothing was done.
     fn hop(
         &mut self,
         connection: ConnectionIndex,
@@ -495,7 +511,8 @@ impl<E: Engine> Serving<'_, E> {
         self.mail.send_about(self.context, self.clients, connection, key, outgoing)
     }
 
-    /// A staged request as a record carries it. `None`: its client is gone.
+    /// Returns a staged request in the form that is sent in a record, or `None` if its client is
+    /// gone.
     fn outgoing<'s>(
         &self,
         connection: ConnectionIndex,
@@ -518,13 +535,13 @@ impl<E: Engine> Serving<'_, E> {
     }
 }
 
-/// How the keys of a retrieval are read that goes on at `resume`.
+/// The terms on which the rest of a retrieval is read.
 #[inline]
 const fn read_terms(resume: &Resume) -> ReadTerms {
     ReadTerms { with_cas: resume.with_cas, ttl: resume.ttl }
 }
 
-/// Where `part`, which is a part of `whole`, begins in it.
+/// The offset in `whole` at which `part` begins. `part` must be a slice of `whole`.
 fn offset_in(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr() - whole.as_ptr().addr()
 }

@@ -1,7 +1,7 @@
-//! `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
+//! The verb that stores a value: `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
 //!
-//! Upstream:   `decide`, once the whole value is there.
-//! Downstream: a decision: a new item, or none.
+//! Upstream:   `decide`, after the whole value was received.
+//! Downstream: a decision to store one new item, or to change nothing.
 
 use crate::change::{Change, Decision, Put, PutValue, Side};
 use crate::item::ItemView;
@@ -13,22 +13,24 @@ use crate::time::Now;
 /// How the operation's CAS token compares with the item's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compared {
-    /// No token was given, or 0, which asks for no comparison.
+    /// The operation has no token, or token 0. `append` and `prepend` accept any item then. `set`
+    /// and `replace` do so without a token; for them, token 0 matches no item.
     Unconditional,
     Matches,
-    /// Older than the item's, and the operation stores stale values.
+    /// The token is older than the item's, and the operation stores a stale value in this case.
     Older,
     Differs,
 }
 
 impl StoreTerms {
-    /// Whether the operation stores only where an item with its token is.
+    /// Whether the operation stores only if there is an item whose token matches. If
+    /// `stores_stale` is set, an older token is enough.
     #[inline]
     pub const fn needs_match(&self) -> bool {
         self.compare_cas.is_some() && matches!(self.mode, StoreMode::Set | StoreMode::Replace)
     }
 
-    /// Whether the item is removed when its new value finds no memory, as memcached does: a plain
+    /// Whether the old item is removed if the new one gets no memory. As in memcached, a plain
     /// `set` that is refused must not leave a stale value behind.
     #[inline]
     pub const fn removes_when_refused(&self) -> bool {
@@ -44,7 +46,7 @@ impl StoreTerms {
         }
     }
 
-    /// The item on these terms.
+    /// The new item that these terms describe.
     fn put(&self, now: &Now) -> Put {
         Put {
             value: PutValue::Block,
@@ -104,7 +106,7 @@ pub(super) fn store<'e>(
     }
     put.value = PutValue::Joined(side);
     put.expiry = item.expiry();
-    put.protocol_mark = false; // As memcached does for an item that it makes by itself.
+    put.protocol_mark = false; // As in memcached, a joined item has no mark.
     stored(put, value_bytes)
 }
 
@@ -126,7 +128,7 @@ fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
 
 fn stored(put: Put, value_bytes: usize) -> Decision {
     debug_assert!(!put.win_sent || put.stale, "a fresh value has no right to give away");
-    // The engine gives the token.
+    // The engine replaces this 0 by the token of the new item.
     let verdict = Verdict::Stored { cas: 0, value_bytes };
     Decision { change: Change::Put(put), notes_access: false, verdict }
 }

@@ -38,10 +38,10 @@ package_is_installed() {
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# need_packages package...: installs those that are missing.
+# need_packages package...: installs the packages that are missing.
 need_packages() {
     command -v apt-get >/dev/null || {
-        setup_say "This is no Debian or Ubuntu: please make sure yourself that there is: $*"
+        setup_say "This system has no apt-get. Please make sure that these are installed: $*"
         return 0
     }
     local package missing=()
@@ -62,12 +62,12 @@ rust_wanted() {
     sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' "$setup_root/Cargo.toml" | head -n 1
 }
 
-# version_at_least have wanted
+# version_at_least have wanted: succeeds if the version `have` is `wanted` or newer.
 version_at_least() {
     [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
 }
 
-# rust_is_new_enough: whether `cargo` and `rustc` in PATH are there, and new enough.
+# rust_is_new_enough: succeeds if `cargo` and `rustc` are in PATH and new enough.
 rust_is_new_enough() {
     local have
     command -v cargo >/dev/null || return 1
@@ -113,6 +113,6 @@ need_rust() {
         export PATH
         rust_is_new_enough && return
     fi
-    setup_die "Kachel needs Rust $(rust_wanted) or newer and found none that it could install:" \
-        "please install it from https://rustup.rs and start again."
+    setup_die "Kachel needs Rust $(rust_wanted) or newer, and this script could not install it." \
+        "Please install it from https://rustup.rs and start again."
 }

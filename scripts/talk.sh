@@ -41,7 +41,8 @@ talk_port_is() {
     esac
 }
 
-# For several addresses, addresses with ports, and IPv6, the server's own line must do.
+# This script prints no port for several addresses, addresses with ports, and IPv6; the server
+# prints them.
 talk_host_is() {
     case $1 in
     '*' | 0.0.0.0 | localhost) talk_host=127.0.0.1 ;;

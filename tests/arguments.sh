@@ -3,7 +3,8 @@
 # Upstream:   tests/*/run, whose leading comment is its help.
 # Downstream: the runner continues, or its process ends here.
 
-# Ends with the help if an argument asks for it, and with an error if there are more than $1.
+# Prints the help and exits if an argument is -h or --help. Exits with an error if there are more
+# than $1 arguments.
 arguments_at_most() {
     local most=$1 argument
     shift

@@ -1,14 +1,17 @@
 # shellcheck shell=bash
-# Which flags turn AddressSanitizer on with the Rust that is here. Sourced, never run.
+# Finds the flags that turn AddressSanitizer on with the installed Rust. Sourced, never run.
 #
-#   asan_flags       prints them; fails, with one sentence, where no runtime is found
-#   coverage_flags   prints the flags that show a fuzzer which code an input reached; with the argument
-#                    `compares`, also which values were compared
-#   share_the_build  exports what the stages `asan` and `fuzz` build with: one folder, the same flags and
-#                    the profile `sim`, so that what both need is built once; fails as asan_flags does
-#   rust_target      prints the target's name, which must be given so that build scripts are spared
+#   asan_flags       prints the flags; if no runtime is found, prints one sentence and fails
+#   coverage_flags   prints the flags that show a fuzzer which code an input reached; with the
+#                    argument `compares`, also which values were compared
+#   share_the_build  exports the settings of the stages `asan` and `fuzz` for the profile `sim`: one
+#                    folder and the same flags, so that cargo builds shared packages once; fails as
+#                    asan_flags does
+#   rust_target      prints the target's name; with `--target`, cargo builds build scripts without
+#                    these flags
 #
-# Sanitizers are unstable: their flags need RUSTC_BOOTSTRAP=1, which no build of the product may see.
+# Sanitizers are unstable: their flags need RUSTC_BOOTSTRAP=1. A build of the product must not set
+# it.
 
 export RUSTC_BOOTSTRAP=1
 
@@ -16,9 +19,10 @@ rust_target() {
     rustc -vV | sed -n 's/^host: //p'
 }
 
-# Uses Rust's own runtime if the toolchain has it, else the C compiler's, which has the same interface. The
-# C compiler's must be the first library of the program, or it refuses to start. Debian's compiler leaves
-# out a library that no earlier object needs, hence --no-as-needed.
+# Uses Rust's own runtime if the toolchain has it, else the C compiler's, which has the same
+# interface. The C compiler's runtime must be the first library of the program; otherwise it refuses
+# to start. Debian's compiler leaves out a library that no earlier object needs, unless
+# --no-as-needed is set.
 asan_flags() {
     local root target
     root=$(rustc --print sysroot)
@@ -43,7 +47,7 @@ coverage_flags() {
         "${1:+-Cllvm-args=-sanitizer-coverage-trace-compares}"
 }
 
-# In tests that no fuzzer runs, the runtime's empty functions receive the coverage.
+# Tests that run without a fuzzer report coverage to empty functions of the runtime.
 share_the_build() {
     local flags
     flags=$(asan_flags) || return 1

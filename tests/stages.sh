@@ -1,40 +1,42 @@
-# The bookkeeping of ./test: runs a stage, counts what its log says, prints one line for it.
+# The bookkeeping of ./test: runs a stage, counts the results in its log, and prints one line for
+# it.
 #
 # Upstream:   ./test sources this file and calls `stage`, in lanes; tests/scripts/run tests it.
 # Downstream: writes a log and a file of counts for each stage under $logs; `add_up` reads the counts.
 #
-# - S1  A stage that ran nothing has failed: silence is no proof.
-# - S2  A skip counts as one only if $allowed_skips names it; any other is a failure.
+# - S1  A stage whose log has no result counts as one failure.
+# - S2  A skip counts as a skip only if $allowed_skips names it. Any other skip is a failure.
 # - S3  A command that fails without naming a failed check is one failure.
-# - S4  A log ends with a line that says what came of its stage, when and at which commit; until then
-#   the stage has not ended.
-# - S5  A stage that was begun and left no counts is one failure.
+# - S4  The last line of a log shows the stage's counts, the date and the commit. A log without this
+#   line belongs to a stage that has not ended.
+# - S5  A stage that began but left no counts is one failure.
 
-# The folder of logs and the committed list of skips, set by who sources this.
+# The script that sources this file sets the folder of logs and the committed list of skips.
 : "${logs:?}" "${allowed_skips:?}"
 
 passed=0
 failed=0
 skipped=0
-# Process groups of the lanes that were begun.
+# The process groups of the lanes that run.
 lanes=()
 
-# How many lines of file $2 match the extended expression $1.
+# Prints how many lines of file $2 match the extended expression $1.
 count_lines() {
     grep -c -E -- "$1" "$2" || true
 }
 
-# Sums one column of cargo's "test result:" lines. $1: passed, failed or ignored; $2: the log.
+# Prints the sum of one column of cargo's "test result:" lines. $1: passed, failed or ignored; $2:
+# the log.
 sum_results() {
     grep -E '^test result:' "$2" | grep -o -E "[0-9]+ $1" | awk '{ n += $1 } END { print n + 0 }'
 }
 
-# The names of skipped checks in the log $1: cargo's ignored tests and lines "skip NAME".
+# Prints the names of skipped checks in the log $1: cargo's ignored tests and lines "skip NAME".
 skip_names() {
     sed -n -E -e 's/^test (.*) \.\.\. ignored.*$/\1/p' -e 's/^skip ([^ ]+).*$/\1/p' "$1"
 }
 
-# Does the committed list name $1?
+# Succeeds if the committed list names $1.
 skip_allowed() {
     awk -v name="$1" 'index($0, name "  ") == 1 { found = 1 } END { exit !found }' "$allowed_skips"
 }
@@ -71,8 +73,9 @@ count_log() {
     echo "$good $bad $idle"
 }
 
-# Shows what a reader needs of a failed stage's log: the failures by name, then its end. Everything is
-# read to its end: who closes a pipe early ends the whole run, and with it the stages to come.
+# Prints the failures in a failed stage's log by name, and then the end of the log. Each command
+# reads its input to the end: closing a pipe early would make the pipe fail, and so end the whole
+# run.
 show_failure() {
     grep -n -E '^(FAIL|error(\[|:)|test .* FAILED)' "$1" |
         sed -n '1,20s/^/    | /p' || true
@@ -86,22 +89,23 @@ show_failure() {
     echo "    the whole log: $1"
 }
 
-# When this is, of which commit, and in which form: "2026-01-31 abc1234, long form".
+# Prints the date, the commit and the form of this run, for example "2026-01-31 abc1234, long form".
 this_run() {
     local commit
     commit=$(git describe --always --dirty 2>/dev/null) || commit="no commit"
     echo "$(date +%Y-%m-%d) $commit${KACHEL_FULL:+, long form}"
 }
 
-# "12.3" for so many seconds: minutes, with one place.
+# Prints $1 seconds as minutes with one decimal place, for example "12.3".
 minutes() {
     echo "$(($1 / 60)).$(($1 % 60 / 6))"
 }
 
-# Runs one stage: stage NAME HOW COMMAND... Its output goes to $logs/NAME.log, its counts and its
-# seconds to $logs/NAME.counts. Never fails itself; the command runs in a subshell, so that it may end
-# as it likes. Prints its line at once, since stages of two lanes end at any time: minutes of the clock,
-# and of processors, which do not grow when the other lane takes its share.
+# Runs one stage: stage NAME HOW COMMAND... The command's output goes to $logs/NAME.log, the counts
+# and the seconds to $logs/NAME.counts. Never fails itself; the command runs in a subshell, so that
+# it may exit. Prints the stage's line with one write, because another lane may print at the same
+# time. The line shows minutes by the clock and minutes of processors; the other lane makes only the
+# former longer.
 stage() {
     local name=$1 how=$2 log status=0 good bad idle seconds began=$SECONDS TIMEFORMAT='%U %S' busy
     shift 2
@@ -124,8 +128,9 @@ stage() {
     )"
 }
 
-# Begins a lane: lane FUNCTION, whose stages run beside those of other lanes; where times are judged
-# (KACHEL_FULL=1), at once and alone. A lane is a process group, so that it can be ended as one.
+# Begins a lane: lane FUNCTION. Its stages run in parallel with those of other lanes. With
+# KACHEL_FULL=1 the suites judge times, so the lane runs alone and ends before this returns. A lane
+# is a process group, so that end_lanes can end all of its processes.
 lane() {
     if [ "${KACHEL_FULL-}" = 1 ]; then
         "$1"
@@ -137,14 +142,14 @@ lane() {
     lanes+=("$!")
 }
 
-# Waits for all lanes. One that breaks off leaves a stage without counts (S5).
+# Waits for all lanes. A lane that breaks off leaves a stage without counts (S5).
 join_lanes() {
     local group
     for group in "${lanes[@]}"; do wait "$group" || true; done
     lanes=()
 }
 
-# Ends what still runs in lanes.
+# Ends all processes that still run in lanes.
 end_lanes() {
     local group
     for group in "${lanes[@]}"; do kill -TERM -- "-$group" 2>/dev/null || true; done
@@ -156,7 +161,7 @@ forget_counts() {
     rm -f "$logs"/*.counts
 }
 
-# Sets $passed, $failed and $skipped to the sums over all stages that were begun.
+# Sets $passed, $failed and $skipped to the sums over all stages that began.
 add_up() {
     local file good bad idle
     passed=0 failed=0 skipped=0
@@ -170,7 +175,8 @@ add_up() {
     done
 }
 
-# What the stages found that the parent commit has as well: it fails nothing, but must be read.
+# Prints the faults that the stages found and that the parent commit has as well. They are no
+# failures, but somebody must read them.
 show_found() {
     local file
     for file in "$logs"/*.counts; do

@@ -1,9 +1,9 @@
-"""What the comparisons share: servers started and pinned, interleaved rounds, medians.
+"""The common parts of the comparisons: servers started and pinned, interleaved rounds, medians.
 
 Upstream:   `speed`, `replay`, `capacity` and `resize` beside this file.
-Downstream: a server knows nothing of this; `kachel-lab load` measures it and writes JSON.
+Downstream: the servers that it starts; `kachel-lab load`, which measures them and writes JSON.
 
-Only Python's standard library. Linux only (taskset, /proc).
+Uses only Python's standard library, and runs only on Linux (taskset, /proc).
 """
 
 import argparse
@@ -25,12 +25,12 @@ START_PATIENCE_S = 20.0
 BUSY_SHARE_MIN = 0.95
 FOREIGN_SHARE_MAX = 0.05
 SIDES = ("ours", "peer")
-# Who binds this abstract name may pin threads (crates/host/src/cores.rs: claim_pins).
+# The process that binds this abstract name may pin threads (crates/host/src/cores.rs: claim_pins).
 PIN_CLAIM = b"\0kachel: threads are pinned"
 
 
 def arguments(description, rounds, memory_mib):
-    """A parser with what every comparison takes."""
+    """Returns a parser with the options that every comparison takes."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -43,7 +43,7 @@ def arguments(description, rounds, memory_mib):
     parser.add_argument(
         "--no-pins",
         action="store_true",
-        help="no Kachel pins its threads; without this, the one that starts first does",
+        help="no Kachel pins its threads; without this, the Kachel that starts first does",
     )
     parser.add_argument("--memory", default=memory_mib, help="-m of both servers, in MiB")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the raw JSON")
@@ -60,7 +60,7 @@ def arguments(description, rounds, memory_mib):
 
 @contextlib.contextmanager
 def alone(options):
-    """Waits for the lock file and holds it; says so if the machine is busy with other things."""
+    """Waits for the lock file and holds it; warns if other programs keep the machine busy."""
     lock_path = options.lock
     with open(lock_path, "w", encoding="ascii") as lock, contextlib.ExitStack() as stack:
         try:
@@ -128,12 +128,12 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def stats(self):
-        """What `stats` says, as text by name."""
+        """Returns the reply to `stats`, as text by name."""
         with self.connect() as connection:
             return stats(connection)
 
     def pins(self):
-        """Whether some of its threads may use fewer cores than its main thread."""
+        """Returns whether some of its threads may use fewer cores than its main thread."""
         tasks = [int(name) for name in os.listdir(f"/proc/{self.process.pid}/task")]
         return len({frozenset(os.sched_getaffinity(task)) for task in tasks}) > 1
 
@@ -147,7 +147,7 @@ class Server:
 
 
 def stats(connection):
-    """What `stats` says on this connection, as text by name."""
+    """Returns the reply to `stats` on this connection, as text by name."""
     connection.sendall(b"stats\r\n")
     answer = b""
     while not answer.endswith(b"END\r\n"):
@@ -161,7 +161,7 @@ def stats(connection):
 
 
 def run_load(options, server, words, json_path):
-    """Runs the generator against a server; what its JSON file says, or None without a path."""
+    """Runs the generator against a server; returns the data of its JSON file, if it has a path."""
     generator = shlex.split(options.load)
     if shutil.which(generator[0]) is None:
         raise SystemExit(f"no {generator[0]}: cargo build --release -p kachel-lab builds it")
@@ -185,7 +185,7 @@ def run_load(options, server, words, json_path):
 
 
 def order(round_index, sides=SIDES):
-    """Who goes first: in turn, so that a drift of the machine hits all sides alike."""
+    """Returns the sides in this round's order, which alternates so that a drift affects both."""
     return sides if round_index % 2 == 0 else sides[::-1]
 
 
@@ -195,7 +195,7 @@ def commands(options):
 
 
 def middle(values):
-    """Median with range, as text; values may be absent."""
+    """Returns the median with the range, as text; values may be absent."""
     values = [value for value in values if value is not None]
     if not values:
         return "-"
@@ -205,13 +205,13 @@ def middle(values):
 
 
 def median(values):
-    """The median of the values that are there, or None."""
+    """Returns the median of the values that are not None, or None."""
     values = [value for value in values if value is not None]
     return statistics.median(values) if values else None
 
 
 def ratio(ours, peer):
-    """Ours over the peer's, of medians."""
+    """Returns our median divided by the peer's."""
     ours, peer = median(ours), median(peer)
     return ours / peer if ours is not None and peer else None
 
@@ -224,19 +224,19 @@ def table(rows):
 
 
 def core_busy(run):
-    """Share of the pinned core that was not idle, of all causes, or None."""
+    """Returns the share of the pinned core that was not idle, for any reason, or None."""
     cores = run["result"]["cost"]["cores"]
     return 1.0 - cores[0]["idle"] if len(cores) == 1 else None
 
 
 def foreign_share(run):
-    """Share of the pinned core that neither the server nor interrupts used, or None."""
+    """Returns the share of the pinned core that neither the server nor interrupts used, or None."""
     cost = run["result"]["cost"]
     if len(cost["cores"]) != 1:
         return None
     core = cost["cores"][0]
     used = core["user"] + core["system"] + core["steal"]
-    # Interrupts on top of the server's own time are in the server's account in part.
+    # The kernel accounts a part of the interrupts to the server, so the difference may be negative.
     return max(0.0, used - cost["server_busy_cores"])
 
 

@@ -1,4 +1,4 @@
-//! Reads one byte behind a heap block. If AddressSanitizer does not report it, it is not on.
+//! Reads one byte behind a heap block. AddressSanitizer reports that, unless it is off.
 //!
 //! `overrun 7` reads the last byte of eight and prints it; any larger index is out of bounds.
 

@@ -1,10 +1,11 @@
-// Judges histories with Porcupine, a linearizability checker by somebody else, and a small model of
-// the classic verbs of its own. What it must agree with is crates/check.
+// Judges histories with Porcupine, an independent linearizability checker, and with a small model
+// of the classic verbs that shares no code with crates/check. Its results must agree with those of
+// crates/check.
 //
-// Usage: judge FOLDER [--bad]. Every file NAME.history in the folder (its form is told at the top of
-// crates/check/src/file.rs) must be linearizable, or, with --bad, must not be. Prints one line "ok"
-// or "FAIL" for a bad history, and for each good one that is not accepted, then one line for all that
-// were. Ends with 1 if any failed.
+// Usage: judge FOLDER [--bad]. Every file NAME.history in the folder must be linearizable, or, with
+// --bad, must not be linearizable. The header of crates/check/src/file.rs describes the format.
+// With --bad, prints a line "ok" or "FAIL" for each history. Without it, prints a line "FAIL" for
+// each history that is not accepted, and one line "ok" for all others. Ends with 1 if any failed.
 package main
 
 import (
@@ -21,13 +22,13 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A search that takes longer has decided nothing.
+// A search that takes longer is given up without a result.
 const judgeWithin = 60 * time.Second
 
-// never is the expiry of what lives for ever.
+// never is the expiry time of an item that does not expire.
 const never = math.MaxInt64
 
-// request is one operation, taken apart.
+// request is one parsed operation.
 type request struct {
 	verb     string
 	flags    string
@@ -37,21 +38,21 @@ type request struct {
 	delta    uint64
 	noreply  bool
 	client   int // index among the clients of this key
-	ordinal  int // how many operations of this client stand before it that the client knows of
+	ordinal  int // how many earlier operations of this client have a known outcome
 	known    bool
 	earliest int64
 	latest   int64
 }
 
-// state is what one key holds. A token of 0 has not been shown to anybody.
+// state is the state of one key. A token of 0: no reply has shown the token.
 type state struct {
 	present bool
 	value   string
 	flags   string
-	first   int64 // it dies no earlier than in this second,
-	last    int64 // and no later than in this one
+	first   int64 // the first second in which the item may expire
+	last    int64 // the last second in which the item may expire
 	token   uint64
-	floor   uint64 // the largest token that anybody was shown
+	floor   uint64 // the largest token that a reply has shown
 	done    string // for each client, how many of its known operations were carried out
 }
 
@@ -129,7 +130,7 @@ func readEntry(fields []string) (entry, error) {
 	return one, err
 }
 
-// parse takes a request apart and tells its key; a flush has none.
+// parse parses a request and returns its key; a flush has none.
 func parse(one entry) (*request, string, error) {
 	line, block, _ := strings.Cut(one.request, "\r\n")
 	words := strings.Fields(line)
@@ -178,7 +179,7 @@ func parse(one entry) (*request, string, error) {
 	return asked, words[key], nil
 }
 
-// life gives the span in which an item dies that gets this TTL now.
+// life returns the seconds between which an item expires that gets this TTL now.
 func (asked *request) life() (int64, int64) {
 	add := func(second int64) int64 {
 		if second > never-asked.ttl {
@@ -195,13 +196,13 @@ func (asked *request) life() (int64, int64) {
 	return add(asked.earliest), add(asked.latest)
 }
 
-// way is one way in which an operation may be carried out: what is replied, and what is left.
+// way is one possible effect of an operation: the reply, and the state after it.
 type way struct {
 	reply string
 	next  state
 }
 
-// shown words a hit; a token of 0 is not worded.
+// shown formats a hit; a token of 0 is left out.
 func shown(key string, held state, token uint64) string {
 	tail := ""
 	if token != 0 {
@@ -210,7 +211,7 @@ func shown(key string, held state, token uint64) string {
 	return fmt.Sprintf("VALUE %s %s %d%s\r\n%s\r\nEND\r\n", key, held.flags, len(held.value), tail, held.value)
 }
 
-// shownToken finds the token in the reply to gets or gats.
+// shownToken returns the token in the reply to gets or gats.
 func shownToken(reply string) uint64 {
 	line, _, _ := strings.Cut(reply, "\r\n")
 	words := strings.Fields(line)
@@ -237,7 +238,7 @@ func read(held state, asked *request, key, reply string) []way {
 		return []way{{"", next}}
 	}
 	if token == 0 {
-		// Nobody was shown it yet: it is larger than all that were.
+		// No reply has shown the token yet, so it is larger than all tokens in replies.
 		if token = shownToken(reply); token <= held.floor {
 			return nil
 		}
@@ -314,7 +315,7 @@ func count(held state, asked *request) []way {
 	return []way{{text + "\r\n", next}}
 }
 
-// carryOut gives all ways in which the operation may go in this state.
+// carryOut returns all possible effects of the operation in this state.
 func carryOut(held state, asked *request, key, reply string) []way {
 	gone := state{floor: held.floor, done: held.done}
 	switch asked.verb {
@@ -340,8 +341,8 @@ func carryOut(held state, asked *request, key, reply string) []way {
 	return store(held, asked)
 }
 
-// step gives the states that may follow: none if the reply is impossible, or if the operation of a
-// client comes before one that the same client had asked for earlier.
+// step returns the states that may follow. There is none if the reply is impossible, or if an
+// earlier operation of the same client has not been executed yet.
 func step(held state, asked *request, key, reply string, evicts bool) []interface{} {
 	if int(held.done[asked.client]) < asked.ordinal {
 		return nil
@@ -375,7 +376,7 @@ func step(held state, asked *request, key, reply string, evicts bool) []interfac
 	return next
 }
 
-// judgeKey asks Porcupine about the operations of one key, flushes among them.
+// judgeKey lets Porcupine judge the operations of one key, including flushes.
 func judgeKey(key string, entries []entry, evicts bool) (porcupine.CheckResult, error) {
 	sort.SliceStable(entries, func(a, b int) bool { return entries[a].invoked < entries[b].invoked })
 	clients := map[string]int{}
@@ -398,7 +399,7 @@ func judgeKey(key string, entries []entry, evicts bool) (porcupine.CheckResult, 
 		if asked.known {
 			known[one.client] = append(known[one.client], one.invoked)
 		} else if asked.verb == "get" || asked.verb == "gets" {
-			continue // It changes nothing and says nothing.
+			continue // A read whose outcome is unknown tells nothing and changes nothing.
 		}
 		if asked.ordinal > 200 {
 			return porcupine.Unknown, fmt.Errorf("too many operations of one client")
@@ -415,7 +416,7 @@ func judgeKey(key string, entries []entry, evicts bool) (porcupine.CheckResult, 
 	return porcupine.CheckOperationsTimeout(model.ToModel(), operations, judgeWithin), nil
 }
 
-// judge tells what is wrong with a history: "" nothing.
+// judge returns a description of the error in a history, or "" if there is none.
 func judge(path string) (string, int, error) {
 	one, err := readHistory(path)
 	if err != nil {

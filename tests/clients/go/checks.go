@@ -23,7 +23,7 @@ const (
 	multigetCount = 100
 )
 
-// isValue tells whether the key holds exactly the wanted bytes.
+// isValue returns an error unless the key holds exactly the wanted bytes.
 func isValue(client *memcache.Client, key, wanted string) error {
 	item, err := client.Get(key)
 	if err != nil {
@@ -35,7 +35,7 @@ func isValue(client *memcache.Client, key, wanted string) error {
 	return nil
 }
 
-// isMiss tells whether the key holds nothing.
+// isMiss returns an error unless the key holds nothing.
 func isMiss(client *memcache.Client, key string) error {
 	_, err := client.Get(key)
 	if errors.Is(err, memcache.ErrCacheMiss) {
@@ -98,8 +98,8 @@ func checkCount(client *memcache.Client) error {
 	return nil
 }
 
-// Seconds are counted in whole ticks, so an item of one second may be gone at once: it is stored
-// again until it has been seen.
+// The server counts whole seconds, so an item with a TTL of one second may expire at once. The
+// check stores it again until a read finds it.
 func checkTTL(client *memcache.Client) error {
 	seen := false
 	for try := 0; try < 5 && !seen; try++ {

@@ -74,7 +74,7 @@ public final class Checks {
         same(client.decr("java-count", 42), 1_000L);
     }
 
-    /** Seconds are whole ticks, so an item of one second may be gone at once: it is stored again. */
+    /** The server counts whole seconds, so an item may expire at once. It is then stored again. */
     private static void ttl() throws Exception {
         boolean seen = false;
         for (int attempt = 0; attempt < 5 && !seen; attempt++) {

@@ -14,7 +14,7 @@ const POLL_MS = 50;
 
 const client = new Memcached(process.argv[2], { timeout: 20000, retries: 0 });
 
-// Calls one operation of the library and promises its answer.
+// Calls one operation of the library and returns a promise of its answer.
 function call(operation, ...operands) {
   return new Promise((resolve, reject) => {
     client[operation](...operands, (error, answer) => (error ? reject(error) : resolve(answer)));
@@ -51,8 +51,8 @@ async function checkCount() {
   assert.strictEqual(await call("decr", "js-count", 42), 1000);
 }
 
-// Seconds are counted in whole ticks, so an item of one second may be gone at once: it is stored
-// again until it has been seen.
+// The server counts whole seconds, so an item with a TTL of one second may expire at once. The
+// check stores it again until a read finds it.
 async function checkTtl() {
   let seen = false;
   for (let attempt = 0; attempt < 5 && !seen; attempt += 1) {
@@ -93,8 +93,8 @@ async function checkMultiget() {
   assert.deepStrictEqual({ ...found }, wanted);
 }
 
-// The library sends bytes as UTF-8 text, so a byte above 127 would be two on the wire, and it escapes
-// CR, LF and the backslash: this draws from the other 125 characters. It never compresses.
+// The library sends bytes as UTF-8 text, so a byte above 127 would become two. It also escapes CR,
+// LF and the backslash. So this draws from the other 125 characters. The library never compresses.
 function bigValue() {
   const plain = (code) => code < 128 && code !== 10 && code !== 13 && code !== 92;
   const codes = crypto.randomBytes(3 * BIG_BYTES).filter(plain);

@@ -117,7 +117,8 @@ def check_count(client):
 
 
 def check_ttl(client):
-    # Seconds are counted in whole ticks, so an item of one second may be gone at once: try again.
+    # The server counts whole seconds, so an item with a TTL of one second may expire at once: try
+    # again.
     for _ in range(5):
         client.set("py-ttl", b"soon gone", ttl=1)
         if client.get("py-ttl") is not None:
@@ -186,7 +187,7 @@ def main():
             try:
                 check(client)
                 print(f"ok {client.name}.{name}")
-            except Exception as error:  # whatever the library raises is the check's failure
+            except Exception as error:  # any exception of the library is a failure of the check
                 failed += 1
                 print(f"FAIL {client.name}.{name} {type(error).__name__}: {error}")
     return 1 if failed else 0

@@ -53,7 +53,7 @@ talk_host_is() {
 
 # Prints how to talk to `kachel serve OPTION...`.
 talk_hint() {
-    # shellcheck disable=SC2016 # What is printed is for another shell.
+    # shellcheck disable=SC2016 # Another shell expands the printed line.
     local words='set tile 0 0 5\r\nhello\r\nget tile\r\nquit\r\n' place line
     talk_place "$@"
     if [ -n "$talk_socket" ]; then

@@ -176,7 +176,7 @@ add_up() {
 }
 
 # Prints the faults that the stages found and that the parent commit has as well. They are no
-# failures, but somebody must read them.
+# failures, but a maintainer must read them.
 show_found() {
     local file
     for file in "$logs"/*.counts; do

@@ -185,7 +185,7 @@ def run_load(options, server, words, json_path):
 
 
 def order(round_index, sides=SIDES):
-    """Returns the sides in this round's order, which alternates so that a drift affects both."""
+    """Returns the sides in this round's order. It alternates, so a drift affects all of them."""
     return sides if round_index % 2 == 0 else sides[::-1]
 
 

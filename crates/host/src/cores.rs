@@ -87,7 +87,8 @@ impl Cores {
 }
 
 impl PinClaim {
-    /// Who binds the abstract name has the claim; the kernel takes the name away with the process.
+    /// The process that binds the abstract name has the claim. The kernel removes the name when the
+    /// process ends.
     fn take(name: &[u8]) -> Option<Self> {
         let address = SocketAddrUnix::new_abstract_name(name).ok()?;
         let flags = SocketFlags::CLOEXEC;

@@ -1,4 +1,4 @@
-//! Who the process is, and becoming someone with fewer rights.
+//! The user and the groups of the process, and the switch to a user with fewer rights.
 //!
 //! Upstream:   `kachel`, for `-u`, before there is a second thread.
 //! Downstream: the user database, `setgroups`, `setgid`, `setuid`.

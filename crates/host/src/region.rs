@@ -35,7 +35,7 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Reserves `bytes` (rounded up to whole pages) of zeroed memory; no page is backed yet.
     ///
-    /// With `huge` the kernel is asked for transparent huge pages (an advice that it may ignore).
+    /// `huge` asks the kernel for transparent huge pages (an advice that it may ignore).
     /// Errors: of `mmap`, as a sentence that says how much was wanted for which `purpose`, and what
     /// limit stands in the way; a wrong `huge` advice is not an error.
     pub fn reserve(bytes: usize, huge: bool, purpose: &str) -> io::Result<Self> {

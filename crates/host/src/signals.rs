@@ -50,7 +50,7 @@ impl Signals {
         // SAFETY: SIG_IGN is no function, so nothing of ours runs in a handler.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         let awaited = awaited_set();
-        // SAFETY: `awaited` is a filled set, and the old mask is not asked for.
+        // SAFETY: `awaited` is a filled set, and the pointer for the old mask may be null.
         let failed =
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const awaited, ptr::null_mut()) };
         if failed != 0 {

@@ -45,7 +45,7 @@ impl Bell {
         self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP
     }
 
-    /// Owner only: back awake; whether somebody rang since the last time.
+    /// Owner only: marks the owner awake; returns whether a thread rang since the last call.
     pub(crate) fn take(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == AWAKE {
             return false; // A ring on its way is seen by the next take or by fall_asleep (I1).
@@ -58,7 +58,7 @@ impl Bell {
         self.state.load(Ordering::Relaxed) == RUNG
     }
 
-    /// Owner only, before it blocks: false when somebody rang, so it must not.
+    /// Owner only, before it blocks: false when a thread has rung, so the owner must not block.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -118,7 +118,7 @@ pub trait Io {
     fn listen_close(&mut self, listener: ListenerId);
 
     /// Takes over a connected socket (from another shard) and begins to receive from it. `None`:
-    /// the kernel refuses to watch it, for want of memory, and it is closed.
+    /// the kernel has no memory to watch it, and it is closed.
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId>;
 
     /// Gives a connection up, to be adopted by another `Io`; its `SocketId` ends as by `close`.

@@ -36,7 +36,7 @@ fn clients_wait_until_a_descriptor_is_free(mut io: impl Io) {
     let retries = 100_000_000 / ACCEPT_RETRY_NS;
     assert!(polls <= 2 * retries + 10, "a busy loop: {polls} polls");
 
-    // The only thing that changes is the limit: nobody tells the Io.
+    // Only the limit changes. The Io gets no notice of it.
     setrlimit(Resource::Nofile, before).unwrap();
     while accepted(&events) < clients.len() {
         io.poll(Wait::Forever, &mut events).unwrap();

@@ -109,8 +109,8 @@ fn check(
     let requests: Vec<String> =
         deleted.iter().map(|number| format!("delete k{number:07}\r\n")).collect();
     assert!(client.ask(&requests).iter().all(|reply| reply == "DELETED\r\n"));
-    // The same keys, so that each shard is asked to store what it lost: with others, one shard is
-    // asked for more than that, and how much more depends on the secret hash.
+    // The same keys, so that each shard gets as many stores as deletes. With other keys, one shard
+    // would get more, and how many more depends on the secret hash.
     let mut wanted: Vec<String> = deleted.iter().map(|number| set(*number, size)).collect();
     // One request compacts a bounded number of segments: a client that is refused asks again.
     for _ in 0..ATTEMPTS {

@@ -180,7 +180,7 @@ const GETS: u64 = 539;
 const SETS: u64 = 99;
 const OTHERS: u64 = 25;
 
-/// Of the 500 keys of `SMALL` so many are filled, in at most so many runs.
+/// At least this number of the 500 keys of `SMALL` is filled, in at most `FILLS_MAX` runs.
 const FILLED_MIN: f64 = 350.0;
 const FILLS_MAX: usize = 100;
 

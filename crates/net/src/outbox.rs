@@ -91,7 +91,7 @@ impl Outbox {
         }
     }
 
-    /// Whether everything asked for has been handed to the kernel.
+    /// Whether all replies have been handed to the kernel.
     pub fn is_empty(&self) -> bool {
         self.owed_bytes == 0 && self.slots.count == 0
     }
@@ -191,7 +191,7 @@ impl Outbox {
         self.awaited > 0
     }
 
-    /// Adds text behind everything asked for before (I2). Cost: one copy.
+    /// Adds text behind all earlier replies (I2). Cost: one copy.
     #[inline]
     pub fn text<S>(
         &mut self,
@@ -265,8 +265,8 @@ impl Outbox {
         self.slot_bytes += bytes.len();
     }
 
-    /// Lets a large value follow what was asked for before: at once as far as I4 allows when
-    /// nothing waits.
+    /// Adds a large value behind all earlier replies. If none of them waits, sends it at once, as
+    /// far as I4 allows.
     pub fn stream<S: Source>(
         &mut self,
         mut stream: Stream<S>,

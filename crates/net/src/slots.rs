@@ -44,7 +44,7 @@ pub struct SlotIndex(pub u32);
 pub struct AnswerRoom {
     /// For its lines.
     pub line_bytes: u16,
-    /// For a value in it; a longer value comes as a reference. 0: none is asked for.
+    /// For a value in it; a longer value comes as a reference. 0: the request needs no value.
     pub value_bytes: u16,
 }
 

@@ -26,7 +26,7 @@ use crate::stats::Answering;
 pub(crate) enum NotYet {
     /// A mailbox has no room now.
     Full(MailboxFull),
-    /// Other shards have not carried out all that the connection asked for before.
+    /// Other shards have not executed all earlier requests of the connection.
     Awaits,
 }
 

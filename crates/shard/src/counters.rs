@@ -101,7 +101,7 @@ counters! {
     block_closes,
     /// Connections closed because they read nothing of their replies.
     reader_closes,
-    /// Keys asked for.
+    /// Keys requested.
     cmd_get,
     /// Values offered.
     cmd_set,
@@ -145,7 +145,7 @@ counters! {
     touch_misses,
     /// Values refused as too large.
     store_too_large,
-    /// Values refused for want of memory.
+    /// Values refused because there was no memory.
     store_no_memory,
     /// Bytes received.
     bytes_read,
@@ -153,7 +153,7 @@ counters! {
     bytes_written,
     /// Times a connection had to wait for its turn.
     conn_yields,
-    /// Items lost for want of room.
+    /// Items lost because there was no room.
     evictions,
     /// Of those, never read.
     evicted_unfetched,

@@ -65,7 +65,7 @@ impl<E: Engine> Values<'_, E> {
         let mut landing = spare.unwrap_or_else(|| engine.spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
-        // Another shard is asked for room by the ordinary way.
+        // This shard asks another shard for room in the ordinary way.
         if !lent && owner == context.id && engine.make_upload_room(bytes, &context.now) {
             lent = upload.landing(&mut landing, blocks_max).is_ok();
         }

@@ -49,7 +49,7 @@ struct Listing {
     /// not all want the same shard.
     listed_shards: u16,
     cursor: Cursor,
-    /// Whether another shard is asked for a piece.
+    /// Whether another shard owes a piece.
     awaited: bool,
     begun: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Asked {
 pub(crate) struct Listings {
     /// The next in turn first (I4).
     listings: VecDeque<Listing>,
-    /// By shard, the piece that it asked for (I3).
+    /// By shard, the piece that the shard has requested (I3).
     asked: Vec<Option<Asked>>,
     /// By shard, whether it owes us one (I3).
     awaited: Vec<bool>,
@@ -171,8 +171,8 @@ impl Listings {
         self.asked.iter().any(Option::is_some) || self.listings.iter().any(may)
     }
 
-    /// Takes the listings on by one piece of this shard's items, and has other shards asked for
-    /// theirs.
+    /// Continues the listings by one piece of this shard's items, and requests the pieces of other
+    /// shards.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
         if self.is_idle() {
             return;
@@ -265,8 +265,8 @@ impl Listings {
         true
     }
 
-    /// Answers the piece that another shard asked for; `true`: it was done. Not where the answer
-    /// has no room yet.
+    /// Answers another shard's request for a piece. Returns whether it did; it does not while the
+    /// answer has no room.
     fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>, peer: u16) -> bool {
         if self.asked[usize::from(peer)].is_none() || !step.mail.has_room_for_answer(peer) {
             return false;

@@ -91,7 +91,7 @@ pub struct Shared {
     closed: AtomicU32,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
-    /// Set when somebody was told that the process is to end.
+    /// Set when one caller has been told that it must end the process.
     end_claimed: AtomicBool,
 }
 
@@ -111,7 +111,8 @@ impl Shared {
         }
     }
 
-    /// Asks all shards to finish; wake them afterwards. Nobody need ask for the end any more.
+    /// Asks all shards to finish; the caller wakes them afterwards. From now on `claim_end` returns
+    /// `false`.
     pub fn stop(&self) {
         self.end_claimed.store(true, Relaxed);
         self.stopping.store(true, Relaxed);

@@ -41,7 +41,7 @@ pub(crate) struct Uploading<U> {
     hashes: KeyHashes,
     /// The shard that will own the value.
     pub(crate) owner: u16,
-    /// Times that room was asked for since the last piece was kept.
+    /// How often this shard asked for room since the last piece was kept.
     pub(crate) asked: u32,
     /// The shard that is asked next (I2).
     asked_next: u16,
@@ -132,8 +132,8 @@ impl<U> Uploads<U> {
     }
 }
 
-/// Times that room is asked for before a value is given up: others may take what was made. Each
-/// shard is asked twice, however many there are.
+/// How often this shard asks for room before it gives a value up: other clients may take the room
+/// that was made. It asks each shard twice, for any number of shards.
 const ASKS_MAX: u32 = 32;
 
 /// What a large value that is received works on.

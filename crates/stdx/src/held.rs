@@ -12,7 +12,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Who keeps pieces of memory in place.
+/// A keeper of pieces of memory, which leaves them in place while they are held.
 ///
 /// # Safety
 /// From the making of a [`Held`] until [`Self::let_go`] of its pin, what [`Self::bytes`] returns
@@ -21,7 +21,7 @@ pub unsafe trait Keeper: Send + Sync {
     /// The `length` bytes at `offset` of the keeper's memory.
     fn bytes(&self, offset: usize, length: usize) -> &[u8];
 
-    /// Nobody reads what was held by `pin` any more; called once for each `Held`, by any thread.
+    /// Called once for each `Held`, by any thread: no thread reads the memory of `pin` any more.
     fn let_go(&self, pin: u64);
 }
 

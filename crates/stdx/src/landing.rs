@@ -35,7 +35,7 @@ pub trait Lender: Send + Sync {
     fn release(&self, name: [u64; 2]);
 }
 
-/// A piece of somebody's memory on its way into a landing. It is given up by dropping it.
+/// A piece of a lender's memory on its way into a landing. Dropping it gives it up.
 pub struct Piece {
     start: NonNull<u8>,
     bytes: usize,

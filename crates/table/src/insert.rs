@@ -138,8 +138,8 @@ impl Table {
     /// Searches breadth first from the key's two buckets for one with a hole; returns its node
     /// (I1).
     ///
-    /// All buckets that one bucket's entries lead to are asked for before the first of them is
-    /// looked at, so that their cache lines come together.
+    /// All buckets that one bucket's entries lead to are prefetched before the first of them is
+    /// read, so that their cache lines arrive together.
     fn search(&self, hash: KeyHash, nodes: &mut Vec<Node>) -> Option<usize> {
         for (index, bucket) in self.buckets_of(hash).into_iter().enumerate() {
             nodes.push(Node { bucket, parent: index as u16, slot: 0 });

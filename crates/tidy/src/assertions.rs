@@ -7,8 +7,8 @@
 //! tests count on neither side.
 //!
 //! Invariants:
-//! - I1  A crate below its line fails. A crate well above its line is reported, so that somebody
-//!   raises the line.
+//! - I1  A crate below its line fails. A crate well above its line is reported, so that a
+//!   maintainer raises the line.
 
 use std::collections::BTreeMap;
 

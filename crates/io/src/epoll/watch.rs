@@ -96,7 +96,7 @@ impl Epoll {
         if edge.intersects(END_OR_ERROR) {
             flags.ending = true;
         }
-        // Nobody will read from it, or not soon, so the error would not be found by reading.
+        // The socket will not be read soon, so reading would not find the error.
         let unread = flags.paused || flags.finished;
         if unread && edge.contains(EventFlags::ERR) {
             return self.fail(id, events);

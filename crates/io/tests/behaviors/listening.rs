@@ -1,4 +1,4 @@
-//! Who is let in, and who waits.
+//! Which clients are accepted, and which wait.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -66,7 +66,7 @@ fn a_closed_listener_turns_everyone_away<D: Door>(_: Bench<D>) {
         let late = TcpStream::connect(bench.address);
         assert_eq!(late.expect_err("closed").kind(), ErrorKind::ConnectionRefused);
     }
-    // Who is in stays, and room for one more changes nothing.
+    // Accepted clients stay, and room for one more changes nothing.
     bench.settle(&mut client, socket);
     bench.io.close(socket);
     bench.poll(Wait::AtMostNs(1_000_000));
@@ -98,7 +98,7 @@ fn at_the_limit_clients_wait_until_one_leaves<D: Door>(_: Bench<D>) {
     bench.settle(&mut client, socket);
     assert_eq!(bench.log.accepted.len(), 2);
     if D::KIND != "memory" {
-        // Who waits outside does not keep the server awake.
+        // A client that waits to be accepted does not keep the server awake.
         let polls = bench.log.polls;
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {

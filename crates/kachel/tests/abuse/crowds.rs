@@ -20,7 +20,7 @@ fn raise_open_files() {
 
 /// A client that was let in, or `None` when it was turned away in words.
 fn let_in(mut client: Client) -> Option<Client> {
-    // Sent before it is known: who is turned away may see its end while it sends.
+    // Sent before the answer is known. A refused client may see its connection end while it sends.
     let _turned_away = client.try_send(b"mn\r\n");
     let mut received = Vec::new();
     let mut buffer = [0; 64];

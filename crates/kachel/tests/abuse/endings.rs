@@ -186,7 +186,7 @@ fn forced(door: Door) -> Option<[Duration; 2]> {
     (took < DRAIN).then_some([refused, took])
 }
 
-/// A client that does not read what it asked for.
+/// A client that does not read its replies.
 fn owed(server: &Server) -> Client {
     let mut slow = server.connect();
     slow.set("large", &vec![b'x'; 900_000]);

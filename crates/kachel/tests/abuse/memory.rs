@@ -61,7 +61,7 @@ pub(crate) fn full(door: Door) -> String {
     }
     assert!(stored * VALUE_BYTES >= (64 << 20) / 100 * 85, "full after {stored} values");
     for _ in 0..100 {
-        // Whoever is refused loses nothing but the value of that key, as in memcached.
+        // A refused store loses nothing except the value of its key, as in memcached.
         assert_eq!(client.try_set("another", &value), OUT_OF_MEMORY);
     }
     assert_eq!(found(&mut client, "k", stored, &value), stored, "reads go on");
@@ -138,7 +138,7 @@ fn store(server: &Server, client: &mut Client, key: &str, value: &[u8]) -> bool 
 pub(crate) fn pinned(door: Door) -> String {
     const MEMORY: u64 = 64 << 20;
     const VALUES: usize = 64;
-    /// The grace of those who read slowly, and what they need to be known for it.
+    /// The grace of slow readers, and the time that the server needs to recognize them.
     const PINNED_FOR_MAX: Duration = Duration::from_secs(8);
     let server = start(door, &["-m", "64", "-t", "2"]);
     let mut client = server.connect();

@@ -64,12 +64,12 @@ struct Outcome {
     took: Duration,
 }
 
-/// Whether the long counts are asked for.
+/// Whether the long form runs.
 pub(crate) fn is_full() -> bool {
     std::env::var_os("KACHEL_FULL").is_some()
 }
 
-/// Whether `cargo test` was asked for this test: its filters are our arguments.
+/// Whether the filters of `cargo test`, which are our arguments, select this test.
 fn is_chosen(test: &str) -> bool {
     let mut filters = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
     filters.peek().is_none() || filters.any(|filter| test.contains(&filter))

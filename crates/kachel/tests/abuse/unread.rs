@@ -44,8 +44,8 @@ fn warm_up(server: &Server, threads: usize) {
     server.wait_until_alone();
 }
 
-/// A server of so many threads to flood, and another one: what the machine does for a flood is no
-/// matter of the server, so the rounds that it is compared with flood the other.
+/// A server with `threads` threads to flood, and another one. The machine's own work for a flood
+/// must not count against the server, so the rounds that it is compared with flood the other one.
 fn servers_to_flood(door: Door, threads: usize) -> [Server; 2] {
     let [server, another] = [1, 2].map(|_| start(door, &["-m", "64", "-t", &threads.to_string()]));
     warm_up(&server, threads);
@@ -56,7 +56,7 @@ fn servers_to_flood(door: Door, threads: usize) -> [Server; 2] {
     [server, another]
 }
 
-/// Floods a server of so many threads, from any of `cores`.
+/// Floods a server with `threads` threads, from any of `cores`.
 fn flood_of(door: Door, threads: usize, cores: &CpuSet) -> String {
     const FLOODERS: u64 = 64;
     const READS: usize = 1_000;
@@ -65,7 +65,7 @@ fn flood_of(door: Door, threads: usize, cores: &CpuSet) -> String {
     let mut other = server.connect();
     other.set("small", b"value");
     let wait_until_left = |server: &Server| {
-        // By all but the reader and who asks.
+        // By all clients except the reader and the one that requests the statistics.
         wait_until("the others' end", || server.stat("curr_connections") <= 2);
     };
     let requests = b"get k\r\n".repeat(10_000);
@@ -175,7 +175,7 @@ pub(crate) fn multiget(door: Door) -> String {
     }
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown <= 2 << 20, "{grown} bytes of memory while storing goes on");
-    // And now it reads, and gets what it asked for, but for what was evicted meanwhile.
+    // Now it reads, and gets the values that it requested, except those evicted in the meantime.
     let mut found = [0, 0];
     while found[1] < 100 {
         let mut head = [0; 6];

@@ -51,8 +51,8 @@ fn check_options(server: &Server) {
     }
 }
 
-/// Moves this thread, and so all that it starts, into a network that nobody else is in; a process
-/// holds it for as long as the result lives.
+/// Moves this thread, and so every process that it starts, into a network of its own. A process
+/// keeps the network in existence as long as the result lives.
 fn own_network() -> Child {
     let mut holder = Command::new("unshare");
     holder.args(["-n", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -95,7 +95,7 @@ fn cut(door: Door) -> Duration {
     })
 }
 
-/// Waits until so many connections are open. The kernel knows, and no client can connect to ask.
+/// Waits until `count` connections are open. Asks the kernel, because no client can connect.
 fn wait_until_sockets(server: &Server, count: usize) {
     let patience = if is_full() { NOTICED_WITHIN + LATE } else { 10 * NOTICED_WITHIN };
     let so_many = within(patience, || accepted_sockets(server).len() == count);

@@ -47,7 +47,7 @@ pub(crate) struct Comparison {
     pub(crate) differences: Vec<Difference>,
     /// What is known of the last pair of lines that was not the same.
     reason: String,
-    /// How many keys were asked for, and how many of them were there.
+    /// How many keys were requested, and how many of them were found.
     pub(crate) keys_asked: usize,
     pub(crate) keys_found: usize,
     /// Whether a server's clock left a second out so far.

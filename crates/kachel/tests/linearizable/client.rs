@@ -20,7 +20,7 @@ use crate::workload::{Flavor, Workload};
 
 /// Requests sent before the first reply is read, at most.
 const BATCH_MAX: u64 = 12;
-/// Of so many batches one ends in a reset.
+/// One batch in this number ends in a reset.
 const RESET_EVERY: u64 = 25;
 /// Parts of a nanosecond (P1).
 const PARTS: u64 = 64;
@@ -47,7 +47,7 @@ pub(crate) struct Client<'s> {
     /// Outcomes that were lost.
     unknown: usize,
     pub(crate) entries: Vec<Entry>,
-    /// Which of them asked for no reply, and had none behind them yet.
+    /// The entries that requested no reply, and after which no reply has arrived yet.
     silent: Vec<usize>,
 }
 
@@ -141,7 +141,7 @@ impl<'s> Client<'s> {
         if silent {
             self.silent.push(self.entries.len());
         } else {
-            // What asked for no reply is done by the next reply on its connection.
+            // A request without a reply is done when the next reply on its connection arrives.
             for index in self.silent.drain(..) {
                 self.entries[index].returned = returned;
                 self.entries[index].window.latest_s = latest_s;

@@ -32,7 +32,7 @@ const HISTORIES: u64 = 200;
 const SEED: u64 = 1;
 const CLIENTS: u32 = 8;
 const KEYS: usize = 40;
-/// A history has at least so many operations.
+/// A history has at least this number of operations.
 const OPERATIONS_MIN: usize = 2_000;
 /// How many percent of a history's outcomes may be unknown.
 const UNKNOWN_PERCENT_MAX: usize = 5;
@@ -183,7 +183,7 @@ fn one_wrong_reply_in_a_real_history_is_found() {
             Outcome::Stored => Outcome::Refused(b"CLIENT_ERROR bad data chunk".to_vec()),
             _ => continue,
         };
-        // A store that is said to have failed shows only if somebody read its value.
+        // A store with a false refusal is detected only if a client read its value.
         let must_show = !matches!(outcome, Outcome::Refused(_));
         let found = matches!(check_history(&wrong, &rules), Err(Violation::Contradiction(_)));
         assert!(found || !must_show, "{:?}", wrong.entries[index]);

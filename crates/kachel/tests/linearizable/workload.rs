@@ -22,7 +22,8 @@ pub(crate) enum Flavor {
     Meta,
 }
 
-/// Of so many requests one is `flush_all`: about ten of each key come between two of them.
+/// One request in this number is `flush_all`: about ten requests for each key are between two of
+/// them.
 const FLUSH_EVERY: u64 = 500;
 /// Bytes of the values that the server takes in pieces: above 16 KiB.
 const LARGE_BYTES: usize = 20_000;

@@ -149,7 +149,7 @@ fn values_of_changing_sizes_use_the_memory_that_was_promised() {
 
 /// A number that stays 20 digits long however often a little is added.
 const COUNTER: &[u8] = b"10000000000000000000";
-/// Of so many items of an overwritten set, one is a counter.
+/// One item in this number of an overwritten set is a counter.
 const ITEMS_PER_COUNTER: usize = 10;
 
 /// How many items with values of `value_bytes`, and how many counters, make `bytes` of keys and

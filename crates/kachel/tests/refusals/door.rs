@@ -21,8 +21,8 @@ fn a_server_whose_door_fails_says_why_and_ends_as_failed() {
     assert!((0..TRIES).any(|_| serves_until_its_door_fails()), "who asks little is served");
 }
 
-/// Starts a server whose door will fail, and demands that it says why and ends as failed; whether
-/// it served who asked little before.
+/// Starts a server whose I/O backend will fail. Checks that it prints the reason and ends as
+/// failed; returns whether it served a client with few requests before that.
 fn serves_until_its_door_fails() -> bool {
     // A shard that has more to do does not sleep when it asks for events, and is refused.
     let without_sleep =

@@ -9,7 +9,7 @@ use crate::{ask, start};
 const VALUE: [u8; 200] = [b'v'; 200];
 /// Keys for which 16 MiB are too few.
 const KEYS_MANY: usize = 80_000;
-/// Requests on their way at a time: so few that nobody keeps more than is a connection's own.
+/// Requests in progress at a time: so few that no connection keeps more bytes than are its own.
 const BATCH: usize = 50;
 
 /// `madvise` with one advice refused, as where the kernel does not know it.

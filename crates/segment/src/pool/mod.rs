@@ -370,7 +370,7 @@ impl Pool {
         }
     }
 
-    /// Whether a shard asked for a segment and none was given since.
+    /// Whether a shard has asked for a segment, and no shard has given one since.
     pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed) > 0
     }

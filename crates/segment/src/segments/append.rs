@@ -132,7 +132,7 @@ impl Segments {
         if let Some(extent) = extent {
             self.pool().adopt_extent(extent, upload.last_block(), self.options.shard);
             upload.disown_extent();
-            // Nobody is sent it yet: there is something to drop.
+            // The value is not being sent yet, so it can be dropped.
             self.reclaimer.note_large_value();
         }
         Ok(at)

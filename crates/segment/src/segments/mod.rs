@@ -185,7 +185,7 @@ impl Segments {
         Header::load(arena, at).with_win_sent().store(arena, at);
     }
 
-    /// Drops an item for want of room in the index, which has removed it already. Counted as
+    /// Drops an item that has no room in the index, which has removed it already. Counted as
     /// evicted, unless it could not be served any more.
     pub fn evict(&mut self, at: ItemAt, now: u32) {
         debug_assert!(!self.item(at).is_dead(), "the index names no dead item");

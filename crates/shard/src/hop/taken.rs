@@ -21,7 +21,7 @@ pub(crate) struct Taken<'r> {
     pub(crate) reply: ReplyTo,
     /// The record behind its head.
     pub(crate) text: &'r [u8],
-    /// What is asked for, and where its data block begins, when `text` is a line.
+    /// The request, and where its data block begins, when `text` is a line.
     pub(crate) request: Option<(Request<'r>, usize)>,
     /// The key that it is about, if any.
     pub(crate) key: Option<Key<'r>>,

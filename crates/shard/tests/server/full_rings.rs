@@ -32,7 +32,7 @@ fn keys_of_the_other(world: &mut World, client: &FarEnd) -> [String; 2] {
     [(); 2].map(|()| keys.next().expect("shard 1 owns half of all keys"))
 }
 
-/// Clients of shard 0 of two, so many.
+/// `count` clients of shard 0 of two.
 fn clients_of_one_shard(world: &mut World, count: usize) -> Vec<FarEnd> {
     // Every second connection is shard 1's.
     let clients = (0..2 * count).map(|_| {
@@ -109,7 +109,7 @@ fn a_reply_waits_for_the_silent_requests_before_it() {
         for _ in 0..10 {
             world.turn_of(0);
         }
-        // Whoever hears MN may tell others that the write is done.
+        // A client that receives MN may tell others that the write is done.
         assert_eq!(clients[0].read(), b"", "{silent}");
         world.settle();
         assert_eq!(clients[0].read(), b"MN\r\n", "{silent}");
@@ -118,7 +118,7 @@ fn a_reply_waits_for_the_silent_requests_before_it() {
 
 #[test]
 fn answers_that_fill_the_smallest_rings_come_all_and_in_order() {
-    // With so many shards each ring is as small as rings get.
+    // With ten shards each ring has the smallest size.
     let mut world = World::new(WorldOptions { shards: 10, ..WorldOptions::default() });
     let clients: Vec<_> = (0..50).map(|_| world.connect()).collect();
     let value = |key: u32| format!("{key:05}").repeat(3_200);

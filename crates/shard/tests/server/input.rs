@@ -2,7 +2,7 @@
 
 use kachel_testkit::{World, WorldOptions};
 
-/// A line with so many keys, long ones, that it takes about so many bytes.
+/// A line with many long keys, about `bytes` long.
 fn long_line(bytes: usize) -> Vec<u8> {
     const KEY: &[u8] = &[b'k'; 99];
     [&b"get"[..], &[b" ", KEY].concat().repeat(bytes / 100), b"\r\n"].concat()
@@ -33,7 +33,7 @@ fn half_a_request_is_not_refused_for_memory_that_another_one_needed() {
     let options = WorldOptions { memory_bytes: 16 << 20, evict: false, ..WorldOptions::default() };
     let mut world = World::new(options);
     let (first, second) = (world.connect(), world.connect());
-    // Comes in several pieces, and leaves their memory to whoever comes next.
+    // The line comes in several pieces. Their memory is then free for the next connection.
     assert_eq!(world.ask(&first, &long_line(50_000)), b"END\r\n");
     let budget = &world.shared.budget;
     budget.set_limit_bytes(budget.spent_bytes());

@@ -34,7 +34,8 @@ fn a_large_value_that_is_there_is_received_in_few_ticks() {
         }
     };
     assert_eq!(reply, b"STORED\r\n");
-    // At first 16 KiB each; then, as nobody else is there, 64. It was 56 lent buffers.
+    // At first 16 KiB each, then 64 KiB, because there are no other clients. It was 56 lent
+    // buffers.
     assert!(ticks <= 32, "{ticks} ticks");
     assert!(world.ask(&client, b"get k\r\n") == got(&value));
 }

@@ -152,8 +152,8 @@ fn replies_may_stay_unread_as_long_as_their_limit_says() {
     assert_eq!(ClientLimits::default().reader_s, 60);
 }
 
-/// Twenty clients, each with a large value on its way that nobody takes, in memory of 30 MiB: how
-/// many are closed, and what was counted and told.
+/// Twenty clients that do not read, each with a large value in its replies, in memory of 30 MiB:
+/// how many are closed, the counts, and the reported closings.
 fn holders_closed(pinned_percent: u32) -> (u64, [u64; 4], Vec<Overdue>) {
     const CLIENTS: usize = 20;
     let limits = ClientLimits { reader_s: 0, ..ClientLimits::default() };

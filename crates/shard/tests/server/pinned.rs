@@ -1,4 +1,4 @@
-//! Clients that hold large values and take them slowly: who is closed for it, when, and who never.
+//! Clients that hold large values and read them slowly: which are closed, when, and which never.
 
 use kachel_io::FarEnd;
 
@@ -9,7 +9,8 @@ const MEMORY_BYTES: u64 = 30 << 20;
 /// Readers of a value each that hold a quarter of memory: the ninth is too many, with the segments
 /// in which the values' rests and heads lie.
 const READERS_MAX: usize = 8;
-/// For so many seconds nobody is closed, and who takes nothing is in the next.
+/// For this number of seconds no client is closed. In the next second, clients that read nothing
+/// are.
 const GRACE_S: usize = 3;
 
 fn world(shards: u16) -> World {
@@ -21,7 +22,7 @@ fn set(world: &mut World, client: &FarEnd, key: &str) -> Vec<u8> {
     world.ask(client, format!("set {key} 0 0 {VALUE_BYTES}\r\n{value}\r\n").as_bytes())
 }
 
-/// Clients who each ask for a value of their own, `times` over, and take nothing of it yet.
+/// Clients that each request a value of their own, `times` times, and read nothing of it yet.
 fn readers(world: &mut World, count: usize, times: usize) -> Vec<FarEnd> {
     let filler = world.connect();
     for reader in 0..count {

@@ -331,7 +331,7 @@ const KEY_SHOWN: &[(&str, &str)] = &[
 #[test]
 fn a_key_is_shown_as_the_storing_request_worded_it() {
     for shards in [1, 2, 3, 8] {
-        // The token that `me` shows depends on who owns the key.
+        // The token that `me` shows depends on the shard that owns the key.
         let rows = KEY_SHOWN.iter().filter(|row| shards == 1 || !row.0.starts_with("me "));
         converse(shards, &rows.copied().collect::<Vec<_>>());
     }

@@ -8,7 +8,7 @@
 //! compaction makes nothing younger.
 //!
 //! Invariants:
-//! - P1  A segment that is handed out has room for the item that it was asked for.
+//! - P1  A segment that is handed out has room for the item of the request.
 //! - P2  No place is taken from the spare segments that its purpose leaves alone (L4).
 
 use super::Log;

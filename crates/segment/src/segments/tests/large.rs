@@ -421,8 +421,8 @@ fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
             let key = format!("new {number}");
             shard.set(key.as_bytes(), &pattern(1, bytes), 9).expect("what the other one gave");
         }
-        // One of these is pinned, and so the segment of its head. Room is asked for piece by piece,
-        // with upkeep between that leaves what was begun.
+        // One of these is pinned, and so is the segment of its head. Room is requested piece by
+        // piece. The upkeep in between keeps the work that was begun.
         let third = shard.at(b"new 3").map(|at| shard.segments.pin(at)).expect("it was stored");
         let items = shard.segments.stats().items;
         let mut upload = shard.segments.pool().begin_upload(4 * bytes).expect("not too large");

@@ -1,11 +1,11 @@
 //! Send blocks that are not in use, kept for the next reply.
 //!
 //! Upstream:   `io` gives a block back with `Sent`.
-//! Downstream: an outbox takes one when it begins to word a reply.
+//! Downstream: an outbox takes a block when it begins to format a reply.
 //!
 //! Invariants:
 //! - I1  A pooled block is empty.
-//! - I2  At most `KEPT_BLOCKS_MAX` blocks are kept; more go back to the allocator.
+//! - I2  At most `KEPT_BLOCKS_MAX` blocks are kept. Further blocks go back to the allocator.
 
 use kachel_io::SendBlock;
 
@@ -36,7 +36,7 @@ impl BlockPool {
         block
     }
 
-    /// Takes a block back, emptied (I1).
+    /// Takes a block back and empties it (I1).
     pub fn put_back(&mut self, mut block: SendBlock) {
         if self.spare.len() < KEPT_BLOCKS_MAX {
             block.clear();

@@ -4,9 +4,10 @@
 //! Downstream: `Connection`.
 //!
 //! Invariants:
-//! - I1  A connection stands at the index of its socket (`SocketId::index`), and only while it is
-//!   open.
-//! - I2  An event for a socket whose generation differs is of an earlier connection and is dropped.
+//! - I1  A connection is stored at the index of its socket (`SocketId::index`), and only while it
+//!   is open.
+//! - I2  An event for a socket of another generation belongs to an earlier connection and is
+//!   dropped.
 
 use kachel_io::SocketId;
 
@@ -22,19 +23,19 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// None yet.
+    /// Makes a table without connections.
     pub const fn new() -> Self {
         Self { places: Vec::new(), count: 0 }
     }
 
-    /// Connections open now.
+    /// The number of open connections.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Begins a connection on `socket`, which came by `endpoint`, in `sweep`.
+    /// Opens a connection on `socket`, which was accepted at `endpoint`, in `sweep`.
     ///
-    /// Panics: when one is open at its index, which is a bug in `io` (I1).
+    /// Panics: when a connection is open at its index, which is a bug in `io` (I1).
     pub fn open(
         &mut self,
         socket: SocketId,
@@ -71,7 +72,8 @@ impl Connections {
         self.places.get(index.0 as usize)?.as_deref()
     }
 
-    /// Ends the connection at `index` and hands it over, so that all it holds can be given back.
+    /// Closes the connection at `index` and returns it, so that the caller can give back all that
+    /// it holds.
     pub fn close(&mut self, index: ConnectionIndex) -> Option<Box<Connection>> {
         let closed = self.places.get_mut(index.0 as usize)?.take();
         self.count -= u32::from(closed.is_some());
@@ -79,7 +81,7 @@ impl Connections {
         closed
     }
 
-    /// All that are open, with their indices. Cost: a walk over the places ever used.
+    /// All open connections, with their indices. Cost: a walk over the places ever used.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionIndex, &mut Connection)> {
         let numbered = (0..).map(ConnectionIndex).zip(&mut self.places);
         numbered.filter_map(|(index, place)| Some((index, place.as_deref_mut()?)))

@@ -1,17 +1,17 @@
-//! Where clients come in: a listener, its protocol, and the limits of its clients.
+//! Endpoints: the protocol of a listener, and the limits of its clients.
 //!
 //! Upstream:   `kachel` makes one for each listening socket, in the table of the process.
 //! Downstream: every connection carries the index of its endpoint, also when it moves to another
-//!             shard. `shard` judges slow clients by its limits.
+//!             shard. `shard` applies its limits to slow clients.
 //!
 //! Invariants:
-//! - I1  The table never changes while the process runs, so an index is good on every shard.
+//! - I1  The table never changes while the process runs, so an index is valid on every shard.
 //!
-//! TLS and authentication of a listener will stand here, too.
+//! TLS and authentication of a listener will be added here.
 
 use crate::limits::ClientLimits;
 
-/// Which endpoint of the process (I1).
+/// The index of an endpoint of the process (I1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointIndex(pub u16);
 
@@ -28,7 +28,7 @@ pub enum ClientProtocol {
 pub struct Endpoint {
     /// The protocol of its clients.
     pub protocol: ClientProtocol,
-    /// What its clients may take before they are closed for it.
+    /// The time limits of its clients.
     pub limits: ClientLimits,
 }
 
@@ -37,9 +37,9 @@ pub struct Endpoint {
 pub struct Endpoints(Vec<Endpoint>);
 
 impl Endpoints {
-    /// A table of at least one endpoint.
+    /// Makes a table of at least one endpoint.
     ///
-    /// Panics: on an empty one.
+    /// Panics: without an endpoint.
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
         assert!(!endpoints.is_empty(), "clients come in somewhere");
         Self(endpoints)
@@ -47,7 +47,7 @@ impl Endpoints {
 
     /// The endpoint at an index.
     ///
-    /// Panics: when there is none, which is a bug (I1).
+    /// Panics: when there is no endpoint at the index, which is a bug (I1).
     #[inline]
     pub fn get(&self, index: EndpointIndex) -> &Endpoint {
         self.0.get(usize::from(index.0)).expect("I1: an index is one of the table")
@@ -55,7 +55,7 @@ impl Endpoints {
 }
 
 impl Default for Endpoints {
-    /// One endpoint with the limits of a process that was told nothing.
+    /// One endpoint with the default limits.
     fn default() -> Self {
         Self::new(vec![Endpoint::default()])
     }

@@ -12,8 +12,9 @@ use std::cmp::Ordering;
 
 use crate::limits::{FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN};
 
-/// Sweeps for which a byte that was taken counts: each sweep forgets this part of the pace. A
-/// guess: the kernel takes the pieces of an evenly reading client a second or two apart.
+/// Each sweep reduces the pace by one part in this number, so a byte that was taken counts for
+/// about this many sweeps. A guess: the kernel takes the pieces of an evenly reading client a
+/// second or two apart.
 const PACE_SWEEPS: u64 = 4;
 /// A client below this pace is slow. A client that reads evenly has the bytes of `PACE_SWEEPS`
 /// seconds, and the bytes of one of them may be late.
@@ -31,7 +32,7 @@ pub struct SlowHolder {
     pub pace_bytes: u64,
     /// Bytes of the values held that are still to be taken.
     pub held_bytes: u64,
-    /// Seconds for which it has held any.
+    /// Seconds for which the client has held any value.
     pub held_s: u32,
 }
 
@@ -50,17 +51,18 @@ impl SlowHolder {
 #[derive(Debug)]
 pub struct Holding {
     held_bytes: u64,
-    /// Bytes that the kernel took while any were held, fading.
+    /// Bytes that the kernel took while a value was held. Each sweep reduces the number.
     pace_bytes: u64,
-    /// The first sweep that found it holding; 0: none yet.
+    /// The first sweep in which the connection held a value. 0 if there was none yet.
     since: u32,
 }
 
 impl Holding {
-    /// Nothing.
+    /// The state of a connection that holds nothing.
     pub(crate) const NONE: Self = Self { held_bytes: 0, pace_bytes: 0, since: 0 };
 
-    /// A value of this length is held from now on. A client that has just begun counts as fair.
+    /// Notes that a value of this length is held from now on. A client that has just begun counts
+    /// as fair.
     pub(crate) fn begin(&mut self, value_bytes: usize) {
         if self.held_bytes == 0 {
             self.pace_bytes = PACE_BYTES_AT_FIRST;
@@ -68,14 +70,14 @@ impl Holding {
         self.held_bytes += value_bytes as u64;
     }
 
-    /// The kernel took bytes of this connection's.
+    /// Notes that the kernel took bytes of this connection.
     pub(crate) fn taken(&mut self, bytes: usize) {
         if self.held_bytes > 0 {
             self.pace_bytes = (self.pace_bytes + bytes as u64).min(PACE_BYTES_MAX);
         }
     }
 
-    /// These bytes of values that [`Self::begin`] announced are no longer held.
+    /// Notes that these bytes of values that [`Self::begin`] announced are no longer held.
     #[inline]
     pub(crate) fn end(&mut self, bytes: usize) {
         assert!(self.held_bytes >= bytes as u64, "I1");
@@ -99,9 +101,10 @@ impl Holding {
         slow
     }
 
-    /// What the last sweep returned, unless the client has taken much since. Counts no sweep.
+    /// Returns what the last sweep returned, unless the client has taken much since. Does not count
+    /// a sweep.
     pub fn slow(&self, number: u32) -> Option<SlowHolder> {
-        // It may have begun to hold just before the first sweep.
+        // The client may have begun to hold just before the first sweep.
         let is_long = self.since != 0 && number > self.since + HELD_SECONDS_MIN;
         let &Self { pace_bytes, held_bytes, .. } = self;
         let held_s = number - self.since;

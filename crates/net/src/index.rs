@@ -1,8 +1,9 @@
-//! Which connection of a shard.
+//! The index of a connection.
 //!
-//! Upstream:   `connections` numbers them by their sockets.
-//! Downstream: reply slots remember whose they are; `shard` lists connections by it.
+//! Upstream:   `connections` numbers connections by their sockets.
+//! Downstream: a reply slot stores the index of its connection; the lists of `shard` contain
+//!             indices.
 
-/// Which connection of this shard.
+/// The index of a connection of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionIndex(pub u32);

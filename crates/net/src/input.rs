@@ -1,55 +1,56 @@
-//! What a client has sent and is not served yet.
+//! The input of a connection that is not served yet.
 //!
-//! Upstream:   `shard` adds what `io` lent, and takes requests off the front.
-//! Downstream: `overdue` judges how long a request takes to come.
+//! Upstream:   `shard` adds bytes that `io` lent, takes the input out to serve it, and puts the
+//!             rest back.
+//! Downstream: `overdue` checks how long a request takes to arrive.
 //!
 //! Invariants:
-//! - I1  The tail begins at a request's first byte, or inside its data block when an upload runs.
-//! - I2  While bytes must be skipped the tail is empty: skipped bytes are never stored.
+//! - I1  The tail begins at a request's first byte, or inside its data block while an upload runs.
+//! - I2  While bytes must be skipped, the tail is empty: skipped bytes are never stored.
 //! - I3  While a retrieval is kept to be resumed, the tail begins with its line.
 
 use kachel_wire::request::Ttl;
 
 use crate::limits::OWN_BYTES_PER_CONNECTION;
 
-/// A retrieval whose line was read and whose first keys are answered: where it goes on. Offsets are
-/// from the line's start.
+/// Where a retrieval continues whose line was parsed and whose first keys were answered. Offsets
+/// are from the start of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// Where the first key stands that is not answered.
+    /// The offset of the first key that is not answered.
     pub next_key: usize,
-    /// Where the last key ends, and the line's end begins.
+    /// The offset of the end of the last key.
     pub keys_end: usize,
     /// Whether the reply shows CAS tokens.
     pub with_cas: bool,
-    /// The TTL to give.
+    /// The TTL that the items get, if the retrieval sets one.
     pub ttl: Option<Ttl>,
 }
 
-/// What has come in and is not served yet.
+/// Received bytes that are not served yet.
 #[derive(Debug)]
 pub struct Input {
-    /// A partial request, or requests that must wait. Empty in the steady state, and then without
-    /// memory.
+    /// A partial request, or requests that must wait. It is empty most of the time, and then it has
+    /// no memory.
     tail: Vec<u8>,
-    /// Bytes of the tail's memory that the process's budget was charged for.
+    /// Bytes of the tail's memory that are charged to the budget of the process.
     charged_bytes: u64,
-    /// Bytes at the tail's start that hold no line end.
+    /// Bytes at the tail's start that contain no line end.
     scanned_bytes: usize,
     /// The retrieval at the tail's start, if its first keys are answered (I3).
     resume: Option<Resume>,
-    /// Bytes of a refused data block still to come.
+    /// Bytes of a refused data block that must still be skipped.
     skip_bytes: u64,
-    /// The sweep of the shard (one a second) by which the request at the tail's start had begun to
-    /// wait for its rest; 0: none waits.
+    /// The sweep of the shard (one per second) since which the request at the front waits for its
+    /// remaining bytes. 0 if no request waits.
     waiting_since: u32,
-    /// Bytes of data block that the request at the front announced; they lengthen its deadline. 0
-    /// while its line is not whole.
+    /// The length of the data block that the request at the front announced. It extends the
+    /// deadline of the request. 0 while the line is not whole.
     announced_bytes: u32,
 }
 
 impl Input {
-    /// Nothing, without memory.
+    /// Makes an empty input, without memory.
     pub(crate) const fn new() -> Self {
         Self {
             tail: Vec::new(),
@@ -62,7 +63,7 @@ impl Input {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Whether the tail is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.tail.is_empty()
@@ -74,7 +75,8 @@ impl Input {
         self.tail.capacity()
     }
 
-    /// Adds bytes behind those that are kept. `spare` gives memory where there is none yet.
+    /// Adds bytes to the tail. If the tail has no memory yet, it uses the memory that `spare`
+    /// returns.
     pub fn append(&mut self, bytes: &[u8], spare: impl FnOnce() -> Vec<u8>) {
         if self.tail.capacity() == 0 {
             self.tail = spare();
@@ -83,20 +85,21 @@ impl Input {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// Takes all that is kept, to be served; [`Self::keep`] brings back what could not be.
+    /// Takes the tail out, so that it can be served. [`Self::keep`] brings back the bytes that
+    /// could not be served.
     #[inline]
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.tail)
     }
 
-    /// Keeps what could not be served.
+    /// Keeps the bytes that could not be served, as the tail.
     pub fn keep(&mut self, tail: Vec<u8>) {
         debug_assert!(self.tail.is_empty(), "what was kept is served");
         debug_assert!(tail.is_empty() || self.skip_bytes == 0, "I2");
         self.tail = tail;
     }
 
-    /// All that came was served; `in_block`: up to a place inside a data block.
+    /// Notes that all input was served. `in_block` says that the input ended inside a data block.
     #[inline]
     pub fn note_served(&mut self, in_block: bool) {
         self.tail = Vec::new();
@@ -107,39 +110,40 @@ impl Input {
         }
     }
 
-    /// Gives the tail's memory back as far as it is longer than `bytes` and not in use.
+    /// Shrinks the memory of the tail to `bytes`, but not below its content.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.tail.shrink_to(bytes);
     }
 
-    /// Drops all that is kept.
+    /// Drops the tail.
     pub fn clear(&mut self) {
         self.tail = Vec::new();
     }
 
-    /// Bytes of the tail's memory that count against `-m`: what is beyond a connection's own share.
+    /// Bytes of the tail's memory that count against `-m`: those beyond the own share of a
+    /// connection.
     pub fn chargeable_bytes(&self) -> u64 {
         self.tail.capacity().saturating_sub(OWN_BYTES_PER_CONNECTION) as u64
     }
 
-    /// Bytes that the budget was charged with.
+    /// Bytes that are charged to the budget.
     pub const fn charged_bytes(&self) -> u64 {
         self.charged_bytes
     }
 
-    /// Sets the bytes that the budget is charged with; returns those before.
+    /// Sets the bytes that are charged to the budget. Returns their number before.
     pub fn set_charged_bytes(&mut self, bytes: u64) -> u64 {
         debug_assert!(bytes <= self.chargeable_bytes(), "no more is charged than is used");
         std::mem::replace(&mut self.charged_bytes, bytes)
     }
 
-    /// Bytes at the front that are known to hold no line end.
+    /// Bytes at the front that are known to contain no line end.
     #[inline]
     pub const fn scanned_bytes(&self) -> usize {
         self.scanned_bytes
     }
 
-    /// Remembers that the input so far holds no whole line.
+    /// Notes that the first `bytes` of the input contain no line end.
     #[inline]
     pub fn note_scanned(&mut self, bytes: usize) {
         debug_assert!(self.skip_bytes == 0, "I2: bytes to skip are not searched");
@@ -147,36 +151,36 @@ impl Input {
         self.announced_bytes = 0;
     }
 
-    /// Forgets that: nothing is known of what stands at the front now.
+    /// Notes that it is not known where the first line end is.
     #[inline]
     pub fn forget_scanned(&mut self) {
         self.scanned_bytes = 0;
     }
 
-    /// Remembers that a data block of this size is awaited: its time begins with the end of its
-    /// line. An empty one counts as a byte, because its CR LF is awaited.
+    /// Notes that a data block of this size is awaited. Its time begins when its line has ended. An
+    /// empty block counts as one byte, because its CR LF is awaited.
     pub fn note_announced(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
         if std::mem::replace(&mut self.announced_bytes, bytes) == 0 {
             self.waiting_since = 0;
         }
-        // The line at the front is whole: nothing is known of what follows it.
+        // The line at the front is whole. It is not known where the next line end is.
         self.scanned_bytes = 0;
     }
 
-    /// A large data block begins: its time begins when this tick ends.
+    /// Notes that a large data block begins. Its time begins when this tick ends.
     pub(crate) fn begin_block(&mut self, bytes: usize) {
         self.note_announced(bytes);
         self.waiting_since = 0;
     }
 
-    /// A large data block has ended.
+    /// Notes that a large data block has ended.
     pub(crate) const fn end_block(&mut self) {
         self.announced_bytes = 0;
         self.waiting_since = 0;
     }
 
-    /// Lets the next `bytes` of input pass unread.
+    /// Skips the next `bytes` of the input.
     pub fn skip(&mut self, bytes: u64) {
         assert!(self.skip_bytes == 0, "I2: one data block is skipped at a time");
         if bytes > 0 {
@@ -191,32 +195,33 @@ impl Input {
         self.skip_bytes > 0
     }
 
-    /// Skips, of `bytes` that have come, those that must be skipped; returns how many.
+    /// Skips as many of `bytes` received bytes as must be skipped. Returns their number.
     pub fn note_skipped(&mut self, bytes: usize) -> usize {
         let skipped = (bytes as u64).min(self.skip_bytes);
         self.skip_bytes -= skipped;
         usize::try_from(skipped).expect("at most the bytes that have come")
     }
 
-    /// Takes the retrieval that goes on at the front (I3).
+    /// Takes the retrieval that continues at the front (I3).
     #[inline]
     pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }
 
-    /// Keeps a retrieval that goes on later, from its line on (I3).
+    /// Keeps a retrieval that continues later. The tail must begin with its line (I3).
     pub fn set_resume(&mut self, resume: Resume) {
         debug_assert!(resume.next_key < resume.keys_end, "a key is left to be answered");
         self.resume = Some(resume);
     }
 
-    /// The first bytes that are kept are a request's first: its time begins anew.
+    /// Notes that the input begins with a new request, whose time begins now.
     #[inline]
     pub fn restart_wait(&mut self) {
         self.waiting_since = 0;
     }
 
-    /// A request that is not whole waits for its rest, from this sweep on if it did not before.
+    /// Notes that a request waits for its remaining bytes. Its time begins in this sweep, unless it
+    /// has waited before.
     #[inline]
     pub fn note_waiting(&mut self, sweep: u32) {
         debug_assert!(sweep > 0, "sweeps are numbered from 1 on");
@@ -225,7 +230,8 @@ impl Input {
         }
     }
 
-    /// A request that waits for its rest was not received from meanwhile: its time begins now.
+    /// Restarts the time of a request that waits for its remaining bytes, because the connection
+    /// did not receive meanwhile.
     pub(crate) fn wait_from(&mut self, sweep: u32) {
         debug_assert!(sweep >= self.waiting_since, "sweeps are numbered upwards");
         if self.waiting_since != 0 {
@@ -233,13 +239,13 @@ impl Input {
         }
     }
 
-    /// The sweep from which on the request at the front has waited for its rest; `None`: none
-    /// waits.
+    /// The sweep since which the request at the front waits for its remaining bytes. `None` if no
+    /// request waits.
     pub(crate) fn waiting_since(&self) -> Option<u32> {
         (self.waiting_since != 0).then_some(self.waiting_since)
     }
 
-    /// Bytes of data block that the request at the front announced.
+    /// The length of the data block that the request at the front announced.
     pub(crate) const fn announced_bytes(&self) -> u32 {
         self.announced_bytes
     }

@@ -1,13 +1,14 @@
-//! Connections: partial input, replies in the order of the requests, what is owed, and the limits.
+//! Connections: partial input, replies in the order of the requests, and the limits of clients.
 //!
-//! Upstream:   `shard` hands it the events of `io` and asks it for input to parse.
-//! Downstream: `shard` words replies into an outbox; full blocks go to `io` to be sent.
+//! Upstream:   `shard` passes on the events of `io`, and takes input to parse.
+//! Downstream: `shard` formats replies into an outbox; the outbox passes its blocks to `io`.
 //!
 //! Architecture invariants:
-//! - No system call, no clock: seconds come in as arguments, bytes through `kachel_io::Io`.
+//! - The crate makes no system call and reads no clock. The number of the sweep is an argument, and
+//!   bytes come through `kachel_io::Io`.
 //! - An idle connection holds no buffer: input is lent by `io`, and only a partial request is
 //!   copied.
-//! - Replies leave in the order of the requests, whichever shard answered first (`outbox`,
+//! - Replies are sent in the order of the requests, whichever shard answered first (`outbox`,
 //!   `slots`).
 
 #![forbid(unsafe_code)]

@@ -1,27 +1,28 @@
-//! What a connection still owes its client, in order.
+//! The replies that a connection still owes its client, in order.
 //!
-//! Upstream:   verbs word replies into it (`text`), keep a place in it for the answer of another
-//!             shard (`await_answers`), or let a large value flow through it (`stream`).
-//! Downstream: blocks go to `io` (`flush`), which gives them back when the kernel has them.
+//! Upstream:   `shard` formats replies into it (`text`), keeps a slot in it for the answer of
+//!             another shard (`await_answers`), and sends large values through it (`stream`).
+//! Downstream: `io` gets blocks (`flush`), and gives them back when the kernel has taken them.
 //!
 //! ```text
 //! in flight (io has them) | queued blocks | open block | slots: waiting / text / stream ...
 //! ```
 //!
-//! While no slot is in use, text goes straight into the open block: the short way. Behind a slot it
-//! waits in the list, and `settle` moves it on as slots are answered.
+//! While no slot is in use, text is written directly into the open block. After a slot, text waits
+//! in the list, and `settle` moves it into blocks when the slots before it are answered.
 //!
 //! Invariants:
 //! - I1  `owed_bytes` counts the bytes in flight, queued and in the open block.
-//! - I2  Bytes leave in the order in which their requests came.
-//! - I3  `slot_bytes` counts the text that waits in slots, `room_bytes` what is kept free for
-//!   awaited answers, `streams` the large values that wait.
-//! - I4  A stream is handed out only while the blocks before it take less than `limit_bytes`: its
-//!   pieces are sent from where they lie, `HELD_PIECES_MAX` of them a block, so that a client is
-//!   never sent much more than it has read.
-//! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and with the requests
-//!   that are kept below `BEGUN_BYTES_MAX`; no answer is longer than the room kept for it. So
-//!   memory is held for `OWED_BYTES_MAX` and one reply, whichever shard answers.
+//! - I2  Bytes are sent in the order in which their requests came.
+//! - I3  `slot_bytes` counts the text that waits in slots. `room_bytes` counts the room kept free
+//!   for awaited answers. `streams` counts the large values that wait.
+//! - I4  A stream is put into blocks only while the blocks before it take less than `limit_bytes`.
+//!   Long pieces are not copied: a block refers to at most `HELD_PIECES_MAX` of them. So a client
+//!   is never sent much more than it has read.
+//! - I5  A request is begun only while `debt_bytes` is below `limit_bytes`, and `debt_bytes` plus
+//!   the kept requests is below `BEGUN_BYTES_MAX`. No answer is longer than the room kept for it.
+//!   So a connection takes memory for `OWED_BYTES_MAX` and one reply at most, whichever shard
+//!   answers.
 
 use std::collections::VecDeque;
 
@@ -37,14 +38,14 @@ use crate::limits::{
 use crate::slots::{AnswerRoom, SLOT_BYTES, SlotIndex, SlotList, Slots};
 use crate::stream::{Source, Stream};
 
-/// The replies of one connection that its client has not got yet.
+/// The replies of one connection that the kernel has not taken yet.
 #[derive(Debug)]
 pub struct Outbox {
     queued: VecDeque<SendBlock>,
     open: Option<SendBlock>,
     owed_bytes: usize,
     in_flight_blocks: u32,
-    /// Bytes that the kernel has of the first block in flight.
+    /// Bytes of the first block in flight that the kernel has taken.
     first_taken_bytes: usize,
     slots: SlotList,
     /// Bytes of text that wait in slots.
@@ -53,26 +54,27 @@ pub struct Outbox {
     room_bytes: usize,
     /// Answers of other shards still to come.
     awaited: u32,
-    /// Large values of which not all is handed out.
+    /// Large values in slots, which are not in blocks yet, or only in part.
     streams: usize,
     holding: Holding,
     /// `OWN_BYTES_PER_CONNECTION`, or `OWED_BYTES_MAX` while the difference is charged to `-m`.
     limit_bytes: usize,
-    /// Bytes of the values in recent answers: the next value is expected to be as long.
+    /// The length of the values in recent answers. The next value is expected to be as long.
     value_bytes_seen: u16,
 }
 
-/// Values are taken to be this long until the first answers come.
+/// The expected length of a value until the first answers come.
 const VALUE_BYTES_AT_FIRST: u16 = 2048;
 /// The least room for a value.
 const VALUE_BYTES_MIN: u16 = 128;
-/// The most room for a value: longer ones are no inline values.
+/// The most room for a value. Longer values are not sent inline.
 const VALUE_ROOM_MAX: u16 = 16 * 1024 - 1;
-/// A shorter piece of a large value is copied: that costs less than to send it by itself.
+/// A shorter piece of a large value is copied, because a copy costs less than to send the piece by
+/// itself.
 const HELD_BYTES_MIN: usize = 2048;
 
 impl Outbox {
-    /// Nothing owed. Holds no memory.
+    /// Makes an empty outbox, without memory.
     pub(crate) const fn new() -> Self {
         Self {
             queued: VecDeque::new(),
@@ -91,35 +93,36 @@ impl Outbox {
         }
     }
 
-    /// Whether all replies have been handed to the kernel.
+    /// Whether the kernel has taken all replies, and no answer is awaited.
     pub fn is_empty(&self) -> bool {
         self.owed_bytes == 0 && self.slots.count == 0
     }
 
-    /// Whether more requests must wait until the client has read, or other shards have answered,
-    /// while `kept_bytes` of requests are kept beside what is owed (I5).
+    /// Whether more requests must wait until the client has read replies, or other shards have
+    /// answered (I5). `kept_bytes` is the size of the kept requests.
     #[inline]
     pub fn is_full(&self, kept_bytes: usize) -> bool {
         if self.in_flight_blocks == 0 && self.queued.is_empty() && self.slots.count == 0 {
-            // Most clients, most of the time: one block that is not full is no debt to wait for.
+            // This is the common case. One block that is not full is not enough to wait for.
             return false;
         }
         self.debt_bytes() >= self.limit_bytes || self.holds_all(kept_bytes)
     }
 
-    /// Whether the wide limit would let more requests through.
+    /// Whether the wide limit would allow more requests.
     pub fn would_widen(&self, kept_bytes: usize) -> bool {
         !self.is_wide() && !self.holds_all(kept_bytes)
     }
 
-    /// Whether as much is held, replies and kept requests, as ever may be.
+    /// Whether replies and kept requests together take as much memory as is ever allowed.
     fn holds_all(&self, kept_bytes: usize) -> bool {
         self.debt_bytes() + kept_bytes.min(KEPT_BYTES_MAX) >= BEGUN_BYTES_MAX
             || self.slots.count >= SLOTS_PER_CONNECTION_MAX
     }
 
-    /// What the client's not reading costs, or may cost when answers come: blocks count whole, as a
-    /// block with one byte in it takes as much memory; so does each large value that is held.
+    /// The memory that the outbox takes, or may take when answers come. Blocks in flight or queued
+    /// count whole, because a block with one byte takes as much memory as a full one. Each large
+    /// value that waits counts as one block.
     #[inline]
     fn debt_bytes(&self) -> usize {
         let open = self.open.as_ref().map_or(0, |open| open.bytes().len());
@@ -134,25 +137,25 @@ impl Outbox {
         (self.in_flight_blocks as usize + self.queued.len()) * SEND_BLOCK_BYTES
     }
 
-    /// Bytes of memory held for what is owed.
+    /// Bytes of memory that hold replies.
     pub fn memory_bytes(&self) -> usize {
         let open = usize::from(self.open.is_some()) * SEND_BLOCK_BYTES;
         self.block_bytes() + open + self.slot_bytes
     }
 
-    /// Whether the limit is the wide one, and charged to `-m`.
+    /// Whether the limit is the wide one, which is charged to `-m`.
     #[inline]
     pub fn is_wide(&self) -> bool {
         self.limit_bytes > OWN_BYTES_PER_CONNECTION
     }
 
-    /// Takes the wide limit: `WIDENED_BYTES` are charged.
+    /// Takes the wide limit. The caller has charged `WIDENED_BYTES`.
     pub fn widen(&mut self) {
         self.limit_bytes = OWED_BYTES_MAX;
     }
 
-    /// Goes back to the narrow limit when that suffices; `true`: `WIDENED_BYTES` are to be
-    /// refunded.
+    /// Goes back to the narrow limit if that is enough. Returns whether it did; the caller must
+    /// then refund `WIDENED_BYTES`.
     pub fn narrow(&mut self) -> bool {
         let narrowed = self.is_wide() && self.debt_bytes() < OWN_BYTES_PER_CONNECTION;
         if narrowed {
@@ -161,12 +164,12 @@ impl Outbox {
         narrowed
     }
 
-    /// The large values held, and how fast they are taken.
+    /// The large values that the connection holds, and how fast its client takes them.
     pub fn holding(&self) -> &Holding {
         &self.holding
     }
 
-    /// The same, to be changed.
+    /// The same as [`Self::holding`], mutable.
     pub fn holding_mut(&mut self) -> &mut Holding {
         &mut self.holding
     }
@@ -186,12 +189,12 @@ impl Outbox {
         self.slots.count
     }
 
-    /// Whether other shards have not answered all that was asked of them.
+    /// Whether an awaited answer has not come yet.
     pub fn awaits_answers(&self) -> bool {
         self.awaited > 0
     }
 
-    /// Adds text behind all earlier replies (I2). Cost: one copy.
+    /// Adds text after all earlier replies (I2). Cost: one copy.
     #[inline]
     pub fn text<S>(
         &mut self,
@@ -212,7 +215,8 @@ impl Outbox {
         self.slot_bytes += bytes.len();
     }
 
-    /// As [`Self::text`], for several pieces. Cost: one check for room, a copy a piece.
+    /// Adds several pieces, as [`Self::text`] does. Cost: one check for room, and one copy per
+    /// piece.
     #[inline]
     pub fn text_all<S, const PIECES: usize>(
         &mut self,
@@ -230,7 +234,7 @@ impl Outbox {
         }
     }
 
-    /// Keeps a place, and room, for what `awaited` other shards will answer.
+    /// Keeps a slot, and room, for the answers of `awaited` other shards.
     pub fn await_answers<S>(
         &mut self,
         (awaited, room): (u32, AnswerRoom),
@@ -243,8 +247,9 @@ impl Outbox {
         slots.push(&mut self.slots, connection, (awaited, room))
     }
 
-    /// An answer has come, its text and its value are in the slot: the room kept for it is free.
-    /// `value_bytes` is what the value took, or would have taken, in the answer.
+    /// Notes that an answer has come, and frees the room kept for it. Its text and its value are in
+    /// the slot already. `value_bytes` is the length that the value had, or would have had, in the
+    /// answer.
     pub fn answered<S>(&mut self, slot: SlotIndex, value_bytes: usize, slots: &mut Slots<S>) {
         let room = slots.room(slot);
         self.awaited -= 1;
@@ -259,14 +264,14 @@ impl Outbox {
         }
     }
 
-    /// Puts text into a slot that is still kept (`await_answers`).
+    /// Adds text to a slot that [`Self::await_answers`] returned.
     pub fn text_into<S>(&mut self, slot: SlotIndex, bytes: &[u8], slots: &mut Slots<S>) {
         slots.write(slot, bytes);
         self.slot_bytes += bytes.len();
     }
 
-    /// Adds a large value behind all earlier replies. If none of them waits, sends it at once, as
-    /// far as I4 allows.
+    /// Sends a large value after all earlier replies. If no slot is in use, it is put into blocks
+    /// at once, as far as I4 allows.
     pub fn stream<S: Source>(
         &mut self,
         mut stream: Stream<S>,
@@ -283,7 +288,7 @@ impl Outbox {
         *slots.stream_mut(slot) = Some(stream);
     }
 
-    /// Lets a large value follow the text of a slot that is still kept.
+    /// Sends a large value after the text of a slot that [`Self::await_answers`] returned.
     pub fn stream_into<S: Source>(
         &mut self,
         slot: SlotIndex,
@@ -309,9 +314,10 @@ impl Outbox {
         }
     }
 
-    /// Moves what is ready at the head of the slots into blocks, and streams as far as I4 allows.
+    /// Moves the replies of the first slots into blocks, up to a slot that awaits an answer. Moves
+    /// large values as far as I4 allows.
     ///
-    /// A slot with text and a stream gives its text first, then the stream.
+    /// If a slot has text and a large value, the text comes first.
     pub fn settle<S: Source>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         while let Some(head) = self.slots.head() {
             if slots.awaited(head) > 0 {
@@ -336,8 +342,8 @@ impl Outbox {
         }
     }
 
-    /// Hands out a large value as far as I4 allows; whether all of it, and what the protocol
-    /// writes behind it.
+    /// Puts a large value into blocks as far as I4 allows. Returns whether all of it is there, with
+    /// the bytes that the protocol writes after it.
     fn pump<S: Source>(&mut self, stream: &mut Stream<S>, pool: &mut BlockPool) -> bool {
         while stream.offset < stream.source.total_bytes() {
             if self.block_bytes() >= self.limit_bytes {
@@ -366,11 +372,11 @@ impl Outbox {
         true
     }
 
-    /// Hands the formatted bytes to `io`. Cost: a move a block.
+    /// Passes the formatted bytes to `io`. Cost: a move per block.
     ///
-    /// While `io` has blocks of before, one that is not full stays: the kernel would not take it
-    /// yet, and a client that does not read, answered reply by reply, would hold a block for each.
-    /// So it is called again once `sent` has said that one is gone.
+    /// While `io` has earlier blocks, the open block stays here. The kernel would not take it yet,
+    /// and a client that does not read would hold one block for each reply. So the caller must call
+    /// `flush` again after `sent`.
     pub fn flush<I: Io>(&mut self, socket: SocketId, io: &mut I) {
         let open = if self.in_flight_blocks == 0 { self.open.take() } else { None };
         for block in self.queued.drain(..).chain(open) {
@@ -385,14 +391,14 @@ impl Outbox {
         self.open.is_some() || !self.queued.is_empty()
     }
 
-    /// The kernel has taken these bytes of the first block, which has not come back.
+    /// Notes that the kernel has taken the first `block_bytes` bytes of the first block in flight.
     pub fn taken(&mut self, block_bytes: usize) {
         assert!(self.in_flight_blocks > 0 && block_bytes >= self.first_taken_bytes, "Taken");
         self.holding.taken(block_bytes - self.first_taken_bytes);
         self.first_taken_bytes = block_bytes;
     }
 
-    /// A block of this connection has been taken by the kernel.
+    /// Notes that the kernel has taken a whole block of this connection.
     pub fn sent(&mut self, block: SendBlock, pool: &mut BlockPool) {
         let bytes = block.byte_count();
         assert!(self.owed_bytes >= bytes && self.in_flight_blocks > 0, "I1");
@@ -403,7 +409,7 @@ impl Outbox {
         pool.put_back(block);
     }
 
-    /// Forgets all that is owed: the connection is gone.
+    /// Drops all replies, because the connection is gone.
     pub fn abandon<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         slots.orphan(&mut self.slots);
         for block in self.queued.drain(..).chain(self.open.take()) {
@@ -432,7 +438,7 @@ mod tests {
     const CONNECTION: ConnectionIndex = ConnectionIndex(0);
     const ROOM: AnswerRoom = AnswerRoom { line_bytes: 100, value_bytes: 2000 };
 
-    /// Every own byte that would leave, the open block's included.
+    /// All copied bytes that would be sent, those of the open block included.
     fn worded(outbox: &Outbox) -> Vec<u8> {
         let blocks = outbox.queued.iter().chain(&outbox.open);
         blocks.flat_map(|block| block.bytes().to_vec()).collect()
@@ -506,7 +512,7 @@ mod tests {
         }
     }
 
-    /// A door with one connection, and the other end of it.
+    /// A memory backend with one connection, and the other end of that connection.
     fn connected() -> (kachel_io::Memory, SocketId, kachel_io::FarEnd) {
         let net = MemoryNet::new();
         let mut io = net.open();

@@ -1,4 +1,4 @@
-//! Which clients have been too slow, and since when.
+//! Finds clients that have been too slow.
 //!
 //! Upstream:   `shard` sweeps once a second. If `wants_answer` is true, it first asks `io` how much
 //!             the client has not acknowledged.
@@ -11,8 +11,8 @@
 use crate::connection::Connection;
 use crate::limits::{ClientLimits, DATA_BYTES_PER_SECOND_MIN};
 
-/// How often `io` is asked about a client's reading in the time after which the client would be
-/// closed. A client that stops is closed late by this part of that time at most. A guess.
+/// How often `shard` asks `io` about a client's reading within the time limit of the client. So a
+/// client that stops reading is closed too late by at most this part of the limit. A guess.
 const ASKED_PER_TIMEOUT: u32 = 4;
 
 /// What a client was too slow with.
@@ -31,15 +31,15 @@ pub enum TooSlow {
 /// A client that must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {
-    /// What for.
+    /// What the client was too slow with.
     pub with: TooSlow,
-    /// For how long it has been at that.
+    /// How long that has taken so far.
     pub seconds: u32,
 }
 
 impl Connection {
-    /// Whether the client has taken longer than it may at `sweep`, with what it sends or with what
-    /// it reads. [`Self::wants_answer`] comes first.
+    /// Whether the client has exceeded a time limit at `sweep`, in sending a request or in reading
+    /// replies. The caller must call [`Self::wants_answer`] first.
     pub fn overdue(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
         self.unfinished(sweep, limits).or_else(|| self.unread(sweep, limits))
     }
@@ -57,7 +57,7 @@ impl Connection {
         (limit_s != 0 && seconds > allowed_s).then_some(Overdue { with, seconds })
     }
 
-    /// Whether the client has read nothing of what it is owed, as far as is known.
+    /// Whether the client has read nothing of its replies for too long, as far as is known.
     fn unread(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
         let seconds = sweep - self.active_sweep;
         let is_late =
@@ -65,12 +65,13 @@ impl Connection {
         is_late.then_some(Overdue { with: TooSlow::Reader, seconds })
     }
 
-    /// Whether `io` must be asked now what the peer has not taken. The kernel may take nothing for
-    /// minutes while the client reads: it waits until much of its buffers is free.
+    /// Whether `shard` must ask `io` now how many bytes the peer has not acknowledged. The kernel
+    /// may take nothing for minutes while the client reads, because it waits until much of its
+    /// buffers is free.
     ///
-    /// It is asked once when the kernel has taken nothing for a second, to have something to
-    /// compare with, again at each quarter of the time that the client has, and before it is
-    /// closed.
+    /// `shard` asks once when the kernel has taken nothing for a second, to have a number to
+    /// compare with. It asks again at each quarter of the time limit, and before it closes the
+    /// client.
     pub fn wants_answer(&self, sweep: u32, limits: &ClientLimits) -> bool {
         if limits.reader_s == 0 || self.outbox().owed_bytes() == 0 {
             return false;
@@ -83,8 +84,9 @@ impl Connection {
         sweep - asked >= interval || self.unread(sweep, limits).is_some()
     }
 
-    /// What `io` answered: a change since it was last asked is progress, now. It mostly falls; it
-    /// rises when the kernel takes more of a send that it reports as a whole.
+    /// Notes the answer of `io`. If the number has changed since the last answer, the client has
+    /// made progress now. The number mostly falls. It rises when the kernel takes more of a send
+    /// that it reports as a whole.
     pub fn note_unacknowledged(&mut self, bytes: u64, sweep: u32) {
         debug_assert!(sweep > self.active_sweep && sweep > self.asked_sweep, "I1");
         if self.asked_sweep >= self.active_sweep && bytes != self.unacknowledged_bytes {
@@ -110,8 +112,8 @@ mod tests {
         open
     }
 
-    /// The seconds of 200 at which `io` is asked, which answers `bytes(second)`; and that at which
-    /// the client is overdue.
+    /// Runs 200 seconds, in which `io` answers `bytes(second)`. Returns the seconds at which `io`
+    /// is asked, and the second at which the client is overdue.
     fn run(reader_s: u32, bytes: impl Fn(u32) -> u64) -> (Vec<u32>, Option<u32>) {
         let limits = ClientLimits { reader_s, ..ClientLimits::default() };
         let mut open = owed();

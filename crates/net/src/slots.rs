@@ -1,10 +1,11 @@
-//! Reply slots: places kept for replies that cannot leave yet.
+//! Reply slots: places kept for replies that cannot be sent yet.
 //!
 //! Upstream:   `shard` keeps a slot when a request hops to another shard, or when a reply must wait
-//!             behind such a slot.
+//!             for such a slot before it.
 //! Downstream: `outbox` empties a connection's slots in order.
 //!
-//! A connection's slots are a list: `head` was asked first. Text that waits lies in chunks:
+//! The slots of a connection form a list, in the order of its requests. Text that waits is stored
+//! in chunks:
 //!
 //! ```text
 //! outbox.head -> slot(waiting for 1) -> slot(text) -> slot(stream) -> slot(text) <- outbox.tail
@@ -15,9 +16,10 @@
 //! Invariants:
 //! - I1  A slot is in exactly one place: the free list, one connection's list, or orphaned (its
 //!   connection is gone and an answer is still to come).
-//! - I2  A slot with `awaited > 0` is known to that many other shards, so its index is not reused.
-//! - I3  Slots are never given back to the allocator: their number is the most ever in use. Chunks
-//!   are when no slot is in use and more than `KEPT_CHUNKS_MAX` were made.
+//! - I2  A slot with `awaited > 0` will get that many answers, which name it by its index. So the
+//!   index is not reused.
+//! - I3  Slots are never given back to the allocator, so their number is the most ever in use.
+//!   Chunks are given back when no slot is in use and more than `KEPT_CHUNKS_MAX` exist.
 
 use crate::index::ConnectionIndex;
 use crate::stream::Stream;
@@ -26,30 +28,31 @@ use crate::stream::Stream;
 const CHUNK_BYTES: usize = 512;
 /// Chunks kept when no slot is in use: 512 KiB a shard.
 const KEPT_CHUNKS_MAX: usize = 1024;
-/// What a slot takes beside its text.
+/// Bytes that a slot takes without its text.
 pub(crate) const SLOT_BYTES: usize = 96;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// Which slot. Travels to other shards and back.
+/// The index of a slot. A hop carries it to another shard, and the answer brings it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotIndex(pub u32);
 
 /// Bytes kept free for an answer that is awaited.
 ///
-/// None at all: the answer is awaited, so that no later reply leaves before it has come, and its
-/// words are not shown. Pieces of a listing are the exception: they are shown, and one at a time is
-/// asked for.
+/// If no room is kept, the text of the answer is dropped: the answer is awaited only so that no
+/// later reply is sent before it has come. Pieces of a listing are the exception. Their text is
+/// kept, and a listing asks for one piece at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerRoom {
-    /// For its lines.
+    /// Bytes for the lines of the answer.
     pub line_bytes: u16,
-    /// For a value in it; a longer value comes as a reference. 0: the request needs no value.
+    /// Bytes for a value in the answer. A longer value is passed pinned. 0 if no value is
+    /// requested.
     pub value_bytes: u16,
 }
 
 impl AnswerRoom {
-    /// Both together.
+    /// The bytes for lines and value together.
     pub fn bytes(self) -> usize {
         usize::from(self.line_bytes) + usize::from(self.value_bytes)
     }
@@ -60,7 +63,7 @@ struct Slot<S> {
     next: u32,
     /// Answers of other shards still to come.
     awaited: u32,
-    /// What is kept free for them.
+    /// The room kept free for these answers.
     room: AnswerRoom,
     first_chunk: u32,
     last_chunk: u32,
@@ -76,8 +79,7 @@ struct Chunk {
     bytes: [u8; CHUNK_BYTES],
 }
 
-/// All reply slots of a shard, and the text that waits in them. `S` is what large values stream
-/// from.
+/// All reply slots of a shard, and the text that waits in them. `S` is the source of large values.
 #[derive(Debug)]
 pub struct Slots<S> {
     slots: Vec<Slot<S>>,
@@ -108,7 +110,7 @@ impl SlotList {
 }
 
 impl<S> Slots<S> {
-    /// No slots yet; they are made as they are needed.
+    /// Makes an empty table. Slots are made when they are needed.
     pub const fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -119,7 +121,7 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Slots that are kept for someone now.
+    /// The number of slots in use.
     pub fn in_use(&self) -> u32 {
         self.slots_in_use
     }
@@ -161,7 +163,7 @@ impl<S> Slots<S> {
         SlotIndex(index)
     }
 
-    /// Takes the first slot out of `list`. It must await nothing.
+    /// Takes the first slot out of `list`. The slot must not await an answer.
     pub(crate) fn pop(&mut self, list: &mut SlotList) {
         let index = list.head;
         assert!(index != NONE, "I1: popped from an empty list");
@@ -197,7 +199,7 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Lets go of a slot's text: it has been copied out.
+    /// Frees the text of a slot, after it was copied out.
     pub(crate) fn clear_text(&mut self, slot: SlotIndex) {
         let slot = &mut self.slots[slot.0 as usize];
         let (first, last) = (slot.first_chunk, slot.last_chunk);
@@ -206,7 +208,7 @@ impl<S> Slots<S> {
         self.free_chunks(first, last);
     }
 
-    /// Lets go of a whole list: its connection is gone. Slots that await answers become orphans.
+    /// Frees a whole list, because its connection is gone. Slots that await answers become orphans.
     pub(crate) fn orphan(&mut self, list: &mut SlotList) {
         let mut index = list.head;
         while index != NONE {
@@ -223,13 +225,14 @@ impl<S> Slots<S> {
         *list = SlotList::EMPTY;
     }
 
-    /// Whose reply this slot is for; `None` when that connection is gone.
+    /// The connection whose reply this slot is for. `None` if that connection is gone.
     pub fn connection(&self, slot: SlotIndex) -> Option<ConnectionIndex> {
         let slot = &self.slots[slot.0 as usize];
         (!slot.orphaned).then_some(slot.connection)
     }
 
-    /// One of the answers that `slot` awaits has come; an orphan is freed with its last one.
+    /// Notes that one of the answers that `slot` awaits has come. An orphan is freed with its last
+    /// answer.
     pub fn answered(&mut self, slot: SlotIndex) {
         let kept = &mut self.slots[slot.0 as usize];
         assert!(kept.awaited > 0, "I2: an answer that nobody awaits");
@@ -239,7 +242,7 @@ impl<S> Slots<S> {
         }
     }
 
-    /// What is kept free for the answers that `slot` awaits.
+    /// The room kept free for the answers that `slot` awaits.
     pub fn room(&self, slot: SlotIndex) -> AnswerRoom {
         self.slots[slot.0 as usize].room
     }
@@ -256,7 +259,8 @@ impl<S> Slots<S> {
         self.slots[slot.0 as usize].stream.is_some()
     }
 
-    /// Adds text to a slot. Cost: a copy; a chunk of 512 bytes is made when none is spare.
+    /// Adds text to a slot. Cost: a copy, and the allocation of a chunk of 512 bytes if no chunk is
+    /// free.
     pub(crate) fn write(&mut self, slot: SlotIndex, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let last = self.slots[slot.0 as usize].last_chunk;
@@ -296,7 +300,7 @@ impl<S> Slots<S> {
         index
     }
 
-    /// Hands the text of a slot to `sink`, piece by piece.
+    /// Passes the text of a slot to `sink`, piece by piece.
     pub(crate) fn read(&self, slot: SlotIndex, mut sink: impl FnMut(&[u8])) {
         let mut index = self.slots[slot.0 as usize].first_chunk;
         while index != NONE {

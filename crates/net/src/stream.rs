@@ -1,19 +1,20 @@
-//! A large value on its way out, and where its bytes lie.
+//! A large value that is being sent, and the source of its bytes.
 //!
-//! Upstream:   `shard` makes one of a pinned value.
-//! Downstream: `outbox` hands its pieces to `io` as the client reads.
+//! Upstream:   `shard` makes a stream of a pinned value.
+//! Downstream: `outbox` passes its pieces to `io` as the client reads.
 
 use kachel_stdx::Held;
 
-/// Where a large value's bytes lie: handed out as the socket drains.
+/// The source of a large value's bytes.
 pub trait Source {
-    /// Bytes in all.
+    /// The length of the value in bytes.
     fn total_bytes(&self) -> usize;
-    /// The bytes from `offset` to the end of the piece they lie in; empty only at the end.
+    /// The bytes from `offset` to the end of the piece of memory that holds them. The result is
+    /// empty only at the end of the value.
     fn piece_at(&self, offset: usize) -> &[u8];
-    /// The same, held where they lie.
+    /// The same bytes as [`Self::piece_at`], as a handle that keeps their memory in place.
     fn hold_at(&self, offset: usize) -> Held;
-    /// What the protocol writes behind the value.
+    /// The bytes that the protocol writes after the value.
     fn end(&self) -> &'static [u8];
 }
 
@@ -32,7 +33,7 @@ impl Source for () {
     }
 }
 
-/// A large value on its way out.
+/// A large value that is being sent.
 #[derive(Debug)]
 pub struct Stream<S> {
     pub(crate) source: S,
@@ -40,7 +41,7 @@ pub struct Stream<S> {
 }
 
 impl<S> Stream<S> {
-    /// The whole of `source`, from its first byte.
+    /// Makes a stream of the whole `source`, from its first byte.
     pub const fn new(source: S) -> Self {
         Self { source, offset: 0 }
     }

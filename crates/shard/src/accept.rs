@@ -1,11 +1,12 @@
-//! Accepting connections, turning them away, and handing them over to the shard whose turn it is.
+//! Accepts connections, rejects connections above the limit, and hands connections over to the
+//! shards in turn.
 //!
 //! Upstream:   `io` reports a new connection; another shard's hop brings one to take over.
 //! Downstream: `net` opens the connection; `hop` carries a socket to another shard.
 //!
 //! Invariants:
-//! - I1  A connection is counted in the process from the moment it is accepted until it closes, on
-//!   whichever shard it is, or on its way between two.
+//! - I1  A connection is counted in the process from the moment when it is accepted until it
+//!   closes, also while it moves between two shards.
 
 use std::os::fd::OwnedFd;
 
@@ -18,10 +19,10 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::hop::{Hop, Mail, Parcel, ReplyTo};
 
-/// Ticks in which a new connection is offered to the shard it is meant for.
+/// The most ticks in which a shard tries to hand a new connection over.
 const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
 
-/// A connection just accepted that another shard is to serve.
+/// A connection that was just accepted, and that another shard must serve.
 #[derive(Debug)]
 struct Fresh {
     connection: ConnectionIndex,
@@ -40,18 +41,18 @@ pub(crate) struct Accepted {
 #[derive(Debug)]
 pub(crate) struct Adopted {
     pub(crate) socket: OwnedFd,
-    /// Where its client came in.
+    /// The endpoint that its client connected to.
     pub(crate) endpoint: EndpointIndex,
 }
 
-/// The connections that come to a shard.
+/// The new connections of a shard, and its listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    /// The sockets that it listens on, and the endpoint of each.
+    /// The listeners of the shard, and the endpoint of each.
     listeners: Vec<(ListenerId, EndpointIndex)>,
     /// Connections accepted in this tick, and the shard that each is meant for.
     fresh: Vec<Fresh>,
-    /// Sockets that were turned away and get one line before they are closed.
+    /// Rejected sockets. Each gets one line before it is closed.
     rejected: Vec<SocketId>,
     /// Sockets that other shards hand over.
     pub(crate) adopted: Vec<Adopted>,
@@ -65,12 +66,12 @@ impl Acceptor {
         self.listeners.push((io.listen(socket), endpoint));
     }
 
-    /// Whether a connection is still to be handed over.
+    /// Whether a connection must still be handed over.
     pub(crate) fn is_busy(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// A client has connected.
+    /// Opens a connection for a client that has connected, or rejects it at the limit.
     pub(crate) fn accepted<P: ReadValue>(
         &mut self,
         io: &mut impl Io,
@@ -99,13 +100,14 @@ impl Acceptor {
         }
     }
 
-    /// The endpoint of a listener; the first one where the backend, in memory, listens by itself.
+    /// The endpoint of a listener. A listener that the memory backend opened by itself belongs to
+    /// the first endpoint.
     fn endpoint_of(&self, listener: ListenerId) -> EndpointIndex {
         let known = self.listeners.iter().find(|(known, _)| *known == listener);
         known.map_or(EndpointIndex(0), |(_, endpoint)| *endpoint)
     }
 
-    /// Closes a socket that was turned away, once it has its line or has failed.
+    /// Closes a rejected socket, once its line was sent or the socket has failed.
     pub(crate) fn close_rejected(&mut self, io: &mut impl Io, socket: SocketId) {
         if let Some(place) = self.rejected.iter().position(|rejected| *rejected == socket) {
             debug_assert!(!self.rejected[place + 1..].contains(&socket), "it is listed once");
@@ -116,9 +118,9 @@ impl Acceptor {
 
     /// Hands new connections over to the shards whose turn it is.
     ///
-    /// A connection from which bytes were received already stays: a backend in memory may report
-    /// them with the connection. A backend that does not give a socket up now is asked again in the
-    /// next ticks.
+    /// If bytes were already received from a connection, the connection stays. The memory backend
+    /// may report bytes together with the connection. If the backend does not give a socket up now,
+    /// the shard tries again in the next ticks.
     pub(crate) fn hand_over<E: Engine>(
         &mut self,
         io: &mut impl Io,
@@ -130,7 +132,7 @@ impl Acceptor {
         self.fresh.retain_mut(|fresh| hand_one_over(fresh, stopping, io, context, clients, mail));
     }
 
-    /// Takes over the connections that other shards handed us.
+    /// Takes over the connections that other shards have handed to this shard.
     pub(crate) fn adopt<P: ReadValue>(
         &mut self,
         io: &mut impl Io,
@@ -151,7 +153,8 @@ impl Acceptor {
         }
     }
 
-    /// Lets no client in any more, and tells the other shards so. `true`: it did until now.
+    /// Stops accepting clients, and tells the other shards. Returns `false` if it had stopped
+    /// before.
     pub(crate) fn stop(&mut self, context: &Context) -> bool {
         let stops = !std::mem::replace(&mut self.stopping, true);
         if stops {
@@ -167,7 +170,8 @@ impl Acceptor {
     }
 }
 
-/// `true`: to be tried again in the next tick.
+/// Hands one connection over, or keeps it. Returns `true` if the shard must try again in the next
+/// tick.
 fn hand_one_over<E: Engine>(
     fresh: &mut Fresh,
     stopping: bool,

@@ -1,12 +1,13 @@
 //! Requests that are not about one key.
 //!
-//! Upstream:   `serve`, when nothing of the connection is staged.
-//! Downstream: the flush word (`flush_all`), all shards (dumps, `stats reset`), `stats`, the
-//!             process's switches.
+//! Upstream:   `serve`, when no request of the connection is staged.
+//! Downstream: the engine (`flush_all`), all shards (`stats reset`), `listing` (dumps), `stats`,
+//!             and the budget and the flags of the process.
 //!
 //! Invariants:
-//! - I1  What flushes or counts what all shards hold waits until other shards have answered what
-//!   its connection asked of them before. So the requests of a connection take effect in order.
+//! - I1  `flush_all` and `stats` concern all shards. They wait until other shards have answered all
+//!   earlier requests of their connection. `stats reset` need not wait: it follows those requests
+//!   in the rings. So the requests of a connection take effect in order.
 
 use kachel_engine::Engine;
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
@@ -26,7 +27,7 @@ use crate::stats::Answering;
 pub(crate) enum NotYet {
     /// A mailbox has no room now.
     Full(MailboxFull),
-    /// Other shards have not executed all earlier requests of the connection.
+    /// Other shards have not answered all earlier requests of the connection.
     Awaits,
 }
 
@@ -36,12 +37,13 @@ impl From<MailboxFull> for NotYet {
     }
 }
 
-/// Megabytes below which `cache_memlimit` refuses.
+/// `cache_memlimit` refuses a number of megabytes below this.
 const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
-/// Megabytes from which `cache_memlimit` takes the number for bytes.
+/// `cache_memlimit` refuses a number of megabytes above this, because the client probably means
+/// bytes.
 const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 
-/// What an administrative request works on.
+/// The parts of a shard that an administrative request uses.
 pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
@@ -55,11 +57,11 @@ pub(crate) struct Administration<'a, E: Engine> {
 }
 
 impl<E: Engine> Administration<'_, E> {
-    /// Carries out `mn` or an administrative request.
+    /// Executes `mn` or an administrative request.
     ///
-    /// The reply to `mn` leaves behind the replies to all requests before it, as every reply does.
+    /// The reply to `mn` is sent after the replies to all earlier requests, as every reply is.
     ///
-    /// Errors: it must wait, and nothing is done.
+    /// Errors: the request must wait, and nothing was done.
     pub(crate) fn carry_out(&mut self, request: &Request<'_>) -> Result<(), NotYet> {
         let context = self.context;
         let options = &context.shared.options;
@@ -134,16 +136,16 @@ impl<E: Engine> Administration<'_, E> {
         Ok(())
     }
 
-    /// Has a request about all shards wait for those that its connection made before it.
+    /// Checks that other shards have answered all earlier requests of the connection.
     ///
-    /// Errors: some of them are not answered.
+    /// Errors: they have not, so a request about all shards must wait.
     fn settle_before(&self) -> Result<(), NotYet> {
         let open = self.clients.connections.get(self.connection);
         let awaits = open.is_some_and(|open| open.outbox().awaits_answers());
         if awaits { Err(NotYet::Awaits) } else { Ok(()) }
     }
 
-    /// Kills all items stored so far, of all shards, now or in a later second.
+    /// Flushes all items of all shards, now or in a later second.
     fn flush_all(&mut self, delay: Ttl) -> Reply {
         let Context { counters, shared, now, .. } = self.context;
         counters.cmd_flush.add(1);
@@ -153,7 +155,8 @@ impl<E: Engine> Administration<'_, E> {
         let due = now.expiry(delay);
         debug_assert!(delay.0 <= 0 || due > 0, "a delay ends");
         if delay.0 > 0 && due > now.second + 1 {
-            // As memcached: in the second before, so that nothing stored until then outlives `due`.
+            // As in memcached, the flush is in the second before `due`, so that it covers all items
+            // stored until then and none of them is live in `due`.
             self.engine.flush_in(due - 1, now);
         } else {
             self.engine.flush(now);
@@ -161,12 +164,13 @@ impl<E: Engine> Administration<'_, E> {
         Reply::Ok
     }
 
-    /// Whether each other shard can be sent a hop now.
+    /// Checks that the mailbox to each other shard has room for a hop now.
     fn has_room_everywhere(&mut self) -> Result<(), MailboxFull> {
         self.context.others().try_for_each(|shard| self.mail.has_room(shard, 0))
     }
 
-    /// Has all other shards do something, and answers when all have. There is room for it.
+    /// Sends `hop` to all other shards. The client gets `reply` when all of them have answered. The
+    /// caller has checked that there is room.
     fn tell_all(&mut self, hop: Hop, reply: &[u8]) {
         let Self { context, clients, mail, connection, .. } = self;
         let awaited = u32::from(context.shards()) - 1;
@@ -207,12 +211,12 @@ impl<E: Engine> Administration<'_, E> {
             return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
         }
         self.clients.with(self.connection, Connection::begin_listing);
-        // `OK` and the first lines come with the tick's step.
+        // The next step of the listings sends `OK` and the first lines.
         self.listings.begin(self.connection, keys_only);
         Reply::Nothing
     }
 
-    /// Whether replies to requests before this one are still to be sent.
+    /// Whether replies to earlier requests were not sent yet.
     fn is_pipelined(&self) -> bool {
         let open = self.clients.connections.get(self.connection);
         open.is_some_and(|open| open.outbox().has_unsent() || open.outbox().slots_in_use() > 0)

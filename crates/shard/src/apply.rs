@@ -1,12 +1,12 @@
 //! Applying a request to the engine: the operation, its counters, and the reply.
 //!
-//! Upstream:   `serve` and `upload` for this shard's clients, `hop` for other shards', `parked` for
-//!             requests that the engine delayed.
+//! Upstream:   `serve` and `upload`, for clients of this shard; `hop`, for requests of other shards
+//!             (`mail`) and for requests that the engine delayed (`delayed`).
 //! Downstream: the engine; `wire` makes the operation and formats the outcome.
 //!
 //! Invariants:
-//! - I1  Every request that is executed is counted once and answered once. One that the engine
-//!   delays is neither counted nor answered yet.
+//! - I1  Every request that is executed is counted once and answered once. A request that the
+//!   engine delays is neither counted nor answered yet.
 
 use kachel_engine::{Answer, Block, Durability, Engine, Key, Outcome, Ticket, Ttl};
 use kachel_net::AnswerRoom;
@@ -16,7 +16,7 @@ use kachel_wire::{VALUE_END, format, retrieval_terms};
 use crate::context::Context;
 use crate::reply::{LargeValue, ReplySink};
 
-/// Bytes beside the key in the line before a value.
+/// The most bytes of the line before a value, without its key.
 const VALUE_LINE_BYTES_MAX: u16 = 64;
 
 /// Room to keep for the answer to one key of a retrieval whose value is expected to have
@@ -42,19 +42,19 @@ pub(crate) struct ReadTerms {
     pub(crate) ttl: Option<Ttl>,
 }
 
-/// What became of a request that was handed to the engine.
+/// The result of passing a request to the engine.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Applied<P> {
-    /// It was executed, counted, and its reply formatted. The value is to follow the text, if there
-    /// is one.
+    /// The request was executed and counted, and its reply is formatted. The value, if there is
+    /// one, must follow the text.
     Answered(Option<LargeValue<P>>, Durability),
-    /// It was not executed (I1).
+    /// The request was not executed (I1).
     Later(Ticket),
 }
 
 impl<P> Applied<P> {
-    /// The value that follows the reply, where the engine never delays.
+    /// The value that follows the reply, for an engine that never delays.
     #[inline]
     pub(crate) fn at_once(self) -> Option<LargeValue<P>> {
         match self {
@@ -66,7 +66,7 @@ impl<P> Applied<P> {
     }
 }
 
-/// The engine of a shard, and what applying takes beside it.
+/// The engine of a shard, and the context in which it executes requests.
 pub(crate) struct Applier<'a, E> {
     pub(crate) engine: &'a mut E,
     pub(crate) context: &'a Context,

@@ -1,10 +1,10 @@
-//! What clients have sent: taken from `io`, lent to `serve`, and kept where it could not be served.
+//! Input of clients: received from `io`, lent to `serve`, and kept if it cannot be served yet.
 //!
-//! Upstream:   the events of a poll; connections that waited and may go on.
+//! Upstream:   `tick`, with the events of a poll; connections that may be resumed.
 //! Downstream: `serve`; the tail of each connection.
 //!
 //! Invariants:
-//! - I1  A connection stands among the ready at most once a tick.
+//! - I1  A connection is among the ready connections at most once per tick.
 //! - I2  Lent bytes that are not served by the end of a tick are copied into the connection's tail.
 
 use kachel_engine::{Engine, ReadValue};
@@ -18,17 +18,17 @@ use crate::context::Context;
 use crate::memory::charge_input;
 use crate::upload::Values;
 
-/// Tails kept for the next partial request.
+/// The most spare tails that a shard keeps for later partial requests.
 const KEPT_TAILS_MAX: usize = 64;
-/// The largest tail that is kept.
+/// The largest memory of a spare tail. A larger tail in use may be shrunk.
 const KEPT_TAIL_BYTES_MAX: usize = 64 * 1024;
-/// A tail with this many times as much memory as bytes gives memory back: a long line was in it,
-/// and its client may send little from now on.
+/// A large tail is shrunk if its memory is more than this many times its bytes: a long line was in
+/// it, and its client may send little from now on.
 const TAIL_TIMES_MAX: usize = 4;
-/// Connections that are ready in one tick without an allocation.
+/// Connections that can be ready in one tick without an allocation.
 const READY_AT_FIRST: usize = 1024;
 
-/// What has come in for one tick.
+/// The input that one tick serves.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     /// The connections to serve (I1).
@@ -45,7 +45,7 @@ pub(crate) struct Inputs<'b, I> {
 }
 
 impl<'b, I: Io> Inputs<'b, I> {
-    /// The bytes that a ready connection has to serve.
+    /// The input of a ready connection.
     pub(crate) fn of(&self, ready: &Ready) -> &'b [u8] {
         debug_assert!(
             ready.tail.is_none_or(|tail| (tail as usize) < self.taken.len()),
@@ -60,7 +60,7 @@ impl<'b, I: Io> Inputs<'b, I> {
 }
 
 impl Arrivals {
-    /// Nothing yet.
+    /// Makes an empty list of ready connections.
     pub(crate) fn new() -> Self {
         Self {
             ready: Vec::with_capacity(READY_AT_FIRST),
@@ -69,7 +69,7 @@ impl Arrivals {
         }
     }
 
-    /// Bytes were received.
+    /// Takes received bytes: makes the connection ready, or adds the bytes to its tail.
     pub(crate) fn received<P: ReadValue>(
         &mut self,
         io: &impl Io,
@@ -91,7 +91,8 @@ impl Arrivals {
             }
             None => None,
         };
-        // A second piece in one tick, or one behind bytes that wait: it is joined to the tail.
+        // This is a second piece in one tick, or the connection has a tail or is paused. The bytes
+        // are added to the tail.
         for piece in lent_before.into_iter().chain([bytes]) {
             let spare = || self.spare_tails.pop().unwrap_or_default();
             open.input_mut().append(io.lent(piece), spare);
@@ -101,7 +102,8 @@ impl Arrivals {
         }
     }
 
-    /// A piece of a large value has come to its place, and perhaps bytes that follow the value.
+    /// Takes a landing back: bytes of a large value are in place. Bytes that follow the value
+    /// become input of the connection.
     pub(crate) fn landed<E: Engine>(
         &mut self,
         io: &mut impl Io,
@@ -126,7 +128,7 @@ impl Arrivals {
         values.offer(io, connection);
     }
 
-    /// Takes up the connections whose requests had to wait and need not any more.
+    /// Resumes the connections that are listed as resumable, if they still may be resumed.
     pub(crate) fn resume<P: ReadValue>(
         &mut self,
         context: &Context,
@@ -151,7 +153,7 @@ impl Arrivals {
         clients.resumable = resumable;
     }
 
-    /// Takes the tails of the ready connections out of them, to be served.
+    /// Takes the tails out of the ready connections, so that they can be served.
     pub(crate) fn take_tails<P: ReadValue>(&mut self, clients: &mut Clients<P>) {
         debug_assert!(self.taken.is_empty(), "the last tick has kept all tails");
         for entry in &mut self.ready {
@@ -164,7 +166,7 @@ impl Arrivals {
         }
     }
 
-    /// The ready connections, and the bytes that they have to serve.
+    /// The ready connections, and their input.
     pub(crate) fn inputs<'b, I: Io>(&'b mut self, io: &'b I) -> (&'b mut [Ready], Inputs<'b, I>) {
         (&mut self.ready, Inputs { io, taken: &self.taken })
     }
@@ -185,8 +187,8 @@ impl Arrivals {
         debug_assert!(self.spare_tails.len() <= KEPT_TAILS_MAX, "a bound of its own");
     }
 
-    /// Keeps the input that was not served, and sees to the deadline of the request at its front
-    /// (I2).
+    /// Keeps the input of one connection that was not served (I2), and sets the deadline of the
+    /// request at its front.
     fn keep_rest<I: Io, E: Engine>(
         &mut self,
         io: &mut I,
@@ -212,11 +214,12 @@ impl Arrivals {
         }
         let in_block = open.is_in_block();
         if entry.offset > 0 && rest_bytes > 0 && !in_block {
-            // The first bytes are a request's first: its time begins now, its line is unread.
+            // The input that is left begins with a new request: its time begins now.
             open.input_mut().restart_wait();
         }
         if open.is_paused() {
-            // What was found in the part that is served says nothing of the rest.
+            // A pause can rewind the input, so it is not known which bytes at its front were
+            // scanned.
             open.input_mut().forget_scanned();
         }
         if rest_bytes == 0 {
@@ -251,7 +254,7 @@ impl Arrivals {
     }
 }
 
-/// The connection that bytes came for, which has just given a sign of life.
+/// Finds the connection that bytes were received for, and notes that its client is active.
 fn heard<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,

@@ -1,12 +1,13 @@
-//! The batch: requests that were parsed and hashed, and wait to be carried out together.
+//! The batch: requests that are parsed and hashed, and that the shard executes together.
 //!
-//! Upstream:   `serve` parses a connection's input and stages what it finds.
-//! Downstream: `serve` runs the batch: prefetch buckets, prefetch items, carry out in order.
+//! Upstream:   `serve` parses the input of a connection and stages its requests.
+//! Downstream: `serve` runs the batch: the engine prefetches buckets and items, then `serve`
+//!             executes the requests in order.
 //!
 //! Invariants:
-//! - I1  Staged requests of one connection stand in the order in which they came.
-//! - I2  A staged request borrows the input that it was parsed from; the input stays put until it
-//!   ran.
+//! - I1  The staged requests of one connection are in the order in which they arrived.
+//! - I2  A staged request borrows the input that it was parsed from. The input stays in place until
+//!   the batch was run.
 
 use arrayvec::ArrayVec;
 use kachel_engine::{Key, KeyHashes, Lookup};
@@ -16,26 +17,27 @@ use kachel_wire::request::{KEY_BYTES_MAX, Request};
 
 use crate::BATCH_REQUESTS_MAX;
 
-/// A connection that has input to be served this tick.
+/// A connection whose input is served in this tick.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) connection: ConnectionIndex,
-    /// The input as `io` lent it; or, when the connection had kept some before, none:
+    /// The input, if `io` lent it. `None` if the input is in a tail.
     pub(crate) lent: Option<Lent>,
-    /// which of the taken tails holds the input.
+    /// The index of the taken tail that holds the input, if the input is in a tail.
     pub(crate) tail: Option<u32>,
-    /// Bytes of memory of that tail.
+    /// Bytes of memory of the taken tail.
     pub(crate) tail_bytes: usize,
-    /// Bytes of the input, once it is served.
+    /// Bytes of the input. `serve` sets this when it begins with the connection.
     pub(crate) input_bytes: usize,
-    /// Bytes of the input that are served.
+    /// Bytes at the front of the input that were served.
     pub(crate) offset: usize,
-    /// Whether no more of it is served this tick.
+    /// Whether no more of the input is served in this tick.
     pub(crate) ended: bool,
 }
 
 impl Ready {
-    /// Adds a connection to the ready; its place among them. Without lent bytes its tail is served.
+    /// Adds a connection to the ready connections. Returns its position among them. If `lent` is
+    /// `None`, its tail is served.
     pub(crate) fn add(
         ready: &mut Vec<Self>,
         connection: ConnectionIndex,
@@ -54,7 +56,7 @@ impl Ready {
         place
     }
 
-    /// Memory that is held if no more is served than what is before `offset`.
+    /// The bytes of memory that the input takes if only the bytes before `offset` are served.
     #[inline]
     pub(crate) const fn kept_bytes(&self, offset: usize) -> usize {
         debug_assert!(self.tail.is_some() || offset <= self.input_bytes, "within its input");
@@ -62,7 +64,7 @@ impl Ready {
     }
 }
 
-/// Bytes of the decoded keys of a batch, at most.
+/// The most bytes that the decoded keys of a batch can have.
 pub(crate) const DECODED_BYTES_MAX: usize = BATCH_REQUESTS_MAX * KEY_BYTES_MAX;
 
 /// What a staged request asks for.
@@ -70,21 +72,21 @@ pub(crate) const DECODED_BYTES_MAX: usize = BATCH_REQUESTS_MAX * KEY_BYTES_MAX;
 pub(crate) enum Work {
     /// One key of a retrieval.
     Key {
-        /// The retrieval that the key is of, from this key on.
+        /// The retrieval from this key on. It is resumed here if the key must wait.
         from_here: Resume,
-        /// Whether `END` follows.
+        /// Whether the key is the last of its retrieval, so that `END` follows.
         last: bool,
     },
-    /// A request of one key: its place among the lines of the batch.
+    /// A request for one key. The number is its position among the lines of the batch.
     Line(u8),
 }
 
-/// A request of one key. Apart from [`Staged`], because it is much larger, and the keys of a
-/// retrieval need none.
+/// A request for one key. It is not a part of [`Staged`], because it is much larger and the keys of
+/// a retrieval do not need it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'b> {
     pub(crate) request: Request<'b>,
-    /// Line and data block as they came, to be sent on in a hop.
+    /// The line and the data block as received. A hop carries them to the owner.
     pub(crate) text: &'b [u8],
     /// The value in the data block, for storage requests.
     pub(crate) block: &'b [u8],
@@ -95,16 +97,16 @@ pub(crate) struct Line<'b> {
 pub(crate) enum KeyPlace<'b> {
     /// In the input.
     Input(&'b [u8]),
-    /// In the batch, decoded from base64: from the first byte to before the second.
+    /// In the batch, decoded from base64. The numbers are the start and the end of the key there.
     Decoded(u16, u16),
 }
 
 /// A request in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Staged<'b> {
-    /// Its connection's place among the ready.
+    /// The position of its connection among the ready connections.
     pub(crate) ready: u32,
-    /// Where it starts in that connection's input.
+    /// Where the line of the request starts in the input of that connection.
     pub(crate) start: usize,
     /// The shard that owns its key.
     pub(crate) owner: u16,
@@ -116,7 +118,7 @@ pub(crate) struct Staged<'b> {
 }
 
 impl Staged<'_> {
-    /// What it will look up.
+    /// What the request will look up.
     #[inline]
     pub(crate) const fn lookup(&self) -> Lookup {
         Lookup { secret_hash: self.hashes.secret, value: self.reads_value }
@@ -127,23 +129,23 @@ impl Staged<'_> {
 pub(crate) struct Batch<'b> {
     staged: ArrayVec<Staged<'b>, BATCH_REQUESTS_MAX>,
     lines: ArrayVec<Line<'b>, BATCH_REQUESTS_MAX>,
-    /// Keys that came in base64, decoded.
+    /// Decoded keys, of requests whose keys were in base64.
     decoded: Vec<u8>,
 }
 
 impl<'b> Batch<'b> {
-    /// An empty batch. `decoded` lends its memory for decoded keys.
+    /// Makes an empty batch. It uses the memory of `decoded` for decoded keys.
     pub(crate) fn new(mut decoded: Vec<u8>) -> Self {
         decoded.clear();
         Self { staged: ArrayVec::new(), lines: ArrayVec::new(), decoded }
     }
 
-    /// Gives the memory for decoded keys back.
+    /// Returns the memory for decoded keys.
     pub(crate) fn into_decoded(self) -> Vec<u8> {
         self.decoded
     }
 
-    /// Keeps a decoded key for a request that is staged next.
+    /// Stores the decoded key of the request that is staged next.
     pub(crate) fn keep_decoded(&mut self, key: &[u8]) -> KeyPlace<'b> {
         assert!(self.decoded.len() + key.len() <= DECODED_BYTES_MAX, "one key a staged request");
         let place = |bytes: usize| u16::try_from(bytes).expect("at most DECODED_BYTES_MAX");
@@ -181,13 +183,13 @@ impl<'b> Batch<'b> {
 
     /// Adds a request.
     ///
-    /// Panics: when the batch is full; it must be run before.
+    /// Panics: when the batch is full. The caller must run it before.
     #[inline]
     pub(crate) fn push(&mut self, staged: Staged<'b>) {
         self.staged.push(staged);
     }
 
-    /// Adds the line of a request that is staged next.
+    /// Adds the line of the request that is staged next.
     #[inline]
     pub(crate) fn add_line(&mut self, line: Line<'b>) -> Work {
         let place = u8::try_from(self.lines.len()).expect("one line a staged request");

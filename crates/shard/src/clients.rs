@@ -1,15 +1,16 @@
-//! The clients of a shard: their connections, the reply slots, and the lists of those that a tick
-//! has something to do for.
+//! The clients of a shard: their connections, the reply slots, and the lists of connections that
+//! later stages of a tick handle.
 //!
-//! Upstream:   every stage that answers a client, or has it wait.
+//! Upstream:   every stage that answers or pauses a client.
 //! Downstream: `net`.
 //!
 //! Invariants:
 //! - I1  An open connection whose `dirty` mark is set is in `dirty`, and one whose `resumable` mark
-//!   is set is in `resumable`. The lists may also name a connection that has closed since: taking
-//!   it off finds it gone, or unmarked.
-//! - I2  What is asked of a connection that is gone does nothing: an answer may come after its
-//!   client left.
+//!   is set is in `resumable`. A list may also contain the index of a connection that has closed
+//!   since. The stage that takes such an index off finds no connection there, or one without the
+//!   mark.
+//! - I2  A method that answers or changes a connection that is gone does nothing, because an answer
+//!   may come after its client has left.
 
 use kachel_engine::ReadValue;
 use kachel_net::{
@@ -19,7 +20,7 @@ use kachel_wire::Sink;
 
 use crate::reply::{LargeValue, ToClient};
 
-/// Connections listed at once without an allocation.
+/// Connections that each list has room for without an allocation.
 const LISTED_AT_FIRST: usize = 1024;
 
 /// A shard's clients.
@@ -28,13 +29,13 @@ pub(crate) struct Clients<P> {
     pub(crate) connections: Connections,
     pub(crate) slots: Slots<LargeValue<P>>,
     pub(crate) blocks: BlockPool,
-    /// Connections with replies to hand to the kernel, and those to close (I1).
+    /// Connections that have replies to send, and connections to close (I1).
     pub(crate) dirty: Vec<ConnectionIndex>,
-    /// Paused connections that wait for nothing any more (I1).
+    /// Paused connections whose cause to wait has ended (I1).
     pub(crate) resumable: Vec<ConnectionIndex>,
 }
 
-/// What another shard, or the engine, answers to a request of a client.
+/// The answer of another shard, or of the engine, to a request of a client.
 pub(crate) struct Answered<'a, P> {
     pub(crate) text: &'a [u8],
     /// The large value that follows the text.
@@ -42,7 +43,7 @@ pub(crate) struct Answered<'a, P> {
 }
 
 impl<P: ReadValue> Clients<P> {
-    /// None yet.
+    /// Makes a list of clients without a client.
     pub(crate) fn new() -> Self {
         Self {
             connections: Connections::new(),
@@ -53,7 +54,8 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// The outbox of a client, to format a reply into. `None`: it is gone (I2).
+    /// The outbox of a client, so that a reply can be formatted into it. `None` if the client is
+    /// gone (I2).
     #[inline]
     pub(crate) fn sink(&mut self, connection: ConnectionIndex) -> Option<ToClient<'_, P>> {
         let open = self.connections.get_mut(connection)?;
@@ -80,9 +82,9 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Keeps a place, and room, for the answers of `awaited` shards.
+    /// Keeps a reply slot, and room, for the answers of `awaited` shards.
     ///
-    /// Panics: when the connection is gone; requests are only carried out for open ones.
+    /// Panics: when the connection is gone. Requests are executed only for open connections.
     pub(crate) fn keep_slot(
         &mut self,
         connection: ConnectionIndex,
@@ -93,8 +95,8 @@ impl<P: ReadValue> Clients<P> {
         open.outbox_mut().await_answers((awaited, room), connection, &mut self.slots)
     }
 
-    /// An answer has come for a slot. It is dropped where the client is gone (I2), and its text is
-    /// dropped where no room was kept for it.
+    /// Puts an answer into its slot. If the client is gone, the answer is dropped (I2). If no room
+    /// was kept for the answer, its text is dropped.
     pub(crate) fn answered(&mut self, slot: SlotIndex, answer: Answered<'_, P>) {
         let connection = self.slots.connection(slot);
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
@@ -102,7 +104,7 @@ impl<P: ReadValue> Clients<P> {
         let Answered { mut text, value } = answer;
         let room_bytes = self.slots.room(slot).bytes();
         if room_bytes == 0 {
-            text = b""; // The client waits only until it is done.
+            text = b""; // The client waits only for the request to be done.
         }
         debug_assert!(text.len() <= room_bytes, "an answer fits the room kept for it");
         let value_bytes = value.as_ref().map_or(text.len(), |large| large.value.total_bytes());
@@ -115,7 +117,8 @@ impl<P: ReadValue> Clients<P> {
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 
-    /// A piece of a listing has come for a slot: lines of any length, for which no room was kept.
+    /// Puts a piece of a listing into its slot. The lines have any length, and no room was kept for
+    /// them.
     pub(crate) fn piece(&mut self, slot: SlotIndex, lines: &[u8]) {
         let connection = self.slots.connection(slot);
         let open = connection.and_then(|connection| self.connections.get_mut(connection));
@@ -125,7 +128,7 @@ impl<P: ReadValue> Clients<P> {
         connection.into_iter().for_each(|connection| self.mark_dirty(connection));
     }
 
-    /// Puts a connection on the list of those to send to (I1).
+    /// Puts a connection on the list of dirty connections (I1).
     #[inline]
     pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
@@ -135,7 +138,7 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Puts a paused connection on the list of those to serve again (I1).
+    /// Puts a paused connection on the list of resumable connections (I1).
     pub(crate) fn mark_resumable(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && open.mark_resumable()
@@ -145,7 +148,7 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Reads nothing more from this client; what it is owed is sent, then it is closed.
+    /// Stops reading from this client. The connection closes when all that it is owed was sent.
     pub(crate) fn drain(&mut self, connection: ConnectionIndex) {
         self.with(connection, Connection::drain);
         self.mark_dirty(connection);
@@ -163,7 +166,7 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Whether a connection waits for something before its next request is served.
+    /// Whether the next request of a connection must wait.
     pub(crate) fn is_paused(&self, connection: ConnectionIndex) -> bool {
         self.connections.get(connection).is_some_and(Connection::is_paused)
     }

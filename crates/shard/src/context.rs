@@ -1,6 +1,6 @@
-//! What every stage of a tick may read: whose tick it is, in which process, and when.
+//! What every stage of a tick may read: the shard, its process, and the time of the tick.
 //!
-//! Upstream:   `tick` sets the time once a tick; nothing else here ever changes.
+//! Upstream:   `tick` sets the time once per tick; the rest never changes.
 //! Downstream: all stages.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kachel_engine::{ClockOrigin, Key, KeyHasher, Now};
 use crate::counters::Counters;
 use crate::process::Shared;
 
-/// A shard's own facts, and the time of this tick.
+/// The facts about one shard, and the time of this tick.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// The shard's number.
@@ -20,14 +20,14 @@ pub(crate) struct Context {
     /// This shard's counters: only its thread adds to them.
     pub(crate) counters: Arc<Counters>,
     pub(crate) hasher: KeyHasher,
-    /// Where the seconds of the process begin.
+    /// The time from which the process counts seconds.
     pub(crate) origin: ClockOrigin,
     /// The time of this tick.
     pub(crate) now: Now,
 }
 
 impl Context {
-    /// Shards of the process.
+    /// The number of shards of the process.
     #[inline]
     pub(crate) fn shards(&self) -> u16 {
         self.shared.options.shards

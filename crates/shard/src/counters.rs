@@ -1,17 +1,17 @@
-//! What a shard counts, for `stats`.
+//! The counters of a shard, for `stats`.
 //!
 //! Upstream:   `apply` counts outcomes; `serve`, `upload` and `hop` count as they work.
 //! Downstream: the shard that answers `stats` sums the counters of all shards.
 //!
-//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store;
-//! other shards may read at any time and see each counter at some recent value.
+//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store.
+//! Other shards may read a counter at any time; they see a recent value.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
-/// One number that one thread changes and any may read.
+/// A number that one thread changes and any thread may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -22,8 +22,8 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// Replaces the number, for gauges. One that stays the same is not written: other shards may
-    /// have its line.
+    /// Replaces the number; used for gauges. An equal number is not written, because other shards
+    /// may have its cache line.
     #[inline]
     pub fn set(&self, value: u64) {
         if self.0.load(Relaxed) != value {
@@ -38,7 +38,7 @@ impl Counter {
 }
 
 impl Counters {
-    /// Connections closed for being too slow with this.
+    /// The counter of connections that were closed for this reason.
     pub(crate) const fn closes(&self, with: TooSlow) -> &Counter {
         match with {
             TooSlow::Line => &self.line_closes,
@@ -57,8 +57,8 @@ macro_rules! counters {
         pub struct Counters { $($(#[$doc])* pub $name: Counter),+ }
 
         impl Counters {
-            /// Begins to count again from 0 (`stats reset`); gauges keep their value. Called by the
-            /// owning shard alone.
+            /// Sets the counters to 0 (`stats reset`). Gauges keep their value. Only the owning
+            /// shard may call this.
             pub fn reset(&self) {
                 let gauges = [self.connections.value(), self.items.value(), self.bytes.value(),
                     self.index_bytes.value(), self.index_slots.value(), self.owed_bytes.value()];
@@ -85,7 +85,7 @@ counters! {
     index_bytes,
     /// Gauge: slots of the index.
     index_slots,
-    /// Gauge: memory that holds replies which clients have not read, once a second.
+    /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
     owed_bytes,
     /// Connections ever opened.
     connections_opened,
@@ -93,7 +93,7 @@ counters! {
     connections_rejected,
     /// Connections closed for being idle.
     idle_kicks,
-    /// Connections closed for what they held pinned.
+    /// Connections closed because they read large values slowly while too much memory was pinned.
     pinned_closes,
     /// Connections closed for a command line that was not whole in time.
     line_closes,
@@ -103,7 +103,7 @@ counters! {
     reader_closes,
     /// Keys requested.
     cmd_get,
-    /// Values offered.
+    /// Storage requests.
     cmd_set,
     /// Items ever stored.
     total_items,
@@ -117,31 +117,31 @@ counters! {
     get_hits,
     /// Keys not found.
     get_misses,
-    /// Of the misses, found expired.
+    /// Misses that found an expired item.
     get_expired,
-    /// Of the misses, found flushed.
+    /// Misses that found a flushed item.
     get_flushed,
-    /// Deletes of nothing.
+    /// Deletes that removed nothing.
     delete_misses,
-    /// Deletes.
+    /// Deletes that removed an item.
     delete_hits,
-    /// `incr` of nothing.
+    /// `incr` requests that found no item.
     incr_misses,
-    /// `incr`.
+    /// `incr` requests that found an item.
     incr_hits,
-    /// `decr` of nothing.
+    /// `decr` requests that found no item.
     decr_misses,
-    /// `decr`.
+    /// `decr` requests that found an item.
     decr_hits,
-    /// `cas` of nothing.
+    /// `cas` requests that found no item.
     cas_misses,
-    /// `cas` that matched.
+    /// `cas` requests whose token matched.
     cas_hits,
-    /// `cas` that did not match.
+    /// `cas` requests whose token did not match.
     cas_badval,
     /// Touches that found an item.
     touch_hits,
-    /// Touches that did not.
+    /// Touches that found no item.
     touch_misses,
     /// Values refused as too large.
     store_too_large,
@@ -151,31 +151,31 @@ counters! {
     bytes_read,
     /// Bytes sent.
     bytes_written,
-    /// Times a connection had to wait for its turn.
+    /// Times that a connection was paused.
     conn_yields,
-    /// Items lost because there was no room.
+    /// Items evicted.
     evictions,
-    /// Of those, never read.
+    /// Items evicted that were never read.
     evicted_unfetched,
-    /// Of those, read not long ago.
+    /// Items evicted although they were read recently.
     evicted_active,
     /// Items that expired without being read.
     expired_unfetched,
     /// Items whose space came back because they had expired.
     reclaimed,
-    /// Items looked at for listings.
+    /// Items examined for listings.
     listed_items,
-    /// Times that a connection which had to wait was looked at again.
+    /// Times that a resumable connection was checked, and resumed if it still might be.
     resumptions,
-    /// Lines of more than 2 KiB that were read, which are retrievals of many keys.
+    /// Lines of more than 2 KiB, which are retrievals of many keys.
     long_lines,
     /// Requests sent to other shards.
     hops,
-    /// Turns of the loop.
+    /// Ticks.
     ticks,
-    /// Turns that had requests.
+    /// Ticks in which clients or other shards had sent something.
     busy_ticks,
-    /// Requests carried out by this shard, for others too.
+    /// Requests executed by this shard, for other shards too. Each key of a retrieval counts.
     requests,
 }
 
@@ -195,7 +195,7 @@ impl Counters {
         self.reclaimed.set(stats.reclaimed - before.reclaimed);
     }
 
-    /// Counts what became of an operation.
+    /// Counts an operation by its verdict.
     #[inline]
     pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict) {
         match verb {

@@ -1,6 +1,6 @@
 //! Requests that the engine delays, and replies that wait until their change is durable.
 //!
-//! Upstream:   `serve`, `upload` and `hop::take`, for an engine that delays ([`Engine::DELAYS`]).
+//! Upstream:   `serve`, `upload` and `mail`, for an engine that delays ([`Engine::DELAYS`]).
 //! Downstream: `apply`, once a ticket is ready; the client's slot, or the ring of answers.
 //!
 //! ```text
@@ -10,16 +10,17 @@
 //!      +---------(ticket is ready)-------+
 //! ```
 //!
-//! The queue is the mailbox of a shard to itself: a request of its own client is parked as the
-//! record that a hop would be, with a reply slot and room for its answer.
+//! The queue is the mailbox of a shard to itself. A request of its own client is parked as the
+//! record that a hop would send, with a reply slot and room for its answer.
 //!
 //! Invariants:
 //! - I1  At most [`REQUESTS_MAX`] requests and replies wait here. While there is no room, requests
-//!   of other shards stay in their rings, and clients of this shard wait as for a full mailbox.
+//!   of other shards stay in their rings, and clients of this shard wait as if for a full mailbox.
 //! - I2  Requests about one key are applied in the order in which they came: while one of them is
-//!   parked, those behind it are parked as well.
+//!   parked, later ones are parked as well.
 //! - I3  A parked request is applied again only when there is room for its answer.
-//! - I4  A request whose client has left is applied all the same, once; its answer is dropped.
+//! - I4  If the client of a parked request has left, the request is still applied, once, and its
+//!   answer is dropped.
 //! - I5  Replies leave `undurable` in the order of their sequences.
 
 use std::collections::VecDeque;
@@ -33,10 +34,10 @@ use crate::context::Context;
 use crate::hop::{HopKey, Mail, MailboxFull, Outgoing, ReplyTo, Taken, apply_taken};
 use crate::reply::LargeValue;
 
-/// Requests and replies that wait in one shard, at most. A guess: an engine with a disk behind it
-/// keeps fewer fetches busy.
+/// The most requests and replies that wait in one shard. A guess: an engine with a disk has fewer
+/// fetches in progress.
 pub const REQUESTS_MAX: usize = 256;
-/// Connections that are woken in a tick because there is room again.
+/// The most connections that are resumed in a tick because there is room again.
 const WOKEN_MAX: usize = 64;
 
 /// Where a request came from, and where its answer goes.
@@ -51,7 +52,7 @@ pub(crate) struct Origin {
 /// A request that waits for the engine.
 struct Parked<U> {
     origin: Origin,
-    /// `None`: it waits behind another request about its key (I2).
+    /// `None` if the request waits behind another request about its key (I2).
     ticket: Option<Ticket>,
     key_hash: u64,
     record: Vec<u8>,
@@ -66,22 +67,22 @@ struct Undurable<P> {
     value: Option<LargeValue<P>>,
 }
 
-/// What waits for the engine in one shard.
+/// The requests and replies of one shard that wait for the engine.
 pub(crate) struct Delayed<E: Engine> {
-    /// The oldest first.
+    /// Parked requests, the oldest first.
     parked: VecDeque<Parked<E::Upload>>,
-    /// In the order of sequences (I5).
+    /// Replies that are not durable yet, in the order of their sequences (I5).
     undurable: VecDeque<Undurable<E::Pinned>>,
     /// Connections of this shard that wait for room (I1).
     waiting: VecDeque<ConnectionIndex>,
-    /// Memory for records and texts, to be used again.
+    /// Memory of earlier records and texts, which is used again.
     spare: Vec<Vec<u8>>,
-    /// The keys of requests that stay parked, while the queue is gone through.
+    /// The hashes of keys whose requests stay parked; used only by `retry`.
     blocked: Vec<u64>,
 }
 
 impl<E: Engine> Delayed<E> {
-    /// Nothing waits. Allocates nothing for an engine that never delays.
+    /// Makes an empty queue. It takes no memory until an engine that delays uses it.
     pub(crate) const fn new() -> Self {
         Self {
             parked: VecDeque::new(),
@@ -92,7 +93,7 @@ impl<E: Engine> Delayed<E> {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether no request and no reply waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !E::DELAYS || self.parked.is_empty() && self.undurable.is_empty()
@@ -103,13 +104,13 @@ impl<E: Engine> Delayed<E> {
         self.parked.len() + self.undurable.len()
     }
 
-    /// How many more may wait (I1).
+    /// How many more requests or replies may wait (I1).
     #[inline]
     pub(crate) fn room(&self) -> usize {
         if E::DELAYS { REQUESTS_MAX - self.count() } else { usize::MAX }
     }
 
-    /// Has a connection of this shard wait for room (I1).
+    /// Adds a connection of this shard to those that wait for room (I1).
     pub(crate) fn wait(&mut self, connection: ConnectionIndex) {
         debug_assert!(self.room() == 0, "a connection waits only while there is no room");
         self.waiting.push_back(connection);
@@ -117,7 +118,7 @@ impl<E: Engine> Delayed<E> {
 
     /// Applies a request of a client of this shard, as if it had come from another shard.
     ///
-    /// Errors: there is no room, and nothing is done; the caller has the connection wait.
+    /// Errors: there is no room, and nothing was done. The caller must pause the connection.
     #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
     pub(crate) fn apply_own(
         &mut self,
@@ -149,8 +150,8 @@ impl<E: Engine> Delayed<E> {
         Ok(())
     }
 
-    /// Applies a request about a key, or parks it. The caller has asked for room, here and for the
-    /// answer.
+    /// Applies a request about a key, or parks it. The caller has checked that there is room here
+    /// and for the answer.
     #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
     pub(crate) fn apply(
         &mut self,
@@ -180,7 +181,7 @@ impl<E: Engine> Delayed<E> {
         self.parked.push_back(Parked { origin, ticket, key_hash, record, upload });
     }
 
-    /// Sends the reply that was formatted, or keeps it until it is durable.
+    /// Sends the reply that was formatted, or keeps it until its change is durable.
     fn answer(
         &mut self,
         context: &Context,
@@ -201,7 +202,8 @@ impl<E: Engine> Delayed<E> {
         self.undurable.push_back(Undurable { origin, sequence, text, value });
     }
 
-    /// Applies what can be applied again, and sends replies that have become durable.
+    /// Applies the parked requests that are ready, and sends the replies whose change has become
+    /// durable.
     ///
     /// Cost: a check of each request that waits; nothing for an engine that never delays.
     pub(crate) fn step(
@@ -282,12 +284,14 @@ impl<E: Engine> Delayed<E> {
     }
 }
 
-/// Whether the longest answer to this request can be sent now. A slot of our own client has room.
+/// Whether the longest answer to this request can be sent now. The slot of a client of this shard
+/// always has room.
 fn has_room_for_answer<E: Engine>(context: &Context, mail: &mut Mail<E>, origin: Origin) -> bool {
     origin.shard == context.id || mail.has_room_for_answer(origin.shard)
 }
 
-/// Sends the reply that was formatted to where it is awaited. There is room for it.
+/// Sends the formatted reply to the slot that waits for it. The caller has checked that there is
+/// room.
 fn deliver<E: Engine>(
     context: &Context,
     clients: &mut Clients<E::Pinned>,

@@ -1,16 +1,16 @@
-//! Large values received straight to where they stay: the I/O backend is lent the memory of
-//! their next bytes.
+//! Receives large values directly into the memory where they are stored: the shard lends the memory
+//! for the next bytes to the I/O backend.
 //!
-//! Upstream:   `arrive`, once all that a connection sent is served and its value is not whole;
-//!             and when a landing comes back.
-//! Downstream: `io` has the kernel receive into it; `segment` takes the bytes as written.
+//! Upstream:   `arrive`, when all input of a connection is served and its value is not whole, and
+//!             when a landing comes back.
+//! Downstream: `io` has the kernel receive into the landing; `segment` counts the bytes as written.
 //!
 //! Invariants:
-//! - I1  A landing is out only for a connection that is uploading, has no input left and is not
-//!   paused. So what it brings comes next in the stream, and nothing is fed to the upload beside
-//!   it (`segment` asserts that).
-//! - I2  A landing that does not come back, because the client has gone, is released by the
-//!   backend, before its upload is dropped or after that; once both are gone all memory is back
+//! - I1  A landing is lent only for a connection that is uploading, has no input left and is not
+//!   paused. So the bytes that it brings come next in the stream, and no other bytes are written to
+//!   the upload meanwhile (`segment` asserts this).
+//! - I2  If the client has left, its landing does not come back. The backend releases the landing,
+//!   before or after the shard drops the upload. When both are gone, all their memory is free again
 //!   (`segment`).
 
 use kachel_engine::{Engine, ReceiveValue};
@@ -20,24 +20,25 @@ use kachel_stdx::Landing;
 
 use crate::upload::{Uploads, Values};
 
-/// Bytes for which a landing is worth its ways; fewer are copied. A guess: the copy costs a quarter
-/// of a microsecond then.
+/// The smallest landing, in bytes. Fewer bytes are copied instead, because lending costs more than
+/// their copy. A guess: a copy of this many bytes takes a quarter of a microsecond.
 const LANDING_BYTES_MIN: usize = 4 * 1024;
 
-/// Blocks of a landing beside small requests: these wait while it is filled. On a busy machine the
-/// p99 of small reads beside a writer of 900 KB values was 2.4 to 3.1 times theirs alone with 64
-/// KiB, and 2.8 to 2.9 with 32 behind epoll on a quiet one (the abuse suite's X24).
+/// Blocks of a landing while there are small requests, because small requests wait while the
+/// landing is filled. X24 of the abuse suite compares the p99 of small reads beside a writer of 900
+/// KB values with their p99 alone. It was 2.4 to 3.1 times as long with landings of 64 KiB on a
+/// busy machine, and 2.8 to 2.9 times with 32 KiB and epoll on a quiet machine.
 const BLOCKS_BESIDE_REQUESTS: usize = 1;
-/// Blocks of a landing while there are none: fewer ticks a value, which are a twentieth of its
-/// cost.
+/// Blocks of a landing while there are no small requests. A value then takes fewer ticks; ticks are
+/// a twentieth of its cost.
 const BLOCKS_ALONE: usize = 4;
-/// Ticks without a small request after which none is expected. A guess: a client that asks again
-/// and again comes every second or third tick.
+/// After this many ticks without a small request, none is expected soon. A guess: a client that
+/// sends one small request after another is served every second or third tick.
 const ALONE_TICKS_MIN: u32 = 16;
 
 impl<E: Engine> Values<'_, E> {
-    /// Has the I/O backend receive the next bytes of a connection's value straight to their place,
-    /// if that may be. Otherwise they are lent and copied, as all others.
+    /// Lends a landing for the next bytes of a connection's value to the I/O backend, if possible.
+    /// Otherwise the bytes are received into the receive buffer and copied, as all other input.
     pub(crate) fn offer<I: Io>(&mut self, io: &mut I, connection: ConnectionIndex) {
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
         if !open.may_land() {
@@ -65,7 +66,7 @@ impl<E: Engine> Values<'_, E> {
         let mut landing = spare.unwrap_or_else(|| engine.spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
-        // This shard asks another shard for room in the ordinary way.
+        // Another shard is asked for room only by `feed`.
         if !lent && owner == context.id && engine.make_upload_room(bytes, &context.now) {
             lent = upload.landing(&mut landing, blocks_max).is_ok();
         }
@@ -78,7 +79,7 @@ impl<E: Engine> Values<'_, E> {
 }
 
 impl<U: ReceiveValue> Uploads<U> {
-    /// Counts the bytes that a landing brought.
+    /// Takes a landing back into which `bytes` bytes were received, and counts those of the value.
     pub(crate) fn take_back(
         &mut self,
         connection: ConnectionIndex,

@@ -1,17 +1,17 @@
 //! The work of one core: the tick, routing, hops to other shards, counters, listings.
 //!
-//! Upstream:   `kachel` starts one thread a shard and calls `Shard::tick` until it says that all is
-//!             done.
+//! Upstream:   `kachel` starts one thread per shard. The thread calls `Shard::tick` until it
+//!             returns `Turn::Finished`.
 //! Downstream: `net` for connections, `wire` for bytes, an engine for items, `io` for the kernel.
 //!
 //! Reading order: `tick`, which calls all stages; then the other files in the order of the `mod`
 //! lines below. Each file imports only files below it.
 //!
 //! Architecture invariants:
-//! - No system call, no clock, no random source: those come through `kachel_io::{Io, Clock}`,
-//!   `KeyHasher` and `SharedOptions::usage`.
-//! - Only a shard's own thread changes its items; others send it hops.
-//! - The engine is reached by its contract alone.
+//! - The crate makes no system call, reads no clock and draws no random number. It gets them
+//!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
+//! - Only a shard's own thread changes its items. Other shards send it hops.
+//! - A shard uses its engine only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
 
@@ -57,10 +57,12 @@ pub use process::{ClosedClient, Shared, SharedOptions};
 pub use report::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
 
-/// Requests that are looked up together: parsed, hashed, prefetched, then carried out.
+/// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.
 ///
-/// Why 32: a guess until `experiments/` has the sweep; the prototype gained 2.8 x with it.
+/// Why 32: this is a guess, because no experiment compares batch sizes yet. The prototype gained a
+/// factor of 2.8 with it.
 pub const BATCH_REQUESTS_MAX: usize = kachel_engine::BATCH_MAX;
-/// Items that a shard examines in one tick for all listings (`lru_crawler metadump`, `mgdump`)
-/// together, dead ones included. A guess: about as long as a batch of requests takes.
+/// The most items that a shard examines in one tick for all listings (`lru_crawler metadump`,
+/// `mgdump`) together, dead items included. A guess: this takes about as long as a batch of
+/// requests.
 pub const LISTED_ITEMS_PER_TICK_MAX: usize = 64;

@@ -1,7 +1,7 @@
 //! Listings of all items: `lru_crawler metadump` and `mgdump`.
 //!
-//! Upstream:   `admin` begins one; `tick` takes all of them on by one bounded step; `hop` brings
-//!             what other shards' listings ask for.
+//! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step; `mail`
+//!             passes on the pieces that other shards ask for or send.
 //! Downstream: each shard in turn walks its segments.
 //!
 //! ```text
@@ -12,13 +12,14 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  In one tick a shard looks at no more than `LISTED_ITEMS_PER_TICK_MAX` items for all
-//!   listings together, its own clients' and others'. So other requests wait for one piece at most,
-//!   however many listings there are.
-//! - I2  While a listing runs its connection carries out no other request.
-//! - I3  A shard asks each other shard for one piece at a time, so at most one a shard waits here.
-//! - I4  Each listing that may go on has its turn: shards take turns, and so do the listings of one
-//!   shard. One whose client does not read loses nothing but turns.
+//! - I1  In one tick a shard examines at most `LISTED_ITEMS_PER_TICK_MAX` items for all listings
+//!   together, those of its own clients and those of other shards. So other requests wait for at
+//!   most one piece, for any number of listings.
+//! - I2  While a listing runs, no other request of its connection is executed.
+//! - I3  A shard asks each other shard for one piece at a time, so at most one request of each
+//!   other shard waits here.
+//! - I4  Each listing that can continue gets its turn: shards take turns, and the listings of one
+//!   shard take turns. A listing whose client does not read loses only its turns.
 
 use std::collections::VecDeque;
 
@@ -45,17 +46,18 @@ const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES
 struct Listing {
     connection: ConnectionIndex,
     keys_only: bool,
-    /// Shards whose items are all listed. It begins with its client's own, so that many listings do
-    /// not all want the same shard.
+    /// The number of shards whose items are all listed. A listing begins with the shard of its
+    /// client, so that many listings do not all need the same shard.
     listed_shards: u16,
     cursor: Cursor,
-    /// Whether another shard owes a piece.
+    /// Whether another shard was asked for a piece and has not answered yet.
     awaited: bool,
     begun: bool,
 }
 
 impl Listing {
-    /// Whose items come next, for a client of shard `id` of `shards`; `None`: all were listed.
+    /// The shard whose items come next, for a client of shard `id` of `shards`. `None` if all items
+    /// were listed.
     fn owner(&self, id: u16, shards: u16) -> Option<u16> {
         let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
         (self.listed_shards < shards).then_some(owner as u16)
@@ -72,7 +74,7 @@ impl Listing {
     }
 }
 
-/// A piece that another shard wants for a listing of a client of its own.
+/// A piece that another shard asks for, for a listing of its own client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) slot: SlotIndex,
@@ -80,14 +82,14 @@ pub(crate) struct Asked {
     pub(crate) cursor: Cursor,
 }
 
-/// The listings of a shard's clients, and what others ask of it.
+/// The listings of a shard's clients, and the pieces that other shards ask for.
 #[derive(Debug)]
 pub(crate) struct Listings {
-    /// The next in turn first (I4).
+    /// The listings of this shard's clients, the next in turn first (I4).
     listings: VecDeque<Listing>,
-    /// By shard, the piece that the shard has requested (I3).
+    /// For each other shard, the piece that it asked for (I3).
     asked: Vec<Option<Asked>>,
-    /// By shard, whether it owes us one (I3).
+    /// For each other shard, whether it owes this shard a piece (I3).
     awaited: Vec<bool>,
     /// The shard whose turn it is (I4).
     turn: u16,
@@ -113,13 +115,14 @@ impl Listings {
         });
     }
 
-    /// Another shard asks for a piece; `step` answers it when its turn comes.
+    /// Notes that another shard asks for a piece. `step` answers when its turn comes.
     pub(crate) fn ask(&mut self, peer: u16, asked: Asked) {
         let before = self.asked[usize::from(peer)].replace(asked);
         assert!(before.is_none(), "I3");
     }
 
-    /// Another shard has sent its piece for this client, if that is still there.
+    /// Notes that another shard has sent its piece. The listing goes on if its client is still
+    /// there.
     pub(crate) fn went_on(&mut self, peer: u16, connection: Option<ConnectionIndex>, cursor: u64) {
         let was_awaited = std::mem::take(&mut self.awaited[usize::from(peer)]);
         assert!(was_awaited, "I3");
@@ -136,7 +139,7 @@ impl Listings {
     }
 }
 
-/// What a step of the listings works on.
+/// The parts of a shard that a step of the listings uses.
 pub(crate) struct Step<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
@@ -144,21 +147,21 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) mail: &'a mut Mail<E>,
 }
 
-/// What a check of a listing found.
+/// The result of checking a listing.
 enum Check {
     /// It is complete, or its client is gone.
     Over,
-    /// It waits for its client or for an answer: those behind it come first.
+    /// It waits for its client or for an answer, so the listings behind it come first.
     Waits,
-    /// It wants a piece of our items.
+    /// It needs a piece of this shard's items.
     WantsOurs,
-    /// It wants a piece of a shard that cannot be asked now: it keeps its turn.
+    /// It needs a piece of a shard that cannot be asked now. It keeps its turn.
     WantsTheirs,
 }
 
 impl Listings {
-    /// Whether a listing can be taken on before anything else happens: a piece without a line sends
-    /// nothing, so nothing would wake a shard that sleeps behind it.
+    /// Whether a listing can continue now, so that the shard must not sleep. A piece without a line
+    /// sends nothing, so no event would wake the shard after it.
     pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
@@ -171,8 +174,8 @@ impl Listings {
         self.asked.iter().any(Option::is_some) || self.listings.iter().any(may)
     }
 
-    /// Continues the listings by one piece of this shard's items, and requests the pieces of other
-    /// shards.
+    /// Continues the listings by one piece of this shard's items, and asks other shards for pieces
+    /// of theirs.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
         if self.is_idle() {
             return;
@@ -192,7 +195,8 @@ impl Listings {
         }
     }
 
-    /// Checks the listings in turn; where the first is that wants a piece of our items.
+    /// Checks the listings in turn. Returns the place of the first one that needs a piece of this
+    /// shard's items.
     fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
         debug_assert!(self.turn < step.context.shards(), "I4: a turn is some shard's");
         let (mut place, mut own) = (0, None);
@@ -213,7 +217,7 @@ impl Listings {
         own
     }
 
-    /// Takes one listing on as far as that needs none of our items.
+    /// Continues one listing as far as it needs no items of this shard.
     fn check<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Check {
         let Step { context, clients, mail, .. } = step;
         let connection = listing.connection;
@@ -231,7 +235,7 @@ impl Listings {
         let Some(owner) = listing.owner(context.id, context.shards()) else {
             let end = if listing.keys_only { Reply::En } else { Reply::End };
             clients.text(connection, end.bytes());
-            // Requests behind the listing go on.
+            // The requests after the listing can be served again.
             clients.with(connection, Connection::end_listing);
             clients.mark_dirty(connection);
             return Check::Over;
@@ -253,7 +257,7 @@ impl Listings {
         Check::Waits
     }
 
-    /// Sends a piece of our items to a client of ours; `true`: it was done.
+    /// Sends a piece of this shard's items to a client of this shard. Returns whether it did.
     fn own_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize) -> bool {
         let Some(mut listing) = self.listings.remove(place) else { return false };
         piece(step, listing.keys_only, listing.cursor);
@@ -265,8 +269,8 @@ impl Listings {
         true
     }
 
-    /// Answers another shard's request for a piece. Returns whether it did; it does not while the
-    /// answer has no room.
+    /// Sends the piece that another shard asked for. Returns `false` if no piece is asked for, or
+    /// if there is no room for the answer yet.
     fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>, peer: u16) -> bool {
         if self.asked[usize::from(peer)].is_none() || !step.mail.has_room_for_answer(peer) {
             return false;
@@ -279,8 +283,8 @@ impl Listings {
     }
 }
 
-/// Formats one piece of this shard's items into the mail's answer: the cursor to go on from, then
-/// the lines (I1).
+/// Formats one piece of this shard's items into the mail's answer: the cursor from which the next
+/// piece continues, then the lines (I1).
 fn piece<E: Engine>(step: &mut Step<'_, E>, keys_only: bool, mut cursor: Cursor) {
     let now = &step.context.now;
     step.mail.answer.begin(0);

@@ -1,13 +1,14 @@
-//! Taking what other shards sent: their requests for our keys, and their answers to ours.
+//! Takes the records that other shards sent: requests for keys of this shard, and answers to
+//! requests of this shard.
 //!
-//! Upstream:   `tick`, before our own clients are served.
+//! Upstream:   `tick`, before it serves the clients of this shard.
 //! Downstream: `apply` for requests; the outbox of the client that waits for an answer.
 //!
 //! Invariants:
 //! - I1  Every request with a slot is answered once: in this tick, except a piece of a listing
-//!   (`listing`) and a request that the engine delays (`delayed`). Requests are left in the ring
-//!   while the ring of answers lacks room for the longest answers that they may have.
-//! - I2  Answers are always taken, whatever state their connection is in.
+//!   (`listing`) and a request that the engine delays (`delayed`). Requests stay in their ring
+//!   while the ring of answers has no room for their longest possible answers.
+//! - I2  Answers are always taken, in every state of their connection.
 
 use kachel_engine::{Cursor, Engine};
 
@@ -23,14 +24,15 @@ use crate::hop::{
 use crate::listing::{Asked, Listings};
 use crate::report::Report;
 
-/// Requests taken from one shard in one tick, so that our own clients get their turn.
+/// After this many requests of one shard, the rest wait for the next tick, so that the clients of
+/// this shard are served in time.
 const REQUESTS_PER_TICK_MAX: usize = 512;
-/// Bytes of records after which no more are added to a batch.
+/// A batch with this many bytes of records takes no further record.
 const TAKEN_BYTES: usize = 64 * 1024;
 /// Bytes of the largest batch of records.
 pub(crate) const TAKEN_BYTES_MAX: usize = TAKEN_BYTES + REQUEST_BYTES_MAX;
 
-/// What taking mail works on.
+/// The parts of a shard that taking mail uses.
 pub(crate) struct Taking<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
@@ -39,14 +41,14 @@ pub(crate) struct Taking<'a, E: Engine> {
     pub(crate) delayed: &'a mut Delayed<E>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) report: &'a mut Report,
-    /// Gets the sockets of connections to take over.
+    /// Sockets of connections that this shard must take over are added here.
     pub(crate) adopted: &'a mut Vec<Adopted>,
     /// Memory for the records of a batch.
     pub(crate) records: &'a mut Vec<u8>,
 }
 
 impl<E: Engine> Taking<'_, E> {
-    /// Takes what other shards have sent. Returns whether anything came.
+    /// Takes records of all other shards. Returns whether there were any.
     pub(crate) fn take_all(&mut self) -> bool {
         let mut any = false;
         debug_assert!(self.adopted.is_empty(), "each tick takes over what the one before brought");
@@ -80,12 +82,13 @@ impl<E: Engine> Taking<'_, E> {
         any
     }
 
-    /// Takes requests batch by batch: as many as their answers have room for (I1).
+    /// Takes requests batch by batch, as long as there is room for their answers (I1).
     fn take_requests(&mut self, peer: u16) -> bool {
         let mut taken = 0;
         while taken < REQUESTS_PER_TICK_MAX {
             let count_max = BATCH_REQUESTS_MAX.min(self.delayed.room());
-            // The records are copied out, so that the ring and the engine can both be worked on.
+            // The records are copied out, so that the mailbox is free for use while they are
+            // executed.
             let mut records = std::mem::take(self.records);
             let mut ends = [0; BATCH_REQUESTS_MAX];
             let count = copy_out(self.mail.boxes.to(peer), &mut records, &mut ends[..count_max]);
@@ -110,7 +113,7 @@ impl<E: Engine> Taking<'_, E> {
         taken > 0
     }
 
-    /// Carries out one request of another shard and answers it (I1).
+    /// Executes one request of another shard and answers it (I1).
     fn carry_out(&mut self, peer: u16, taken: &Taken<'_>) {
         let Taken { hop, reply, text, .. } = *taken;
         self.mail.answer.begin(reply.value_bytes);
@@ -123,7 +126,7 @@ impl<E: Engine> Taking<'_, E> {
             Hop::MakeRoom => {
                 let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
                 let bytes = usize::try_from(bytes).expect("a tick receives less than 2^64 bytes");
-                // The other shard finds out by trying again.
+                // The other shard tries again, and then sees whether there is room.
                 let _made = self.engine.make_upload_room(bytes, &self.context.now);
             }
             Hop::Adopt(endpoint) => {
@@ -144,7 +147,7 @@ impl<E: Engine> Taking<'_, E> {
         }
     }
 
-    /// Applies a request about a key of ours.
+    /// Applies a request about a key of this shard.
     fn request(&mut self, peer: u16, taken: &Taken<'_>) {
         debug_assert!(
             taken.key.is_some_and(|key| {
@@ -171,8 +174,8 @@ impl<E: Engine> Taking<'_, E> {
     }
 }
 
-/// Moves requests off the ring into `records`, as many as a batch holds, and says where each ends;
-/// how many.
+/// Moves requests from the ring into `records`, as many as `ends` has places, and writes the end of
+/// each into `ends`. Returns their number.
 fn copy_out<E: Engine>(
     mailbox: &mut Mailbox<E>,
     records: &mut Vec<u8>,
@@ -182,7 +185,7 @@ fn copy_out<E: Engine>(
     let (mut count, mut answer_bytes) = (0, 0);
     while count < ends.len() && records.len() < TAKEN_BYTES {
         let Some(record) = mailbox.requests_in.front() else { break };
-        // Rounded up as the ring does, with its header.
+        // The ring adds a header to each answer and rounds its length up.
         answer_bytes += answer_bytes_max(record).next_multiple_of(8) + 8;
         let answers = &mailbox.answers_out;
         if answer_bytes > answers.record_bytes_max() || !answers.room(answer_bytes) {

@@ -1,10 +1,11 @@
-//! The memory that clients take, charged to `-m`: long input, wide outboxes, pinned values.
+//! The memory that clients take: long input and wide outboxes are charged to `-m`, and pinned
+//! values have a limit.
 //!
 //! Upstream:   `serve`, `arrive`, `send` and `late`.
-//! Downstream: the budget of the process; the engine, which makes room.
+//! Downstream: the budget of the process; the engine, which frees memory of items.
 //!
 //! Invariants:
-//! - I1  What a connection is charged with is refunded when it needs less, and when it closes.
+//! - I1  The charge of a connection is refunded when it needs less, and when it closes.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_net::{Connection, ConnectionIndex, WIDENED_BYTES};
@@ -13,15 +14,15 @@ use kachel_wire::Reply;
 use crate::clients::Clients;
 use crate::context::Context;
 
-/// Charges `bytes` to the budget, at the cost of items where that is necessary. `false`: nothing is
-/// left, and nothing was charged.
+/// Charges `bytes` to the budget. If necessary, the engine frees memory of items first. Returns
+/// `false`, and charges nothing, if there is not enough memory.
 fn charge<E: Engine>(context: &Context, engine: &mut E, bytes: u64) -> bool {
     let budget = &context.shared.budget;
     budget.charge(bytes) || engine.make_room(bytes, &context.now) && budget.charge(bytes)
 }
 
-/// Charges a connection's kept input to the budget, or refunds what it no longer needs. If there
-/// is no memory for a long line, the client gets an error and is closed.
+/// Charges the kept input of a connection to the budget, or refunds the bytes that it no longer
+/// needs. If there is no memory for a long line, the client gets an error and is closed.
 pub(crate) fn charge_input<E: Engine>(
     context: &Context,
     engine: &mut E,
@@ -37,7 +38,7 @@ pub(crate) fn charge_input<E: Engine>(
         "I1: it is part of what is spent"
     );
     if wanted > charged && !charge(context, engine, wanted - charged) {
-        // Its memory may be larger than its content.
+        // The memory of the input may be larger than its bytes, so it is shrunk first.
         open.input_mut().shrink_to(0);
         wanted = open.input().chargeable_bytes();
         if wanted > charged && !budget.charge(wanted - charged) {
@@ -51,8 +52,9 @@ pub(crate) fn charge_input<E: Engine>(
     open.input_mut().set_charged_bytes(wanted);
 }
 
-/// Lets a connection that owes its own share owe more, at the cost of `-m`. `false`: it must wait
-/// until its client has read, with `kept_bytes` of requests kept meanwhile.
+/// Lets a connection with a full outbox owe more, and charges that to `-m`. `kept_bytes` is the
+/// size of its kept requests. Returns `false` if the outbox stays full, so that the connection must
+/// wait.
 #[cold]
 pub(crate) fn widen<E: Engine>(
     context: &Context,
@@ -72,7 +74,7 @@ pub(crate) fn widen<E: Engine>(
     open.outbox().is_wide()
 }
 
-/// Gives back what [`widen`] took, once a connection owes little again.
+/// Refunds the charge of [`widen`], once the connection owes little again.
 pub(crate) fn narrow<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,
@@ -86,13 +88,13 @@ pub(crate) fn narrow<P: ReadValue>(
     }
 }
 
-/// Gives back all that a connection that closes was charged with (I1).
+/// Refunds the whole charge of a connection that closes (I1).
 pub(crate) fn refund_all(context: &Context, closed: &Connection) {
     let widened = if closed.outbox().is_wide() { WIDENED_BYTES } else { 0 };
     context.shared.budget.refund(widened + closed.input().charged_bytes());
 }
 
-/// Whether more is pinned than may be (`--pinned-percent`), for clients of all shards.
+/// Whether the clients of all shards together pin more memory than `--pinned-percent` allows.
 pub(crate) fn is_too_much_pinned<E: Engine>(context: &Context, engine: &E) -> bool {
     let percent = u64::from(context.shared.options.pinned_percent);
     let limit_bytes = context.shared.budget.limit_bytes();

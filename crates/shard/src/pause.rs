@@ -1,13 +1,15 @@
-//! Having a client wait, and noticing that it need not wait any more.
+//! Pauses connections, and lists those that may be resumed.
 //!
 //! Upstream:   `serve` and `upload`, when a client does not read its replies or a mailbox is full;
-//!             `send` and `arrive`, when a block was sent or replies were settled.
-//! Downstream: `arrive` serves the connections that may go on.
+//!             `send`, when a block was sent or replies were settled; `tick` and `delayed`, when a
+//!             mailbox has room again.
+//! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
-//! - I1  A paused connection is in the list of a mailbox, or it must wait, or it is dirty or
-//!   resumable. The cause of its waiting changes only when a block was sent or replies were
-//!   settled, and after both the connection is looked at. So no tick walks over all that wait.
+//! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of a
+//!   mailbox. If it does not wait for a mailbox, the cause of its pause ends only when a block was
+//!   sent or replies were settled, and `send` checks the connection after both. So no tick checks
+//!   all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_net::{ConnectionIndex, Waiting};
@@ -17,11 +19,11 @@ use crate::context::Context;
 use crate::delayed::Delayed;
 use crate::hop::{Mail, MailboxFull};
 
-/// Connections that are woken in a tick because one mailbox has room again.
+/// The most connections that are resumed in a tick because one mailbox has room again.
 const WOKEN_PER_MAILBOX_MAX: usize = 64;
 
 impl<P: ReadValue> Clients<P> {
-    /// Has a connection's next request wait.
+    /// Pauses a connection: its next request waits.
     pub(crate) fn pause(
         &mut self,
         context: &Context,
@@ -33,12 +35,13 @@ impl<P: ReadValue> Clients<P> {
         {
             debug_assert!(open.is_paused(), "I1");
             context.counters.conn_yields.add(1);
-            // The cause may end later in this very tick: `send` checks again (I1).
+            // The cause may end later in this tick. `send` checks every dirty connection for that
+            // (I1).
             self.mark_dirty(connection);
         }
     }
 
-    /// Lists a paused connection that waits for nothing any more (I1).
+    /// Lists a paused connection as resumable if the cause of its pause has ended (I1).
     pub(crate) fn resume_if_free(&mut self, connection: ConnectionIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && open.may_resume()
@@ -48,7 +51,7 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// The mailbox to `shard` has room again, and a connection was in its list.
+    /// Notes that the mailbox to `shard` has room again. The connection was in its list.
     pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex, shard: u16) {
         let open = self.connections.get_mut(connection);
         if open.is_some_and(|open| open.mailbox_has_room(shard)) {
@@ -57,7 +60,7 @@ impl<P: ReadValue> Clients<P> {
     }
 }
 
-/// Has a connection's next request wait for room in a mailbox.
+/// Pauses a connection until a mailbox has room.
 pub(crate) fn pause_for<E: Engine>(
     context: &Context,
     clients: &mut Clients<E::Pinned>,
@@ -77,8 +80,8 @@ pub(crate) fn pause_for<E: Engine>(
     }
 }
 
-/// Lists connections that wait for a mailbox which has room again: the first, and few a tick, as
-/// each may fill it.
+/// Lists connections as resumable whose mailbox has room again. It lists the ones that have waited
+/// longest, and few per tick, because each of them may fill the mailbox.
 pub(crate) fn resume_for_mail<E: Engine>(
     context: &Context,
     clients: &mut Clients<E::Pinned>,

@@ -1,7 +1,7 @@
-//! What all shards of a process read: limits, switches, the counters of all.
+//! The state that all shards of a process share: limits, flags, and the counters of all shards.
 //!
 //! Upstream:   `kachel` makes one at the start.
-//! Downstream: every shard reads it; few things in it are ever written, and none for each request.
+//! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -16,16 +16,16 @@ use crate::counters::Counters;
 /// A client that was closed for being slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClosedClient {
-    /// Which one.
+    /// The socket of the client.
     pub name: SocketName,
-    /// What for.
+    /// What the client was too slow with.
     pub overdue: Overdue,
 }
 
-/// What the process was told at the start.
+/// The options with which the process was started.
 #[derive(Clone, Debug)]
 pub struct SharedOptions {
-    /// Shards, which is threads that serve.
+    /// The number of shards. Each shard is one thread.
     pub shards: u16,
     /// Connections open at once, in the whole process (`-c`).
     pub connections_max: u32,
@@ -35,26 +35,27 @@ pub struct SharedOptions {
     pub dumps_allowed: bool,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
-    /// Where clients come in, and what they may take there.
+    /// The endpoints of the process, with the limits of their clients.
     pub endpoints: Endpoints,
-    /// Percent of `-m` that values on their way out may pin before slow readers are closed; 0: all.
+    /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
+    /// 0 means no limit.
     pub pinned_percent: u32,
-    /// Tells the operator of a client that was closed for being slow, and does not wait (`-v`).
+    /// Reports a client that was closed for being slow to the operator (`-v`). It must not block.
     pub tell_closed: Option<fn(&ClosedClient)>,
-    /// The process's number.
+    /// The process ID.
     pub pid: u32,
-    /// Asks how much processor time the process has used.
+    /// Returns the processor time that the process has used.
     pub usage: fn() -> Usage,
-    /// How memcached would name its version here.
+    /// The memcached version that clients see.
     pub version: &'static str,
     /// Kachel's own version.
     pub own_version: &'static str,
-    /// What `stats settings` answers, in memcached's order.
+    /// The names and values that `stats settings` shows, in memcached's order.
     pub settings: Vec<(String, String)>,
 }
 
 impl Default for SharedOptions {
-    /// One shard of a process that was told nothing.
+    /// One shard, with the default options.
     fn default() -> Self {
         Self {
             shards: 1,
@@ -74,29 +75,30 @@ impl Default for SharedOptions {
     }
 }
 
-/// Shared by all shards of a process.
+/// The state that all shards of a process share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the process was told.
+    /// The options of the process.
     pub options: SharedOptions,
     /// Each shard's counters.
     pub counters: Vec<Arc<Counters>>,
-    /// The memory that `-m` promises.
+    /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
     /// Connections open in the whole process.
     connections: AtomicU32,
-    /// Set when the process is to end: shards stop accepting, finish what they owe, and return.
+    /// Set when the process must end: shards stop accepting, send all replies that they owe, and
+    /// return.
     stopping: AtomicBool,
     /// Shards that have stopped accepting.
     closed: AtomicU32,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
-    /// Set when one caller has been told that it must end the process.
+    /// Set when the process must end, or when one thread has claimed the task to end it.
     end_claimed: AtomicBool,
 }
 
 impl Shared {
-    /// For a process that starts.
+    /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
         Self {
@@ -111,47 +113,48 @@ impl Shared {
         }
     }
 
-    /// Asks all shards to finish; the caller wakes them afterwards. From now on `claim_end` returns
-    /// `false`.
+    /// Asks all shards to finish. The caller must wake them afterwards. From now on,
+    /// [`Self::claim_end`] returns `false`.
     pub fn stop(&self) {
         self.end_claimed.store(true, Relaxed);
         self.stopping.store(true, Relaxed);
     }
 
-    /// Whether the process is to end.
+    /// Whether the shards must finish.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Relaxed)
     }
 
-    /// Returns `true` to the first caller only: that one asks the process to end. A process that is
-    /// asked twice ends at once.
+    /// Returns `true` to the first caller only. That caller must ask the process to end. A process
+    /// that is asked twice ends at once.
     pub fn claim_end(&self) -> bool {
         !self.end_claimed.swap(true, Relaxed)
     }
 
-    /// A client asked for `shutdown`.
+    /// Notes that a client asked for `shutdown`.
     pub(crate) fn ask_for_shutdown(&self) {
         self.shutdown.store(true, Relaxed);
     }
 
-    /// Whether a client asked for `shutdown` and the caller is to pass that on.
+    /// Whether a client asked for `shutdown` and the caller must ask the process to end.
     pub fn take_shutdown(&self) -> bool {
-        // Loads come first: this is asked in every tick.
+        // The loads come first, because this function is called after every tick.
         self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
     }
 
-    /// A shard accepts no more clients; called once by each. Those it accepted are counted before.
+    /// Notes that a shard accepts no more clients. Each shard calls this once, after it has counted
+    /// all clients that it accepted.
     pub(crate) fn note_closed(&self) {
         self.closed.fetch_add(1, Release);
     }
 
-    /// Whether no shard has a connection, or will have one. Until all have closed, one that still
-    /// accepts may hand a connection over to any other.
+    /// Whether no shard has a connection or will get one. Until all shards have stopped accepting,
+    /// a shard that still accepts may hand a connection over to any other shard.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.load(Acquire) == u32::from(self.options.shards) && self.open_connections() == 0
     }
 
-    /// Counts a new connection; `false`, and not counted, at the limit.
+    /// Counts a new connection. At the limit it returns `false` and counts nothing.
     pub(crate) fn admit(&self) -> bool {
         self.connections
             .fetch_update(Relaxed, Relaxed, |open| {
@@ -165,7 +168,7 @@ impl Shared {
         self.connections.load(Relaxed)
     }
 
-    /// Counts a connection out.
+    /// Counts a connection that has closed.
     pub(crate) fn dismiss(&self) {
         let before = self.connections.fetch_sub(1, Relaxed);
         assert!(before > 0, "a connection is dismissed once");

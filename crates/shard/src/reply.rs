@@ -1,6 +1,6 @@
-//! Where a reply is formatted into: the outbox of a client, or the answer to another shard.
+//! Targets for a formatted reply: the outbox of a client, or the answer to another shard.
 //!
-//! Upstream:   `apply` and everything that answers a client.
+//! Upstream:   `apply`, and all stages that answer a client.
 //! Downstream: `net`'s outbox; the ring of answers.
 
 use kachel_engine::ReadValue;
@@ -8,17 +8,17 @@ use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
-/// Where a reply that may show a value goes.
+/// A target for a reply that may contain a value.
 pub(crate) trait ReplySink: Sink {
-    /// Bytes of the longest value that is formatted into it; a longer one is pinned.
+    /// Bytes of the longest value that is formatted into the target. A longer value is pinned.
     fn value_bytes_max(&self) -> usize;
 }
 
-/// A large value on its way to a client.
+/// A large value that is sent to a client.
 #[derive(Debug)]
 pub(crate) struct LargeValue<P> {
     pub(crate) value: P,
-    /// What the client's protocol writes behind it.
+    /// The bytes that the client's protocol writes after the value.
     pub(crate) end: &'static [u8],
 }
 
@@ -40,7 +40,7 @@ impl<P: ReadValue> Source for LargeValue<P> {
     }
 }
 
-/// A client's outbox as a place to format a reply into.
+/// A client's outbox, as the target of a reply.
 pub(crate) struct ToClient<'a, P> {
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) slots: &'a mut Slots<LargeValue<P>>,
@@ -49,7 +49,7 @@ pub(crate) struct ToClient<'a, P> {
 }
 
 impl<P: ReadValue> ToClient<'_, P> {
-    /// Sends a large value behind what was formatted.
+    /// Sends a large value after the formatted text.
     pub(crate) fn value(&mut self, value: LargeValue<P>) {
         let stream = Stream::new(value);
         self.outbox.stream(stream, self.connection, self.blocks, self.slots);
@@ -79,7 +79,7 @@ impl<P> ReplySink for ToClient<'_, P> {
 #[derive(Debug)]
 pub(crate) struct AnswerText {
     pub(crate) text: Vec<u8>,
-    /// Bytes of value for which room is kept where the answer goes.
+    /// Bytes of the longest value that the receiver of the answer keeps room for.
     pub(crate) value_bytes_max: u16,
 }
 

@@ -1,7 +1,7 @@
-//! What a shard reports of itself: gauges for `stats`, and its books for audits.
+//! The reports of a shard: gauges for `stats`, and its holdings for audits.
 //!
-//! Upstream:   `tick` publishes once a tick; `stats reset` begins to count again; the simulation
-//!             asks for the books at the end of each run.
+//! Upstream:   `tick` publishes the gauges once per tick; `stats reset` resets the counters; the
+//!             simulation checks the holdings at the end of each run.
 //! Downstream: the counters of the shard, the statistics of the engine.
 
 use kachel_engine::{Engine, EngineStats};
@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::delayed::Delayed;
 use crate::upload::Uploads;
 
-/// What the engine had done at the last `stats reset`.
+/// The statistics of the engine at the last `stats reset`.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     before: EngineStats,
@@ -24,7 +24,7 @@ impl Report {
         counters.publish(stats, &self.before);
     }
 
-    /// Begins to count again from 0 (`stats reset`).
+    /// Sets the counters to 0 (`stats reset`).
     pub(crate) fn reset(&mut self, counters: &Counters, stats: &EngineStats) {
         counters.reset();
         self.before = *stats;
@@ -32,22 +32,22 @@ impl Report {
     }
 }
 
-/// What a shard holds now, and how often rare things have happened in it.
+/// What a shard holds now, and how often rare events have happened in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
-    /// Connections open.
+    /// Open connections.
     pub connections: u64,
-    /// Reply slots kept for some connection, or for one that is gone and is still answered.
+    /// Reply slots in use, including those of closed connections that still await an answer.
     pub reply_slots: u64,
-    /// Large values of which not all has come.
+    /// Large values that are being received.
     pub uploads: u64,
     /// Requests that the engine delays, and replies that are not durable yet.
     pub delayed: u64,
-    /// Connections listed as waiting for room.
+    /// Paused connections.
     pub stalled: u64,
-    /// Input beyond its connection's own share, charged to the budget.
+    /// Bytes of input beyond the own share of each connection, which are charged to the budget.
     pub input_bytes: u64,
-    /// What connections may owe beyond their own share, charged to the budget.
+    /// Bytes that connections may owe beyond their own share, which are charged to the budget.
     pub owed_bytes: u64,
     /// Slots taken in the index.
     pub index_items: u64,
@@ -57,9 +57,9 @@ pub struct Holdings {
     pub index_splits: u64,
     /// Buckets that the index ever gave back.
     pub index_merges: u64,
-    /// Items in the segments, flushed and expired ones too until their space returns.
+    /// Items in the segments. Flushed and expired items count until their space is reclaimed.
     pub items: u64,
-    /// Segments owned, those kept ready too.
+    /// Segments owned, spare segments included.
     pub segments: u64,
     /// Blocks that hold large values.
     pub blocks: u64,
@@ -67,14 +67,14 @@ pub struct Holdings {
     pub compacted: u64,
     /// Items evicted.
     pub evictions: u64,
-    /// Items found expired, whose space came back.
+    /// Items found expired, whose space was reclaimed or will be.
     pub reclaimed: u64,
-    /// Items for which no room was found.
+    /// Items refused because no room was found.
     pub refused: u64,
 }
 
 impl Holdings {
-    /// What the parts of a shard hold now. Cost: a read of each connection.
+    /// Sums up what the parts of a shard hold now. Cost: a read of each connection.
     pub(crate) fn of<E: Engine>(
         clients: &Clients<E::Pinned>,
         uploads: &Uploads<E::Upload>,

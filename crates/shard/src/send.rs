@@ -1,12 +1,12 @@
-//! Sending what clients are owed, and ending connections.
+//! Sends replies, and closes connections.
 //!
 //! Upstream:   `tick`, at its end; the events of `io` about what was sent; `late` with clients that
 //!             are too slow.
 //! Downstream: `io`.
 //!
 //! Invariants:
-//! - I1  Replies leave after the mailboxes are published: nothing is acknowledged before others can
-//!   see it, and before `stats` counts it, on any shard.
+//! - I1  Replies are sent after the gauges and the mailboxes are published. So a change is
+//!   acknowledged only when other shards can see it and `stats` counts it, on every shard.
 //! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
 
 use kachel_engine::{Engine, ReadValue};
@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::memory::{narrow, refund_all};
 use crate::upload::Uploads;
 
-/// What sending and closing work on.
+/// The parts of a shard that sending and closing use.
 pub(crate) struct Sending<'a, I, E: Engine> {
     pub(crate) io: &'a mut I,
     pub(crate) context: &'a Context,
@@ -30,7 +30,7 @@ pub(crate) struct Sending<'a, I, E: Engine> {
 }
 
 impl<I: Io, E: Engine> Sending<'_, I, E> {
-    /// Hands all that is formatted to the kernel, and ends connections that are done (I1).
+    /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
     pub(crate) fn send_all(&mut self) {
         while let Some(connection) = self.clients.dirty.pop() {
             let Clients { connections, slots, blocks, .. } = self.clients;
@@ -57,12 +57,12 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         }
     }
 
-    /// Ends a connection (I2).
+    /// Closes a connection (I2).
     pub(crate) fn close(&mut self, connection: ConnectionIndex) {
         let Clients { connections, slots, blocks, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
         if let Some(place) = closed.ready() {
-            // Its input belongs to no connection now, least of all to one at the same index.
+            // Its input must not be served: a new connection may get the same index.
             let entry = &mut self.ready[place as usize];
             (entry.lent, entry.ended) = (None, true);
         }
@@ -77,8 +77,8 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
 }
 
 impl<P: ReadValue> Clients<P> {
-    /// A block of a connection is with the kernel. Gives the block back where the connection is
-    /// gone.
+    /// Notes that the kernel has taken a block of a connection. Errors: the connection is gone, and
+    /// the block is returned.
     pub(crate) fn sent(
         &mut self,
         context: &Context,
@@ -101,7 +101,7 @@ impl<P: ReadValue> Clients<P> {
         Ok(())
     }
 
-    /// A part of a block is gone: the client reads.
+    /// Notes that the kernel has taken a part of a block, so the client reads.
     pub(crate) fn taken(&mut self, socket: SocketId, block_bytes: usize, sweep: u32) {
         let Some(connection) = self.connections.find(socket) else { return };
         self.with(connection, |open| {

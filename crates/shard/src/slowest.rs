@@ -36,8 +36,8 @@ impl Slowest {
         Self { places: [nobody; CLOSED_PER_SECOND_MAX], count: 0, next: 0 }
     }
 
-    /// Takes a holder in, for the fastest one where there are too many. Cost: at most a move of all
-    /// places.
+    /// Adds a holder. If there are too many, the fastest one is left out. Cost: at most a move of
+    /// all places.
     pub(crate) fn offer(&mut self, holder: SlowHolder, connection: ConnectionIndex) {
         let taken = &self.places[..self.count];
         let place = taken.partition_point(|(before, _)| !holder.is_slower_than(before));
@@ -50,7 +50,7 @@ impl Slowest {
         debug_assert!(place == 0 || !holder.is_slower_than(&self.places[place - 1].0), "I1");
     }
 
-    /// Takes out the connection to close next; it may have gone since.
+    /// Takes out the connection to close next. It may have closed since.
     pub(crate) fn take_next(&mut self) -> Option<ConnectionIndex> {
         let (_, connection) = *self.places[..self.count].get(self.next)?;
         self.next += 1;

@@ -1,10 +1,10 @@
 //! `stats` and its topics.
 //!
 //! Upstream:   `admin`.
-//! Downstream: every shard's counters, summed; the options the process was started with.
+//! Downstream: the sums of the counters of all shards; the options of the process.
 //!
-//! The keys are memcached's, in its order, as far as they are true here; Kachel's own begin with
-//! `kachel_`.
+//! The keys are those of memcached that apply to Kachel, in its order. Keys that only Kachel has
+//! begin with `kachel_`.
 
 use kachel_engine::Engine;
 use kachel_net::ConnectionIndex;
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::counters::{Counter, Counters};
 use crate::report::Report;
 
-/// Picks one counter of a shard's.
+/// Selects one counter of a shard.
 type Pick = fn(&Counters) -> &Counter;
 
 /// Answers `stats` to one client.
@@ -27,7 +27,7 @@ pub(crate) struct Answering<'a, E: Engine> {
 }
 
 impl<E: Engine> Answering<'_, E> {
-    /// Answers `stats` with `topic` behind it.
+    /// Answers `stats` with this topic.
     pub(crate) fn stats(&mut self, topic: &[u8], report: &Report, io_kind: &str) {
         let dumps_allowed = self.context.shared.options.dumps_allowed;
         match stats_topic(topic) {
@@ -50,7 +50,8 @@ impl<E: Engine> Answering<'_, E> {
                 self.stat("sizes_status", b"disabled");
                 self.reply(Reply::End);
             }
-            // Nothing to show behind these names yet: memcached's slabs and tiers are not here.
+            // These topics have nothing to show yet: Kachel has neither the slabs nor the tiers of
+            // memcached.
             StatsTopic::Detail(DetailTopic::Dump)
             | StatsTopic::Cachedump(Ok(_))
             | StatsTopic::Conns
@@ -88,7 +89,7 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    /// The process's own facts, then what all shards counted.
+    /// Sends facts about the process, and the sums of the counters of all shards.
     fn general(&mut self, report: &Report, io_kind: &str) {
         let context = self.context;
         report.publish(&context.counters, &self.engine.stats());
@@ -155,7 +156,7 @@ const BEFORE_LIMITS: &[(&str, Pick)] = &[
     ("bytes_written", |c| &c.bytes_written),
 ];
 
-/// memcached's keys from `conn_yields` to the end, then ours.
+/// memcached's keys from `conn_yields` to the end, then the keys of Kachel.
 const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("conn_yields", |c| &c.conn_yields),
     ("hash_bytes", |c| &c.index_bytes),

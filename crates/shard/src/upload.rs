@@ -1,17 +1,20 @@
-//! Large values on their way in: received piece by piece into memory that they will stay in.
+//! Uploads: large values that are received piece by piece into the memory where they will be
+//! stored.
 //!
-//! Upstream:   `serve` begins one when a storage request announces more than fits a segment's item.
-//! Downstream: the owner stores the whole value as any other; `landing` has the I/O backend receive
-//!             into it.
+//! Upstream:   `serve` begins an upload when a storage request announces a value of more than
+//!             `INLINE_VALUE_BYTES_MAX` bytes.
+//! Downstream: the owner of the key stores the whole value; `landing` lets the I/O backend receive
+//!             into the upload.
 //!
 //! Invariants:
-//! - I1  Memory is taken as bytes arrive, never as announced: at most as much again as has come (a
-//!   block or two aside) is lent for what comes next. A connection that goes gives it all back.
-//! - I2  Room is made by the shard that will own the value, so that no shard lives at another's
-//!   cost; where that shard has nothing left to evict, the others are asked in turn. Meanwhile the
-//!   connection waits.
-//! - I3  A value that finds no memory is read to its end and then refused, so the stream stays in
-//!   step.
+//! - I1  Memory is taken as bytes arrive, not when the value is announced. The memory lent for the
+//!   next bytes is at most as large as the bytes received so far, plus a block or two. A connection
+//!   that closes gives all of it back.
+//! - I2  The shard that will own the value frees memory for it, so that other shards need not evict
+//!   items for it. If there is still no memory then, the other shards are asked in turn. The
+//!   connection waits meanwhile.
+//! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
+//!   next request is found.
 
 use kachel_engine::{Answer, Block, Engine, Key, KeyHashes, Operation, ReceiveValue as _};
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
@@ -26,28 +29,29 @@ use crate::delayed::Delayed;
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing, Parcel};
 use crate::pause::pause_for;
 
-/// A value of which not all has come yet.
+/// A large value that was not received completely yet.
 #[derive(Debug)]
 pub(crate) struct Uploading<U> {
-    /// The command line, to be parsed again when the value is whole.
+    /// The command line. It is parsed again when the value is whole.
     line: Vec<u8>,
-    /// Where the bytes go; none when there is no memory for them (I3).
+    /// Where the bytes are written. `None` if there is no memory for them (I3).
     pub(crate) upload: Option<U>,
     pub(crate) value_bytes_left: usize,
-    /// What of the closing CR LF has come, and how much of it.
+    /// The received bytes of the CR LF that ends the data block.
     trailer: [u8; 2],
+    /// The number of bytes received into `trailer`.
     trailer_bytes: usize,
     /// The hashes of its key.
     hashes: KeyHashes,
     /// The shard that will own the value.
     pub(crate) owner: u16,
-    /// How often this shard asked for room since the last piece was kept.
+    /// How often room was requested since bytes were last stored.
     pub(crate) asked: u32,
-    /// The shard that is asked next (I2).
+    /// The shard that is asked for room next (I2).
     asked_next: u16,
 }
 
-/// Lines kept for later uploads, so that those allocate nothing.
+/// Lines kept for later uploads, so that later uploads allocate nothing.
 const SPARE_LINES_MAX: usize = 64;
 /// Landings kept for later uploads.
 const SPARE_LANDINGS_MAX: usize = 64;
@@ -55,17 +59,17 @@ const SPARE_LANDINGS_MAX: usize = 64;
 /// All uploads of a shard.
 #[derive(Debug)]
 pub(crate) struct Uploads<U> {
-    /// By the connection that sends it.
+    /// The uploads, by the index of their connection.
     places: Vec<Option<Uploading<U>>>,
     spare_lines: Vec<Vec<u8>>,
     /// Landings that are not in use, for later uploads.
     pub(crate) spare_landings: Vec<Landing>,
-    /// Ticks without a request beside the uploads.
+    /// Ticks since the shard last had a small request or mail.
     pub(crate) ticks_alone: u32,
 }
 
 impl<U> Uploads<U> {
-    /// None runs.
+    /// Makes an empty list of uploads.
     pub(crate) const fn new() -> Self {
         Self {
             places: Vec::new(),
@@ -75,7 +79,8 @@ impl<U> Uploads<U> {
         }
     }
 
-    /// A copy of `line`. Cost: an allocation only when more uploads run at once than ever before.
+    /// Returns a copy of `line`. Cost: an allocation only when more uploads run at once than ever
+    /// before.
     fn keep_line(&mut self, line: &[u8]) -> Vec<u8> {
         let spare = self.spare_lines.pop();
         let mut kept = spare.unwrap_or_else(|| Vec::with_capacity(LINE_BYTES_MAX));
@@ -114,17 +119,17 @@ impl<U> Uploads<U> {
         self.places.get_mut(connection.0 as usize)?.take()
     }
 
-    /// How many run. Cost: a read of each place.
+    /// The number of uploads. Cost: a read of each place.
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count()
     }
 
-    /// Counts the ticks in which other shards ask for nothing.
+    /// Counts a tick. `came` says whether other shards sent anything in it.
     pub(crate) const fn note_mail(&mut self, came: bool) {
         self.ticks_alone = if came { 0 } else { self.ticks_alone.saturating_add(1) };
     }
 
-    /// Gives back what has come for a connection that is gone (I1).
+    /// Frees the upload of a connection that has closed (I1).
     pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
         if let Some(uploading) = self.remove(connection) {
             self.reuse_line(uploading.line);
@@ -132,11 +137,12 @@ impl<U> Uploads<U> {
     }
 }
 
-/// How often this shard asks for room before it gives a value up: other clients may take the room
-/// that was made. It asks each shard twice, for any number of shards.
+/// How often room is requested before a value is refused. Several requests are needed, because
+/// other requests may take memory that was freed. Each shard is asked twice if there are many
+/// shards.
 const ASKS_MAX: u32 = 32;
 
-/// What a large value that is received works on.
+/// The parts of a shard that receiving a large value uses.
 pub(crate) struct Values<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
@@ -172,7 +178,8 @@ impl<E: Engine> Values<'_, E> {
         self.clients.with(connection, |open| open.begin_upload(value_bytes));
     }
 
-    /// Takes what has come of the value; stores it when it is whole. Returns the bytes used.
+    /// Adds received bytes to the value, and stores the value when it is whole. Returns the number
+    /// of bytes used.
     pub(crate) fn feed(&mut self, connection: ConnectionIndex, input: &[u8]) -> usize {
         let uploading = self.uploads.get_mut(connection).expect("the connection is uploading");
         let value = &input[..input.len().min(uploading.value_bytes_left)];
@@ -204,7 +211,8 @@ impl<E: Engine> Values<'_, E> {
         if uploading.trailer_bytes == 2
             && let Err(full) = self.complete(connection)
         {
-            // No room in the owner's mailbox: give one byte of the trailer back and come again.
+            // The owner's mailbox is full: one byte of the trailer is given back, so that it is fed
+            // again.
             let uploading = self.uploads.get_mut(connection).expect("still uploading");
             uploading.trailer_bytes -= 1;
             self.pause_for(connection, full);
@@ -217,8 +225,9 @@ impl<E: Engine> Values<'_, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Has a shard free memory, and lets the connection wait for it (I2). `false`: it could not be
-    /// asked now.
+    /// Asks a shard to free memory (I2). If that is another shard, the connection waits for its
+    /// answer. Returns `false` if the mailbox to that shard is full; the connection then waits for
+    /// the mailbox.
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
         let Self { context, engine, clients, mail, uploads, .. } = self;
         let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
@@ -237,9 +246,9 @@ impl<E: Engine> Values<'_, E> {
         true
     }
 
-    /// Stores the whole value, or answers why not.
+    /// Stores the whole value, or replies why it cannot be stored.
     ///
-    /// Errors: the owner's mailbox has no room now; to be tried again.
+    /// Errors: the owner's mailbox has no room now. The caller must try again later.
     fn complete(&mut self, connection: ConnectionIndex) -> Result<(), MailboxFull> {
         let mut uploading = self.uploads.remove(connection).expect("the connection is uploading");
         let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
@@ -272,7 +281,8 @@ impl<E: Engine> Values<'_, E> {
         done
     }
 
-    /// Hands the value to its owner. Gives it back when the owner's mailbox has no room now.
+    /// Passes the value to the shard that owns its key. Errors: the mailbox of that shard has no
+    /// room now, and the value is returned.
     fn commit(
         &mut self,
         connection: ConnectionIndex,
@@ -307,11 +317,11 @@ impl<E: Engine> Values<'_, E> {
         Ok(())
     }
 
-    /// Refuses a storage request whose value is not kept, and removes the stale value that it would
-    /// leave behind: for `set`, and for `ms` without a token to compare; where the value is too
-    /// large, for `ms` in every mode, as in memcached.
+    /// Refuses a storage request whose value is not stored. `set`, and `ms` in the mode `set`
+    /// without a token to compare, also remove the old value of the key, which is stale now. If the
+    /// value is too large, `ms` removes it in every mode, as in memcached.
     ///
-    /// Errors: the mailbox of the stale value's owner has no room now, and nothing is done.
+    /// Errors: the mailbox to the owner of the key has no room now, and nothing was done.
     pub(crate) fn refuse(
         &mut self,
         connection: ConnectionIndex,
@@ -362,7 +372,7 @@ impl<E: Engine> Values<'_, E> {
         let key = context.hasher.key(key_of(request, &mut space));
         let outgoing = Outgoing { hop: Hop::Line, text: removal, room: AnswerRoom::default() };
         if !context.owns(&key) {
-            // The refusal, a later reply, waits for it.
+            // The refusal is a later reply, so it is sent after the answer to this hop.
             return mail.send_about(context, clients, connection, key, outgoing);
         }
         if E::DELAYS {

@@ -1,6 +1,6 @@
 //! Hops: how a request reaches the shard that owns its key, and how its answer comes back.
 //!
-//! Upstream:   `serve`, with requests of our clients whose keys are not ours.
+//! Upstream:   `serve`, with requests of clients of this shard for keys of other shards.
 //! Downstream: `apply` at the owner; the outbox of the client that waits for the answer.
 //!
 //! ```text

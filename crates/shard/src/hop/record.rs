@@ -1,8 +1,8 @@
 //! The records of the rings: requests that another shard owns, and their answers.
 //!
-//! Upstream:   `send` words a hop for a request whose key is not ours, `admin` for what all do.
-//! Downstream: the owner carries it out as if its own client had asked, and sends the worded reply
-//!             back.
+//! Upstream:   `send` makes a record of each request to another shard, and of each answer.
+//! Downstream: the owner executes a request as if its own client had sent it, and sends the
+//!             formatted reply back.
 //!
 //! ```text
 //! request:  secret hash u64 | slot u32 | ttl i32 | value u16 | partition u16 |
@@ -10,17 +10,19 @@
 //! answer:   slot u32 | kind u8 | pad [u8; 3] | text ...
 //! ```
 //!
-//! `value` is how many bytes of value the answer may bring; a longer value is answered as a pinned
-//! reference in the side queue. The text of a `Line` is the line that the client sent, and its data
-//! block, already found well-formed. The owner parses its terms again, which costs less than any
-//! second encoding of a request would to maintain. The key is not parsed again and not hashed
-//! again: its place in the text and its hashes stand in the head. A decoded base64 key is appended
-//! after the text.
+//! `value` is the length of the longest value that the answer may contain. A longer value is pinned
+//! and passed through the side queue. The text of a `Line` is the line that the client sent and its
+//! data block. The shard that received them has checked that they are well-formed. The owner parses
+//! the terms of the line again, because a second encoding of requests would cost more to maintain.
+//! It does not parse or hash the key again: the head contains the hashes of the key and its place
+//! in the text. A key that was decoded from base64 is appended after the text.
 //!
 //! Invariants:
 //! - I1  Every request whose slot is not `NO_SLOT` is answered exactly once.
-//! - I2  A record fits a ring twice: values in it are at most `INLINE_VALUE_BYTES_MAX`.
-//! - I3  The owner neither parses nor hashes a key: the shard that received it did.
+//! - I2  Every ring has room for two of the longest records, because a value in a record has at
+//!   most `INLINE_VALUE_BYTES_MAX` bytes.
+//! - I3  The owner neither parses nor hashes a key: the shard that received the request has done
+//!   both.
 
 use kachel_engine::{INLINE_VALUE_BYTES_MAX, Key, KeyHashes};
 use kachel_net::{EndpointIndex, SlotIndex};
@@ -28,11 +30,11 @@ use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Ttl};
 
 use crate::apply::ReadTerms;
 
-/// The slot of a request that is not answered: a connection to take over.
+/// Stands for the slot of a request that is not answered. Only [`Hop::Adopt`] is not.
 const NO_SLOT: u32 = u32::MAX;
 /// Bytes before the text of a request.
 pub(crate) const REQUEST_HEAD_BYTES: usize = 24;
-/// Bytes of the longest request: a line, an inline value, and a key that was decoded.
+/// Bytes of the longest request: a line, an inline value, and a decoded key.
 pub(crate) const REQUEST_BYTES_MAX: usize =
     REQUEST_HEAD_BYTES + LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2 + KEY_BYTES_MAX;
 
@@ -49,19 +51,19 @@ pub(crate) const ANSWER_BYTES_MAX: usize =
 /// What a request record asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// A whole request; text: line and data block.
+    /// A whole request. The text is its line and its data block.
     Line,
-    /// One key of a retrieval; text: the key.
+    /// One key of a retrieval. The text is the key.
     Key(ReadTerms),
-    /// A storage request whose value lies in the side queue; text: the line.
+    /// A storage request whose value is in the side queue. The text is its line.
     Upload,
-    /// Begin to count again from 0.
+    /// Set the counters to 0 (`stats reset`).
     ResetStats,
-    /// A connection to take over, which came by this endpoint; its socket lies in the side queue.
+    /// Take over a connection that a client made to this endpoint. Its socket is in the side queue.
     Adopt(EndpointIndex),
-    /// Free memory for bytes of a large value; text: their number, in 8 bytes.
+    /// Free memory for a large value. The text is the number of bytes, in 8 bytes.
     MakeRoom,
-    /// List items from `cursor` (text: a cursor) on.
+    /// List items from a cursor on. The text is the cursor.
     Dump { keys_only: bool },
 }
 
@@ -80,18 +82,18 @@ pub(crate) fn answer_bytes_max(record: &[u8]) -> usize {
 /// Where the answer of a hop goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
-    /// The slot that waits for it, if one does.
+    /// The slot that waits for the answer, if there is one.
     pub(crate) slot: Option<SlotIndex>,
-    /// Bytes of the longest value that it may bring.
+    /// Bytes of the longest value that the answer may contain.
     pub(crate) value_bytes: u16,
 }
 
-/// What an answer record brings.
+/// The kind of an answer record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The reply's text.
     Text,
-    /// The reply's text, and behind it a large value that lies in the side queue.
+    /// The reply's text. A large value follows it, which is in the side queue.
     TextAndValue,
     /// A piece of a listing; the text begins with the cursor to go on from.
     Dump,
@@ -104,18 +106,18 @@ const KEYS_ONLY: u8 = 1 << 4;
 /// The bits of the kind.
 const KIND: u8 = HAS_CAS - 1;
 
-/// Where the key of a request record is, and what its hashes say.
+/// The place of the key in a request record, and the hashes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HopKey {
     hashes: KeyHashes,
-    /// Where it begins behind the head.
+    /// Where the key begins in the text.
     start: u16,
     bytes: u8,
 }
 
 impl HopKey {
-    /// The place of `key` in `text`, or behind it where it is no part of it; and what must be added
-    /// behind the text.
+    /// Finds the place of `key` in `text`. If `key` is not a part of `text`, its place is after the
+    /// text. Also returns the bytes that must be added after the text.
     #[inline]
     pub(crate) fn place<'k>(key: Key<'k>, text: &[u8]) -> (Self, &'k [u8]) {
         let bytes = key.bytes();
@@ -132,7 +134,7 @@ impl HopKey {
     }
 }
 
-/// The head of a request record, and the text behind it.
+/// The parsed head of a request record, and the text after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head<'r> {
     pub(crate) hop: Hop,
@@ -142,7 +144,7 @@ pub(crate) struct Head<'r> {
 }
 
 impl<'r> Head<'r> {
-    /// Takes a request record apart.
+    /// Parses a request record.
     ///
     /// Panics: on a record that no shard pushed, which is a bug.
     #[inline(always)]
@@ -188,7 +190,7 @@ impl Hop {
         head
     }
 
-    /// Kind, flags, and a word: a TTL, or an endpoint.
+    /// The kind, the flags, and a word: a TTL or an endpoint.
     #[inline]
     fn to_parts(self) -> (u8, u8, u32) {
         match self {
@@ -232,7 +234,7 @@ impl Answer {
         [s0, s1, s2, s3, self as u8, 0, 0, 0]
     }
 
-    /// Takes an answer record apart.
+    /// Parses an answer record.
     ///
     /// Panics: on a record that no shard pushed, which is a bug.
     pub(crate) fn parse(record: &[u8]) -> (Self, SlotIndex, &[u8]) {

@@ -1,7 +1,8 @@
 //! The rings between two shards, and the side queues for what does not fit a ring.
 //!
-//! Upstream:   `send` pushes requests of our clients that other shards own; `take` pushes answers.
-//! Downstream: the other shard's `take` takes them off, once a tick; `record` is their form.
+//! Upstream:   `send` pushes requests to other shards, and answers to their requests.
+//! Downstream: `mail` of the other shard takes the records, once per tick; `record` defines their
+//!             form.
 //!
 //! ```text
 //!            requests ring  A -> B   (see `record`)
@@ -11,12 +12,12 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  Records of one ring are taken in the order in which they were pushed, and so are the
-//!   entries of its side queue. A record that refers to an entry is published after the entry was
-//!   pushed. Each ring has a side queue of its own, because the two rings to one shard are taken in
-//!   no common order.
-//! - I2  Answers are always taken, so an answer ring drains; requests wait while the answer ring
-//!   has no room. Hence no two shards can wait for each other.
+//! - I1  Records of one ring are taken in the order in which they were pushed. The same holds for
+//!   the entries of its side queue. A record that refers to an entry is published after the entry
+//!   was pushed. Each ring has a side queue of its own, because records of the two rings to one
+//!   shard are not taken in a common order.
+//! - I2  Answers are always taken, so an answer ring always drains. Requests wait while the answer
+//!   ring has no room. So two shards never wait for each other.
 //! - I3  Published records wake a sleeping receiver once.
 
 use std::collections::VecDeque;
@@ -32,7 +33,7 @@ use crate::reply::LargeValue;
 
 /// Bytes of all rings of one shard together, before each is clamped.
 const RING_BYTES_PER_SHARD: usize = 1 << 20;
-/// The smallest ring: takes the largest record twice.
+/// The smallest ring. It has room for two of the largest records.
 const RING_BYTES_MIN: usize = 64 * 1024;
 /// The largest ring.
 const RING_BYTES_MAX: usize = 256 * 1024;
@@ -40,7 +41,7 @@ const RING_BYTES_MAX: usize = 256 * 1024;
 /// Entries that a side queue has room for from the start, so that it seldom allocates.
 const SIDE_QUEUE_ENTRIES: usize = 32;
 
-/// What travels beside a request: owned, and too large or not bytes at all.
+/// What a request carries in the side queue: a value too large for the ring, or a socket.
 #[derive(Debug)]
 pub(crate) enum Parcel<U> {
     /// A large value, received whole.
@@ -49,7 +50,7 @@ pub(crate) enum Parcel<U> {
     Socket(OwnedFd),
 }
 
-/// Entries on their way beside a ring. Both ends hold it.
+/// The side queue of a ring. Both shards hold it.
 #[derive(Debug)]
 pub(crate) struct SideQueue<T>(Arc<Mutex<VecDeque<T>>>);
 
@@ -59,22 +60,22 @@ impl<T> SideQueue<T> {
         (Self(Arc::clone(&entries)), Self(entries))
     }
 
-    /// Adds an entry; the caller pushes its record next (I1).
+    /// Adds an entry. The caller must push its record next (I1).
     pub(crate) fn push(&self, entry: T) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(entry);
     }
 
     /// Takes the next entry out.
     ///
-    /// Panics: when there is none though a record refers to one (I1).
+    /// Panics: when there is no entry, although a record refers to one (I1).
     pub(crate) fn pop(&self) -> T {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         taken.expect("I1: a record refers to an entry of the side queue")
     }
 }
 
-/// The ring of requests to this shard has no room now. The caller does nothing, and has the
-/// connection wait.
+/// The mailbox to this shard has no room for a request now. The request was not sent, and its
+/// connection must wait.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct MailboxFull(pub(crate) u16);
@@ -89,14 +90,14 @@ pub struct Mailbox<E: Engine> {
     pub(crate) parcels_in: SideQueue<Parcel<E::Upload>>,
     pub(crate) values_out: SideQueue<LargeValue<E::Pinned>>,
     pub(crate) values_in: SideQueue<LargeValue<E::Pinned>>,
-    /// Connections whose next request waits for room among the requests to that shard.
+    /// Connections whose next request waits for room in the ring of requests to that shard.
     pub(crate) waiting: VecDeque<ConnectionIndex>,
     peer: Arc<Sleeper>,
     peer_waker: Option<Waker>,
 }
 
 impl<E: Engine> Mailbox<E> {
-    /// Shows the peer all that was pushed this tick, and wakes it if it sleeps (I3).
+    /// Publishes all records that were pushed in this tick, and wakes the peer if it sleeps (I3).
     pub(crate) fn publish(&mut self) {
         let requests = self.requests_out.publish();
         let answers = self.answers_out.publish();
@@ -108,7 +109,7 @@ impl<E: Engine> Mailbox<E> {
         }
     }
 
-    /// Whether nothing waits to be taken.
+    /// Whether there is no record to take.
     pub(crate) fn is_empty(&self) -> bool {
         self.requests_in.is_empty() && self.answers_in.is_empty()
     }
@@ -116,13 +117,13 @@ impl<E: Engine> Mailbox<E> {
 
 /// All mailboxes of one shard, and its own sleeping flag.
 pub struct Mailboxes<E: Engine> {
-    /// By the other shard's number; none at this shard's own.
+    /// The mailboxes, by the number of the other shard. There is none at this shard's number.
     pub(crate) boxes: Vec<Option<Mailbox<E>>>,
     pub(crate) sleeper: Arc<Sleeper>,
 }
 
 impl<E: Engine> Mailboxes<E> {
-    /// Tells how shard `peer` is woken; called for each peer before the first tick.
+    /// Sets the waker of shard `peer`. The caller must do this for each peer before the first tick.
     pub(crate) fn set_waker(&mut self, peer: u16, waker: Waker) {
         if let Some(Some(mailbox)) = self.boxes.get_mut(usize::from(peer)) {
             mailbox.peer_waker = Some(waker);
@@ -143,33 +144,33 @@ impl<E: Engine> Mailboxes<E> {
         if has_room { Ok(()) } else { Err(MailboxFull(peer)) }
     }
 
-    /// Whether a connection waits for room in one of them.
+    /// Whether a connection waits for room in a mailbox.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.boxes.iter().flatten().any(|mailbox| !mailbox.waiting.is_empty())
     }
 
-    /// Whether no other shard has sent anything that was not taken yet.
+    /// Whether all records of other shards were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.boxes.iter().flatten().all(Mailbox::is_empty)
     }
 }
 
-/// Bytes of a ring where there are `shards`.
+/// Bytes of a ring in a process of `shards` shards.
 fn ring_bytes(shards: usize) -> usize {
     (RING_BYTES_PER_SHARD / (2 * shards.max(2) - 2))
         .clamp(RING_BYTES_MIN, RING_BYTES_MAX)
         .next_power_of_two()
 }
 
-/// Address space that all rings of [`mailboxes`] take, in bytes.
+/// The address space of all rings of [`mailboxes`], in bytes.
 pub fn mailbox_bytes(shards: u16) -> u64 {
     let count = usize::from(shards);
     (count * count.saturating_sub(1) * 2 * ring_bytes(count)) as u64
 }
 
-/// The mailboxes of `shards` shards, connected each to each; element n is for shard n.
+/// Makes the mailboxes of `shards` shards, each connected to each other. Element n is for shard n.
 ///
-/// Cost: allocates all rings, 2 a pair and direction.
+/// Cost: allocates all rings: two for each pair of shards and each direction.
 pub fn mailboxes<E: Engine>(shards: u16) -> Vec<Mailboxes<E>> {
     let count = usize::from(shards);
     let ring_bytes = ring_bytes(count);

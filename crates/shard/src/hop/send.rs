@@ -1,8 +1,9 @@
-//! Sending to other shards: a request into the ring to its owner, with a place kept for the answer;
-//! and answers to what others asked.
+//! Sends records to other shards: requests, each with a reply slot kept for its answer, and answers
+//! to their requests.
 //!
-//! Upstream:   `serve`, `upload`, `listing`, `admin`, `accept`; `take` and `delayed` with answers.
-//! Downstream: `rings`. What was pushed is shown to the other shard at the end of the tick.
+//! Upstream:   `serve`, `upload`, `listing`, `admin`, `accept`; `mail`, `delayed` and `listing`
+//!             with answers.
+//! Downstream: `rings`. The records become visible to the other shard when the tick publishes them.
 
 use kachel_engine::{Engine, Key};
 use kachel_net::{AnswerRoom, ConnectionIndex, SlotIndex};
@@ -18,21 +19,21 @@ use crate::reply::{AnswerText, LargeValue};
 pub(crate) struct Outgoing<'a> {
     pub(crate) hop: Hop,
     pub(crate) text: &'a [u8],
-    /// Room to keep for its answer.
+    /// The room to keep for its answer.
     pub(crate) room: AnswerRoom,
 }
 
-/// A shard's mailboxes, and the text that is on its way into one.
+/// A shard's mailboxes, and the answer that is being formatted.
 pub(crate) struct Mail<E: Engine> {
     pub(crate) boxes: Mailboxes<E>,
-    /// Whether a mailbox had no room in this tick, so that sleep must be short.
+    /// Whether a mailbox had no room in this tick, so that the shard may sleep only briefly.
     pub(crate) was_full: bool,
     /// The answer that is being formatted.
     pub(crate) answer: AnswerText,
 }
 
 impl<E: Engine> Mail<E> {
-    /// Over a shard's ends of all rings.
+    /// Makes the mail of a shard from its mailboxes.
     pub(crate) fn new(boxes: Mailboxes<E>) -> Self {
         Self { boxes, was_full: false, answer: AnswerText::with_capacity(ANSWER_BYTES_MAX) }
     }
@@ -44,12 +45,12 @@ impl<E: Engine> Mail<E> {
         room
     }
 
-    /// Sends a request to `owner`, keeping a reply slot and room.
+    /// Sends a request to `owner`, and keeps a reply slot and room for its answer.
     ///
-    /// A request that wants no reply is answered too, with an empty answer: so a later reply tells
-    /// its client that everything before it is done.
+    /// The owner also answers a request that wants no reply, with an empty answer. So a client that
+    /// gets a later reply knows that all its earlier requests are done.
     ///
-    /// Errors: the mailbox has no room now, and nothing is done; the caller pauses the connection.
+    /// Errors: the mailbox has no room now, and nothing was done. The connection must wait.
     pub(crate) fn send(
         &mut self,
         context: &Context,
@@ -108,7 +109,7 @@ impl<E: Engine> Mail<E> {
     }
 
     /// Answers `peer` with the text that was formatted, and with the large value that follows it.
-    /// There is room for it.
+    /// The caller has checked that there is room.
     #[inline(always)]
     pub(crate) fn send_answer(
         &mut self,
@@ -127,7 +128,8 @@ impl<E: Engine> Mail<E> {
         self.push_answer(peer, answer, slot);
     }
 
-    /// Answers `peer` with the piece of a listing that was formatted. There is room for it.
+    /// Answers `peer` with the piece of a listing that was formatted. The caller has checked that
+    /// there is room.
     pub(crate) fn send_piece(&mut self, peer: u16, slot: SlotIndex) {
         self.push_answer(peer, Answer::Dump, slot);
     }
@@ -139,13 +141,13 @@ impl<E: Engine> Mail<E> {
         assert!(pushed, "the caller has asked for room for the longest answer");
     }
 
-    /// Shows other shards what was pushed for them.
+    /// Publishes the records that were pushed for other shards.
     pub(crate) fn publish(&mut self) {
         self.boxes.boxes.iter_mut().flatten().for_each(super::Mailbox::publish);
     }
 
-    /// Connections that wait for a mailbox which has room again: at most `count_max` of each, as
-    /// each of them may fill it.
+    /// Takes connections that wait for a mailbox which has room again, and passes them to `wake`.
+    /// Takes at most `count_max` per mailbox, because each of them may fill it.
     pub(crate) fn take_waiting(
         &mut self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! A request record, taken apart and applied to the engine.
+//! Parses a request record, and applies it to the engine.
 //!
 //! Upstream:   `mail` with requests of other shards, `delayed` with those that the engine delayed.
 //! Downstream: `apply`.
@@ -12,23 +12,24 @@ use crate::apply::{Applied, Applier};
 use crate::context::Context;
 use crate::reply::AnswerText;
 
-/// A request record, taken apart.
+/// A parsed request record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken<'r> {
     /// The whole record.
     pub(crate) record: &'r [u8],
     pub(crate) hop: Hop,
     pub(crate) reply: ReplyTo,
-    /// The record behind its head.
+    /// The record without its head.
     pub(crate) text: &'r [u8],
-    /// The request, and where its data block begins, when `text` is a line.
+    /// The request, and where its data block begins, if `text` is a line.
     pub(crate) request: Option<(Request<'r>, usize)>,
-    /// The key that it is about, if any.
+    /// The key of the request, if it has one.
     pub(crate) key: Option<Key<'r>>,
 }
 
 impl<'r> Taken<'r> {
-    /// Reads a record. A line's terms are parsed again; its key is neither parsed nor hashed (I3).
+    /// Parses a record. The terms of a line are parsed again; its key is neither parsed nor hashed
+    /// again (`record`, I3).
     pub(crate) fn read(record: &'r [u8]) -> Self {
         let Head { hop, reply, key, text } = Head::parse(record);
         let request = match hop {
@@ -43,17 +44,17 @@ impl<'r> Taken<'r> {
         Self { record, hop, reply, text, request, key }
     }
 
-    /// What it will look up, if it is about a key.
+    /// What the request will look up, if it has a key.
     #[inline]
     pub(crate) fn lookup(&self) -> Option<Lookup> {
-        // What is about a key and no line is a key of a retrieval.
+        // A record that has a key and is not a line is a key of a retrieval.
         let value = self.request.as_ref().is_none_or(|(request, _)| request.shows_value());
         self.key.map(|key| Lookup { secret_hash: key.secret_hash(), value })
     }
 }
 
-/// Applies a request record about a key; its reply is formatted into `answer`. An upload that is
-/// not stored stays in `upload`.
+/// Applies a request record about a key, and formats its reply into `answer`. An upload that is not
+/// stored stays in `upload`.
 pub(crate) fn apply_taken<E: Engine>(
     context: &Context,
     engine: &mut E,

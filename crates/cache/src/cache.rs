@@ -1,15 +1,16 @@
-//! The cache of one shard: its index and its segments, kept in step.
+//! The cache of one shard: its index and its segments, which this module keeps consistent.
 //!
 //! Upstream:   `primitives` (operations), and the shard's tick, which asks for upkeep.
 //! Downstream: `table` (from the hash of a key to a location) and `segment` (from a location to an
 //!             item).
 //!
 //! Invariants:
-//! - I1  Every location in the table is an item in the segments, and no two slots hold one key.
-//! - I2  An item that has expired or was flushed is never handed out: `lookup` refuses it. An item
-//!   that any shard has flushed before `find` begins is flushed for it, and an item that is stored
-//!   then is of the same epoch.
-//! - I3  CAS tokens of one shard only grow, unless a client chose one (`E`).
+//! - I1  Every location in the table is an item in the segments, and no two slots refer to the same
+//!   key.
+//! - I2  An item that has expired or was flushed is never returned: `lookup` refuses it. `find`
+//!   sees every flush by any shard that was done before `find` began. An item that the same
+//!   operation stores belongs to the same flush epoch.
+//! - I3  The CAS tokens of one shard only grow, except tokens that a client chose (`E`).
 //!
 //! CAS tokens are `count * shards + shard`: unique in the process without a shared counter.
 
@@ -23,20 +24,20 @@ use kachel_table::{KeyHash, Location, Table};
 use crate::index::{TableIndex, hash_of, item_at, location};
 use crate::lookup::DeadFound;
 
-/// Work items of upkeep in one tick: slots moved, items copied or dropped.
+/// The most work of upkeep in one tick: slots moved, and items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
-/// Slots looked at when the index grows in one go, after it was too full for a key.
+/// The most slots examined when the index grows in one call, because it was too full for a key.
 pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
-/// Times that a store makes room for the index and begins again before it gives up.
+/// How often a store makes room for the index and tries again before it gives up.
 pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
 /// Bytes of the smallest item: the header and a short key.
 const ITEM_BYTES_MIN: u64 = 24;
-/// Slots for which an index has room at least, however small the memory.
+/// The fewest slots that an index has room for, even with little memory.
 const SLOTS_MIN: u64 = 1 << 16;
-/// Slots of the index of a model: it may be split twice.
+/// Slots of the index of a model. The index can be split twice.
 const MODEL_SLOTS: u64 = 8;
 
-/// Bytes of the budget without which one of `shards` shards may have no room for an item.
+/// The smallest budget in bytes with which each of `shards` shards has room for an item.
 pub const fn budget_bytes_min(shards: u16) -> u64 {
     (Table::BUDGET_BYTES_MIN + Segments::budget_bytes_min()) * shards as u64
 }
@@ -46,11 +47,11 @@ pub fn index_bytes(pool: &Pool, shards: u16) -> u64 {
     u64::from(shards) * Table::reserved_bytes(slots_max(pool.bytes_max(), shards))
 }
 
-/// Slots of one shard's index at most, for `bytes_max` of items in all shards.
+/// The most slots of one shard's index, for `bytes_max` of items in all shards.
 ///
-/// The smallest item takes 24 bytes, so no more items fit than such items. Partitions give each
-/// shard an even part of the keys; twice that is never too few, unless clients choose their keys
-/// for one shard. So the bound of all indexes together does not grow with the number of shards.
+/// The smallest item takes 24 bytes, which bounds the number of items. Partitions give each shard
+/// an even part of the keys. Twice that part is enough, unless clients choose their keys for one
+/// shard. So the bound of all indexes together does not grow with the number of shards.
 fn slots_max(bytes_max: u64, shards: u16) -> u64 {
     if cfg!(loom) {
         return MODEL_SLOTS;
@@ -59,12 +60,12 @@ fn slots_max(bytes_max: u64, shards: u16) -> u64 {
     (items_max * 2 / u64::from(shards.max(2))).max(SLOTS_MIN)
 }
 
-/// Which shard of the process a cache belongs to.
+/// The shard of the process that a cache belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOf {
     /// The shard's number, below `shards`.
     pub shard: u16,
-    /// How many shards there are.
+    /// The number of shards.
     pub shards: u16,
 }
 
@@ -73,7 +74,7 @@ impl ShardOf {
     pub const ONE: Self = Self { shard: 0, shards: 1 };
 }
 
-/// The in-memory engine of one shard: the only writer. Any other core reads by a
+/// The in-memory engine of one shard, which is its only writer. Any other core can read through a
 /// [`crate::CacheReader`].
 #[derive(Debug)]
 pub struct Cache {
@@ -86,12 +87,12 @@ pub struct Cache {
     cas_shard: u64,
     /// Lookups of the owner that found a dead item.
     pub(crate) dead_found: DeadFound,
-    /// Which keys changed.
+    /// The keys that changed.
     pub(crate) changes: ChangeList,
 }
 
 impl Cache {
-    /// An empty cache for one shard of those that share the pool and its budget.
+    /// Makes an empty cache for one of the shards that share the pool and its budget.
     ///
     /// Errors: the index's address space cannot be reserved.
     pub fn new(
@@ -123,7 +124,7 @@ impl Cache {
         self.cas_count * self.cas_stride + self.cas_shard
     }
 
-    /// The token of a new item, where items carry one.
+    /// The token of a new item, if items have tokens.
     pub(crate) fn cas_of(&mut self, chosen: Option<u64>) -> Option<u64> {
         match chosen {
             _ if !self.options.cas => None,
@@ -132,10 +133,10 @@ impl Cache {
         }
     }
 
-    /// Stores `item`, in place of what is there under its key.
+    /// Stores `item`. It replaces the item under the same key, if there is one.
     ///
-    /// Making room may move or drop other items, and the old item of this key too: a place that was
-    /// found before must be found again. Errors: nothing is left to evict, or nothing may be.
+    /// Making room may move or drop other items, and the old item of this key, too. So a place that
+    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, SegmentsFull> {
         let (key, hash) = (item.key, KeyHash(item.hash));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
@@ -152,7 +153,7 @@ impl Cache {
         if self.try_insert(hash, at) { Ok(at) } else { self.insert_into_full(hash, at, now) }
     }
 
-    /// Gives an item its slot, if the index has one for it.
+    /// Gives an item a slot, if the index has a free one for it.
     #[inline]
     fn try_insert(&mut self, hash: KeyHash, at: ItemAt) -> bool {
         let (segments, hasher) = (&self.segments, &self.hasher);
@@ -160,7 +161,7 @@ impl Cache {
         self.table.insert(hash, location(at), hash_at).is_ok()
     }
 
-    /// Gives an appended item its slot at the cost of other items, because the index may not grow.
+    /// Gives an appended item a slot at the cost of other items, because the index may not grow.
     #[cold]
     fn insert_into_full(
         &mut self,
@@ -175,7 +176,8 @@ impl Cache {
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
             at = index.pending.ok_or(SegmentsFull)?;
-            // So full that this key found no path: many splits, and the next keys find one.
+            // The index is so full that there is no path for this key. After many splits, the next
+            // keys find one.
             self.maintain_index(GROWTH_SLOTS_MAX);
             if self.try_insert(hash, at) {
                 return Ok(at);
@@ -183,7 +185,8 @@ impl Cache {
             if !made {
                 break;
             }
-            // The index has grown, but far from this key's buckets: one of their items goes.
+            // The index has grown, but not at the buckets of this key. So one of their items is
+            // evicted.
             if self.options.evict && self.evict_neighbor(hash, now) && self.try_insert(hash, at) {
                 return Ok(at);
             }
@@ -192,7 +195,7 @@ impl Cache {
         Err(SegmentsFull)
     }
 
-    /// Drops an item of a bucket that the key would lie in; says whether there was one.
+    /// Drops an item of a bucket that the key could be in. Returns whether there was one.
     fn evict_neighbor(&mut self, hash: KeyHash, now: &Now) -> bool {
         let Some(neighbor) = self.table.neighbor(hash) else { return false };
         let at = item_at(neighbor);
@@ -208,13 +211,13 @@ impl Cache {
         true
     }
 
-    /// Takes an item out of the table, and its bytes out of use.
+    /// Removes an item from the table, and frees its bytes.
     pub(crate) fn remove_at(&mut self, key: &Key<'_>, at: ItemAt) {
         self.unlink(key, at);
         self.segments.kill(at);
     }
 
-    /// Takes an item out of the table.
+    /// Removes an item from the table.
     pub(crate) fn unlink(&mut self, key: &Key<'_>, at: ItemAt) {
         let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
         assert!(removed, "I1: a found item is in the table");
@@ -228,7 +231,8 @@ impl Cache {
         self.changes.note(self.hasher.secret_hash(self.segments.key(at)));
     }
 
-    /// A step of the index's own upkeep, over at most `slots_max` slots and the bucket it is in.
+    /// A step of the index's own upkeep, over at most `slots_max` slots, and the rest of the last
+    /// bucket.
     pub(crate) fn maintain_index(&mut self, slots_max: usize) -> usize {
         let (segments, hasher) = (&self.segments, &self.hasher);
         let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));

@@ -1,6 +1,6 @@
 //! The cache as an engine: it answers every operation at once, and promises no durability.
 //!
-//! Upstream:   `shard` and the simulation, which know the contract alone.
+//! Upstream:   `shard` and the simulation, which know only the contract.
 //! Downstream: `cache`, `find`, `primitives`.
 
 use kachel_engine::{

@@ -1,11 +1,11 @@
-//! Finding a key's item as the owner: what has died is removed on the way.
+//! Finds the item of a key, for the owner. It removes dead items that it finds.
 //!
 //! Upstream:   `primitives`; the batches of `shard` prefetch first.
 //! Downstream: `lookup`, over the owner's own table and segments.
 //!
 //! Invariants:
-//! - I1  What is found is live in the current second, and no shard has flushed it before. A dead
-//!   item is removed and counted on the way.
+//! - I1  An item that is found is live in the current second, and no shard has flushed it before. A
+//!   dead item is removed and counted.
 
 use kachel_engine::{BATCH_MAX, Engine as _, Key, Lookup, Now};
 use kachel_segment::{Item, ItemAt};
@@ -33,13 +33,13 @@ impl<'v> View<'v> for &'v Cache {
 }
 
 impl Cache {
-    /// Fetches what a batch is about to look up: the two buckets of each key; then the first lines
-    /// of the item that each key probably has, which is all of it where items are small; where they
-    /// are not, the rest of the items whose value is wanted. Each step waits for the one before it,
-    /// for all keys at once.
+    /// Prefetches what a batch is about to look up, in steps: the two buckets of each key; the
+    /// first cache lines of the item that each key probably has; and, if items are not small, the
+    /// rest of the items whose value is wanted. Each step is done for all keys, then the next step
+    /// uses its result.
     ///
-    /// Cost: a bucket read and six prefetches a key; where items are not small, a header read and
-    /// up to 29 prefetches more. Nothing for one key alone.
+    /// Cost: a bucket read and six prefetches per key; if items are not small, a header read and up
+    /// to 29 prefetches more. For a single key it does nothing.
     #[inline]
     pub(crate) fn fetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
         debug_assert!(batch.clone().count() <= BATCH_MAX, "a batch has at most 32 operations");

@@ -1,4 +1,5 @@
-//! The table as the segments see it: they move and drop items, and it follows.
+//! The table as the segments see it. When segments move or drop items, they update the table
+//! through it.
 //!
 //! Upstream:   `segment`, while it makes room or compacts.
 //! Downstream: `table`.
@@ -15,7 +16,8 @@ pub(crate) struct TableIndex<'a> {
     table: &'a mut Table,
     hasher: &'a KeyHasher,
     changes: &'a mut ChangeList,
-    /// An item that was appended and has no slot yet. It may be moved or dropped like any other.
+    /// An item that was appended and has no slot yet. It may be moved or dropped like any other
+    /// item.
     pub(crate) pending: Option<ItemAt>,
 }
 
@@ -67,7 +69,7 @@ pub(crate) fn item_at(location: Location) -> ItemAt {
     ItemAt::new(location.get())
 }
 
-/// The hash that the table keeps of a key.
+/// The hash of a key, as the table stores it.
 #[inline]
 pub(crate) fn hash_of(hasher: &KeyHasher, key: &[u8]) -> KeyHash {
     KeyHash(hasher.secret_hash(key))

@@ -1,4 +1,4 @@
-//! Large values on their way in and out, as the contract of engines wants them.
+//! Large values that are being received or sent, as the engine contract requires.
 //!
 //! Upstream:   `shard` receives into [`CacheUpload`] and sends from [`CachePinned`].
 //! Downstream: the uploads and pinned values of `segment`.
@@ -7,12 +7,13 @@ use kachel_engine::{NoRoom, ReadValue, ReceiveValue};
 use kachel_segment::{NoMemory, Pinned, Upload};
 use kachel_stdx::{Held, Landing};
 
-/// A large value while it is received, piece by piece, into blocks of the pool. Dropped, it gives
-/// its blocks back.
+/// A large value that is received piece by piece into blocks of the pool. If it is dropped, its
+/// blocks are freed.
 #[derive(Debug)]
 pub struct CacheUpload(pub(crate) Upload);
 
-/// A large value that stays readable, and takes memory, as long as this handle exists.
+/// A large value that stays readable as long as this handle exists. Its memory is in use for that
+/// time.
 #[derive(Debug)]
 pub struct CachePinned(pub(crate) Pinned);
 

@@ -1,13 +1,14 @@
-//! The in-memory engine: an index and segments kept in step, for the modes `cache` and `store`.
+//! The in-memory engine: an index and segments, for the modes `cache` and `store`.
 //!
-//! Upstream:   `shard` owns one [`Cache`] and applies operations to it; so does any Rust program
-//!             (`docs/embedding.md`). Other cores read by a [`CacheReader`]; no shard does so yet.
+//! Upstream:   `shard` owns one [`Cache`] and applies operations to it; a Rust program can do the
+//!             same (`docs/embedding.md`). Other cores can read through a [`CacheReader`]; no shard
+//!             does so yet.
 //! Downstream: `table` (from the hash of a key to a location) and `segment` (from a location to an
 //!             item).
 //!
 //! Architecture invariants:
-//! - Only this crate knows both `table` and `segment`; no other crate names their parts.
-//! - No protocol, no system call, no clock: the time is an argument.
+//! - Only this crate knows both `table` and `segment`. Other crates do not depend on them.
+//! - The crate knows no protocol, makes no system call and reads no clock: the time is an argument.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +29,7 @@ mod tests;
 
 pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes};
 pub use item::CachedItem;
-/// What all shards of a process share: the memory, and the word that tells of every flush.
+/// The state that all shards of a process share: the memory, and the word that records every flush.
 pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};
 pub use large::{CachePinned, CacheUpload};
 pub use lookup::DeadFound;

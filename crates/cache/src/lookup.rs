@@ -1,17 +1,18 @@
-//! Looking a key up: one lookup, for the owner of a cache and for readers on other cores.
+//! The lookup of a key, which the owner of a cache and readers on other cores share.
 //!
 //! Upstream:   `find` for the owner, `reader` for any core.
-//! Downstream: a [`View`]: the table probes, the item tells its key, its expiry and its segment's
-//!             flush epoch.
+//! Downstream: a [`View`]: the table probes; the item supplies its key, its expiry and the flush
+//!             epoch of its segment.
 //!
 //! ```text
 //! probe: tags match, keys are equal --> one load of the header: expired? --> flushed? --> live
 //! ```
 //!
 //! Invariants:
-//! - I1  What is found live has this key, has not expired in the second that was passed, and was
-//!   not flushed by any shard before the lookup began.
-//! - I2  A lookup changes nothing. What it finds dead is a miss; the owner alone removes it.
+//! - I1  A live item that is found has this key, has not expired in the second that was passed, and
+//!   was not flushed by any shard before the lookup began.
+//! - I2  A lookup changes nothing. A dead item that it finds is a miss; only the owner removes the
+//!   item.
 
 use kachel_engine::Key;
 use kachel_segment::{Item, ItemAt};
@@ -31,7 +32,7 @@ pub(crate) trait View<'v>: Copy {
     fn is_flushed(self, at: ItemAt) -> bool;
 }
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found<'v> {
     /// A live item (I1).
@@ -40,18 +41,18 @@ pub(crate) enum Found<'v> {
     Dead(ItemAt, Death),
     /// No item.
     Nowhere,
-    /// Entries moved during every look.
+    /// Entries moved during every attempt, so the result is not known.
     Unsettled,
 }
 
-/// How an item died that is still in the index.
+/// The reason for which an item in the index is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
     Expired,
     Flushed,
 }
 
-/// Lookups that found a dead item, since its owner's start or as one core counts them.
+/// Numbers of lookups that found a dead item: of the owner since its start, or of one reading core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadFound {
     /// Items that had expired.
@@ -61,7 +62,7 @@ pub struct DeadFound {
 }
 
 impl DeadFound {
-    /// Counts one more.
+    /// Counts one more lookup.
     pub(crate) fn count(&mut self, death: Death) {
         match death {
             Death::Expired => self.expired += 1,
@@ -72,8 +73,8 @@ impl DeadFound {
 
 /// Looks `key` up in second `second`.
 ///
-/// The header is loaded once after the probe, and the item that is found keeps what it said: expiry
-/// and marks are of one moment. Cost: the probe, and a line or two of the item.
+/// The header is loaded once after the probe. The item that is found keeps that header, so its
+/// expiry and its marks are of the same moment. Cost: the probe, and a line or two of the item.
 #[inline(always)]
 pub(crate) fn look_up<'v>(view: impl View<'v>, key: &Key<'_>, second: u32) -> Found<'v> {
     debug_assert!(second != 0, "no second is 0");

@@ -1,4 +1,4 @@
-//! What a reader on another core is promised of a cache, in every interleaving with its owner.
+//! Checks what a cache promises to a reader on another core, in every interleaving with the owner.
 //!
 //! Upstream:   `tests/models/run kachel-cache`.
 //! Downstream: `Cache` and `CacheReader`; an index of two to four buckets of two slots, and three
@@ -24,7 +24,7 @@ use loom::thread;
 use crate::{Cache, CacheReader, DeadFound, ReadAnswer, ReadContext, ShardOf};
 
 const NOW: u32 = 100;
-/// A value; its first byte tells which.
+/// A value. Its first byte identifies it.
 type Bytes = [u8; 3];
 const VALUES: [Bytes; 4] = [*b"111", *b"222", *b"333", *b"444"];
 
@@ -52,7 +52,8 @@ fn wanted() -> [u8; 1] {
 struct Owner {
     cache: Cache,
     acknowledged: Arc<AtomicU64>,
-    /// The state whose change has begun. No atomic of the model: its threads take turns.
+    /// The state whose change has begun. This is not an atomic of the model, because its threads
+    /// take turns.
     begun: Arc<Count>,
 }
 
@@ -73,7 +74,7 @@ impl Owner {
         }
     }
 
-    /// Takes the wanted key to its next state.
+    /// Moves the wanted key to its next state.
     fn step<R>(&mut self, change: impl FnOnce(&mut Cache) -> R) -> R {
         let state = self.begun.fetch_add(1, Relaxed) + 1;
         let done = change(&mut self.cache);
@@ -146,8 +147,8 @@ impl Core {
         }
     }
 
-    /// Reads the wanted key, and returns the state that the answer shows by `state_of`: one that
-    /// has begun, and is no older than what was acknowledged, and than `known`.
+    /// Reads the wanted key, and returns the state that the answer shows by `state_of`: a state
+    /// that has begun, and that is not older than the acknowledged one or than `known`.
     fn read(
         &self,
         second: u32,
@@ -163,8 +164,8 @@ impl Core {
     }
 }
 
-/// Runs `reading` on a thread beside `owning`; what `reading` returns is counted, and `must_see`
-/// says which numbers must have come up.
+/// Runs `reading` on a thread beside `owning`. The results of `reading` are counted, and `must_see`
+/// lists the numbers that must have occurred.
 fn beside<const N: usize>(
     name: &'static str,
     preemptions_max: Option<usize>,
@@ -275,7 +276,7 @@ fn an_expired_value_is_never_lent_whatever_its_owner_does_to_the_expiry() {
     beside("cache, expiry", Some(2), |_| (), owning, reading, [0, 1, 2]);
 }
 
-/// Two keys that fill the smallest index up to where the next one splits a bucket.
+/// Adds two keys, which fill the smallest index so far that the next key splits a bucket.
 fn fill(cache: &mut Cache) {
     for nth in 0..2 {
         assert!(set(cache, key_in(1, nth), VALUES[3]));
@@ -325,8 +326,8 @@ fn a_segment_is_not_reused_under_a_value_that_is_lent() {
             core.round.round_over();
             core.get(NOW);
         });
-        // Each flush seals a segment, which goes back with the item that is found dead in it. The
-        // third value lies where the first lay, or has no room.
+        // Each flush seals a segment, which is freed together with the item that is found dead in
+        // it. The third value is stored where the first value was, or has no room.
         let mut stored = true;
         for value in &VALUES[1..3] {
             owner.cache.flush(&at_second(NOW));

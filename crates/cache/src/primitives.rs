@@ -4,8 +4,8 @@
 //! Downstream: `cache` and `find`.
 //!
 //! Invariants:
-//! - I1  A place that was found is good until the next `find`, `put` or `remove`: only these move
-//!   items. Marks are written in place.
+//! - I1  A place that was found is valid until the next `find`, `put` or `remove`, because only
+//!   these move items. Marks are written in place.
 
 use kachel_engine::{
     Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue,
@@ -98,7 +98,7 @@ impl Primitives for Cache {
         };
         let at = self.append(item, now).map_err(|_| NoRoom)?;
         if let Block::Upload(_) = block {
-            // Its memory is the item's now.
+            // The memory of the upload belongs to the item now.
             *block = Block::None;
         }
         Ok(at)
@@ -124,7 +124,7 @@ fn block_value<'b>(block: &'b mut Block<'_, CacheUpload>) -> NewValue<'b> {
     }
 }
 
-/// The value of `old` with the operation's added to it.
+/// The value of `old`, with the operation's value added to it.
 fn joined<'b>(old: ItemAt, block: &'b Block<'_, CacheUpload>, side: Side) -> NewValue<'b> {
     let added = match block {
         Block::Bytes(bytes) => Added::Bytes(bytes),

@@ -9,7 +9,7 @@ use kachel_segment::BLOCK_BYTES;
 use crate::cache::Cache;
 
 impl Cache {
-    /// What it holds and has done. Cost: a few loads.
+    /// The statistics of the cache. Cost: a few loads.
     pub(crate) fn totals(&self) -> EngineStats {
         let (index, segments) = (self.table.counts(), self.segments.stats());
         EngineStats {

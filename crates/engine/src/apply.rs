@@ -1,6 +1,6 @@
-//! Applying an operation: find, decide, change, answer.
+//! Applies an operation: find, decide, change, answer.
 //!
-//! Upstream:   the owner of a shard, for its own clients and for other shards'.
+//! Upstream:   the owner of a shard, for its own clients and for clients of other shards.
 //! Downstream: an engine's [`Primitives`].
 
 use crate::change::{Change, Decision, Mark, NoRoom, Put, PutValue};
@@ -12,9 +12,10 @@ use crate::outcome::{Outcome, Value, Verdict};
 use crate::time::Now;
 use crate::verb;
 
-/// What an engine supplies: finding an item, and changing one.
+/// The primitives that an engine supplies: to find an item, and to change one.
 ///
-/// A place ([`Self::At`]) is good until the next `find`, `put` or `remove`; `mark` keeps it.
+/// A place ([`Self::At`]) is valid until the next `find`, `put` or `remove`. `mark` does not end
+/// that.
 pub trait Primitives {
     /// Where an item is.
     type At: Copy;
@@ -22,15 +23,15 @@ pub trait Primitives {
     type Item<'e>: ItemView<'e>
     where
         Self: 'e;
-    /// A large value that was received to where it will stay.
+    /// A large value that was received into the memory where it will be stored.
     type Upload;
     /// A handle by which a large value is read later.
     type Pinned;
 
-    /// How the engine behaves.
+    /// The options of the engine.
     fn options(&self) -> &EngineOptions;
 
-    /// The live item under `key`. An item that has expired or was flushed is not handed out.
+    /// The live item under `key`. An item that has expired or was flushed is not returned.
     fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<Self::At>;
 
     /// The item at a place.
@@ -42,13 +43,13 @@ pub trait Primitives {
     /// Gives an item new marks.
     fn mark(&mut self, at: Self::At, mark: Mark);
 
-    /// Stores an item under `key` in place of `found`; says where it is.
+    /// Stores an item under `key` in place of `found`. Returns its place.
     ///
     /// An upload is taken out of `block` when it is stored.
     ///
-    /// Errors: there is no memory for it, and nothing may be evicted; `block` is as it was. The old
-    /// item keeps its value, but it may have been moved or evicted meanwhile: it must be found
-    /// again.
+    /// Errors: there is no memory for the item, and nothing may be evicted. `block` is as it was.
+    /// The old item keeps its value, but it may have been moved or evicted meanwhile. So the caller
+    /// must find it again.
     fn put(
         &mut self,
         key: &Key<'_>,
@@ -61,11 +62,11 @@ pub trait Primitives {
     /// Notes that an item was read.
     fn note_access(&self, at: Self::At, now: &Now);
 
-    /// A handle by which the item's value is read later, also once the item is gone.
+    /// A handle by which the item's value is read later, even if the item is gone by then.
     fn pin(&self, at: Self::At) -> Self::Pinned;
 }
 
-/// Applies an operation. `block` is the whole value that comes with a store; an upload that is not
+/// Applies an operation. `block` is the whole value that comes with a store. An upload that is not
 /// stored stays in it.
 ///
 /// Cost: that of the engine's `find`, and of one change.
@@ -98,10 +99,11 @@ pub fn apply<'e, E: Primitives>(
     Outcome { verdict: decision.verdict, value: Value::None }
 }
 
-/// Reads an item: [`apply`] for [`Verb::Get`], apart so that a read costs no more than it must.
+/// Reads an item, as [`apply`] does for [`Verb::Get`]. It is a function of its own so that a read
+/// costs no more than necessary.
 ///
-/// Always inlined: terms that the caller knows at compile time then cost nothing (a fifth of a tick
-/// of GETs otherwise).
+/// It is always inlined, because terms that the caller knows at compile time then cost nothing.
+/// Otherwise they cost a fifth of a tick of GETs.
 #[inline(always)]
 pub fn get<'e, E: Primitives>(
     engine: &'e mut E,
@@ -124,7 +126,7 @@ pub fn get<'e, E: Primitives>(
     read(engine, at, terms, facts, now)
 }
 
-/// Nothing was found, and an item is created.
+/// Creates an item, because none was found.
 #[cold]
 #[inline(never)]
 fn create<'e, E: Primitives>(
@@ -158,13 +160,13 @@ fn read<'e, E: Primitives>(
     Outcome { verdict: Verdict::Hit(facts), value }
 }
 
-/// Whether the item at a place lives in this second.
+/// Whether the item at a place is live in this second.
 fn is_live<E: Primitives>(engine: &E, at: E::At, now: &Now) -> bool {
     let expiry = engine.item(at).expiry();
     expiry == 0 || expiry > now.second
 }
 
-/// The value at a place: lent if it is short enough, else pinned.
+/// The value at a place: lent if it is short enough, otherwise pinned.
 #[inline(always)]
 fn value<E: Primitives>(engine: &E, at: E::At, bytes_max: usize) -> Value<'_, E::Pinned> {
     let item = engine.item(at);
@@ -177,14 +179,15 @@ fn value<E: Primitives>(engine: &E, at: E::At, bytes_max: usize) -> Value<'_, E:
     }
 }
 
-/// The value of an item if it may be lent: it lies in one piece, and has at most `bytes_max` bytes.
+/// The value of an item if it may be lent: it is in one piece of memory, and has at most
+/// `bytes_max` bytes.
 #[inline]
 pub(crate) fn lent_value<'e>(item: &impl ItemView<'e>, bytes_max: usize) -> Option<&'e [u8]> {
     item.small_value().filter(|value| value.len() <= bytes_max)
 }
 
-/// Applies the one change of a decision; says where the item is then. Where there is no memory for
-/// the change, the verdict is that instead.
+/// Applies the one change of a decision. Returns where the item is then. If there is no memory for
+/// the change, the verdict becomes that.
 #[inline]
 fn change<E: Primitives>(
     engine: &mut E,
@@ -217,7 +220,8 @@ fn change<E: Primitives>(
                 {
                     engine.remove(key, old);
                 }
-                // As memcached: a longer value that finds no memory leaves the old one as it is.
+                // As in memcached, the old value stays as it is if there is no memory for the
+                // longer one.
                 decision.verdict = match put.value {
                     PutValue::Joined(_) => Verdict::NotStored,
                     _ => Verdict::NoMemory { found: found.is_some() },

@@ -1,11 +1,11 @@
-//! What a decision asks an engine to do.
+//! Decisions and changes: what an engine must do to an item.
 //!
 //! Upstream:   `verb` decides.
-//! Downstream: `apply` hands the change to the engine's primitives.
+//! Downstream: `apply` passes the change to the engine's primitives.
 //!
 //! Invariants:
 //! - I1  A decision holds one change at most (`lib`, I1).
-//! - I2  [`PutValue::Joined`] and [`PutValue::Unchanged`] are decided only where an item was found.
+//! - I2  [`PutValue::Joined`] and [`PutValue::Unchanged`] are decided only if an item was found.
 
 use std::fmt;
 
@@ -23,19 +23,19 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// What a verb decided.
+/// The decision of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The change to apply (I1).
     pub change: Change,
-    /// Whether the item counts as read. That is no change: any core may note it.
+    /// Whether the item counts as read. This is not a change: any core may note it.
     pub notes_access: bool,
-    /// What to answer once the change was applied.
+    /// The answer, once the change was applied.
     pub verdict: Verdict,
 }
 
 impl Decision {
-    /// Whether the change can be applied to the item that was found, or to none (I2).
+    /// Whether the change can be applied. `found` says whether an item was found (I2).
     pub(crate) const fn is_possible(&self, found: bool) -> bool {
         match &self.change {
             Change::None => true,
@@ -47,7 +47,7 @@ impl Decision {
         }
     }
 
-    /// Nothing is changed.
+    /// A decision that changes nothing.
     pub(crate) const fn unchanged(verdict: Verdict) -> Self {
         Self { change: Change::None, notes_access: false, verdict }
     }
@@ -60,7 +60,7 @@ pub enum Change {
     None,
     /// The item's header gets new marks. Its CAS token stays.
     Mark(Mark),
-    /// A new item takes the place of the one that was found, or of none.
+    /// A new item is stored. It replaces the item that was found, if any.
     Put(Put),
     /// The item is removed.
     Remove,
@@ -84,18 +84,18 @@ pub struct Put {
     pub client_flags: u32,
     /// The second in which it expires; 0 for never.
     pub expiry: u32,
-    /// The CAS token that the client chose; `None`: the engine's next one.
+    /// The CAS token that the client chose. `None` for the engine's next token.
     pub cas: Option<u64>,
-    /// The item is stale from the start.
+    /// Whether the item is stale from the start.
     pub stale: bool,
-    /// The right to refill it was already given away.
+    /// Whether the right to refill the item was already given away.
     pub win_sent: bool,
     /// The protocol's mark: see [`crate::ItemView::protocol_mark`].
     pub protocol_mark: bool,
-    /// Whether the item counts as read when the one that it replaces was.
+    /// Whether the item counts as read if the item that it replaces was read.
     pub keeps_access: bool,
-    /// Whether the item that was found is removed when this one finds no room: a stale value must
-    /// not outlive a `set` that was refused.
+    /// Whether the item that was found is removed if there is no room for this one. A stale value
+    /// must not outlive a `set` that was refused.
     pub removes_when_refused: bool,
 }
 
@@ -119,11 +119,11 @@ pub enum PutValue {
     },
 }
 
-/// On which side of a value something is added.
+/// The side of a value on which the block is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// In front of it (`prepend`).
+    /// Before the value (`prepend`).
     Before,
-    /// Behind it (`append`).
+    /// After the value (`append`).
     After,
 }

@@ -1,15 +1,18 @@
-//! Which keys have changed: for listeners that keep copies of items outside of the engine.
+//! The list of keys that have changed, for listeners that keep copies of items outside of the
+//! engine.
 //!
-//! Upstream:   an engine notes every change of an item, its own included: eviction and expiry.
+//! Upstream:   an engine notes every change of an item, including evictions and expiries.
 //! Downstream: a listener that answers from copies (in the kernel, or in memory shared with
 //!             clients) takes the list and drops its copies before the change is acknowledged.
 //!
 //! Invariants:
-//! - I1  Between two calls of `take`, every key whose item changed is noted, or all keys are.
+//! - I1  Between two calls of `take`, every key whose item changed is noted, or the list notes all
+//!   keys.
 //! - I2  The list never grows: the memory is taken once, when recording begins.
 
-/// Keys that are noted between two calls of [`ChangeList::take`] before all of them are. Guess: a
-/// tick executes at most a few batches of 32, and upkeep drops 64 items.
+/// The most keys that are noted between two calls of [`ChangeList::take`]. After that, all keys are
+/// noted as changed. A guess: a tick executes at most a few batches of 32, and upkeep drops 64
+/// items.
 pub const CHANGES_MAX: usize = 1024;
 
 /// What changed.
@@ -31,8 +34,8 @@ pub struct ChangeList {
 }
 
 impl ChangeList {
-    /// Records from now on. What was stored before may change without a copy of it: the first call
-    /// of [`Self::take`] tells [`Changed::All`]. Cost: one allocation.
+    /// Records changes from now on. A listener may have copies from before, so the first call of
+    /// [`Self::take`] reports [`Changed::All`]. Cost: one allocation.
     pub fn record(&mut self) {
         assert!(!self.is_recording, "recording begins once");
         self.hashes.reserve_exact(CHANGES_MAX);
@@ -69,7 +72,7 @@ impl ChangeList {
         self.all |= self.is_recording;
     }
 
-    /// Tells what changed since the last call, and begins anew (I1).
+    /// Reports what changed since the last call, and empties the list (I1).
     pub fn take(&mut self, mut tell: impl FnMut(Changed)) {
         debug_assert!(self.hashes.len() <= CHANGES_MAX, "I2");
         debug_assert!(self.is_recording || self.hashes.is_empty() && !self.all, "I1");

@@ -1,7 +1,8 @@
-//! An item as a decision sees it, and the facts that an outcome tells of it.
+//! An item as a decision sees it, and the facts about it in an outcome.
 //!
 //! Upstream:   an engine shows the item that it found.
-//! Downstream: `verb` decides by it; `wire` formats the facts that the operation wanted.
+//! Downstream: `verb` bases its decisions on the item; `wire` formats the facts that the operation
+//!             wanted.
 
 /// A live item, as an engine shows it. Every method is a read of the item's first cache lines.
 pub trait ItemView<'e> {
@@ -9,18 +10,18 @@ pub trait ItemView<'e> {
     fn expiry(&self) -> u32;
     /// The client flags.
     fn client_flags(&self) -> u32;
-    /// The CAS token; 0 where items carry none.
+    /// The CAS token; 0 if items have no tokens.
     fn cas(&self) -> u64;
     /// Bytes of the value.
     fn value_bytes(&self) -> usize;
-    /// The value, unless it is so large that it does not lie in one piece.
+    /// The value, unless it is so large that it is not in one piece of memory.
     fn small_value(&self) -> Option<&'e [u8]>;
     /// Whether the item was marked stale.
     fn is_stale(&self) -> bool;
     /// Whether a client was given the right to refill the item.
     fn is_win_sent(&self) -> bool;
-    /// One bit that the protocol of the storing client keeps with an item. An engine gives it no
-    /// meaning; `wire` says by it whether the key came in base64.
+    /// One bit that the protocol of the storing client keeps with an item. It has no meaning for an
+    /// engine. `wire` uses it to note whether the key was sent in base64.
     fn protocol_mark(&self) -> bool;
     /// Whether the item was fetched since it was stored.
     fn is_fetched(&self) -> bool;
@@ -30,7 +31,7 @@ pub trait ItemView<'e> {
     fn memory_bytes(&self) -> usize;
 }
 
-/// The facts that an operation wants to be told. The others are not looked up.
+/// The facts that an operation wants. Other facts are not looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted(u8);
 
@@ -63,10 +64,12 @@ impl Wanted {
     }
 }
 
-/// What an outcome tells of an item: what was wanted of it, and what the operation did to it.
+/// The facts about an item in an outcome: the facts that were wanted, and what the operation did to
+/// the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Bytes of the value: the item's, the stored one's (after appending), the number's digits.
+    /// Bytes of the value: of the item that was read, of the item that was stored (after
+    /// appending), or the digits of a number.
     pub value_bytes: usize,
     /// The client flags.
     pub client_flags: u32,
@@ -79,19 +82,20 @@ pub struct Facts {
     /// Seconds of life that [`crate::LifeStep::Vivify`] gave to an item that this operation
     /// created.
     pub ttl_made: Option<i64>,
-    /// This operation created the item.
+    /// Whether this operation created the item.
     pub created: bool,
-    /// The item was fetched before this operation.
+    /// Whether the item was fetched before this operation.
     pub hit_before: bool,
     /// Seconds since the access before this one.
     pub since_access_s: u32,
-    /// This operation won the right to refill the item.
+    /// Whether this operation won the right to refill the item.
     pub won: bool,
-    /// The item is stale.
+    /// Whether the item is stale.
     pub stale: bool,
-    /// Another operation had won the right to refill before.
+    /// Whether another operation had won the right to refill before.
     pub win_sent: bool,
-    /// The protocol's mark; `None` where it was not looked up: as in the request.
+    /// The protocol's mark. `None` if it was not looked up; a reply then uses the form of the
+    /// request.
     pub protocol_mark: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! A key with its hashes, made once for each key of a request.
+//! A key with its hashes, which are computed once for each key of a request.
 //!
 //! Upstream:   `shard` makes a [`Key`] of each key that a client sent; a hop carries it along.
 //! Downstream: the public hash picks a partition, and so a shard; the secret hash picks a bucket
@@ -10,11 +10,11 @@
 //!   owner of a key.
 //!
 //! The public hash is rapidhash v3 with its fixed seed: it is stable across versions, so clients
-//! may steer requests to the owning shard, and a restarted process agrees with the one before. It
-//! cannot be kept from attackers and need not be, because it only spreads work. The secret hash is
-//! SipHash-1-3 under keys that are drawn at the start, because an attacker must not choose keys
-//! that meet in one bucket. Seeded rapidhash would not do: 100,000 legal keys that share one hash
-//! under every seed are known.
+//! may steer requests to the owning shard, and a restarted process agrees with the one before.
+//! Attackers can compute this hash. That does no harm, because the hash only spreads work. The
+//! secret hash is SipHash-1-3 under keys that are drawn at the start, because an attacker must not
+//! be able to choose keys that fall into one bucket. Seeded rapidhash is not safe for this: 100,000
+//! valid keys are known that share one hash under every seed.
 //!
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
@@ -36,16 +36,16 @@ pub struct Seeds {
     pub hash_keys: [u64; 2],
 }
 
-/// What the hashes of a key say.
+/// The hashes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHashes {
     /// The secret hash, for an index. Never show it to a client.
     pub secret: u64,
-    /// The partition that the public hash picks; 0 in a process of one shard, which needs none.
+    /// The partition that the public hash picks. It is always 0 in a process of one shard.
     pub partition: u16,
 }
 
-/// A key and what its hashes say.
+/// A key and its hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -66,7 +66,7 @@ impl<'k> Key<'k> {
         self.bytes
     }
 
-    /// What its hashes say.
+    /// The key's hashes.
     #[inline]
     pub const fn hashes(&self) -> KeyHashes {
         self.hashes
@@ -89,17 +89,16 @@ pub struct KeyHasher {
 impl KeyHasher {
     /// The hasher of a process with `shards` shards.
     ///
-    /// Panics: without a shard, or with more shards than partitions.
+    /// Panics: if there is no shard, or if there are more shards than partitions.
     pub fn new(seeds: Seeds, shards: u16) -> Self {
         assert!(shards > 0 && u32::from(shards) <= PARTITIONS, "each shard owns a partition");
         let secret = SipHasher13::new_with_keys(seeds.hash_keys[0], seeds.hash_keys[1]);
         Self { secret, shards: u32::from(shards) }
     }
 
-    /// The key with its hashes. The public hash is computed only where there is more than one shard
-    /// to choose from.
+    /// The key with its hashes. The public hash is computed only if there is more than one shard.
     ///
-    /// Panics: when the key's length breaks I1, which a parser must have refused.
+    /// Panics: when the key's length breaks I1. The parser must have refused such a key.
     #[inline]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         assert!((1..=KEY_BYTES_MAX).contains(&bytes.len()), "I1: a key has 1 to 250 bytes");
@@ -107,7 +106,7 @@ impl KeyHasher {
         Key { bytes, hashes: KeyHashes { secret, partition } }
     }
 
-    /// The secret hash of a key that an engine holds, which has no [`Key`] any more.
+    /// The secret hash of a key that an engine has stored.
     #[inline]
     pub fn secret_hash(&self, bytes: &[u8]) -> u64 {
         let mut hasher = self.secret;
@@ -124,7 +123,8 @@ impl KeyHasher {
         u16::try_from(hash >> (64 - PARTITIONS.trailing_zeros())).expect("12 bits")
     }
 
-    /// The shard that owns a key. Partitions are handed out in equal runs, in the shards' order.
+    /// The shard that owns a key. Each shard owns a run of partitions, in the order of the shards.
+    /// The runs are equal, up to one partition.
     #[inline]
     pub fn owner(&self, hashes: KeyHashes) -> u16 {
         let owner = u32::from(hashes.partition) * self.shards / PARTITIONS;

@@ -8,15 +8,15 @@
 //!               ^ engine                   ^ engine applies it
 //! ```
 //!
-//! What each verb means is written once, in `verb`, as a pure function of the operation, the item
-//! that was found, and the time. An engine supplies only primitives: find an item, apply a change,
-//! pin a value.
+//! The meaning of each verb is defined once, in `verb`, as a pure function of the operation, the
+//! item that was found, and the time. An engine supplies only primitives: find an item, apply a
+//! change, pin a value.
 //!
 //! Invariants:
 //! - I1  An operation applies at most one change.
-//! - I2  A decision depends on its arguments alone. So it may run on a core that only reads, which
-//!   can answer when the change is [`Change::None`].
-//! - I3  No protocol is known here, and no engine's inside.
+//! - I2  A decision depends on its arguments alone. So it may also run on a core that only reads.
+//!   That core can answer if the change is [`Change::None`].
+//! - I3  This crate knows neither a protocol nor the internals of an engine.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What an engine is asked to do, without a word of any protocol.
+//! The operations that an engine executes, independent of any protocol.
 //!
 //! Upstream:   `wire` makes operations of requests; an embedding program makes its own.
-//! Downstream: `verb` decides what each means.
+//! Downstream: `verb` decides what each operation does.
 
 use crate::item::Wanted;
 use crate::key::Key;
@@ -17,12 +17,12 @@ pub struct Operation<'o> {
 }
 
 impl<'o> Operation<'o> {
-    /// Reads the value, whole, and its client flags.
+    /// Reads the whole value and its client flags.
     pub const fn get(key: Key<'o>) -> Self {
         Self { key, verb: Verb::Get(GetTerms::VALUE) }
     }
 
-    /// Stores a value of `value_bytes` bytes, whatever is there.
+    /// Stores a value of `value_bytes` bytes, whether or not there is an item.
     pub const fn set(key: Key<'o>, value_bytes: usize, ttl: Ttl) -> Self {
         let terms = StoreTerms {
             mode: StoreMode::Set,
@@ -44,7 +44,7 @@ impl<'o> Operation<'o> {
     }
 }
 
-/// What to do, and on which terms.
+/// The kind of an operation, and its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Read an item (`get`, `gat`, `mg`).
@@ -57,7 +57,7 @@ pub enum Verb {
     Arithmetic(ArithmeticTerms),
     /// Change the expiry (`touch`).
     Touch(Ttl),
-    /// Tell all that is known of an item (`me`).
+    /// Return all that is known about an item (`me`).
     Inspect,
 }
 
@@ -66,11 +66,11 @@ pub enum Verb {
 pub struct GetTerms {
     /// What happens to the item's life.
     pub life: LifeTerms,
-    /// The CAS token of an item that is created; `None`: the engine's next one.
+    /// The CAS token of an item that is created. `None` for the engine's next token.
     pub new_cas: Option<u64>,
     /// Whether the value is wanted.
     pub value: ValueWanted,
-    /// Bytes of the longest value that is lent; a longer one is pinned.
+    /// Bytes of the longest value that is lent. A longer value is pinned.
     pub value_bytes_max: usize,
     /// Whether the item counts as read.
     pub notes_access: bool,
@@ -81,7 +81,7 @@ pub struct GetTerms {
 }
 
 impl GetTerms {
-    /// The value, whole, and the client flags.
+    /// The terms of a read of the whole value and the client flags.
     pub const VALUE: Self = Self {
         life: LifeTerms::NONE,
         new_cas: None,
@@ -123,19 +123,20 @@ pub enum LifeStep {
     Touch(Ttl),
     /// A missing item is created with this TTL (`N`).
     Vivify(Ttl),
-    /// An item with less life left than this invites one client to refill it (`R`).
+    /// If the item has less life left than this, one client wins the right to refill it (`R`).
     Recache(Ttl),
 }
 
-/// What happens to the life of an item, in the order in which the client wrote it: the later of
-/// `Touch` and `Vivify` holds, and `Recache` looks at what the steps before it left.
+/// What happens to the life of an item, in the order in which the client wrote it. If there are
+/// both `Touch` and `Vivify`, the later one counts. `Recache` sees the result of the steps before
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifeTerms {
     steps: [Option<LifeStep>; 3],
 }
 
 impl LifeTerms {
-    /// Nothing happens to it.
+    /// Nothing happens to the life of the item.
     pub const NONE: Self = Self { steps: [None; 3] };
 
     /// The item gets this TTL, if there is one.
@@ -147,9 +148,9 @@ impl LifeTerms {
         Self { steps: [first, None, None] }
     }
 
-    /// Adds a step behind the others.
+    /// Adds a step after the others.
     ///
-    /// Panics: on a fourth step. Each kind stands at most once in a request.
+    /// Panics: on a fourth step. Each kind of step occurs at most once in a request.
     pub fn push(&mut self, step: LifeStep) {
         let place = self.steps.iter_mut().find(|place| place.is_none());
         *place.expect("each kind of step stands once") = Some(step);
@@ -181,16 +182,16 @@ impl LifeTerms {
     }
 }
 
-/// On what condition a value is stored, and where it goes.
+/// The condition for storing a value, and where the value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreMode {
     /// In any case.
     Set,
-    /// Only where no item is.
+    /// Only if there is no item.
     Add,
-    /// Only where an item is.
+    /// Only if there is an item.
     Replace,
-    /// Behind the item's value.
+    /// After the item's value.
     Append,
     /// Before the item's value.
     Prepend,
@@ -199,24 +200,24 @@ pub enum StoreMode {
 /// The terms of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreTerms {
-    /// On what condition.
+    /// The condition for storing the value.
     pub mode: StoreMode,
-    /// Bytes of the value in the block: the block's own length.
+    /// Bytes of the value in the block.
     pub value_bytes: usize,
     /// The client flags.
     pub client_flags: u32,
-    /// The TTL; appending keeps the item's.
+    /// The TTL. Appending keeps the TTL of the item.
     pub ttl: Ttl,
-    /// The CAS token that must match. A `set` or `replace` with a token stores only where an item
-    /// with this token is.
+    /// The CAS token that must match. A `set` or `replace` with a token stores only if there is an
+    /// item with this token.
     pub compare_cas: Option<u64>,
-    /// The CAS token that the item gets; `None`: the engine's next one.
+    /// The CAS token that the item gets. `None` for the engine's next token.
     pub new_cas: Option<u64>,
-    /// Whether a token older than the item's stores the value as stale.
+    /// Whether the value is stored as stale if `compare_cas` is older than the token of the item.
     pub stores_stale: bool,
     /// The protocol's mark: see [`crate::ItemView::protocol_mark`].
     pub protocol_mark: bool,
-    /// The TTL of an item that appending creates where none is; `None`: it creates none.
+    /// The TTL of an item that appending creates if there is none. `None` if it creates no item.
     pub vivify: Option<Ttl>,
 }
 
@@ -225,9 +226,9 @@ pub struct StoreTerms {
 pub struct DeleteTerms {
     /// The CAS token that must match.
     pub compare_cas: Option<u64>,
-    /// The item stays, without its value and its client flags.
+    /// Whether the item stays, without its value and its client flags.
     pub empties: bool,
-    /// The item stays, and is stale: one client is invited to refill it.
+    /// Whether the item stays and becomes stale. One client then wins the right to refill it.
     pub marks_stale: bool,
     /// The TTL of an item that stays.
     pub ttl: Option<Ttl>,
@@ -237,7 +238,7 @@ pub struct DeleteTerms {
     pub client_flags: u32,
 }
 
-/// Which way a number is changed.
+/// The direction in which a number is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Adds, modulo 2^64.
@@ -249,11 +250,11 @@ pub enum Direction {
 /// The terms of a change to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArithmeticTerms {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// By how much.
+    /// The amount that is added or subtracted.
     pub delta: u64,
-    /// What a number that is created begins with.
+    /// The value of a number that is created.
     pub initial: u64,
     /// The CAS token that must match; 0 matches every token, as in memcached.
     pub compare_cas: Option<u64>,
@@ -268,8 +269,8 @@ pub struct ArithmeticTerms {
 pub enum Block<'b, U> {
     /// The operation brings no value.
     None,
-    /// A small value: lent, to be copied.
+    /// A small value, which is lent. The engine copies it.
     Bytes(&'b [u8]),
-    /// A large value that already lies where it will stay.
+    /// A large value that is already in the memory where it will be stored.
     Upload(U),
 }

@@ -1,23 +1,23 @@
-//! What an engine answers.
+//! The answers of an engine.
 //!
 //! Upstream:   `apply`.
 //! Downstream: `wire` formats an outcome for the client's protocol; `shard` counts it.
 
 use crate::item::Facts;
 
-/// What became of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub struct Outcome<'e, P> {
     /// What happened.
     pub verdict: Verdict,
-    /// The value, where the operation wanted it and an item was found.
+    /// The value, if the operation wanted it and an item was found.
     pub value: Value<'e, P>,
 }
 
 /// The value of the item that was found.
 #[derive(Debug)]
 pub enum Value<'e, P> {
-    /// None was wanted, or there is none.
+    /// No value was wanted, or there is none.
     None,
     /// A value of at most the bytes that the operation allowed, lent by the engine.
     Inline(&'e [u8]),
@@ -39,9 +39,9 @@ pub enum Verdict {
     Hit(Facts),
     /// Stored.
     Stored {
-        /// The CAS token of the item; 0 where items carry none.
+        /// The CAS token of the item; 0 if items have no tokens.
         cas: u64,
-        /// Bytes of the value, after appending too.
+        /// Bytes of the value. After appending, those of the whole value.
         value_bytes: usize,
     },
     /// The mode's condition does not hold, or there is no memory for a value to be appended.
@@ -58,15 +58,15 @@ pub enum Verdict {
     Number {
         /// The number now.
         number: u64,
-        /// The facts that the operation wanted, out of `cas`, `value_bytes` and the item's life.
+        /// The facts that the operation wanted, of `cas`, `value_bytes` and the item's life.
         facts: Facts,
     },
-    /// The value is no number.
+    /// The value is not a number.
     NonNumeric,
-    /// What is known of the item, for debugging.
+    /// All that is known about the item, for debugging.
     Inspected(Inspection),
-    /// There is no memory for the change. The old item keeps its value, unless making room evicted
-    /// it or [`crate::Put::removes_when_refused`] says that it goes.
+    /// There is no memory for the change. The old item keeps its value, unless it was evicted to
+    /// make room or [`crate::Put::removes_when_refused`] is set.
     NoMemory {
         /// Whether an item was there.
         found: bool,
@@ -74,7 +74,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Tells the CAS token that the item got.
+    /// Sets the CAS token that the item got.
     #[inline]
     pub(crate) fn set_cas(&mut self, cas: u64) {
         match self {
@@ -85,7 +85,7 @@ impl Verdict {
     }
 }
 
-/// What is known of an item, for debugging.
+/// All that is known about an item, for debugging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// Seconds of life left; `None` when the item never expires.

@@ -1,9 +1,9 @@
-//! What an engine holds, and what it has done since its start.
+//! Statistics of an engine: what it holds, and what it has done since its start.
 //!
 //! Upstream:   an engine fills it in.
 //! Downstream: `stats`, and the audits of the simulation.
 
-/// Numbers of one engine. A number that an engine has no notion of is 0.
+/// Statistics of one engine. A number that does not apply to the engine is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Items in the index.
@@ -20,11 +20,11 @@ pub struct EngineStats {
     pub found_expired: u64,
     /// Lookups that found an item that was flushed.
     pub found_flushed: u64,
-    /// Items in the segments: flushed and expired ones count until their space returns.
+    /// Items in the segments. Flushed and expired items count until their space is reclaimed.
     pub items: u64,
     /// Bytes of these items, large values included.
     pub live_bytes: u64,
-    /// Segments owned, those kept ready too.
+    /// Segments owned, spare segments included.
     pub segments: u64,
     /// Blocks that hold large values.
     pub blocks: u64,
@@ -34,12 +34,12 @@ pub struct EngineStats {
     pub evicted_unfetched: u64,
     /// Items evicted although they were read not long before.
     pub evicted_active: u64,
-    /// Items expired that were never read.
+    /// Expired items that were never read.
     pub expired_unfetched: u64,
-    /// Items found expired, whose space came back or will.
+    /// Items found expired, whose space was reclaimed or will be.
     pub reclaimed: u64,
     /// Items copied to make room.
     pub compacted: u64,
-    /// Items for which no room was found.
+    /// Items refused because no room was found.
     pub refused: u64,
 }

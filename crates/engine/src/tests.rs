@@ -1,4 +1,5 @@
-//! Every verb, through an engine that is a map: what is decided, not how items are kept.
+//! Tests every verb with an engine that is a map. They check the decisions, not how items are
+//! stored.
 //!
 //! Upstream:   `cargo test`.
 //! Downstream: `apply`, over [`Shelf`].
@@ -70,7 +71,7 @@ impl<'e> ItemView<'e> for Shown<'e> {
 }
 
 impl Primitives for Shelf {
-    /// The key's first byte: every key of these tests has one.
+    /// The first byte of the key. Every key of these tests has one byte.
     type At = u8;
     type Item<'e> = Shown<'e>;
     type Upload = ();
@@ -148,7 +149,7 @@ impl Primitives for Shelf {
     }
 }
 
-/// The engine, and what every operation needs.
+/// The engine, and the arguments that every operation needs.
 struct Bench {
     shelf: Shelf,
     hasher: KeyHasher,
@@ -164,7 +165,7 @@ impl Bench {
         Self { shelf, hasher, now: ClockOrigin::new(0, 1_800_000_000).at(8_000_000_000) }
     }
 
-    /// What a core answers that may change nothing; `None`: it asks the owner.
+    /// The answer of a core that must not change anything. `None` if it must ask the owner.
     fn unchanged(&self, terms: &GetTerms) -> Option<(Verdict, Option<Vec<u8>>)> {
         let is_live = |entry: &&Entry| entry.expiry == 0 || entry.expiry > self.now.second;
         let found = self.shelf.entries.get(&b"k"[..]).filter(is_live).map(Shown);
@@ -177,8 +178,8 @@ impl Bench {
         Some((outcome.verdict, value))
     }
 
-    /// Applies a verb to the key `k` and checks that it made at most one change, and that a read
-    /// which needs none could have been answered by any core.
+    /// Applies a verb to the key `k` and checks that it made at most one change, and that any core
+    /// could have answered a read without a change.
     fn apply(&mut self, verb: Verb, block: &[u8]) -> (Verdict, Option<Vec<u8>>) {
         let operation = Operation { key: self.hasher.key(b"k"), verb };
         let before = self.shelf.changes;
@@ -432,8 +433,8 @@ fn touch_changes_the_expiry_and_an_expired_item_is_not_found() {
 #[test]
 fn a_core_that_only_reads_answers_what_changes_nothing_and_asks_the_owner_for_the_rest() {
     let recache = meta_get(life(&[LifeStep::Recache(Ttl(60))]));
-    // Terms, and whether they are answered: on a miss, and of an item that dies in 30 seconds, is
-    // stale, or is stale and was given to one client to refill.
+    // Terms, and whether a core answers them: on a miss, and for an item that expires in 30
+    // seconds, is stale, or is stale and one client has won the right to refill it.
     let rows = [
         (GetTerms::VALUE, [true, true, true, true]),
         (meta_get(LifeTerms::NONE), [true, true, false, true]),

@@ -1,13 +1,13 @@
-//! The one second that all shards agree on, and what a TTL means in it.
+//! The seconds that all shards agree on, and the meaning of a TTL in them.
 //!
-//! Upstream:   `shard` reads the clock once a tick, after receiving.
+//! Upstream:   `shard` reads the clock once per tick, after receiving.
 //! Downstream: every expiry and every access time is one of these seconds.
 //!
 //! Invariants:
 //! - I1  Second 1 has passed when the process begins. An item that expires at once gets expiry 1.
 //! - I2  Expiry 0 means never, so no second is 0.
 //!
-//! The process begins in second 2, as memcached's does.
+//! The process begins in second 2, as in memcached.
 
 /// The second in which the process begins.
 const FIRST_SECOND: u32 = 2;
@@ -19,7 +19,7 @@ const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ttl(pub i32);
 
-/// Where the process's seconds begin: the same for all shards.
+/// The time from which the process counts seconds. It is the same for all shards.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockOrigin {
     start_ns: u64,
@@ -47,7 +47,7 @@ impl ClockOrigin {
     }
 }
 
-/// The time of a tick, handed to every operation in it.
+/// The time of a tick, which every operation of the tick gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// The second, never 0 (I2).

@@ -1,11 +1,12 @@
-//! Answering a read on a core that may change nothing.
+//! Answers a read on a core that must not change anything.
 //!
-//! Upstream:   an engine's reader, which any core may use beside the engine's owner.
+//! Upstream:   an engine's reader, which any core may use concurrently with the owner of the
+//!             engine.
 //! Downstream: `verb::get`, the decision that the owner makes too.
 //!
 //! Invariants:
-//! - I1  There is an answer only where the decision changes nothing and the value is lent. It is
-//!   the answer that the owner gives for the same item in the same second.
+//! - I1  There is an answer only if the decision changes nothing and the value is lent. It is the
+//!   answer that the owner gives for the same item in the same second.
 
 use crate::apply::lent_value;
 use crate::change::Change;
@@ -15,10 +16,10 @@ use crate::outcome::{Outcome, Value, Verdict};
 use crate::time::Now;
 use crate::verb;
 
-/// The answer of [`crate::get`] for the item that was found; `None`: the owner must execute the
-/// read, because it changes the item, creates one, or pins a value.
+/// The answer of [`crate::get`] for the item that was found. `None` if the owner must execute the
+/// read, because the read changes the item, creates one, or pins a value.
 ///
-/// The caller notes the access, if the terms say so and there is an answer. Cost: reads of the
+/// If there is an answer and the terms note the access, the caller must note it. Cost: reads of the
 /// item's first cache lines; no allocation.
 #[inline]
 pub fn get_unchanged<'e, P>(

@@ -9,7 +9,7 @@
 //! - I2  Encoding is canonical (RFC 4648, section 4).
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// No value of the alphabet.
+/// Marks a byte that is not in the alphabet.
 const OUTSIDE: u8 = 0xff;
 
 const VALUES: [u8; 256] = {
@@ -23,13 +23,13 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Bytes that `raw_bytes` bytes have when encoded.
+/// The number of bytes that `raw_bytes` bytes have when encoded.
 #[inline]
 pub const fn encoded_bytes(raw_bytes: usize) -> usize {
     raw_bytes.div_ceil(3) * 4
 }
 
-/// Decodes `text` into `out`; `None` when it is no base64 (I1), decodes to nothing, or `out` is too
+/// Decodes `text` into `out`. `None` if it is not base64 (I1), decodes to nothing, or `out` is too
 /// short.
 ///
 /// ```
@@ -66,7 +66,7 @@ pub fn decode<'o>(text: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
 
 /// Encodes up to three bytes (I2): one group of four letters.
 ///
-/// Panics: never; of a longer slice the first three bytes count.
+/// Panics: never. Only the first three bytes of a longer slice count.
 pub fn encode_group(raw: &[u8]) -> [u8; 4] {
     let mut block = [0; 4];
     for (place, &byte) in block[1..].iter_mut().zip(raw) {

@@ -2,7 +2,7 @@
 //!
 //! Upstream:   `net` lends the bytes that a connection received.
 //! Downstream: `shard` applies the operations of requests, and formats its answers with [`reply`]
-//!             and [`format`]; [`client`] is the same protocol seen from the other end.
+//!             and [`format`]; [`client`] is the client's side of the same protocols.
 //!
 //! Invariants:
 //! - I1  This crate does not allocate, read a clock or make a system call.

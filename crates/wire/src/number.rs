@@ -1,11 +1,11 @@
 //! Numbers as memcached 1.6.45 reads them: strictly in most places, loosely in three.
 //!
-//! Upstream:   the parsers hand over a word, or the text from a word on.
+//! Upstream:   the parsers pass a word, or the text from a word on.
 //! Downstream: requests carry the values.
 //!
 //! Invariants:
-//! - I1  The strict readers take digits alone (after one `-` where the number is signed), no more
-//!   than `WORD32_BYTES_MAX` or `WORD64_BYTES_MAX` bytes of them, leading zeros counted.
+//! - I1  The strict readers accept digits only (after one `-` if the number is signed), and at most
+//!   `WORD32_BYTES_MAX` or `WORD64_BYTES_MAX` bytes. Leading zeros count.
 //! - I2  The loose readers behave as C's `strtoul` and `strtol` on 64 bits, cut to 32 bits
 //!   afterwards: client flags of 4294967296 are 0.
 
@@ -14,7 +14,7 @@ const WORD32_BYTES_MAX: usize = 11;
 /// Bytes of the longest word read as a 64-bit number (I1).
 const WORD64_BYTES_MAX: usize = 22;
 
-/// Reads a `u64` strictly; `None` when it is none or too large.
+/// Reads a `u64` strictly. `None` if the word is not a number or too large.
 ///
 /// ```
 /// use kachel_wire::number::read_u64;
@@ -39,7 +39,7 @@ pub fn read_u64(word: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// Reads a `u32` strictly; `None` when it is none or too large.
+/// Reads a `u32` strictly. `None` if the word is not a number or too large.
 #[inline]
 pub fn read_u32(word: &[u8]) -> Option<u32> {
     if word.len() > WORD32_BYTES_MAX {
@@ -73,7 +73,7 @@ pub fn read_i32(word: &[u8]) -> Option<i32> {
 pub(crate) fn read_loose_u32(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = read_loosely(text)?;
     let value = if negative { magnitude.wrapping_neg() } else { magnitude };
-    // C wraps a negative number around; one that is still large then is refused.
+    // C wraps a negative number around. If the result is still large, it is refused.
     if negative && value > i64::MAX.unsigned_abs() {
         return None;
     }

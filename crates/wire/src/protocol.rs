@@ -1,6 +1,6 @@
-//! What differs between the protocols: which parser reads a request, what a server must know of it,
-//! and which formatter answers it. A new protocol is a file of its own, a kind of [`Request`], and
-//! its lines here.
+//! The differences between the protocols: which parser reads a request, what a server must know
+//! about it, and which formatter answers it. A new protocol adds a file, a kind of [`Request`], and
+//! its cases here.
 //!
 //! Upstream:   `shard`, with the input of a connection, and once a request's key was hashed.
 //! Downstream: `line` parses, `format` formats; `engine`'s contract executes the operation.
@@ -20,9 +20,9 @@ use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
 
 /// The first byte of a request in the binary protocol, which is not built yet.
 const BINARY_MAGIC: u8 = 0x80;
-/// What follows a value in the text and meta protocols.
+/// The bytes that follow a value in the text and meta protocols.
 pub const VALUE_END: &[u8] = b"\r\n";
-/// Bytes of the longest line that a classic request other than a retrieval is answered with.
+/// Bytes of the longest reply line to a classic request that is not a retrieval.
 const CLASSIC_REPLY_BYTES_MAX: u16 = 96;
 /// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
 const META_REPLY_BYTES_MAX: u16 = 640;
@@ -51,8 +51,8 @@ pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
 }
 
 impl<'b> Request<'b> {
-    /// The key that the request is about, decoded into `space` where it came as base64; `None` for
-    /// requests without a key, and for retrievals, which have several.
+    /// The key that the request is about, decoded into `space` if it is base64. `None` for requests
+    /// without a key, and for retrievals, which have several keys.
     #[inline]
     pub fn key<'k>(&self, space: &'k mut [u8; KEY_BYTES_MAX]) -> Option<&'k [u8]>
     where
@@ -95,8 +95,8 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Whether the client wants no reply, whatever happens (classic `noreply`; a quiet meta request
-    /// is still answered when it fails).
+    /// Whether the client wants no reply in any case (classic `noreply`). A quiet meta request is
+    /// still answered if it fails.
     #[inline]
     pub const fn is_noreply(&self) -> bool {
         match self {
@@ -127,8 +127,8 @@ impl<'b> Request<'b> {
         matches!(self, Self::MetaGet(meta) if meta.letters.has(b'v'))
     }
 
-    /// Bytes of the longest reply to a request of one key, without the value that it shows; 0 for
-    /// one that wants no reply.
+    /// Bytes of the longest reply to a request of one key, without the value that it shows. 0 for a
+    /// request that wants no reply.
     pub const fn reply_bytes_max(&self) -> u16 {
         if self.is_meta() {
             META_REPLY_BYTES_MAX
@@ -139,7 +139,7 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Bytes of the value that a storage request announces, without the CR LF behind it.
+    /// Bytes of the value that a storage request announces, without the CR LF after it.
     #[inline]
     pub const fn announced_bytes(&self) -> Option<u32> {
         match self {
@@ -170,8 +170,8 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// The operation that the request asks for on its key. Of a value that is read,
-    /// `value_bytes_max` bytes are lent; a longer value is pinned.
+    /// The operation that the request asks for on its key. A value of at most `value_bytes_max`
+    /// bytes is lent; a longer value is pinned.
     ///
     /// Panics: for a request without a key, and for a retrieval (I1).
     #[inline]
@@ -208,14 +208,14 @@ impl<'b> Request<'b> {
         Operation { key, verb }
     }
 
-    /// What follows a value that [`Self::answer`] returned.
+    /// The bytes that follow a value that [`Self::answer`] returned.
     #[inline]
     pub const fn value_end(&self) -> &'static [u8] {
         VALUE_END
     }
 
-    /// Formats the reply to a request of one key. A returned value is too large for the sink; the
-    /// reply has announced it, and it must follow, with [`Self::value_end`] behind it.
+    /// Formats the reply to a request of one key. A returned value is too large for the sink. The
+    /// reply has announced it, so the caller must send it next, followed by [`Self::value_end`].
     #[inline]
     pub fn answer<P>(
         &self,

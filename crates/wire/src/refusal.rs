@@ -1,4 +1,4 @@
-//! Why a line is refused, and how many bytes are skipped behind it.
+//! Refusals: the reply to a line that cannot be executed, and the number of bytes to skip after it.
 //!
 //! Upstream:   the parsers of `text` and `meta`.
 //! Downstream: `line` returns the refusal; the connection answers it and skips the bytes.
@@ -6,18 +6,18 @@
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// A line that was refused: the client's fault, never a bug.
+/// A line that was refused. This is a mistake of the client, never a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The reply; [`Reply::Nothing`] if the client asked for no reply.
     pub reply: Reply,
-    /// Bytes to skip behind the line: a data block and its CR LF, or 0. Otherwise the client's data
+    /// Bytes to skip after the line: a data block and its CR LF, or 0. Otherwise the client's data
     /// would be executed as commands.
     pub skip_bytes: u64,
 }
 
 impl ParseError {
-    /// A refusal of a line that no data block follows.
+    /// A refusal of a line without a data block.
     pub(crate) const fn of(reply: Reply) -> Self {
         Self { reply, skip_bytes: 0 }
     }
@@ -28,7 +28,7 @@ impl ParseError {
     }
 }
 
-/// Why a verb's parser made no request of a line.
+/// The reason why a verb's parser made no request of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The line is answered and skipped.

@@ -77,7 +77,7 @@ replies! {
     BadSetMode = "CLIENT_ERROR invalid mode for ms M token",
     BadArithmeticMode = "CLIENT_ERROR invalid mode for ma M token",
 
-    // Room is short.
+    // There is not enough room.
     TooLarge = "SERVER_ERROR object too large for cache",
     OutOfMemoryStoring = "SERVER_ERROR out of memory storing object",
     OutOfMemory = "SERVER_ERROR out of memory",
@@ -91,11 +91,11 @@ replies! {
     RefcountOverflow = "SERVER_ERROR refcount overflow during fetch",
     TooManyConnections = "ERROR Too many open connections",
 
-    // Not allowed, or not so.
+    // The request is not allowed, or not in this form.
     FlushNotAllowed = "CLIENT_ERROR flush_all not allowed",
     ShutdownNotEnabled = "SERVER_ERROR: shutdown not enabled",
     // The parser does not know whether shutdown is enabled; the server answers `ShutdownNotEnabled`
-    // instead of this where it is not, as 1.6.45 does.
+    // instead of this if it is not, as 1.6.45 does.
     InvalidShutdownMode = "CLIENT_ERROR invalid shutdown mode",
     MemlimitTooSmall = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
     MemlimitNotMegabytes = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
@@ -108,7 +108,7 @@ replies! {
     CachedumpNotAllowed = "CLIENT_ERROR stats cachedump not allowed",
     IllegalSlabId = "CLIENT_ERROR Illegal slab id",
 
-    // Tuning of memcached's inside.
+    // Tuning of memcached's internals.
     SlabsBusy = "BUSY currently processing reassign request",
     SlabsBadClass = "BADCLASS invalid src or dst class id",
     SlabsNoSpare = "NOSPARE source class has no spare pages",

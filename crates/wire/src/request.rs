@@ -1,28 +1,27 @@
 //! The requests of clients, borrowed from their input.
 //!
 //! Upstream:   `parse` makes requests out of lines.
-//! Downstream: `shard` routes a request by its key and carries it out; its mirror for clients words
-//! one.
+//! Downstream: `shard` routes a request by its key and executes it.
 //!
 //! Invariants:
 //! - I1  A request owns nothing: every slice points into the line it was parsed from.
 //! - I2  Every key of a request, decoded, has 1 to `KEY_BYTES_MAX` bytes.
 //! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not
-//!   part of the request; the owner of the connection collects it.
+//!   part of the request; `shard` collects it.
 //!
-//! Words: see `docs/glossary.md`. Source: memcached's protocol.txt, and where it is incomplete,
-//! 1.6.45's replies.
+//! The terms are defined in `docs/glossary.md`. Source: memcached's protocol.txt, and where it is
+//! incomplete, 1.6.45's replies.
 
-/// The words of the contract that requests are made of.
+/// Terms of the contract that requests use.
 pub use kachel_engine::{Direction, KEY_BYTES_MAX, StoreMode, Ttl};
 
 use crate::words::Words;
 
-/// Bytes of the longest command line, its end included; lines of `get gets gat gats` may be longer.
+/// Bytes of the longest command line, its end included. Lines of `get gets gat gats` may be longer.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Bytes of the longest line of `get`, `gets`, `gat` or `gats`.
 pub const RETRIEVE_LINE_BYTES_MAX: usize = 2 << 20;
-/// Meta flags in one request at most.
+/// The most meta flags in one request.
 pub const META_FLAGS_MAX: usize = 20;
 /// Bytes of the longest opaque token, its letter `O` included.
 pub const OPAQUE_BYTES_MAX: usize = 32;
@@ -30,7 +29,7 @@ pub const OPAQUE_BYTES_MAX: usize = 32;
 /// The request of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
-    /// `get`, `gets`, `gat`, `gats`: one reply per key that is there, then `END`.
+    /// `get`, `gets`, `gat`, `gats`: one `VALUE` per key that is found, then `END`.
     Retrieve(Retrieve<'b>),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`; a data block follows (I3).
     Store(Store<'b>),
@@ -56,7 +55,7 @@ pub enum Request<'b> {
         key: &'b [u8],
         /// Up (wraps at 2^64) or down (stops at 0).
         direction: Direction,
-        /// By how much.
+        /// The amount of the change.
         delta: u64,
         /// Whether the reply is withheld.
         noreply: bool,
@@ -67,7 +66,7 @@ pub enum Request<'b> {
     MetaSet {
         /// Key and flags.
         meta: Meta<'b>,
-        /// How to store: `M` flag, `Set` when absent.
+        /// The store mode: flag `M`, or `Set` without it.
         mode: StoreMode,
         /// Bytes of the value in the data block.
         value_bytes: u32,
@@ -78,14 +77,14 @@ pub enum Request<'b> {
     MetaArithmetic {
         /// Key and flags.
         meta: Meta<'b>,
-        /// `M` flag, `Up` when absent.
+        /// The direction: flag `M`, or `Up` without it.
         direction: Direction,
     },
     /// `me`.
     MetaDebug(MetaKey<'b>),
     /// `mn`.
     MetaNoop,
-    /// Everything that is not about one key.
+    /// A request that is not about one key.
     Admin(Admin<'b>),
 }
 
@@ -102,10 +101,10 @@ pub struct Retrieve<'b> {
 
 /// The keys of a retrieval in the client's order: at least one, separated by spaces.
 ///
-/// Iterating costs a scan for the next space; [`Keys::rest`] is what to keep to go on later.
+/// Each step costs a scan for the next space. To continue later, keep [`Keys::rest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys<'b> {
-    /// The text from the first key not yet given, without the line's end.
+    /// The text from the first key that was not returned yet, without the line's end.
     pub rest: &'b [u8],
 }
 
@@ -126,7 +125,7 @@ impl<'b> Iterator for Keys<'b> {
 /// A storage request of the classic protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store<'b> {
-    /// How to store.
+    /// The store mode.
     pub mode: StoreMode,
     /// The key.
     pub key: &'b [u8],
@@ -145,9 +144,10 @@ pub struct Store<'b> {
 /// The key of a meta request: as text, or base64 (flag `b`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaKey<'b> {
-    /// As in the line.
+    /// The key as in the line.
     pub text: &'b [u8],
-    /// Whether `text` is base64 of the key; then it has been checked to decode (I2).
+    /// Whether `text` is the key in base64. If so, the parser has checked that it can be decoded
+    /// (I2).
     pub base64: bool,
 }
 
@@ -156,8 +156,8 @@ pub struct MetaKey<'b> {
 pub struct Meta<'b> {
     /// The key.
     pub key: MetaKey<'b>,
-    /// The flags' text as sent, single spaces or more between them, no line end. Replies repeat `O`
-    /// and `k` and word the return flags in this order.
+    /// The text of the flags as sent, with one or more spaces between them and without a line end.
+    /// Replies repeat `O` and `k` and contain the return flags in this order.
     pub flags: &'b [u8],
     /// The letters of `flags`.
     pub letters: Letters,
@@ -167,15 +167,15 @@ pub struct Meta<'b> {
     pub new_cas: Option<u64>,
     /// `F`: client flags; 0 when absent.
     pub client_flags: u32,
-    /// `N`: create on a miss with this TTL.
+    /// `N`: the TTL of an item that is created on a miss.
     pub vivify: Option<Ttl>,
-    /// `R`: hand out a win below this many seconds of life.
+    /// `R`: one client wins if fewer than this many seconds of life are left.
     pub recache: Option<i32>,
     /// `T`: the TTL to set.
     pub ttl: Option<Ttl>,
     /// `J`: the first value of a created number; 0 if absent.
     pub initial: u64,
-    /// `D`: by how much to change a number; 1 when absent.
+    /// `D`: the amount by which to change a number; 1 if absent.
     pub delta: u64,
 }
 
@@ -196,7 +196,7 @@ impl Letters {
         1 << (letter - b'A')
     }
 
-    /// The set with `letter` in it.
+    /// The set with `letter` added.
     #[must_use]
     pub const fn with(self, letter: u8) -> Self {
         Self(self.0 | Self::bit(letter))
@@ -214,7 +214,7 @@ impl Letters {
 pub enum Admin<'b> {
     /// `flush_all [delay] [noreply]`.
     FlushAll {
-        /// Seconds (or absolute time) until it takes effect; 0 when absent.
+        /// Seconds (or an absolute time) until the flush takes effect; 0 if absent.
         delay: Ttl,
         /// Whether the reply is withheld.
         noreply: bool,
@@ -235,7 +235,7 @@ pub enum Admin<'b> {
         /// Whether the server must save its memory first.
         graceful: bool,
     },
-    /// `cache_memlimit MB`, the number read but not judged.
+    /// `cache_memlimit MB`. The parser reads the number and does not check it.
     CacheMemlimit {
         /// Megabytes.
         megabytes: u32,
@@ -249,12 +249,12 @@ pub enum Admin<'b> {
     },
     /// `stats`, with its topic (empty: the general statistics).
     Stats {
-        /// Everything behind `stats `, trimmed.
+        /// The text after `stats `, trimmed.
         topic: &'b [u8],
     },
-    /// A request that has one answer whatever the server holds: the tuning commands of memcached's
-    /// inside (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch` until
-    /// it is built.
+    /// A request whose answer does not depend on the server's state: the tuning commands of
+    /// memcached (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch`,
+    /// which is not built yet.
     Settled {
         /// The answer.
         reply: crate::reply::Reply,
@@ -263,7 +263,7 @@ pub enum Admin<'b> {
     },
 }
 
-/// How a dump words an item.
+/// The format of an item in a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpForm {
     /// `key=... exp=... la=... cas=... fetch=... cls=... size=... flags=...`, ends with `END`.

@@ -1,20 +1,20 @@
 //! The words of a line, separated by spaces.
 //!
-//! Upstream:   `line` hands over a line without its end.
+//! Upstream:   `line` passes a line without its end.
 //! Downstream: the `text` and `meta` parsers take words one by one.
 //!
 //! Invariants:
-//! - I1  A word is never empty and holds no space; every other byte may be in it.
+//! - I1  A word is never empty and contains no space. It may contain every other byte.
 //! - I2  Only the first `WORDS_MAX` words of a line count, as in 1.6.45, whose index has that many
-//!   places: a `noreply` behind them is not seen.
+//!   places. A `noreply` after them is not seen.
 
-/// Limit of the words of a line that are read, the verb included (I2).
+/// The most words of a line that are read, the verb included (I2).
 pub(crate) const WORDS_MAX: usize = 23;
 
 /// The words of a text, in order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words<'b> {
-    /// The rest that was not returned yet.
+    /// The text after the words that were returned.
     pub(crate) rest: &'b [u8],
 }
 
@@ -23,13 +23,14 @@ impl<'b> Words<'b> {
         Self { rest }
     }
 
-    /// The last word of those that are left when `taken` words of the line are gone, the verb
-    /// included.
+    /// The last of the remaining words of the line (I2). `taken` words, the verb included, were
+    /// taken before.
     pub(crate) fn last_of_line(self, taken: usize) -> Option<&'b [u8]> {
         self.take(WORDS_MAX.saturating_sub(taken)).last()
     }
 
-    /// The next word, faster where it has one byte: client flags and TTL are `0` in most lines.
+    /// The next word. This is faster if the word has one byte, because client flags and TTL are `0`
+    /// in most lines.
     #[inline(always)]
     pub(crate) fn next_maybe_short(&mut self) -> Option<&'b [u8]> {
         if let [first, b' ', rest @ ..] = self.rest_from_next()
@@ -85,12 +86,12 @@ pub(crate) fn find<const WANTED: u8>(text: &[u8]) -> usize {
     start + find_in_tail::<WANTED>(tail)
 }
 
-/// [`find`] in fewer than eight bytes.
+/// The same as [`find`], for fewer than eight bytes.
 #[inline(always)]
 fn find_in_tail<const WANTED: u8>(tail: &[u8]) -> usize {
     const { assert!(WANTED != 0, "a word is filled up with zeros") };
     if let (Some(front), Some(back)) = (tail.first_chunk::<4>(), tail.last_chunk::<4>()) {
-        // The two overlap, or meet; where they overlap, they agree.
+        // The two halves overlap or touch. Where they overlap, they have the same bytes.
         let front = u64::from(u32::from_le_bytes(*front));
         let back = u64::from(u32::from_le_bytes(*back));
         let word = front | back << (8 * (tail.len() as u32 - 4));
@@ -104,14 +105,14 @@ fn find_in_tail<const WANTED: u8>(tail: &[u8]) -> usize {
 fn first_in_word(word: u64, wanted: u8) -> Option<usize> {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    // A byte of `differences` is 0 where a match is. Borrows may mark bytes above the lowest match
-    // falsely, never below it.
+    // A byte of `differences` is 0 at a match. Borrows may falsely mark bytes above the lowest
+    // match, but never below it.
     let differences = word ^ u64::from_ne_bytes([wanted; 8]);
     let zeros = differences.wrapping_sub(LOW) & !differences & HIGH;
     (zeros != 0).then(|| zeros.trailing_zeros() as usize / 8)
 }
 
-/// The words of a whole line, counted and by place, for verbs that are rare.
+/// The words of a whole line, counted and numbered by place, for rare verbs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'b> {
     words: [&'b [u8]; WORDS_MAX],
@@ -132,7 +133,7 @@ impl<'b> Counted<'b> {
         self.count
     }
 
-    /// The word at `place`, 0 being the verb; empty where there is none.
+    /// The word at `place`, where 0 is the verb. Empty if there is none.
     pub(crate) fn at(&self, place: usize) -> &'b [u8] {
         self.words.get(place).copied().unwrap_or_default()
     }
@@ -143,8 +144,8 @@ impl<'b> Counted<'b> {
     }
 }
 
-/// Whether `word` is `full` or the beginning of it, which is how 1.6.45 compares subcommands: `lru
-/// m f` is `lru mode flat`.
+/// Whether `word` is `full` or a beginning of it. 1.6.45 compares subcommands in this way: `lru m
+/// f` is `lru mode flat`.
 pub(crate) fn abbreviates(word: &[u8], full: &[u8]) -> bool {
     full.starts_with(word)
 }

@@ -1,4 +1,4 @@
-//! The change list: a listener that drops the listed keys never holds an old copy.
+//! Tests the change list: a listener that drops the listed keys never holds an old copy.
 //!
 //! Upstream:   `cargo test`.
 //! Downstream: the contract's `take_changes`.
@@ -27,7 +27,7 @@ struct Copy {
     expiry: u32,
 }
 
-/// A cache, and a listener with copies of what was read.
+/// A cache, and a listener with copies of the items that were read.
 struct Pair {
     cache: Cache,
     hasher: KeyHasher,
@@ -52,7 +52,7 @@ impl Pair {
         Self { cache, hasher, origin, now, copies: HashMap::new(), told: (0, 0) }
     }
 
-    /// What a read finds now.
+    /// The item that a read finds now.
     fn read(&mut self, name: &str) -> Option<Copy> {
         let key = self.hasher.key(name.as_bytes());
         let wanted = Wanted::CLIENT_FLAGS.with(Wanted::TTL);
@@ -77,7 +77,7 @@ impl Pair {
         apply(&mut self.cache, &operation, &mut block, &self.now);
     }
 
-    /// Drops the copies of what changed.
+    /// Drops the copies of the items that changed.
     fn listen(&mut self) {
         let (copies, told) = (&mut self.copies, &mut self.told);
         self.cache.take_changes(|changed| match changed {
@@ -92,7 +92,7 @@ impl Pair {
         });
     }
 
-    /// A copy that has not expired is what a read finds.
+    /// Checks that a copy that has not expired is equal to the item that a read finds.
     fn check(&mut self, hash: u64) {
         let (name, copy) = self.copies[&hash].clone();
         if copy.expiry == 0 || copy.expiry > self.now.second {
@@ -129,7 +129,7 @@ fn a_listener_that_drops_what_changed_holds_no_old_copy() {
             let hash = pair.hasher.key(name.as_bytes()).secret_hash();
             pair.copies.insert(hash, (name, copy));
         }
-        // A read may have found something expired.
+        // A read may have found an expired item.
         pair.listen();
         let some = pair.copies.keys().nth(random() as usize % pair.copies.len().max(1)).copied();
         if let Some(hash) = some {

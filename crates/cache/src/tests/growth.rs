@@ -1,4 +1,5 @@
-//! What the engine does in one go as it grows and shrinks: counted, call by call, and bounded.
+//! Tests that the work of one call is bounded while the engine grows and shrinks. The work of each
+//! call is counted.
 //!
 //! Upstream:   `cargo test`, to a few hundred thousand items; `tests/growth/run`, optimized, to ten
 //!             million.
@@ -16,28 +17,28 @@ use kachel_table::{INSERT_SLOTS_MAX, MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 
 use crate::cache::{Cache, GROWTH_SLOTS_MAX, MAINTENANCE_ITEMS_MAX, ShardOf};
 
-/// Items at the top.
+/// The most items of the test.
 const ITEMS: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
 /// Requests between two calls of upkeep, as in a tick with a full batch.
 const REQUESTS: u64 = 32;
-/// Bytes that an item and its share of the index take at most.
+/// The most bytes that an item and its share of the index take.
 const ITEM_BYTES: u64 = 64;
-/// The lower limit to which memory is taken back.
+/// The lower memory limit, to which the test shrinks the cache.
 const LOW_BYTES: u64 = ITEMS * ITEM_BYTES / 16;
 
-/// Segments handed back in one call, at most.
+/// The most segments freed in one call.
 const SEGMENTS_MAX: u64 = 6;
 
-/// What one call did.
+/// The work of one call.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     /// Slots of the index moved.
     slots: u64,
-    /// Bytes that the index charged: those of pages that it may touch for the first time.
+    /// Bytes that the index charged: those of pages that it may now touch for the first time.
     charged_bytes: u64,
-    /// Bytes of the index handed back to the kernel and the budget.
+    /// Bytes of the index given back to the kernel and the budget.
     released_bytes: u64,
-    /// Segments handed back.
+    /// Segments freed.
     released_segments: u64,
 }
 
@@ -69,7 +70,7 @@ impl Work {
     }
 }
 
-/// Upkeep looks at no more slots than this, and then ends the bucket that it is in.
+/// Upkeep examines at most this many slots, and then the rest of the last bucket.
 const UPKEEP: Work = Work {
     slots: (MAINTENANCE_ITEMS_MAX as u64).div_ceil(7) * MERGE_SLOTS_MAX,
     charged_bytes: STEP_BYTES_MAX,
@@ -77,7 +78,7 @@ const UPKEEP: Work = Work {
     released_segments: SEGMENTS_MAX,
 };
 
-/// A store moves few slots. Room for the index's next step is made a victim at a time.
+/// A store moves few slots. Room for the next step of the index is made by one eviction at a time.
 const STORE: Work = Work {
     slots: INSERT_SLOTS_MAX,
     charged_bytes: STEP_BYTES_MAX,
@@ -85,12 +86,12 @@ const STORE: Work = Work {
     released_segments: SEGMENTS_MAX,
 };
 
-/// A store that finds the index too full for its key, and no memory left, lets it grow in one go,
+/// A store that finds the index too full for its key, and no memory left, lets it grow in one call,
 /// and tries again.
 const STORE_INTO_FULL: Work =
     Work { slots: (GROWTH_SLOTS_MAX as u64).next_multiple_of(7) + 3 * INSERT_SLOTS_MAX, ..STORE };
 
-/// A tick: a full batch of requests, one of which may let the index grow in one go, and upkeep.
+/// A tick: a full batch of requests, one of which may let the index grow in one call, and upkeep.
 const TICK: Work = Work {
     slots: STORE_INTO_FULL.slots + REQUESTS * INSERT_SLOTS_MAX + UPKEEP.slots,
     charged_bytes: 3 * STEP_BYTES_MAX,
@@ -98,10 +99,10 @@ const TICK: Work = Work {
     released_segments: 3 * SEGMENTS_MAX,
 };
 
-/// A removal moves nothing; a segment that it empties may go back.
+/// A removal moves nothing. A segment that it empties may be freed.
 const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, released_segments: 1 };
 
-/// What is judged: one call, or all those of a tick.
+/// What is checked: one call, or all calls of a tick.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Store,
@@ -110,15 +111,15 @@ enum Call {
     Tick,
 }
 
-/// An engine under watch.
+/// An engine whose work is counted.
 struct Watched {
     budget: Arc<Budget>,
     engine: Cache,
     hasher: KeyHasher,
     now: Now,
-    /// The most that each kind of [`Call`] did.
+    /// The most work that each kind of [`Call`] did.
     most: [Work; 4],
-    /// What was done in this tick.
+    /// The work of this tick.
     tick: Work,
 }
 
@@ -136,7 +137,7 @@ impl Watched {
         Self { budget, engine, hasher, now, most: [Work::default(); 4], tick: Work::default() }
     }
 
-    /// What `call` does.
+    /// Measures the work of `call`.
     fn work<R>(&mut self, call: impl FnOnce(&mut Cache) -> R) -> (R, Work) {
         let slots = |engine: &Cache| {
             let counters = engine.table.counts();
@@ -146,7 +147,7 @@ impl Watched {
         let spent_before = self.budget.spent_bytes();
         let done = call(&mut self.engine);
         let index = self.engine.table.bytes();
-        // What is not the index is segments.
+        // The rest of the charge, without the index, is for segments.
         let segments =
             (spent_before - index_before).saturating_sub(self.budget.spent_bytes() - index);
         let work = Work {
@@ -172,7 +173,7 @@ impl Watched {
         Ok(done)
     }
 
-    /// Upkeep, with which a tick ends.
+    /// Runs the upkeep that ends a tick.
     fn end_tick(&mut self) -> Result<(), String> {
         self.upkeep()?;
         let tick = std::mem::take(&mut self.tick);
@@ -307,7 +308,7 @@ fn a_lower_limit_takes_memory_in_use_back_in_steps_while_items_come() {
 #[test]
 fn growth_that_stops_the_world_is_found_out() {
     let mut watched = Watched::new();
-    // Without upkeep between them, so that much is left to do.
+    // There is no upkeep between the calls, so that much work is left.
     for number in 0..200_000 {
         assert_eq!(watched.store(number).expect("growing"), Ok(()), "memory suffices");
     }

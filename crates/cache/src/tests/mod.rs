@@ -1,4 +1,4 @@
-//! Tests of the cache that need its parts.
+//! Tests of the cache that use its parts.
 //!
 //! Upstream:   `cargo test`; `tests/growth/run` runs `growth` for ten million items.
 //! Downstream: the whole crate.

@@ -41,7 +41,7 @@ pub(super) fn arithmetic<'e>(
     let before = item.expiry();
     let life = Life::after(&terms.life, before, false, now);
     let digits = decimal_digits(number);
-    // As memcached: where the number is longer than the value, the new item does not inherit the
+    // As in memcached, if the number is longer than the value, the new item does not inherit the
     // stale, win and key marks. A shorter number keeps the value's length, padded with spaces.
     let fits = digits <= value.len();
     debug_assert!(digits.max(value.len()) <= NUMBER_BYTES_MAX, "it is read as a number again");
@@ -62,7 +62,7 @@ pub(super) fn arithmetic<'e>(
     changed(put, number, facts)
 }
 
-/// Creates the number that was missed.
+/// Creates a number, because no item was found.
 fn create(terms: &ArithmeticTerms, ttl: Ttl, now: &Now) -> Decision {
     let life = Life::after(&terms.life, now.expiry(ttl), true, now);
     let bytes = decimal_digits(terms.initial);

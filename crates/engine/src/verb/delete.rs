@@ -29,7 +29,7 @@ pub(super) fn delete<'e>(
     Decision { change: Change::Remove, notes_access: false, verdict: Verdict::Deleted }
 }
 
-/// The item that stays: a stale one, an empty one, or both in one.
+/// The item that stays: stale, or empty, or both.
 fn invalidated<'e>(terms: &DeleteTerms, item: &impl ItemView<'e>, now: &Now) -> Put {
     debug_assert!(terms.empties || terms.marks_stale, "any other delete removes the item");
     let ttl = terms.ttl.map(|ttl| now.expiry(ttl));

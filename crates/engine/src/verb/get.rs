@@ -3,8 +3,8 @@
 //! Upstream:   `decide`.
 //! Downstream: a decision: no change, a mark, or an empty item for the client that missed.
 //!
-//! An item that is marked stale invites one client to refill it: the first to read it wins that
-//! right, and later readers learn that it was given away, until the item is stored again.
+//! If an item is marked stale, one client may refill it. The first client that reads it wins this
+//! right. Later readers are told that the right was given away, until the item is stored again.
 
 use super::life_terms::Life;
 use crate::change::{Change, Decision, Mark, Put, PutValue};
@@ -47,7 +47,7 @@ pub(crate) fn on_hit<'e>(
     (facts, (expiry.is_some() || facts.won).then_some(mark))
 }
 
-/// A miss; or an empty item, if the terms create one.
+/// Decides a miss, or creates an empty item if the terms say so.
 #[inline]
 pub(crate) fn on_miss(terms: &GetTerms, now: &Now) -> Decision {
     match terms.life.vivify() {

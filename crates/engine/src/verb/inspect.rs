@@ -1,7 +1,7 @@
 //! `me`.
 //!
 //! Upstream:   `decide`.
-//! Downstream: a decision without a change: the item does not even count as read.
+//! Downstream: a decision without a change. The item does not count as read.
 
 use crate::change::Decision;
 use crate::item::ItemView;

@@ -1,7 +1,7 @@
-//! What the life terms of an operation do to an item.
+//! Applies the life terms of an operation to the life of an item.
 //!
 //! Upstream:   `get` and `arithmetic`.
-//! Downstream: a value.
+//! Downstream: a [`Life`], which the decisions use.
 
 use crate::item::Facts;
 use crate::operation::{LifeStep, LifeTerms};
@@ -16,13 +16,13 @@ pub(super) struct Life {
     pub(super) ttl: Option<i64>,
     /// Seconds of life that `Vivify` gave.
     pub(super) ttl_made: Option<i64>,
-    /// Whether `Recache` found less life left than it names.
+    /// Whether `Recache` found less life left than its TTL.
     pub(super) recached: bool,
 }
 
 impl Life {
-    /// Applies the terms to an item of expiry `before`. `Vivify` acts only on an item that this
-    /// operation created.
+    /// Applies the terms to an item with the expiry `before`. `Vivify` acts only on an item that
+    /// this operation created.
     #[inline(always)]
     pub(super) fn after(terms: &LifeTerms, before: u32, created: bool, now: &Now) -> Self {
         debug_assert!(!created || terms.vivify().is_some(), "`Vivify` alone creates an item");
@@ -52,7 +52,7 @@ impl Life {
         self
     }
 
-    /// Tells what was given.
+    /// Adds the life that the terms gave to the facts.
     #[inline]
     pub(super) fn tell(&self, facts: &mut Facts) {
         facts.ttl = self.ttl;

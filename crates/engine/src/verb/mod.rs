@@ -1,9 +1,9 @@
-//! What each verb means: pure decisions, one verb a file.
+//! The meaning of each verb, as pure decisions. Each verb has a file of its own.
 //!
 //! Upstream:   `apply`, or a core that reads another shard.
-//! Downstream: `apply` carries out the decision.
+//! Downstream: `apply` applies the decision.
 //!
-//! Source: memcached's protocol.txt; where it is silent, 1.6.45's behaviour.
+//! Source: memcached's protocol.txt, and the behaviour of 1.6.45 where that text says nothing.
 
 mod arithmetic;
 mod delete;
@@ -21,7 +21,7 @@ use crate::operation::{Operation, Verb};
 use crate::options::EngineOptions;
 use crate::time::Now;
 
-/// Decides what an operation does to the item that was found, and what is answered.
+/// Decides what an operation does to the item that was found, and the answer.
 ///
 /// Cost: reads of the item's first cache lines; no allocation.
 #[inline]

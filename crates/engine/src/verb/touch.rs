@@ -1,7 +1,7 @@
 //! `touch`.
 //!
 //! Upstream:   `decide`.
-//! Downstream: a decision: the item's expiry is marked, its CAS token stays.
+//! Downstream: a decision: the item gets a new expiry, and its CAS token stays.
 
 use crate::change::{Change, Decision, Mark};
 use crate::item::ItemView;

@@ -156,7 +156,7 @@ pub fn store(sink: &mut impl Sink, request: &StoreRequest<'_>, value: &[u8]) {
     sink.put(CRLF);
 }
 
-/// Formats the line of a storage request; the value and CR LF are the caller's.
+/// Formats the line of a storage request; the caller must add the value and CR LF.
 #[inline]
 pub fn store_head(sink: &mut impl Sink, request: &StoreRequest<'_>, value_bytes: usize) {
     debug_assert!(request.compare_cas.is_none() || request.mode == StoreMode::Set);

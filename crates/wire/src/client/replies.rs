@@ -6,8 +6,8 @@
 //! Invariants:
 //! - I1  A reply is returned whole or not at all. Until its last byte is there, `NeedMore` gives
 //!   the number of bytes that are known to be missing.
-//! - I2  A `get` of any number of keys is answered by `Value`s and one `End`: each is a reply of
-//!   its own.
+//! - I2  A `get` of any number of keys is answered by `Value`s and one `End`. Each of them is a
+//!   reply of its own.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ pub enum ReplyParsed<'b> {
         /// Its total length in bytes.
         reply_bytes: usize,
     },
-    /// No reply of a memcached: the stream has lost its frame.
+    /// The bytes are not a reply of memcached. The start of the next reply is not known.
     Garbage,
 }
 
@@ -44,7 +44,7 @@ pub enum ClientReply<'b> {
         key: &'b [u8],
         /// The client flags.
         client_flags: u32,
-        /// Where the value lies in the input.
+        /// The range of the value in the input.
         value: Range<usize>,
         /// The CAS token, if requested.
         cas: Option<u64>,
@@ -73,7 +73,7 @@ pub enum ClientReply<'b> {
         code: [u8; 2],
         /// The return flags, as in the line.
         flags: &'b [u8],
-        /// Where the value lies in the input; `VA` has one.
+        /// The range of the value in the input; only `VA` has one.
         value: Option<Range<usize>>,
     },
     /// `ME`: the rest of the line.
@@ -148,7 +148,7 @@ fn is_meta(first: u8, second: u8, flags: &[u8]) -> bool {
         && matches!(flags, [] | [b' ', ..])
 }
 
-/// Errors, and the refusals of tuning commands that have words of their own.
+/// Whether a line is an error, or a refusal of a tuning command with a word of its own.
 fn is_error(line: &[u8]) -> bool {
     const WORDS: [&[u8]; 10] = [
         b"ERROR",
@@ -165,7 +165,7 @@ fn is_error(line: &[u8]) -> bool {
     WORDS.iter().any(|word| line.starts_with(word))
 }
 
-/// `VALUE`: `rest` is the line behind that word.
+/// `VALUE`: `rest` is the line after that word.
 #[inline]
 fn value<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyParsed<'b> {
     let mut words = Words::new(rest);
@@ -187,7 +187,7 @@ fn value<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyParsed<
     })
 }
 
-/// `VA`: `rest` is the line behind that word.
+/// `VA`: `rest` is the line after that word.
 #[inline]
 fn meta_value<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyParsed<'b> {
     let mut words = Words::new(rest);
@@ -200,7 +200,7 @@ fn meta_value<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyPa
     })
 }
 
-/// A reply with a value and CR LF behind its line (I1).
+/// A reply with a value and CR LF after its line (I1).
 #[inline]
 fn with_block<'b>(
     input: &[u8],

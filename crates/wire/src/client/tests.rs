@@ -1,4 +1,5 @@
-//! Requests come back from the parser as they were meant; replies are read whole or not at all.
+//! Tests: the parser returns each request as it was formatted, and replies are read whole or not at
+//! all.
 
 use super::{
     ClientReply, ReplyParsed, StoreRequest, decr, delete, get, get_and_touch, incr,
@@ -19,7 +20,7 @@ fn parsed(line: &[u8]) -> (Request<'_>, usize) {
     }
 }
 
-/// What `word` puts.
+/// The bytes that `word` formats.
 fn worded(word: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut line = Vec::new();
     word(&mut line);

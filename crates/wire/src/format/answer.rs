@@ -5,7 +5,7 @@
 //!             formatted bytes.
 //!
 //! Invariants:
-//! - I1  A request has one reply, or none if its client wants none.
+//! - I1  A request has one reply, or no reply if its client wants none.
 //! - I2  A returned value was announced in the head, and CR LF must follow it.
 
 use kachel_engine::{Facts, Key, Value, Verdict};

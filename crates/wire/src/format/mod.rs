@@ -22,7 +22,7 @@ use crate::parse_key;
 use crate::request::{KEY_BYTES_MAX, Letters, Meta, MetaKey};
 use crate::words::Words;
 
-/// Where replies go.
+/// The target of formatted replies.
 pub trait Sink {
     /// Appends `bytes`.
     fn put(&mut self, bytes: &[u8]);
@@ -90,7 +90,7 @@ pub fn put_i64(sink: &mut impl Sink, value: i64) {
     put_u64(sink, value.unsigned_abs());
 }
 
-/// A line's tail under way on the stack, so that a sink sees one piece.
+/// The tail of a line while it is formatted on the stack, so that a sink gets it as one piece.
 struct Tail {
     bytes: [u8; Self::BYTES],
     used: usize,
@@ -123,9 +123,9 @@ impl Tail {
         }
     }
 
-    /// Formats the rest of the line before a value, behind the key. In place: a tail that is
-    /// returned is copied in pieces wider than those it was written in, and the processor waits for
-    /// each of them.
+    /// Formats the rest of the line before a value, after the key. This is done in place. A tail
+    /// that is returned would be copied in wider pieces than it was written in, and the processor
+    /// would wait for each of them.
     #[inline]
     fn of_value(&mut self, client_flags: u32, value_bytes: usize, cas: Option<u64>) -> &[u8] {
         self.push_number(u64::from(client_flags));
@@ -145,7 +145,7 @@ impl Tail {
 
 /// Formats the line before a value of the classic protocol: `VALUE key flags bytes[ cas]`.
 ///
-/// `value_bytes` without the CR LF that follows the value; `cas` for `gets` and `gats`.
+/// `value_bytes` does not count the CR LF that follows the value. `cas` is for `gets` and `gats`.
 ///
 /// ```
 /// let mut reply = Vec::new();
@@ -164,7 +164,7 @@ pub fn value_head(
     sink.put_all([b"VALUE ", key, tail.of_value(client_flags, value_bytes, cas)]);
 }
 
-/// Formats a value of the classic protocol, the line before it and the CR LF behind it, as one
+/// Formats a value of the classic protocol, with the line before it and the CR LF after it, as one
 /// piece.
 ///
 /// ```
@@ -210,7 +210,7 @@ pub fn stat(sink: &mut impl Sink, name: &[u8], value: &[u8]) {
 pub enum MetaVerb {
     /// `mg` returns `s t c f l h O k`.
     Get,
-    /// `ms` returns `c s O k`, whatever came of it.
+    /// `ms` returns `c s O k`, for every result.
     Set,
     /// `md` returns `O k`.
     Delete,
@@ -263,8 +263,8 @@ impl MetaCode {
     }
 }
 
-/// Whether `q` withholds a reply: the miss of `mg`, the success of the others. Refusals always go
-/// out.
+/// Whether `q` suppresses a reply: a miss of `mg`, a success of the other verbs. Refusals are
+/// always sent.
 ///
 /// ```
 /// use kachel_wire::format::{MetaCode, MetaVerb, quiet_hides};
@@ -331,7 +331,7 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &F
         } else if letter == b'N' && facts.created {
             ttl = facts.ttl_made;
         }
-        // A letter that the parser let pass is one; a request made otherwise may hold anything.
+        // The parser accepts only letters here. A request that was not parsed may contain any byte.
         if !letter.is_ascii_alphabetic() || !returned.has(letter) {
             continue;
         }
@@ -347,8 +347,9 @@ fn return_flags(sink: &mut impl Sink, verb: MetaVerb, meta: &Meta<'_>, facts: &F
             b't' => {
                 sink.put(b"t");
                 match ttl {
-                    // As memcached: an item that dies of this very request shows its negative
-                    // rest modulo 2^32. -1 would mean that it never expires.
+                    // As in memcached, an item that expires because of this request shows its
+                    // negative rest of life modulo 2^32, because -1 means that an item never
+                    // expires.
                     Some(seconds) => put_u64(sink, u64::from(seconds as u32)),
                     None => sink.put(b"-1"),
                 }
@@ -441,7 +442,8 @@ pub fn meta_debug(sink: &mut impl Sink, key: MetaKey<'_>, facts: &Inspection) {
 /// The data of an item in a line of `lru_crawler metadump`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpFacts {
-    /// Unix time of the expiry, in seconds; `None`: never, formatted as `-1`.
+    /// Unix time of the expiry, in seconds. `None` if the item never expires, which is formatted as
+    /// `-1`.
     pub expiry_unix_s: Option<u64>,
     /// Unix time of the last access, in seconds.
     pub access_unix_s: u64,

@@ -1,4 +1,4 @@
-//! What replies look like.
+//! Tests of the format of replies.
 
 use kachel_engine::{Facts, Inspection, decimal_digits};
 
@@ -213,7 +213,7 @@ proptest! {
         prop_assert_eq!(String::from_utf8_lossy(&text), format!("{signed}{value}\r\n"));
     }
 
-    /// A dumped line, sent back, asks for the key that it dumped.
+    /// If a dumped line is sent to a server, it requests the key that was dumped.
     #[test]
     fn a_dumped_key_is_parsed_as_itself(
         key in proptest::collection::vec(any::<u8>(), 1..180), marked: bool,

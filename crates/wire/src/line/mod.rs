@@ -1,13 +1,13 @@
 //! The first step of parsing: finds a line, checks its length, selects the verb.
 //!
 //! Upstream:   `net` gives the bytes of a connection from the start of a line on.
-//! Downstream: the `text` and `meta` parsers read the line behind its verb.
+//! Downstream: the `text` and `meta` parsers read the line after its verb.
 //!
 //! Invariants:
-//! - I1  A line within the limits is consumed whole, whatever its content; `line_bytes` includes
-//!   its end.
+//! - I1  A line within the limits is consumed whole, with any content. `line_bytes` includes its
+//!   end.
 //! - I2  Whether a line is too long depends on its bytes, not on the pieces in which they arrived.
-//! - I3  A line has at least four bytes, its end included; a shorter one is no command.
+//! - I3  A line has at least four bytes, its end included. A shorter line is not a command.
 
 use memchr::memchr;
 
@@ -119,7 +119,7 @@ fn parse_line(line: &[u8]) -> Parsed<'_> {
     let body = match line {
         [body @ .., b'\r', b'\n'] | [body @ .., b'\n'] | body => body,
     };
-    // The commonest request first: `get` of any number of keys.
+    // The most common request comes first: `get` of any number of keys.
     if let Some(rest) = body.strip_prefix(b"get ") {
         return request!(line_bytes, text::retrieve(rest, false), found => Request::Retrieve(found));
     }
@@ -152,14 +152,15 @@ fn parse_line(line: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// Reads the rest of a storage line. Apart, so that its result is written once, to where the caller
-/// wants it: a copy of fields that were just written makes the processor wait.
+/// Reads the rest of a storage line. This is a function of its own so that its result is written
+/// once, to the place where the caller needs it. A copy of fields that were just written makes the
+/// processor wait.
 #[inline(never)]
 fn parse_store(rest: &[u8], mode: StoreMode, line_bytes: usize) -> Parsed<'_> {
     request!(line_bytes, text::store(rest, mode), store => Request::Store(store))
 }
 
-/// Reads the lines that do not make up the bulk of anybody's traffic.
+/// Reads lines with rare verbs.
 #[inline(never)]
 fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
     match verb {
@@ -167,7 +168,7 @@ fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
         b"ma" => meta::arithmetic(rest),
         b"me" => meta::debug(rest),
         b"mn" => Ok(Request::MetaNoop),
-        // With keys behind it, `get` was answered for.
+        // `get` with keys was handled before.
         b"get" => Err(Reply::BadLine.into()),
         b"gat" => text::retrieve_and_touch(rest, false),
         b"gats" => text::retrieve_and_touch(rest, true),

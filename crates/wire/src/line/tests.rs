@@ -1,4 +1,4 @@
-//! What lines mean: rows of a line and what the parser makes of it. Replies were probed on 1.6.45.
+//! Tests of the parser: rows of a line and its result. The replies were observed on 1.6.45.
 
 use super::{ParseError, Parsed};
 use crate::parse;
@@ -35,8 +35,8 @@ fn first_line_bytes(input: &[u8]) -> usize {
     input.iter().position(|&byte| byte == b'\n').map_or(input.len(), |at| at + 1)
 }
 
-/// Lines that are answered at once with these replies; the last number is how many bytes of a data
-/// block are skipped.
+/// Checks lines that are refused with these replies. The last number is the number of bytes to
+/// skip.
 #[track_caller]
 fn check_refused(rows: &[(&[u8], Reply, u64)]) {
     for &(line, reply, skip_bytes) in rows {
@@ -45,7 +45,7 @@ fn check_refused(rows: &[(&[u8], Reply, u64)]) {
     }
 }
 
-/// Lines whose answer is settled, whatever the server holds.
+/// Checks lines whose reply does not depend on the server's state.
 #[track_caller]
 fn check_settled(rows: &[(&[u8], Reply)]) {
     for &(line, reply) in rows {
@@ -555,7 +555,7 @@ fn bytes_said_to_be_scanned_are_not_searched() {
     accepted(b"version\r\n");
 }
 
-/// Lines near to ones that mean something: words of the protocol, numbers and noise.
+/// Lines that are similar to valid ones: words of the protocol, numbers and noise.
 fn any_line() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         proptest::sample::select(vec![
@@ -615,8 +615,8 @@ proptest! {
         parse(&input, scanned);
     }
 
-    /// I1, I2: a prefix needs more or is closed already; the whole is consumed to its newline,
-    /// however much of it was known before.
+    /// I1, I2: a prefix needs more bytes or is closed already. The whole line is consumed to its
+    /// newline, for any number of scanned bytes.
     #[test]
     fn a_line_means_the_same_in_pieces(text in any_line(), end in any::<bool>(), behind: Vec<u8>) {
         let mut input = text;
@@ -647,7 +647,7 @@ proptest! {
         }
     }
 
-    /// A request's keys keep the promise that `request` makes of them.
+    /// The keys of a request have the length that `request`, I2 promises.
     #[test]
     fn keys_of_a_request_have_a_lawful_length(text in any_line()) {
         let mut input = text;

@@ -1,11 +1,11 @@
-//! The flags of a meta line, one pass over them.
+//! Parses the flags of a meta line in one pass.
 //!
 //! Upstream:   `meta` has split the line.
 //! Downstream: a `Meta`, and the mode, which only `ms` and `ma` use.
 //!
 //! Invariants:
 //! - I1  Every flag in a `Meta`'s `letters` is known to 1.6.45 and appears once in its `flags`.
-//! - I2  Of several mistakes, the one is answered that `meta` defines.
+//! - I2  If there are several mistakes, `meta` defines which one is answered.
 
 use super::Line;
 use crate::base64;
@@ -19,15 +19,15 @@ use crate::words::Words;
 /// The values of the flags.
 pub(super) struct Flags<'b> {
     meta: Meta<'b>,
-    /// The byte behind `M`; a space where nothing is.
+    /// The byte after `M`; a space if there is none.
     pub(super) mode: Option<u8>,
     /// Bytes of the opaque token, its letter included; 0 without one.
     opaque_bytes: usize,
 }
 
 impl<'b> Flags<'b> {
-    /// The request's key and flags, unless the opaque token is too long: the last mistake to be
-    /// seen.
+    /// Returns the request's key and flags, unless the opaque token is too long. That mistake is
+    /// checked last.
     #[inline]
     pub(super) fn opaque_checked(self) -> Result<Meta<'b>, Reply> {
         if self.opaque_bytes > OPAQUE_BYTES_MAX { Err(Reply::OpaqueTooLong) } else { Ok(self.meta) }
@@ -55,7 +55,7 @@ impl<'b> Line<'b> {
             mode: None,
             opaque_bytes: 0,
         };
-        // In place: a `Meta` is large, and copied at each return.
+        // This is done in place, because a `Meta` is large and is copied at each return.
         match flags.fill(self.word_count) {
             None => Ok(flags),
             Some(mistake) => Err(mistake),
@@ -89,8 +89,8 @@ impl Flags<'_> {
         mistake
     }
 
-    /// Takes one flag. An unknown one ends the search; another mistake is noted, the last one
-    /// winning.
+    /// Takes one flag. An unknown flag ends the search. Any other mistake is noted, and the last
+    /// one counts.
     #[inline]
     fn take(&mut self, letter: u8, flag: &[u8], mistake: &mut Option<Reply>) -> Result<(), Reply> {
         let token = &flag[1..];
@@ -106,7 +106,8 @@ impl Flags<'_> {
             b'E' => meta.new_cas = noted(number(token), Reply::BadToken, mistake),
             b'F' => match read_u32(token).filter(|_| !token.is_empty()) {
                 Some(client_flags) => meta.client_flags = client_flags,
-                // This mistake has no reply of its own, so it must not hide another one's.
+                // This mistake has no reply of its own, so it must not hide the reply to another
+                // one.
                 None => *mistake = mistake.or(Some(Reply::BadLine)),
             },
             b'J' => {
@@ -137,7 +138,7 @@ fn ttl(token: &[u8], mistake: &mut Option<Reply>) -> Option<Ttl> {
     noted(read_i32(token).filter(|_| !token.is_empty()), Reply::BadToken, mistake).map(Ttl)
 }
 
-/// The value as it is; where there is none, the mistake is noted.
+/// Returns the value, or notes the mistake if there is none.
 #[inline]
 fn noted<T>(value: Option<T>, reply: Reply, mistake: &mut Option<Reply>) -> Option<T> {
     if value.is_none() {

@@ -5,10 +5,10 @@
 //!
 //! Invariants:
 //! - I1  A mistake is always answered, also with `q`; `noreply` has no meaning in meta requests.
-//! - I2  Of several mistakes, 1.6.45's choice is answered. It checks, in this order: flags that are
-//!   no letter or digit; the key's length; the number of words; the flags in their order; the mode;
-//!   the opaque token. A repeated or unknown flag ends the check of the flags; otherwise the last
-//!   mistake in a flag is answered.
+//! - I2  If there are several mistakes, the one that 1.6.45 finds is answered. It checks, in this
+//!   order: flags that are not a letter or digit; the key's length; the number of words; the flags
+//!   in their order; the mode; the opaque token. A repeated or unknown flag ends the check of the
+//!   flags; otherwise the last mistake in a flag is answered.
 
 mod flags;
 
@@ -44,8 +44,8 @@ pub(crate) fn delete(rest: &[u8]) -> Outcome<'_> {
     Ok(Request::MetaDelete(get(rest)?))
 }
 
-/// `ms`: a length between key and flags; a refusal swallows the data block once the length is
-/// legible.
+/// `ms`: it has a length between key and flags. A refusal skips the data block if the length could
+/// be read.
 #[inline]
 pub(crate) fn set(rest: &[u8]) -> Result<(Meta<'_>, StoreMode, u32), Failure> {
     let value_bytes = Words::new(rest).nth(1).and_then(read_announced).ok_or(Reply::BadLine)?;
@@ -58,7 +58,7 @@ pub(crate) fn set(rest: &[u8]) -> Result<(Meta<'_>, StoreMode, u32), Failure> {
     }
 }
 
-/// How much of an `ms` is refused.
+/// The part of an `ms` that is refused.
 enum Refused {
     /// The line alone: 1.6.45 did not get as far as its length.
     BeforeBlock(Reply),
@@ -81,7 +81,7 @@ fn checked_set(rest: &[u8]) -> Result<(Meta<'_>, StoreMode), Refused> {
     Ok((meta, mode))
 }
 
-/// `ma`: every mistake in key or flags has one answer.
+/// `ma`: every mistake in key or flags has the same answer.
 pub(crate) fn arithmetic(rest: &[u8]) -> Outcome<'_> {
     let read = split(rest, 1)?.read().map_err(|_| Reply::InvalidOrDuplicateFlag)?;
     let direction = match read.mode {
@@ -107,16 +107,16 @@ pub(crate) fn debug(rest: &[u8]) -> Outcome<'_> {
     Ok(Request::MetaDebug(key))
 }
 
-/// A meta line in its parts.
+/// The parts of a meta line.
 struct Line<'b> {
     key: &'b [u8],
     /// The text from the first flag on.
     flags: &'b [u8],
-    /// Words of the line, the verb included, `WORDS_MAX` at most.
+    /// The number of words of the line, the verb included, at most `WORDS_MAX`.
     word_count: usize,
 }
 
-/// Takes a line apart; `words_before` its flags and behind its verb are the key and, for `ms`, a
+/// Splits a line. `words_before` words are between its verb and its flags: the key and, for `ms`, a
 /// length.
 #[inline(always)]
 fn split(rest: &[u8], words_before: usize) -> Result<Line<'_>, Reply> {

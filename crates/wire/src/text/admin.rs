@@ -1,11 +1,11 @@
 //! Verbs without a key: switches, dumps, and the tuning of memcached's slabs and LRU lists.
 //!
-//! Upstream:   `line` hands over lines whose verb is none of the common ones.
-//! Downstream: `Admin` requests; most tuning is settled here.
+//! Upstream:   `line` passes lines whose verb is not one of the common verbs.
+//! Downstream: `Admin` requests. Most tuning commands get their reply here.
 //!
 //! Invariants:
-//! - I1  A tuning command is judged as 1.6.45 judges it and changes nothing: there are no slab
-//!   classes, no LRU lists and no crawler here.
+//! - I1  A tuning command gets the reply of 1.6.45 and changes nothing, because Kachel has no slab
+//!   classes, no LRU lists and no crawler.
 //! - I2  Spaces before these verbs are accepted, as in 1.6.45, but not before other verbs.
 
 use crate::number::{read_i32, read_loose_u32, read_u32};
@@ -14,15 +14,15 @@ use crate::reply::Reply;
 use crate::request::{Admin, DumpForm, Request, Ttl};
 use crate::words::{Counted, Words, abbreviates};
 
-/// Slab classes of memcached's: 1 to this.
+/// The highest slab class of memcached. The lowest is 1.
 const CLASS_MAX: u32 = 63;
 /// Bytes of the longest word read as a fraction.
 const FRACTION_BYTES_MAX: usize = 31;
-/// Microseconds that a crawler may sleep at most.
+/// The most microseconds that a crawler may sleep.
 const CRAWLER_SLEEP_US_MAX: u32 = 1_000_000;
 
-/// `watch`: refused until it is built. A stream that memcached does not have is refused with
-/// another reply.
+/// `watch`, which is refused because it is not built yet. A stream that memcached does not have is
+/// refused with another reply.
 pub(crate) fn watch(rest: &[u8]) -> Outcome<'_> {
     const STREAMS: [&[u8]; 10] = [
         b"rawcmds",
@@ -41,7 +41,7 @@ pub(crate) fn watch(rest: &[u8]) -> Outcome<'_> {
     settled(if known { Reply::WatchNotAllowed } else { Reply::Error }, false)
 }
 
-/// Every other line, verb included.
+/// Parses every other line. `line` includes the verb.
 pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
     let words = Counted::new(line);
     let noreply = words.last() == b"noreply";
@@ -114,7 +114,7 @@ fn dump<'b>(classes: &[u8], form: DumpForm, noreply: bool) -> Outcome<'b> {
     }
 }
 
-/// Whether a crawler's target is one: `all`, `hash`, or slab classes with commas between them.
+/// Checks a crawler's target: `all`, `hash`, or slab classes with commas between them.
 fn crawled(target: &[u8]) -> Result<(), Reply> {
     if target == b"all" || target == b"hash" {
         return Ok(());
@@ -145,8 +145,8 @@ fn slabs(words: &Counted<'_>) -> Reply {
     Reply::Error
 }
 
-/// The reply to `slabs reassign`. No page ever moves, and the reply says so: a script that
-/// balances by hand would continue for ever after `OK`.
+/// The reply to `slabs reassign`. No page ever moves, and the reply says so, because a script that
+/// moves pages until it is done would continue forever after `OK`.
 fn reassigned(from: i32, to: i32) -> Reply {
     let is_class = |class| u32::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
     if from == to {
@@ -215,8 +215,8 @@ fn number(words: &Counted<'_>, place: usize) -> Option<u32> {
     (words.count() > place).then(|| read_u32(words.at(place)))?
 }
 
-/// The fraction at `place`, if there is one; the text behind white space in its word is passed
-/// over. Hexadecimal ones, which C reads, are not read.
+/// The fraction at `place`, if there is one. Text after white space in its word is ignored.
+/// Hexadecimal fractions, which C accepts, are not accepted.
 fn fraction(words: &Counted<'_>, place: usize) -> Option<f64> {
     let word = words.at(place);
     if word.len() > FRACTION_BYTES_MAX {

@@ -1,17 +1,17 @@
 //! The classic verbs: parses the rest of their lines.
 //!
-//! Upstream:   `line` picks the verb and hands over the rest of the line, without its end.
+//! Upstream:   `line` picks the verb and passes the rest of the line, without its end.
 //! Downstream: requests that own nothing.
 //!
 //! Invariants:
-//! - I1  Every key is checked before a request is made of a line; so nothing of a multiget is
-//!   answered when one of its keys is bad.
-//! - I2  A refused storage line skips its data block if, and only if, the block's length was
-//!   legible.
-//! - I3  `noreply` counts as the last word only, and silences a refusal only where 1.6.45 has
-//!   looked for it before refusing.
+//! - I1  Every key is checked before a line becomes a request. So a retrieval with one bad key gets
+//!   no value.
+//! - I2  A refused storage line skips its data block if, and only if, the length of the block could
+//!   be read.
+//! - I3  `noreply` counts only as the last word. It suppresses a refusal only if 1.6.45 looks for
+//!   `noreply` before it refuses.
 //!
-//! Source: 1.6.45's behavior, probed; see `docs/glossary.md` for the words.
+//! Source: the observed behavior of 1.6.45. `docs/glossary.md` defines the terms.
 
 pub(crate) mod admin;
 pub(crate) mod stats;
@@ -58,7 +58,7 @@ fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Reply> {
         return Err(Reply::BadLine);
     }
     loop {
-        // Spaces in a row enclose empty words here, which are not too long.
+        // Here, consecutive spaces enclose empty words, which are not too long.
         let end = find::<b' '>(unchecked);
         if end > KEY_BYTES_MAX {
             return Err(Reply::BadLine);
@@ -78,7 +78,7 @@ pub(crate) fn store(rest: &[u8], mode: StoreMode) -> Result<Store<'_>, Failure> 
     fields.check(mode, noreply)
 }
 
-/// `cas`: as `set`, with a token behind the length.
+/// `cas`: as `set`, with a token after the length.
 pub(crate) fn compare_and_store(rest: &[u8]) -> Outcome<'_> {
     let (mut words, fields) = StoreFields::read(rest)?;
     let noreply = words.last_of_line(5) == Some(NOREPLY);
@@ -93,7 +93,7 @@ pub(crate) fn compare_and_store(rest: &[u8]) -> Outcome<'_> {
 /// The words of a storage line, of which only the length is read.
 struct StoreFields<'b> {
     key: &'b [u8],
-    /// The text from the client flags on, and how many of its bytes are theirs.
+    /// The text from the client flags on, and how many of its bytes are client flags.
     flags: (&'b [u8], usize),
     exptime: (&'b [u8], usize),
     value_bytes: u32,
@@ -125,7 +125,7 @@ impl<'b> StoreFields<'b> {
     fn check(self, mode: StoreMode, noreply: bool) -> Result<Store<'b>, Failure> {
         let (flags, flags_bytes) = self.flags;
         let (exptime, exptime_bytes) = self.exptime;
-        // Nearly every line has plain numbers; the loose readers are for the others.
+        // Nearly every line has plain numbers. The loose readers are for other lines.
         let client_flags = match flags[..flags_bytes] {
             [b'0'] => Some(0),
             _ => read_loose_u32(flags),
@@ -158,7 +158,7 @@ impl<'b> StoreFields<'b> {
     }
 }
 
-/// The length of a value as a line announces it; `None` where 1.6.45 calls the line malformed.
+/// The length of a value as a line announces it. `None` if 1.6.45 treats the line as malformed.
 #[inline]
 pub(crate) fn read_announced(word: &[u8]) -> Option<u32> {
     let length = read_i32(word)?;
@@ -193,8 +193,8 @@ pub(crate) fn arithmetic(rest: &[u8], direction: Direction) -> Outcome<'_> {
     Ok(Request::Arithmetic { key, direction, delta, noreply })
 }
 
-/// The key of a line with at least `words_min` words behind its verb, and whether the last says
-/// `noreply`; with one word alone that is the key itself, as in 1.6.45.
+/// The key of a line with at least `words_min` words after its verb, and whether the last word is
+/// `noreply`. If there is only one word, that word is also the key, as in 1.6.45.
 fn key_and_noreply(rest: &[u8], words_min: usize) -> Result<(&[u8], bool), Reply> {
     let words = Words::new(rest);
     if words.take(words_min).count() < words_min {

@@ -1,33 +1,33 @@
 //! The topics of `stats`.
 //!
-//! Upstream:   `Admin::Stats` carries the text behind the verb.
+//! Upstream:   `Admin::Stats` contains the text after the verb.
 //! Downstream: `shard` answers each topic.
 //!
 //! Invariants:
-//! - I1  Topics are recognized as 1.6.45 does: most may be abbreviated, the first that fits wins;
-//!   `items`, `slabs` and `sizes` are written out.
+//! - I1  Topics are recognized as in 1.6.45. Most topics may be abbreviated, and the first that
+//!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated.
 
 use crate::number::read_u32;
 use crate::reply::Reply;
 use crate::words::{Words, abbreviates};
 
-/// Slab classes that `stats cachedump` may name: less than this.
+/// `stats cachedump` may name slab classes below this.
 const CLASS_COUNT: u32 = 64;
 
 /// A topic of `stats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsTopic {
-    /// Nothing was named: the general ones.
+    /// No topic: the general statistics.
     General,
     /// `stats reset`.
     Reset,
-    /// `stats detail on`, `off` or `dump`. Where dumps are not allowed, neither is this, whatever
-    /// it says (`Reply::StatsDetailNotAllowed`).
+    /// `stats detail on`, `off` or `dump`. If dumps are not allowed, every form of it is refused
+    /// (`Reply::StatsDetailNotAllowed`).
     Detail(DetailTopic),
     /// `stats settings`.
     Settings,
-    /// `stats cachedump CLASS LIMIT`. Where dumps are not allowed, neither is this, whatever it
-    /// says (`Reply::CachedumpNotAllowed`).
+    /// `stats cachedump CLASS LIMIT`. If dumps are not allowed, every form of it is refused
+    /// (`Reply::CachedumpNotAllowed`).
     Cachedump(Result<Cachedump, Reply>),
     /// `stats conns`.
     Conns,
@@ -61,7 +61,7 @@ pub enum DetailTopic {
 pub struct Cachedump {
     /// The slab class, below 64.
     pub class: u32,
-    /// Items at most; 0 means no limit.
+    /// The most items to list; 0 means no limit.
     pub limit: u32,
 }
 

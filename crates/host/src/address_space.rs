@@ -1,6 +1,6 @@
-//! Address space: what the process may have of it, and the sentence when the kernel refuses some.
+//! Address space: how much the process may have, and the error message when the kernel refuses it.
 //!
-//! Upstream:   `region` reserves; `kachel` asks how much it should reserve.
+//! Upstream:   `region` reserves; `kachel` decides how much it should reserve.
 //! Downstream: resource limits, and the kernel's setting in `/proc/sys/vm`.
 //!
 //! Reserved memory costs nothing until it is touched, unless the process has a limit, or the kernel
@@ -11,7 +11,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// Where the kernel says how it counts reserved memory: 2 is strictly.
+/// The kernel's setting for counting reserved memory; 2 means strictly.
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 
 /// Whether address space costs nothing: the process has no limit on it, and the kernel does not
@@ -22,7 +22,8 @@ pub fn is_address_space_free() -> bool {
     bounds().is_empty()
 }
 
-/// What bounds the process's address space, in words to be added to a sentence; empty: nothing.
+/// The bounds of the process's address space, as text to append to a message; empty if there are
+/// none.
 pub fn address_space_bounds() -> String {
     let bounds = bounds();
     if bounds.is_empty() { String::new() } else { format!("; {}", bounds.join(", and ")) }
@@ -43,7 +44,7 @@ fn bounds() -> Vec<String> {
     [space, data, strict].into_iter().flatten().collect()
 }
 
-/// The error for `bytes` of address space that the kernel refuses; it says what they were for.
+/// The error for `bytes` of address space that the kernel refuses. It names their purpose.
 pub(crate) fn refusal(bytes: usize, purpose: &str, errno: Errno) -> io::Error {
     let error = io::Error::from(errno);
     let mib = bytes.div_ceil(1 << 20);

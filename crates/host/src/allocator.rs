@@ -1,12 +1,13 @@
 //! The allocator of the C library, where address space is scarce.
 //!
-//! Upstream:   `kachel` asks before it starts its threads.
+//! Upstream:   `kachel`, before it starts its threads.
 //! Downstream: `mallopt`, of the GNU C library only.
 //!
-//! That library gives each thread an arena of its own and reserves 64 MiB of address space for it,
-//! and 64 MiB more for a moment. Shards allocate nothing for a request, so one arena does for all.
+//! That library gives each thread an arena of its own. For each arena it reserves 64 MiB of address
+//! space, and 64 MiB more for a moment. Shards allocate nothing for a request, so one arena is
+//! enough for all.
 
-/// Has all threads that are started from now on share one arena.
+/// Makes all threads that are started from now on share one arena.
 ///
 /// Cost: threads that allocate at the same time wait for each other.
 pub fn share_one_arena() {

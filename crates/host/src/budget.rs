@@ -1,7 +1,7 @@
-//! The process's one memory budget: what `-m` promises, counted in bytes.
+//! The process's one memory budget: the limit of `-m`, counted in bytes.
 //!
 //! Upstream:   the index, segments, large values, unfinished uploads, long lines and replies
-//!             that are not read charge it.
+//!             that are not read are charged to it.
 //! Downstream: nothing; it only counts.
 //!
 //! Invariants:
@@ -25,7 +25,8 @@ impl Budget {
         Self { limit: AtomicU64::new(limit_bytes), spent: AtomicU64::new(0) }
     }
 
-    /// Takes `bytes` from the budget; `false`, and nothing taken, when they do not fit (I2).
+    /// Takes `bytes` from the budget. Returns `false`, and takes nothing, when they do not fit
+    /// (I2).
     #[must_use]
     pub fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -36,9 +37,9 @@ impl Budget {
             .is_ok()
     }
 
-    /// Gives `bytes` back that were charged before.
+    /// Gives back `bytes` that were charged before.
     ///
-    /// Panics: when more comes back than was charged, which is a bug (I1).
+    /// Panics: when more bytes are given back than were charged, which is a bug (I1).
     pub fn refund(&self, bytes: u64) {
         let before = self.spent.fetch_sub(bytes, Ordering::Relaxed);
         assert!(before >= bytes, "I1: {bytes} bytes refunded of {before} charged");
@@ -54,8 +55,8 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Moves the limit (`cache_memlimit`). Below what is spent, charges fail until enough is
-    /// refunded.
+    /// Changes the limit (`cache_memlimit`). If more is spent than the new limit, charges fail
+    /// until enough is refunded.
     pub fn set_limit_bytes(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes, Ordering::Relaxed);
     }

@@ -1,16 +1,18 @@
-//! Which cores the process may use, and how much of them.
+//! The cores that the process may use, and their quota.
 //!
-//! Upstream:   `kachel` asks how many threads to start when `-t` does not say, and pins them.
-//! Downstream: the affinity mask, the control groups' files under `/sys/fs/cgroup`, and which PID
-//!             and network namespaces these are.
+//! Upstream:   `kachel` gets the number of threads to start from here if there is no `-t`, and pins
+//!             the threads.
+//! Downstream: the affinity mask, the control groups' files under `/sys/fs/cgroup`, and the PID and
+//!             network namespaces.
 //!
 //! Invariants:
 //! - I1  A process may always use one core.
-//! - I2  A thread is pinned only where it may have that core to itself: no quota, as many cores as
-//!   threads, all of the machine in sight, and no other Kachel there that has pinned its own. In a
-//!   container no other Kachel is in sight, because the claim is a name in the network namespace:
-//!   each would take the first of the cores that they share. A mask that leaves some cores out does
-//!   not say that the other cores are free.
+//! - I2  A thread is pinned only if it can have that core for itself: there is no quota, there are
+//!   at least as many cores as threads, the process is in no container, and no other Kachel on the
+//!   machine has pinned its threads. The claim is a name in the network namespace, so in containers
+//!   several processes would not see each other, and each would take the first of the cores that
+//!   they share. An affinity mask that leaves some cores out does not mean that the others are
+//!   free.
 
 use std::fs;
 use std::io;
@@ -28,26 +30,26 @@ pub struct Cores {
     pub allowed_count: u16,
     /// Thousandths of a core that the control groups grant; `None`: no quota.
     pub quota_millicores: Option<u64>,
-    /// Whether there may be others on the machine that the process does not see.
+    /// Whether there may be processes on the machine that this process does not see.
     pub contained: bool,
 }
 
 /// The number of the machine's first PID namespace (PROC_PID_INIT_INO in linux/proc_ns.h).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// A setting of the whole machine, which the kernel shows in its first network namespace alone
-/// (net/core/sysctl_net_core.c). That namespace's number is not the same on all machines.
+/// A setting of the whole machine, which the kernel shows only in its first network namespace
+/// (net/core/sysctl_net_core.c). The number of that namespace differs between machines.
 const FIRST_NETWORK_SETTING: &str = "/proc/sys/net/core/dev_weight";
 
-/// The right to pin threads, of which there is one on a machine; given back when dropped.
+/// The right to pin threads. There is one on a machine. Dropping the claim gives it back.
 #[derive(Debug)]
 pub struct PinClaim {
     _socket: OwnedFd,
 }
 
 impl Cores {
-    /// Asks the kernel. What cannot be read counts as no limit, and as a container. Cost: a few
-    /// small files.
+    /// Asks the kernel. A quota that cannot be read counts as none; namespaces that cannot be read
+    /// count as a container. Cost: a few small files.
     pub fn of_this_process() -> Self {
         let allowed_count = allowed_cores().len().clamp(1, usize::from(u16::MAX));
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -61,7 +63,8 @@ impl Cores {
         }
     }
 
-    /// Threads to start: one a core that may be used, a part of a core counting whole (I1).
+    /// The number of threads to start: one per core that may be used. A part of a core counts as a
+    /// whole one (I1).
     pub fn thread_count(&self) -> u16 {
         match self.quota_millicores {
             None => self.allowed_count,
@@ -87,8 +90,8 @@ impl Cores {
 }
 
 impl PinClaim {
-    /// The process that binds the abstract name has the claim. The kernel removes the name when the
-    /// process ends.
+    /// Binds the abstract name. The process that has bound it has the claim. The kernel removes the
+    /// name when the process ends.
     fn take(name: &[u8]) -> Option<Self> {
         let address = SocketAddrUnix::new_abstract_name(name).ok()?;
         let flags = SocketFlags::CLOEXEC;
@@ -99,8 +102,8 @@ impl PinClaim {
     }
 }
 
-/// Pins the calling thread to the core that stands at `index` in its affinity mask, counted from 0
-/// and round again.
+/// Pins the calling thread to core number `index` of its affinity mask, counted from 0 and modulo
+/// the number of cores in the mask.
 ///
 /// Errors: the kernel refuses, because the mask has changed meanwhile.
 pub fn pin_to_core_of(index: usize) -> io::Result<()> {
@@ -114,7 +117,7 @@ pub fn pin_to_core_of(index: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The calling thread's cores; empty when the kernel has more than a mask of ours holds.
+/// The calling thread's cores; empty when the kernel's mask is larger than ours.
 fn allowed_cores() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(mask) => (0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect(),
@@ -122,7 +125,7 @@ fn allowed_cores() -> Vec<usize> {
     }
 }
 
-/// The tightest quota from the process's group up to the root, of both versions of control groups.
+/// The smallest quota from the process's group up to the root, of both versions of control groups.
 /// `membership` is `/proc/self/cgroup`; `mount` is where the groups are mounted.
 fn quota_millicores(mount: &Path, membership: &str) -> Option<u64> {
     membership
@@ -150,14 +153,14 @@ fn quota_millicores(mount: &Path, membership: &str) -> Option<u64> {
         .min()
 }
 
-/// The least of what `quota_of` says of `group` under `mount` and of every group above it. A group
-/// that is not to be seen from in here says nothing.
+/// The smallest `quota_of` of `group` under `mount` and of every group above it. A group that the
+/// process cannot see has no quota.
 fn tightest(mount: &Path, group: &str, quota_of: &dyn Fn(&Path) -> Option<u64>) -> Option<u64> {
     let folder = mount.join(group);
     folder.ancestors().take_while(|above| above.starts_with(mount)).filter_map(quota_of).min()
 }
 
-/// `max` (version 2) and -1 (version 1) are no quota.
+/// The quota in thousandths of a core. `max` (version 2) and -1 (version 1) are no quota.
 fn millicores(quota: &str, period: &str) -> Option<u64> {
     let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
     quota.checked_mul(1000)?.checked_div(period)

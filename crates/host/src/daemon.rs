@@ -5,28 +5,28 @@
 //!
 //! ```text
 //! started by the shell      waits on a pipe: "ready" is exit 0, an end without it is exit 1
-//!   +- leads a session      forks and is gone, so that no terminal ever becomes ours
-//!        +- the server      returns from `leave_terminal`, says `ready` once it listens
+//!   +- leads a session      forks and exits, so that the server can never gain a terminal
+//!        +- the server      returns from `leave_terminal`, calls `ready` once it listens
 //! ```
 //!
 //! Invariants:
-//! - I1  The process has one thread when it forks: the child has that one only.
+//! - I1  The process has one thread when it forks, because the child has only that thread.
 
 use std::fs::{self, File};
 use std::io::{self, PipeWriter, Read, Write};
 
-/// What the server owes the process that waits for it.
+/// The server's connection to the process that waits until the server is ready.
 #[derive(Debug)]
 pub struct Daemon {
     ready: PipeWriter,
     keep_output: bool,
 }
 
-/// Goes on as a process of its own, in its own session; the process that was started waits for
+/// Continues in a new process, in its own session. The process that was started waits for
 /// [`Daemon::ready`] and exits.
 ///
-/// With `keep_folder` it stays in its folder (for core files), otherwise it goes to `/`. With
-/// `keep_output` standard error stays where it is, even when ready.
+/// With `keep_folder` the new process stays in its folder (for core files), otherwise it changes to
+/// `/`. With `keep_output`, [`Daemon::ready`] does not redirect its input and output.
 ///
 /// Errors: out of processes. Panics: when there is a second thread (I1).
 pub fn leave_terminal(keep_folder: bool, keep_output: bool) -> io::Result<Daemon> {
@@ -40,7 +40,7 @@ pub fn leave_terminal(keep_folder: bool, keep_output: bool) -> io::Result<Daemon
     drop(wait);
     rustix::process::setsid()?;
     if fork()? {
-        // The pipe stays open in the server alone, so that its end is the server's.
+        // Then only the server has the pipe open, so the pipe ends when the server ends.
         std::process::exit(0);
     }
     if !keep_folder {
@@ -50,7 +50,7 @@ pub fn leave_terminal(keep_folder: bool, keep_output: bool) -> io::Result<Daemon
 }
 
 impl Daemon {
-    /// Lets the process that waits exit 0, and gives up the terminal's input and output.
+    /// Lets the waiting process exit with 0, and gives up the terminal's input and output.
     ///
     /// Errors: `/dev/null` cannot be opened.
     pub fn ready(mut self) -> io::Result<()> {
@@ -60,7 +60,7 @@ impl Daemon {
             rustix::stdio::dup2_stdout(&nothing)?;
             rustix::stdio::dup2_stderr(&nothing)?;
         }
-        // The waiting process may have ended: then there is nothing to tell.
+        // It fails if the waiting process has ended, and then no process needs the message.
         let _told = self.ready.write_all(&[1]);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The user and the groups of the process, and the switch to a user with fewer rights.
+//! The user of the process, and the change to a user with fewer rights.
 //!
 //! Upstream:   `kachel`, for `-u`, before there is a second thread.
 //! Downstream: the user database, `setgroups`, `setgid`, `setuid`.
@@ -20,12 +20,12 @@ pub struct User {
 /// Bytes for one line of the user database; a longer one is an error.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether the process has root's rights, really or effectively.
+/// Whether the real or the effective user of the process is root.
 pub fn is_root() -> bool {
     rustix::process::getuid().is_root() || rustix::process::geteuid().is_root()
 }
 
-/// Looks `name` up; `None`: there is no such user.
+/// Looks up the user `name`. Returns `None` if there is no such user.
 ///
 /// Errors: the user database cannot be read.
 pub fn find_user(name: &str) -> io::Result<Option<User>> {
@@ -58,14 +58,15 @@ pub fn find_user(name: &str) -> io::Result<Option<User>> {
     Ok(Some(User { uid: entry.pw_uid, gid: entry.pw_gid }))
 }
 
-/// Becomes `user` for good, in all threads, with no group but the user's first.
+/// Makes the process run as `user` from now on, in all threads, with only the user's first group.
 ///
-/// Errors: the process may not. Some rights may be gone then; end the process.
+/// Errors: the process has no permission. Some rights may be gone already, so the caller must end
+/// the process.
 pub fn become_user(user: User) -> io::Result<()> {
     // SAFETY: no groups are read through the null pointer, since their number is 0.
     let groups = unsafe { libc::setgroups(0, ptr::null()) };
     if let Err(error) = checked(groups) {
-        // Not allowed where there are no groups to drop, in a user namespace.
+        // In a user namespace this may be forbidden, and there are no groups to drop.
         if error.raw_os_error() != Some(libc::EPERM) {
             return Err(error);
         }

@@ -1,6 +1,6 @@
-//! What the process asks of the machine.
+//! The services of the machine: memory, cores, users, limits, signals.
 //!
-//! Upstream:   `kachel` starts the process with it; `table` and `segment` take memory from it.
+//! Upstream:   `kachel` uses it to start the process; `table` and `segment` take memory from it.
 //! Downstream: the kernel, through `rustix` and `libc`.
 
 mod address_space;

@@ -1,6 +1,6 @@
-//! What the kernel lets the process have: open files, core files, memory that is not swapped.
+//! Limits of the kernel on the process: open files, core files, memory that is not swapped.
 //!
-//! Upstream:   `kachel` asks at the start, for `-c`, `-r` and `-k`.
+//! Upstream:   `kachel` at the start, for `-c`, `-r` and `-k`.
 //! Downstream: resource limits, `mlockall`, `sysinfo`.
 
 use std::io;
@@ -8,19 +8,20 @@ use std::io;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open files to `wanted`, if it is below, and says what it is then: less than
-/// wanted when the process may not raise its hard limit. It is never lowered.
+/// Raises the limit on open files to `wanted`, if it is below. Never lowers it. Returns the limit
+/// after that, which is less than `wanted` if the process may not raise its hard limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
     raise(Resource::Nofile, wanted)
 }
 
-/// Lets a crash leave a core file of any size, as far as the process may. `false`: it may leave
-/// none.
+/// Lets a crash leave a core file of any size, as far as the hard limit allows. Returns `false` if
+/// a crash leaves no core file.
 pub fn allow_core_files() -> bool {
     raise(Resource::Core, u64::MAX) > 0
 }
 
-/// The soft limit after having raised it to `wanted`, or to the hard limit; `u64::MAX` is none.
+/// Raises the soft limit to `wanted`, or to the hard limit. Returns the new soft limit; `u64::MAX`
+/// means that there is none.
 fn raise(resource: Resource, wanted: u64) -> u64 {
     let now = getrlimit(resource);
     let (soft, hard) = (now.current.unwrap_or(u64::MAX), now.maximum.unwrap_or(u64::MAX));
@@ -36,15 +37,15 @@ fn raise(resource: Resource, wanted: u64) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }
 
-/// Lifts the limit on locked memory; `false`: the process may not.
+/// Lifts the limit on locked memory. Returns `false` if the process may not.
 pub fn allow_locked_memory() -> bool {
     raise(Resource::Memlock, u64::MAX) == u64::MAX
 }
 
-/// Keeps all memory, present and future, from being swapped out, a page from its first touch on:
-/// address space that is only reserved stays free.
+/// Keeps all present and future memory from being swapped out. A page is locked when it is first
+/// touched, so address space that is only reserved still costs nothing.
 ///
-/// Errors: there is a limit on locked memory (which later reservations would run into), see
+/// Errors: there is a limit on locked memory, which later reservations would reach. See
 /// [`allow_locked_memory`].
 pub fn lock_memory() -> io::Result<()> {
     if getrlimit(Resource::Memlock).current.is_some() {

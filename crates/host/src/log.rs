@@ -4,7 +4,7 @@
 //! Downstream: standard error, if it takes a line at once.
 //!
 //! Invariants:
-//! - I1  A line is no longer than a pipe takes as one piece: a pipe with room takes all of it
+//! - I1  A line is no longer than a pipe takes as one piece, so a pipe with room takes all of it
 //!   without waiting.
 
 use std::os::fd::AsFd;
@@ -15,18 +15,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Bytes of a line, its end included: PIPE_BUF of Linux (I1).
 const LINE_BYTES_MAX: usize = 4096;
 
-/// One line at a time: what has room for a line has room for one.
+/// Only one thread writes a line at a time, because a ready pipe may have room for only one.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Writes a line to standard error, or drops it when it cannot be taken now: a full pipe, or a
-/// terminal that is stopped. Cost: two system calls.
+/// Writes a line to standard error, or drops it if standard error cannot take it now: a full pipe,
+/// or a terminal that is stopped. Cost: two system calls.
 ///
-/// It may wait after all when another process fills the same pipe at that moment.
+/// It may still wait if another process fills the same pipe at that moment.
 pub fn log_line(line: &str) {
     let _dropped = write_if_taken(rustix::stdio::stderr(), line);
 }
 
-/// Writes `line` and a line end if that does not wait; `false`: it would, or it failed.
+/// Writes `line` and a line end if that does not wait. Returns `false` if it would wait, or failed.
 fn write_if_taken(file: impl AsFd, line: &str) -> bool {
     let mut bytes = [0; LINE_BYTES_MAX];
     let count = line.len().min(LINE_BYTES_MAX - 1); // I1

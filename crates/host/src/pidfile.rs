@@ -1,10 +1,11 @@
-//! The file that says which process serves.
+//! The file with the number of the server process.
 //!
 //! Upstream:   `kachel`, for `-P`, once it listens.
 //! Downstream: the file: the process's number and a line end.
 //!
 //! Invariants:
-//! - I1  A reader of the file finds a whole number: it is written beside and renamed.
+//! - I1  A reader of the file finds a whole number, because the number is written to another file,
+//!   which is then renamed.
 
 use std::fs;
 use std::io;
@@ -25,14 +26,14 @@ impl Pidfile {
         Ok(Self { path: path.to_path_buf() })
     }
 
-    /// Removes it.
+    /// Removes the file.
     ///
-    /// Errors: the folder cannot be written; some rights may have been given up since.
+    /// Errors: the folder cannot be written, for example because the process has given up rights.
     pub fn remove(self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 
-    /// The process that `path` names, when it lives.
+    /// The number of the process that `path` names, if that process lives.
     pub fn living(path: &Path) -> Option<u32> {
         let number: u32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
         let process = rustix::process::Pid::from_raw(i32::try_from(number).ok()?)?;
@@ -43,7 +44,8 @@ impl Pidfile {
     }
 }
 
-/// Writes `text` to `path` so that no reader sees a part of it: beside it, then renamed.
+/// Writes `text` to `path` so that no reader sees a part of it: writes a file beside it, which is
+/// then renamed.
 ///
 /// Errors: the folder cannot be written.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {

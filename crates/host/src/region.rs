@@ -6,8 +6,7 @@
 //! Invariants:
 //! - I1  `base` is page-aligned, readable and writable for `bytes`, and never moves until drop.
 //! - I2  Memory that was never written, or was released since, reads as zero.
-//! - I3  Raw memory is lent as `&[AtomicU64]` or as raw pointers, never as `&mut` or `&[u8]` from
-//!   here.
+//! - I3  This module lends memory as `&[AtomicU64]` or as raw pointers, never as `&mut` or `&[u8]`.
 
 use std::io;
 use std::ops::Range;
@@ -35,9 +34,9 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Reserves `bytes` (rounded up to whole pages) of zeroed memory; no page is backed yet.
     ///
-    /// `huge` asks the kernel for transparent huge pages (an advice that it may ignore).
-    /// Errors: of `mmap`, as a sentence that says how much was wanted for which `purpose`, and what
-    /// limit stands in the way; a wrong `huge` advice is not an error.
+    /// With `huge`, advises the kernel to use transparent huge pages. The kernel may ignore that.
+    /// Errors: of `mmap`. The message names the size, the `purpose`, and the limits that may be the
+    /// cause. A failed `huge` advice is not an error.
     pub fn reserve(bytes: usize, huge: bool, purpose: &str) -> io::Result<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags};
         assert!(bytes > 0, "an empty region has no base");
@@ -79,11 +78,11 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / 8) }
     }
 
-    /// Asks the kernel to back `range` (byte offsets, whole pages) with huge pages from now on.
+    /// Advises the kernel to back `range` (byte offsets, whole pages) with huge pages from now on.
     ///
-    /// An advice: the kernel may ignore it, and where pages lie already it follows late or never.
-    /// What was written stays. Memory comes in pieces of 2 MiB then, so the caller should mean to
-    /// use them whole.
+    /// The kernel may ignore the advice. Where pages exist already, it follows late or never. The
+    /// contents stay. The kernel then backs memory in pieces of 2 MiB, so the caller should intend
+    /// to use whole pieces.
     /// Panics: when the range is not whole pages of this region.
     pub fn advise_huge(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.bytes);
@@ -96,12 +95,13 @@ impl Region {
         };
     }
 
-    /// Hands the pages of `range` (byte offsets, whole pages) back to the kernel; they read as zero
-    /// after. `false`: the kernel has refused, the pages stay, and so may what was written there.
+    /// Gives the pages of `range` (byte offsets, whole pages) back to the kernel. They read as zero
+    /// afterwards. Returns `false` if the kernel has refused: the pages stay, and their contents
+    /// may stay, too.
     ///
-    /// Locked pages (`-k`) are refused at first. Linux gives them back when asked for just that,
-    /// from 5.18 on; before, they have to be unlocked for a moment, and what is touched there later
-    /// is locked again.
+    /// The kernel refuses locked pages (`-k`) at first. Since 5.18, Linux has an advice of its own
+    /// for them. Before 5.18, this function unlocks the pages for a moment; pages that are touched
+    /// there later are locked again.
     /// Panics: when the range is not whole pages of this region.
     #[must_use = "pages that stay are still to be paid for"]
     pub fn release(&self, range: Range<usize>) -> bool {

@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// A signal that came.
+/// A signal that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT: end.
+    /// SIGINT: the process should end.
     Interrupt,
-    /// SIGTERM: end.
+    /// SIGTERM: the process should end.
     Terminate,
-    /// SIGHUP: read again what can be read again.
+    /// SIGHUP: the process should reload what it can reload.
     HangUp,
-    /// SIGUSR1: end, and keep what can be kept.
+    /// SIGUSR1: the process should end, and save what it can save.
     User1,
 }
 
@@ -43,9 +43,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals in this thread, and so in all that it starts, and opens the descriptor.
+    /// Blocks the signals in this thread, and so in all threads that it starts, and opens the
+    /// descriptor.
     ///
-    /// Call it before the first thread is started (I1). Errors: out of descriptors.
+    /// The caller must call this before it starts the first thread (I1). Errors: out of
+    /// descriptors.
     pub fn block() -> io::Result<Self> {
         // SAFETY: SIG_IGN is no function, so nothing of ours runs in a handler.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -66,7 +68,7 @@ impl Signals {
         Ok(Self { file: descriptor.into() })
     }
 
-    /// Waits until a signal comes. Errors: none that a process could survive.
+    /// Waits until a signal arrives. Errors: none from which a process could recover.
     pub fn wait(&mut self) -> io::Result<Signal> {
         let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
         self.file.read_exact(&mut info)?;
@@ -81,7 +83,7 @@ impl Signals {
 }
 
 impl Signals {
-    /// As [`Signals::wait`], for at most `time`; `None`: none came.
+    /// Waits as [`Signals::wait`] does, for at most `time`. Returns `None` if no signal arrived.
     ///
     /// Errors: as `wait`.
     pub fn wait_at_most(&mut self, time: Duration) -> io::Result<Option<Signal>> {
@@ -120,7 +122,8 @@ pub fn ask_to_terminate() {
 mod tests {
     use super::*;
 
-    /// Directed at the thread, which has them blocked: other tests' threads have not (I1).
+    /// Raises a signal in the calling thread, which has it blocked. The threads of other tests do
+    /// not block it (I1).
     fn raise(number: libc::c_int) {
         // SAFETY: takes a number and touches no memory of ours.
         assert_eq!(unsafe { libc::raise(number) }, 0);

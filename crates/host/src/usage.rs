@@ -1,6 +1,6 @@
-//! What the process has used, and randomness.
+//! The processor time of the process, and random numbers of the kernel.
 //!
-//! Upstream:   `stats` and the load generator's meter ask for time, `kachel` for secrets.
+//! Upstream:   `stats` and the load generator's meter read the time; `kachel` makes secrets.
 //! Downstream: `getrusage`, `getrandom`.
 
 use std::io;
@@ -17,7 +17,7 @@ pub struct Usage {
     pub system_us: u64,
 }
 
-/// Processor time used until now. Cost: one system call.
+/// The processor time that the process has used so far. Cost: one system call.
 pub fn usage() -> Usage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: there is room for one `rusage`.
@@ -32,8 +32,8 @@ pub fn usage() -> Usage {
     Usage { user_us: microseconds(usage.ru_utime), system_us: microseconds(usage.ru_stime) }
 }
 
-/// Two random words from the kernel, fit for secrets. It waits until the kernel has gathered
-/// enough.
+/// Two random words from the kernel, fit for secrets. The call waits until the kernel's generator
+/// is ready.
 ///
 /// Errors: a kernel without `getrandom`.
 pub fn entropy() -> io::Result<[u64; 2]> {

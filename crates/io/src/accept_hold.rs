@@ -1,13 +1,13 @@
-//! When a listener must not accept: its owner closed it, there is no free slot, or `accept` ran out
-//! of something a moment ago.
+//! When a listener must not accept: its owner closed it, there is no free slot, or `accept` failed
+//! a moment ago because a resource ran out.
 //!
 //! Upstream:   `Io::listen_close` and the errors of `accept`.
 //! Downstream: the kernel's backends watch a listener exactly while its hold is open, and shorten
 //!             their wait to the next retry.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  After a shortage a listener is left alone for `ACCEPT_RETRY_NS`: a listener with waiting
-//!   clients would otherwise end every wait at once.
+//! - I1  After a shortage the backend does not watch the listener for `ACCEPT_RETRY_NS`. Otherwise
+//!   a listener with waiting clients would end every wait at once.
 
 use rustix::io::Errno;
 
@@ -18,14 +18,14 @@ use crate::limits::ACCEPT_RETRY_NS;
 /// Why one listener does not accept.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptHold {
-    /// Its owner wants it so, for good.
+    /// The owner has closed the listener for good.
     pub(crate) closed: bool,
-    /// Not before this time (I1).
+    /// The time from which on the listener may accept again (I1).
     retry_ns: Option<u64>,
 }
 
 impl AcceptHold {
-    /// Whether it may accept. `full`: there is no slot for one more connection.
+    /// Whether the listener may accept. `full` says that there is no slot for another connection.
     pub(crate) fn is_open(&mut self, full: bool) -> bool {
         if self.retry_ns.is_some_and(|retry_ns| SystemClock.now_ns() >= retry_ns) {
             self.retry_ns = None;
@@ -40,7 +40,7 @@ impl AcceptHold {
 }
 
 /// Whether an error of `accept`, or of watching a listener, means that descriptors, memory or the
-/// user's watches have run out, so that the next client would fare no better.
+/// user's watches have run out, so that accepting the next client would fail, too.
 pub(crate) fn is_shortage(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)
 }

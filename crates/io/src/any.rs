@@ -11,14 +11,14 @@ use kachel_stdx::Landing;
 use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, SocketName};
 use crate::{Uring, Wait, Waker};
 
-/// Which backend is wanted.
+/// The backend that the options select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// io_uring, or fail.
     Uring,
     /// epoll.
     Epoll,
-    /// io_uring if the kernel grants all that we need of it, otherwise epoll.
+    /// io_uring if the kernel supports all operations that we need, otherwise epoll.
     #[default]
     Auto,
 }

@@ -26,7 +26,7 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const RUNG: u8 = 2;
 
-/// See the module's picture.
+/// The state of a waker; see the picture in the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Bell {
     state: AtomicU8,
@@ -45,7 +45,7 @@ impl Bell {
         self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP
     }
 
-    /// Owner only: marks the owner awake; returns whether a thread rang since the last call.
+    /// Owner only: marks the owner awake. Returns whether a thread rang since the last call.
     pub(crate) fn take(&self) -> bool {
         if self.state.load(Ordering::Relaxed) == AWAKE {
             return false; // A ring on its way is seen by the next take or by fall_asleep (I1).
@@ -53,12 +53,13 @@ impl Bell {
         self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
-    /// Whether a ring waits to be taken; for an owner that never blocks.
+    /// Whether a ring is not taken yet; for an owner that never blocks.
     pub(crate) fn is_rung(&self) -> bool {
         self.state.load(Ordering::Relaxed) == RUNG
     }
 
-    /// Owner only, before it blocks: false when a thread has rung, so the owner must not block.
+    /// Owner only, before it blocks: marks the owner asleep. Returns false when a thread rang, and
+    /// then the owner must not block.
     pub(crate) fn fall_asleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Time, injected: the only place of the server's core crates that reads a clock.
+//! Injected time: the only place of the server's core crates that reads a clock.
 //!
 //! Upstream:   the kernel's clocks (by the vdso, no system call), or a test.
 //! Downstream: `shard` reads both once a tick and passes the numbers on.
@@ -55,7 +55,7 @@ impl ManualClock {
         self.advance_ns(s * 1_000_000_000);
     }
 
-    /// Sets the clock of day, forward or back; `now_ns` goes on as before.
+    /// Sets the clock of day, forward or back. `now_ns` is not affected.
     pub fn set_unix_s(&self, unix_s: i64) {
         self.unix_offset_s.set(unix_s - self.elapsed_s());
     }

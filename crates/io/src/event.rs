@@ -19,7 +19,7 @@ use kachel_stdx::Landing;
 
 use crate::send_block::SendBlock;
 
-/// Names one connection of one `Io`, for its whole life and never again afterwards.
+/// Names one connection of one `Io` during its whole life. The name is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId(pub u64);
 
@@ -79,7 +79,7 @@ impl From<SocketAddr> for Peer {
     }
 }
 
-/// How messages to the operator call a connection.
+/// The name of a connection in messages to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketName {
     /// The other end.
@@ -98,19 +98,19 @@ impl fmt::Display for SocketName {
     }
 }
 
-/// Which received bytes: a stretch of the receive area, valid until the next poll (I2).
+/// Received bytes: a range of the receive area, valid until the next poll (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// The poll that lent it, counted and wrapping.
+    /// The number of the poll that lent the bytes; it wraps.
     pub(crate) tick: u32,
-    /// Where it begins in the receive area.
+    /// Where the bytes begin in the receive area.
     pub(crate) start: u32,
-    /// How long it is; never 0.
+    /// The number of bytes; never 0.
     pub(crate) bytes: u32,
 }
 
 impl Lent {
-    /// How many bytes are lent; at least 1 and at most `RECEIVE_BUFFER_BYTES`.
+    /// The number of lent bytes; at least 1 and at most `RECEIVE_BUFFER_BYTES`.
     #[inline]
     #[must_use]
     pub const fn byte_count(self) -> usize {
@@ -121,12 +121,12 @@ impl Lent {
 /// Something that happened since the last poll.
 ///
 /// For one socket the order is: `Accepted`, any number of `Received` and `Landed`, in the order of
-/// the bytes, then `Finished` or `Failed`;
-/// `Sent` comes in the order of the blocks, at any time before `Failed`, and `Taken` of a block
-/// before its `Sent`.
+/// the bytes, then `Finished` or `Failed`. `Sent` comes in the order of the blocks, at any time
+/// before `Failed`. `Taken` of a block comes before its `Sent`.
 #[derive(Debug)]
 pub enum Event {
-    /// A client connected, and is received from: by this poll already, or from the next one on.
+    /// A client connected. The backend receives from it, in this poll already or from the next one
+    /// on.
     Accepted {
         /// Where it connected.
         listener: ListenerId,
@@ -142,13 +142,13 @@ pub enum Event {
         /// The bytes; see [`crate::Io::lent`].
         bytes: Lent,
     },
-    /// Bytes arrived where they were wanted; see [`crate::Io::receive_into`].
+    /// Bytes arrived in a landing; see [`crate::Io::receive_into`].
     Landed {
         /// The connection.
         socket: SocketId,
         /// The memory, filled from the front.
         landing: Landing,
-        /// How many; at least 1, and no more than the landing takes.
+        /// The number of bytes; at least 1, and no more than the landing takes.
         bytes: usize,
     },
     /// The peer ended its side. The bytes that it sent before have been reported; replies may still
@@ -157,8 +157,8 @@ pub enum Event {
         /// The connection.
         socket: SocketId,
     },
-    /// The connection is of no use any more (reset, error). Blocks not yet reported as sent are
-    /// lost. No further event follows; the owner must still call `close`.
+    /// The connection is broken (reset, error). Blocks that are not reported as sent yet are lost.
+    /// No further event follows; the owner must still call `close`.
     Failed {
         /// The connection.
         socket: SocketId,
@@ -170,12 +170,12 @@ pub enum Event {
         /// The block, to be reused.
         block: SendBlock,
     },
-    /// The kernel has accepted a part of the first block that has not come back; it waits for the
-    /// peer to read before it takes more.
+    /// The kernel has accepted a part of the first block that has not come back. The kernel takes
+    /// more only after the peer has read.
     Taken {
         /// The connection.
         socket: SocketId,
-        /// Bytes of the block that it has accepted so far; at least 1.
+        /// Bytes of the block that the kernel has accepted so far; at least 1.
         block_bytes: usize,
     },
     /// Another thread called [`crate::Waker::wake`] since the last `Woken`.

@@ -10,7 +10,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use crate::event::SocketName;
 use crate::listener;
 
-/// Sockets know it as SIOCOUTQ: bytes in the send queue.
+/// The number of bytes in a socket's send queue; for sockets it is called SIOCOUTQ.
 const OUT_QUEUE: Opcode = libc::TIOCOUTQ as Opcode;
 
 /// See [`crate::Io::unacknowledged_bytes`].

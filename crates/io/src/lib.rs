@@ -20,7 +20,7 @@ mod epoll;
 mod event;
 mod inquiry;
 mod limits;
-/// Listening sockets: made, described.
+/// Listening sockets: creates and describes them.
 pub mod listener;
 /// A network in memory, for tests and simulation.
 pub mod memory;
@@ -61,10 +61,10 @@ pub trait Io {
     /// there is nothing to report, and appends the events. It may return without events even from
     /// [`Wait::Forever`].
     ///
-    /// At most about [`EVENTS_MAX`] events and [`RECEIVE_BUFFERS`] buffers' worth of bytes are
-    /// reported, those in landings included (`Memory` does not count these). The rest is reported
-    /// by the next poll, which then does not wait. For one socket, `Epoll` and `Memory` report at
-    /// most one [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
+    /// One poll reports at most about [`EVENTS_MAX`] events and [`RECEIVE_BUFFERS`] buffers' worth
+    /// of bytes, those in landings included (`Memory` does not count these). The next poll reports
+    /// the rest, and does not wait. For one socket, `Epoll` and `Memory` report at most one
+    /// [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.
@@ -78,9 +78,9 @@ pub trait Io {
     fn lent(&self, bytes: Lent) -> &[u8];
 
     /// Queues a block; the next poll begins to send it. Blocks of one socket go out in order and
-    /// come back, in order, in `Event::Sent`. Of one that goes out in parts `Event::Taken` tells,
-    /// with `Uring` only while more than [`SEND_WHOLE_BYTES_MAX`] is left. After `Failed` the block
-    /// is dropped.
+    /// come back, in order, in `Event::Sent`. If a block goes out in parts, `Event::Taken` reports
+    /// the progress; with `Uring` only while more than [`SEND_WHOLE_BYTES_MAX`] is left. After
+    /// `Failed` the block is dropped.
     ///
     /// Panics: after `finish_sending`.
     fn send(&mut self, socket: SocketId, block: SendBlock);
@@ -106,19 +106,19 @@ pub trait Io {
     /// Receives again.
     fn resume(&mut self, socket: SocketId);
 
-    /// Ends our side (FIN) once everything queued is sent. Receiving goes on.
+    /// Ends our side (FIN) once everything queued is sent. Receiving continues.
     fn finish_sending(&mut self, socket: SocketId);
 
     /// Ends the connection at once. Blocks that are not sent yet are lost (`Io` keeps them until
-    /// the kernel has let go of them). No event of this name comes from later polls.
+    /// the kernel no longer uses them). Later polls report no event with this name.
     fn close(&mut self, socket: SocketId);
 
-    /// Refuses new clients from now on, and resets those that wait in the kernel. An `Accepted` on
-    /// its way may still come.
+    /// Refuses new clients from now on, and resets those that wait in the kernel. The next polls
+    /// may still report an `Accepted` that is on its way.
     fn listen_close(&mut self, listener: ListenerId);
 
-    /// Takes over a connected socket (from another shard) and begins to receive from it. `None`:
-    /// the kernel has no memory to watch it, and it is closed.
+    /// Takes over a connected socket (from another shard) and begins to receive from it. If the
+    /// kernel refuses to watch it because memory is short, closes it and returns `None`.
     fn adopt(&mut self, fd: OwnedFd) -> Option<SocketId>;
 
     /// Gives a connection up, to be adopted by another `Io`; its `SocketId` ends as by `close`.
@@ -131,18 +131,18 @@ pub trait Io {
     /// keepalive set.
     ///
     /// When the kernel is out of descriptors or memory for `accept`, or for watching the listener,
-    /// it is tried again every [`ACCEPT_RETRY_NS`].
+    /// the backend tries again every [`ACCEPT_RETRY_NS`].
     ///
-    /// Panics: when it is no socket.
+    /// Panics: when `listener` is no socket.
     fn listen(&mut self, listener: OwnedFd) -> ListenerId;
 
     /// Bytes that the kernel has taken of this connection's blocks and that have not reached the
-    /// peer: with TCP its kernel has not acknowledged them, with a unix socket its process has not
-    /// read them (there the kernel counts the memory that they take). `None` when the kernel does
-    /// not say.
+    /// peer. With TCP, the peer's kernel has not acknowledged them. With a unix socket, the peer's
+    /// process has not read them (there the kernel counts the memory that they take). `None` when
+    /// the kernel does not report the number.
     ///
-    /// While no `Sent` and no `Taken` comes, a change says that bytes have moved on. Mostly the
-    /// number falls; with `Uring` it may rise too, when the kernel takes more of a send that it
+    /// While no `Sent` and no `Taken` comes, a change of the number means progress. Mostly the
+    /// number falls. With `Uring` it may also rise, when the kernel takes more of a send that it
     /// reports only as a whole.
     ///
     /// Cost: a system call; `Memory` none.
@@ -154,6 +154,6 @@ pub trait Io {
     /// The handle by which other threads wake this `Io`.
     fn waker(&self) -> Waker;
 
-    /// Which backend this is: `"uring"`, `"epoll"` or `"memory"`.
+    /// The name of this backend: `"uring"`, `"epoll"` or `"memory"`.
     fn kind(&self) -> &'static str;
 }

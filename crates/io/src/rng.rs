@@ -1,4 +1,4 @@
-//! Randomness, injected: the only place of the server's core crates that asks for any.
+//! Injected randomness: the only source of random numbers of the server's core crates.
 //!
 //! Upstream:   the kernel's generator, or a seed.
 //! Downstream: `table`'s hash secret, `segment`'s choices, tests.
@@ -23,9 +23,9 @@ pub struct SystemRng {
 }
 
 impl SystemRng {
-    /// Asks the kernel for the first stock.
+    /// Opens the generator: gets the first numbers from the kernel.
     ///
-    /// Errors: when the kernel has no generator (or forbids it).
+    /// Errors: the kernel has no generator, or forbids it.
     pub fn new() -> io::Result<Self> {
         let mut rng = Self { stock: [0; STOCK_BYTES], used_bytes: 0 };
         rng.refill()?;

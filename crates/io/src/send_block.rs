@@ -20,7 +20,7 @@ use kachel_stdx::Held;
 use crate::limits::{HELD_PIECES_MAX, SEND_BLOCK_BYTES};
 
 /// An owned buffer of [`SEND_BLOCK_BYTES`] bytes, filled from the front, and pieces of memory held
-/// elsewhere that are sent between them. Moved, never copied.
+/// elsewhere that are sent between them. A block is moved, never copied.
 pub struct SendBlock {
     memory: Box<[u8; SEND_BLOCK_BYTES]>,
     used: u32,
@@ -33,7 +33,7 @@ const _: () = assert!(SEND_BLOCK_BYTES <= u32::MAX as usize); // I2
 
 impl SendBlock {
     /// An empty block. Cost: an allocation of [`SEND_BLOCK_BYTES`] zeroed bytes, and one for the
-    /// pieces it may hold; reuse blocks.
+    /// pieces that it may hold, so callers should reuse blocks.
     ///
     /// Panics: never; when memory is out the process aborts, as for any allocation.
     #[must_use]
@@ -43,7 +43,7 @@ impl SendBlock {
         Self { memory, used: 0, held_bytes: 0, held: Vec::with_capacity(HELD_PIECES_MAX) }
     }
 
-    /// How many own bytes still fit.
+    /// The number of own bytes that still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -99,7 +99,7 @@ impl SendBlock {
 
     /// Appends `piece`, which is sent from its own memory. Cost: no copy.
     ///
-    /// Panics: when it may not ([`Self::may_hold`]).
+    /// Panics: when no more piece may be held ([`Self::may_hold`]).
     pub fn hold(&mut self, piece: Held) {
         assert!(self.may_hold(), "I3");
         self.held_bytes += piece.byte_count();
@@ -113,14 +113,14 @@ impl SendBlock {
         &self.memory[..self.used as usize]
     }
 
-    /// How many bytes there are to send, own and held.
+    /// The number of bytes to send, own and held.
     #[inline]
     #[must_use]
     pub fn byte_count(&self) -> usize {
         self.used as usize + self.held_bytes
     }
 
-    /// How many of them are held.
+    /// The number of held bytes to send.
     #[inline]
     #[must_use]
     pub fn held_bytes(&self) -> usize {

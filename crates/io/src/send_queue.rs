@@ -1,7 +1,7 @@
 //! The blocks of one connection that wait for the kernel, in order.
 //!
-//! Upstream:   `Io::send` pushes; a backend asks for the unsent slices.
-//! Downstream: a backend says how many bytes the kernel took; finished blocks leave in order.
+//! Upstream:   `Io::send` pushes; a backend gets the unsent slices.
+//! Downstream: a backend reports how many bytes the kernel took; finished blocks leave in order.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  `sent_bytes` counts bytes of the first block only, and is 0 when there is none.
@@ -29,7 +29,7 @@ impl SendQueue {
         self.blocks.is_empty()
     }
 
-    /// Whether all that waits lies in one piece, [`Self::first_unsent`].
+    /// Whether all unsent bytes lie in one piece, [`Self::first_unsent`].
     pub(crate) fn is_one_piece(&self) -> bool {
         self.blocks.len() == 1 && self.blocks[0].is_one_piece()
     }
@@ -73,8 +73,8 @@ impl SendQueue {
         })
     }
 
-    /// Notes that the kernel took `bytes` more bytes, and hands out each block that is thereby
-    /// finished, in order. With 0 it still hands out leading blocks that are empty.
+    /// Notes that the kernel took `bytes` more bytes, and passes each block that is now finished to
+    /// `finished`, in order. With 0 bytes it still passes on leading blocks that are empty.
     ///
     /// Panics: if fewer bytes were queued.
     pub(crate) fn advance(&mut self, mut bytes: usize, mut finished: impl FnMut(SendBlock)) {

@@ -1,8 +1,8 @@
 //! Slots for connections: small dense indices, and names that are never used twice.
 //!
 //! Upstream:   a backend takes a slot for each connection that it accepts or adopts.
-//! Downstream: `SocketId::index` addresses it; `SocketId` as a whole proves that it is still the
-//!             same connection.
+//! Downstream: `SocketId::index` addresses the slot; the whole `SocketId` proves that the slot
+//!             still holds the same connection.
 //!
 //! ```text
 //!   free --insert--> live --retire--> dying --release--> free (generation + 1 since retire)
@@ -48,7 +48,7 @@ impl<T: Default> Slots<T> {
         self.free.is_empty() && self.slots.len() >= self.count_max as usize
     }
 
-    /// How many slots exist, free ones included.
+    /// The number of slots, free ones included.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -68,7 +68,7 @@ impl<T: Default> Slots<T> {
         (SocketId::new(index, slot.generation), &mut slot.value)
     }
 
-    /// The value of a live connection; `None` when the id is not, or no longer, one.
+    /// The value of a live connection; `None` when `id` does not name one, or no longer does.
     #[inline]
     pub(crate) fn find(&mut self, id: SocketId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index())?;

@@ -46,7 +46,7 @@ impl Waker {
         if self.shared.bell.ring()
             && let Some(doorbell) = &self.shared.doorbell
         {
-            // It fails only when the counter is full, and then the sleeper is roused anyway.
+            // It fails only when the counter is full, and then the sleeper is woken anyway.
             let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }
     }

@@ -1,19 +1,20 @@
-//! The one place where item memory is touched: a region seen as words, bytes and copies.
+//! Item memory. All reads and writes of it go through this module, as words, slices and copies.
 //!
 //! Upstream:   `item` reads through it, `segments` and `pool` write through it.
 //! Downstream: `kachel_host::Region`.
 //!
 //! Invariants, on which every unsafe block here rests:
-//! - I1  The region is longer than all segments together by `SLACK_BYTES`, more than any item
-//!   takes; so what begins inside a segment and is bounded by an item's fields lies inside the
-//!   region.
+//! - I1  The region is longer than all segments together by `SLACK_BYTES`, which is more than any
+//!   item takes. So a range that begins inside a segment, and whose length comes from an item's
+//!   fields, lies inside the region.
 //! - I2  Bytes are written only while nothing refers to them: above a segment's write position, or
-//!   in a block that belongs to one unfinished upload or was taken just now: by `write`, or through
-//!   the pieces of the one landing that the upload has lent. Everything readable is immutable.
-//! - I3  The two words of an item that do change (header, access) are reached as atomics only, and
+//!   in a block that belongs to one unfinished upload or was just taken. They are written by
+//!   `write`, or through the pieces of the one landing that the upload has lent. All bytes that can
+//!   be read are immutable.
+//! - I3  The two words of an item that do change (header, access) are accessed only as atomics, and
 //!   no byte slice covers them.
-//! - I4  A segment is written by the shard that owns it, and reused only when nothing is pinned
-//!   there.
+//! - I4  Only the shard that owns a segment writes it. A segment is reused only when nothing in it
+//!   is pinned.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -62,7 +63,7 @@ impl Arena {
         unsafe { AtomicU32::from_ptr(half.cast()) }
     }
 
-    /// The `length` bytes at `offset`, which nothing changes while the slice lives (I2).
+    /// The `length` bytes at `offset`. They do not change while the slice lives (I2).
     #[inline]
     #[track_caller]
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
@@ -77,7 +78,7 @@ impl Arena {
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 
-    /// Copies `source` to `offset`, where nothing refers to (I2).
+    /// Copies `source` to `offset`. Nothing may refer to the target bytes (I2).
     #[inline]
     #[track_caller]
     pub(crate) fn write(&self, offset: usize, source: &[u8]) {
@@ -92,9 +93,9 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
     }
 
-    /// The `length` bytes at `offset`, to which nothing refers (I2), for a landing. The caller does
-    /// not use them and lends them to nothing else until the landing has come back or is
-    /// released.
+    /// Returns the `length` bytes at `offset` as a piece of a landing. Nothing else may refer to
+    /// these bytes (I2). The caller must not use them or lend them again until the landing has come
+    /// back or is released.
     #[track_caller]
     pub(crate) fn piece(&self, offset: usize, length: usize) -> Piece {
         assert!(offset + length <= self.bytes);
@@ -109,7 +110,7 @@ impl Arena {
         unsafe { Piece::new(start, length) }
     }
 
-    /// Asks the processor to fetch the cache line at `offset`; harmless for any offset.
+    /// Prefetches the cache line at `offset`. Any offset is harmless.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         let line = self.region.base().as_ptr().wrapping_add(offset);
@@ -122,7 +123,8 @@ impl Arena {
         let _no_prefetch_here = line;
     }
 
-    /// Hands the pages of `length` bytes at `offset` back to the kernel; `false`: it refused.
+    /// Gives the pages of `length` bytes at `offset` back to the kernel. Returns `false` if the
+    /// kernel refuses them.
     pub(crate) fn release(&self, offset: usize, length: usize) -> bool {
         assert!(offset + length <= self.bytes);
         self.region.release(offset..offset + length)

@@ -28,14 +28,14 @@ pub(crate) struct Arena {
     words: Box<[AtomicU64]>,
     half_words: Box<[AtomicU32]>,
     cells: Box<[loom::cell::UnsafeCell<()>]>,
-    /// Off: loom watches the bytes.
+    /// Switched off, because loom watches the bytes.
     pub(crate) audit: Audit,
 }
 
 // SAFETY: it owns its memory, which any thread may free.
 unsafe impl Send for Arena {}
 // SAFETY: all access to the memory is preceded by a touch of its cells, by which loom finds races;
-// its threads take turns on one of the machine's.
+// loom runs the threads of a model in turn on one thread of the machine.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -50,7 +50,8 @@ impl Arena {
         })
     }
 
-    /// Where byte `offset` is kept, with `length` of them.
+    /// The place of byte `offset` in the memory of the model. Panics: if the `length` bytes from
+    /// there on are not part of the model.
     fn place(offset: usize, length: usize) -> usize {
         let inside = offset % SEGMENT_BYTES_MIN;
         assert!(inside + length <= MODELED_BYTES, "a model keeps to the first bytes of a segment");

@@ -1,8 +1,10 @@
-//! A shadow of item memory in debug builds: which bytes belong to what, and since when.
+//! A shadow of item memory in debug builds. It records which bytes belong to which item or block,
+//! and since when.
 //!
-//! Upstream:   `arena` asks at each read and write; `segments` and `pool` say what begins and ends.
-//! Downstream: nothing. Optimized builds have none of it, and loom's models have a twin of the
-//!             arena that watches bytes itself.
+//! Upstream:   `arena` has each read and write checked; `segments` and `pool` report when items,
+//!             blocks and segments begin and end.
+//! Downstream: nothing. Optimized builds have no shadow. Loom's models have another arena, which
+//!             watches the bytes itself.
 //!
 //! ```text
 //! segment:  free -> of items (begin) -> free (end, all its items dead)
@@ -11,11 +13,12 @@
 //!           live (block) -> dead -> live ...
 //! ```
 //!
-//! Invariants, of which each breach panics and tells what happened to both parties, and when:
+//! Invariants. Each breach panics, and the message tells what happened to both ranges, and when:
 //! - I1  Ranges do not overlap, and lie in a segment that is theirs.
 //! - I2  Only an item under way is written, or a block in use; never beyond its end.
-//! - I3  What is read lies in one range: live, or dead in a segment that was not taken since (a
-//!   reader that pins it, or has not ended its round, may still read it).
+//! - I3  Bytes that are read lie in one range. The range is live, or it is dead in a segment that
+//!   was not taken since; a reader that pins the segment, or has not ended its round, may still
+//!   read it.
 //! - I4  A range dies once, and a segment ends or begins anew without living ranges.
 
 use std::collections::BTreeMap;
@@ -94,7 +97,7 @@ impl Shadow {
     /// The range that `offset` lies in or behind.
     fn before(&self, offset: usize) -> Option<(usize, Range)> {
         if let Some(&last) = self.ranges.last().filter(|(start, _)| *start <= offset) {
-            return Some(last); // As for what was written just now.
+            return Some(last); // The usual case: it was just written.
         }
         let behind = self.ranges.partition_point(|&(start, _)| start <= offset);
         self.ranges[..behind].last().copied()
@@ -168,7 +171,7 @@ impl Audit {
         }
         let segment = offset / self.segment_bytes;
         let part = &self.parts[segment % PARTS];
-        // The shadow's own memory is none of the server's.
+        // The shadow's own memory does not count as memory of the server.
         Some(uncounted(|| {
             let mut part: MutexGuard<'_, _> = part.lock().unwrap_or_else(PoisonError::into_inner);
             act(part.entry(segment).or_default())
@@ -240,7 +243,7 @@ impl Audit {
                     (end - 1) / self.segment_bytes == offset / self.segment_bytes,
                     "audit: {range} leaves its segment"
                 );
-                // Blocks come again; items only with a new segment.
+                // A block may be used again; the place of an item only in a new segment.
                 let is_again =
                     |other: &Range| cut_into == Use::Blocks && other.state == State::Dead;
                 let last = shadow.before(end - 1);

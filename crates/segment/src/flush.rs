@@ -1,4 +1,4 @@
-//! The flush word: one word of the process says what every flush so far has killed.
+//! The flush word: one word of the process. It tells all shards which items are flushed.
 //!
 //! Upstream:   `cache` writes it for `flush_all`; owners of segments, and readers on other cores,
 //!             load it.
@@ -22,8 +22,8 @@
 //!   happens to all shards at once.
 //! - F2  The epoch grows by one with each flush. Epochs are compared as serial numbers, so a
 //!   segment must be reused before 2^31 flushes have followed the one that killed it.
-//! - F3  A pending second that has come means the next epoch. The core that notices first writes
-//!   the next epoch into the word before it serves anything.
+//! - F3  Once the second of a pending flush has come, the word stands for the next epoch. The core
+//!   that notices this first writes the next epoch into the word before it serves anything.
 
 use std::fmt;
 #[cfg(not(any(loom, shuttle)))]
@@ -36,7 +36,7 @@ use loom::sync::atomic::AtomicU64;
 #[cfg(shuttle)]
 use shuttle::sync::atomic::AtomicU64;
 
-/// What the flush word said at one moment.
+/// The flush word, as it was at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flushed(u64);
 
@@ -45,7 +45,7 @@ impl Flushed {
         Self((epoch as u64) << 32 | due as u64)
     }
 
-    /// How many flushes there have been.
+    /// The number of flushes so far.
     pub(crate) const fn epoch(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -59,7 +59,7 @@ impl Flushed {
         self.due() != 0 && self.due() <= now
     }
 
-    /// What the word means in second `now` (F3).
+    /// The word that this one stands for in second `now` (F3).
     const fn settled(self, now: u32) -> Self {
         if self.is_due(now) { Self::new(self.epoch().wrapping_add(1), 0) } else { self }
     }
@@ -76,12 +76,12 @@ pub(crate) const fn is_before(stamp: u32, epoch: u32) -> bool {
 pub struct FlushWord(CachePadded<AtomicU64>);
 
 impl FlushWord {
-    /// No flush so far.
+    /// A word with no flush so far.
     pub(crate) fn new() -> Self {
         Self(CachePadded::new(AtomicU64::new(0)))
     }
 
-    /// What it says. Cost: one load.
+    /// Loads the word. Cost: one load.
     #[inline]
     pub(crate) fn load(&self) -> Flushed {
         Flushed(self.0.load(Acquire))
@@ -93,16 +93,16 @@ impl FlushWord {
         self.change(|flushed| Flushed::new(flushed.settled(now).epoch().wrapping_add(1), 0));
     }
 
-    /// Has everything killed in second `due` that is stored until then. Takes the place of a
-    /// pending flush that is not due in second `now`.
+    /// Schedules a flush: in second `due`, it kills everything that is stored until then. It
+    /// replaces a pending flush that is not due in second `now`.
     ///
-    /// Panics: when `due` is 0, which is no second.
+    /// Panics: when `due` is 0, which stands for no pending flush.
     pub fn flush_in(&self, due: u32, now: u32) {
         assert!(due != 0, "second 0 is never");
         self.change(|flushed| Flushed::new(flushed.settled(now).epoch(), due));
     }
 
-    /// Carries out a pending flush that is due in second `now` (F3); what the word says then.
+    /// Carries out a pending flush that is due in second `now` (F3). Returns the word after that.
     /// Cost: one load, and a compare-and-swap once for each delayed flush.
     pub(crate) fn settle(&self, now: u32) -> Flushed {
         let flushed = self.load();
@@ -114,7 +114,7 @@ impl FlushWord {
         settled
     }
 
-    /// Changes the word in one step (F1); what it says afterwards.
+    /// Changes the word in one step (F1). Returns the new word.
     fn change(&self, change: impl Fn(Flushed) -> Flushed) -> Flushed {
         let mut before = self.load();
         loop {
@@ -146,7 +146,7 @@ mod tests {
         for (now, epoch, due) in [(10, 0, 12), (11, 0, 12), (12, 1, 0), (13, 1, 0)] {
             assert_eq!(word.settle(now), Flushed::new(epoch, due), "second {now}");
         }
-        // A flush that no shard has noticed counts, whatever comes next.
+        // A due flush that no shard has noticed still counts when another flush follows.
         word.flush_in(20, 13);
         word.flush_in(30, 25);
         assert_eq!(word.load(), Flushed::new(2, 30));

@@ -20,7 +20,7 @@ use crate::layout::{
 use crate::meta::{NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
 
-/// What is written of an item, wherever it will lie.
+/// The parts of an item before it is written to a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Draft<'a> {
     /// The header, except for the length of the CAS token.
@@ -32,12 +32,12 @@ pub(crate) struct Draft<'a> {
     body: Body<'a>,
 }
 
-/// What follows access word and CAS token.
+/// The bytes after access word and CAS token.
 #[derive(Clone, Copy, Debug)]
 enum Body<'a> {
     /// Key and value in pieces; client flags and extent are formatted from their fields.
     Pieces { key: &'a [u8], inline: [&'a [u8]; 2] },
-    /// All of it, as it lies in the item that is copied.
+    /// The whole body, as it lies in the item that is copied.
     Copied(&'a [u8]),
 }
 
@@ -51,18 +51,18 @@ impl<'a> Draft<'a> {
         Self { header, access, cas: cas.unwrap_or(0), client_flags, extent: None, body }
     }
 
-    /// The same with an expiry and the marks of a lease.
+    /// This draft with an expiry and the marks of a lease.
     pub(crate) fn with_life(self, expiry: u32, stale: bool, win_sent: bool) -> Self {
         let header = self.header.with_expiry(expiry);
         Self { header: header.marked(STALE, stale).marked(WIN_SENT, win_sent), ..self }
     }
 
-    /// The same with the protocol's mark, or without.
+    /// This draft with the protocol's mark, or without it.
     pub(crate) fn with_protocol_mark(self, wanted: bool) -> Self {
         Self { header: self.header.marked(PROTOCOL_MARK, wanted), ..self }
     }
 
-    /// The same with this value; its inline part comes in up to two pieces.
+    /// This draft with a value, whose inline part comes in up to two pieces.
     pub(crate) fn with_value<'b>(self, extent: Option<ExtentId>, inline: [&'b [u8]; 2]) -> Draft<'b>
     where
         'a: 'b,
@@ -100,7 +100,8 @@ impl<'a> Draft<'a> {
         self.header.marked(LONG_CAS, is_long)
     }
 
-    /// Writes the item at `at`, where room for `header.item_bytes()` is; the header last.
+    /// Writes the item at `at`, where there is room for `header.item_bytes()`. Writes the header
+    /// last.
     pub(crate) fn write(&self, arena: &Arena, at: ItemAt, header: Header, cas_base: u64) {
         let cas_start = at.offset() + FIXED_BYTES;
         match header.cas_bytes() {
@@ -142,8 +143,8 @@ fn short_cas(cas: u64, base: u64) -> Option<u32> {
     u32::try_from(cas.wrapping_sub(base)).ok()
 }
 
-/// One item, read in place. It borrows the owner's `Segments`, so it cannot move, or a reader whose
-/// round is not over, so its segment is not used again.
+/// One item, read in place. It borrows the owner's `Segments`, so the item cannot move, or a reader
+/// whose round is not over, so the segment of the item is not used again.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     pool: &'a Pool,
@@ -248,7 +249,7 @@ impl<'a> Item<'a> {
         self.header.has(STALE)
     }
 
-    /// Whether someone already won the right to refill the item.
+    /// Whether a client already won the right to refill the item.
     #[inline]
     pub const fn win_sent(&self) -> bool {
         self.header.has(WIN_SENT)
@@ -290,8 +291,8 @@ impl<'a> Item<'a> {
         self.header.is_dead()
     }
 
-    /// Whether the value is a large one. Its blocks are the owner's to pin: a reader on another
-    /// core must not look at them.
+    /// Whether the value is a large one. Only the owner may pin its blocks, so a reader on another
+    /// core must not read them.
     #[inline]
     pub const fn is_large(&self) -> bool {
         self.header.has_extent()
@@ -310,13 +311,13 @@ impl<'a> Item<'a> {
     }
 
     /// Whether the death of this living item gives blocks back at once: its value is large and not
-    /// pinned. Called by the owner's thread only, which alone may pin the value meanwhile.
+    /// pinned. Only the owner's thread may call this, because only that thread makes a first pin.
     pub(crate) fn frees_blocks(&self) -> bool {
         let extent = self.extent().filter(|_| !self.header.is_dead());
         extent.is_some_and(|extent| self.pool.frees_blocks(extent))
     }
 
-    /// The living item as it would be written again, elsewhere.
+    /// The draft for a copy of this living item.
     pub(crate) fn draft(&self) -> Draft<'a> {
         debug_assert!(!self.header.is_dead() && !self.header.has(EXTENT_GIVEN));
         let body_start = FIXED_BYTES + self.header.cas_bytes();
@@ -333,9 +334,9 @@ impl<'a> Item<'a> {
 }
 
 impl Pool {
-    /// The item at `at`, which the index named to `reader` in this round of its.
+    /// The item at `at`, which `reader` found in the index in its current round.
     ///
-    /// It may be dead by now, and its large value is not to be looked at.
+    /// The item may be dead by now. The caller must not read its value if that is large.
     #[inline]
     pub fn item<'a>(&'a self, at: ItemAt, _reader: &'a Reader) -> Item<'a> {
         Item::load(self, at)
@@ -352,7 +353,7 @@ impl Pool {
         Some((item, offset + item.header.item_bytes()))
     }
 
-    /// Holds the value of the item at `at` where it lies.
+    /// Pins the value of the item at `at`.
     pub(crate) fn pin(self: &Arc<Self>, at: ItemAt) -> Pinned {
         let item = Item::load(self, at);
         let start = at.offset() + item.header.inline_start();

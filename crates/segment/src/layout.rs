@@ -218,10 +218,10 @@ impl Header {
 
 /// The 32-bit access word: whether and when an item was read, and what eviction owes it.
 ///
-/// *Reads* are counted up to three, and written no more after that; eviction begins them anew each
-/// time that it looks. *Turns* are how often it may still find the item unread and keep it.
-/// *Fetched* stays until the item is replaced. The seconds of four years of uptime fit; then the
-/// last access is too early by as much.
+/// *Reads* counts the first three reads; later ones write nothing. Eviction sets it to 0 each time
+/// that it examines the item. *Turns* is how often eviction may still find the item unread and keep
+/// it. *Fetched* stays set until the item is replaced. The second has 27 bits, so after four years
+/// of uptime the last access appears four years too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 
@@ -232,12 +232,12 @@ impl Access {
     const SECOND_SHIFT: u32 = 5;
     const TURNS_MASK: u32 = Self::TURNS_MAX << Self::TURNS_SHIFT;
 
-    /// Reads that are counted.
+    /// The most reads that are counted.
     pub(crate) const READS_MAX: u32 = 3;
-    /// Turns that an item can be owed.
+    /// The most turns that an item can be owed.
     pub(crate) const TURNS_MAX: u32 = 3;
 
-    /// Of an item never read, stored in second `now`.
+    /// The word of an item that was stored in second `now` and never read.
     #[inline]
     pub const fn unread(now: u32) -> Self {
         Self(now << Self::SECOND_SHIFT)
@@ -298,11 +298,11 @@ impl Access {
         arena.half_word(at.offset() + 8).store(self.0, Ordering::Relaxed);
     }
 
-    /// Any core: the item at `at` was read in second `now`. Writes nothing once three reads are
-    /// counted (I2).
+    /// Any core: notes that the item at `at` was read in second `now`. Writes nothing once three
+    /// reads are counted (I2).
     ///
-    /// Cost: a load; for an item's first three reads a compare and swap, which another core's at
-    /// the same time may have to repeat.
+    /// Cost: a load; for an item's first three reads also a compare-and-swap, which is repeated if
+    /// another core changed the word at the same time.
     #[inline]
     pub(crate) fn note(arena: &Arena, at: ItemAt, now: u32) {
         let word = arena.half_word(at.offset() + 8);

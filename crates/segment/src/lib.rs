@@ -1,17 +1,18 @@
 //! Values in memory: items in segments, TTL buckets, expiry, eviction, compaction, large values.
 //!
-//! Upstream:   `cache` appends, reads, kills; it owns one [`Segments`] and all share one [`Pool`].
+//! Upstream:   `cache` appends, reads and kills items. Each shard has one [`Segments`]; all shards
+//!             share one [`Pool`].
 //! Downstream: `kachel_host::Region` for address space, `kachel_host::Budget` for the promise of
 //! `-m`.
 //!
 //! An item is appended once and never changes, except for two words (expiry and marks; accesses).
-//! Space comes back a segment at a time. The index belongs to `cache` and is reached through
+//! Memory is freed one segment at a time. `cache` owns the index; this crate calls it through
 //! [`Index`].
 //!
-//! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021); eviction is
+//! Sources: segments and TTL buckets follow Segcache (Yang, Yue, Vinayak, NSDI 2021). Eviction is
 //! S3-FIFO (Yang et al., SOSP 2023) applied to segments: the small queue is a list of *probation*
-//! segments, the main queue a list of *main* segments, and reinsertion is a copy; reads are weighed
-//! against bytes.
+//! segments, the main queue is a list of *main* segments, and an item is reinserted by a copy.
+//! Eviction weighs the reads of an item against its bytes.
 
 #[cfg(not(loom))]
 mod arena;
@@ -36,7 +37,7 @@ pub use segments::{
     SegmentsFull, WalkCursor, Walked,
 };
 
-/// Bytes of the longest value that lies in a segment whole; longer ones take blocks.
+/// Bytes of the longest value that lies in a segment whole; longer values take blocks.
 pub const INLINE_VALUE_BYTES_MAX: usize = (1 << 14) - 1;
 
 /// Bytes of the longest key the layout holds (memcached's limit is 250; the caller enforces it).
@@ -51,7 +52,8 @@ pub const SEGMENT_BYTES_MIN: usize = 64 << 10;
 /// Bytes of the largest segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
 
-/// Segments that a shard should own when memory is shared out evenly; decides the segment size.
+/// The number of segments that a shard should own if memory is divided evenly. It decides the
+/// segment size.
 pub const SEGMENTS_PER_SHARD: usize = 256;
 
 const _: () = assert!(SEGMENT_BYTES_MIN.is_multiple_of(BLOCK_BYTES));

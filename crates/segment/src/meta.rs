@@ -1,4 +1,4 @@
-//! What is known of each segment, beside the segment: one cache line each, touched only when used.
+//! The state of each segment, apart from the segment itself: one cache line for each.
 //!
 //! Upstream:   `segments` keeps its own segments' lines, `pool` those of block segments.
 //! Downstream: `kachel_host::Region`, so that a large reservation costs no memory until used.
@@ -35,7 +35,7 @@ pub(crate) struct Field(usize, u32);
 
 /// What the segment is now, a [`Phase`].
 pub(crate) const PHASE: Field = Field(0, 0);
-/// Shard, stream, TTL bucket, as [`Owner`] packs them.
+/// Shard, stream and TTL bucket; low bits first: shard:16 | stream:2 | bucket:14.
 pub(crate) const OWNER: Field = Field(0, 32);
 /// Bytes written, the segment's head included.
 pub(crate) const USED: Field = Field(1, 0);
@@ -45,7 +45,7 @@ pub(crate) const DEAD: Field = Field(1, 32);
 pub(crate) const FIFO: Links = Links(3);
 /// Neighbors among segments with as much dead space.
 pub(crate) const BIN: Links = Links(4);
-/// The latest expiry appended, without later touches; `u32::MAX` for never.
+/// The latest expiry of an appended item, without later touches; `u32::MAX` for never.
 pub(crate) const EXPIRY_BASE: Field = Field(5, 0);
 /// No item here lives longer than this second.
 pub(crate) const EXPIRY_MAX: Field = Field(5, 32);
@@ -149,18 +149,18 @@ impl Metas {
         self.word(segment, 7).store(bits, Ordering::Relaxed);
     }
 
-    /// Whether someone still reads the segment; once false it stays so until the owner pins again
-    /// (I2).
+    /// Whether the segment is pinned. Once this is false, it stays false until the owner pins the
+    /// segment again (I2).
     pub(crate) fn is_pinned(&self, segment: u32) -> bool {
         self.word(segment, 2).load(Ordering::Acquire) != 0
     }
 
-    /// One pin more; whether it is the only one.
+    /// Adds a pin. Returns whether it is the only one.
     pub(crate) fn pin(&self, segment: u32) -> bool {
         self.word(segment, 2).fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// One pin less; whether it was the last.
+    /// Removes a pin. Returns whether it was the last.
     pub(crate) fn unpin(&self, segment: u32) -> bool {
         let before = self.word(segment, 2).fetch_sub(1, Ordering::Release);
         assert!(before > 0, "I2: a segment is unpinned as often as it was pinned");
@@ -178,7 +178,7 @@ impl Metas {
     }
 }
 
-/// A doubly linked list of segments, its links in their lines.
+/// A doubly linked list of segments. The lines of the segments hold the links.
 #[derive(Debug)]
 pub(crate) struct List {
     links: Links,

@@ -1,19 +1,20 @@
-//! An allocator that counts: how tests see that a piece of work allocates nothing.
+//! An allocator that counts, for tests that a piece of work allocates nothing.
 //!
-//! Upstream:   a test binary names [`CountingAllocator`] its `#[global_allocator]`; nothing else
-//!             uses it.
+//! Upstream:   a test binary makes [`CountingAllocator`] its `#[global_allocator]`; `segment` keeps
+//!             the audit of its debug builds out of the count.
 //! Downstream: the system's allocator.
 //!
 //! Invariants:
-//! - I1  Only what the thread itself does inside [`counted`], and outside [`uncounted`], is
-//!   counted: a test harness, other tests and other threads do not disturb.
-//! - I2  Giving memory back is not counted, because it was counted when it was taken.
+//! - I1  Only allocations of the thread itself inside [`counted`], and outside [`uncounted`], are
+//!   counted. A test harness, other tests and other threads do not disturb the count.
+//! - I2  Frees are not counted, because each allocation was counted already.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
 
-/// Allocations of one piece of work whose place is shown when `KACHEL_ALLOCATIONS` is set.
+/// The places of this many allocations of one piece of work are printed when `KACHEL_ALLOCATIONS`
+/// is set.
 const SHOWN_MAX: u32 = 5;
 
 thread_local! {
@@ -22,9 +23,9 @@ thread_local! {
     static TO_SHOW: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work`; what it gave, and how often it took memory or more of it.
+/// Runs `work`. Returns its result, and how often it allocated or reallocated memory.
 ///
-/// Shows where, for the first few, when the environment has `KACHEL_ALLOCATIONS`.
+/// Prints the places of the first few allocations if the environment has `KACHEL_ALLOCATIONS`.
 pub fn counted<R>(work: impl FnOnce() -> R) -> (R, u64) {
     let shown = std::env::var_os("KACHEL_ALLOCATIONS").map_or(0, |_| SHOWN_MAX);
     TO_SHOW.set(shown);
@@ -35,7 +36,7 @@ pub fn counted<R>(work: impl FnOnce() -> R) -> (R, u64) {
     (done, COUNT.get() - before)
 }
 
-/// Runs `work`, which may lie inside what is counted, without counting.
+/// Runs `work` without counting, also inside [`counted`].
 pub fn uncounted<R>(work: impl FnOnce() -> R) -> R {
     let outer = COUNTING.replace(false);
     let done = work();

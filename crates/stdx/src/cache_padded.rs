@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 /// `T` aligned to, and padded to a multiple of, 128 bytes.
 ///
-/// Two lines and not one: the adjacent-line prefetcher of x86 pulls lines in pairs.
+/// Two lines and not one, because the adjacent-line prefetcher of x86 fetches lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(T);

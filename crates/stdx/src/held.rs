@@ -3,8 +3,8 @@
 //! Upstream:   the owner of memory (`segment`) lends a piece of it for as long as it is needed.
 //! Downstream: a reader on any thread, which drops it afterwards: `io` has the kernel send from it.
 //!
-//! A reference count or a box for each piece would cost an allocation a piece. Instead the owner
-//! counts, and a piece names its count by a number.
+//! A reference count or a box for each piece would cost an allocation per piece. Instead, the owner
+//! counts, and a piece identifies its count by a number.
 //!
 //! Invariants:
 //! - I1  A piece is released once: when its [`Held`] is dropped.
@@ -12,16 +12,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A keeper of pieces of memory, which leaves them in place while they are held.
+/// The owner of memory that keeps pieces of it in place.
 ///
 /// # Safety
-/// From the making of a [`Held`] until [`Self::let_go`] of its pin, what [`Self::bytes`] returns
-/// for it are the same bytes at the same place, and nothing changes them.
+/// From the making of a [`Held`] until [`Self::let_go`] of its pin, [`Self::bytes`] returns the
+/// same bytes at the same place for it, and nothing changes them.
 pub unsafe trait Keeper: Send + Sync {
     /// The `length` bytes at `offset` of the keeper's memory.
     fn bytes(&self, offset: usize, length: usize) -> &[u8];
 
-    /// Called once for each `Held`, by any thread: no thread reads the memory of `pin` any more.
+    /// Releases the bytes that `pin` held, which no thread reads any more. `Held` calls this once,
+    /// on any thread.
     fn let_go(&self, pin: u64);
 }
 
@@ -37,12 +38,12 @@ impl Held {
     /// The `length` bytes at `offset` of `keeper`'s memory.
     ///
     /// # Safety
-    /// `keeper` has pinned them under `pin`, once for this.
+    /// `keeper` has pinned these bytes under `pin`, once for this `Held`.
     pub unsafe fn new(keeper: Arc<dyn Keeper>, pin: u64, (offset, length): (usize, usize)) -> Self {
         Self { keeper, pin, offset, length }
     }
 
-    /// Part of bytes that never change. For tests of readers of held memory.
+    /// A part of shared bytes that never change. For tests of readers of held memory.
     pub fn shared(bytes: &Arc<Box<[u8]>>, range: std::ops::Range<usize>) -> Self {
         let keeper: Arc<dyn Keeper> = Arc::<Box<[u8]>>::clone(bytes);
         // SAFETY: shared bytes need no pin.
@@ -54,7 +55,7 @@ impl Held {
         self.keeper.bytes(self.offset, self.length)
     }
 
-    /// How many they are.
+    /// The number of bytes.
     pub const fn byte_count(&self) -> usize {
         self.length
     }

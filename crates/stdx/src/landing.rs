@@ -1,8 +1,8 @@
 //! Memory lent to a receiver of bytes, so that it writes them where they will stay.
 //!
-//! Upstream:   an arena's owner lends pieces of it, under a name by which it recognizes them.
-//! Downstream: the receiver writes into them, or has the kernel write; then the landing goes back,
-//!             or is dropped, and then its lender takes the pieces back.
+//! Upstream:   the owner of an arena lends pieces of it, under a name by which it recognizes them.
+//! Downstream: the receiver writes into the pieces, or has the kernel write. Then the landing goes
+//!             back or is dropped, and the lender has its pieces again.
 //!
 //! ```text
 //! bytes that come:  | piece | piece | .. | spill, where the landing has one |
@@ -18,24 +18,25 @@ use std::io::IoSliceMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Pieces of a landing at most; those that adjoin are one.
+/// The most pieces of a landing. Adjoining pieces count as one.
 pub const LANDING_PIECES_MAX: usize = 4;
 
-/// Bytes behind the pieces that a landing with a spill takes as well: the few bytes that follow the
-/// awaited ones (an end mark, for example) then come with them. A receiver that gets fewer knows
-/// that no more are there. Not measured: anything above an end mark is enough.
+/// Bytes that a landing with a spill takes behind its pieces. So the few bytes that follow the
+/// awaited ones (an end mark, for example) arrive with them. A receiver that gets fewer bytes than
+/// fit knows that no more are there. Not measured: any number above an end mark is enough.
 pub const LANDING_SPILL_BYTES: usize = 64;
 
-/// Slices that a landing consists of at most.
+/// The most slices of a landing.
 pub const LANDING_SLICES_MAX: usize = LANDING_PIECES_MAX + 1;
 
 /// The owner of the memory.
 pub trait Lender: Send + Sync {
-    /// What was lent by this name did not come back, and is no longer written to.
+    /// Takes back the pieces that were lent by this name. The landing did not come back, and no
+    /// thread writes to them any more.
     fn release(&self, name: [u64; 2]);
 }
 
-/// A piece of a lender's memory on its way into a landing. Dropping it gives it up.
+/// A piece of a lender's memory on its way into a landing. Dropping the piece gives it up.
 pub struct Piece {
     start: NonNull<u8>,
     bytes: usize,
@@ -68,10 +69,10 @@ pub struct Landing {
     place: Box<Place>,
 }
 
-/// What does not move (I2).
+/// The part of a landing that does not move (I2).
 struct Place {
     lender: Arc<dyn Lender>,
-    /// What the pieces are to their lender; none while nothing is lent.
+    /// The name by which the lender knows the pieces; `None` while nothing is lent.
     name: Option<[u64; 2]>,
     pieces: [Option<Piece>; LANDING_PIECES_MAX],
     count: usize,
@@ -82,7 +83,7 @@ struct Place {
 }
 
 impl Landing {
-    /// An empty one for memory of `lender`'s. Cost: one allocation of a few cache lines.
+    /// An empty landing for memory of `lender`. Cost: one allocation of a few cache lines.
     pub fn new(lender: Arc<dyn Lender>) -> Self {
         Self {
             place: Box::new(Place {
@@ -97,9 +98,9 @@ impl Landing {
         }
     }
 
-    /// Begins to lend what its lender knows by `name`, with or without a spill behind it.
+    /// Begins a loan that the lender knows by `name`, with or without a spill behind the pieces.
     ///
-    /// Panics: if it is lent already.
+    /// Panics: if the landing is lent already.
     pub fn begin(&mut self, name: [u64; 2], spills: bool) {
         assert!(self.place.name.is_none() && self.place.count == 0, "I3: lent once at a time");
         self.place.name = Some(name);
@@ -129,7 +130,7 @@ impl Landing {
         self.place.bytes
     }
 
-    /// Bytes that it takes in all.
+    /// Bytes that the landing takes in all, the spill included.
     pub fn room(&self) -> usize {
         self.place.bytes + if self.place.spills { LANDING_SPILL_BYTES } else { 0 }
     }
@@ -152,22 +153,22 @@ impl Landing {
         (slices, *count + usize::from(*spills))
     }
 
-    /// Of `bytes` bytes that came in all, those that went behind the pieces.
+    /// The bytes in the spill, when `bytes` bytes have arrived in all.
     ///
-    /// Panics: if they are more than it takes.
+    /// Panics: if `bytes` is more than the landing takes.
     pub fn spilled(&self, bytes: usize) -> &[u8] {
         assert!(bytes <= self.room(), "more came than there was room for");
         &self.place.spill[..bytes.saturating_sub(self.place.bytes)]
     }
 
-    /// Ends the loan for the pieces' owner, which gets their name; it is empty then.
+    /// Ends the loan and returns its name, for the owner of the pieces. The landing is then empty.
     ///
     /// Panics: if nothing is lent.
     pub fn take_back(&mut self) -> [u64; 2] {
         self.forget_pieces().expect("I3: what is taken back was lent")
     }
 
-    /// Ends the loan, if there is one, and lets the lender know; it is empty then.
+    /// Ends the loan, if there is one, and tells the lender. The landing is then empty.
     pub fn release(&mut self) {
         if let Some(name) = self.forget_pieces() {
             self.place.lender.release(name);

@@ -1,4 +1,4 @@
-//! Running a loom model to the end of its stated bound, and saying how far that was.
+//! Runs a loom model to the end of its bound, and prints how many interleavings that were.
 //!
 //! Upstream:   the models of every crate; compiled with `--cfg loom` only.
 //! Downstream: loom.
@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps of one run of a model; one that takes more waits for something that never comes.
+/// The most steps of one run of a model. A run that takes more waits for an event that never comes.
 const STEPS_MAX: usize = 10_000;
 
-/// Runs `model` in every order of steps in which threads see different things of each other, and
-/// with every value that a load may see. Prints and returns the number of runs.
+/// Runs `model` in every order of steps that can make a difference to one of its threads, and with
+/// every value that a load may see. Prints and returns the number of runs.
 ///
 /// `preemptions_max` leaves out orders with more preemptions (a thread that waits or ends is not
 /// preempted); `None`: all orders. `LOOM_MAX_PREEMPTIONS` overrides it.

@@ -1,8 +1,8 @@
-//! When no reader can still use what was taken out of reach: every reader that is awake has said
-//! so.
+//! Tells when no reader can still use a thing that was taken out of reach, because every reader
+//! that is awake has ended a round since then.
 //!
-//! Upstream:   readers register, and say when a round of theirs is over, when they sleep and wake.
-//! Downstream: an owner that takes memory out of reach stamps it, and asks before it reuses it.
+//! Upstream:   readers register, and report when they end a round, sleep and wake.
+//! Downstream: an owner stamps the memory that it takes out of reach, and asks before it reuses it.
 //!
 //! ```text
 //! word of a place:  0 free | 1 asleep | the newest stamp that the reader knew when it last held
@@ -20,12 +20,13 @@
 //!   `register`; asleep it looks for nothing.
 //! - I2  A thing is taken out of reach before it is stamped. A reader that knows the stamp does not
 //!   find the thing any more: the stamp is drawn with release and read with acquire.
-//! - I3  One that falls asleep or ends a round has read before (release, acquire) it is found so.
+//! - I3  When an owner sees that a reader sleeps or has ended a round, the reader's earlier reads
+//!   are over (release, acquire).
 //! - I4  A reader that wakes either finds the thing gone or is found awake: two sequentially
 //!   consistent fences, one between each one's write and its read (Dekker), forbid that both miss.
 //!
 //! Source: quiescent-state-based reclamation, as in McKenney and Slingwine, "Read-copy update",
-//! PDCS 1998. What we changed: a sleeper is out of the count, so it need not be woken to say so.
+//! PDCS 1998. Our change: a sleeping reader does not count, so no thread must wake it.
 
 use std::sync::Arc;
 
@@ -34,10 +35,10 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 const FREE: u64 = 0;
 const ASLEEP: u64 = 1;
-/// The stamp of before anything was stamped.
+/// The newest stamp before anything was stamped.
 const FIRST: u64 = 2;
 
-/// Readers, and what they have seen the last of; shared by readers and reclaimers.
+/// The readers, and the newest stamp; shared by readers and reclaimers.
 #[derive(Debug)]
 pub struct Quiescence {
     newest: CachePadded<AtomicU64>,
@@ -62,9 +63,9 @@ impl Quiescence {
         Self { newest: CachePadded::new(AtomicU64::new(FIRST)), places }
     }
 
-    /// A reader more, awake; `None` when all places are taken.
+    /// Registers a reader, which is awake. `None` when all places are taken.
     ///
-    /// Cost: a look at the places, a full fence.
+    /// Cost: a search of the places, a full fence.
     pub fn register(self: &Arc<Self>) -> Option<Reader> {
         let newest = self.newest.load(Ordering::Acquire);
         let place = self.places.iter().position(|place| {
@@ -80,9 +81,9 @@ impl Quiescence {
         Stamp(self.newest.fetch_add(1, Ordering::AcqRel) + 1) // I2
     }
 
-    /// Can no reader hold what was stamped so? Once true, it stays so.
+    /// Whether no reader can hold what was stamped with `stamp`. Once this is true, it stays true.
     ///
-    /// Cost: a line a place, until one is found that may.
+    /// Cost: one cache line per place, until a reader is found that may hold it.
     pub fn is_past(&self, stamp: Stamp) -> bool {
         self.places.iter().all(|place| {
             let word = place.load(Ordering::Acquire); // I3
@@ -92,27 +93,28 @@ impl Quiescence {
 }
 
 impl Reader {
-    /// A round is over, and nothing is held of it. Cost: a load, and a store where something was
-    /// stamped since.
+    /// Reports that a round is over, and that the reader holds nothing of it. Cost: a load and a
+    /// store.
     pub fn round_over(&mut self) {
         let newest = self.shared.newest.load(Ordering::Acquire); // I2
         self.word().store(newest, Ordering::Release); // I3
     }
 
-    /// Nothing is held, and nothing will be looked for until [`Self::wake`]. Cost: a store.
+    /// Reports that the reader holds nothing, and looks for nothing until [`Self::wake`]. Cost: a
+    /// store.
     pub fn sleep(&mut self) {
         self.word().store(ASLEEP, Ordering::Release); // I3
     }
 
-    /// Looks for things again from now on. Cost: a load, a store and a full fence.
+    /// Reports that the reader looks for things again. Cost: a load, a store and a full fence.
     pub fn wake(&mut self) {
         let newest = self.shared.newest.load(Ordering::Acquire);
         self.word().store(newest, Ordering::Release);
         fence(Ordering::SeqCst); // I4: in the count before anything is looked for.
     }
 
-    /// Whether this is a reader of `shared`, and awake: what it finds then is not used again before
-    /// its round is over. Cost: a load of its own line.
+    /// Whether this is a reader of `shared`, and awake. If so, a thing that it finds is not used
+    /// again before its round is over. Cost: a load of its own line.
     pub fn is_awake_in(&self, shared: &Arc<Quiescence>) -> bool {
         Arc::ptr_eq(&self.shared, shared) && self.word().load(Ordering::Relaxed) != ASLEEP
     }
@@ -201,7 +203,7 @@ mod models {
         }
 
         /// Brings the second thing within reach instead of the first, and uses the first again as
-        /// soon as it may; whether it could before it was tired of asking.
+        /// soon as it may. Returns whether it could within `tries` attempts.
         fn replace(&self, tries: usize) -> bool {
             self.cells[1].store(FIRST_USE, Ordering::Relaxed);
             self.within_reach.store(1, Ordering::Release);

@@ -1,7 +1,7 @@
-//! The sleeping flag: a sleeping thread is woken by exactly one of the threads that gave it work.
+//! The sleeping flag. Of the threads that give work to a sleeping thread, exactly one wakes it.
 //!
 //! Upstream:   the owner, before it waits in the kernel; wakers, after they published work for it.
-//! Downstream: nothing; how to sleep and how to wake (an eventfd, a ring message) is the caller's.
+//! Downstream: nothing. The caller decides how to sleep and how to wake (an eventfd, a message).
 //!
 //! ```text
 //!           owner: prepare_sleep            waker: must_wake -> true
@@ -34,8 +34,8 @@ impl Sleeper {
         Self { asleep: CachePadded::new(AtomicBool::new(false)) }
     }
 
-    /// Owner: announces sleep. Look at all sources of work once more after this, then sleep or
-    /// `cancel`.
+    /// Owner: announces sleep. After this, the owner must check all sources of work once more, and
+    /// then sleep or `cancel`.
     ///
     /// Cost: one swap and one full fence; sleeping costs more.
     pub fn prepare_sleep(&self) {
@@ -44,16 +44,16 @@ impl Sleeper {
         fence(Ordering::SeqCst); // I1: the flag is visible before the owner looks again.
     }
 
-    /// Owner: is awake again, with work found or slept enough.
+    /// Owner: ends the sleep that it announced, because it found work or has slept enough.
     ///
-    /// Returns false when a waker was first: its wake-up is on the way or here, and will be seen as
-    /// one without work later. Calling it when awake is harmless and also returns false.
+    /// Returns false when a waker was first. Its wake-up is on the way or has arrived, and may find
+    /// no work later. A call while the owner is awake is harmless and also returns false.
     pub fn cancel(&self) -> bool {
         self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed)
     }
 
-    /// Waker: must it wake the owner? To be asked after publishing; true for one waker a sleep
-    /// (I2).
+    /// Waker: returns whether it must wake the owner. Call this after publishing work. It returns
+    /// true to one waker per sleep (I2).
     ///
     /// Cost: one full fence and one load of a line that is written only when the owner sleeps.
     #[must_use = "whoever is told true is the only one to wake the owner"]

@@ -1,4 +1,4 @@
-//! The atomics that this crate is built on: std's, or those of the tool that runs its threads.
+//! The atomics that this crate uses: those of `std`, `loom` or `shuttle`.
 //!
 //! Upstream:   every file here that shares a word between threads.
 //! Downstream: `std::sync`; `loom::sync` in a model; `shuttle::sync` in a schedule.

@@ -13,8 +13,8 @@
 //! slot, low bits first:       location:44 | ahead:4 | tag:16
 //! ```
 //!
-//! `ahead` holds bits of the half that led the key into this bucket: of a bucket of depth d, the
-//! bits 4 * (d / 4) to 4 * (d / 4) + 3. They contain bit d, the one that the next split asks for.
+//! `ahead` holds bits of the half that led the key into this bucket: in a bucket of depth d, the
+//! bits 4 * (d / 4) to 4 * (d / 4) + 3. These include bit d, which the next split needs.
 //!
 //! Invariants:
 //! - I1  A bucket is exactly one aligned cache line (`line`, I1).
@@ -36,7 +36,7 @@ const TAG_SHIFT: u32 = AHEAD_SHIFT + AHEAD_BITS;
 
 const _: () = assert!(TAG_SHIFT + u16::BITS == u64::BITS);
 
-/// What an occupied slot says.
+/// The word of an occupied slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry(u64);
 
@@ -58,14 +58,14 @@ impl Entry {
         Location::new(self.0 & ((1 << Location::BITS) - 1)) // I2
     }
 
-    /// The same key elsewhere.
+    /// The entry of the same key with another location.
     #[inline]
     pub(crate) fn with_location(self, location: Location) -> Self {
         Self(self.0 & !((1 << Location::BITS) - 1) | location.get())
     }
 
-    /// The half that led into bucket `bucket` of depth `depth`, as far as it is known without
-    /// reading the item: bits below [`known_bits`]; those above are 0.
+    /// The half that led into bucket `bucket` of depth `depth`, as far as the entry knows it: the
+    /// bits below [`known_bits`]. The other bits are 0.
     #[inline]
     pub(crate) fn half_known(self, bucket: u32, depth: u32) -> Half {
         let start = ahead_start(depth);
@@ -98,7 +98,7 @@ impl Bucket<'_> {
         (word != 0).then_some(Entry(word))
     }
 
-    /// The occupied slots and what they say.
+    /// The occupied slots and their entries.
     #[inline]
     pub(crate) fn entries(self) -> impl Iterator<Item = (usize, Entry)> {
         (0..SLOTS_PER_BUCKET).filter_map(move |slot| Some((slot, self.entry(slot)?)))
@@ -119,8 +119,8 @@ impl Bucket<'_> {
 
     /// Any core: the locations in slots with `tag`, each with the item that it leads to (I3).
     ///
-    /// Relaxed until one is taken: most are not, and an acquiring load of each would stand in the
-    /// way of the next on processors that are not x86.
+    /// The loads are relaxed until a slot matches, because most slots do not. On processors other
+    /// than x86, an acquiring load of each slot would delay the next load.
     #[inline]
     pub(crate) fn locations_with(self, tag: Tag) -> impl Iterator<Item = Location> {
         (0..SLOTS_PER_BUCKET).filter_map(move |slot| {
@@ -130,7 +130,7 @@ impl Bucket<'_> {
         })
     }
 
-    /// Any core: the version, and whatever moved before it (I4).
+    /// Any core: the version. Moves before it are visible (I4).
     #[inline]
     pub(crate) fn version(self) -> u64 {
         self.0[0].load(Ordering::Acquire)
@@ -163,7 +163,7 @@ impl Bucket<'_> {
 pub(crate) struct Slots(pub(crate) u32);
 
 impl Slots {
-    /// How many there are.
+    /// The number of slots in the set.
     #[inline]
     pub(crate) fn count(self) -> u32 {
         self.0.count_ones()

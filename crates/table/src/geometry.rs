@@ -1,7 +1,7 @@
 //! Linear hashing: how many buckets there are, and which of them a half leads to.
 //!
-//! Upstream:   `table`, `insert` and `grow` ask it for every address.
-//! Downstream: nothing; it is arithmetic.
+//! Upstream:   `table`, `insert` and `grow` compute every address here.
+//! Downstream: nothing; this is arithmetic.
 //!
 //! ```text
 //! buckets = 2^level + split

@@ -22,8 +22,8 @@ use crate::tag::{KeyHash, Location};
 
 /// Thousandths of the slots above which maintenance splits, ahead of the inserts.
 const AHEAD_PERMILLE: u64 = 890;
-/// Thousandths of the slots below which maintenance merges. Far below growth, so that neither
-/// follows from the other.
+/// Thousandths of the slots below which maintenance merges. Far below the limit for growth, so that
+/// a merge does not lead to a split, nor a split to a merge.
 const SHRINK_PERMILLE: u64 = 600;
 /// Bytes of a huge page.
 const HUGE_BYTES: u64 = 2 << 20;
@@ -33,16 +33,16 @@ const HUGE_BYTES: u64 = 2 << 20;
 const HUGE_FROM_BYTES: u64 = 2 * HUGE_BYTES;
 /// Bytes that one step of growth charges, or one of shrinking gives back, at most.
 pub const STEP_BYTES_MAX: u64 = HUGE_BYTES;
-/// Slots that one split moves at most, or one merge: a bucket's own, and for a merge those of both
-/// buckets that first go elsewhere.
+/// The most slots that one split or merge moves: those of a bucket, and for a merge also those of
+/// both buckets that move elsewhere first.
 pub const MERGE_SLOTS_MAX: u64 = 3 * SLOTS_PER_BUCKET as u64;
 
 const _: () = assert!(HUGE_FROM_BYTES / 8 <= STEP_BYTES_MAX); // I3
 
 impl Table {
     /// Grows or shrinks the table towards its occupancy, by whole buckets, until about `moves_max`
-    /// entries were looked at; returns how many were. 0: nothing to do, or nothing that the budget
-    /// allows.
+    /// entries were examined. Returns how many were; 0 if there was nothing to do, or nothing that
+    /// the budget allows.
     ///
     /// Cost: per bucket its line, its partner's, and for a merge the lines of up to fourteen
     /// others; one step of memory at most ([`STEP_BYTES_MAX`]) goes back.
@@ -70,8 +70,8 @@ impl Table {
         moves
     }
 
-    /// Divides the next bucket in two; false when the budget or the table's largest size forbids
-    /// it.
+    /// Splits the next bucket in two. Returns false when the budget or the table's largest size
+    /// forbids it.
     pub(crate) fn split_one(&mut self, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
         let target = self.geometry.buckets();
         if target == self.buckets_max || !self.charge_bucket() {
@@ -101,8 +101,8 @@ impl Table {
         true
     }
 
-    /// Merges the last bucket into the one that it was split from; false when the table is at its
-    /// smallest, or when their entries cannot be brought into one bucket now.
+    /// Merges the last bucket into the one that it was split from. Returns false when the table is
+    /// at its smallest, or when their entries do not fit into one bucket now.
     fn merge_one(&mut self, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
         if self.geometry.buckets() == BUCKETS_MIN {
             return false;
@@ -170,7 +170,8 @@ impl Table {
         holes[0] + holes[1] >= SLOTS_PER_BUCKET as u32
     }
 
-    /// Sees to it that one more bucket is charged (I1); false when the budget refuses.
+    /// Charges memory for one more bucket, if it is not charged yet (I1). Returns false when the
+    /// budget refuses.
     fn charge_bucket(&mut self) -> bool {
         let used = u64::from(self.geometry.buckets()) * BUCKET_BYTES;
         if used < self.charged_bytes {
@@ -182,15 +183,15 @@ impl Table {
             return false;
         }
         if self.charged_bytes >= HUGE_FROM_BYTES {
-            // All of it, so that the small pages before it may be united too.
+            // The whole range, so that the kernel may also unite the small pages before the step.
             self.lines.region.advise_huge(0..(self.charged_bytes + step) as usize);
         }
         self.charged_bytes += step;
         true
     }
 
-    /// Bytes that the table charges when it next takes memory; what to make room for after
-    /// [`crate::Full`].
+    /// The bytes that the table charges when it takes memory next. After [`crate::Full`], the
+    /// caller should make room for this number of bytes.
     pub fn growth_bytes(&self) -> u64 {
         let step = if self.charged_bytes < HUGE_FROM_BYTES {
             small_step_bytes(self.charged_bytes).min(HUGE_FROM_BYTES - self.charged_bytes)
@@ -216,7 +217,8 @@ impl Table {
         };
         if self.charged_bytes >= used + 2 * step {
             let kept = self.charged_bytes - step;
-            // What the kernel does not take back stays charged (I1), and serves the next growth.
+            // Memory that the kernel does not take back stays charged (I1). The next growth uses
+            // it.
             if self.lines.region.release(kept as usize..self.charged_bytes as usize) {
                 self.charged_bytes = kept;
                 self.budget.refund(step);

@@ -1,4 +1,4 @@
-//! Inserting: into a hole of one of the two buckets, or into one made by moving others along.
+//! Inserting: into a hole of one of the two buckets, or into a hole made by moving other entries.
 //!
 //! Upstream:   `cache`, for keys that it knows to be absent.
 //! Downstream: `bucket` stores; `grow` keeps the table from filling up.
@@ -27,15 +27,15 @@ const GROW_PERMILLE: u64 = 900;
 const FULL_PERMILLE: u64 = 960;
 /// Buckets that one insert splits at most at each of the two occasions.
 const SPLITS_MAX: usize = 2;
-/// Slots that one insert moves at most: two times a few splits, and a path each time it looks for
-/// one.
+/// The most slots that one insert moves: those of the splits on both occasions, and those of a path
+/// for each search.
 pub const INSERT_SLOTS_MAX: u64 =
     (2 * SPLITS_MAX * SLOTS_PER_BUCKET + (1 + SPLITS_MAX) * PATH_MOVES_MAX) as u64;
 
 /// The table has no room for another item and its budget allows no more.
 ///
-/// The caller evicts and tries again, a bounded number of times: fifteen keys with one and the same
-/// hash have no room in any table.
+/// The caller evicts an item and tries again, a bounded number of times, because fifteen keys with
+/// the same hash have no room in any table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -48,8 +48,8 @@ impl std::fmt::Display for Full {
 impl std::error::Error for Full {}
 
 impl Table {
-    /// Lets the absent key with `hash` lead to `location`. `hash_of` gives the hash of an item in
-    /// the table.
+    /// Inserts the absent key with `hash`, so that it leads to `location`. `hash_of` returns the
+    /// hash of an item in the table.
     ///
     /// Cost: two cache lines; above 90 % occupancy also one or two splits; for the few keys with
     /// both buckets full a search of at most 506 buckets and up to [`PATH_MOVES_MAX`] moves.
@@ -80,7 +80,7 @@ impl Table {
         Err(Full)
     }
 
-    /// Puts the key into the emptier of its buckets; false when both are full.
+    /// Puts the key into the emptier of its buckets. Returns false when both are full.
     #[inline]
     fn place(&mut self, hash: KeyHash, location: Location) -> bool {
         let tag = hash.tag();
@@ -122,8 +122,8 @@ impl Table {
         false
     }
 
-    /// Moves entries so that a near hole ends up in one of the key's two buckets; false, and
-    /// nothing moved, when none is near.
+    /// Moves entries so that one of the key's two buckets has a hole. Returns false, and moves
+    /// nothing, when no hole is near.
     fn clear_path(&mut self, hash: KeyHash, hash_of: &mut impl FnMut(Location) -> KeyHash) -> bool {
         let mut nodes = std::mem::take(&mut self.nodes); // Kept for its memory only.
         nodes.clear();
@@ -138,8 +138,8 @@ impl Table {
     /// Searches breadth first from the key's two buckets for one with a hole; returns its node
     /// (I1).
     ///
-    /// All buckets that one bucket's entries lead to are prefetched before the first of them is
-    /// read, so that their cache lines arrive together.
+    /// Prefetches all buckets that one bucket's entries lead to before it examines the first of
+    /// them, so that their cache lines arrive together.
     fn search(&self, hash: KeyHash, nodes: &mut Vec<Node>) -> Option<usize> {
         for (index, bucket) in self.buckets_of(hash).into_iter().enumerate() {
             nodes.push(Node { bucket, parent: index as u16, slot: 0 });
@@ -207,8 +207,8 @@ impl Table {
         self.geometry.bucket_of(half.other(entry.tag()))
     }
 
-    /// At least the low `bits` bits of the half that led `entry` into `bucket`; asks for the item's
-    /// hash when the entry does not know as many.
+    /// At least the low `bits` bits of the half that led `entry` into `bucket`. Calls `hash_of`
+    /// when the entry does not know as many.
     pub(crate) fn half(
         &mut self,
         bucket: u32,

@@ -1,16 +1,17 @@
 //! The index of one shard: from a key's hash to the location of its item.
 //!
 //! Upstream:   `cache` looks up hashed keys; its closures compare keys and hash items again.
-//! Downstream: `host` for address space and the budget. No protocol and no item is known here.
+//! Downstream: `host` for address space and the budget. This crate knows no protocol and reads no
+//!             item.
 //!
-//! One thread owns a [`Table`] and alone changes it; any other core may look keys up meanwhile,
-//! through a [`Reader`].
+//! One thread owns a [`Table`], and only that thread changes it. Any other core may look keys up at
+//! the same time, through a [`Reader`].
 //!
 //! Source: two choices of bucket with moves between them (Pagh and Rodler, cuckoo hashing, ESA
 //! 2001; partial keys as in MemC3, Fan, Andersen and Kaminsky, NSDI 2013), over linear hashing
-//! (Litwin, VLDB 1980), which grows and shrinks one bucket at a time. What we changed: a slot
-//! keeps, beside the tag, the next four address bits of its key, so that neither moves nor three
-//! doublings in four have to read items.
+//! (Litwin, VLDB 1980), which grows and shrinks one bucket at a time. Our change: a slot stores not
+//! only the tag, but also the next four address bits of its key. So moves read no items, and only
+//! one doubling in four does.
 
 mod bucket;
 mod geometry;

@@ -1,4 +1,5 @@
-//! What the owner of a table and readers on other cores share: the buckets, and how many they are.
+//! The memory that the owner of a table shares with readers on other cores: the buckets, and their
+//! number.
 //!
 //! Upstream:   `table` and `grow` write here, the owner's thread alone; `reader` reads.
 //! Downstream: `bucket`, the words of a line; `host`'s region.
@@ -10,8 +11,8 @@
 //! Invariants:
 //! - I1  The shape is stored after the copies that a new number of buckets leads to, and before
 //!   their originals are cleared.
-//! - I2  No two shapes in a row of 2^32 are equal, though the number of buckets comes back when a
-//!   split is merged again: a reader that finds the same shape twice has met no change.
+//! - I2  Of 2^32 successive shapes, no two are equal, although a merge brings the number of buckets
+//!   back to an earlier value. So a reader that finds the same shape twice has met no change.
 
 use crate::bucket::Bucket;
 use crate::geometry::Geometry;
@@ -25,7 +26,7 @@ pub(crate) struct Lines {
     shape: AtomicU64,
 }
 
-/// The number of buckets at some moment, and which change that came with (I2).
+/// The number of buckets at some moment, and the number of changes until then (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape(u64);
 
@@ -54,7 +55,7 @@ impl Lines {
         Shape(self.shape.load(Ordering::Acquire))
     }
 
-    /// Owner: there are as many buckets as `geometry` says from now on (I1).
+    /// Owner: sets the number of buckets to that of `geometry` (I1).
     pub(crate) fn set_geometry(&self, geometry: Geometry) {
         let changes = (self.shape.load(Ordering::Relaxed) >> 32).wrapping_add(1); // I2
         self.shape.store(changes << 32 | u64::from(geometry.buckets()), Ordering::Release);

@@ -27,7 +27,7 @@ impl Items {
         Location::new(at)
     }
 
-    /// What the reader sees of `key`; it must be whole.
+    /// The result of the reader's search for `key`. If it finds an item, that item must be whole.
     fn find(&self, reader: &Reader, key: KeyHash) -> Option<u64> {
         let is_key = |at: Location| self.0[at.get() as usize][0].load(Relaxed) == key.0;
         match reader.find(key, is_key) {

@@ -25,18 +25,18 @@ use crate::lines::Lines;
 use crate::sync::{Ordering, fence};
 use crate::tag::{KeyHash, Location};
 
-/// Looks at the same two buckets before the owner is asked instead. A guess: each further look
-/// means that the owner moved something of these two within the last.
+/// How often a reader examines the same two buckets before it gives up and must ask the owner. A
+/// guess: it repeats only if the owner moved an entry of these buckets during the last attempt.
 const LOOKS_MAX: usize = 8;
 
-/// What a [`Reader`] saw.
+/// The result of a search by a [`Reader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The item with the key lies here.
     At(Location),
     /// No item had the key, at one moment of the call at least.
     Nowhere,
-    /// The owner moved entries in every look: ask the owner.
+    /// The owner moved entries in every attempt. The caller must ask the owner.
     Unsettled,
 }
 

@@ -9,10 +9,10 @@
 
 use crate::line::SLOTS_PER_BUCKET;
 
-/// Full buckets of which a search looks at all the entries' other buckets: those at most two moves
-/// away.
+/// The most full buckets whose entries a search follows to their other buckets. These full buckets
+/// are at most two moves away.
 pub(crate) const EXPANSIONS_MAX: usize = 72;
-/// Buckets that a search looks at: two roots and what was expanded.
+/// The most buckets that a search examines: two roots, and the buckets that their entries lead to.
 pub(crate) const NODES_MAX: usize = 2 + EXPANSIONS_MAX * SLOTS_PER_BUCKET;
 
 /// A bucket reached by a search, and the slot whose entry could move there.

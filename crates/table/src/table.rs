@@ -1,4 +1,4 @@
-//! The table: its memory, and what is asked of it without moving anything.
+//! The table: its memory, and the operations that move no entries.
 //!
 //! Upstream:   `cache`, one table a shard, owned by the shard's thread.
 //! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow`
@@ -73,9 +73,8 @@ impl Table {
     /// An empty table that may grow to `slots_max` slots (rounded up to whole buckets) as far as
     /// `budget` allows.
     ///
-    /// Cost: address space for `slots_max` slots; one page is charged, whatever the budget says of
-    /// it.
-    /// Errors: of `mmap`; `OutOfMemory` when the budget does not even hold the first page.
+    /// Cost: address space for `slots_max` slots; one page is charged.
+    /// Errors: of `mmap`; `OutOfMemory` when the budget has no room for the first page.
     pub fn new(budget: Arc<Budget>, slots_max: u64) -> io::Result<Self> {
         let bytes = Self::reserved_bytes(slots_max);
         let region = Region::reserve(bytes as usize, false, "an index")?;
@@ -97,13 +96,13 @@ impl Table {
         })
     }
 
-    /// The table for a core that does not own it. It keeps the address space after the table is
-    /// gone.
+    /// A reader of the table for a core that does not own it. The reader keeps the address space
+    /// after the table is gone.
     pub fn reader(&self) -> Reader {
         Reader::new(Arc::clone(&self.lines))
     }
 
-    /// Asks for both cache lines that [`Self::find`] will read. Cost: no wait.
+    /// Prefetches both cache lines that [`Self::find`] will read. Cost: no wait.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         let [first, second] = self.buckets_of(hash);
@@ -134,7 +133,8 @@ impl Table {
         None
     }
 
-    /// The first location whose tag matches, no key compared: the item to prefetch before a `find`.
+    /// The first location whose tag matches, without a comparison of keys. The caller prefetches
+    /// the item there before a `find`.
     ///
     /// Cost: one or two cache lines.
     #[inline]
@@ -142,7 +142,8 @@ impl Table {
         self.find(hash, |_| true)
     }
 
-    /// Lets the slot that leads to `from` lead to `to`, in one store; false when no slot does.
+    /// Changes the slot that leads to `from`, so that it leads to `to`, in one store. Returns false
+    /// when no slot leads to `from`.
     ///
     /// Cost: one or two cache lines.
     #[inline]
@@ -153,7 +154,7 @@ impl Table {
         true
     }
 
-    /// Empties the slot that leads to `location`; false when no slot does.
+    /// Empties the slot that leads to `location`. Returns false when no slot does.
     ///
     /// Cost: one or two cache lines. The table shrinks later, in [`Self::maintain`].
     #[inline]
@@ -169,13 +170,13 @@ impl Table {
         self.len
     }
 
-    /// Is no item in the table?
+    /// Whether no item is in the table.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// An item in the first bucket of the key with `hash`, another one from time to time; `None`
-    /// where its slot is empty. Cost: a cache line.
+    /// An item in the first bucket of the key with `hash`. The slot changes with the number of
+    /// items in the table; `None` if it is empty. Cost: a cache line.
     pub fn neighbor(&self, hash: KeyHash) -> Option<Location> {
         let slot = (self.len % SLOTS_PER_BUCKET as u64) as usize;
         let entry = self.bucket(self.geometry.bucket_of(hash.first())).entry(slot);
@@ -192,7 +193,7 @@ impl Table {
         self.charged_bytes
     }
 
-    /// What it has done so far.
+    /// What the table has done so far.
     pub fn counts(&self) -> TableCounts {
         self.counters
     }
@@ -210,7 +211,7 @@ impl Table {
         self.lines.bucket(index)
     }
 
-    /// Are more than `permille` thousandths of the slots taken once `more` items have come?
+    /// Whether more than `permille` thousandths of the slots are taken once `more` items are added.
     #[inline]
     pub(crate) fn is_fuller_than(&self, permille: u64, more: u64) -> bool {
         (self.len + more) * 1000 > self.slots() * permille

@@ -1,4 +1,4 @@
-//! What the table is asked with and what it answers: a key's hash and an item's location.
+//! The input of a lookup, a key's hash, and its result, an item's location.
 //!
 //! Upstream:   `cache`, which has the secret hash of a key (`engine`); `segment`, whose places are
 //! locations.
@@ -29,7 +29,8 @@ pub(crate) struct Tag(pub(crate) u16);
 impl KeyHash {
     #[inline]
     pub(crate) fn tag(self) -> Tag {
-        // The high product bits depend on all bits of the hash, so also on those the halves lack.
+        // The high bits of the product depend on all bits of the hash, also on those that the
+        // halves lack.
         Tag(((self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16).max(1)) // I1
     }
 
@@ -40,7 +41,7 @@ impl KeyHash {
 }
 
 impl Half {
-    /// The key's other half: an involution (I3) that changes bit 0 (I2).
+    /// The key's other half. The function is its own inverse (I3) and changes bit 0 (I2).
     #[inline]
     pub(crate) fn other(self, tag: Tag) -> Self {
         Self(self.0 ^ (u32::from(tag.0).wrapping_mul(0x9e37_79b1) | 1))

@@ -223,7 +223,7 @@ fn an_emptied_table_gives_its_memory_back() {
     world.check();
     assert!(world.table.len() * 100 >= world.table.slots() * 60);
     assert!(world.table.bytes() <= 5 * 4096, "{}", world.table.bytes());
-    // What came back reads as empty when it is used again.
+    // Memory that was released reads as empty when it is used again.
     for number in 1_000..=100_000_u64 {
         world.insert(hash_number(number), number).expect("room");
     }

@@ -4,8 +4,8 @@
 //! Downstream: each client gets a slot and is watched; `Accepted` is reported.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A listener is watched exactly while its hold is open. Watched by level, it would otherwise
-//!   end every wait at once.
+//! - I1  A listener is watched exactly while its hold is open. Otherwise it would end every wait at
+//!   once, because it is watched by level.
 
 use std::os::fd::OwnedFd;
 
@@ -76,7 +76,8 @@ impl Epoll {
                     self.listeners[index].hold.back_off();
                     return self.hold_or_watch_listeners();
                 }
-                // Errors of the one connection (it was aborted, a firewall forbids it): the next.
+                // An error of this connection (it was aborted, a firewall forbids it): go on with
+                // the next one.
                 Err(_) => {}
             }
         }

@@ -78,20 +78,21 @@ struct Socket {
 struct Flags {
     /// There may be bytes to read (I1).
     readable: bool,
-    /// It is in `ready`.
+    /// The socket is in `ready`.
     queued: bool,
-    /// The peer has ended, or the connection is broken: read until the kernel says so (I2).
+    /// The peer has ended, or the connection is broken. The backend must read until the kernel
+    /// reports it (I2).
     ending: bool,
     paused: bool,
     /// `Finished` has been reported.
     finished: bool,
     /// `Failed` has been reported.
     failed: bool,
-    /// It is in `unsent`.
+    /// The socket is in `unsent`.
     listed: bool,
-    /// The kernel has no room for more; an edge will tell (I3).
+    /// The kernel has no room for more bytes. An edge reports when it has room again (I3).
     blocked: bool,
-    /// That edge has been asked for.
+    /// Whether epoll watches the socket for room to send.
     room_watched: bool,
     fin_wanted: bool,
 }

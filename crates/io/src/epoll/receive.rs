@@ -1,11 +1,11 @@
-//! Receiving: one `recv` a poll for each socket that has something, or one `readv` where a landing
-//! waits for it.
+//! Receiving: in each poll one `recv` for each readable socket, or one `readv` if the socket has a
+//! landing.
 //!
 //! Upstream:   `ready`, filled by edges and by `resume`.
 //! Downstream: `Received`, `Landed`, `Finished` and `Failed`.
 //!
-//! Received bytes lie one behind the other in the receive area, not one buffer each: fifty short
-//! requests touch a few pages instead of fifty, and the area holds as many as come.
+//! Received bytes lie one behind the other in the receive area, and not in one buffer per socket.
+//! So fifty short requests touch a few pages and not fifty.
 
 use kachel_stdx::Landing;
 use rustix::io::{Errno, readv};
@@ -15,11 +15,12 @@ use super::{Epoll, Socket};
 use crate::event::{Event, Lent, SocketId};
 use crate::limits::{RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
 
-/// Where the next bytes begin: on a cache line of their own.
+/// The next bytes begin at a multiple of this: on a cache line of their own.
 const START_ALIGN_BYTES: usize = 64;
 
 impl Epoll {
-    /// Reads once from each ready socket, until the receive area is full or as much has landed.
+    /// Reads once from each ready socket, until the poll has received as many bytes as the receive
+    /// area holds, those in landings included.
     pub(super) fn receive_from_ready(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.ready.len() {
             let bytes = self.area_used_bytes + self.landed_bytes;
@@ -74,7 +75,7 @@ impl Epoll {
         self.queue_readable(id);
     }
 
-    /// Puts a socket back in line of which there may be more to read.
+    /// Puts a socket back into `ready` if there may be more to read.
     fn queue_readable(&mut self, id: SocketId) {
         let flags = &mut self.sockets.live(id).flags;
         if flags.readable {

@@ -59,11 +59,11 @@ impl Epoll {
 }
 
 impl Socket {
-    /// Sends the FIN that `finish_sending` asked for, once nothing is queued before it.
+    /// Sends the FIN of `finish_sending`, once no block is queued before it.
     pub(super) fn end_sending_if_done(&mut self) {
         if self.flags.fin_wanted && self.sends.is_empty() && !self.flags.failed {
             let fd = self.fd.as_ref().expect("a live socket has a descriptor");
-            // It fails only when the connection is gone, which receiving will tell.
+            // It fails only when the connection is gone, which the next receive reports.
             let _ = rustix::net::shutdown(fd, Shutdown::Write);
         }
     }

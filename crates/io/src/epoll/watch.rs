@@ -21,7 +21,7 @@ const DOORBELL: u64 = 0;
 const SOCKET_EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 const END_OR_ERROR: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-/// Edge-triggered, so that the eventfd's count need never be read back.
+/// Watches the eventfd edge-triggered, so that no thread needs to read its count back.
 pub(super) fn watch_doorbell(epoll: &OwnedFd, waker: &Waker) -> io::Result<()> {
     let edges = EventFlags::IN | EventFlags::ET;
     kernel::add(epoll, waker.doorbell(), EventData::new_u64(DOORBELL), edges)?;
@@ -33,14 +33,15 @@ pub(super) fn watch_socket(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId) -> io::R
     Ok(())
 }
 
-/// Asks for an edge when there is room to send again, or no longer. Only while blocked: a unix
-/// socket would make such an edge for every reply that its peer reads.
+/// Makes epoll report when there is room to send again, or no longer report it. Wanted only while
+/// the socket is blocked, because a unix socket makes such an edge for every reply that its peer
+/// reads.
 pub(super) fn watch_for_room(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId, wanted: bool) {
     let edges = if wanted { SOCKET_EDGES | EventFlags::OUT } else { SOCKET_EDGES };
     kernel::modify(epoll, fd, EventData::new_u64(id.0), edges).expect("a live socket is watched");
 }
 
-/// By level, and waking one shard only when several watch the same listener.
+/// Watches a listener by level. If several shards watch it, the kernel wakes only one of them.
 pub(super) fn watch_listener(epoll: &OwnedFd, fd: impl AsFd, index: usize) -> Result<(), Errno> {
     let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
     kernel::add(epoll, fd, EventData::new_u64(1 + index as u64), flags)
@@ -81,7 +82,7 @@ impl Epoll {
 
     fn take_edge(&mut self, data: u64, edge: EventFlags, events: &mut Vec<Event>) {
         if data == DOORBELL {
-            return; // The bell itself was looked at after the wait.
+            return; // `take_edges` has checked the bell itself after the wait.
         }
         let id = SocketId(data);
         if id.generation() == 0 {
@@ -96,7 +97,7 @@ impl Epoll {
         if edge.intersects(END_OR_ERROR) {
             flags.ending = true;
         }
-        // The socket will not be read soon, so reading would not find the error.
+        // The backend will not read from it, or not soon, so no read would find the error.
         let unread = flags.paused || flags.finished;
         if unread && edge.contains(EventFlags::ERR) {
             return self.fail(id, events);

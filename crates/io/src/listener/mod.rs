@@ -1,6 +1,6 @@
-//! Listening sockets: made, prepared, described, shut down.
+//! Listening sockets: creates, prepares, describes and shuts them down.
 //!
-//! Upstream:   `kachel` asks for one a shard or one for all, as options say.
+//! Upstream:   `kachel` opens one per shard or one for all, depending on the options.
 //! Downstream: `Io::listen` accepts from them; accepted sockets inherit the options set here.
 //!
 //! Invariants, cited by number where they are asserted:
@@ -115,7 +115,7 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
 /// while an accept in the kernel still holds the socket; dropping the descriptor would not. Another
 /// process may then listen on the same address.
 pub(crate) fn shut_down(listener: impl AsFd) {
-    // Of a listening socket it cannot fail; and if it did, no client would be let in either.
+    // It cannot fail for a listening socket. If it did, the socket would let no client in either.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 

@@ -17,7 +17,7 @@ use crate::waker::Waker;
 
 /// Code around the calls of a backend in memory.
 pub trait Around {
-    /// Executes a call, `work`. Lending and constant answers are not wrapped.
+    /// Executes a call, `work`. Calls that only lend or return a constant are not wrapped.
     fn call<R>(&self, work: impl FnOnce() -> R) -> R {
         work()
     }

@@ -135,7 +135,8 @@ impl FarEnd {
         act(&mut self.wires.borrow_mut().wires[self.wire])
     }
 
-    /// Sends bytes that arrive in one piece, in one poll of their own. Nothing when empty.
+    /// Sends bytes that arrive in one piece, in one poll of their own. Does nothing if `bytes` is
+    /// empty.
     pub fn write(&self, bytes: &[u8]) {
         self.with(|wire| {
             assert!(!wire.fin_in, "write after finish");
@@ -177,14 +178,14 @@ impl FarEnd {
         self.with(|wire| wire.window = wire.window.saturating_add(bytes));
     }
 
-    /// Takes whatever comes, as at the beginning.
+    /// Takes any number of bytes, as at the beginning.
     pub fn allow_all(&self) {
         self.with(|wire| wire.window = usize::MAX);
     }
 
-    /// Puts the buffers of a kernel between the ends, empty. From now on the near end is rid of its
-    /// bytes once they lie there, and they arrive by [`Self::drain`]. Once the buffers are full
-    /// they take more only when a third of them is free, as TCP does.
+    /// Puts empty buffers between the ends, like those of a kernel. From now on, bytes of the near
+    /// end count as sent once they lie in the buffers. [`Self::drain`] makes them arrive. Once the
+    /// buffers are full, they take more only when a third of them is free, as TCP does.
     pub fn put_buffer(&self, bytes_max: usize) {
         self.with(|wire| {
             wire.window = bytes_max;
@@ -219,7 +220,7 @@ impl FarEnd {
         self.with(|wire| wire.accepted)
     }
 
-    /// Whether the near end has ended its side, be it by `finish_sending` or by `close`.
+    /// Whether the near end has ended its side, by `finish_sending` or by `close`.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.with(|wire| wire.fin_out || wire.closed)

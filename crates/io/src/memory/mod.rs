@@ -6,7 +6,7 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  One `FarEnd::write` is one `Received` or `Landed` (cut only where it exceeds a receive
-//!   buffer or the landing), and a poll reports at most one of them for each socket: so the test
+//!   buffer or the landing), and a poll reports at most one of them for each socket. So the test
 //!   decides how bytes are cut.
 //! - I2  The near end sends bytes only within the window that the far end allows.
 //! - I3  `Memory::stir` does the work of a kernel while the shard sleeps: it sends within the
@@ -97,7 +97,7 @@ impl Memory {
             endpoint,
             sockets: Slots::new(limits.sockets_max),
             listeners_closed: Vec::new(),
-            area: Vec::new(), // Grows as needed: a fuzzer makes many doors, for little each.
+            area: Vec::new(), // Grows as needed, because a fuzzer opens many small backends.
             tick: 0,
             first_index: 0,
             waker: Waker::without_eventfd(),
@@ -121,7 +121,7 @@ impl Memory {
     /// Does the work of a kernel between polls (I3), and returns whether the next poll has an event
     /// to report. A simulation lets its shard sleep only if this returns false.
     ///
-    /// Cost: looks at every socket.
+    /// Cost: a check of every socket.
     pub fn stir(&mut self) -> bool {
         let mut wires = self.wires.borrow_mut();
         let backlogs = &wires.endpoints[self.endpoint];
@@ -234,7 +234,7 @@ fn receive(
     }
     let count = piece.len().min(RECEIVE_BUFFER_BYTES);
     if area.len() + count > RECEIVE_AREA_BYTES {
-        return; // Later: the buffers of this poll are all lent.
+        return; // A later poll receives the piece: all buffers of this poll are lent.
     }
     let start = area.len() as u32;
     let (front, back) = piece.as_slices();
@@ -250,7 +250,7 @@ fn receive(
     events.push(Event::Received { socket, bytes }); // I1
 }
 
-/// Moves as much of `piece` into `landing` as that takes; how much.
+/// Moves as much of `piece` into `landing` as the landing takes. Returns how many bytes that were.
 fn land(piece: &mut VecDeque<u8>, landing: &mut Landing) -> usize {
     let (mut slices, count) = landing.slices();
     let before = piece.len();

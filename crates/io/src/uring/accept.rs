@@ -1,8 +1,8 @@
 //! Accepting connections, and not accepting them while there is no room.
 //!
 //! Upstream:   one multishot accept for each listener.
-//! Downstream: each client gets a slot and is received from by the next poll; `Accepted` is
-//!             reported.
+//! Downstream: each client gets a slot, and `Accepted` is reported. The next poll begins to receive
+//!             from it.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  A listener's accept is armed while its hold is open, and cancelled soon when it is not.
@@ -37,7 +37,7 @@ impl Listener {
 }
 
 impl Uring {
-    /// Brings the accepts in line with I1.
+    /// Arms or cancels accepts as I1 requires.
     pub(super) fn hold_or_arm_listeners(&mut self) {
         let full = self.sockets.is_full();
         for (index, listener) in self.listeners.iter_mut().enumerate() {
@@ -53,7 +53,7 @@ impl Uring {
         }
     }
 
-    /// An accept has brought a client, or has ended.
+    /// Handles the completion of an accept: a client has connected, or the accept has ended.
     pub(super) fn accepted(
         &mut self,
         index: usize,
@@ -75,7 +75,7 @@ impl Uring {
         // - the descriptor is new and has no other owner: it is the result of a successful
         //   accept.
         let fd = unsafe { OwnedFd::from_raw_fd(completion.result) };
-        // It fails when the client is gone already; then so is the connection.
+        // It fails when the client is gone already. Then the connection is dropped.
         let Ok(address) = rustix::net::getpeername(&fd) else { return };
         let socket = self.take_in(fd);
         let listener = ListenerId(index as u32);

@@ -1,8 +1,8 @@
-//! The receive buffers: memory that is the kernel's to fill, and ours while lent.
+//! The receive buffers: memory that the kernel fills, and that belongs to us while it is lent.
 //!
 //! Upstream:   a completed receive names a buffer: [`Buffers::take`].
-//! Downstream: `Io::lent` reads it; the next poll gives it back through the ring that the kernel
-//!             takes buffers from: [`Buffers::give_back`].
+//! Downstream: `Io::lent` reads the buffer; the next poll gives it back to the kernel through the
+//!             ring of buffers: [`Buffers::give_back`].
 //!
 //! ```text
 //! page 0: the ring: 64 entries of 16 bytes (address, length, buffer id); the last two bytes of
@@ -12,9 +12,9 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Each buffer is either the kernel's (`KERNELS`, in the ring or being filled) or lent (then
-//!   `lent_bytes` says how much of it was filled), never both.
+//!   `lent_bytes` is the number of bytes in it), never both.
 //! - I2  Memory of a buffer is read only while it is lent, and only by shared references that end
-//!   before `give_back`, which wants `&mut self`.
+//!   before `give_back`, which takes `&mut self`.
 //! - I3  The mapping lives as long as `Buffers`, and `Buffers` longer than any receive (`ring`,
 //!   I1).
 
@@ -33,8 +33,8 @@ use crate::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 pub(super) const BUFFER_GROUP: u16 = 0;
 
 const RING_BYTES: usize = 4096;
-/// Three cache lines more than a buffer: were the distance a power of two, the beginnings of all
-/// buffers, which are most of what short requests touch, would fall into one set of the cache.
+/// Three cache lines more than a buffer. Short requests use mostly the beginnings of the buffers.
+/// If the distance were a power of two, all beginnings would fall into one set of the cache.
 const STRIDE_BYTES: usize = RECEIVE_BUFFER_BYTES + 192;
 const MAPPING_BYTES: usize = RING_BYTES + RECEIVE_BUFFERS * STRIDE_BYTES;
 /// In `lent_bytes`: the buffer is the kernel's.
@@ -46,7 +46,7 @@ const _: () = {
     assert!(RECEIVE_BUFFERS <= u16::MAX as usize && MAPPING_BYTES <= u32::MAX as usize);
 };
 
-/// See the module's picture.
+/// The receive buffers and their ring; see the picture in the module's documentation.
 pub(super) struct Buffers {
     mapping: NonNull<u8>,
     /// Our copy of the ring's tail.
@@ -132,7 +132,7 @@ impl Buffers {
         // - valid, aligned (entry + 14 bytes) and alive as long as `self`: I3.
         // - the kernel only reads it, and we write it by this atomic only.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
-        // The entries before the tail: what the kernel pairs with its acquiring load.
+        // Released after the entries: the kernel loads the tail with acquire.
         tail.store(self.tail, Ordering::Release);
     }
 

@@ -9,7 +9,7 @@ use super::{Operation, Token, Uring};
 use crate::event::SocketId;
 
 impl Uring {
-    /// Ends the connection's name at once, and the connection when no op holds it any more.
+    /// Ends the connection's name at once, and the connection when no op uses it any more.
     pub(super) fn begin_to_close(&mut self, id: SocketId) {
         let socket = self.sockets.live(id);
         if socket.ops > 0 {
@@ -37,7 +37,7 @@ impl Uring {
         assert!(!socket.flags.sending, "I1");
         socket.sends.clear();
         socket.landing = None;
-        drop(socket.fd.take()); // Only now, so that the number is not reused under an op of ours.
+        drop(socket.fd.take()); // Only now, so that the number is not reused while an op uses it.
         self.sockets.release(index);
     }
 }

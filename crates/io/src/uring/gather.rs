@@ -22,7 +22,7 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// An empty one.
+    /// An empty message.
     pub(super) fn new() -> Box<Self> {
         // SAFETY:
         // - all zeroes is a valid msghdr: it holds integers and nullable pointers only.
@@ -31,7 +31,7 @@ impl Gather {
         Box::new(Self { header, slices: [nothing; SEND_GATHER_MAX] })
     }
 
-    /// Points it to the unsent bytes of `sends`, up to the limit of one send; returns their number.
+    /// Points to the unsent bytes of `sends`, up to the limit of one send. Returns their number.
     pub(super) fn fill(&mut self, sends: &SendQueue) -> usize {
         let mut slices = [IoSlice::new(&[]); SEND_GATHER_MAX];
         let count = sends.gather(&mut slices);
@@ -46,7 +46,7 @@ impl Gather {
         bytes
     }
 
-    /// Points it to all that `landing` takes.
+    /// Points to all memory of `landing`.
     pub(super) fn scatter(&mut self, landing: &mut Landing) {
         let (mut slices, count) = landing.slices();
         for (target, source) in self.slices.iter_mut().zip(&mut slices[..count]) {

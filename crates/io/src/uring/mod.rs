@@ -51,15 +51,15 @@ use ring::{Completion, Operation, Ring, Token};
 
 /// An [`Io`] over io_uring (Linux 6.1 or later, and not forbidden).
 pub struct Uring {
-    /// First, so that it is dropped first: no op holds memory of the others then.
+    /// The first field, so that it is dropped first. After that no op uses memory of the others.
     ring: Ring,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
     /// Sockets for which the next poll with room arms a receive (I3).
     unarmed: Vec<SocketId>,
-    /// The same, for sockets whose receive found no buffer. They are armed before the others: the
-    /// kernel serves receives in the order in which they were armed, so a socket that had a buffer
-    /// comes after one that had none.
+    /// Sockets whose receive found no buffer. The next poll arms them before those of `unarmed`:
+    /// the kernel serves receives in the order in which they were armed, so a socket that had a
+    /// buffer comes after one that had none.
     hungry: Vec<SocketId>,
     /// Sockets with new blocks to send.
     unsent: Vec<SocketId>,
@@ -101,9 +101,9 @@ struct Flags {
     finished: bool,
     /// `Failed` has been reported.
     failed: bool,
-    /// It is in `unarmed` or `hungry`.
+    /// The socket is in `unarmed` or `hungry`.
     unarmed: bool,
-    /// It is in `unsent`.
+    /// The socket is in `unsent`.
     listed: bool,
     /// A send op is under way (I2).
     sending: bool,
@@ -132,8 +132,8 @@ impl Uring {
         })
     }
 
-    /// Gives a slot to a connected socket and has it receive with the next poll: until then it can
-    /// be given up at once.
+    /// Gives a slot to a connected socket. The next poll begins to receive from it. Until then, the
+    /// socket can be given up at once.
     fn take_in(&mut self, fd: OwnedFd) -> SocketId {
         let (id, socket) = self.sockets.insert();
         assert!(socket.ops == 0 && socket.gather.is_none(), "I1");
@@ -163,7 +163,7 @@ impl Uring {
         let index = index as usize;
         match operation {
             Operation::Doorbell => {
-                // The bell itself was looked at after the wait.
+                // `enter` has checked the bell itself after the wait.
                 if !completion.more {
                     self.ring.watch_doorbell(self.waker.doorbell(), completion.token);
                 }

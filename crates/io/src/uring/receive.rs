@@ -10,12 +10,14 @@
 //!    ^                |  last completion                 |  last completion
 //!    +----------------+----------------------------------+
 //! ```
-//! A receive also ends by itself when it has brought as much as a buffer holds, when the buffers
-//! have run out or the completion ring is full; the next poll, which gives the buffers back, arms
-//! it again, or receives into the landing that was brought meanwhile. (A client that sends a large
-//! value fills buffers, so no receive need be cancelled for its landing.) Without the first of
-//! these a client that sends without pause had half a megabyte taken from it before anyone could
-//! pause it; a kernel before 6.17 cannot do it and is asked each time.
+//! A receive also ends by itself when it has received as many bytes as a buffer holds, when the
+//! buffers have run out, or when the completion ring is full. The next poll gives the buffers back,
+//! and arms the receive again, or receives into the landing that the socket has by then. (A client
+//! that sends a large value fills buffers, so its receive ends without a cancel for the landing.)
+//!
+//! Without the limit of one buffer, the kernel would take half a megabyte from a client that sends
+//! without pause before the shard could pause it. A kernel before 6.17 has no such limit, so there
+//! each receive is a single one.
 
 use std::os::fd::AsFd;
 
@@ -28,7 +30,7 @@ use crate::event::{Event, SocketId};
 use crate::limits::RECEIVE_AREA_BYTES;
 
 impl Uring {
-    /// Begins to receive, if nothing speaks against it.
+    /// Begins to receive, unless the socket is paused or has ended, or a receive is in progress.
     pub(super) fn arm(&mut self, id: SocketId) {
         let socket = self.sockets.live(id);
         let flags = socket.flags;
@@ -63,7 +65,7 @@ impl Uring {
         }
     }
 
-    /// Lets the next poll begin to receive, before the sockets that had a buffer.
+    /// Has the next poll begin to receive before it does for the sockets that had a buffer.
     fn arm_first(&mut self, id: SocketId) {
         let flags = &mut self.sockets.live(id).flags;
         if !flags.unarmed {
@@ -103,7 +105,7 @@ impl Uring {
         }
     }
 
-    /// A receive has brought bytes, or has ended.
+    /// Handles the completion of a receive: bytes have arrived, or the receive has ended.
     pub(super) fn received(
         &mut self,
         index: usize,

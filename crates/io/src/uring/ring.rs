@@ -27,7 +27,7 @@ use crate::limits::RECEIVE_BUFFER_BYTES;
 /// Bytes after which a multishot receive ends. So one poll returns at most this number of bytes for
 /// one socket. Otherwise the kernel would fill up to 32 buffers before the socket could be paused.
 const RECEIVE_BYTES_MAX: u32 = RECEIVE_BUFFER_BYTES as u32;
-/// The word of an op that says so: `optlen` in `struct io_uring_sqe`, of Linux 6.17.
+/// The word of an op that holds this limit: `optlen` in `struct io_uring_sqe`, of Linux 6.17.
 const OPTLEN_WORD: usize = 11;
 const _: () = assert!(size_of::<squeue::Entry>() == 64 && align_of::<squeue::Entry>() >= 4);
 
@@ -82,13 +82,13 @@ pub(super) struct Completion {
     pub(super) token: Token,
     /// The result of the system call; an error is a negative number.
     pub(super) result: i32,
-    /// More completions of this op will come.
+    /// Whether more completions of this op will come.
     pub(super) more: bool,
     /// The receive buffer that the kernel took.
     pub(super) buffer: Option<u16>,
 }
 
-/// The rings, and the receive buffers that the kernel takes from.
+/// The rings, and the receive buffers that the kernel fills.
 pub(super) struct Ring {
     ring: IoUring,
     pub(super) buffers: Buffers,
@@ -121,8 +121,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Whether the kernel knows `OPTLEN_WORD`: asked with a descriptor that is none, which it sees
-    /// only after the op's form.
+    /// Whether the kernel knows `OPTLEN_WORD`. Submits an op with a wrong descriptor: the kernel
+    /// checks the form of an op before its descriptor.
     fn can_end_receives(&mut self) -> io::Result<bool> {
         let none = Fd(-1);
         self.push_without_memory(receive_to_the_limit(none), Token::new(Operation::Receive, 0));
@@ -132,13 +132,13 @@ impl Ring {
         Ok(answer == Some(-libc::EBADF))
     }
 
-    /// Watches the eventfd, again and again.
+    /// Watches the eventfd with a multishot op.
     pub(super) fn watch_doorbell(&mut self, doorbell: BorrowedFd<'_>, token: Token) {
         let op = opcode::PollAdd::new(Fd(doorbell.as_raw_fd()), libc::POLLIN as u32).multi(true);
         self.push_without_memory(op.build(), token);
     }
 
-    /// Accepts, again and again.
+    /// Accepts with a multishot op.
     pub(super) fn accept(&mut self, listener: BorrowedFd<'_>, token: Token) {
         let op = opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC);
         self.push_without_memory(op.build(), token);
@@ -159,7 +159,7 @@ impl Ring {
         self.push_without_memory(op, token);
     }
 
-    /// Receives once, into all that `scatter` points to or as much as has come.
+    /// Receives once into the memory that `scatter` points to, as many bytes as have arrived.
     ///
     /// # Safety
     /// `scatter` and the memory that it points to stay in place until the op's completion, and
@@ -308,7 +308,8 @@ fn receive_to_the_limit(socket: Fd) -> squeue::Entry {
     op
 }
 
-/// Time is up, a signal came, or completions must be taken first: none of them a failure.
+/// Whether an error is no failure: the time is up, a signal came, or the caller must take
+/// completions first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }

@@ -60,7 +60,7 @@ impl Uring {
         }
     }
 
-    /// A send has ended.
+    /// Handles the completion of a send.
     pub(super) fn sent(&mut self, index: usize, completion: Completion, events: &mut Vec<Event>) {
         let (id, socket) = self.sockets.at(index);
         socket.flags.sending = false;
@@ -100,7 +100,7 @@ impl Socket {
     /// Sends the FIN of `finish_sending`, once no block is queued before it.
     pub(super) fn end_sending_if_done(&mut self) {
         if self.flags.fin_wanted && self.sends.is_empty() && !self.flags.failed {
-            // It fails only when the connection is gone, which receiving will tell.
+            // It fails only when the connection is gone, which the next receive reports.
             let _ = rustix::net::shutdown(self.fd(), Shutdown::Write);
         }
     }

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! Invariants:
-//! - B1  Links, owners and bitmaps change under the pool's lock. An extent that belongs to an item
-//!   changes by its shard's thread alone, so that thread reads the chain without the lock.
+//! - B1  Links, owners and bitmaps change under the pool's lock, except those of blocks that belong
+//!   to an unfinished upload. Only the thread of its shard changes an extent that belongs to an
+//!   item, so that thread reads the chain without the lock.
 //! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
-//! - B3  A block segment stands in the list of its number of free blocks; in none when it has no
-//!   free one; and goes back to the idle ones when all are free.
+//! - B3  A block segment stands in the list of its number of free blocks. It is in no list if it
+//!   has no free block. It becomes idle when all its blocks are free.
 //! - B4  A pinned extent is neither freed nor moved, and nothing is linked behind it.
 //! - B5  The first block of an extent that belongs to an item names the last one.
 
@@ -29,30 +30,31 @@ use crate::BLOCK_BYTES;
 use crate::audit::Use;
 use crate::meta::{FIFO, List, NONE, Phase};
 
-/// Set in an extent's state once its item is gone; the rest counts pins.
+/// Set in an extent's state once its item is gone; the other bits count pins.
 const DEAD: u64 = 1 << 63;
 
-/// Bytes of the table for each block: its own two words, and those of the extent that it may be.
+/// Bytes of the table for each block: two words for the block, and two for an extent, because there
+/// may be as many extents as blocks.
 pub(super) const TABLE_BYTES_PER_BLOCK: usize = 32;
 
-/// Segments that one call of [`Pool::gather_blocks`] moves blocks out of: at most as many times 63
-/// copies of a block under the lock.
+/// One call of [`Pool::gather_blocks`] moves blocks out of at most this many segments. Each may
+/// cost 63 copies of a block under the lock.
 const GATHER_SEGMENTS_MAX: usize = 4;
 
-/// Segments in which one call of [`Pool::gather_blocks`] looks for blocks of its shard, under the
-/// lock: two lines of memory for each block used there.
+/// One call of [`Pool::gather_blocks`] looks for blocks of its shard in at most this many segments,
+/// under the lock. Each used block there costs two cache lines.
 const GATHER_LOOKS_MAX: usize = 16;
 
-/// The emptiest segments among which one call after another looks. Further on little is gained: the
-/// owners of what lies in these are called.
+/// A round of calls examines at most this many of the emptiest segments. Fuller segments gain
+/// little, and the owners of the blocks in these segments are called to gather them.
 const GATHER_RANGE: usize = 256;
 
 /// What a step of gathering did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gathered {
-    /// A segment came free.
+    /// Whether a segment became free.
     pub(crate) freed: bool,
-    /// Blocks were moved: what lies among them may be moved on.
+    /// Whether blocks were moved. If so, another round may move more.
     pub(crate) moved: bool,
 }
 
@@ -70,8 +72,8 @@ impl ExtentId {
     }
 }
 
-/// Blocks of an upload that are taken and not written yet, first taken first: linked like an
-/// extent's, so that a queue holds no memory of its own.
+/// The blocks that an upload has taken and not begun yet, in the order in which it took them. They
+/// are linked like the blocks of an extent, so a queue needs no memory of its own.
 #[derive(Debug)]
 pub(super) struct BlockQueue {
     first: u32,
@@ -86,7 +88,7 @@ impl BlockQueue {
     }
 }
 
-/// Links of blocks and state of extents, for the whole arena; pages come as they are used.
+/// Links of blocks and state of extents, for the whole arena. Its pages are backed when first used.
 #[derive(Debug)]
 pub(crate) struct ExtentTable {
     region: Region,
@@ -132,7 +134,7 @@ fn high(word: &AtomicU64) -> u32 {
     (word.load(Ordering::Relaxed) >> 32) as u32
 }
 
-/// Which block segments have how many free blocks, and which extent numbers are unused.
+/// The block segments by their number of free blocks, and the unused extent numbers.
 #[derive(Debug)]
 pub(super) struct BlockLists {
     by_free_count: Vec<List>,
@@ -185,8 +187,8 @@ impl Pool {
         self.arena.write(block as usize * BLOCK_BYTES + start, bytes);
     }
 
-    /// Adds `count` blocks to `queue`; when there are fewer, it gives back all that the queue
-    /// holds. The densest segments give theirs first.
+    /// Adds `count` blocks to `queue`, from the fullest segments first. If there are fewer, gives
+    /// back all blocks that the queue holds.
     pub(super) fn take_blocks(&self, count: usize, queue: &mut BlockQueue) -> Result<(), NoMemory> {
         let mut free = self.lock();
         for _ in 0..count {
@@ -238,7 +240,7 @@ impl Pool {
         self.move_between_counts(free, segment, bits & !(1 << bit));
         self.free_blocks.fetch_sub(1, Ordering::Relaxed);
         let block = segment * self.blocks_per_segment() as u32 + bit;
-        // Of no extent yet, so that it is not moved (B1).
+        // It belongs to no extent yet, so no call moves it (B1).
         self.extents.owner(block).store(NONE.into(), Ordering::Relaxed);
         self.arena.audit.block(block as usize * BLOCK_BYTES);
         Some(block)
@@ -298,7 +300,8 @@ impl Pool {
         extent
     }
 
-    /// Appends `block` to the chain that ends in `last`. Uploads only, so no lock: B1.
+    /// Appends `block` to the chain that ends in `last`. Only for uploads, so it takes no lock
+    /// (B1).
     pub(super) fn chain_block(&self, extent: u32, last: u32, block: u32) {
         self.extents.set_links(last, block, high(self.extents.links(last)));
         self.extents.set_links(block, NONE, last);
@@ -316,8 +319,8 @@ impl Pool {
     }
 
     /// Links the blocks of `tail`, a finished extent of an upload whose last block is `tail_last`,
-    /// behind `extent`, which belongs to an item and is not pinned. The thread of the extent's
-    /// shard only (B1); no extent has the number of `tail` then.
+    /// behind `extent`, which belongs to an item and is not pinned. Only the thread of the extent's
+    /// shard may call this (B1). Afterwards no extent has the number of `tail`.
     ///
     /// Cost: the lock, and two words for each block of the tail.
     pub(crate) fn link_extent(&self, extent: ExtentId, tail: ExtentId, tail_last: u32) {
@@ -338,22 +341,22 @@ impl Pool {
         free.blocks.extents_unused.push(tail.id);
     }
 
-    /// Keeps an extent's blocks where they are until [`Self::unpin_extent`]. The thread of its
-    /// shard or of its upload only. Whether it is the only pin.
+    /// Pins an extent, so that its blocks stay in place until [`Self::unpin_extent`]. Only the
+    /// thread of its shard or of its upload may call this. Returns whether it is the only pin.
     pub(crate) fn pin_extent(&self, extent: ExtentId) -> bool {
         let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
         assert!(before & DEAD == 0, "B2: only a living item's or upload's extent is pinned");
         before == 0
     }
 
-    /// Pins once more what the caller has pinned, on any thread; its item may be gone.
+    /// Pins again an extent that the caller has pinned, on any thread. Its item may be gone.
     pub(super) fn pin_again(&self, extent: ExtentId) {
         let before = self.extents.state(extent.id).fetch_add(1, Ordering::Relaxed);
         assert!(before & !DEAD > 0, "B2: only what is pinned is pinned again");
     }
 
-    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread. Whether it was the
-    /// last.
+    /// Undoes one [`Self::pin_extent`] or [`Self::pin_again`], from any thread. Returns whether it
+    /// was the last pin.
     pub(crate) fn unpin_extent(&self, extent: ExtentId) -> bool {
         let before = self.extents.state(extent.id).fetch_sub(1, Ordering::AcqRel);
         assert!(before & !DEAD > 0, "B2: an extent is unpinned as often as it was pinned");
@@ -364,14 +367,16 @@ impl Pool {
     }
 
     /// Whether the death of the extent's living item gives blocks back at once: it has some, and is
-    /// not pinned. Called by the owner's thread only, which alone may pin it meanwhile.
+    /// not pinned. Only the owner's thread may call this, because only that thread makes a first
+    /// pin.
     pub(crate) fn frees_blocks(&self, extent: ExtentId) -> bool {
         let state = self.extents.state(extent.id).load(Ordering::Acquire);
         debug_assert!(state & DEAD == 0, "B2: the item of a living extent lives");
         state == 0 && extent.blocks > 0
     }
 
-    /// The extent's item is gone: frees the blocks now, or leaves that to the last pin (B2).
+    /// Drops an extent whose item is gone: frees its blocks now, or has the last unpin free them
+    /// (B2).
     pub(crate) fn drop_extent(&self, extent: ExtentId) {
         let before = self.extents.state(extent.id).fetch_or(DEAD, Ordering::AcqRel);
         assert!(before & DEAD == 0, "B2: an extent dies once");
@@ -397,10 +402,11 @@ impl Pool {
     /// into segments as full or fuller. `from` is the number of the emptiest that earlier calls
     /// examined without success; it begins with 0.
     ///
-    /// What moves, moves to where no less is used, so calls that free nothing come to an end.
+    /// Blocks move only to segments that are as full or fuller, so calls that free nothing come to
+    /// an end.
     ///
-    /// Only `shard`'s thread calls it, while it reads none of its large values (B1).
-    /// Cost: the lock, for a walk over up to `GATHER_RANGE` lines, `GATHER_LOOKS_MAX` looks into
+    /// Only `shard`'s thread may call this, while it reads none of its large values (B1).
+    /// Cost: the lock, for a walk over up to `GATHER_RANGE` lines, a search of `GATHER_LOOKS_MAX`
     /// segments, and the copies out of `GATHER_SEGMENTS_MAX`.
     pub(crate) fn gather_blocks(&self, shard: u16, from: &mut usize) -> Gathered {
         let mut free = self.lock();
@@ -449,7 +455,7 @@ impl Pool {
             .any(|bit| self.is_movable(segment * count + bit, shard))
     }
 
-    /// Whether `shard` may move a used block: it is of an extent of its own that is not pinned.
+    /// Whether `shard` may move a used block: the block belongs to an unpinned extent of the shard.
     fn is_movable(&self, block: u32, shard: u16) -> bool {
         let extent = low(self.extents.owner(block));
         extent != NONE
@@ -518,12 +524,13 @@ impl Pool {
         }
     }
 
-    /// Blocks that their owners should gather are in the way of a shard. Returns the calls so far.
+    /// Calls the other shards to gather their blocks, because the caller could not free a segment
+    /// by moving its own. Returns the number of calls so far.
     pub(crate) fn call_to_gather(&self) -> u32 {
         self.gather_calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// How often [`Self::call_to_gather`] was called, in a sense that rarely repeats.
+    /// How often [`Self::call_to_gather`] was called, modulo 2^32.
     pub(crate) fn gather_calls(&self) -> u32 {
         self.gather_calls.load(Ordering::Relaxed)
     }

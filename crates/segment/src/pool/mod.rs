@@ -9,7 +9,7 @@
 //! - I2  Idle segments keep their pages and are handed out first; released ones have none.
 //! - I3  The lock is taken per segment or per write of an upload, never per small item.
 //! - I4  A segment that held items is idle only once no reader on another core can still be in one
-//!   of them; until then it is retired. While no reader is registered that is at once.
+//!   of them; until then it is retired. While no reader is registered, it is idle at once.
 //! - I5  Once the kernel has refused to take pages back, it is not asked again: idle segments stay
 //!   charged, and are used again.
 
@@ -56,10 +56,12 @@ impl fmt::Display for NoMemory {
 
 impl std::error::Error for NoMemory {}
 
-/// Readers that may register beside one a shard. A guess: backends that read items in place.
+/// Readers that may register in addition to one per shard. A guess, for backends that read items in
+/// place.
 const READERS_BESIDE: usize = 8;
 
-/// Free segments for each shard up to which those that can are to live on their own.
+/// Segments are scarce up to this many free ones per shard. Shards with enough dead space of their
+/// own then take none.
 const SCARCE_SEGMENTS: u64 = 2;
 
 /// How a [`Pool`] is laid out.
@@ -67,8 +69,8 @@ const SCARCE_SEGMENTS: u64 = 2;
 pub struct PoolOptions {
     /// Shards that will share the pool; with the budget's limit it decides the segment size.
     pub shards: u16,
-    /// Address space to reserve: the highest limit the budget will ever have; at least today's is
-    /// taken.
+    /// Address space to reserve: the highest limit that the budget will ever have. The pool
+    /// reserves at least the current limit.
     pub reserve_bytes: u64,
     /// Ask the kernel for huge pages.
     pub huge: bool,
@@ -79,7 +81,7 @@ pub struct PoolOptions {
 pub struct PoolBooks {
     /// Segments charged to the budget.
     pub charged_segments: u64,
-    /// What the budget is charged for each.
+    /// Bytes that the budget is charged for each segment.
     pub charge_bytes: u64,
     /// Charged segments that are not in use.
     pub idle_segments: u64,
@@ -110,7 +112,8 @@ pub struct Pool {
     /// Times that a shard could not free a segment by moving its own blocks.
     gather_calls: AtomicU32,
     generations: AtomicU64,
-    /// See `pinned`. Apart from what all cores read for each item.
+    /// See `pinned`. It has cache lines of its own, because all cores read the fields beside it for
+    /// each item.
     pinned_bytes: CachePadded<AtomicU64>,
     /// The readers of items by cores other than their owners.
     quiescence: Arc<Quiescence>,
@@ -165,7 +168,7 @@ impl Pool {
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
             free: Mutex::new(Free {
-                // Room for all: a segment that comes back finds its place without an allocation.
+                // Room for all, so that a segment that comes back needs no allocation.
                 idle: Vec::with_capacity(segments as usize),
                 retired: VecDeque::new(), // Empty while no reader is registered.
                 released: Vec::with_capacity(segments as usize),
@@ -198,13 +201,14 @@ impl Pool {
         (self.segments as u64) << self.segment_shift
     }
 
-    /// Bytes charged for a segment: itself, its line of knowledge, and its part of the table of
-    /// blocks, whether it is cut into blocks or not: what once was stays backed.
+    /// Bytes charged for a segment: the segment, its line in `meta`, and its part of the table of
+    /// blocks. That part is charged even if the segment is not cut into blocks now, because memory
+    /// of the table that was used once stays backed.
     pub(crate) const fn charge_bytes(&self) -> u64 {
         Self::charge_bytes_of(self.segment_bytes())
     }
 
-    /// What a segment of `segment_bytes` is charged.
+    /// Bytes charged for a segment of `segment_bytes`.
     pub(crate) const fn charge_bytes_of(segment_bytes: usize) -> u64 {
         let table_bytes = segment_bytes / BLOCK_BYTES * TABLE_BYTES_PER_BLOCK;
         (segment_bytes + META_BYTES + table_bytes) as u64
@@ -238,15 +242,16 @@ impl Pool {
         self.arena.word(self.segment_start(segment) + 8).load(Ordering::Relaxed)
     }
 
-    /// The number of times anything was put where `segment` is, in a sense that never repeats.
+    /// The number of the current use of `segment` for items. No other use of any segment has the
+    /// same number.
     pub(crate) fn generation(&self, segment: u32) -> u64 {
         self.arena.word(self.segment_start(segment)).load(Ordering::Relaxed)
     }
 
-    /// Registers a reader of items by another core than their owner's, awake; `None` when there are
-    /// too many.
+    /// Registers a reader for a core that reads the items of other owners. It begins awake. `None`
+    /// when there are too many readers.
     ///
-    /// While it is awake and in a round, segments that held items are not used again.
+    /// While the reader is awake and in a round, segments that held items are not used again.
     pub fn register_reader(&self) -> Option<Reader> {
         self.quiescence.register()
     }
@@ -257,11 +262,11 @@ impl Pool {
         reader.is_awake_in(&self.quiescence)
     }
 
-    /// Whether the item at `at`, which the index named to `reader` in this round of its, was
-    /// flushed before second `now`, as `flush_word` says.
+    /// Whether the item at `at`, which `_reader` found in the index in its current round, is
+    /// flushed in second `now`, by `flush_word`.
     ///
-    /// Cost: one load of the word, one of the segment's line. A delayed flush that is due is
-    /// carried out by the first that notices.
+    /// Cost: one load of the word, one of the segment's line. The first caller that notices a due
+    /// delayed flush carries it out.
     #[inline]
     pub fn is_flushed(
         &self,
@@ -292,8 +297,8 @@ impl Pool {
             || (self.retired.load(Ordering::Relaxed) > 0 && self.free_retired(&mut self.lock()))
     }
 
-    /// Makes those retired segments idle that no reader can be in any more (I4); whether any is
-    /// idle.
+    /// Makes the retired segments idle in which no reader can be any more (I4). Returns whether any
+    /// segment is idle.
     fn free_retired(&self, free: &mut Free) -> bool {
         while let Some(&(segment, stamp)) = free.retired.front()
             && self.quiescence.is_past(stamp)
@@ -313,8 +318,8 @@ impl Pool {
                 || self.released.load(Ordering::Relaxed) > 0)
     }
 
-    /// A segment for the caller's own, its line clean, its head written; `None` when memory is
-    /// spent.
+    /// Takes a segment for the caller. Its line is clean and its head is written. `None` when no
+    /// memory is left.
     pub(crate) fn take(&self, cas_base: u64) -> Option<u32> {
         if !self.may_take() {
             return None;
@@ -357,12 +362,12 @@ impl Pool {
         Some(touched)
     }
 
-    /// Whether shards contend for the few segments that are free for all.
+    /// Whether several shards share the pool and few segments are free.
     pub(crate) fn is_scarce(&self) -> bool {
         self.shards > 1 && self.free_segments() <= SCARCE_SEGMENTS * u64::from(self.shards)
     }
 
-    /// A shard below its share found no segment: shards above their share should give some.
+    /// Asks the shards above their share for a segment, because a shard below its share found none.
     pub(crate) fn ask(&self) {
         let shards = u32::from(self.shards);
         if shards > 1 && self.asked.load(Ordering::Relaxed) < shards {
@@ -375,8 +380,8 @@ impl Pool {
         self.asked.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes a segment back that held items: unpinned, and none of them in an index any more. It
-    /// stays backed, unless the budget is overdrawn.
+    /// Takes back a segment that held items. The segment must be unpinned, and none of its items
+    /// may be in an index. Its pages stay backed, unless the budget is overdrawn.
     pub(crate) fn give(&self, segment: u32) {
         assert!(!self.metas.is_pinned(segment), "I4: a reader may still be in it");
         let mut free = self.lock();
@@ -391,12 +396,13 @@ impl Pool {
         drop(free);
         let asked = self.asked.load(Ordering::Relaxed);
         if asked > 0 {
-            // Shards that give at once may count one gift for two; the asker asks again.
+            // Shards that give or ask at the same time may lose a count. A shard that still needs a
+            // segment asks again.
             self.asked.store(asked - 1, Ordering::Relaxed);
         }
     }
 
-    /// Makes a segment idle, which no reader is in.
+    /// Makes a segment idle. No reader may be in it.
     fn give_raw(&self, free: &mut Free, segment: u32) {
         self.arena.audit.end(self.segment_start(segment));
         if cfg!(debug_assertions) && !cfg!(loom) {
@@ -411,8 +417,8 @@ impl Pool {
         self.idle.store(free.idle.len() as u32, Ordering::Relaxed);
     }
 
-    /// Overwrites what was written in a segment: a reader of one that was given back should see
-    /// nonsense, not the past.
+    /// Overwrites what was written in a segment, so that a wrong read after it was given back sees
+    /// nonsense and not old items.
     fn poison(&self, segment: u32) {
         let start = self.segment_start(segment);
         let used = match self.metas.get(segment, USED) as usize {
@@ -424,8 +430,8 @@ impl Pool {
         }
     }
 
-    /// Hands one idle segment's pages to the kernel and its charge to the budget; `false`: none is
-    /// idle, or the kernel does not take them (I5).
+    /// Gives the pages of one idle segment to the kernel and refunds its charge. Returns `false` if
+    /// none is idle, or if the kernel does not take the pages (I5).
     fn release_one(&self, free: &mut Free) -> bool {
         if self.keeps_pages() {
             return false;
@@ -463,7 +469,7 @@ impl Pool {
         self.release_one(&mut free)
     }
 
-    /// Releases idle segments until the budget has `bytes` to spend; whether it has.
+    /// Releases idle segments until the budget has `bytes` to spend. Returns whether it has.
     pub(crate) fn release_idle(&self, bytes: u64) -> bool {
         let mut free = self.lock();
         if !free.retired.is_empty() {

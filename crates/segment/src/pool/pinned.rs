@@ -12,11 +12,11 @@
 //! - P1  While a `Pinned` lives, the segment that holds the value's inline part is not reused, and
 //!   the extent that holds its blocks is neither freed nor moved. While a piece of it is held the
 //!   same holds of what that piece lies in.
-//! - P2  `pinned_bytes` is the bytes of all segments and extents of items with a pin, except for
-//!   those that are being pinned or unpinned in this moment, and never below zero. For each of
-//!   them a thread that finds no pin before its own adds, one that takes the last away subtracts,
-//!   each once; pins rise from 0 on one thread at a time, which hands them to others after that,
-//!   so what is subtracted was added before.
+//! - P2  `pinned_bytes` is the sum of the pinned segments and extents of items, except for those
+//!   that are being pinned or unpinned at this moment. It is never below zero. The thread that
+//!   makes the first pin of a segment or extent adds its bytes; the thread that removes the last
+//!   pin subtracts them. Pins rise from 0 on one thread at a time, which passes them to other
+//!   threads only after that, so the bytes are added before they are subtracted.
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,24 +29,25 @@ use kachel_stdx::{Held, Keeper};
 use super::{ExtentId, Pool};
 use crate::BLOCK_BYTES;
 
-/// In a piece's pin: it is an extent's.
+/// Set in a piece's pin if it is a pin of an extent.
 const OF_EXTENT: u64 = 1 << 63;
 
-/// A value that stays where it is until this is dropped, whatever becomes of its item.
+/// A pinned value. It stays in place until this is dropped, even if its item is removed.
 pub struct Pinned {
     pool: Arc<Pool>,
     segment: u32,
     extent: Option<ExtentId>,
     inline_offset: usize,
     inline_bytes: usize,
-    /// The block last read and its place in the chain, so that reading on is no new walk.
+    /// The place in the chain of the block that was read last, and the block. So a read of the next
+    /// bytes does not walk the chain again.
     reading: Cell<(usize, u32)>,
 }
 
 impl Pool {
-    /// Bytes of the segments and extents that are pinned for readers (P2): they cannot be used
-    /// again until the clients that are sent them have read. Memory that is pinned to be received
-    /// into is not counted: no reader holds it.
+    /// Bytes of the segments and extents that are pinned for readers (P2). They cannot be used
+    /// again until the clients have read the values. Memory that is pinned because a value is being
+    /// received into it does not count.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned_bytes.load(Ordering::Relaxed)
     }
@@ -119,7 +120,7 @@ impl Pinned {
         self.pool.arena.bytes(start, length)
     }
 
-    /// The same bytes, held by a pin of their own: this may be dropped before them.
+    /// The same bytes, held by a pin of their own, so that this may be dropped before them.
     ///
     /// Cost: as [`Self::piece_at`], and two shared counts raised; no allocation.
     /// Panics: behind the value's end.

@@ -1,8 +1,9 @@
-//! A large value on its way in: it takes blocks as its bytes arrive, and as many ahead at most.
+//! An upload: a large value that is being received. It takes blocks as its bytes arrive, and at
+//! most as many ahead.
 //!
 //! Upstream:   `shard` opens an upload, through `cache`, when a value is long. It writes the
 //!             received bytes to the upload, or lends the upload's memory to `io` (a landing).
-//! Downstream: `block`; `segments` takes a finished one over as an item's value.
+//! Downstream: `block`; `segments` takes a finished upload over as an item's value.
 //!
 //! ```text
 //! value:   | written | landing .. |    not begun   |
@@ -11,12 +12,12 @@
 //!
 //! Invariants:
 //! - U1  `written` never exceeds `value_bytes`.
-//! - U2  Block `i` holds bytes from `i * BLOCK_BYTES`; whole blocks are chained as an extent, the
-//!   block of the rest is not and dies with the upload.
-//! - U3  Dropped before it became an item, an upload gives every block back; those of a landing
-//!   that is out when that has come back or is released.
-//! - U4  While a landing is out, its extent is pinned and the rest's block, if it has begun, is the
-//!   landing's; the upload is not written, and none of its blocks begins.
+//! - U2  Block `i` holds the bytes from `i * BLOCK_BYTES` on. Whole blocks are chained as an
+//!   extent. The block of the rest is not part of the chain, and is freed with the upload.
+//! - U3  An upload that is dropped before it became an item gives every block back. The blocks of a
+//!   landing that is out go back when the landing has come back or is released.
+//! - U4  While a landing is out, the extent is pinned, and the rest's block, if it has begun,
+//!   belongs to the landing. The upload is not written, and none of its blocks begins.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,20 +31,20 @@ use crate::meta::NONE;
 /// Blocks taken from the pool under one lock, at most.
 const TAKE_BLOCKS_MAX: usize = 64;
 
-/// The name of a landing of an upload that has no whole block.
+/// Stands for the extent in the name of a landing whose upload has no whole block.
 const NO_EXTENT: u64 = u64::MAX;
 
-/// A value that arrives in pieces. It may be filled on one thread and stored by another's shard.
+/// A value that arrives in pieces. One thread may fill it, and the shard of another may store it.
 pub struct Upload {
     pool: Arc<Pool>,
     value_bytes: usize,
     written: usize,
-    /// Blocks that are its own, the rest's too: those with bytes, and some for bytes to come.
+    /// The number of blocks that have begun, the rest's block included. Some may have no bytes yet.
     begun: usize,
     extent: Option<ExtentId>,
     /// The last block of the extent's chain.
     last: u32,
-    /// The block of the byte written last.
+    /// The block of the byte that was written last.
     current: u32,
     /// The block of the value's rest, once it has begun.
     rest: Option<u32>,
@@ -53,7 +54,7 @@ pub struct Upload {
 }
 
 impl Pool {
-    /// Begins a value of `value_bytes`; nothing is taken yet.
+    /// Begins an upload of `value_bytes`. It takes no block yet.
     ///
     /// Errors: when the value is larger than the whole budget.
     pub fn begin_upload(self: &Arc<Self>, value_bytes: usize) -> Result<Upload, NoMemory> {
@@ -82,7 +83,7 @@ impl Pool {
 }
 
 impl Lender for Pool {
-    /// A landing is gone that an upload had lent: ends what kept its blocks (U4).
+    /// Unpins or frees the blocks of a landing that an upload had lent and that is gone (U4).
     fn release(&self, [extent, rest]: [u64; 2]) {
         if extent != NO_EXTENT {
             self.unpin_extent(ExtentId { id: extent as u32, blocks: (extent >> 32) as u32 });
@@ -102,8 +103,8 @@ impl Upload {
     /// Adds the next bytes; all of them or, when memory is short, none.
     ///
     /// Cost: a copy, no allocation, and the pool's lock once per `TAKE_BLOCKS_MAX` blocks begun.
-    /// Errors: no memory: make room (`Segments::make_upload_room`) and write the same bytes again,
-    /// or drop the upload.
+    /// Errors: there is no memory. The caller makes room (`Segments::make_upload_room`) and writes
+    /// the same bytes again, or drops the upload.
     /// Panics: when more bytes come than were announced, which is a bug of the caller's framing, or
     /// while a landing is out (U4).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), NoMemory> {
@@ -121,8 +122,8 @@ impl Upload {
         Ok(())
     }
 
-    /// Bytes that a landing would take now: as many as have come so far and up to the end of a
-    /// block, but no more than miss, and in no more than `blocks_max` blocks.
+    /// Bytes that a landing would take now: as many as have arrived so far, up to the end of a
+    /// block, but no more than are missing, and in at most `blocks_max` blocks.
     ///
     /// Panics: when a landing cannot have that many pieces.
     pub fn landing_bytes(&self, blocks_max: usize) -> usize {
@@ -135,12 +136,12 @@ impl Upload {
         end - self.written
     }
 
-    /// Lends the memory of the next bytes to `landing`, so that they are received there:
-    /// [`Self::landing_bytes`], and a spill when that is to the value's end. It ends by
-    /// [`Self::landed`]; if that never comes, by dropping both.
+    /// Lends the memory of the next [`Self::landing_bytes`] bytes to `landing`, so that they are
+    /// received there. The landing has a spill if it reaches the end of the value. The loan ends
+    /// with [`Self::landed`], or when both the landing and the upload are dropped.
     ///
     /// Cost: as `write`, without the copy.
-    /// Errors: no memory: `landing` stays empty.
+    /// Errors: there is no memory, and `landing` stays empty.
     /// Panics: when there are no [`Self::landing_bytes`], or while a landing is out (U4).
     pub fn landing(&mut self, landing: &mut Landing, blocks_max: usize) -> Result<(), NoMemory> {
         assert!(!self.lent, "U4: one landing at a time");
@@ -169,10 +170,12 @@ impl Upload {
         Ok(())
     }
 
-    /// The landing has come back with `bytes` bytes, which count as written; those behind the value
-    /// are still in its spill. It is empty then. How many bytes of the value came.
+    /// Takes back the landing, which has received `bytes` bytes, and counts those of the value as
+    /// written. The bytes behind the value are still in the spill. The landing is empty afterwards.
+    /// Returns how many bytes of the value have arrived.
     ///
-    /// Panics: when it is not the one that this upload lent, or more came than it takes.
+    /// Panics: when this upload did not lend the landing, or when it has received more bytes than
+    /// it takes.
     pub fn landed(&mut self, landing: &mut Landing, bytes: usize) -> usize {
         assert!(self.lent && bytes <= landing.room(), "U4: it was lent for so many");
         let come = bytes.min(landing.piece_bytes());
@@ -200,7 +203,7 @@ impl Upload {
         self.value_bytes - self.written
     }
 
-    /// What follows the whole blocks.
+    /// The bytes after the whole blocks.
     pub(crate) fn rest_bytes(&self) -> &[u8] {
         match self.rest {
             Some(block) => self.pool.block_bytes(block, self.value_bytes % BLOCK_BYTES),
@@ -218,7 +221,8 @@ impl Upload {
         self.last
     }
 
-    /// Leaves the extent to an item that now names it; the rest's block still dies with the upload.
+    /// Leaves the extent to the item that has it now. The rest's block is still freed with the
+    /// upload.
     pub(crate) fn disown_extent(&mut self) {
         self.extent = None;
     }
@@ -295,7 +299,8 @@ impl Upload {
         self.value_bytes / BLOCK_BYTES
     }
 
-    /// What a landing that is out now, perhaps in the rest's block, is to the pool (U4).
+    /// The name by which the pool knows the landing that is out now. `rest` is the rest's block, if
+    /// the landing has it (U4).
     fn name(&self, rest: Option<u32>) -> [u64; 2] {
         let extent =
             self.extent.map(|extent| u64::from(extent.id) | u64::from(extent.blocks) << 32);

@@ -1,4 +1,4 @@
-//! Storing an item: its value in hand, then its queue, then a place, then one write.
+//! Storing an item: chooses its queue, takes its value, finds a place, and writes it once.
 //!
 //! Upstream:   `cache` with a new item.
 //! Downstream: `log` for the place, `reclaimer` for room (in a store `reserve` for both), and
@@ -21,19 +21,21 @@ use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
-/// Bytes written to an internal upload between two looks at memory.
+/// An internal upload is filled in pieces of this size, each of which is a request of its own.
 const FILL_BYTES: usize = 16 * BLOCK_BYTES;
 
-/// Times that room is made for one request before it is given up: others may take what was freed.
+/// How often room is made for one request before it is refused. Each time, another shard may take
+/// the memory that was freed.
 const ATTEMPTS_MAX: usize = 8;
 
 impl Segments {
-    /// Stores an item, making room when memory is full, and says where it lies. The index does not
-    /// know it yet. Any other item may have moved, or be gone; the index was told.
+    /// Stores an item and returns its location. Makes room when memory is full. The index does not
+    /// know the new item yet. The call may move or drop any other item, and reports that to the
+    /// index.
     ///
     /// Cost: a copy of key and value; when room must be made, the work for one segment.
-    /// Errors: nothing may be evicted and nothing is dead; an upload is as it was. Where nothing
-    /// may be evicted the caller kills `item.replaces` before the next call.
+    /// Errors: there is no room, and none could be made. An upload is unchanged. In a store, the
+    /// caller must kill `item.replaces` before the next call.
     /// Panics: on an empty or overlong key, or an upload that is not whole.
     pub fn append(
         &mut self,
@@ -132,7 +134,7 @@ impl Segments {
         if let Some(extent) = extent {
             self.pool().adopt_extent(extent, upload.last_block(), self.options.shard);
             upload.disown_extent();
-            // The value is not being sent yet, so it can be dropped.
+            // It is not being sent to any client yet, so a strip could drop it.
             self.reclaimer.note_large_value();
         }
         Ok(at)
@@ -151,7 +153,7 @@ impl Segments {
             let room = draft.with_value(item.extent(), [item.inline(), &[]]);
             self.place_beside(&room, old, queue, context)?
         };
-        // Room was made, so the item may lie elsewhere: everything is read again.
+        // Making room may have moved the item, so everything is read again.
         let item = Item::load(&pool, old);
         let draft = draft.with_value(item.extent(), [item.inline(), &[]]);
         self.log.give_extent_away(old);
@@ -182,8 +184,8 @@ impl Segments {
         self.reclaimer.make_upload_room(&mut self.log, context, bytes)
     }
 
-    /// As [`Self::place_or_make_room`], while `old` is neither evicted nor lost sight of; says
-    /// where `old` lies then.
+    /// Finds a place as [`Self::place_or_make_room`] does, but protects `old` from eviction. Also
+    /// returns where `old` lies afterwards.
     pub(super) fn place_beside(
         &mut self,
         draft: &Draft<'_>,

@@ -1,8 +1,8 @@
-//! One shard's items: a log of segments, the order in which space comes back, and its reclaimer.
+//! One shard's items: a log of segments, the order in which they are freed, and the reclaimer.
 //!
 //! Upstream:   `cache` calls it, from one thread, with its index behind [`Index`].
 //! Downstream: `log` holds the segments and keeps them in order (`queues`), `reclaimer` empties
-//!             them; `append`, `extend`, `reserve` and `walk` are what the owner asks for.
+//!             them; `append`, `extend`, `reserve` and `walk` implement the calls of the owner.
 //!
 //! A segment's life:
 //!
@@ -14,16 +14,16 @@
 //!                               +-- copies of what is kept <-- victim
 //! ```
 //!
-//! - *free*: in the pool, for any shard. *spare*: in this shard's hand, empty.
+//! - *free*: in the pool, for any shard. *spare*: kept by this shard, empty.
 //! - *open*: filled by one stream, for one TTL bucket.
 //! - *sealed*: in the FIFO of its queue (probation or main), and in the bin of its dead space.
-//! - *victim*: a job walks its items. Expired and flushed ones go; compaction copies the others
-//!   within the queue; eviction copies those that are worth it to main and drops the rest.
+//! - *victim*: a job walks its items. It drops expired and flushed items. Compaction copies the
+//!   others within the queue; eviction copies those that are worth it to main and drops the rest.
 //! - *retired*: empty, but a reader on another core may still be in it.
 //!
-//! The log decides nothing and the reclaimer holds no segment: each segment is in exactly one place
-//! of the picture, and the log knows which (L1 to L5 of `log`). Memory is freed by one job at a
-//! time, and one request causes a bounded amount of work (V1 and V5 of `reclaimer`).
+//! The log makes no decisions, and the reclaimer owns no segments. Each segment is in exactly one
+//! place of the picture, and the log knows which (L1 to L5 of `log`). One job at a time frees
+//! memory, and one request causes a bounded amount of work (V1 and V5 of `reclaimer`).
 
 mod append;
 mod context;
@@ -56,13 +56,14 @@ use crate::layout::{Access, Header, ItemAt};
 use crate::pool::{Pinned, Pool};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
-/// Segments without which a shard cannot store: one that is filled, and its spare.
+/// The fewest segments with which a shard can store: one that is being filled, and a spare one.
 const SEGMENTS_MIN: u64 = 2;
 
 const CACHE_LINE_BYTES: usize = 64;
-/// Cache lines of an item so small that fetching it whole costs less than asking how long it is.
+/// An item of at most this many cache lines is small: fetching it whole costs less than reading its
+/// length first.
 const SMALL_LINES: usize = 4;
-/// Bytes of an item that are prefetched. The processor itself sees the rest coming.
+/// At most this many bytes of an item are prefetched. The processor prefetches the rest by itself.
 const PREFETCHED_BYTES_MAX: usize = 2048;
 
 /// How one shard keeps its items.
@@ -76,8 +77,8 @@ pub struct SegmentOptions {
     pub shard: u16,
 }
 
-/// One shard's items. Every location it gives out is good until the next call with `&mut self`,
-/// which may move any item (and tells the index).
+/// One shard's items. Every location that it returns is valid until the next call with `&mut self`.
+/// Such a call may move any item, and reports that to the index.
 #[derive(Debug)]
 pub struct Segments {
     options: SegmentOptions,
@@ -97,7 +98,7 @@ impl Segments {
         Ok(Self { options, log, reclaimer })
     }
 
-    /// Bytes of the budget without which a shard may have no room for an item: a segment to fill, a
+    /// The bytes of the budget that a shard needs to have room for an item: a segment to fill, a
     /// spare one (L4 of `log`), both of the smallest size, and their part of the ghosts.
     pub const fn budget_bytes_min() -> u64 {
         let segments = SEGMENTS_MIN * Pool::charge_bytes_of(SEGMENT_BYTES_MIN);
@@ -109,21 +110,22 @@ impl Segments {
         self.log.pool()
     }
 
-    /// Asks the processor for a small item, value included. Cost: a prefetch a line, needed or not.
+    /// Prefetches a small item, value included. Cost: one prefetch per line, even for lines beyond
+    /// the item.
     #[inline]
     pub fn prefetch_small(&self, at: ItemAt) {
         self.prefetch_lines(at, 0..SMALL_LINES);
     }
 
-    /// Whether [`Self::prefetch_small`] asks for all there is of most items, if there are `items`.
+    /// Whether [`Self::prefetch_small`] prefetches most items completely, if there are `items`.
     #[inline]
     pub fn are_small(&self, items: u64) -> bool {
         // One line less, as an item may begin at the end of one.
         self.log.live_bytes() as u64 <= items * ((SMALL_LINES - 1) * CACHE_LINE_BYTES) as u64
     }
 
-    /// Asks the processor for what the item has beyond what [`Self::prefetch_small`] asks for.
-    /// Cost: reads the header.
+    /// Prefetches the part of the item that [`Self::prefetch_small`] does not prefetch. Cost: reads
+    /// the header.
     #[inline]
     pub fn prefetch_rest(&self, at: ItemAt) {
         let bytes = Header::load(&self.log.pool().arena, at).item_bytes().min(PREFETCHED_BYTES_MAX);
@@ -161,7 +163,7 @@ impl Segments {
         self.log.is_live(at, now)
     }
 
-    /// Whether the item at `at` was flushed, as far as the flush word was noted.
+    /// Whether the item at `at` was flushed, by the flush word as it was last noted.
     #[inline]
     pub fn is_flushed(&self, at: ItemAt) -> bool {
         self.log.is_item_flushed(at)
@@ -174,7 +176,7 @@ impl Segments {
         Access::note(&self.log.pool().arena, at, now);
     }
 
-    /// Moves the second in which the item at `at` dies; 0 for never.
+    /// Changes the second in which the item at `at` expires; 0 for never.
     pub fn set_expiry(&mut self, at: ItemAt, expiry: u32) {
         self.log.set_expiry(at, expiry);
     }
@@ -185,8 +187,8 @@ impl Segments {
         Header::load(arena, at).with_win_sent().store(arena, at);
     }
 
-    /// Drops an item that has no room in the index, which has removed it already. Counted as
-    /// evicted, unless it could not be served any more.
+    /// Drops an item because the index has no room for it. The index has removed it already. Counts
+    /// it as evicted, unless it has expired or was flushed.
     pub fn evict(&mut self, at: ItemAt, now: u32) {
         debug_assert!(!self.item(at).is_dead(), "the index names no dead item");
         if self.is_live(at, now) {
@@ -199,14 +201,14 @@ impl Segments {
         }
     }
 
-    /// The item at `at` was removed or replaced, and the index no longer names it: its bytes are
-    /// dead. Nothing happens to a dead item. A large value's blocks come back at once, unless
-    /// pinned.
+    /// Kills the item at `at`, which was removed or replaced and is no longer in the index. Its
+    /// bytes become dead. The blocks of a large value are freed at once, unless they are pinned.
+    /// Does nothing if the item is dead already.
     pub fn kill(&mut self, at: ItemAt) {
         self.log.kill(at);
     }
 
-    /// As [`Self::kill`], for an item that the caller found expired; counts it so.
+    /// Kills an item as [`Self::kill`] does, and counts it as expired. The caller found it expired.
     pub fn expire(&mut self, at: ItemAt) {
         let item = self.item(at);
         debug_assert!(item.expiry() != 0, "an item that never expires is not found expired");
@@ -216,32 +218,32 @@ impl Segments {
         }
     }
 
-    /// Holds the value of the item at `at` where it lies; see [`Pinned`].
+    /// Pins the value of the item at `at`; see [`Pinned`].
     pub fn pin(&self, at: ItemAt) -> Pinned {
         self.log.pool().pin(at)
     }
 
-    /// Whether the flush word says what it said when it was last noted. Cost: one load.
+    /// Whether the flush word is unchanged since it was last noted. Cost: one load.
     #[inline]
     pub fn is_flush_noted(&self) -> bool {
         self.log.is_flush_noted()
     }
 
-    /// Notes what the flush word says in second `now`; whether there was a flush. Then every item
-    /// is dead at once, and what is stored from now on is not; space comes back in bounded steps,
-    /// in [`Self::maintain`] and whenever room is needed.
+    /// Notes the flush word in second `now`. Returns whether there was a flush. If so, every item
+    /// that was stored before is dead at once. Its memory is freed in bounded steps, in
+    /// [`Self::maintain`] and whenever room is needed.
     ///
-    /// The owner notes it before it looks an item up or stores one: what one operation found and
-    /// what it then stores is of one epoch. Cost: two loads; after a flush the open segments are
-    /// sealed.
+    /// The owner must call this before it looks an item up or stores one, so that the item that an
+    /// operation finds and the item that it then stores are of one epoch. Cost: two loads; after a
+    /// flush the open segments are sealed.
     pub fn note_flush(&mut self, now: u32) -> bool {
         self.log.note_flush(now)
     }
 
-    /// Does up to about `items_max` items' worth of what is due: returns expired and flushed
+    /// Does the upkeep that is due, for about `items_max` items at most: frees expired and flushed
     /// segments, gives memory back when the budget is overdrawn or another shard is short, and
-    /// keeps one segment ready when memory is full. Returns the items handled; 0 when nothing is
-    /// due.
+    /// keeps one segment ready when memory is full. Returns the number of items handled; 0 when
+    /// nothing is due.
     pub fn maintain(&mut self, now: u32, index: &mut impl Index, items_max: usize) -> usize {
         let items = self.reclaimer.maintain(&mut self.log, &mut Context { now, index }, items_max);
         #[cfg(debug_assertions)]
@@ -249,18 +251,19 @@ impl Segments {
         items
     }
 
-    /// Frees memory until the budget can be charged `bytes`: for the index, which wants to grow.
-    /// The pages go back to the kernel. Whether it succeeded.
+    /// Frees memory until the budget can be charged `bytes`, for an index that must grow. The pages
+    /// go back to the kernel. Returns whether it succeeded.
     ///
-    /// Cost: as many victims as that takes; the caller asks for little at a time. After the limit
-    /// was lowered it evicts one victim and fails: [`Self::maintain`] gives the excess back in
-    /// steps. It does the same if the kernel takes no page back: with fewer items the index may
-    /// need no more memory, and idle memory must be used first.
+    /// Cost: as many victims as necessary, so the caller must ask for little at a time. After the
+    /// limit was lowered, the call evicts one victim and fails, because [`Self::maintain`] gives
+    /// the excess back in steps. If the kernel takes no page back, the call fails, too. It then
+    /// evicts one victim, unless a segment is idle: with fewer items the index may need no more
+    /// memory.
     pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
         self.reclaimer.make_room(&mut self.log, &mut Context { now, index }, bytes)
     }
 
-    /// Frees memory until `Upload::write` can take `bytes` more; whether it succeeded.
+    /// Frees memory until `Upload::write` can take `bytes` more. Returns whether it succeeded.
     pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
         self.reclaimer.begin_request(&self.log, bytes as u64);
         self.reclaimer.make_upload_room(&mut self.log, &mut Context { now, index }, bytes)

@@ -61,7 +61,7 @@ impl Shard {
         Self { segments: Segments::new(pool, options).expect("address space"), index: Slots(table) }
     }
 
-    /// Stores an item; in its index it takes the place of `replaces`.
+    /// Stores an item, which replaces `replaces` in the index.
     fn store(
         &mut self,
         key: &[u8],
@@ -93,7 +93,8 @@ impl Shard {
     }
 }
 
-/// Finds `key`, which is there all the time, and reads it twice; both times it has one of `values`.
+/// Finds `key`, which exists all the time, and reads it twice. Both times its value must be one of
+/// `values`.
 fn read(pool: &Pool, slots: &kachel_table::Reader, reader: &Reader, key: &[u8], values: &[&[u8]]) {
     let item = |at: Location| pool.item(ItemAt::new(at.get()), reader);
     let Seen::At(at) = slots.find(hash_of(key), |at| item(at).key() == key) else {
@@ -105,8 +106,8 @@ fn read(pool: &Pool, slots: &kachel_table::Reader, reader: &Reader, key: &[u8], 
     }
 }
 
-/// A reader beside an owner that replaces the item and then wants the old item's segment. The
-/// reader calls `round` between two reads; it begins asleep.
+/// Runs a reader beside an owner that replaces the item and then needs the old item's segment. The
+/// reader begins asleep, and calls `round` between two reads.
 fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 'static) {
     let outcomes = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
     let counts = Arc::clone(&outcomes);
@@ -203,8 +204,8 @@ fn a_reader_sees_an_item_whole_while_its_header_changes() {
     });
 }
 
-/// Looks `key` up, which is there all the time; whether its first byte is that of the value that
-/// was there first, and whether it was flushed.
+/// Looks up `key`, which exists all the time. Returns whether the first byte of its value is that
+/// of the first value, and whether the item was flushed.
 fn look(
     pool: &Pool,
     slots: &kachel_table::Reader,
@@ -220,8 +221,8 @@ fn look(
     (value[0] == first, pool.is_flushed(ItemAt::new(at.get()), pool.flush_word(), NOW, reader))
 }
 
-/// A shard with one item that was stored after a flush, so that a stamp that is lost shows, in a
-/// segment that goes back once the item is replaced.
+/// A shard with one item that was stored after a flush, so that a lost stamp shows. The item is
+/// alone in its segment, which is given back when the item is replaced.
 fn shard_after_a_flush() -> (Shard, ItemAt) {
     let mut shard = Shard::new();
     shard.segments.pool().flush_word().flush(NOW);

@@ -1,4 +1,4 @@
-//! The words in which the owner of a log describes an item to be stored.
+//! The types with which the owner of a log describes an item to be stored.
 //!
 //! Upstream:   `cache` fills them in.
 //! Downstream: `append` reads them.
@@ -8,7 +8,7 @@ use std::fmt;
 use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
 
-/// No room for the item: memory is full of what may not be evicted.
+/// There is no room for the item: memory is full, and the log may not evict other items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentsFull;
 
@@ -33,16 +33,16 @@ pub struct NewItem<'a> {
     pub client_flags: u32,
     /// Second in which the item dies; 0 for never.
     pub expiry: u32,
-    /// The CAS token, where tokens are kept.
+    /// The CAS token, if items carry tokens.
     pub cas: Option<u64>,
-    /// The item is stale from the start.
+    /// Whether the item is stale from the start.
     pub stale: bool,
-    /// The right to refill it was already given away.
+    /// Whether a client already has the right to refill the item.
     pub win_sent: bool,
     /// One bit that the protocol keeps with the item.
     pub protocol_mark: bool,
-    /// The item of the same key that this one replaces, so that it keeps its queue. Only a hint:
-    /// the caller kills it, at the place where the index then finds it.
+    /// The item of the same key that this one replaces, so that the new item keeps its queue. This
+    /// is only a hint: the caller must kill the old item, at the location that the index then has.
     pub replaces: Option<ItemAt>,
     /// The access word to begin with; `None` for an item never read.
     pub access: Option<Access>,
@@ -55,24 +55,24 @@ pub enum NewValue<'a> {
     Bytes(&'a [u8]),
     /// Bytes at hand in two pieces.
     Joined(&'a [u8], &'a [u8]),
-    /// A whole value that was uploaded. Its memory goes over to the item when that is stored, and
-    /// stays with the upload otherwise.
+    /// A whole value that was uploaded. If the item is stored, it takes over the memory of the
+    /// upload. Otherwise the upload keeps its memory.
     Upload(&'a mut Upload),
     /// A stored item's value with something added, whatever their sizes.
     Extended {
-        /// The stored item. It is still to be killed by the caller, where the index then finds it.
+        /// The stored item. The caller must still kill it, at the location that the index then has.
         old: ItemAt,
-        /// What is added.
+        /// The bytes that are added.
         added: Added<'a>,
-        /// On which side.
+        /// The side on which they are added.
         place: JoinPlace,
     },
-    /// The value of a stored item, unchanged: for a new CAS token or new client flags. A large
-    /// value keeps its blocks, which then belong to the new item; the old is still to be killed.
+    /// The value of a stored item, unchanged, for a new CAS token or new client flags. The blocks
+    /// of a large value then belong to the new item. The caller must still kill the old item.
     Same(ItemAt),
 }
 
-/// What is added to a value; see [`NewValue::Extended`].
+/// The bytes that are added to a value; see [`NewValue::Extended`].
 #[derive(Debug)]
 pub enum Added<'a> {
     /// Bytes at hand.
@@ -91,7 +91,7 @@ impl Added<'_> {
     }
 }
 
-/// On which side of a value something is added.
+/// The side of a value on which bytes are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinPlace {
     /// Behind it (`append`).

@@ -17,26 +17,27 @@
 //! 6 the old item's segment again    -                      always
 //! ```
 //!
-//! In step 6 the segment of the old item is compacted into the last spare one, with the new item in
-//! the old one's place. All of it fits, because it did before. The segment comes back as the spare
-//! one when the caller has killed the old item.
+//! In step 6 the segment of the old item is compacted into the last spare segment, with the new
+//! item instead of the old one. Everything fits, because it did before. When the caller has killed
+//! the old item, its segment becomes the spare one.
 //!
-//! Step 6 alone would keep the promise, at the cost of a segment's copy a replacement. The rest of
-//! the reserve makes it rare: replacements fill segments of the reserve, what they replace dies all
-//! over memory, and one job then collects the dead space of the deadest segment for many of them.
+//! Step 6 alone would be enough, but each replacement would cost the copy of a segment. The rest of
+//! the reserve makes step 6 rare: replacements fill segments of the reserve, the replaced items
+//! leave dead space all over memory, and one job then collects the dead space of the deadest
+//! segment for many replacements.
 //!
 //! Invariants:
 //! - R1  A new item, or one larger than what it replaces, is placed only while all `reserve`
 //!   segments are spare.
-//! - R2  A replacement no larger than the old item is refused only where a reader has pinned the
-//!   segments that would come back, or where other cores may still read them. (A large value is
+//! - R2  A replacement no larger than the old item is refused only if a reader has pinned the
+//!   segments that would be freed, or if other cores may still read them. (A large value is
 //!   received before it replaces anything, so its blocks are not covered.)
-//! - R3  One request begins at most `STORE_JOBS_MAX` jobs of `allowance`; a replacement may besides
-//!   end one that is under way and rewrite a segment.
+//! - R3  One request begins at most `STORE_JOBS_MAX` jobs of `allowance`. A replacement may also
+//!   finish a job that is under way, and rewrite a segment.
 //!
-//! Parameters: the reserve is 1 % of a shard's segments, and one for jobs (L4). With more, each job
-//! would find more dead: a replacement moves about as many items as the reserve is a part of
-//! memory, 50 to 100. With less, new items would have more of memory.
+//! Parameters: the reserve is 1 % of a shard's segments, and one for jobs (L4). A replacement then
+//! moves about 50 to 100 items. With a larger reserve, each job would find more dead space. With a
+//! smaller one, new items would have more of memory.
 
 use super::Segments;
 use super::context::{Context, Index};
@@ -51,12 +52,12 @@ use crate::meta::{DEAD, USED};
 /// The part of a shard's segments that new items do not take, as a divisor.
 const RESERVE_PART: usize = 100;
 
-/// Segments of a shard from which on it keeps more than the one for jobs. With fewer, a second one
-/// would be more than a few percent.
+/// From this number of segments on, a shard keeps more than the one spare segment for jobs. In a
+/// smaller shard, a second one would be more than a few percent of memory.
 const RESERVE_SEGMENTS_MIN: usize = 16;
 
-/// Spare segments that appends leave alone in a shard with `share` segments: those of the reserve,
-/// and in a cache the one that is kept for jobs (L4).
+/// The number of spare segments that appends do not use in a shard with `share` segments: those of
+/// the reserve, and in a cache the one that is kept for jobs (L4).
 pub(super) const fn reserve_of(share: usize, evict: bool) -> usize {
     if evict || share < RESERVE_SEGMENTS_MIN { 1 } else { 1 + share.div_ceil(RESERVE_PART) }
 }
@@ -127,15 +128,16 @@ impl Segments {
         None
     }
 
-    /// Step 6: a fresh segment for all that lives in the segment of the item which is replaced, but
-    /// that item itself, and for the draft.
+    /// Step 6: copies the living items of the replaced item's segment, except the replaced item, to
+    /// a new segment. Returns that segment, which has room for the draft.
     fn rewrite(
         &mut self,
         draft: &Draft<'_>,
         bucket: u16,
         context: &mut Context<'_, impl Index>,
     ) -> Option<u32> {
-        // It may have the last spare segment (L4), and there is one job at a time (V1).
+        // The job under way may have taken the last spare segment (L4), and there is only one job
+        // at a time (V1).
         self.reclaimer.finish_job(&mut self.log, context);
         if let Some(segment) = self.place_without_work(draft, bucket, Purpose::Replacement) {
             return Some(segment);

@@ -9,16 +9,16 @@ use crate::BLOCK_BYTES;
 /// What one shard's segments hold and have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentStats {
-    /// Items neither removed nor replaced; flushed and expired ones count until their space
-    /// returns.
+    /// Items neither removed nor replaced. Flushed and expired items count until their memory is
+    /// freed.
     pub items: u64,
     /// Bytes of these items, blocks included.
     pub live_bytes: u64,
-    /// Bytes of removed and replaced items whose space has not come back.
+    /// Bytes of removed and replaced items whose memory is not freed yet.
     pub dead_bytes: u64,
     /// Segments with this shard's items.
     pub segments: u64,
-    /// Segments that it keeps ready, with no item in them.
+    /// Segments that this shard keeps ready, with no item in them.
     pub spare_segments: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
@@ -36,7 +36,7 @@ pub struct SegmentStats {
     pub evicted_active: u64,
     /// Items expired that were never read.
     pub expired_unfetched: u64,
-    /// Items found expired, whose space came back or will.
+    /// Items found expired.
     pub reclaimed: u64,
     /// Items for which no room was found.
     pub refused: u64,
@@ -47,7 +47,8 @@ pub struct SegmentStats {
 }
 
 impl Segments {
-    /// What is held now, and what has been done since the start. Cost: a few loads.
+    /// Counts what the segments hold now and what they have done since the start. Cost: a few
+    /// loads.
     pub fn stats(&self) -> SegmentStats {
         let holdings = self.log.holdings();
         let [probation_bytes, main_bytes] = self.log.queues().bytes();

@@ -1,4 +1,4 @@
-//! Looking at every item, a bounded number a call: for dumps.
+//! A walk over all items for dumps, a bounded number of items per call.
 //!
 //! Upstream:   `cache` on behalf of `lru_crawler metadump` and the like.
 //! Downstream: `item`.
@@ -17,7 +17,7 @@ const WALK_SEGMENTS_MAX: u32 = 256;
 
 const GENERATION_MASK: u64 = (1 << 19) - 1;
 
-/// How far a walk has come. Begins with [`Self::default`].
+/// The position of a walk. A walk begins with [`Self::default`].
 ///
 /// The walk sees each item that stays where it is exactly once. An item that compaction or eviction
 /// moves meanwhile may be seen twice or not at all, and one stored meanwhile may or may not be
@@ -48,18 +48,18 @@ impl WalkCursor {
 /// What one call of [`Segments::walk`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
-    /// Items that were looked at, dead ones too.
+    /// The number of items that were examined, dead items included.
     pub items: usize,
-    /// Whether there are more.
+    /// Whether there are more items to examine.
     pub more: bool,
 }
 
 impl Segments {
-    /// Shows living items to `show`, from where the cursor stands to the end of the next segment of
-    /// this shard, until `items_max` were looked at or `show` returns `false`.
+    /// Passes living items to `show`, from the cursor to the end of the next segment of this shard,
+    /// until `items_max` items were examined or `show` returns `false`.
     ///
     /// Cost: at most `items_max` items of one segment, and the lines of a few hundred segments. The
-    /// caller goes on while there is more.
+    /// caller continues while there are more items.
     pub fn walk(
         &self,
         cursor: &mut WalkCursor,
@@ -94,7 +94,7 @@ impl Segments {
         Walked { items, more: true }
     }
 
-    /// Shows one segment's items, those that are not alive as `None`; whether all were shown.
+    /// Passes one segment's items to `show`, dead items as `None`. Returns whether all were passed.
     fn walk_segment(
         &self,
         segment: u32,

@@ -8,8 +8,8 @@
 //!   initialized.
 //! - M2  `capacity_bytes` is a power of two and a multiple of `UNIT_BYTES`.
 //!
-//! Under loom every unit has a cell beside it that is touched with the unit, so that a model sees
-//! races of plain memory too.
+//! Under loom, every unit has a cell that is touched with the unit, so that a model also finds
+//! races on plain memory.
 
 use std::ptr::NonNull;
 
@@ -65,7 +65,7 @@ impl Memory {
         position & (self.capacity_bytes - 1)
     }
 
-    /// The byte at `position`, with `bytes` of them in one piece.
+    /// A pointer to the `bytes` bytes at `position`, which lie in one piece.
     #[inline]
     fn at(&self, position: u64, bytes: usize) -> *mut u8 {
         assert!(bytes as u64 <= self.bytes_to_end(position), "a piece does not wrap");

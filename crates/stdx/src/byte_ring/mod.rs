@@ -70,7 +70,8 @@ pub struct Producer {
     shared: Arc<Shared>,
     tail: u64,
     published: u64,
-    /// The consumer's `released` when last looked at: old, never wrong.
+    /// The consumer's `released` when it was last loaded. It may be old; the consumer never takes
+    /// room back.
     released_seen: u64,
 }
 
@@ -80,7 +81,8 @@ impl Producer {
         (self.shared.memory.capacity_bytes() / 2 - HEADER_BYTES) as usize
     }
 
-    /// Would a record of `bytes` bytes be taken now? Cost: at most one load of the consumer's line.
+    /// Whether a push of a record of `bytes` bytes would succeed now. Cost: at most one load of the
+    /// consumer's line.
     pub fn room(&self, bytes: usize) -> bool {
         let (pad, whole) = self.plan(bytes);
         self.fits(pad + whole, self.released_seen)
@@ -92,7 +94,7 @@ impl Producer {
     ///
     /// The consumer will see its bytes in one piece, starting at a multiple of 8.
     /// Returns false, with nothing written, when the ring has no room.
-    /// Cost: a copy; one load of the consumer's line when the room known of does not suffice.
+    /// Cost: a copy; one load of the consumer's line when the known room does not suffice.
     /// Panics: when the record is longer than [`Self::record_bytes_max`].
     #[inline]
     pub fn push(&mut self, parts: &[&[u8]]) -> bool {
@@ -163,7 +165,8 @@ pub struct Consumer {
     shared: Arc<Shared>,
     head: u64,
     released: u64,
-    /// The producer's `published` when last looked at: old, never wrong.
+    /// The producer's `published` when it was last loaded. It may be old; the producer never takes
+    /// a record back.
     published_seen: u64,
 }
 
@@ -171,7 +174,7 @@ impl Consumer {
     /// The oldest record not yet popped; `None` when nothing more is published.
     ///
     /// The bytes are in one piece, start at a multiple of 8, and stay put until [`Self::release`].
-    /// Cost: one load of the producer's line when all records known of are popped.
+    /// Cost: one load of the producer's line when all known records are popped.
     #[inline]
     pub fn front(&mut self) -> Option<&[u8]> {
         let bytes = self.seek()?;
@@ -198,7 +201,8 @@ impl Consumer {
         }
     }
 
-    /// Is every published record popped? Cost: one load; meant for the look before sleeping.
+    /// Whether every published record is popped. Cost: one load. Meant for the check before
+    /// sleeping.
     pub fn is_empty(&self) -> bool {
         self.head == self.shared.published.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
-//! Which of a bucket's seven slots carry a tag: one question, answered in two ways.
+//! Finds the slots of a bucket that have a tag. There are two implementations.
 //!
 //! Upstream:   `bucket`.
-//! Downstream: `scalar`, the plain way; `sse2`, the same with vectors, which every x86-64 has.
+//! Downstream: `scalar` compares one tag at a time; `sse2` uses vectors, which every x86-64 has.
 
 #[cfg(any(test, loom, not(target_arch = "x86_64")))]
 mod scalar;

@@ -1,6 +1,6 @@
 //! The tags of a bucket, compared one by one.
 //!
-//! Upstream:   `bucket`, where there is no vector way; the property test of the twins.
+//! Upstream:   `bucket`, where there are no vectors; the property test of both implementations.
 //! Downstream: nothing.
 
 use crate::line::Line;

@@ -1,6 +1,6 @@
 //! The tags of a bucket, compared at once.
 //!
-//! Upstream:   `bucket`, on x86-64, where SSE2 is always there.
+//! Upstream:   `bucket`, on x86-64, which always has SSE2.
 //! Downstream: nothing.
 //!
 //! ```text

@@ -22,7 +22,7 @@ impl Log {
         }
     }
 
-    /// Panics where a book is wrong (L1 to L5), by the lines of its segments.
+    /// Panics if the books disagree with the lines of the segments (L1 to L5).
     pub(crate) fn audit(&self) {
         let metas = &self.pool.metas;
         let (mut dead_bytes, mut items, mut flushed, mut open) = (0, 0, 0, 0);
@@ -70,7 +70,7 @@ impl Log {
         }
     }
 
-    /// Counts everything anew, item by item, and compares it with the books; the locations of all
+    /// Counts all items again and compares the sums with the books. Returns the locations of all
     /// items that are not dead.
     #[cfg(test)]
     pub(crate) fn audit_items(&self) -> Vec<ItemAt> {
@@ -123,7 +123,7 @@ impl Log {
         self.queues.by_age(&self.pool.metas, Queue::Probation).next()
     }
 
-    /// Puts other spare segments in place of those in hand, which it returns.
+    /// Replaces the spare segments. Returns the previous ones.
     #[cfg(test)]
     pub(crate) fn replace_spare(&mut self, spare: Vec<u32>) -> Vec<u32> {
         std::mem::replace(&mut self.spare, spare)

@@ -5,7 +5,8 @@
 //!             the segments that are being filled, `queues` the sealed ones in order, `owned` the
 //!             list of all.
 //!
-//! The log moves and drops nothing by itself: it neither knows the index nor decides what is kept.
+//! The log moves and drops no item by itself. It does not know the index, and it does not decide
+//! which items are kept.
 //!
 //! Invariants:
 //! - L1  `owned` lists exactly the segments with this shard's items; each knows its place there.
@@ -16,8 +17,8 @@
 //!   is in the FIFO and in no bin.
 //! - L4  New items and replacements leave at least one spare segment to jobs (a store keeps a
 //!   larger reserve: `reserve`).
-//! - L5  `flushed` is what the flush word said when it was last noted. Every open segment has its
-//!   epoch, and `flushed_segments` counts those of `owned` that have an earlier one.
+//! - L5  `flushed` is the flush word as it was last noted. Every open segment has the epoch of
+//!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch.
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
@@ -43,17 +44,17 @@ use crate::pool::Pool;
 /// Dead part of memory above which compaction comes before eviction, in percent.
 const DEAD_PERCENT: usize = 10;
 
-/// Segments of a shard from which on it frees one ahead of need.
+/// From this number of segments on, a shard frees one ahead of need.
 const AHEAD_SEGMENTS_MIN: usize = 64;
 
 /// How a log is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogOptions {
-    /// Of a cache, which evicts; else of a store.
+    /// Whether the log belongs to a cache, which evicts. Otherwise it belongs to a store.
     pub(crate) evict: bool,
     /// This shard's number.
     pub(crate) shard: u16,
-    /// Spare segments that new items leave alone.
+    /// The number of spare segments that new items do not use.
     pub(crate) reserve: usize,
 }
 
@@ -65,10 +66,10 @@ pub(crate) struct Log {
     owned: Owned,
     open: OpenSegments,
     queues: Queues,
-    /// Segments in hand: those of the reserve, and in a large cache one more so that appends
+    /// The spare segments: those of the reserve, and in a large cache one more, so that appends
     /// seldom wait.
     spare: Vec<u32>,
-    /// What the flush word said when it was last noted (L5).
+    /// The flush word as it was last noted (L5).
     flushed: Flushed,
     /// How many segments of earlier epochs there are.
     flushed_segments: usize,
@@ -187,7 +188,7 @@ impl Log {
         !header.is_dead() && !header.is_expired(now) && !self.is_item_flushed(at)
     }
 
-    /// Whether the item at `at` was flushed. Cost: a compare while no segment was.
+    /// Whether the item at `at` was flushed. Cost: one comparison while no segment is flushed.
     #[inline]
     pub(crate) fn is_item_flushed(&self, at: ItemAt) -> bool {
         self.flushed_segments != 0 && self.is_flushed(self.pool.segment_of(at))
@@ -198,14 +199,14 @@ impl Log {
         is_before(self.pool.metas.get(segment, EPOCH), self.flushed.epoch())
     }
 
-    /// Whether the flush word says what it said when it was last noted. Cost: one load.
+    /// Whether the flush word is unchanged since it was last noted. Cost: one load.
     #[inline]
     pub(crate) fn is_flush_noted(&self) -> bool {
         self.pool.flush_word.load() == self.flushed
     }
 
-    /// Notes what the flush word says in second `now`; whether there was a flush. Then the open
-    /// segments are sealed.
+    /// Notes the flush word in second `now`. Returns whether there was a flush; if so, seals the
+    /// open segments.
     pub(crate) fn note_flush(&mut self, now: u32) -> bool {
         let flushed = self.pool.flush_word.settle(now);
         let before = self.flushed.epoch();
@@ -221,7 +222,7 @@ impl Log {
         is_new
     }
 
-    /// Moves the second in which the item at `at` dies; 0 for never.
+    /// Changes the second in which the item at `at` expires; 0 for never.
     pub(crate) fn set_expiry(&mut self, at: ItemAt, expiry: u32) {
         let arena = &self.pool.arena;
         let header = Header::load(arena, at);
@@ -233,7 +234,8 @@ impl Log {
         let base = metas.get(segment, EXPIRY_BASE);
         let was_above = expiry_or_never(header.expiry()) > base;
         if was_above != (wanted > base) {
-            // Once an item, however often it is touched: the rest is what expires at the base.
+            // Each item counts once, however often it is touched. The others expire at the base or
+            // before.
             let bytes = header.item_bytes() as u32;
             let touched = metas.get(segment, TOUCHED);
             let touched = match was_above {
@@ -273,8 +275,8 @@ impl Log {
         at
     }
 
-    /// The item at `at` was removed or replaced: its bytes are dead, its blocks free unless they
-    /// are pinned. Nothing happens to a dead item.
+    /// Kills the item at `at`, which was removed or replaced. Its bytes become dead. Its blocks
+    /// become free, unless they are pinned. Does nothing if the item is dead already.
     pub(crate) fn kill(&mut self, at: ItemAt) {
         let item = Item::load(&self.pool, at);
         if item.header().is_dead() {
@@ -287,8 +289,8 @@ impl Log {
         debug_assert!(!self.owns(self.pool.segment_of(at)) || Item::load(&self.pool, at).is_dead());
     }
 
-    /// Marks the item dead and keeps the books; its blocks are dropped, or belong to another item
-    /// already. A sealed segment goes back with its last item.
+    /// Marks the item dead and updates the books. The caller has dropped its blocks, or they belong
+    /// to another item. A sealed segment whose last item dies is given back.
     pub(crate) fn bury(&mut self, at: ItemAt) {
         let item = Item::load(&self.pool, at);
         let header = item.header();
@@ -317,8 +319,8 @@ impl Log {
         }
     }
 
-    /// Takes the blocks of the item at `old` out of its account: another item is about to name
-    /// them.
+    /// Stops counting the blocks of the item at `old`, because another item is about to take them
+    /// over.
     pub(crate) fn give_extent_away(&mut self, old: ItemAt) {
         let Some(extent) = Item::load(&self.pool, old).extent() else { return };
         let header = Header::load(&self.pool.arena, old);
@@ -341,8 +343,8 @@ impl Log {
         self.queues.unbin(metas, segment, metas.get(segment, DEAD) as usize);
     }
 
-    /// Ends the turn of a victim. One without living items goes back, unless it was pinned
-    /// meanwhile; any other is sealed again.
+    /// Ends the job of a victim. A victim without living items is given back, unless it was pinned
+    /// meanwhile. Any other victim is sealed again.
     pub(crate) fn end_victim(&mut self, segment: u32) {
         let metas = &self.pool.metas;
         assert!(metas.phase(segment) == Phase::Victim, "L3: a job ends with its victim");
@@ -353,13 +355,13 @@ impl Log {
         self.queues.rebin(metas, segment, 0, metas.get(segment, DEAD) as usize);
     }
 
-    /// Has a victim wait for another turn, behind all others of its queue.
+    /// Moves a victim behind all other segments of its queue.
     pub(crate) fn put_last(&mut self, victim: u32) {
         let queue = self.queue_of(victim);
         self.queues.put_last(&self.pool.metas, queue, victim);
     }
 
-    /// Takes a segment without living items, in no bin, out of the books, and gives it back.
+    /// Removes a segment from the books and gives it back. It has no living items and is in no bin.
     fn retire(&mut self, segment: u32) {
         let metas = &self.pool.metas;
         assert!(
@@ -384,12 +386,12 @@ impl Log {
         }
         self.pool.give(segment);
         if is_short {
-            self.spare.extend(self.pool.take(0)); // One that no reader is in, in its stead.
+            self.spare.extend(self.pool.take(0)); // Instead, a segment that no reader is in.
         }
     }
 
-    /// Goes on with this second's search for expired and flushed items: the next segment to be
-    /// emptied; `None`: there is none among the next `looks_max`, or the search is over.
+    /// Continues this second's search for expired and flushed items. Returns the next segment to be
+    /// emptied, or `None` if there is none among the next `looks_max` or the search is over.
     pub(crate) fn next_expired(&mut self, now: u32, looks_max: usize) -> Option<u32> {
         for _ in 0..looks_max {
             let segment = self.owned.next_in_pass(now)?;
@@ -414,7 +416,8 @@ impl Log {
         if metas.get(segment, EXPIRY_BASE) > now || !self.can_empty(segment) {
             return false;
         }
-        // What was not touched has expired. Not worth a job if most was touched: look again later.
+        // The items that were not touched have expired. If most were touched, the segment is not
+        // worth a job yet.
         let used = metas.get(segment, USED);
         let spent = metas.get(segment, DEAD) + metas.get(segment, TOUCHED);
         if used.saturating_sub(spent) >= used / 4 {
@@ -426,7 +429,7 @@ impl Log {
         false
     }
 
-    /// Whether there is a segment for what lives in the victim (L4).
+    /// Whether there is a segment for the living items of the victim, if it has any (L4).
     pub(crate) fn can_empty(&self, victim: u32) -> bool {
         !self.spare.is_empty() || self.pool.metas.get(victim, ITEMS) == 0
     }

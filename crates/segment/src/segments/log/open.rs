@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! - O1  `open[stream][bucket]` names a segment exactly when its bit is set, and that one is open.
-//! - O2  At most `segments_max` segments are open, and one a stream besides; beyond that, items go
-//!   to the open segment of the nearest TTL bucket.
+//! - O2  Each stream may have one open segment. It may have more only while fewer than
+//!   `segments_max` are open in all; beyond that, items go to the open segment of the nearest TTL
+//!   bucket.
 
 use super::queues::Queue;
 use super::ttl::TTL_BUCKETS;
@@ -25,17 +26,17 @@ const OPEN_MAX: usize = 64;
 const STREAMS: usize = 4;
 const BITMAP_WORDS: usize = TTL_BUCKETS.div_ceil(64);
 
-/// What fills a segment.
+/// The stream of items that fills a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream(u8);
 
 impl Stream {
-    /// New items, promoted ones, reinserted ones: they come last in their queue.
+    /// The stream of new, promoted and reinserted items, which come last in their queue.
     pub(crate) const fn fresh(queue: Queue) -> Self {
         Self(queue as u8)
     }
 
-    /// What compaction copies within a queue.
+    /// The stream of items that compaction copies within a queue.
     pub(crate) const fn copy(queue: Queue) -> Self {
         Self(queue as u8 | 2)
     }
@@ -76,7 +77,7 @@ impl std::fmt::Debug for OpenSegments {
 }
 
 impl OpenSegments {
-    /// None open yet; for a shard that has `share` segments.
+    /// No open segments yet, for a shard that has `share` segments.
     pub(crate) fn new(share: usize) -> Self {
         Self {
             open: Box::new([[NONE; TTL_BUCKETS]; STREAMS]),
@@ -108,7 +109,7 @@ impl OpenSegments {
         self.exact(stream, nearest)
     }
 
-    /// Whether one more may be open in the stream (O2).
+    /// Whether the stream may open one more segment (O2).
     pub(crate) fn may_grow(&self, stream: Stream) -> bool {
         self.counts[stream.0 as usize] == 0 || self.counts.iter().sum::<usize>() < self.segments_max
     }
@@ -182,18 +183,19 @@ impl Need<'_> {
     }
 
     /// The CAS base of a segment that is opened for this item: half the range of a short token
-    /// below its own, so that older ones copied there fit too.
+    /// below the token of the item, so that older tokens that are copied there fit, too.
     pub(crate) const fn fresh_cas_base(self) -> u64 {
         self.0.cas().saturating_sub(1 << 31)
     }
 }
 
-/// What a place is sought for.
+/// Why a place is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A new item: it leaves the reserve alone, in a cache the one spare segment of jobs (L4).
+    /// A new item. It does not use the reserve, which in a cache is the spare segment of jobs (L4).
     Append,
-    /// An item of a store no larger than the one that it replaces: it leaves one to jobs (L4).
+    /// An item of a store that is no larger than the one that it replaces. It leaves one spare
+    /// segment to jobs (L4).
     Replacement,
     /// A job's copy from this victim; it may take the last spare segment.
     Job { victim: u32 },

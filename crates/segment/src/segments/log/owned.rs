@@ -11,8 +11,8 @@
 //! Invariants:
 //! - W1  The list names exactly the segments with this shard's items, each once, and each knows
 //!   its place.
-//! - W2  A pass looks at each segment at most once, and at each that it finds in the list: a
-//!   removal moves no segment over the border.
+//! - W2  A pass examines each segment at most once, and misses none that stays in the list: a
+//!   removal moves no segment across the border.
 
 use crate::meta::{Metas, SLOT};
 
@@ -42,8 +42,8 @@ impl Owned {
         self.segments.push(segment);
     }
 
-    /// Whether the segment is in the list. The list says so, and not the segment's line, which
-    /// another shard may be writing (W1).
+    /// Whether the segment is in the list. The list decides, not the segment's line, because
+    /// another shard may be writing that line (W1).
     pub(crate) fn contains(&self, metas: &Metas, segment: u32) -> bool {
         self.segments.get(metas.get(segment, SLOT) as usize) == Some(&segment)
     }
@@ -53,7 +53,7 @@ impl Owned {
         let mut hole = metas.get(segment, SLOT) as usize;
         assert!(self.segments[hole] == segment, "W1");
         if hole < self.passed {
-            // The last segment already looked at fills the hole, which is then at the border.
+            // The last examined segment fills the hole. The hole is then at the border.
             self.passed -= 1;
             let moved = self.segments[self.passed];
             self.segments[hole] = moved;
@@ -85,7 +85,7 @@ impl Owned {
         self.passed += 1;
     }
 
-    /// Begins a new pass, in whatever second.
+    /// Begins a new pass, even if the pass of this second is over.
     pub(crate) const fn restart_pass(&mut self) {
         (self.passed, self.passed_in) = (0, None);
     }

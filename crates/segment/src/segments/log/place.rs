@@ -4,12 +4,12 @@
 //! Upstream:   `append`, `reserve` and the reclaimer's jobs ask for a place.
 //! Downstream: `open` for what is open, `pool` and the spare segments for new ones.
 //!
-//! A copy target keeps the place in the FIFO of the victim that it was opened for, so that
-//! compaction makes nothing younger.
+//! A copy target takes the place in the FIFO of the victim for which it was opened, so that
+//! compaction makes no item younger.
 //!
 //! Invariants:
-//! - P1  A segment that is handed out has room for the item of the request.
-//! - P2  No place is taken from the spare segments that its purpose leaves alone (L4).
+//! - P1  A segment that is returned has room for the item for which it was requested.
+//! - P2  A place never uses the spare segments that are kept for other purposes (L4).
 
 use super::Log;
 use super::open::{Need, Purpose, Stream};
@@ -18,7 +18,7 @@ use crate::layout::SEGMENT_HEAD_BYTES;
 use crate::meta::{DEAD, EPOCH, ITEMS, OWNER, Phase, USED};
 
 impl Log {
-    /// An open segment with room for the item, opened if need be; `None` when there is no segment.
+    /// An open segment with room for the item, opened if necessary; `None` if there is no segment.
     pub(crate) fn place(
         &mut self,
         stream: Stream,
@@ -62,7 +62,7 @@ impl Log {
         used + bytes <= self.pool.segment_bytes()
     }
 
-    /// Spare segments that a place for this purpose leaves alone (P2).
+    /// The number of spare segments that a place for this purpose must leave (P2).
     const fn left_alone_by(&self, purpose: Purpose) -> usize {
         match purpose {
             Purpose::Append => self.options.reserve,
@@ -81,8 +81,8 @@ impl Log {
         self.open.exact(stream, bucket).filter(|&segment| self.fits(segment, need))
     }
 
-    /// Any open segment of a store with room for the item; no copy target while a job needs the
-    /// room in it. Cost: a look at each that is open.
+    /// Any open segment of a store with room for the item, but no copy target while a job needs its
+    /// room. Cost: a check of each open segment.
     pub(crate) fn open_anywhere(&self, need: Need<'_>, is_job_under_way: bool) -> Option<u32> {
         let is_free = |segment: &u32| !is_job_under_way || !self.stream_of(*segment).is_copy();
         self.open_segments().filter(is_free).find(|&segment| self.fits(segment, need))
@@ -99,8 +99,9 @@ impl Log {
         self.open.any(queue)
     }
 
-    /// The segment that a store compacts next: the deadest, or an open one that is nearly full and
-    /// has more dead, because it stays open while there is none to follow it.
+    /// The segment that a store compacts next: the sealed segment with the most dead space, or a
+    /// nearly full open segment with even more. Such a segment stays open as long as no other
+    /// segment can follow it.
     pub(crate) fn most_dead_of_store(&self) -> Option<u32> {
         debug_assert!(!self.options.evict, "a cache compacts sealed segments only");
         let metas = &self.pool.metas;
@@ -115,7 +116,7 @@ impl Log {
         self.can_empty(victim).then_some(victim)
     }
 
-    /// Seals what stands in the way of a new open segment of this stream and bucket (O1, O2).
+    /// Seals the open segments that prevent a new one of this stream and bucket (O1, O2).
     pub(crate) fn make_place(&mut self, stream: Stream, bucket: u16) {
         if let Some(segment) = self.open.exact(stream, bucket) {
             self.close(segment);
@@ -141,8 +142,8 @@ impl Log {
         }
         let cas_base = match purpose {
             Purpose::Append | Purpose::Replacement => need.fresh_cas_base(),
-            // The victim's own, so that no item grows on the way: what lives in a victim fits
-            // into one segment.
+            // The victim's own, so that no item grows when it is copied: the living items of a
+            // victim fit into one segment.
             Purpose::Job { victim } => self.pool.segment_cas_base(victim),
         };
         let common = self.may_take().then(|| self.pool.take(cas_base)).flatten();
@@ -154,7 +155,7 @@ impl Log {
                 self.pool.begin(segment, cas_base);
                 segment
             }
-            // A job gives back what it takes.
+            // A job gives a segment back for the one that it takes.
             None if matches!(purpose, Purpose::Job { .. }) => self.pool.take(cas_base)?,
             None => return None,
         };
@@ -220,8 +221,8 @@ impl Log {
         self.spare.len()
     }
 
-    /// How many spare segments there should be. While the budget is overdrawn, what is given back
-    /// to the pool is lost at once: an append lives on a spare.
+    /// How many spare segments there should be. While the budget is overdrawn, the pool releases a
+    /// segment as soon as it is given back, so an append needs a spare one.
     pub(crate) fn spare_target(&self) -> usize {
         let is_lost = self.pool.budget.overdrawn_bytes() > 0;
         let is_ahead = self.is_large() && self.options.evict;
@@ -235,7 +236,7 @@ impl Log {
         }
     }
 
-    /// Adds what is free for all to the reserve; whether all of it is in hand then.
+    /// Fills the reserve with free segments of the pool. Returns whether the reserve is complete.
     pub(crate) fn fill_reserve(&mut self) -> bool {
         while self.spare.len() < self.options.reserve && self.may_take() {
             let Some(segment) = self.pool.take(0) else { return false };
@@ -244,15 +245,16 @@ impl Log {
         self.is_reserve_whole()
     }
 
-    /// Whether all of the reserve is in hand.
+    /// Whether the reserve is complete.
     pub(crate) const fn is_reserve_whole(&self) -> bool {
         self.spare.len() >= self.options.reserve
     }
 
-    /// Whether this shard may take what is free for all. While little is free, one with dead space
-    /// of its own lives on that: what another shard has freed for a long line or a reply would
-    /// otherwise go, segment by segment, to the shard that stores next, until the first one has
-    /// nothing dead any more and evicts, though memory is half dead.
+    /// Whether this shard may take a free segment of the pool. While few are free, a shard with
+    /// enough dead space of its own must compact instead. Otherwise the shard that stores next
+    /// would take, segment by segment, the memory that another shard frees for a long line or a
+    /// reply. In the end the other shard would have no dead space left and evict, although half of
+    /// all memory is dead.
     pub(crate) fn may_take(&self) -> bool {
         let has_own = || {
             self.is_large()

@@ -1,25 +1,26 @@
-//! In which order space comes back: sealed segments by age, and by dead space.
+//! The order in which memory is freed: sealed segments by age, and by dead space.
 //!
 //! Upstream:   `log` enters and removes segments; `reclaimer` looks for its next victim here.
 //! Downstream: `meta`, whose lines hold the links of the lists.
 //!
 //! Invariants:
-//! - Q1  A segment stands in the bin that its dead bytes name; bin 0 is no list, because its
+//! - Q1  A segment stands in the bin of its number of dead bytes. Bin 0 is no list, because its
 //!   segments are not worth a job.
 //! - Q2  `bytes` never falls below zero, and sums the segments and blocks of each queue.
 
 use crate::meta::{BIN, FIFO, List, Metas, NONE};
 
-/// Bins of segments by dead space. The first holds those in which a store finds nothing worth a
-/// job, the next ones those with a 128th, a 64th and a 32nd or more, each of the rest those with
-/// one sixteenth more. A cache passes over all below a sixteenth: it has items to evict instead.
+/// Bins of segments by dead space. Bin 0 holds the segments that are not worth a job. In a store
+/// these are the segments with less than one 128th of dead space, and the next three bins begin at
+/// one, three and seven 128ths. Each further bin begins one sixteenth higher. In a cache, bin 0
+/// holds all segments with less than a sixteenth, because a cache has items to evict instead.
 pub(crate) const BINS: usize = FINE_BINS + 16;
 
-/// Bins for less than a sixteenth, the first one included.
+/// The last bin for less than a sixteenth.
 const FINE_BINS: usize = 3;
 
-/// Part of memory that probation holds, in percent. S3-FIFO's; 5 and 20 are worse on one trace or
-/// another (docs/decisions/0005-eviction.md).
+/// Part of memory that probation holds, in percent. S3-FIFO uses the same value; 5 and 20 are each
+/// worse on some trace (docs/decisions/0005-eviction.md).
 const PROBATION_PERCENT: usize = 10;
 
 /// Pinned segments passed over in search of a victim that is not pinned.
@@ -116,14 +117,14 @@ impl Queues {
         debug_assert!(dead_bytes <= 1 << self.segment_shift, "Q1: dead bytes of one segment");
         match (dead_bytes * 16) >> self.segment_shift {
             0 if self.evict => 0,
-            // Twice as much is one bin more.
+            // About twice as much dead space is one bin more.
             0 => (((dead_bytes * 128) >> self.segment_shift) + 1).ilog2() as usize,
             sixteenths => FINE_BINS + sixteenths.min(15),
         }
     }
 
-    /// The unpinned segment with the most dead space, if that is a sixteenth or more, in a store a
-    /// 128th.
+    /// The unpinned segment with the most dead space, if that is at least a sixteenth; in a store a
+    /// 128th is enough.
     pub(crate) fn deadest(&self, metas: &Metas) -> Option<u32> {
         self.bins[1..].iter().rev().find_map(|bin| {
             std::iter::successors(bin.head(), |&segment| bin.next(metas, segment))
@@ -132,17 +133,17 @@ impl Queues {
         })
     }
 
-    /// Whether some segment is a sixteenth dead or more.
+    /// Whether some segment is at least a sixteenth dead; in a store seven 128ths are enough.
     pub(crate) fn has_much_dead(&self) -> bool {
         self.bins[FINE_BINS..].iter().any(|bin| bin.head().is_some())
     }
 
-    /// Counts bytes to a queue.
+    /// Adds bytes to the sum of a queue.
     pub(crate) const fn add_bytes(&mut self, queue: Queue, bytes: usize) {
         self.bytes[queue as usize] += bytes;
     }
 
-    /// Takes bytes off a queue (Q2).
+    /// Subtracts bytes from the sum of a queue (Q2).
     pub(crate) const fn sub_bytes(&mut self, queue: Queue, bytes: usize) {
         debug_assert!(self.bytes[queue as usize] >= bytes, "Q2");
         self.bytes[queue as usize] -= bytes;
@@ -175,7 +176,7 @@ impl Queues {
         })
     }
 
-    /// Whether a segment with this number of dead bytes belongs into bin `bin` (Q1).
+    /// Whether a segment with this number of dead bytes belongs in bin `bin` (Q1).
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn is_bin_of(&self, bin: usize, dead_bytes: usize) -> bool {
         bin > 0 && bin == self.bin_of(dead_bytes)

@@ -3,9 +3,10 @@
 //! Upstream:   `append` and `reserve` ask for a new item's bucket, `job` for a copied item's.
 //! Downstream: nothing.
 //!
-//! Four ranges of 256 buckets each, 8, 128, 2048 and 32768 seconds wide, and one bucket for never.
-//! The last bucket of the last range takes everything longer. A bucket decides only where space
-//! comes back; expiry itself is exact.
+//! There are four ranges of 256 buckets each. The buckets of a range are 8, 128, 2048 or 32768
+//! seconds wide. The last bucket of the last range takes everything longer. One more bucket is for
+//! items that never expire. A bucket decides only which items share a segment; each item expires
+//! exactly in its second.
 //!
 //! Source: Segcache (NSDI 2021), section 3.2.
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants:
-//! - B1  A request looks at no more items than its walks over full segments of the smallest items
-//!   would.
+//! - B1  A request examines at most as many items as its walks would find in segments that are full
+//!   of the smallest items.
 
 use crate::SEGMENTS_PER_SHARD;
 use crate::layout::ITEM_BYTES_MIN;
@@ -29,7 +29,7 @@ pub(crate) const STORE_JOBS_MAX: usize = 8;
 pub(crate) const CACHE_JOBS_MAX: usize = 64;
 
 /// Walks over pinned segments that one request may cause, in search of large values to drop: as
-/// many as an ordinary shard has segments. After them it passes over pinned segments unseen.
+/// many as an ordinary shard has segments. After that, the request skips pinned segments.
 pub(crate) const STRIPS_MAX: usize = SEGMENTS_PER_SHARD;
 
 /// Pinned segments that one step of upkeep may look at, in search of large values to drop.
@@ -42,7 +42,7 @@ pub(crate) const GATHERS_MAX: usize = 1024;
 /// Walks of one request besides the jobs and strips that it begins.
 const OTHER_WALKS_MAX: usize = 2;
 
-/// What the request in hand may still cause.
+/// The work that the current request may still cause.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
     jobs: usize,
@@ -50,14 +50,15 @@ pub(super) struct Allowance {
     gathers: usize,
     /// Walks in all (B1).
     walks_max: usize,
-    /// Items that may be looked at besides, in a step of upkeep.
+    /// Items that a step of upkeep may examine in addition to its walks.
     spare_items: usize,
     /// Items looked at so far.
     items: usize,
 }
 
 impl Allowance {
-    /// For a request that wants memory of `segments`, in a cache (`evict`) or a store.
+    /// The allowance of a request for the memory of `segments` segments, in a cache (`evict`) or a
+    /// store.
     #[inline]
     pub(super) const fn new(evict: bool, segments: usize) -> Self {
         debug_assert!(segments > 0, "each request may want one segment for its item");
@@ -67,24 +68,25 @@ impl Allowance {
         Self { jobs, strips, gathers: GATHERS_MAX * segments, walks_max, spare_items: 0, items: 0 }
     }
 
-    /// For a step of upkeep over `items` items: it begins as many jobs as that takes.
+    /// The allowance of a step of upkeep over `items` items. The step may begin as many jobs as
+    /// that takes.
     pub(super) const fn of_upkeep(items: usize) -> Self {
         let strips = UPKEEP_STRIPS_MAX;
         let gathers = GATHERS_MAX;
         Self { jobs: 0, strips, gathers, walks_max: strips, spare_items: items, items: 0 }
     }
 
-    /// Takes one job; `false`: none is left.
+    /// Takes one job. Returns `false` if none is left.
     pub(super) fn take_job(&mut self) -> bool {
         take(&mut self.jobs)
     }
 
-    /// Takes one walk over a pinned segment; `false`: none is left.
+    /// Takes one walk over a pinned segment. Returns `false` if none is left.
     pub(super) fn take_strip(&mut self) -> bool {
         take(&mut self.strips)
     }
 
-    /// Takes one step of gathering; `false`: none is left.
+    /// Takes one step of gathering. Returns `false` if none is left.
     pub(super) fn take_gather(&mut self) -> bool {
         take(&mut self.gathers)
     }

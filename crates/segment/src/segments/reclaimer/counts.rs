@@ -4,7 +4,7 @@
 //! Downstream: nothing.
 //!
 //! Invariants:
-//! - N1  Counts only grow, and of evicted or expired items no more are unfetched than there are.
+//! - N1  Counts only grow. There are never more unfetched items than evicted or expired ones.
 
 use crate::layout::Access;
 
@@ -22,7 +22,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// An item is evicted.
+    /// Counts an item that is evicted.
     pub(crate) fn note_evicted(&mut self, access: Access) {
         self.evictions += 1;
         self.evicted_unfetched += u64::from(!access.fetched());
@@ -30,7 +30,7 @@ impl Counts {
         debug_assert!(self.evicted_unfetched <= self.evictions, "N1");
     }
 
-    /// An item was found expired.
+    /// Counts an item that was found expired.
     pub(crate) fn note_expired(&mut self, access: Access) {
         self.reclaimed += 1;
         self.expired_unfetched += u64::from(!access.fetched());

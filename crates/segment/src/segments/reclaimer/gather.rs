@@ -1,21 +1,21 @@
-//! Gathering: blocks of large values move together, so that whole segments come free.
+//! Gathering: moves the blocks of large values together, so that whole segments become free.
 //!
-//! Upstream:   the reclaimer's loops, before they evict; the tick, when another shard called.
+//! Upstream:   the reclaimer's loops, before they evict; the tick, after a call by another shard.
 //! Downstream: `pool`, which moves the blocks.
 //!
-//! A shard moves its own large values' blocks only, so one that finds many free and can bring no
-//! segment together calls the others, and each moves what is its own.
+//! A shard moves only the blocks of its own large values. If it finds many free blocks but cannot
+//! free a segment, it calls the other shards, and each of them moves its own blocks.
 //!
 //! Invariants:
-//! - H1  A step that frees a segment has moved blocks, so a round that moved nothing freed nothing:
-//!   it is not repeated before something has changed.
+//! - H1  A step that frees a segment has moved blocks. So a round that moved no block has freed no
+//!   segment, and it is not repeated before something has changed.
 
 use super::Reclaimer;
 use crate::pool::Pool;
 use crate::segments::log::Log;
 
-/// Segments' worth of free blocks from which on they are gathered. A guess: with less, each segment
-/// gathered may cost as many copies as it has blocks.
+/// Blocks are gathered from this many segments' worth of free blocks on. A guess: with fewer, each
+/// segment that is gathered may cost as many copies as it has blocks.
 const PLENTY_SEGMENTS: usize = 2;
 
 /// The search for this shard's blocks in segments that have many free ones.
@@ -23,7 +23,7 @@ const PLENTY_SEGMENTS: usize = 2;
 pub(crate) struct Gathering {
     /// Segments that the next step passes over.
     from: usize,
-    /// The call by another shard that was heard last.
+    /// The count of calls by which this shard last gathered or called.
     heard: u32,
     /// Whether blocks were moved since the round began: then another round is worth it.
     moved: bool,
@@ -38,7 +38,7 @@ struct InVain {
     free_blocks: usize,
 }
 
-/// Whether whole segments of blocks lie free, so that gathering them may bring one.
+/// Whether so many blocks are free that gathering may free a whole segment.
 pub(crate) fn are_blocks_plenty(pool: &Pool) -> bool {
     pool.free_blocks() >= PLENTY_SEGMENTS * pool.blocks_per_segment()
 }
@@ -61,7 +61,7 @@ impl Gathering {
         self.from > 0 && self.may_gather(pool, now)
     }
 
-    /// One step; whether a segment came free.
+    /// Runs one step. Returns whether a segment became free.
     fn step(&mut self, pool: &Pool, shard: u16, now: u32) -> bool {
         let gathered = pool.gather_blocks(shard, &mut self.from);
         debug_assert!(gathered.moved || !gathered.freed, "H1");
@@ -82,8 +82,9 @@ impl Reclaimer {
         self.allowance.may_gather() && self.gathering.is_under_way(log.pool(), now)
     }
 
-    /// Gathers blocks where many lie free; whether a segment came free. It is the spare one if
-    /// there is none. If none came, the other shards are called to gather theirs, once a round.
+    /// Gathers blocks if many are free. Returns whether a segment became free; if there is no spare
+    /// segment, that segment becomes it. If no segment became free, calls the other shards to
+    /// gather their blocks, once per round.
     pub(crate) fn gather(&mut self, log: &mut Log, now: u32) -> bool {
         if !self.gathering.may_gather(log.pool(), now) || !self.allowance.take_gather() {
             return false;
@@ -99,15 +100,15 @@ impl Reclaimer {
         false
     }
 
-    /// One step of gathering what is this shard's, when another one called; whether there was one.
-    /// The shares of memory play no part: what is moved is not lost.
+    /// Runs one step of gathering this shard's blocks if another shard has called. Returns whether
+    /// it did. The shard's share of memory does not matter, because a moved block is not lost.
     pub(crate) fn gather_when_called(&mut self, log: &Log, now: u32) -> bool {
         let calls = log.pool().gather_calls();
         if self.gathering.heard == calls {
             return false;
         }
         if !self.gathering.may_gather(log.pool(), now) {
-            // All that may be looked at was: until the next call.
+            // Nothing more can be gathered until the next call.
             self.gathering.heard = calls;
             return false;
         }

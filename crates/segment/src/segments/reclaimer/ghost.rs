@@ -1,11 +1,13 @@
-//! Ghosts: keys evicted from probation not long ago. One that comes back goes to the main queue.
+//! Ghosts: keys that were evicted from probation recently. If such a key is stored again, the item
+//! goes to the main queue.
 //!
-//! Upstream:   `job` adds what it evicts from probation, `append` asks for what it inserts.
+//! Upstream:   `job` adds the keys that it evicts from probation; `append` looks up the keys that
+//!             it inserts.
 //! Downstream: `kachel_host::Region` for memory.
 //!
 //! A table of fixed size: each key hash has one group of a cache line, 32 tags of 16 bits, newest
-//! first. A group that is full forgets its oldest. Two keys may share group and tag (once in 2,000
-//! asked), so an answer is a hint; it only decides where an item begins its life.
+//! first. A group that is full forgets its oldest tag. Two keys may share group and tag (one lookup
+//! in 2,000), so the result is a hint. It only decides in which queue an item begins.
 //!
 //! ```text
 //! group:  word 0                    word 1              ..  word 7
@@ -17,11 +19,10 @@
 //! - G1  A group that was never written has no ghosts: a region reads as zero, and tag 0 is no
 //!   ghost. So the table takes no memory until keys are evicted.
 //!
-//! One shard reads and writes the table; the words are atomic only because a region lends nothing
-//! else.
+//! One shard reads and writes the table. The words are atomic only because a region has no others.
 //!
-//! Source: the ghost queue of S3-FIFO (SOSP 2023), there exact and with as many entries as the main
-//! queue; here about one percent of memory.
+//! Source: the ghost queue of S3-FIFO (SOSP 2023). That queue is exact and has as many entries as
+//! the main queue; this table takes about one percent of memory.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -43,13 +44,13 @@ const HIGHS: u64 = ONES << (TAG_BITS - 1);
 /// The table of ghosts. Tag 0 is no ghost.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    /// `None` for no groups.
+    /// `None` if there are no groups.
     region: Option<Region>,
     groups: usize,
 }
 
 impl Ghosts {
-    /// A table of `groups` groups; with none, nothing is remembered.
+    /// A table of `groups` groups. A table without groups remembers nothing.
     ///
     /// Cost: address space; a page is backed when a key is added (G1). Errors: of `mmap`.
     pub(crate) fn new(groups: usize) -> io::Result<Self> {
@@ -80,11 +81,12 @@ impl Ghosts {
         }
     }
 
-    /// Whether the key is remembered; it no longer is after that.
+    /// Forgets a key. Returns whether it was remembered.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
         let Some((group, tag)) = self.locate(hash) else { return false };
         for (at, word) in group.iter().enumerate() {
-            // A tag that is equal is zero here; the lowest bit found is right, others may not be.
+            // An equal tag is zero in `differences`. The lowest bit that is set in `equal` is
+            // right; higher bits may be wrong.
             let differences = word.load(Relaxed) ^ (tag * ONES);
             let equal = differences.wrapping_sub(ONES) & !differences & HIGHS;
             if equal != 0 {
@@ -96,7 +98,7 @@ impl Ghosts {
     }
 }
 
-/// Takes the tag at `bit` of the first word out; all older ones move up.
+/// Removes the tag at `bit` of the first word, and moves all older tags up.
 fn close_gap(words: &[AtomicU64], bit: u32) {
     debug_assert!(bit < u64::BITS && bit.is_multiple_of(TAG_BITS));
     let tags = words[0].load(Relaxed);
@@ -128,8 +130,8 @@ mod tests {
         assert!((1..=40).all(|hash| !ghosts.take(hash)));
     }
 
-    /// Beside a list of tags, newest first. Tags are few, so that equal ones meet, and such whose
-    /// neighbors differ by one, on which a borrow would show.
+    /// Compares a group with a list of tags, the newest first. There are few tags, so that equal
+    /// tags meet. Some differ by one, so that a wrong borrow would show.
     #[test]
     fn a_group_is_a_list_of_tags() {
         let mut ghosts = ghosts(1);

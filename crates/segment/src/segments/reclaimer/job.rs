@@ -1,19 +1,22 @@
-//! One victim, from its choice to its end: what becomes of each of its items.
+//! A job: empties one victim, item by item.
 //!
 //! Upstream:   the reclaimer's loops, a number of items at a time.
-//! Downstream: `log` for copies and deaths, `worth` for what is kept, `ghost` for what is not; the
-//!             index hears of each.
+//! Downstream: `log` copies and kills items, `worth` decides which items eviction keeps, `ghost`
+//!             remembers the others. The job reports each moved or dropped item to the index.
 //!
-//! A job walks its victim's items. Dead ones are passed over; flushed and expired ones leave the
-//! index; of the rest compaction copies all, eviction copies to the main queue those that `worth`
-//! grants a turn and drops the others. At its end nothing in the victim lives, and it goes back.
-//! A job that evicts is left early when there is room by now and a spare segment is in hand, when
-//! blocks for large values lie free by the hundred, or when the one item that must stay finds no
-//! segment for its copy: the victim keeps the rest, in the last case behind all others.
+//! A job walks its victim's items. It skips dead items, and drops flushed and expired ones. Of the
+//! others, compaction copies all. Eviction copies those to which `worth` grants a turn to the main
+//! queue, and drops the rest. When the job ends, nothing in the victim lives, and the victim is
+//! given back.
 //!
-//! A segment that is pinned when its turn to be evicted comes cannot come back. A job *strips* it:
-//! that drops the large values that no client is being sent, whose blocks do come back, and leaves
-//! the rest for another turn. Else one reader could keep all values whose heads share a segment.
+//! A job that evicts ends early if there is enough room now and a spare segment, if many blocks for
+//! large values are free, or if there is no segment for the copy of the protected item. The victim
+//! then keeps its remaining items. In the last case, it goes behind all others of its queue.
+//!
+//! A segment that is pinned when its turn to be evicted comes cannot be freed. A job *strips* it:
+//! it drops the large values that are not being sent to any client, which frees their blocks, and
+//! leaves the rest for another turn. Otherwise one reader could keep all values whose heads share a
+//! segment.
 //!
 //! Invariants:
 //! - J1  A job looks at each item of its victim once, in order.
@@ -32,15 +35,15 @@ use crate::segments::log::open::{Need, Purpose, Stream};
 use crate::segments::log::queues::Queue;
 use crate::segments::log::ttl::ttl_bucket;
 
-/// Eviction keeps at most this many quarters of a victim, so that each victim frees something,
-/// except for those of main that come before their time, which may be kept whole.
+/// Eviction keeps at most this many quarters of a victim, so that each victim frees something. Only
+/// the segments of main that are turned early may be kept whole.
 const KEPT_QUARTERS_MAX: usize = 3;
 
 /// Items of a victim whose slots are prefetched together.
 const AHEAD_ITEMS: usize = 16;
 
-/// Bytes by which a job's reading of memory runs ahead. Measured: 1.25 times the sets a second that
-/// the processor's own prefetching gives, where compaction copies one item a set.
+/// A job prefetches memory this many bytes ahead. Measured where compaction copies one item per
+/// set: 1.25 times as many sets per second as with the processor's own prefetching.
 const AHEAD_BYTES: usize = 1024;
 
 /// What a job does with living items.
@@ -50,7 +53,7 @@ pub(super) enum Kind {
     Compact,
     /// It copies all except the protected one, whose replacement takes its place in the copy.
     Rewrite,
-    /// It copies those that are worth it to the main queue, and drops the others.
+    /// It copies those that `worth` keeps to the main queue, and drops the others.
     Evict,
     /// It drops large values only, because the victim is pinned.
     Strip,
@@ -120,7 +123,7 @@ impl Reclaimer {
         Found::Job
     }
 
-    /// Lets the job keep its victim whole if it evicts; whether it does.
+    /// Lets the job keep its whole victim, if the job evicts. Returns whether it does.
     pub(super) fn keep_whole(&mut self, segment_bytes: usize) -> bool {
         let Some(job) = self.job.as_mut().filter(|job| job.kind == Kind::Evict) else {
             return false;
@@ -130,8 +133,8 @@ impl Reclaimer {
         true
     }
 
-    /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks came
-    /// free; how many. Ends the job at the victim's end.
+    /// Handles up to `items_max` items of the victim, fewer if a segment's worth of blocks became
+    /// free. Returns how many it handled. Ends the job at the victim's end.
     pub(super) fn run_job(
         &mut self,
         log: &mut Log,
@@ -172,8 +175,8 @@ impl Reclaimer {
                 continue;
             }
             if !item.header().is_dead() && !self.settle(log, context, &item) {
-                // No segment for a copy, which compaction never lacks (V2). The next in turn holds
-                // nothing that must stay, and so gives one back.
+                // There is no segment for the copy. Compaction always has one (V2). The next victim
+                // holds no item that must stay, so its job gives a segment back.
                 if let Some(job) = &self.job {
                     log.put_last(job.segment);
                 }
@@ -187,8 +190,8 @@ impl Reclaimer {
         items_max
     }
 
-    /// The job has looked at all items: ends it, unless the item that a rewrite replaces is not
-    /// dead yet.
+    /// Ends the job, which has examined all items, unless it is a rewrite whose replaced item still
+    /// lives.
     fn end_at_end(&mut self, log: &mut Log) {
         let Some(job) = &self.job else { unreachable!("V1: a job is under way") };
         debug_assert!(job.is_at_end(log), "J1");
@@ -203,9 +206,9 @@ impl Reclaimer {
         self.leave_job(log);
     }
 
-    /// Begins a rewrite of the protected item's segment and walks it: all that lives there is
-    /// copied, except the protected item, whose replacement the caller puts into the copy. The job
-    /// ends when the protected item is dead.
+    /// Begins a rewrite of the protected item's segment. [`Self::run_rewrite`] then copies all
+    /// living items except the protected one, whose replacement the caller puts into the copy. The
+    /// job ends when the protected item is dead.
     pub(crate) fn begin_rewrite(&mut self, log: &mut Log, segment: u32) {
         let found = self.begin_job(log, segment, Kind::Rewrite);
         assert!(found == Found::Job, "a segment with an item to be replaced is not empty");
@@ -223,7 +226,7 @@ impl Reclaimer {
         assert!(self.awaits_kill(log), "V4: the item that is replaced still lives");
     }
 
-    /// Whether a rewritten segment is left with the item that its caller is to kill.
+    /// Whether a rewritten segment still holds the item that the caller must kill.
     pub(crate) fn awaits_kill(&self, log: &Log) -> bool {
         self.job.as_ref().is_some_and(|job| {
             job.kind == Kind::Rewrite
@@ -232,7 +235,7 @@ impl Reclaimer {
         })
     }
 
-    /// Ends the job; the victim keeps the items that it still has. What an eviction saw is noted.
+    /// Ends the job. The victim keeps the items that it still has. Notes what an eviction saw.
     pub(super) fn leave_job(&mut self, log: &mut Log) {
         let Some(Job { segment, kind, seen, .. }) = self.job.take() else { return };
         if kind == Kind::Evict {
@@ -265,8 +268,8 @@ impl Reclaimer {
         }
     }
 
-    /// Decides what becomes of one living item of the victim, and does it; `false` when it must be
-    /// kept and cannot.
+    /// Copies or drops one living item of the victim. Returns `false` if the item must be kept and
+    /// cannot be copied.
     fn settle(
         &mut self,
         log: &mut Log,
@@ -336,14 +339,14 @@ impl Reclaimer {
         if let Some(job) = &mut self.job {
             job.dropped += 1;
             if job.kind == Kind::Strip {
-                // Not at its end, which it may never see: upkeep leaves it when there is room.
+                // Reset here and not at the end of the job, because the job may end early.
                 self.strips.fruitless = 0;
             }
         }
     }
 
     /// Copies a living item out of the victim, with another access word if one is given, and
-    /// swings the index; `false` when there is no segment.
+    /// updates the index. Returns `false` if there is no segment for the copy.
     fn copy(
         &mut self,
         log: &mut Log,
@@ -369,7 +372,7 @@ impl Reclaimer {
         true
     }
 
-    /// The protected item may be the one that moved (V4).
+    /// Updates the location of the protected item, if that is the item that moved (V4).
     fn follow(&mut self, from: ItemAt, to: ItemAt) {
         if self.protected == Some(from) {
             debug_assert!(from != to, "a copy lies elsewhere");

@@ -1,21 +1,22 @@
-//! How space comes back: expiry, flush, compaction, eviction; one victim at a time, item by item.
+//! Frees memory by expiry, flush, compaction and eviction: one victim at a time, item by item.
 //!
 //! Upstream:   `append` and `reserve` when memory is full, `cache` at a tick's end.
 //! Downstream: `victim` for where to begin, `job` for what happens to each item, `gather` for
 //!             blocks, and below them `worth` and `ghost`; all of them work on the `log`.
 //!
-//! Shards share the pool. One that has much dead space lives on that while little is free for all,
-//! and one that holds less than its share asks the others before it evicts.
+//! Shards share the pool. While few segments are free, a shard with much dead space compacts and
+//! takes none. A shard that holds less than its share asks the others before it evicts.
 //!
 //! Invariants:
 //! - V1  One job at a time.
 //! - V2  A job takes at most one more segment than its victim, so it can always end and give the
-//!   victim back; one that took the last spare segment does, unless a reader has pinned the victim
-//!   meanwhile, or blocks enough lie free: then nothing that lives is compacted until there is a
-//!   spare one again. While it runs, the room in its copy targets is taken by nothing else.
-//! - V3  A pinned segment is no victim except of a job that strips it: that takes no segment, moves
-//!   nothing, and spares the values that are pinned themselves.
-//! - V4  The protected item is neither dropped nor lost sight of.
+//!   victim back. A job that took the last spare segment does so, unless a reader has pinned the
+//!   victim meanwhile, or many blocks are free. In these two cases, no living item is compacted
+//!   until there is a spare segment again. While a job runs, nothing else takes the room in its
+//!   copy targets.
+//! - V3  A pinned segment is a victim only of a job that strips it. Such a job takes no segment,
+//!   moves no item, and keeps the values that are pinned themselves.
+//! - V4  The protected item is never dropped, and `protected` follows it when it moves.
 //! - V5  One request causes no more work than its allowance (B1 of `allowance`).
 
 pub(crate) mod allowance;
@@ -44,14 +45,14 @@ use crate::pool::Pool;
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 pub(crate) const GHOST_PERCENT: u64 = 1;
 
-/// Items of a job between two looks at whether there is room by now.
+/// A job handles this many items before it is checked again whether there is enough room.
 const STRIDE_ITEMS: usize = 64;
 
-/// Items that a segment counts for when it goes back, so that upkeep hands few to the kernel at
-/// once.
+/// A segment that is given back counts as this many items, so that one step of upkeep gives few
+/// segments to the kernel.
 const GIVEN_ITEMS: usize = 16;
 
-/// What a search for something to reclaim led to.
+/// The result of a search for memory to reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A job has begun.
@@ -62,7 +63,7 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// What a request waits for.
+/// The kind of memory that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// Whole segments.
@@ -71,15 +72,15 @@ enum Wanted {
     Blocks,
 }
 
-/// What brings space back to one shard.
+/// Frees memory for one shard.
 #[derive(Debug)]
 pub(crate) struct Reclaimer {
-    /// Of a cache, which evicts; else of a store.
+    /// Whether the shard belongs to a cache, which evicts. Otherwise it belongs to a store.
     evict: bool,
     job: Option<Job>,
     /// Work that the current request or step of upkeep may still cause.
     allowance: Allowance,
-    /// Segments of main begun before their time in this request or step of upkeep.
+    /// Segments of main that were turned early in this request or step of upkeep.
     turned: usize,
     /// An item whose value is being read for a new one, or which is replaced in a store (V4).
     protected: Option<ItemAt>,
@@ -138,12 +139,13 @@ impl Reclaimer {
         self.counts.refused += 1;
     }
 
-    /// A large value was stored, which no reader has pinned yet: there is something to strip.
+    /// Takes note of a new large value. No reader has pinned it yet, so a strip could drop it.
     pub(crate) const fn note_large_value(&mut self) {
         self.strips.fruitless = 0;
     }
 
-    /// Whether the key with this hash was evicted not long ago; counts that, and forgets it.
+    /// Returns whether the key with this hash was evicted recently. Counts that, and forgets the
+    /// key.
     pub(crate) fn take_ghost(&mut self, hash: u64) -> bool {
         let is_ghost = self.ghosts.take(hash);
         self.counts.ghost_hits += u64::from(is_ghost);
@@ -178,10 +180,8 @@ impl Reclaimer {
         (self.allowance.items_max(segment_bytes), self.allowance.items())
     }
 
-    /// Does up to about `items_max` items' worth of what is due: returns expired and flushed
-    /// segments, gives memory back when the budget is overdrawn or another shard is short, and
-    /// keeps one segment ready when memory is full. Returns the items handled; 0 when nothing is
-    /// due.
+    /// Does the upkeep that is due, for about `items_max` items at most. Returns the number of
+    /// items handled; 0 when nothing is due. See `Segments::maintain`.
     pub(crate) fn maintain(
         &mut self,
         log: &mut Log,
@@ -190,7 +190,8 @@ impl Reclaimer {
     ) -> usize {
         self.turned = 0;
         self.allowance = Allowance::of_upkeep(items_max);
-        // Even if it frees nothing: the shard that called waits for the whole round.
+        // It counts even if it frees nothing, because the shard that called waits for the whole
+        // round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
         while items < items_max {
             if self.is_job_idle(log) {
@@ -215,7 +216,7 @@ impl Reclaimer {
         items
     }
 
-    /// Frees memory until the budget can be charged `bytes`; whether it succeeded. See
+    /// Frees memory until the budget can be charged `bytes`. Returns whether it succeeded. See
     /// `Segments::make_room`.
     pub(crate) fn make_room(
         &mut self,
@@ -240,8 +241,8 @@ impl Reclaimer {
         self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().keeps_pages()
     }
 
-    /// Frees memory until `Upload::write` can take `bytes` more, within the request under way;
-    /// whether it succeeded.
+    /// Frees memory until `Upload::write` can take `bytes` more, within the current request.
+    /// Returns whether it succeeded.
     pub(crate) fn make_upload_room(
         &mut self,
         log: &mut Log,
@@ -254,7 +255,7 @@ impl Reclaimer {
         self.work_until(log, context, Wanted::Blocks, is_enough)
     }
 
-    /// Frees memory until an append can open a segment; whether it succeeded.
+    /// Frees memory until an append can open a segment. Returns whether it succeeded.
     pub(crate) fn make_segment(
         &mut self,
         log: &mut Log,
@@ -267,11 +268,11 @@ impl Reclaimer {
         self.work_until(log, context, Wanted::Segments, is_enough)
     }
 
-    /// Runs jobs until there is enough; `false`: there is nothing left to reclaim, or the request
-    /// has caused as much work as it may.
+    /// Runs jobs until `is_enough` is true. Returns `false` if there is nothing left to reclaim, or
+    /// if the request has caused as much work as it may.
     ///
-    /// Where whole segments are wanted and many blocks lie free, gathering them comes before what
-    /// a job would evict next.
+    /// If the request wants whole segments and many blocks are free, these are gathered before a
+    /// job evicts more.
     fn work_until(
         &mut self,
         log: &mut Log,
@@ -288,7 +289,7 @@ impl Reclaimer {
             }
             if self.job.is_none() {
                 match self.find_victim(log, context.now) {
-                    // A store has nothing else to free: it refuses once it has looked everywhere.
+                    // A store has nothing else to free, so it refuses only after a whole round.
                     Found::Nothing if !self.evict && self.is_gathering(log, context.now) => {
                         continue;
                     }
@@ -306,8 +307,8 @@ impl Reclaimer {
         }
     }
 
-    /// Ends the job under way or runs another one. `false`: nothing is worth a job, or the request
-    /// has begun as many as it may.
+    /// Ends the job under way or runs another one. Returns `false` if nothing is worth a job, or if
+    /// the request has begun as many jobs as it may.
     pub(crate) fn run_one_job(
         &mut self,
         log: &mut Log,
@@ -336,11 +337,11 @@ impl Reclaimer {
         }
     }
 
-    /// Whether the job would evict although there is room by now: one large value may have been
-    /// enough. A job that took the last spare segment goes on to its end, which gives one back
-    /// (V2); but not where many blocks lie free: no whole segment may be among them for long, as
-    /// others' values or protected ones lie between, and a victim has the heads of thousands of
-    /// values.
+    /// Whether the job would evict although there is enough room now, because one large value may
+    /// have been enough. A job that took the last spare segment continues to its end, which gives
+    /// one back (V2). If many blocks are free, even such a job stops: it may take long until a
+    /// whole segment of blocks is free, because values of other shards and protected values lie
+    /// between them, and the victim may have the heads of thousands of values.
     fn is_job_idle(&self, log: &Log) -> bool {
         let is_room = || log.has_spare() && log.pool().may_take();
         self.is_evicting()

@@ -1,18 +1,18 @@
-//! Which segment space comes back from next.
+//! Chooses the segment that is reclaimed next.
 //!
 //! Upstream:   the reclaimer's loops, with no job under way.
-//! Downstream: `job`, which begins; `queues` for the order of segments; `pool` for what other
-//!             shards ask.
+//! Downstream: `job`, which begins; `queues` for the order of segments; `pool` for the requests of
+//!             other shards.
 //!
-//! What is chosen, in this order: a segment whose items expired or were flushed; gathering the
-//! blocks of large values, when whole segments of them are free; the segment with the most dead
-//! space, when a tenth of memory is dead or nothing may be evicted; the oldest of probation while
-//! that holds more than a tenth of memory, and between these the oldest of main, seldom or often as
-//! `worth` says; the oldest of main.
+//! The choices, in this order: a segment whose items expired or were flushed; gathering the blocks
+//! of large values, if whole segments of blocks are free; the segment with the most dead space, if
+//! a tenth of memory is dead or nothing may be evicted; the oldest segment of probation, while
+//! probation holds more than a tenth of memory, and between these the oldest segment of main, as
+//! often as `worth` says; otherwise the oldest segment of main.
 //!
 //! Invariants:
-//! - C1  A victim that is not empty is chosen for compaction only while there is a segment for what
-//!   lives in it.
+//! - C1  A victim that is not empty is chosen for compaction only while there is a segment for its
+//!   living items.
 //! - C2  A pinned segment is chosen for eviction only while strips may still drop something.
 
 use super::gather::are_blocks_plenty;
@@ -28,21 +28,23 @@ const EXPIRY_LOOKS_MAX: usize = 4096;
 /// Pinned segments passed over by a request that may strip no more.
 const PASSED_MAX: usize = 4096;
 
-/// The part of memory that is much to be unpinned at once, as a divisor.
+/// Unpinned memory is much from this part of the limit on; as a divisor.
 const UNPINNED_PART: u64 = 128;
 
-/// Segments of main that are turned in one request or step of upkeep, at most. They may be kept
-/// whole, so each may be a segment's copy that frees nothing; and one victim of probation with the
-/// heads of large values has a sixteenth of main turned. The next calls turn the rest.
+/// At most this many segments of main are turned in one request or step of upkeep. Such a segment
+/// may be kept whole, so each may cost the copy of a segment and free nothing. One victim of
+/// probation with the heads of large values can make a sixteenth of main due. The next calls turn
+/// the rest.
 const TURNED_MAX: usize = 4;
 
-/// Strips that freed nothing, one after the other, in one second. After as many as there are
-/// segments, and as many again for those that are open, there are no more before the next second,
-/// before much is unpinned or a large value is stored, because each costs a look at every item.
+/// Counts the strips in a row that freed nothing, within one second. After as many as the shard has
+/// segments, it strips no sealed segment; after as many again, no open one. The count begins anew
+/// in the next second, after much was unpinned, and when a large value is stored. The bound exists
+/// because each strip examines every item of a segment.
 #[derive(Debug, Default)]
 pub(super) struct Strips {
     second: u32,
-    /// The most that was pinned meanwhile.
+    /// The most bytes that were pinned during this count.
     pinned_bytes: u64,
     pub(super) fruitless: usize,
 }
@@ -60,7 +62,7 @@ impl Strips {
 }
 
 impl Reclaimer {
-    /// Begins what is due without a request that waits for room; whether there was anything.
+    /// Begins work that is due although no request waits for room. Returns whether there was any.
     pub(super) fn find_due(&mut self, log: &mut Log, now: u32) -> bool {
         assert!(self.job.is_none(), "V1");
         if log.pool().budget.overdrawn_bytes() > 0 && !log.pool().keeps_pages() {
@@ -77,7 +79,8 @@ impl Reclaimer {
             return false;
         }
         let found = if are_blocks_plenty(log.pool()) {
-            // No value is dropped for a segment ahead of need while others may gather theirs.
+            // The segment is not needed yet, so no value is dropped for it while other shards may
+            // gather their blocks.
             self.find_lossless(log, now)
         } else {
             self.find_victim(log, now)
@@ -85,7 +88,7 @@ impl Reclaimer {
         found != Found::Nothing
     }
 
-    /// Begins the job that gives room soonest at the least loss.
+    /// Begins the job that frees memory soonest at the least loss.
     pub(super) fn find_victim(&mut self, log: &mut Log, now: u32) -> Found {
         let found = self.find_lossless(log, now);
         if found != Found::Nothing || !self.evict {
@@ -110,9 +113,9 @@ impl Reclaimer {
         found
     }
 
-    /// Begins what gives room and drops nothing that may still be served.
+    /// Begins work that frees memory and drops no item that may still be served.
     fn find_lossless(&mut self, log: &mut Log, now: u32) -> Found {
-        // A victim that was pinned meanwhile gave no segment back for the one that was taken.
+        // A victim that was pinned meanwhile was not given back for the spare segment of its job.
         log.refill_spare();
         let found = self.find_expired(log, now);
         if found != Found::Nothing {
@@ -138,8 +141,8 @@ impl Reclaimer {
         self.begin_job(log, segment, Kind::Compact)
     }
 
-    /// The segment to evict: of probation while that is large and main not due, of main otherwise.
-    /// A pinned one: its job strips it.
+    /// The segment to evict: the oldest of probation while probation is large and main is not due,
+    /// otherwise the oldest of main. If the segment is pinned, its job strips it.
     fn oldest(&mut self, log: &Log, is_main_due: bool, now: u32) -> Option<u32> {
         let pool = log.pool();
         self.strips.renew(now, pool.pinned_bytes(), pool.budget.limit_bytes());
@@ -194,8 +197,9 @@ impl Reclaimer {
     }
 }
 
-/// Whether a store has a segment so dead that upkeep compacts it to fill the reserve. What is less
-/// dead waits until a request wants room, because more of it may die until then.
+/// Whether upkeep of a store compacts a segment to fill the reserve: if there is no spare segment,
+/// or if a segment has much dead space. Other segments wait until a request needs room, because
+/// more of their items may die until then.
 fn is_much_dead(log: &Log) -> bool {
     !log.has_spare() || log.queues().has_much_dead()
 }

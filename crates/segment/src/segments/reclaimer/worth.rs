@@ -1,18 +1,25 @@
-//! What an item is worth its bytes, and how fast the main queue turns.
+//! Decides which items eviction keeps, by their reads and bytes, and how fast the main queue turns.
 //!
-//! Upstream:   `job` asks for each living item of a victim, and tells what it saw in the victim.
+//! Upstream:   `job` asks about each living item of a victim, and reports what it saw in the
+//!             victim.
 //! Downstream: nothing.
 //!
-//! An item at the end of its queue is granted turns in the main queue: half as many as the mean
-//! size of what leaves probation holds times its own, for each read since eviction last looked and
-//! once for itself. At the mean size one read gives one turn and none gives none; an item half as
-//! large is kept once unread; one twice as large needs three reads, and three give a turn whatever
-//! the size. So memory goes where a byte answers most reads.
+//! When an item reaches the end of its queue, it is granted turns in the main queue:
 //!
-//! The main queue is turned slowly while new items stream by, so that a scan washes nothing out.
-//! Once less than a tenth of it is read between two turns it is *cold*: both queues then move as
-//! one FIFO, and unread items are owed nothing. So items that are no longer read
-//! leave, however small they are: once main is cold, within about one memory's worth of new items.
+//! ```text
+//! turns = (reads since eviction last examined the item + 1) * mean bytes / (2 * bytes of the item)
+//! ```
+//!
+//! The mean is that of the items that leave probation. An item of mean size gets one turn for one
+//! read, and none without a read. An item of half that size that leaves probation gets one turn
+//! even without a read. An item of twice that size needs three reads. Three reads give a turn at
+//! any size. So memory goes to the items whose bytes serve most reads.
+//!
+//! The main queue turns slowly while new items pass through probation, so that a scan does not
+//! evict the items of main. Once less than a tenth of main is read between two turns, main is
+//! *cold*: both queues then move as one FIFO, and unread items get no turns. So items that are no
+//! longer read are evicted, however small they are: once main is cold, within about one memory's
+//! worth of new items.
 //!
 //! Source: reads weighed against bytes are GreedyDual-Size-Frequency's (Cherkasova, HP Labs 1998),
 //! there with an exact priority queue. The evidence is in docs/decisions/0005-eviction.md.
@@ -20,17 +27,17 @@
 use crate::layout::Access;
 use crate::segments::log::queues::Queue;
 
-/// Victims over which a mean is taken: each new one displaces this part of what was seen before.
+/// A mean covers about this many victims: the sums lose one part in this many for each new victim.
 const WINDOW_VICTIMS: usize = 4;
 
-/// Part of main's bytes that is read between two turns, as a divisor; main is cold below it.
+/// Main is cold if less than this part of its bytes is read between two turns; as a divisor.
 const COLD_DIVISOR: usize = 10;
 
-/// How much slower main turns than probation while it is not cold. It must turn, or it
-/// would never be seen to become cold.
+/// How many times slower main turns than probation while it is not cold. It must turn, because
+/// otherwise eviction would never notice that it became cold.
 const HOT_SLOWNESS: usize = 16;
 
-/// Turns granted at once: one now, the others owed.
+/// The most turns that are granted at once: one now, the others owed.
 const TURNS_MAX: usize = 1 + Access::TURNS_MAX as usize;
 
 /// What a job saw in its victim.
@@ -49,7 +56,7 @@ impl Seen {
         self.read_bytes += if access.reads() > 0 { bytes } else { 0 };
     }
 
-    /// What was seen recently, after one more victim.
+    /// The recent sums after one more victim.
     const fn and_then(self, victim: Self) -> Self {
         Self {
             items: self.items - self.items / WINDOW_VICTIMS + victim.items,
@@ -63,7 +70,7 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     seen: [Seen; 2],
-    /// Mean size of what leaves probation; 0 until something did.
+    /// Mean size of the items that leave probation; 0 until one has left.
     mean_bytes: usize,
     /// Bytes of main to turn before probation.
     main_due_bytes: usize,
@@ -91,7 +98,7 @@ impl Weights {
                 }
                 let [probation_bytes, main_bytes] = queue_bytes;
                 let slowness = if self.is_cold() { 1 } else { HOT_SLOWNESS };
-                // A victim may have the heads of gigabytes, and main hold terabytes.
+                // A victim may have the heads of gigabytes, and main may hold terabytes.
                 let due_bytes = victim.bytes as u128 * main_bytes as u128
                     / (probation_bytes.max(1) * slowness) as u128;
                 let due_bytes = due_bytes.min(main_bytes as u128) as usize;
@@ -100,7 +107,7 @@ impl Weights {
         }
     }
 
-    /// Whether main is read too little to be kept. It is until it was turned.
+    /// Whether main is cold. It is, until it has turned once.
     const fn is_cold(&self) -> bool {
         let main = &self.seen[Queue::Main as usize];
         main.read_bytes * COLD_DIVISOR <= main.bytes

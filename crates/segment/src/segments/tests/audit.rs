@@ -1,10 +1,10 @@
-//! The books and the items, as tests look at them.
+//! Checks of the books and the items, for tests.
 
 use super::super::Segments;
 use crate::ItemAt;
 
 impl Segments {
-    /// Panics where a book is wrong; returns the locations of all items not dead.
+    /// Panics if the books are wrong. Returns the locations of all items that are not dead.
     pub(super) fn audit(&self) -> Vec<ItemAt> {
         self.log.audit_items()
     }

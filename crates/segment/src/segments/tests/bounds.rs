@@ -5,7 +5,7 @@ use super::index::{Random, Shard, pattern};
 use crate::{BLOCK_BYTES, Pinned, SEGMENT_BYTES_MIN};
 
 const LIMIT_BYTES: u64 = 4 << 20;
-/// Header, access word, CAS token and key of the items here, or more.
+/// At least the bytes of header, access word, CAS token and key of each item in these tests.
 const ITEM_BYTES: usize = 24;
 const NOW: u32 = 9;
 
@@ -14,8 +14,9 @@ struct Full {
     shard: Shard,
     random: Random,
     pinned: Vec<Pinned>,
-    /// The most items that one request looked at, and that it copied or dropped.
+    /// The most items that one request examined.
     most_looked_at: usize,
+    /// The most items that one request copied or dropped.
     most_changed: usize,
 }
 

@@ -1,9 +1,9 @@
-//! How much of the limit is items: what is held before the first eviction.
+//! How much of the limit items can use before the first eviction.
 
 use super::index::Shard;
 
-/// Items of these sizes that fit 64 MiB before one is evicted, as a part of what would fit if
-/// memory were nothing but items: 16 bytes of overhead each, rounded up to 8.
+/// Stores items of these sizes in 64 MiB until one is evicted. Returns their number divided by the
+/// number that would fit if memory held only items: 16 bytes of overhead each, rounded up to 8.
 fn filled_part(key_bytes: usize, value_bytes: usize) -> f64 {
     let limit_bytes: u64 = 64 << 20;
     let mut shard = Shard::new(limit_bytes, true);

@@ -6,11 +6,11 @@ use crate::{BLOCK_BYTES, Pinned};
 /// Values of one block, and a few bytes so that the heads of all lie in few segments.
 const VALUE_BYTES: usize = BLOCK_BYTES + 5;
 
-/// Evictions that are a handful beside thousands of values: a few strides of a job.
+/// An upper bound for few evictions among thousands of values: a few strides of a job.
 const FEW_EVICTIONS: u64 = 400;
 
-/// Stores values in turn with these shards, every eighth of which is read, with upkeep between,
-/// until one evicts; how many each stored.
+/// Has these shards store values in turn, with upkeep in between, until one evicts. Every eighth
+/// value is read. Returns how many values each shard stored.
 fn fill_until_one_evicts(shards: &mut [Shard]) -> u64 {
     let value = pattern(1, VALUE_BYTES);
     for number in 0.. {
@@ -42,7 +42,7 @@ fn maintain_all(shards: &mut [Shard]) {
     {}
 }
 
-/// Fills the memory of some shards, and sees that their upkeep then drops a handful at most.
+/// Fills the memory of some shards, and checks that their upkeep then drops only a few values.
 fn upkeep_evicts_few<const SHARDS: usize>(limit_bytes: u64) {
     let mut shards: [Shard; SHARDS] = Shard::sharing_cut_for(limit_bytes, 1 << 30, true);
     let stored = fill_until_one_evicts(&mut shards);
@@ -54,8 +54,8 @@ fn upkeep_evicts_few<const SHARDS: usize>(limit_bytes: u64) {
     }
 }
 
-/// A shard of 64 MiB with values of one block, of which all but every fourth are deleted again:
-/// room lies between the others, which their pins keep from being moved.
+/// A shard of 64 MiB that has stored values of one block and deleted all except every fourth. The
+/// free blocks lie between the remaining values, which are pinned and so cannot move.
 fn strewn(evict: bool) -> (Shard, Vec<Pinned>) {
     let [mut shard]: [Shard; 1] = Shard::sharing_cut_for(64 << 20, 4 << 30, evict);
     let value = pattern(1, VALUE_BYTES);

@@ -11,10 +11,10 @@ use crate::{
     SegmentsFull,
 };
 
-/// Key to location, and what the segments did to it.
+/// A map from keys to locations, and a record of the changes that the segments made to it.
 #[derive(Debug, Default)]
 pub(super) struct MapIndex {
-    /// Hashed alike in each run.
+    /// The hasher is the same in each run.
     pub(super) map: HashMap<Vec<u8>, ItemAt, BuildHasherDefault<DefaultHasher>>,
     pub(super) removed: Vec<Vec<u8>>,
     /// Items that were copied.
@@ -47,7 +47,7 @@ pub(super) fn hash(key: &[u8]) -> u64 {
     (sum ^ sum >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A shard's segments, its index and the budget, in one hand.
+/// A shard's segments, its index and the budget.
 pub(super) struct Shard {
     pub(super) budget: Arc<Budget>,
     pub(super) segments: Segments,
@@ -66,7 +66,8 @@ impl Shard {
         Self::sharing_cut_for(limit_bytes, limit_bytes, evict)
     }
 
-    /// The same, their segments as long as they would be with a limit of `cut_for_bytes`.
+    /// Shards that share one pool and one budget. Their segments are as long as with a limit of
+    /// `cut_for_bytes`.
     pub(super) fn sharing_cut_for<const N: usize>(
         limit_bytes: u64,
         cut_for_bytes: u64,
@@ -137,7 +138,7 @@ impl Shard {
         assert!(self.segments.is_flush_noted());
     }
 
-    /// Flushes, and sees that no memory is held for anything then.
+    /// Flushes, and checks that no memory is in use afterwards.
     pub(super) fn assert_all_comes_back(&mut self, now: u32) {
         self.flush(now);
         self.maintain_all(now);
@@ -181,7 +182,7 @@ pub(super) fn read_pinned(pinned: &Pinned) -> Vec<u8> {
     read
 }
 
-/// Bytes that say whose they are.
+/// Bytes that depend on `seed`, so that a mix-up of values shows.
 pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = vec![0; length];

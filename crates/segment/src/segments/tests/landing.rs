@@ -68,7 +68,7 @@ fn landings_and_writes_may_follow_each_other_in_any_order() {
             let wanted = 1 + random.below(40_000) as usize;
             if random.below(2) == 0 && at > 0 {
                 upload.landing(&mut landing, LANDING_PIECES_MAX).expect("memory is free");
-                // None: the door refused it.
+                // With 0 bytes, the landing comes back empty, as if the backend had refused it.
                 let wanted = if random.below(4) == 0 { 0 } else { wanted };
                 let came = receive(&mut landing, &value[at..value.len().min(at + wanted)]);
                 assert_eq!(upload.landed(&mut landing, came), came);
@@ -120,7 +120,7 @@ fn memory_is_lent_in_proportion_to_what_has_come() {
     }
 }
 
-/// All the blocks of an upload come back, and not before a landing that is out has.
+/// All blocks of an upload come back, but only after a landing that is out has come back.
 #[test]
 fn a_landing_that_outlives_its_upload_keeps_the_memory_until_it_is_gone() {
     let shard = Shard::new(16 << 20, true);
@@ -142,7 +142,7 @@ fn a_landing_that_outlives_its_upload_keeps_the_memory_until_it_is_gone() {
                     drop(upload);
                 } else {
                     drop(upload);
-                    // Others get none of what the kernel may still write to.
+                    // Other uploads get no block to which the kernel may still write.
                     let mut other = pool.begin_upload(bytes).expect("it fits");
                     other.write(&vec![2; bytes]).expect("memory is free");
                     let room = landing.room();

@@ -360,7 +360,7 @@ fn a_pinned_value_keeps_none_of_those_whose_heads_lie_beside_its_own() {
             set.unwrap_or_else(|_| panic!("no room for {key} of {stored}"));
             assert!(shard.value(key.as_bytes()) == Some(pattern(number, bytes)));
         }
-        // What can be kept beside the pinned ones is.
+        // The values for which there is room beside the pinned ones are kept.
         let kept = |number: &u64| shard.at(format!("new {number}").as_bytes()).is_some();
         let kept = (0..3 * stored).filter(kept).count() as u64;
         assert!(kept * 10 >= stored * 6, "{kept} of {stored} new ones are there");
@@ -415,14 +415,14 @@ fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
         for _ in 0..20 {
             assert!(shard.set(b"new", &pattern(0, bytes), 9).is_err(), "all of it is pinned");
         }
-        // The other shard gives what it has, one value after the other.
+        // The other shard frees its values, one after the other.
         for (number, key) in lent.iter().enumerate() {
             assert!(other.delete(key.as_bytes()));
             let key = format!("new {number}");
             shard.set(key.as_bytes(), &pattern(1, bytes), 9).expect("what the other one gave");
         }
-        // One of these is pinned, and so is the segment of its head. Room is requested piece by
-        // piece. The upkeep in between keeps the work that was begun.
+        // One of these values is pinned, and so is the segment of its head. The upload needs room
+        // for one piece after the other. The upkeep in between ends jobs that have begun.
         let third = shard.at(b"new 3").map(|at| shard.segments.pin(at)).expect("it was stored");
         let items = shard.segments.stats().items;
         let mut upload = shard.segments.pool().begin_upload(4 * bytes).expect("not too large");

@@ -131,7 +131,7 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     let reader = pool.register_reader().expect("one");
     let is_flushed = |at, now| pool.is_flushed(at, pool.flush_word(), now, &reader);
     let other = &mut shards[1];
-    // The other shard has not noted it; a reader needs no owner for that.
+    // The other shard has not noted the flush. A reader sees it without the owner.
     let old = other.at(b"old").expect("stored");
     assert!(other.segments.is_live(old, 100) && is_flushed(old, 100));
     other.segments.note_flush(100);
@@ -157,7 +157,8 @@ fn a_segment_keeps_its_epoch_until_it_is_used_again() {
     let pool = Arc::clone(shard.segments.pool());
     let mut reader = pool.register_reader().expect("one");
     let at = shard.at(b"key").expect("stored");
-    // Replaced, so that the segment it was alone in is given back, while the reader has its place.
+    // The item is replaced. So its segment, which held no other item, is given back, while the
+    // reader still knows its location.
     shard.segments.log.close_all();
     set_until(&mut shard, "key", 0, 100);
     assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
@@ -271,7 +272,7 @@ fn a_segment_that_another_shard_is_entering_in_its_books_is_not_taken_for_ones_o
     }
     let pool = Arc::clone(shards[1].segments.pool());
     let segment = pool.take(0).expect("memory is free");
-    // As `adopt` leaves it for a moment: open, and the owner not said yet.
+    // The state in the middle of `adopt`: open, but the owner is not set yet.
     pool.metas.clear(segment);
     pool.metas.set_phase(segment, Phase::Open);
     for shard in &shards {
@@ -316,7 +317,7 @@ fn a_shard_that_came_late_gets_its_share() {
         store(&mut shards[0], number).expect("the first has memory to itself");
     }
     for number in 0..60_000 {
-        // The late one may be refused until the first has given something.
+        // The second shard may be refused until the first has given it segments.
         let _refused_at_first = store(&mut shards[1], number);
         let (segments, index) = &mut shards[0];
         segments.maintain(9, index, 16);
@@ -361,7 +362,7 @@ fn an_item_that_must_stay_lets_others_go_where_no_segment_is_spare() {
         store(&mut shard);
     }
     shard.maintain_all(9);
-    // The last one of the segment that goes next.
+    // The last item of the segment that is evicted next.
     let next = shard.segments.log.oldest_of_probation().expect("memory is full");
     let living = shard.index.map.iter().map(|(key, &at)| (at, key.clone()));
     let (old, key) = living

@@ -1,5 +1,4 @@
-//! What eviction keeps: against FIFO and LRU with as much memory, on a stream of popular and rare
-//! keys.
+//! Compares eviction with FIFO and LRU of the same memory, on a stream of popular and rare keys.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

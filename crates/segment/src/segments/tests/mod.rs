@@ -1,4 +1,5 @@
-//! The log against a `BTreeMap` that knows what must be there, and the promises in figures.
+//! Compares the log with a `BTreeMap` of the items that must exist, and checks numbers that the
+//! design promises.
 
 mod audit;
 mod bounds;

@@ -1,4 +1,5 @@
-//! Random operations against a map: what is found is bit-exact, and nothing is lost without a word.
+//! Compares random operations with a map: items that are found are bit-exact, and each lost item
+//! is reported to the index.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +40,8 @@ impl Model {
         format!("{number:0width$}").into_bytes()
     }
 
-    /// Drops from the model what the segments said they removed; only expired and, in a cache,
-    /// evicted items may be among it.
+    /// Drops the items from the model that the segments reported as removed. Only expired and, in a
+    /// cache, evicted items may be among them.
     fn settle_removed(&mut self, flushed: bool) {
         for key in std::mem::take(&mut self.shard.index.removed) {
             let gone = self.wanted.remove(&key);
@@ -210,7 +211,7 @@ impl Model {
         for &at in before.values() {
             assert!(!self.shard.segments.is_live(at, self.now), "flushed at once");
         }
-        // What is stored now must outlive the cleaning up.
+        // The items that are stored now must survive the reclaiming of flushed ones.
         self.wanted.clear();
         for key in before.into_keys().step_by(3) {
             self.shard.delete(&key);

@@ -55,8 +55,8 @@ fn overwriting_four_fifths_of_a_store_is_never_refused() {
     overwrite(8 << 20, 300, 20, false);
 }
 
-/// What long lines and replies take is taken and given back by one shard all the time; the other
-/// must not live on it.
+/// One shard takes and gives back memory for long lines and replies all the time. The other shard
+/// must not use up that memory.
 #[test]
 fn a_shard_that_lends_memory_keeps_its_share() {
     const LIMIT_BYTES: u64 = 16 << 20;

@@ -115,10 +115,10 @@ impl<const N: usize> Full<N> {
 
 fn replaces<const N: usize>(limit_bytes: u64, sizes: Sizes, expiries: u64) {
     let mut full = Full::<N>::new(limit_bytes, sizes, expiries);
-    // With many shards each replacement costs a segment's copy.
+    // With many shards, each replacement costs the copy of a segment.
     full.replace(10_000 / N / N);
     full.assert_all_there();
-    // Nothing was gained by that which new items may take.
+    // Replacements have freed no memory that new items may take.
     full.fill();
     full.replace(5_000 / N / N);
     full.assert_all_there();
@@ -199,7 +199,7 @@ fn what_one_request_moves_is_bounded() {
             let before = full.shards[0].index.swings;
             let is_new = round % 2 == 1;
             if is_new {
-                // Stored or refused, the search ended.
+                // The item may be stored or refused; the search must end.
                 full.store(0, &format!("new {round} {turn}"), 16);
                 full.shards[0].delete(format!("new {round} {turn}").as_bytes());
             } else {

@@ -8,7 +8,7 @@ use kachel_host::Budget;
 use super::index::{MapIndex, Random, hash, pattern, read_pinned};
 use crate::{NewItem, NewValue, Pinned, Pool, PoolOptions, SegmentOptions, Segments, Upload};
 
-/// What crosses from one thread to the other: a seed and the value made of it.
+/// A message from one thread to the other: a seed and the value made of it.
 enum Parcel {
     Pinned(u64, Pinned),
     Upload(u64, Upload),

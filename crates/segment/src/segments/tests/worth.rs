@@ -79,8 +79,8 @@ fn what_is_read_again_is_kept_while_four_times_memory_passes_by() {
     }
 }
 
-/// Small and large values, read alike, a third more in all than memory holds: it is the large ones
-/// that miss, as they would have to be read more often for the same room.
+/// Small and large values are read equally often. Together they are a third larger than memory. The
+/// large ones must miss, because they need more memory for the same number of reads.
 #[test]
 fn small_values_outlive_large_ones_that_are_read_as_often() {
     let mut shard = Shard::new(LIMIT_BYTES, true);
@@ -109,7 +109,7 @@ fn no_request_turns_main_by_dozens_of_segments() {
         look_aside(&mut shard, "popular", count, SMALL_BYTES);
         pass_by(&mut shard, &format!("{round}"), SMALL_BYTES, 32 << 20);
     }
-    // All heads of probation share a segment, so much is noted at once when it is evicted.
+    // All heads of probation share a segment. So its eviction notes many bytes at once.
     let value = vec![b'v'; crate::BLOCK_BYTES + 5];
     let (mut most, mut hits) = (0, 0);
     for round in 0..4 {

@@ -44,8 +44,8 @@ impl Pidfile {
     }
 }
 
-/// Writes `text` to `path` so that no reader sees a part of it: writes a file beside it, which is
-/// then renamed.
+/// Writes `text` to `path` so that no reader sees a part of it: writes another file, then renames
+/// that.
 ///
 /// Errors: the folder cannot be written.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {

@@ -163,7 +163,7 @@ pub enum Event {
         /// The connection.
         socket: SocketId,
     },
-    /// The kernel has accepted the whole of a block, which comes back with its bytes still in it.
+    /// The kernel has accepted a whole block. The block comes back with its bytes still in it.
     Sent {
         /// The connection.
         socket: SocketId,

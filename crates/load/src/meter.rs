@@ -37,12 +37,12 @@ pub(crate) struct Reading {
     cores: Vec<Core>,
 }
 
-/// How one core spent its time, as shares of the elapsed time.
+/// How one core spent its time: ticks in a reading, shares of the elapsed time in a cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Core {
     /// Number of the core.
     pub(crate) cpu: usize,
-    /// Ticks, later shares, of user time (nice included).
+    /// User time, nice included.
     pub(crate) user: f64,
     /// System time.
     pub(crate) system: f64,
@@ -63,7 +63,7 @@ pub(crate) struct Cost {
     pub(crate) elapsed_s: f64,
     /// Processor time of all threads of the server; absent if no process was named.
     pub(crate) server_cpu_s: Option<f64>,
-    /// The same, divided by the elapsed time: 1.0 is one core all the time.
+    /// The server's processor time divided by the elapsed time: 1.0 is one core all the time.
     pub(crate) server_busy_cores: Option<f64>,
     /// Number of the server's threads at the end.
     pub(crate) server_threads: Option<usize>,

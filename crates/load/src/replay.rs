@@ -24,7 +24,7 @@ use crate::trace::{Operation, Record, Trace};
 const WAITING_MAX: usize = 4096;
 /// Marks the token of a set that follows a miss.
 const FOLLOWS: u64 = 1 << 63;
-/// A memcached server reads longer TTLs as points in time.
+/// The longest relative TTL. A memcached server takes a longer TTL as a point in time.
 const RELATIVE_TTL_S_MAX: u32 = 30 * 24 * 3600;
 /// Maximum digits of a counter's value.
 const COUNTER_DIGITS_MAX: usize = 10;

@@ -12,7 +12,7 @@
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use memchr::memchr;
 
-/// Maximum length of a reply's line; memcached sends no longer ones.
+/// Maximum length of a reply's line; memcached sends no longer lines.
 const LINE_BYTES_MAX: usize = 4096;
 
 /// Result of one scan of the received bytes.

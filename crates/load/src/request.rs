@@ -44,7 +44,7 @@ pub(crate) struct Pending {
     pub(crate) token: u64,
     /// Intended send time, in ns of the run's clock; in a closed loop, the actual one.
     pub(crate) intended_ns: u64,
-    /// When it was formatted, directly before sending.
+    /// When the request was formatted, directly before it was sent.
     pub(crate) sent_ns: u64,
 }
 
@@ -123,7 +123,7 @@ pub(crate) trait Source {
     /// Formats the next request, if there is one now.
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next;
 
-    /// Checks one item of a get's reply; false if the value is wrong for the key.
+    /// Checks one item of a get's reply. Returns false if the value is wrong for the key.
     fn item(
         &mut self,
         pending: &Pending,

@@ -34,9 +34,9 @@ pub(crate) struct Mix {
     pub(crate) keys_per_get: u32,
     /// TTL of sets in seconds; 0 means no expiry.
     pub(crate) ttl_s: i32,
-    /// Verify every value.
+    /// Whether to verify every value.
     pub(crate) check: bool,
-    /// Set a key after a get missed it.
+    /// Whether to set a key after a get missed it.
     pub(crate) look_aside: bool,
 }
 

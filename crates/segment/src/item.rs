@@ -273,7 +273,7 @@ impl<'a> Item<'a> {
         self.access().fetched()
     }
 
-    /// Whether the item was read at least twice since eviction last looked at it.
+    /// Whether the item was read at least twice since eviction last examined it.
     #[inline]
     pub fn active(&self) -> bool {
         self.access().active()

@@ -249,7 +249,7 @@ impl Access {
         self.0 & Self::FETCHED != 0
     }
 
-    /// How often the item was read since eviction last looked at it, up to [`Self::READS_MAX`].
+    /// How often the item was read since eviction last examined it, up to [`Self::READS_MAX`].
     #[inline]
     pub(crate) const fn reads(self) -> u32 {
         self.0 >> Self::READS_SHIFT & Self::READS_MAX
@@ -261,7 +261,7 @@ impl Access {
         self.0 >> Self::TURNS_SHIFT & Self::TURNS_MAX
     }
 
-    /// Whether the item was read at least twice since eviction last looked at it.
+    /// Whether the item was read at least twice since eviction last examined it.
     #[inline]
     pub const fn active(self) -> bool {
         self.reads() >= 2
@@ -311,7 +311,7 @@ impl Access {
             let order = Ordering::Relaxed;
             match word.compare_exchange(there.0, there.read(now).0, order, order) {
                 Ok(_) => return,
-                Err(other) => there = Self(other), // One read more: after three it is enough.
+                Err(other) => there = Self(other), // Another core counted a read.
             }
         }
     }

@@ -29,7 +29,7 @@ const BAD_DATA_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk";
 const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format";
 
 impl Asker {
-    /// A request that the server refuses, whatever it holds.
+    /// A request that the server refuses, whatever items the server holds.
     pub(crate) fn amiss(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
         match dice.below(10) {
             0..3 => self.too_large(dice, cas),

@@ -49,7 +49,7 @@ pub struct Quiescence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(u64);
 
-/// One reader's place in a [`Quiescence`]; awake when it is made. Dropped, it is out of the count.
+/// One reader's place in a [`Quiescence`]; awake when it is made. A dropped reader does not count.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Quiescence>,
@@ -57,7 +57,7 @@ pub struct Reader {
 }
 
 impl Quiescence {
-    /// With places for `readers_max` readers, none registered. Cost: 128 bytes a place.
+    /// Makes places for `readers_max` readers, none registered. Cost: 128 bytes per place.
     pub fn new(readers_max: usize) -> Self {
         let places = (0..readers_max).map(|_| CachePadded::new(AtomicU64::new(FREE))).collect();
         Self { newest: CachePadded::new(AtomicU64::new(FIRST)), places }
@@ -177,7 +177,7 @@ mod models {
     use loom::thread;
     use std::sync::atomic::AtomicU64 as Count;
 
-    /// Two things, of which `within_reach` says which one a reader finds.
+    /// Two things. `within_reach` is the index of the one that a reader finds.
     struct Things {
         cells: [AtomicU64; 2],
         within_reach: AtomicUsize,
@@ -219,7 +219,7 @@ mod models {
         }
     }
 
-    /// Runs `reader` beside a thread that replaces; both ends of that must have been seen.
+    /// Runs `reader` beside a thread that replaces the thing. Both results of `replace` must occur.
     fn beside_a_reclaimer(name: &str, reader: impl Fn(&Things) + Copy + Send + Sync + 'static) {
         let used_again = Arc::new([Count::new(0), Count::new(0)]);
         let counts = Arc::clone(&used_again);

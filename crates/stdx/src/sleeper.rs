@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  If work is published before `must_wake`, then the owner's look at its work after
-//!   `prepare_sleep` sees it, or `must_wake` sees the owner asleep: two sequentially consistent
+//! - I1  If work is published before `must_wake`, then the owner's check of its work after
+//!   `prepare_sleep` finds it, or `must_wake` finds the owner asleep: two sequentially consistent
 //!   fences, one between each one's write and its read (Dekker), forbid that both miss.
 //! - I2  Each `prepare_sleep` is ended by one `cancel` or one `must_wake` that returned true; never
 //!   by two.

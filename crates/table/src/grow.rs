@@ -31,7 +31,7 @@ const HUGE_BYTES: u64 = 2 << 20;
 /// million keys and 15 % less at eight million (`examples/probe.rs`), for at most half as much
 /// memory again.
 const HUGE_FROM_BYTES: u64 = 2 * HUGE_BYTES;
-/// Bytes that one step of growth charges, or one of shrinking gives back, at most.
+/// The most bytes that one step of growth charges, or that one step of shrinking gives back.
 pub const STEP_BYTES_MAX: u64 = HUGE_BYTES;
 /// The most slots that one split or merge moves: those of a bucket, and for a merge also those of
 /// both buckets that move elsewhere first.
@@ -53,7 +53,7 @@ impl Table {
     ) -> usize {
         let mut moves = 0;
         let charged_bytes = self.charged_bytes;
-        // One step of memory back is enough for one call: the kernel takes its time for it.
+        // One call gives back one step of memory at most, because that takes the kernel long.
         while moves < moves_max && self.charged_bytes >= charged_bytes {
             let stepped = if self.is_fuller_than(AHEAD_PERMILLE, 0) {
                 self.split_one(&mut hash_of)

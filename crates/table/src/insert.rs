@@ -4,7 +4,7 @@
 //! Downstream: `bucket` stores; `grow` keeps the table from filling up.
 //!
 //! Invariants:
-//! - I1  A search looks at no more than `search::NODES_MAX` buckets; its path has no more than
+//! - I1  A search examines at most `search::NODES_MAX` buckets; its path has at most
 //!   `PATH_MOVES_MAX` moves.
 //! - I2  A move stores the copy before it clears the original, so an entry is at all times in one
 //!   of its buckets (and for a moment in both).

@@ -1,4 +1,4 @@
-//! What the reader on another core is promised, in every interleaving with the owner.
+//! The promises to a reader on another core, in every interleaving with the owner.
 //!
 //! Upstream:   `RUSTFLAGS="--cfg loom" cargo test --release -p kachel-table`.
 //! Downstream: `Table`, `Reader`; a table of two to four buckets of two slots.

@@ -17,7 +17,7 @@
 //! - I2  A location is one that the owner stored for an item with this tag, and what was written
 //!   before it was stored is visible.
 //! - I3  The item at a location stays what it is until the reader ends its tick, if the reader is
-//!   registered with `kachel_stdx::Quiescence`. It may be dead by then: its header says.
+//!   registered with `kachel_stdx::Quiescence`. The item may be dead by then; its header tells.
 
 use std::sync::Arc;
 
@@ -25,8 +25,9 @@ use crate::lines::Lines;
 use crate::sync::{Ordering, fence};
 use crate::tag::{KeyHash, Location};
 
-/// How often a reader examines the same two buckets before it gives up and must ask the owner. A
-/// guess: it repeats only if the owner moved an entry of these buckets during the last attempt.
+/// How often a reader searches before the caller must ask the owner instead. A guess: the reader
+/// repeats only if the owner has moved an entry of the two buckets, or changed the number of
+/// buckets, during the last attempt.
 const LOOKS_MAX: usize = 8;
 
 /// The result of a search by a [`Reader`].
@@ -36,7 +37,7 @@ pub enum Seen {
     At(Location),
     /// No item had the key, at one moment of the call at least.
     Nowhere,
-    /// The owner moved entries in every attempt. The caller must ask the owner.
+    /// The owner has changed the table during every attempt. The caller must ask the owner.
     Unsettled,
 }
 

@@ -12,7 +12,8 @@ use crate::line::SLOTS_PER_BUCKET;
 /// The most full buckets whose entries a search follows to their other buckets. These full buckets
 /// are at most two moves away.
 pub(crate) const EXPANSIONS_MAX: usize = 72;
-/// The most buckets that a search examines: two roots, and the buckets that their entries lead to.
+/// The most buckets that a search examines: two roots, and the buckets to which the entries lead
+/// that it follows.
 pub(crate) const NODES_MAX: usize = 2 + EXPANSIONS_MAX * SLOTS_PER_BUCKET;
 
 /// A bucket reached by a search, and the slot whose entry could move there.

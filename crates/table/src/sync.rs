@@ -20,7 +20,7 @@ mod modeled {
     use std::ops::Range;
     use std::ptr::NonNull;
 
-    /// What the table uses of `kachel_host::Region`, its words known to loom.
+    /// The part of `kachel_host::Region` that the table uses, with words that loom knows.
     #[derive(Debug)]
     pub(crate) struct Region(Box<[AtomicU64]>);
 

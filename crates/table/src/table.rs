@@ -34,7 +34,7 @@ pub struct TableCounts {
     pub merges: u64,
     /// Entries moved to their other bucket, to make room.
     pub moves: u64,
-    /// Items whose hash was requested.
+    /// Items whose hash the table had to ask for.
     pub hashes_asked: u64,
     /// Inserts that found neither a hole nor a short way to one at the first attempt.
     pub pathless: u64,

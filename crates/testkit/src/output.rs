@@ -12,7 +12,7 @@ pub fn tell(line: &str) {
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
 }
 
-/// Says that this machine cannot run the check `name`, and why: `./test` counts the line.
+/// Prints that this machine cannot run the check `name`, and why. `./test` counts the line.
 pub fn skip(name: &str, why: &str) {
     // The harness may have begun a line.
     tell(&format!("\nskip {name} {why}"));

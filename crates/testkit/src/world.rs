@@ -47,9 +47,9 @@ pub struct WorldOptions {
     pub usage: fn() -> Usage,
     /// Limits on slow clients.
     pub limits: ClientLimits,
-    /// Percent of memory that values on their way out may pin.
+    /// Percent of memory that values may pin while they are being sent.
     pub pinned_percent: u32,
-    /// The server calls it for each client that it closes for a limit.
+    /// A function that the server calls for each client that it closes because of a limit.
     pub tell_closed: Option<fn(&ClosedClient)>,
 }
 
@@ -137,7 +137,7 @@ impl World {
 }
 
 impl<A: Around> World<A> {
-    /// An empty server. `around` makes what stands around the calls to each shard's endpoint.
+    /// An empty server. `around` makes the code around the calls to each shard's endpoint.
     ///
     /// # Panics
     /// As [`World::new`].
@@ -147,7 +147,8 @@ impl<A: Around> World<A> {
 }
 
 impl<A: Around, E: Engine> World<A, E> {
-    /// As [`World::surrounded`]; `engine` makes each shard's engine of its number and its cache.
+    /// An empty server, as [`World::surrounded`] makes it. `engine` makes the engine of each shard
+    /// from the shard's number and its cache.
     ///
     /// # Panics
     /// As [`World::new`].
@@ -225,17 +226,17 @@ impl<A: Around, E: Engine> World<A, E> {
         self.lags_ns[shard].set(ns);
     }
 
-    /// One tick of every shard, in the order of their numbers.
+    /// Runs one tick of every shard, in the order of their numbers.
     pub fn turn(&mut self) {
         (0..self.shards.len()).for_each(|shard| self.turn_of(shard));
     }
 
-    /// One tick of one shard, while the others do nothing.
+    /// Runs one tick of one shard, while the others do nothing.
     pub fn turn_of(&mut self, shard: usize) {
         self.shards[shard].tick().expect("memory never fails");
     }
 
-    /// One tick of each shard that is not at rest; whether there was one (I2).
+    /// Runs one tick of each shard that is not at rest. Returns whether there was one (I2).
     pub fn round(&mut self) -> bool {
         let mut any = false;
         for shard in &mut self.shards {
@@ -248,7 +249,7 @@ impl<A: Around, E: Engine> World<A, E> {
         any
     }
 
-    /// Rounds until all shards are at rest (I2). A shard at rest has not read the clock again.
+    /// Runs rounds until all shards are at rest (I2). A shard at rest has not read the clock again.
     ///
     /// # Panics
     /// If the server does not come to rest (I3).
@@ -257,9 +258,9 @@ impl<A: Around, E: Engine> World<A, E> {
         assert!(rests, "I3: the server does not come to rest");
     }
 
-    /// Turns until all shards are at rest (I2) and the sleep of each has ended some times, as it
-    /// does within a second. Each shard has then read the clock, reused retired segments and closed
-    /// late clients.
+    /// Runs turns until all shards are at rest (I2) and the sleep of each has ended some times, as
+    /// it does within a second. Each shard has then read the clock, reused retired segments and
+    /// closed late clients.
     ///
     /// # Panics
     /// As [`Self::rest`].

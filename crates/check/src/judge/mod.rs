@@ -84,7 +84,7 @@ fn check_within(history: &History, rules: &Rules, steps_max: u64) -> Result<Stat
         entries.sort_by_key(|entry| (entry.invoked, entry.returned));
         stats.overlapping += overlapping(&entries);
         if !check_key(key, &entries, (rules, steps_max), &mut stats)? {
-            // The judge goes on, because another key may be contradictory.
+            // The judge continues, because another key may be contradictory.
             stats.keys_given_up += 1;
             stats.operations_given_up += operations;
             given_up = given_up.or(Some(key));
@@ -215,7 +215,7 @@ struct Search<'h> {
     /// The number of entries that still need a place.
     needed: usize,
     states: States,
-    /// Pairs (placed, states) from which the search has already tried to go on.
+    /// Pairs (placed, states) from which the search has already tried to continue.
     dead_ends: HashSet<(Vec<u64>, States)>,
     steps: u64,
     steps_max: u64,

@@ -69,7 +69,7 @@ impl Socket {
     }
 }
 
-/// One system call.
+/// Sends unsent bytes by one system call. Returns how many bytes the kernel took.
 fn send_once(fd: &OwnedFd, sends: &SendQueue) -> Result<usize, Errno> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     if sends.is_one_piece() {

@@ -49,7 +49,7 @@ const GATHER_LOOKS_MAX: usize = 16;
 /// little, and the owners of the blocks in these segments are called to gather them.
 const GATHER_RANGE: usize = 256;
 
-/// What a step of gathering did.
+/// The result of a step of gathering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gathered {
     /// Whether a segment became free.

@@ -1,4 +1,4 @@
-//! What a reader on another core is promised of items, in every interleaving with their owner.
+//! The promises about items to a reader on another core, in every interleaving with their owner.
 //!
 //! Upstream:   `tests/models/run kachel-segment models`.
 //! Downstream: `Segments`, `Pool` and `kachel_table`, a few items of a few bytes.
@@ -126,7 +126,7 @@ fn segment_reuse(name: &str, round: impl Fn(&mut Reader) + Copy + Send + Sync + 
         });
         shard.store(b"k", b"2222", Some(old)).expect("room");
         shard.segments.log.close_all();
-        // It lies where the first lay, or has no room.
+        // The new item lies where the first one lay, or there is no room for it.
         let other = shard.store(b"j", b"3333", None);
         assert!(other.is_err() || other == Ok(old));
         counts[usize::from(other.is_ok())].fetch_add(1, Relaxed);

@@ -58,7 +58,7 @@ pub enum NewValue<'a> {
     /// A whole value that was uploaded. If the item is stored, it takes over the memory of the
     /// upload. Otherwise the upload keeps its memory.
     Upload(&'a mut Upload),
-    /// A stored item's value with something added, whatever their sizes.
+    /// A stored item's value with bytes added. Both may have any size.
     Extended {
         /// The stored item. The caller must still kill it, at the location that the index then has.
         old: ItemAt,

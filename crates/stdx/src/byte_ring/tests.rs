@@ -1,4 +1,4 @@
-//! What the ring promises: by model, between real threads, and under loom (with the sleeper).
+//! The promises of the ring: by model, between real threads, and under loom (with the sleeper).
 //!
 //! Upstream:   `cargo test`; the models with `RUSTFLAGS="--cfg loom" cargo test --release`.
 //! Downstream: `byte_ring`, `sleeper`.

@@ -1,6 +1,6 @@
 //! A client that may misbehave.
 //!
-//! Upstream:   tests say what to send, and what not to read.
+//! Upstream:   tests, which decide what to send and what not to read.
 //! Downstream: a socket of either kind to the server.
 //!
 //! Invariants:
@@ -30,7 +30,7 @@ pub struct Client {
 /// The result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing came within the patience that was set.
+    /// No byte came within the time of [`Client::set_patience`].
     Nothing,
     /// This many bytes came.
     Bytes(usize),
@@ -39,7 +39,7 @@ pub enum Look {
 }
 
 impl Client {
-    /// Over a connected socket, with [`PATIENCE`] in both directions.
+    /// A client over a connected socket, with [`PATIENCE`] in both directions.
     pub fn new(socket: OwnedFd) -> Self {
         // A unix socket has no such option.
         let _unix = sockopt::set_tcp_nodelay(&socket, true);
@@ -71,7 +71,7 @@ impl Client {
         self.socket.write_all(bytes.as_ref()).expect("the server takes it");
     }
 
-    /// Sends all bytes; false if the server has closed.
+    /// Sends all bytes. Returns false if the server has closed.
     pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.socket.write_all(bytes.as_ref()).is_ok()
     }
@@ -83,7 +83,8 @@ impl Client {
         }
     }
 
-    /// Sends `bytes` again and again until the server accepts no more; the number it accepted.
+    /// Sends `bytes` again and again until the server accepts no more. Returns the number of bytes
+    /// that the server accepted.
     pub fn flood(&mut self, bytes: &[u8]) -> u64 {
         flood(std::slice::from_mut(self), bytes)
     }
@@ -128,7 +129,8 @@ impl Client {
         received
     }
 
-    /// Reads while `goes_on`, which is told the bytes of each read and all bytes so far.
+    /// Reads as long as `goes_on` returns true. Passes it the bytes of each read and all bytes so
+    /// far.
     fn read_while(&mut self, mut goes_on: impl FnMut(&[u8], &[u8]) -> bool) -> Vec<u8> {
         let mut received = Vec::new();
         let mut buffer = [0; 1 << 16];
@@ -215,12 +217,12 @@ impl Client {
         value.parse().expect("a number")
     }
 
-    /// Ends our side; the server may go on sending.
+    /// Ends our side. The server may still send.
     pub fn end_sending(&self) {
         rustix::net::shutdown(&self.socket, Shutdown::Write).expect("an open socket");
     }
 
-    /// Ends the connection by a reset, as a machine does that crashed and came back.
+    /// Ends the connection by a reset, like a machine that crashed and restarted.
     pub fn reset(self) {
         sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO)).expect("a socket");
     }
@@ -235,7 +237,7 @@ impl Client {
 }
 
 /// Makes each client send `bytes` again and again until the server accepts no more from any of
-/// them; returns how many bytes it accepted.
+/// them. Returns how many bytes the server accepted.
 pub fn flood(clients: &mut [Client], bytes: &[u8]) -> u64 {
     for client in &mut *clients {
         rustix::io::ioctl_fionbio(&client.socket, true).expect("a socket");

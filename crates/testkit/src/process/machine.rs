@@ -13,17 +13,17 @@ use super::server::Server;
 use super::waiting::wait_until;
 
 impl Server {
-    /// Its process.
+    /// The number of the server's process.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }
 
-    /// Sends a signal to its process.
+    /// Sends a signal to the server's process.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("our child takes signals");
     }
 
-    /// The file `name` of its folder in /proc.
+    /// The file `name` of the process's folder in /proc.
     fn told(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.process.id())).expect("a living process")
     }
@@ -41,7 +41,7 @@ impl Server {
         self.memory_bytes("VmRSS:")
     }
 
-    /// The most resident memory that it ever had, in bytes.
+    /// The most resident memory that the process ever had, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.memory_bytes("VmHWM:")
     }
@@ -59,7 +59,7 @@ impl Server {
             .all(|stat| stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')))
     }
 
-    /// Processor time used until now, by the process and by the kernel for it.
+    /// The processor time used until now, by the process itself and by the kernel on its behalf.
     pub fn processor_time(&self) -> Duration {
         // In units of 1/100 s, on every machine (proc(5), USER_HZ).
         let stat = self.told("stat");
@@ -70,7 +70,7 @@ impl Server {
         Duration::from_millis(ticks * 10)
     }
 
-    /// Whether it uses no processor time for a tenth of a second.
+    /// Whether the process uses no processor time for a tenth of a second.
     pub fn is_at_rest(&self) -> bool {
         let before = self.processor_time();
         std::thread::sleep(Duration::from_millis(100));
@@ -87,7 +87,7 @@ impl Server {
         self.connect().stat(name)
     }
 
-    /// Waits until only the asking connection is open.
+    /// Waits until no other connection is open than the one that asks for `stats`.
     pub fn wait_until_alone(&self) {
         wait_until("the clients' end", || self.stat("curr_connections") == 1);
     }

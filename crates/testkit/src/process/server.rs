@@ -21,7 +21,7 @@ use super::waiting::wait_until;
 
 /// The file in the server's folder with its output.
 const LOG: &str = "log";
-/// The most of it that is shown.
+/// The most characters of that output that are shown.
 const LAST_WORDS_CHARS: usize = 4_000;
 
 /// How clients reach a server.
@@ -67,7 +67,7 @@ pub struct Ended {
     pub said: String,
 }
 
-/// `-u root` if this process runs as root; the server demands it then.
+/// `-u root` if this process runs as root, because the server requires the option then.
 pub fn user() -> &'static [&'static str] {
     let is_root = fs::metadata("/proc/self").expect("proc").uid() == 0;
     if is_root { &["-u", "root"] } else { &[] }
@@ -94,7 +94,7 @@ impl<'a> Launch<'a> {
         self.start_at(None)
     }
 
-    /// As [`Self::start`], at a given place: a port, or the path of a socket.
+    /// Starts the server as [`Self::start`] does, at a given port or path of a socket.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -104,7 +104,7 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// As [`Self::start`], of a server that may end instead of listening.
+    /// Starts a server as [`Self::start`] does, but allows it to end instead of listening.
     ///
     /// # Errors
     /// The end of the server.
@@ -211,7 +211,7 @@ impl Server {
         }
     }
 
-    /// The server's output, from a panic on if there was one.
+    /// The server's output; if there was a panic, the output from the panic on.
     pub fn last_words(&self) -> String {
         let log = fs::read(self.folder.path().join(LOG)).unwrap_or_default();
         let text = String::from_utf8_lossy(&log);

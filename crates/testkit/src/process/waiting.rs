@@ -1,4 +1,4 @@
-//! Waiting for something that another process does.
+//! Waits for an event in another process.
 //!
 //! Upstream:   `server` and the tests.
 //! Downstream: the clock.
@@ -10,7 +10,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Checks until `is_so`, for at most `patience`; returns whether it came true.
+/// Checks until `is_so` returns true, for at most `patience`. Returns whether it did.
 pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + patience;
     while !is_so() {
@@ -22,10 +22,10 @@ pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Checks until `is_so`.
+/// Checks until `is_so` returns true.
 ///
 /// # Panics
-/// If it does not come true within [`PATIENCE`]; the message names `what`.
+/// If `is_so` does not return true within [`PATIENCE`]; the message names `what`.
 pub fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
     assert!(within(PATIENCE, is_so), "waited too long for {what}");
 }

@@ -11,7 +11,7 @@ use crate::layout::{ItemAt, SEGMENT_HEAD_BYTES};
 use crate::meta::{DEAD, ITEMS, OWNER, Phase, SLOT};
 
 impl Log {
-    /// Checks the whole log once in as many calls as it has segments, so that a call looks at one
+    /// Checks the whole log once in as many calls as it has segments, so that a call reads one
     /// segment's line on average.
     #[cfg(debug_assertions)]
     pub(crate) fn audit_in_turn(&mut self) {

@@ -4,7 +4,7 @@
 //! Downstream: `meta`, where each segment knows its place in the list.
 //!
 //! ```text
-//! | looked at in this pass | still to be looked at |
+//! | examined in this pass  | not examined yet      |
 //! 0                     passed                  length
 //! ```
 //!
@@ -31,7 +31,7 @@ impl Owned {
         Self { segments: Vec::with_capacity(segments), passed: 0, passed_in: None }
     }
 
-    /// How many there are.
+    /// The number of segments.
     pub(crate) const fn len(&self) -> usize {
         self.segments.len()
     }
@@ -66,7 +66,7 @@ impl Owned {
         }
     }
 
-    /// The next segment that the pass of second `now` looks at; `None` once it is over.
+    /// The next segment that the pass of second `now` examines; `None` once the pass is over.
     pub(crate) fn next_in_pass(&mut self, now: u32) -> Option<u32> {
         debug_assert!(self.passed <= self.segments.len(), "W2");
         if self.passed_in == Some(now) {
@@ -79,7 +79,7 @@ impl Owned {
         next
     }
 
-    /// The segment that [`Self::next_in_pass`] gave was looked at.
+    /// Notes that the segment of [`Self::next_in_pass`] was examined.
     pub(crate) const fn pass(&mut self) {
         debug_assert!(self.passed < self.segments.len(), "W2");
         self.passed += 1;
@@ -90,7 +90,7 @@ impl Owned {
         (self.passed, self.passed_in) = (0, None);
     }
 
-    /// All of them, for audits.
+    /// All segments, for audits.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn all(&self) -> &[u32] {
         &self.segments

@@ -3,9 +3,9 @@
 //! Upstream:   the reclaimer begins an allowance for each request, and takes from it.
 //! Downstream: nothing.
 //!
-//! The unit is a *walk*: a look at each item of one segment, each of which is copied or dropped at
-//! most once. A piece of at most 256 KiB of a large value that `append` copies is a request of its
-//! own.
+//! The unit is a *walk* over the items of one segment. It examines each item, and copies or drops
+//! it at most once. A piece of at most 256 KiB of a large value that `append` copies is a request
+//! of its own.
 //!
 //! ```text
 //! walks of one request = jobs (8 in a store; 64 in a cache for each segment's worth of bytes)
@@ -32,14 +32,14 @@ pub(crate) const CACHE_JOBS_MAX: usize = 64;
 /// many as an ordinary shard has segments. After that, the request skips pinned segments.
 pub(crate) const STRIPS_MAX: usize = SEGMENTS_PER_SHARD;
 
-/// Pinned segments that one step of upkeep may look at, in search of large values to drop.
+/// Pinned segments that one step of upkeep may examine, in search of large values to drop.
 const UPKEEP_STRIPS_MAX: usize = 8;
 
 /// Steps of gathering that one request may cause for each segment's worth of bytes that it wants;
 /// the cost of each is bounded by `Pool::gather_blocks`.
 pub(crate) const GATHERS_MAX: usize = 1024;
 
-/// Walks of one request besides the jobs and strips that it begins.
+/// Walks of one request in addition to the jobs and strips that it begins.
 const OTHER_WALKS_MAX: usize = 2;
 
 /// The work that the current request may still cause.
@@ -52,7 +52,7 @@ pub(super) struct Allowance {
     walks_max: usize,
     /// Items that a step of upkeep may examine in addition to its walks.
     spare_items: usize,
-    /// Items looked at so far.
+    /// Items examined so far.
     items: usize,
 }
 
@@ -101,19 +101,19 @@ impl Allowance {
         self.gathers > 0
     }
 
-    /// Counts items that were looked at in segments of this size (B1).
+    /// Counts items that were examined in segments of this size (B1).
     pub(super) fn note_items(&mut self, items: usize, segment_bytes: usize) {
         self.items += items;
         let (items, items_max) = (self.items, self.items_max(segment_bytes));
         assert!(items <= items_max, "B1, V5: {items} of {items_max} items");
     }
 
-    /// Items that may be looked at in all.
+    /// The most items that may be examined in all.
     pub(super) const fn items_max(&self, segment_bytes: usize) -> usize {
         (self.walks_max * (segment_bytes / ITEM_BYTES_MIN)).saturating_add(self.spare_items)
     }
 
-    /// Items looked at so far.
+    /// Items examined so far.
     #[cfg(test)]
     pub(super) const fn items(&self) -> usize {
         self.items

@@ -23,7 +23,7 @@ const PLENTY_SEGMENTS: usize = 2;
 pub(crate) struct Gathering {
     /// Segments that the next step passes over.
     from: usize,
-    /// The count of calls by which this shard last gathered or called.
+    /// The number of calls when this shard last answered one or made one.
     heard: u32,
     /// Whether blocks were moved since the round began: then another round is worth it.
     moved: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Gathering {
     vain: Option<InVain>,
 }
 
-/// When a round of gathering moved nothing, and how many blocks were free then.
+/// A round of gathering that moved nothing: its second, and the number of free blocks then.
 #[derive(Clone, Copy, Debug)]
 struct InVain {
     second: u32,
@@ -56,7 +56,7 @@ impl Gathering {
         are_blocks_plenty(pool) && self.vain.is_none_or(is_other)
     }
 
-    /// Whether a round has begun and may go on.
+    /// Whether a round has begun and may continue.
     fn is_under_way(&self, pool: &Pool, now: u32) -> bool {
         self.from > 0 && self.may_gather(pool, now)
     }
@@ -77,7 +77,7 @@ impl Gathering {
 }
 
 impl Reclaimer {
-    /// Whether a round of gathering has begun and may go on.
+    /// Whether a round of gathering has begun and may continue.
     pub(crate) fn is_gathering(&self, log: &Log, now: u32) -> bool {
         self.allowance.may_gather() && self.gathering.is_under_way(log.pool(), now)
     }

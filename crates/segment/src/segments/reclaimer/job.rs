@@ -19,7 +19,7 @@
 //! segment.
 //!
 //! Invariants:
-//! - J1  A job looks at each item of its victim once, in order.
+//! - J1  A job examines each item of its victim once, in order.
 //! - J2  Eviction keeps no more than `kept_bytes_max` of a victim.
 
 use std::sync::Arc;
@@ -74,17 +74,17 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Whether it may drop items that could still be served.
+    /// Whether the job may drop items that could still be served.
     pub(super) fn drops(&self) -> bool {
         matches!(self.kind, Kind::Evict | Kind::Strip)
     }
 
-    /// Whether its victim is pinned.
+    /// Whether the victim of the job is pinned.
     pub(super) fn is_strip(&self) -> bool {
         self.kind == Kind::Strip
     }
 
-    /// Whether it has looked at all items.
+    /// Whether the job has examined all items.
     fn is_at_end(&self, log: &Log) -> bool {
         let used = log.pool().metas.get(self.segment, USED) as usize;
         debug_assert!(self.offset <= used, "J1");

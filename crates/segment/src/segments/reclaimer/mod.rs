@@ -174,7 +174,7 @@ impl Reclaimer {
         self.allowance = Allowance::new(self.evict, segments);
     }
 
-    /// Items that the last request was allowed to look at, and those that it looked at.
+    /// The number of items that the last request was allowed to examine, and that it examined.
     #[cfg(test)]
     pub(crate) fn items_looked_at(&self, segment_bytes: usize) -> (usize, usize) {
         (self.allowance.items_max(segment_bytes), self.allowance.items())

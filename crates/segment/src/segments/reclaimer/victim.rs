@@ -22,10 +22,10 @@ use crate::layout::SEGMENT_HEAD_BYTES;
 use crate::segments::log::Log;
 use crate::segments::log::queues::{PINNED_MAX, Queue};
 
-/// Segments looked at for expiry in one call.
+/// The most segments that one call examines for expiry.
 const EXPIRY_LOOKS_MAX: usize = 4096;
 
-/// Pinned segments passed over by a request that may strip no more.
+/// The most pinned segments that a request skips if it may strip no more.
 const PASSED_MAX: usize = 4096;
 
 /// Unpinned memory is much from this part of the limit on; as a divisor.
@@ -180,7 +180,7 @@ impl Reclaimer {
         None
     }
 
-    /// Whether a strip would drop anything. Cost: a look at each item of the segment.
+    /// Whether a strip would drop anything. Cost: examines each item of the segment.
     fn has_droppable(&mut self, log: &Log, segment: u32) -> bool {
         let mut offset = SEGMENT_HEAD_BYTES;
         let mut items = 0;

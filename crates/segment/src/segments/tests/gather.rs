@@ -128,7 +128,7 @@ fn a_shard_in_need_has_the_others_gather_their_blocks() {
             shard.set(format!("{number}").as_bytes(), &value, 9).expect("memory is free");
         }
     }
-    // Of four blocks one stays, of either shard.
+    // One of every four blocks stays; it belongs to the two shards in turn.
     let keeps = |shard: usize, number: usize| number % 4 == 2 * shard;
     for (shard, other) in shards[1..].iter_mut().enumerate() {
         for number in (0..stored).filter(|&number| !keeps(shard, number)) {
@@ -245,7 +245,7 @@ fn a_shard_that_is_called_gathers_until_it_has_looked_at_all() {
     let pool = std::sync::Arc::clone(idle.segments.pool());
     let free_before = pool.free_blocks();
     pool.call_to_gather();
-    // Its shard sleeps once upkeep says that there was nothing to do.
+    // A shard sleeps once its upkeep returns that there was nothing to do.
     while idle.segments.maintain(9, &mut idle.index, 64) > 0 {}
     let free_after = pool.free_blocks();
     let gathered = free_before - free_after;

@@ -346,7 +346,7 @@ fn a_pinned_value_keeps_none_of_those_whose_heads_lie_beside_its_own() {
                 .expect("room");
             stored += 1;
         }
-        // One in four, the newest: a quarter of memory, and every segment with a head in it.
+        // Every fourth value is pinned: a quarter of memory, and every segment with a head in it.
         let pins: Vec<_> = (0..stored)
             .rev()
             .step_by(4)

@@ -1,4 +1,4 @@
-//! Expiry, flush, limits and neighbors: where space comes back, and where it is refused.
+//! Expiry, flush, limits and several shards: when memory is freed, and when it is refused.
 
 use std::sync::Arc;
 
@@ -248,7 +248,7 @@ fn a_walk_shows_every_item_once() {
             shown += 1;
             shown < 5
         });
-        // Dead ones count among those that are looked at.
+        // Dead items count among the examined ones.
         assert!(shown <= 5 && shown <= walked.items && walked.items <= 7);
         cursor = WalkCursor::from_u64(cursor.to_u64());
         calls += 1;

@@ -1,4 +1,4 @@
-//! Dead space comes back before anything is evicted.
+//! Dead space is reclaimed before anything is evicted.
 
 use super::index::{Random, Shard, pattern};
 

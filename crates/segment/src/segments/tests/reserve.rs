@@ -1,4 +1,4 @@
-//! What a full store still takes: replacements, and new items once others are deleted.
+//! A full store still accepts replacements, and new items once others are deleted.
 
 use super::index::{Random, Shard, pattern};
 

@@ -161,7 +161,7 @@ fn pins_that_come_and_go_on_many_threads_leave_the_count_exact() {
     for turn in 0..60_000 {
         let pinned = side.segments.pin(places[turn % VALUES]);
         let counted = pool.pinned_bytes();
-        // What is being unpinned in this moment may be counted beside what is pinned again.
+        // A value that is being unpinned at this moment may still count when it is pinned again.
         assert!((1..=4 * all_bytes).contains(&counted), "P2: {counted} bytes are pinned");
         threads[turn % threads.len()].0.send(pinned).expect("it takes what comes");
     }

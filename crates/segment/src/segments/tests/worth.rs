@@ -1,4 +1,4 @@
-//! What eviction keeps when sizes differ and when readers turn to something else.
+//! The items that eviction keeps when sizes differ, and when readers change to other keys.
 
 use super::index::Shard;
 

@@ -132,6 +132,10 @@ pub trait ReadValue {
 
     /// The bytes from `offset` to the end of the piece of memory that holds them. The result is
     /// empty only at the end of the value.
+    ///
+    /// A piece has at most 16 KiB, even where more of the value lies in one piece of memory: the
+    /// shard hands whole pieces to the kernel, so longer ones would be held for a client that does
+    /// not read them.
     fn piece_at(&self, offset: usize) -> &[u8];
 
     /// The same bytes as [`Self::piece_at`], as a handle that keeps their memory in place until it
@@ -148,10 +152,11 @@ pub trait Engine {
     /// the request path of a shard contains no code for delays.
     const DELAYS: bool;
 
-    /// A large value that is being received.
-    type Upload: ReceiveValue;
-    /// A pinned large value, which the shard reads and sends later.
-    type Pinned: ReadValue;
+    /// A large value that is being received. The engine of another shard may store it: the upload
+    /// then moves to that shard's thread, so its memory is of the process and not of one engine.
+    type Upload: ReceiveValue + Send;
+    /// A pinned large value, which the shard reads and sends later, perhaps on another thread.
+    type Pinned: ReadValue + Send;
 
     /// The options with which the engine was started.
     fn options(&self) -> &EngineOptions;
@@ -217,6 +222,10 @@ pub trait Engine {
 
     /// Takes note of flushes by any engine of the process, and of a pending flush that is due. The
     /// shard calls this once per tick, after it has read the clock.
+    ///
+    /// That is not enough: another engine may flush in the middle of a tick. Each operation must
+    /// see every flush that was acknowledged before it began, so each lookup and each store also
+    /// looks at what all engines of the process share about flushes.
     fn note_flush(&mut self, now: &Now);
 
     /// Begins to record which keys change, for [`Self::take_changes`]. The engine records no change
@@ -250,7 +259,8 @@ pub trait Engine {
     /// The highest value, in bytes, that the memory limit of the process can be raised to.
     fn bytes_max(&self) -> u64;
 
-    /// The number of pinned bytes of large values in the whole process.
+    /// The number of pinned bytes of large values in the whole process. A byte is pinned as long as
+    /// a handle of [`Self::Pinned`], or a [`Held`] that came from one, keeps it.
     fn pinned_bytes(&self) -> u64;
 
     /// What the engine holds, and what it has done since its start, in numbers. Cost: a few loads.

@@ -3,7 +3,7 @@
 //! Upstream:   `apply`, and all stages that answer a client.
 //! Downstream: `net`'s outbox; the ring of answers.
 
-use kachel_engine::ReadValue;
+use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
 use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
@@ -71,7 +71,7 @@ impl<P> Sink for ToClient<'_, P> {
 impl<P> ReplySink for ToClient<'_, P> {
     #[inline]
     fn value_bytes_max(&self) -> usize {
-        usize::MAX
+        INLINE_VALUE_BYTES_MAX
     }
 }
 

@@ -14,8 +14,8 @@ pub trait ItemView<'e> {
     fn cas(&self) -> u64;
     /// Bytes of the value.
     fn value_bytes(&self) -> usize;
-    /// The value, if it has at most [`crate::INLINE_VALUE_BYTES_MAX`] bytes and lies in one piece of
-    /// memory. A longer value is pinned and sent as fast as its client reads.
+    /// The value, if it has at most [`crate::INLINE_VALUE_BYTES_MAX`] bytes and lies in one piece
+    /// of memory. A longer value is pinned and sent as fast as its client reads.
     fn small_value(&self) -> Option<&'e [u8]>;
     /// Whether the item was marked stale.
     fn is_stale(&self) -> bool;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! both together are small ------------------------> one item, both copied
-//! bytes behind blocks that no reader has pinned --> the blocks change hands, only the rest is copied
+//! bytes behind blocks that no reader has pinned --> the blocks change hands, the rest is copied
 //! else, a large value ----------------------------> a new upload, both copied
 //! ```
 //!

@@ -16,13 +16,12 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{ChangeList, EngineOptions, Key, KeyHasher, Now};
+use kachel_engine::{ChangeList, DeadFound, EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
-use kachel_segment::{ItemAt, NewItem, Pool, SegmentOptions, Segments, SegmentsFull};
+use kachel_segment::{ItemAt, NewItem, NoSegment, Pool, Room, SegmentOptions, Segments};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
-use crate::lookup::DeadFound;
 
 /// The most work of upkeep in one tick: slots moved, and items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
@@ -136,8 +135,9 @@ impl Cache {
     /// Stores `item`. It replaces the item under the same key, if there is one.
     ///
     /// Making room may move or drop other items, and the old item of this key, too. So a place that
-    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be.
-    pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, SegmentsFull> {
+    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be, or
+    /// the room is on its way.
+    pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoSegment> {
         let (key, hash) = (item.key, KeyHash(item.hash));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         let at = self.segments.append(item, now.second, &mut index)?;
@@ -168,21 +168,25 @@ impl Cache {
         hash: KeyHash,
         at: ItemAt,
         now: &Now,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let mut at = at;
         for _ in 0..STORE_ATTEMPTS_MAX {
             let wanted = self.table.growth_bytes();
             let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
-            at = index.pending.ok_or(SegmentsFull)?;
+            at = index.pending.ok_or(NoSegment::Refused)?;
+            if made == Room::OnTheWay {
+                self.segments.kill(at);
+                return Err(NoSegment::NotYet);
+            }
             // The index is so full that there is no path for this key. After many splits, the next
             // keys find one.
             self.maintain_index(GROWTH_SLOTS_MAX);
             if self.try_insert(hash, at) {
                 return Ok(at);
             }
-            if !made {
+            if made == Room::Refused {
                 break;
             }
             // The index has grown, but not at the buckets of this key. So one of their items is
@@ -192,7 +196,7 @@ impl Cache {
             }
         }
         self.segments.kill(at);
-        Err(SegmentsFull)
+        Err(NoSegment::Refused)
     }
 
     /// Drops an item of a bucket that the key could be in. Returns whether there was one.

@@ -5,21 +5,79 @@
 
 use kachel_engine::{
     Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
-    ItemView, Key, Lookup, Now, Operation, Sequence, Ticket, WalkStep, apply, get,
+    ItemView, Key, Lookup, NotYet, Now, Operation, Outcome, Room, Sequence, Ticket, WalkStep,
+    apply, get,
 };
 use kachel_segment::{Item, WalkCursor};
-use kachel_stdx::Landing;
+use kachel_stdx::{Landing, Reader};
 
 use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
 use crate::index::TableIndex;
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
+use crate::reader::CacheReader;
+
+/// The one ticket of this engine: an operation waits for room on its way. Every such operation is
+/// executed again from its beginning, so their tickets need not differ.
+const ROOM_ON_THE_WAY: Ticket = Ticket(0);
+
+#[inline(always)]
+fn answer<P>(applied: Result<Outcome<'_, P>, NotYet>) -> Answer<'_, P> {
+    match applied {
+        Ok(outcome) => Answer::Done(outcome, Durability::Now),
+        Err(NotYet) => Answer::Later(ROOM_ON_THE_WAY),
+    }
+}
+
+/// The contract's word for what the segments say.
+fn room(made: kachel_segment::Room) -> Room {
+    match made {
+        kachel_segment::Room::Made => Room::Made,
+        kachel_segment::Room::OnTheWay => Room::OnTheWay,
+        kachel_segment::Room::Refused => Room::Refused,
+    }
+}
 
 impl Engine for Cache {
     const DELAYS: bool = false;
 
     type Upload = CacheUpload;
     type Pinned = CachePinned;
+    type Reader = CacheReader;
+
+    fn reader(&self) -> CacheReader {
+        Self::reader(self)
+    }
+
+    #[inline]
+    fn round(&self) -> Option<&Reader> {
+        self.segments.reader()
+    }
+
+    #[inline]
+    fn wake(&mut self) {
+        if let Some(reader) = self.segments.reader_mut()
+            && !reader.is_awake()
+        {
+            reader.wake();
+        }
+    }
+
+    #[inline]
+    fn end_round(&mut self) {
+        if let Some(reader) = self.segments.reader_mut() {
+            reader.round_over();
+        }
+    }
+
+    #[inline]
+    fn sleep(&mut self) {
+        if let Some(reader) = self.segments.reader_mut()
+            && reader.is_awake()
+        {
+            reader.sleep();
+        }
+    }
 
     #[inline]
     fn options(&self) -> &EngineOptions {
@@ -39,8 +97,8 @@ impl Engine for Cache {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, CachePinned> {
-        debug_assert!(ticket.is_none(), "this engine gives no ticket");
-        Answer::Done(apply(self, operation, block, now), Durability::Now)
+        debug_assert!(ticket.is_none_or(|ticket| ticket == ROOM_ON_THE_WAY), "a ticket of ours");
+        answer(apply(self, operation, block, now))
     }
 
     #[inline(always)]
@@ -51,12 +109,13 @@ impl Engine for Cache {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, CachePinned> {
-        debug_assert!(ticket.is_none(), "this engine gives no ticket");
-        Answer::Done(get(self, key, terms, now), Durability::Now)
+        debug_assert!(ticket.is_none_or(|ticket| ticket == ROOM_ON_THE_WAY), "a ticket of ours");
+        answer(get(self, key, terms, now))
     }
 
     fn is_ready(&self, ticket: &Ticket) -> bool {
-        unreachable!("this engine gives no ticket, and so not {ticket:?}")
+        debug_assert!(*ticket == ROOM_ON_THE_WAY, "this engine waits for nothing else");
+        self.segments.is_room_likely()
     }
 
     fn durable(&self) -> Sequence {
@@ -64,21 +123,21 @@ impl Engine for Cache {
     }
 
     fn begin_upload(&self, value_bytes: usize) -> Option<CacheUpload> {
-        self.segments.pool().begin_upload(value_bytes).ok().map(CacheUpload)
+        self.segments.begin_own_upload(value_bytes).ok().map(CacheUpload)
     }
 
     fn spare_landing(&self) -> Landing {
         self.segments.pool().spare_landing()
     }
 
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
-        self.segments.make_upload_room(bytes, now.second, &mut index)
+        room(self.segments.make_upload_room(bytes, now.second, &mut index))
     }
 
-    fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
-        self.segments.make_room(bytes, now.second, &mut index)
+        room(self.segments.make_room(bytes, now.second, &mut index))
     }
 
     fn flush(&mut self, now: &Now) {

@@ -88,6 +88,6 @@ impl Cache {
             Death::Expired => self.segments.expire(at),
             Death::Flushed => self.segments.kill(at),
         }
-        self.dead_found.count(death);
+        death.count_in(&mut self.dead_found);
     }
 }

@@ -1,8 +1,7 @@
 //! The in-memory engine: an index and segments, for the modes `cache` and `store`.
 //!
 //! Upstream:   `shard` owns one [`Cache`] and applies operations to it; a Rust program can do the
-//!             same (`docs/embedding.md`). Other cores can read through a [`CacheReader`]; no shard
-//!             does so yet.
+//!             same (`docs/embedding.md`). Other cores read through a [`CacheReader`].
 //! Downstream: `table` (from the hash of a key to a location) and `segment` (from a location to an
 //!             item).
 //!
@@ -32,8 +31,7 @@ pub use item::CachedItem;
 /// The state that all shards of a process share: the memory, and the word that records every flush.
 pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};
 pub use large::{CachePinned, CacheUpload};
-pub use lookup::DeadFound;
-pub use reader::{CacheReader, ReadAnswer, ReadContext};
+pub use reader::CacheReader;
 
 const _: () = assert!(
     kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,

@@ -14,7 +14,7 @@
 //! - I2  A lookup changes nothing. A dead item that it finds is a miss; only the owner removes the
 //!   item.
 
-use kachel_engine::Key;
+use kachel_engine::{DeadFound, Key};
 use kachel_segment::{Item, ItemAt};
 use kachel_table::{KeyHash, Location, Seen};
 
@@ -52,21 +52,12 @@ pub(crate) enum Death {
     Flushed,
 }
 
-/// Numbers of lookups that found a dead item: of the owner since its start, or of one reading core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeadFound {
-    /// Items that had expired.
-    pub expired: u64,
-    /// Items that were flushed.
-    pub flushed: u64,
-}
-
-impl DeadFound {
-    /// Counts one more lookup.
-    pub(crate) fn count(&mut self, death: Death) {
-        match death {
-            Death::Expired => self.expired += 1,
-            Death::Flushed => self.flushed += 1,
+impl Death {
+    /// Counts a lookup that found an item which died like this.
+    pub(crate) fn count_in(self, dead_found: &mut DeadFound) {
+        match self {
+            Self::Expired => dead_found.expired += 1,
+            Self::Flushed => dead_found.flushed += 1,
         }
     }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 
 use kachel_engine::{
-    Block, ClockOrigin, Engine as _, EngineOptions, Facts, GetTerms, KeyHasher, Now, Operation,
-    Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    Block, ClockOrigin, DeadFound, Engine as _, EngineOptions, Facts, GetTerms, KeyHasher, Now,
+    Operation, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
@@ -21,7 +21,7 @@ use kachel_stdx::model::explore;
 use loom::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use loom::thread;
 
-use crate::{Cache, CacheReader, DeadFound, ReadAnswer, ReadContext, ShardOf};
+use crate::{Cache, CacheReader, ShardOf};
 
 const NOW: u32 = 100;
 /// A value. Its first byte identifies it.
@@ -96,7 +96,8 @@ impl Owner {
 }
 
 fn execute(cache: &mut Cache, operation: &Operation<'_>, block: &[u8]) -> Verdict {
-    apply(cache, operation, &mut Block::Bytes(block), &at_second(NOW)).verdict
+    let outcome = apply(cache, operation, &mut Block::Bytes(block), &at_second(NOW));
+    outcome.expect("nothing waits for memory").verdict
 }
 
 fn set(cache: &mut Cache, key: [u8; 1], value: Bytes) -> bool {
@@ -128,10 +129,9 @@ impl Core {
     fn get(&self, second: u32) -> Option<(Facts, Bytes)> {
         let key = wanted();
         let terms = GetTerms { wanted: Wanted::TTL, ..GetTerms::VALUE };
-        let context = ReadContext { round: &self.round, flush_word: self.pool.flush_word() };
         let (key, now) = (hasher().key(&key), at_second(second));
         let mut dead_found = DeadFound::default();
-        match self.reader.get(&key, &terms, context, &now, &mut dead_found) {
+        match self.reader.read(&key, &terms, &self.round, &now, &mut dead_found) {
             ReadAnswer::Done(outcome) => match (outcome.verdict, outcome.value) {
                 (Verdict::Hit(facts), Value::Inline(value)) => {
                     let first: Bytes = value.try_into().expect("three bytes");

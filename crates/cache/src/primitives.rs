@@ -8,10 +8,10 @@
 //!   these move items. Marks are written in place.
 
 use kachel_engine::{
-    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, NoRoom, Now, Primitives, Put, PutValue,
+    Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, Now, Primitives, Put, PutValue, Refused,
     Side, decimal_digits,
 };
-use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue};
+use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
 
 use crate::cache::Cache;
 use crate::item::CachedItem;
@@ -65,7 +65,7 @@ impl Primitives for Cache {
         put: &Put,
         block: &mut Block<'_, CacheUpload>,
         now: &Now,
-    ) -> Result<ItemAt, NoRoom> {
+    ) -> Result<ItemAt, Refused> {
         debug_assert!(
             found.is_none_or(|at| self.segments.key_is(at, key.bytes())),
             "I1: the place that was found is still good"
@@ -96,7 +96,10 @@ impl Primitives for Cache {
             replaces: found,
             access: kept.map(|old| self.segments.item(old).access()),
         };
-        let at = self.append(item, now).map_err(|_| NoRoom)?;
+        let at = self.append(item, now).map_err(|none| match none {
+            NoSegment::Refused => Refused::NoRoom,
+            NoSegment::NotYet => Refused::NotYet,
+        })?;
         if let Block::Upload(_) = block {
             // The memory of the upload belongs to the item now.
             *block = Block::None;

@@ -1,6 +1,6 @@
 //! Reading a cache from any core without a lock, while its owner works.
 //!
-//! Upstream:   a core that reads the items of another shard. Only tests and models do so yet.
+//! Upstream:   a shard that reads a key of another shard; tests and models.
 //! Downstream: `lookup`, over the table's reader and the pool; `kachel_engine::get_unchanged`.
 //!
 //! ```text
@@ -24,14 +24,15 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{GetTerms, Key, Now, Outcome, get_unchanged};
-use kachel_segment::{FlushWord, Item, ItemAt, Pool};
+use kachel_engine::{DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, get_unchanged};
+use kachel_segment::{Item, ItemAt, Pool};
 use kachel_table::{KeyHash, Location, Seen};
 
 use crate::cache::Cache;
+use crate::index::item_at;
 use crate::item::CachedItem;
 use crate::large::CachePinned;
-use crate::lookup::{DeadFound, Found, View, look_up};
+use crate::lookup::{Found, View, look_up};
 
 /// Reads the items of one shard from any core. [`Cache::reader`] makes it.
 #[derive(Clone, Debug)]
@@ -46,30 +47,11 @@ const _: fn() = || {
     is_shared::<CacheReader>();
 };
 
-/// What a core must pass to a read.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadContext<'r> {
-    /// The core's registration with the pool, which must be awake (R1). A lent value stays valid
-    /// until the core ends its round.
-    pub round: &'r kachel_stdx::Reader,
-    /// The process's flush word. It is loaded after the slot.
-    pub flush_word: &'r FlushWord,
-}
-
-/// What a reader answers.
-#[derive(Debug)]
-pub enum ReadAnswer<'r> {
-    /// The outcome, as the owner would have given it (R3). Its value is lent, never pinned.
-    Done(Outcome<'r, CachePinned>),
-    /// Only the owner can execute this read. The reader has changed no item and counted nothing.
-    AskOwner,
-}
-
 /// The table and the items, as seen by a core that does not own them.
 #[derive(Clone, Copy)]
 struct Beside<'v> {
     reader: &'v CacheReader,
-    context: ReadContext<'v>,
+    round: &'v kachel_stdx::Reader,
     second: u32,
 }
 
@@ -81,13 +63,12 @@ impl<'v> View<'v> for Beside<'v> {
 
     #[inline]
     fn item(self, at: ItemAt) -> Item<'v> {
-        self.reader.pool.item(at, self.context.round)
+        self.reader.pool.item(at, self.round)
     }
 
     #[inline]
     fn is_flushed(self, at: ItemAt) -> bool {
-        let ReadContext { round, flush_word } = self.context;
-        self.reader.pool.is_flushed(at, flush_word, self.second, round)
+        self.reader.pool.is_flushed(at, self.second, self.round)
     }
 }
 
@@ -99,26 +80,36 @@ impl Cache {
     }
 }
 
-impl CacheReader {
-    /// Executes a GET on any core. `now` must hold the greatest second that any core of the process
-    /// has reached, so that an item that has expired on one core is not live on another. Counts a
-    /// dead item in `dead_found`. The caller must count hits and misses.
-    ///
+impl ReadBeside for CacheReader {
+    type Pinned = CachePinned;
+
+    #[inline]
+    fn prefetch_index(&self, lookup: Lookup) {
+        self.slots.prefetch(KeyHash(lookup.secret_hash));
+    }
+
+    #[inline]
+    fn prefetch_item(&self, lookup: Lookup) {
+        if let Some(location) = self.slots.candidate(KeyHash(lookup.secret_hash)) {
+            self.pool.prefetch_small(item_at(location));
+        }
+    }
+
     /// Cost: three or four cache lines of the table, one of the segment, one with the flush word,
     /// and those of the item. R2 says which of them are written.
     ///
-    /// Panics: `context.round` is asleep, or is registered with another pool (R1).
+    /// Panics: `round` is asleep, or is registered with another pool (R1).
     #[inline]
-    pub fn get<'r>(
+    fn read<'r>(
         &'r self,
         key: &Key<'_>,
         terms: &GetTerms,
-        context: ReadContext<'r>,
+        round: &'r kachel_stdx::Reader,
         now: &Now,
         dead_found: &mut DeadFound,
-    ) -> ReadAnswer<'r> {
-        assert!(self.pool.is_read_by(context.round), "R1: a core that reads is registered, awake");
-        let view = Beside { reader: self, context, second: now.second };
+    ) -> ReadAnswer<'r, CachePinned> {
+        assert!(self.pool.is_read_by(round), "R1: a core that reads is registered, awake");
+        let view = Beside { reader: self, round, second: now.second };
         let (found, death) = match look_up(view, key, now.second) {
             Found::Live(item) if item.is_large() => return ReadAnswer::AskOwner, // R4
             Found::Live(item) => (Some(CachedItem(item)), None),
@@ -130,7 +121,7 @@ impl CacheReader {
             return ReadAnswer::AskOwner; // R3
         };
         if let Some(death) = death {
-            dead_found.count(death);
+            death.count_in(dead_found);
         }
         if let Some(CachedItem(item)) = found
             && terms.notes_access

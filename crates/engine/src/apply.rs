@@ -3,7 +3,7 @@
 //! Upstream:   the owner of a shard, for its own clients and for clients of other shards.
 //! Downstream: an engine's [`Primitives`].
 
-use crate::change::{Change, Decision, Mark, NoRoom, Put, PutValue};
+use crate::change::{Change, Decision, Mark, NotYet, Put, PutValue, Refused};
 use crate::item::{Facts, ItemView};
 use crate::key::Key;
 use crate::operation::{Block, GetTerms, Operation, Verb};
@@ -47,9 +47,8 @@ pub trait Primitives {
     ///
     /// An upload is taken out of `block` when it is stored.
     ///
-    /// Errors: there is no memory for the item, and nothing may be evicted. `block` is as it was.
-    /// The old item keeps its value, but it may have been moved or evicted meanwhile. So the caller
-    /// must find it again.
+    /// Errors: there is no memory for it, never or not yet; `block` is as it was. The old item keeps
+    /// its value, but it may have been moved or evicted meanwhile: it must be found again.
     fn put(
         &mut self,
         key: &Key<'_>,
@@ -57,7 +56,7 @@ pub trait Primitives {
         put: &Put,
         block: &mut Block<'_, Self::Upload>,
         now: &Now,
-    ) -> Result<Self::At, NoRoom>;
+    ) -> Result<Self::At, Refused>;
 
     /// Notes that an item was read.
     fn note_access(&self, at: Self::At, now: &Now);
@@ -70,13 +69,14 @@ pub trait Primitives {
 /// stored stays in it.
 ///
 /// Cost: that of the engine's `find`, and of one change.
+/// Errors: nothing was changed, and the same operation must be applied again later.
 #[inline]
 pub fn apply<'e, E: Primitives>(
     engine: &'e mut E,
     operation: &Operation<'_>,
     block: &mut Block<'_, E::Upload>,
     now: &Now,
-) -> Outcome<'e, E::Pinned> {
+) -> Result<Outcome<'e, E::Pinned>, NotYet> {
     let key = &operation.key;
     debug_assert!(
         !matches!((&operation.verb, &*block), (Verb::Store(terms), Block::Bytes(bytes))
@@ -92,30 +92,30 @@ pub fn apply<'e, E: Primitives>(
         let item = found.map(|at| engine.item(at));
         verb::decide(operation, item.as_ref(), engine.options(), now)
     };
-    let at = change(engine, key, found, &mut decision, block, now);
+    let at = change(engine, key, found, &mut decision, block, now)?;
     if let Some(at) = at.filter(|_| decision.notes_access) {
         engine.note_access(at, now);
     }
-    Outcome { verdict: decision.verdict, value: Value::None }
+    Ok(Outcome { verdict: decision.verdict, value: Value::None })
 }
 
 /// Reads an item, as [`apply`] does for [`Verb::Get`]. It is a function of its own so that a read
 /// costs no more than necessary.
 ///
 /// It is always inlined, because terms that the caller knows at compile time then cost nothing.
-/// Otherwise they cost a fifth of a tick of GETs.
+/// Otherwise they cost a fifth of a tick of GETs. Errors: those of [`apply`], only where the read would create an item.
 #[inline(always)]
 pub fn get<'e, E: Primitives>(
     engine: &'e mut E,
     key: &Key<'_>,
     terms: &GetTerms,
     now: &Now,
-) -> Outcome<'e, E::Pinned> {
+) -> Result<Outcome<'e, E::Pinned>, NotYet> {
     let Some(at) = engine.find(key, now) else {
         return if terms.life.vivify().is_some() {
             create(engine, key, terms, now)
         } else {
-            Outcome { verdict: Verdict::Miss, value: Value::None }
+            Ok(Outcome { verdict: Verdict::Miss, value: Value::None })
         };
     };
     debug_assert!(is_live(engine, at, now), "`find` gives live items");
@@ -123,7 +123,7 @@ pub fn get<'e, E: Primitives>(
     if let Some(mark) = mark {
         engine.mark(at, mark);
     }
-    read(engine, at, terms, facts, now)
+    Ok(read(engine, at, terms, facts, now))
 }
 
 /// Creates an item, because none was found.
@@ -134,13 +134,14 @@ fn create<'e, E: Primitives>(
     key: &Key<'_>,
     terms: &GetTerms,
     now: &Now,
-) -> Outcome<'e, E::Pinned> {
+) -> Result<Outcome<'e, E::Pinned>, NotYet> {
     let mut decision = verb::get::on_miss(terms, now);
     debug_assert!(decision.is_possible(false), "change, I2: nothing was found");
-    match (change(engine, key, None, &mut decision, &mut Block::None, now), decision.verdict) {
+    let at = change(engine, key, None, &mut decision, &mut Block::None, now)?;
+    Ok(match (at, decision.verdict) {
         (Some(at), Verdict::Hit(facts)) => read(engine, at, terms, facts, now),
         (_, verdict) => Outcome { verdict, value: Value::None },
-    }
+    })
 }
 
 /// The outcome of a read of the item at a place.
@@ -196,8 +197,8 @@ fn change<E: Primitives>(
     decision: &mut Decision,
     block: &mut Block<'_, E::Upload>,
     now: &Now,
-) -> Option<E::At> {
-    match (&decision.change, found) {
+) -> Result<Option<E::At>, NotYet> {
+    Ok(match (&decision.change, found) {
         (Change::None, _) => found,
         (Change::Mark(mark), Some(at)) => {
             engine.mark(at, *mark);
@@ -213,7 +214,8 @@ fn change<E: Primitives>(
                 decision.verdict.set_cas(engine.item(at).cas());
                 Some(at)
             }
-            Err(NoRoom) => {
+            Err(Refused::NotYet) => return Err(NotYet),
+            Err(Refused::NoRoom) => {
                 // Making room may have moved the old item, or evicted it.
                 if put.removes_when_refused
                     && let Some(old) = engine.find(key, now)
@@ -232,5 +234,5 @@ fn change<E: Primitives>(
         (Change::Mark(_) | Change::Remove, None) => {
             unreachable!("only an item that was found is marked or removed")
         }
-    }
+    })
 }

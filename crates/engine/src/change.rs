@@ -23,7 +23,29 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// The decision of a verb.
+/// Why a change was not applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Memory is full, and nothing in it may be evicted.
+    NoRoom,
+    /// Room is on its way. Nothing was changed; the operation must be executed again later.
+    NotYet,
+}
+
+/// An operation cannot be executed now, because room for its item is on its way. Nothing was
+/// changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotYet;
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("room for the item is on its way")
+    }
+}
+
+impl std::error::Error for NotYet {}
+
+/// What a verb decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The change to apply (I1).

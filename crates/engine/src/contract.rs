@@ -19,8 +19,10 @@
 //!   for it. This also holds if the client has left: the shard executes the operation all the same.
 //! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
 //!   accepted write even if its client has left.
+//! - I4  A core that reads other engines is registered, awake ([`Engine::round`]), and changes no
+//!   engine while it holds what it read: a value is lent for as long as its round is borrowed.
 
-use kachel_stdx::{Held, Landing};
+use kachel_stdx::{Held, Landing, Reader};
 
 use crate::change::NoRoom;
 use crate::change_list::Changed;
@@ -103,6 +105,58 @@ pub struct WalkStep {
     pub more: bool,
 }
 
+/// What making room led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is room.
+    Made,
+    /// Enough was freed, but other cores may still read it: there is room in a later tick.
+    OnTheWay,
+    /// There is nothing left to free.
+    Refused,
+}
+
+/// The answer to a read of another core's items.
+#[derive(Debug)]
+pub enum ReadAnswer<'r, P> {
+    /// The outcome, as the owner would have given it. Its value is lent, never pinned.
+    Done(Outcome<'r, P>),
+    /// Only the owner can execute this read. Nothing was changed and nothing counted.
+    AskOwner,
+}
+
+/// Lookups that found a dead item, since an owner's start or as one core counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadFound {
+    /// Items that had expired.
+    pub expired: u64,
+    /// Items that were flushed.
+    pub flushed: u64,
+}
+
+/// Reads the items of an engine on any core, while the owner of the engine works.
+pub trait ReadBeside: Clone + Send + 'static {
+    /// A pinned large value. A reader never pins.
+    type Pinned;
+
+    /// Prefetches the lines of the index that [`Self::read`] will look at. Cost: no wait.
+    fn prefetch_index(&self, lookup: Lookup);
+
+    /// Prefetches the item that [`Self::read`] will probably find. Cost: two lines of the index.
+    fn prefetch_item(&self, lookup: Lookup);
+
+    /// Executes a read that changes nothing. `round` is the registration of the core that reads,
+    /// awake; the value is lent until its round ends. `now` is the greatest second of the process.
+    fn read<'r>(
+        &'r self,
+        key: &Key<'_>,
+        terms: &GetTerms,
+        round: &'r Reader,
+        now: &Now,
+        dead_found: &mut DeadFound,
+    ) -> ReadAnswer<'r, Self::Pinned>;
+}
+
 /// A large value that is being received, directly into the memory where it will be stored.
 pub trait ReceiveValue {
     /// Adds bytes after those that have arrived before. Cost: a copy.
@@ -148,8 +202,9 @@ pub trait ReadValue {
 /// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
 /// have to wait answers [`Answer::Later`].
 pub trait Engine {
-    /// Whether this engine may answer [`Answer::Later`] or [`Durability::At`]. If this is `false`,
-    /// the request path of a shard contains no code for delays.
+    /// Whether this engine may answer a read by [`Answer::Later`], or anything by
+    /// [`Durability::At`]. If this is `false`, the engine delays stores only, and only while room
+    /// for them is on its way; the request path of a shard then formats each reply at once.
     const DELAYS: bool;
 
     /// A large value that is being received. The engine of another shard may store it: the upload
@@ -157,9 +212,28 @@ pub trait Engine {
     type Upload: ReceiveValue + Send;
     /// A pinned large value, which the shard reads and sends later, perhaps on another thread.
     type Pinned: ReadValue + Send;
+    /// Reads the items of this engine on any core.
+    type Reader: ReadBeside<Pinned = Self::Pinned>;
 
     /// The options with which the engine was started.
     fn options(&self) -> &EngineOptions;
+
+    /// Returns a reader of this engine's items for any core.
+    fn reader(&self) -> Self::Reader;
+
+    /// The registration of this engine's core as a reader of other engines. `None`: it is not
+    /// registered, so its shard reads only what it owns.
+    fn round(&self) -> Option<&Reader>;
+
+    /// The core of this engine may read other engines from now on. Cost: nothing while it is awake;
+    /// else a fence.
+    fn wake(&mut self);
+
+    /// The core holds nothing that it read of other engines. Cost: two loads.
+    fn end_round(&mut self);
+
+    /// The core reads no other engine until [`Self::wake`]. Cost: a store.
+    fn sleep(&mut self);
 
     /// Prefetches into the processor's caches what a batch of operations is about to look up. A
     /// batch has at most [`BATCH_MAX`] operations.
@@ -205,13 +279,11 @@ pub trait Engine {
     /// An empty landing for uploads of this engine. Cost: one allocation.
     fn spare_landing(&self) -> Landing;
 
-    /// Frees memory for the next `bytes` bytes of a large value. Returns `false` if it cannot free
-    /// enough.
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool;
+    /// Frees memory for the next `bytes` bytes of a large value.
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room;
 
     /// Returns memory to the budget of the process until `bytes` bytes can be charged to it.
-    /// Returns `false` if that fails.
-    fn make_room(&mut self, bytes: u64, now: &Now) -> bool;
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room;
 
     /// Flushes all items that are stored so far, in all engines of the process at once.
     fn flush(&mut self, now: &Now);

@@ -112,8 +112,8 @@ impl Primitives for Shelf {
         put: &Put,
         block: &mut Block<'_, ()>,
         now: &Now,
-    ) -> Result<u8, NoRoom> {
-        self.puts_left = self.puts_left.checked_sub(1).ok_or(NoRoom)?;
+    ) -> Result<u8, Refused> {
+        self.puts_left = self.puts_left.checked_sub(1).ok_or(Refused::NoRoom)?;
         self.changes += 1;
         self.cas += 1;
         let old = found.map(|at| self.entries[&vec![at]].clone()).unwrap_or_default();
@@ -184,7 +184,8 @@ impl Bench {
         let operation = Operation { key: self.hasher.key(b"k"), verb };
         let before = self.shelf.changes;
         let read = if let Verb::Get(terms) = &verb { Some(self.unchanged(terms)) } else { None };
-        let outcome = apply(&mut self.shelf, &operation, &mut Block::Bytes(block), &self.now);
+        let outcome = apply(&mut self.shelf, &operation, &mut Block::Bytes(block), &self.now)
+            .expect("a shelf waits for nothing");
         let mut is_pinned = false;
         let value = match outcome.value {
             Value::None => None,

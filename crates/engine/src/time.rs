@@ -56,6 +56,12 @@ pub struct Now {
 }
 
 impl Now {
+    /// The same time, or second `second` if that is later.
+    #[must_use]
+    pub const fn no_earlier_than(self, second: u32) -> Self {
+        if second > self.second { Self { second, ..self } } else { self }
+    }
+
     /// The expiry that `ttl` means now: 0 means never (I2).
     #[inline]
     pub fn expiry(&self, ttl: Ttl) -> u32 {

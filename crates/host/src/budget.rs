@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - I1  `spent` is the sum of all charges not yet refunded.
-//! - I2  A charge that would take `spent` over `limit` is refused whole.
+//! - I2  A charge that would take `spent` over `limit` is refused whole, except one that is made
+//!   ahead of memory on its way back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +38,13 @@ impl Budget {
             .is_ok()
     }
 
-    /// Gives back `bytes` that were charged before.
+    /// Takes `bytes` from the budget whether they fit or not. The caller knows that as much is on
+    /// its way back: until then the budget is overdrawn.
+    pub fn charge_ahead(&self, bytes: u64) {
+        self.spent.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives `bytes` back that were charged before.
     ///
     /// Panics: when more bytes are given back than were charged, which is a bug (I1).
     pub fn refund(&self, bytes: u64) {
@@ -61,7 +68,8 @@ impl Budget {
         self.limit.store(limit_bytes, Ordering::Relaxed);
     }
 
-    /// Bytes by which spending exceeds the limit, after the limit was lowered; 0 otherwise.
+    /// Bytes by which spending exceeds the limit, after the limit was lowered or a charge was made
+    /// ahead; 0 otherwise.
     pub fn overdrawn_bytes(&self) -> u64 {
         self.spent_bytes().saturating_sub(self.limit_bytes())
     }

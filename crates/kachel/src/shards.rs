@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+use kachel_cache::{Cache, CacheReader, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
-use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, ServeOptions};
+use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions};
 use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
 
 use crate::closes;
@@ -47,6 +47,15 @@ struct Plan {
     origin: ClockOrigin,
     limits: Limits,
     pin: bool,
+    /// Whether each shard reads the items of all.
+    crew: bool,
+}
+
+/// What the other shards need of a shard.
+#[derive(Clone)]
+struct Opened {
+    waker: Waker,
+    reader: CacheReader,
 }
 
 /// Starts `shards` threads that serve clients of `listeners`.
@@ -83,6 +92,7 @@ pub(crate) fn start(
         origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
         pin,
+        crew: options.reads == Reads::Crew,
     };
     match options.io {
         IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
@@ -139,16 +149,16 @@ fn spawn<I: Io + 'static>(
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
-    let (told, wakers): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Waker>>()).unzip();
-    let (opened, backends) = channel::<(u16, io::Result<Waker>)>();
+    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Opened>>()).unzip();
+    let (opened, backends) = channel::<(u16, io::Result<Opened>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
-    for ((id, mail), wakers) in (0..shards).zip(mailboxes(shards)).zip(wakers) {
+    for ((id, mail), others) in (0..shards).zip(mailboxes(shards)).zip(others) {
         let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
         let listeners = listeners.take().unwrap_or_default();
         let body = move || {
-            if let Err(error) = run(&plan, (id, mail), listeners, open, &opened, &wakers) {
+            if let Err(error) = run(&plan, (id, mail), listeners, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
                 eprintln!("shard {id} has failed: {error}");
@@ -163,15 +173,16 @@ fn spawn<I: Io + 'static>(
         threads.push(thread.map_err(|error| no_thread(id, &error))?);
     }
     drop(opened);
-    let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
-    for (id, waker) in backends.iter().take(usize::from(shards)) {
-        by_shard[usize::from(id)] = Some(waker?);
+    let mut by_shard: Vec<Option<Opened>> = (0..shards).map(|_| None).collect();
+    for (id, shard) in backends.iter().take(usize::from(shards)) {
+        by_shard[usize::from(id)] = Some(shard?);
     }
-    let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
+    let all: Vec<Opened> = by_shard.into_iter().flatten().collect();
     for shard in told {
         // A thread that has already ended does not receive it.
-        let _ended = shard.send(wakers.clone());
+        let _ended = shard.send(all.clone());
     }
+    let wakers = all.into_iter().map(|shard| shard.waker).collect();
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
 }
 
@@ -187,8 +198,8 @@ fn run<I: Io>(
     (id, mail): (u16, Mailboxes<Cache>),
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
-    opened: &Sender<(u16, io::Result<Waker>)>,
-    wakers: &Receiver<Vec<Waker>>,
+    opened: &Sender<(u16, io::Result<Opened>)>,
+    others: &Receiver<Vec<Opened>>,
 ) -> io::Result<()> {
     let mut shard = match make(plan, id, mail, open) {
         Ok(shard) => shard,
@@ -197,11 +208,15 @@ fn run<I: Io>(
             return Ok(());
         }
     };
-    let _main_has_gone = opened.send((id, Ok(shard.waker())));
+    let own = Opened { waker: shard.waker(), reader: shard.engine().reader() };
+    let _main_has_gone = opened.send((id, Ok(own)));
     // Arrives when all shards are made; never arrives if one could not be made.
-    let Ok(wakers) = wakers.recv() else { return Ok(()) };
-    for (peer, waker) in (0..).zip(wakers) {
-        shard.set_waker(peer, waker);
+    let Ok(all) = others.recv() else { return Ok(()) };
+    for (peer, other) in (0..).zip(&all) {
+        shard.set_waker(peer, other.waker.clone());
+    }
+    if plan.crew {
+        shard.set_readers(all.into_iter().map(|shard| shard.reader).collect());
     }
     for (index, listener) in (0..).zip(listeners) {
         shard.listen(listener, EndpointIndex(index));

@@ -45,7 +45,7 @@ pub fn manual() -> String {
     text.push_str(
         "An option that protects, or promises to keep data, is an error until it is built. So are\n",
     );
-    text.push_str("`-U` with a port, the other engines, and `--reads=crew`.\n\n");
+    text.push_str("`-U` with a port, and the other engines.\n\n");
     text.push_str("| option | why |\n|---|---|\n");
     for row in of_class(|class| matches!(class, Class::Refused(_))) {
         let Class::Refused(why) = row.class else { continue };

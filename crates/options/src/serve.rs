@@ -41,6 +41,8 @@ pub enum EngineMode {
 /// Which cores read a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
+    /// Any core: only a request that changes an item goes to the owner.
+    Crew,
     /// Only its owner: every request for its keys goes there.
     Erew,
 }

@@ -120,6 +120,7 @@ impl ServeOptions {
         pairs.say(
             "kachel_reads",
             match self.reads {
+                Reads::Crew => "crew",
                 Reads::Erew => "erew",
             },
         );

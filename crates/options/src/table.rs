@@ -222,10 +222,10 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "reads",
         Word(&["erew", "crew"]),
         "erew",
-        "erew: only a shard's own core reads it; crew (any core reads) is not built yet",
+        "erew: only a shard's own core reads it; crew: any core reads any shard, without a hop",
         |partial, given| match given.text() {
             "erew" => set(&mut partial.serve.reads, Reads::Erew),
-            reads => Err(not_built("reads", reads, "erew")),
+            _ => set(&mut partial.serve.reads, Reads::Crew),
         },
     ),
     own(

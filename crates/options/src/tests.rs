@@ -188,7 +188,6 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-o", "proxy_config=file"],
         &["-o", "drop_privileges"],
         &["-o", "ext_path=/data/file:1G"],
-        &["--reads=crew"],
         &["--engine=tree"],
         &["-B", "binary"],
         &["-l", "proto[binary]:127.0.0.1"],

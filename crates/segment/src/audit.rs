@@ -471,7 +471,7 @@ mod tests {
             access: None,
         };
         let at = segments.append(item, 1, &mut NoIndex).expect("memory suffices");
-        pool.give(pool.segment_of(at));
+        pool.give(pool.segment_of(at), None);
     }
 
     #[test]

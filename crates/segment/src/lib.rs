@@ -33,8 +33,8 @@ pub use item::{Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
-    Added, Index, JoinPlace, NewItem, NewValue, SegmentOptions, SegmentStats, Segments,
-    SegmentsFull, WalkCursor, Walked,
+    Added, Index, JoinPlace, NewItem, NewValue, NoSegment, Room, SegmentOptions, SegmentStats,
+    Segments, WalkCursor, Walked,
 };
 
 /// Bytes of the longest value that lies in a segment whole; longer values take blocks.

@@ -54,13 +54,16 @@ pub(crate) enum Applied<P> {
 }
 
 impl<P> Applied<P> {
-    /// The value that follows the reply, for an engine that never delays.
+    /// The value that follows the reply, where replies need not become durable.
+    ///
+    /// Errors: the request was not executed, because room for its item is on its way.
     #[inline]
-    pub(crate) fn at_once(self) -> Option<LargeValue<P>> {
+    pub(crate) fn at_once(self) -> Result<Option<LargeValue<P>>, Ticket> {
         match self {
-            Self::Answered(value, Durability::Now) => value,
-            Self::Answered(_, Durability::At(_)) | Self::Later(_) => {
-                unreachable!("an engine that never delays answers at once")
+            Self::Answered(value, Durability::Now) => Ok(value),
+            Self::Later(ticket) => Err(ticket),
+            Self::Answered(_, Durability::At(_)) => {
+                unreachable!("this engine promises no durability")
             }
         }
     }
@@ -83,7 +86,6 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let Context { now, counters, .. } = self.context;
         match self.engine.execute(&operation, block, ticket, now) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
@@ -97,7 +99,7 @@ impl<E: Engine> Applier<'_, E> {
                 let value = value.map(|value| LargeValue { value, end });
                 Applied::Answered(value, durability)
             }
-            Answer::Later(ticket) => later::<E>(ticket),
+            Answer::Later(ticket) => Applied::Later(ticket), // I1
         }
     }
 
@@ -129,6 +131,6 @@ impl<E: Engine> Applier<'_, E> {
 
 #[cold]
 fn later<E: Engine>(ticket: Ticket) -> Applied<E::Pinned> {
-    assert!(E::DELAYS, "an engine that never delays gives no ticket");
+    assert!(E::DELAYS, "only an engine that delays any request delays a retrieval");
     Applied::Later(ticket)
 }

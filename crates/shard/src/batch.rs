@@ -115,6 +115,8 @@ pub(crate) struct Staged<'b> {
     pub(crate) work: Work,
     /// Whether the value is read for the reply.
     pub(crate) reads_value: bool,
+    /// Whether it may change nothing, so that any core may execute it.
+    pub(crate) is_read: bool,
 }
 
 impl Staged<'_> {

@@ -171,6 +171,8 @@ counters! {
     long_lines,
     /// Requests sent to other shards.
     hops,
+    /// Reads of other shards' items that this shard executed.
+    reads_beside,
     /// Ticks.
     ticks,
     /// Ticks in which clients or other shards had sent something.

@@ -1,6 +1,7 @@
 //! Requests that the engine delays, and replies that wait until their change is durable.
 //!
-//! Upstream:   `serve`, `upload` and `mail`, for an engine that delays ([`Engine::DELAYS`]).
+//! Upstream:   `serve`, `upload` and `mail`: all requests for an engine that delays any
+//!             ([`Engine::DELAYS`]); for others those whose room is on its way, and those behind.
 //! Downstream: `apply`, once a ticket is ready; the client's slot, or the ring of answers.
 //!
 //! ```text
@@ -82,7 +83,7 @@ pub(crate) struct Delayed<E: Engine> {
 }
 
 impl<E: Engine> Delayed<E> {
-    /// Makes an empty queue. It takes no memory until an engine that delays uses it.
+    /// Nothing waits. Allocates nothing.
     pub(crate) const fn new() -> Self {
         Self {
             parked: VecDeque::new(),
@@ -96,7 +97,14 @@ impl<E: Engine> Delayed<E> {
     /// Whether no request and no reply waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        !E::DELAYS || self.parked.is_empty() && self.undurable.is_empty()
+        self.parked.is_empty() && self.undurable.is_empty()
+    }
+
+    /// Whether every request goes through [`Self::apply`]: if the engine may delay any, or while
+    /// some are parked (I2). Otherwise the caller applies it, and parks it if it must wait.
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        E::DELAYS || !self.parked.is_empty()
     }
 
     /// Requests and replies that wait.
@@ -107,7 +115,7 @@ impl<E: Engine> Delayed<E> {
     /// How many more requests or replies may wait (I1).
     #[inline]
     pub(crate) fn room(&self) -> usize {
-        if E::DELAYS { REQUESTS_MAX - self.count() } else { usize::MAX }
+        REQUESTS_MAX - self.count()
     }
 
     /// Adds a connection of this shard to those that wait for room (I1).
@@ -134,6 +142,59 @@ impl<E: Engine> Delayed<E> {
         if self.room() == 0 {
             return Err((MailboxFull(context.id), upload));
         }
+        let (origin, record) = self.record(context, clients, connection, key, request);
+        mail.answer.begin(request.room.value_bytes);
+        self.apply(context, engine, clients, mail, origin, &Taken::read(&record), upload);
+        self.spare.push(record);
+        Ok(())
+    }
+
+    /// Parks a request of a client of this shard that the engine did not execute.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
+    pub(crate) fn park_own(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
+        connection: ConnectionIndex,
+        key: Key<'_>,
+        request: Outgoing<'_>,
+        upload: Option<E::Upload>,
+        ticket: Ticket,
+    ) {
+        let (origin, record) = self.record(context, clients, connection, key, request);
+        let key_hash = key.secret_hash();
+        self.park(Parked { origin, ticket: Some(ticket), key_hash, record, upload });
+    }
+
+    /// Parks a request of another shard that the engine did not execute.
+    pub(crate) fn park_taken(
+        &mut self,
+        origin: Origin,
+        taken: &Taken<'_>,
+        upload: Option<E::Upload>,
+        ticket: Option<Ticket>,
+    ) {
+        let key_hash = taken.key.expect("a parked request is about a key").secret_hash();
+        let mut record = self.spare.pop().unwrap_or_default();
+        record.clear();
+        record.extend_from_slice(taken.record);
+        self.park(Parked { origin, ticket, key_hash, record, upload });
+    }
+
+    fn park(&mut self, parked: Parked<E::Upload>) {
+        assert!(self.room() > 0, "I1: the caller has asked for room");
+        self.parked.push_back(parked);
+    }
+
+    /// The record of a request of a client of this shard, with a slot kept for its answer.
+    fn record(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
+        connection: ConnectionIndex,
+        key: Key<'_>,
+        request: Outgoing<'_>,
+    ) -> (Origin, Vec<u8>) {
         debug_assert!(context.owns(&key), "only the owner of a key parks requests about it");
         let Outgoing { hop, text, room } = request;
         let slot = clients.keep_slot(connection, 1, room);
@@ -143,11 +204,7 @@ impl<E: Engine> Delayed<E> {
         record.clear();
         let head = hop.head(reply, Some(place));
         [&head, text, added].iter().for_each(|piece| record.extend_from_slice(piece));
-        let origin = Origin { shard: context.id, slot };
-        mail.answer.begin(room.value_bytes);
-        self.apply(context, engine, clients, mail, origin, &Taken::read(&record), upload);
-        self.spare.push(record);
-        Ok(())
+        (Origin { shard: context.id, slot }, record)
     }
 
     /// Applies a request about a key, or parks it. The caller has checked that there is room here
@@ -174,11 +231,7 @@ impl<E: Engine> Delayed<E> {
                 Applied::Later(ticket) => Some(ticket),
             }
         };
-        assert!(self.room() > 0, "I1: the caller has asked for room");
-        let mut record = self.spare.pop().unwrap_or_default();
-        record.clear();
-        record.extend_from_slice(taken.record);
-        self.parked.push_back(Parked { origin, ticket, key_hash, record, upload });
+        self.park_taken(origin, taken, upload, ticket);
     }
 
     /// Sends the reply that was formatted, or keeps it until its change is durable.
@@ -205,7 +258,7 @@ impl<E: Engine> Delayed<E> {
     /// Applies the parked requests that are ready, and sends the replies whose change has become
     /// durable.
     ///
-    /// Cost: a check of each request that waits; nothing for an engine that never delays.
+    /// Cost: a check of each request that waits.
     pub(crate) fn step(
         &mut self,
         context: &Context,
@@ -213,7 +266,7 @@ impl<E: Engine> Delayed<E> {
         clients: &mut Clients<E::Pinned>,
         mail: &mut Mail<E>,
     ) {
-        if !E::DELAYS {
+        if !self.is_in_use() && self.waiting.is_empty() {
             return;
         }
         engine.poll();

@@ -13,7 +13,7 @@
 //!   before or after the shard drops the upload. When both are gone, all their memory is free again
 //!   (`segment`).
 
-use kachel_engine::{Engine, ReceiveValue};
+use kachel_engine::{Engine, ReceiveValue, Room};
 use kachel_io::Io;
 use kachel_net::ConnectionIndex;
 use kachel_stdx::Landing;
@@ -67,7 +67,10 @@ impl<E: Engine> Values<'_, E> {
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
         // Another shard is asked for room only by `feed`.
-        if !lent && owner == context.id && engine.make_upload_room(bytes, &context.now) {
+        if !lent
+            && owner == context.id
+            && engine.make_upload_room(bytes, &context.now) == Room::Made
+        {
             lent = upload.landing(&mut landing, blocks_max).is_ok();
         }
         if !lent {

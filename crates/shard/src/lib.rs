@@ -10,7 +10,8 @@
 //! Architecture invariants:
 //! - The crate makes no system call, reads no clock and draws no random number. It gets them
 //!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
-//! - Only a shard's own thread changes its items. Other shards send it hops.
+//! - Only a shard's own thread changes its items. Other shards send it hops, or read its items
+//!   themselves (`beside`).
 //! - A shard uses its engine only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ mod hop;
 
 // One request: its memory, its batch, the engine, the reply.
 mod memory;
+mod beside;
 mod apply;
 mod batch;
 mod clients;

@@ -163,14 +163,17 @@ impl<E: Engine> Taking<'_, E> {
             upload = Some(received);
         }
         let slot = taken.reply.slot.expect("record, I1: a request about a key is answered");
-        if E::DELAYS {
-            let Self { context, engine, clients, mail, delayed, .. } = self;
-            let origin = Origin { shard: peer, slot };
+        let Self { context, engine, clients, mail, delayed, .. } = self;
+        let origin = Origin { shard: peer, slot };
+        if delayed.is_in_use() {
             return delayed.apply(context, *engine, clients, mail, origin, taken, upload);
         }
-        let answer = &mut self.mail.answer;
-        let applied = apply_taken(self.context, self.engine, taken, &mut upload, None, answer);
-        self.mail.send_answer(peer, slot, applied.at_once());
+        let answer = &mut mail.answer;
+        let applied = apply_taken(context, *engine, taken, &mut upload, None, answer);
+        match applied.at_once() {
+            Ok(value) => mail.send_answer(peer, slot, value),
+            Err(ticket) => delayed.park_taken(origin, taken, upload, Some(ticket)),
+        }
     }
 }
 

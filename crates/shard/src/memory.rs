@@ -7,7 +7,7 @@
 //! Invariants:
 //! - I1  The charge of a connection is refunded when it needs less, and when it closes.
 
-use kachel_engine::{Engine, ReadValue};
+use kachel_engine::{Engine, ReadValue, Room};
 use kachel_net::{Connection, ConnectionIndex, WIDENED_BYTES};
 use kachel_wire::Reply;
 
@@ -18,7 +18,18 @@ use crate::context::Context;
 /// `false`, and charges nothing, if there is not enough memory.
 fn charge<E: Engine>(context: &Context, engine: &mut E, bytes: u64) -> bool {
     let budget = &context.shared.budget;
-    budget.charge(bytes) || engine.make_room(bytes, &context.now) && budget.charge(bytes)
+    if budget.charge(bytes) {
+        return true;
+    }
+    match engine.make_room(bytes, &context.now) {
+        Room::Made => budget.charge(bytes),
+        // A client is not closed because another core has not ended its round yet.
+        Room::OnTheWay => {
+            budget.charge_ahead(bytes);
+            true
+        }
+        Room::Refused => false,
+    }
 }
 
 /// Charges the kept input of a connection to the budget, or refunds the bytes that it no longer

@@ -4,9 +4,10 @@
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+use kachel_engine::Now;
 use kachel_host::{Budget, Usage};
 use kachel_io::SocketName;
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
@@ -84,6 +85,8 @@ pub struct Shared {
     pub counters: Vec<Arc<Counters>>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
+    /// The latest second that any shard has reached.
+    second: AtomicU32,
     /// Connections open in the whole process.
     connections: AtomicU32,
     /// Set when the process must end: shards stop accepting, send all replies that they owe, and
@@ -105,6 +108,7 @@ impl Shared {
             options,
             counters,
             budget,
+            second: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             closed: AtomicU32::new(0),
@@ -118,6 +122,17 @@ impl Shared {
     pub fn stop(&self) {
         self.end_claimed.store(true, Relaxed);
         self.stopping.store(true, Relaxed);
+    }
+
+    /// The later one of `now` and the second that another shard has reached. So an item that has
+    /// expired on one core is not live on another one afterwards. Cost: a load; a write once a
+    /// second.
+    pub(crate) fn latest(&self, now: Now) -> Now {
+        let reached = self.second.load(Acquire);
+        if now.second > reached {
+            self.second.fetch_max(now.second, AcqRel);
+        }
+        now.no_earlier_than(reached)
     }
 
     /// Whether the shards must finish.

@@ -4,7 +4,7 @@
 //!             simulation checks the holdings at the end of each run.
 //! Downstream: the counters of the shard, the statistics of the engine.
 
-use kachel_engine::{Engine, EngineStats};
+use kachel_engine::{DeadFound, Engine, EngineStats};
 use kachel_net::WIDENED_BYTES;
 
 use crate::clients::Clients;
@@ -16,18 +16,29 @@ use crate::upload::Uploads;
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     before: EngineStats,
+    /// Items that this core found dead in other shards.
+    pub(crate) found_beside: DeadFound,
 }
 
 impl Report {
     /// Writes the gauges that `stats` shows.
     pub(crate) fn publish(&self, counters: &Counters, stats: &EngineStats) {
-        counters.publish(stats, &self.before);
+        counters.publish(&self.with_beside(stats), &self.before);
+    }
+
+    /// What the engine has done, and what this core found in other shards.
+    fn with_beside(&self, stats: &EngineStats) -> EngineStats {
+        EngineStats {
+            found_expired: stats.found_expired + self.found_beside.expired,
+            found_flushed: stats.found_flushed + self.found_beside.flushed,
+            ..*stats
+        }
     }
 
     /// Sets the counters to 0 (`stats reset`).
     pub(crate) fn reset(&mut self, counters: &Counters, stats: &EngineStats) {
         counters.reset();
-        self.before = *stats;
+        self.before = self.with_beside(stats);
         self.publish(counters, stats);
     }
 }

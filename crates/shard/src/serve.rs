@@ -17,16 +17,17 @@
 //! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
 //!   in the input because the connection is rewound.
 
-use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, Key};
+use kachel_engine::{Block, Durability, Engine, INLINE_VALUE_BYTES_MAX, Key, Ticket};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin::{Administration, NotYet};
-use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
+use crate::apply::{Applied, Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
 use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
+use crate::beside::Readers;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
@@ -47,6 +48,7 @@ pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) report: &'a mut Report,
+    pub(crate) readers: &'a Readers<E::Reader>,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
 }
@@ -253,7 +255,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             next = keys.next();
             let from_here = Resume { next_key: offset_in(line, key), ..resume };
             let work = Work::Key { from_here, last: next.is_none() };
-            self.push(index, start, KeyPlace::Input(key), work, true);
+            self.push(index, start, KeyPlace::Input(key), work, [true, resume.ttl.is_none()]);
         }
         true
     }
@@ -332,7 +334,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
         };
         let work = self.batch.add_line(Line { request: *request, text, block });
-        self.push(index, start, key, work, request.shows_value());
+        self.push(index, start, key, work, [request.shows_value(), request.is_read()]);
     }
 
     #[inline]
@@ -342,7 +344,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         start: usize,
         key: KeyPlace<'b>,
         work: Work,
-        reads_value: bool,
+        [reads_value, is_read]: [bool; 2],
     ) {
         let hasher = &self.on.context.hasher;
         let hashes = hasher.key(self.batch.key_bytes(key)).hashes();
@@ -354,6 +356,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             key,
             work,
             reads_value,
+            is_read,
         });
     }
 
@@ -368,8 +371,16 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if !self.batch.is_empty() {
             on.uploads.ticks_alone = 0;
         }
+        let reads_beside = on.readers.serve(&self.batch, on.context);
+        if reads_beside {
+            on.engine.wake();
+            on.readers.prefetch_index(&self.batch, on.context);
+        }
         let ours = self.batch.iter().filter(|staged| staged.owner == on.context.id);
         on.engine.prefetch(ours.map(Staged::lookup));
+        if reads_beside {
+            on.readers.prefetch_items(&self.batch, on.context);
+        }
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
             debug_assert!(
@@ -379,6 +390,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             if !ready.ended {
                 on.carry_out(ready, &self.batch, staged);
             }
+        }
+        if reads_beside {
+            on.engine.end_round(); // beside, B1
         }
         self.batch.clear();
     }
@@ -431,8 +445,12 @@ impl<E: Engine> Serving<'_, E> {
         let done = if is_full {
             Ok(())
         } else if staged.owner != self.context.id {
-            self.hop(connection, batch, staged, key)
-        } else if E::DELAYS {
+            if self.read_beside(connection, batch, staged, key) {
+                Ok(())
+            } else {
+                self.hop(connection, batch, staged, key)
+            }
+        } else if self.delayed.is_in_use() {
             self.apply_delaying(connection, batch, staged, key)
         } else {
             self.apply(connection, batch, staged, key);
@@ -474,10 +492,54 @@ impl<E: Engine> Serving<'_, E> {
                 applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
             }
         };
-        if let Some(value) = applied.at_once() {
-            sink.value(value);
+        match applied {
+            Applied::Answered(None, Durability::Now) => {}
+            Applied::Answered(Some(value), Durability::Now) => sink.value(value),
+            Applied::Later(ticket) => self.park(connection, batch, staged, key, ticket),
+            Applied::Answered(_, Durability::At(_)) => {
+                unreachable!("an engine that does not delay promises no durability")
+            }
         }
         self.clients.mark_dirty(connection);
+    }
+
+    /// Parks a request whose room is on its way. The queue was empty, so it has room.
+    #[cold]
+    fn park(
+        &mut self,
+        connection: ConnectionIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        key: Key<'_>,
+        ticket: Ticket,
+    ) {
+        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return };
+        let Self { context, clients, delayed, .. } = self;
+        delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
+    }
+
+    /// Answers a read of another shard's key on this core. `false`: it must hop.
+    #[inline]
+    fn read_beside(
+        &mut self,
+        connection: ConnectionIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        key: Key<'_>,
+    ) -> bool {
+        let Self { context, engine, clients, readers, report, .. } = self;
+        let dead_found = &mut report.found_beside;
+        let beside = readers.beside(&**engine, context, dead_found, clients, connection, staged);
+        let Some(beside) = beside else { return false };
+        let Some(mut sink) = clients.sink(connection) else { return true };
+        let done = match &staged.work {
+            Work::Key { from_here, .. } => beside.key(&key, read_terms(from_here), &mut sink),
+            Work::Line(place) => beside.request(&batch.line(*place).request, key, &mut sink),
+        };
+        if done {
+            clients.mark_dirty(connection);
+        }
+        done
     }
 
     /// Applies a request whose key this shard owns, if its engine may delay the request.

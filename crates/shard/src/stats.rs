@@ -178,6 +178,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_long_lines", |c| &c.long_lines),
     ("kachel_listed_items", |c| &c.listed_items),
     ("kachel_hops", |c| &c.hops),
+    ("kachel_reads_beside", |c| &c.reads_beside),
     ("kachel_requests", |c| &c.requests),
     ("kachel_ticks", |c| &c.ticks),
     ("kachel_busy_ticks", |c| &c.busy_ticks),

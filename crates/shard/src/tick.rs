@@ -37,6 +37,7 @@ use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
 use crate::batch::DECODED_BYTES_MAX;
+use crate::beside::Readers;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
@@ -93,6 +94,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     acceptor: Acceptor,
     late: LateClients,
     report: Report,
+    readers: Readers<E::Reader>,
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
     /// The records of other shards in one batch. Each tick reuses the memory.
@@ -137,6 +139,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             acceptor: Acceptor::default(),
             late: LateClients::new(),
             report: Report::default(),
+            readers: Readers::none(),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             records: Vec::with_capacity(TAKEN_BYTES_MAX),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
@@ -154,6 +157,19 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// every other shard before the first tick.
     pub fn set_waker(&mut self, peer: u16, waker: kachel_io::Waker) {
         self.mail.boxes.set_waker(peer, waker);
+    }
+
+    /// Lets this shard read the items of all shards. `readers` has the reader of each shard's engine,
+    /// by the shard's number. Without this call the shard reads only its own items, and each request
+    /// about another shard's key hops.
+    ///
+    /// # Panics
+    /// If there is not one reader for each shard, or this shard's engine is not registered as a
+    /// reader.
+    pub fn set_readers(&mut self, readers: Vec<E::Reader>) {
+        assert!(readers.len() == usize::from(self.context.shards()), "one reader for each shard");
+        assert!(self.engine.round().is_some(), "only a registered core reads other shards");
+        self.readers.set(readers);
     }
 
     /// Returns the waker by which other threads wake this shard.
@@ -247,6 +263,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
+        self.engine.sleep(); // A shard that polls reads nothing.
         let polled = self.io.poll(wait, &mut self.events);
         self.mail.boxes.sleeper.cancel();
         if polled.is_err() {
@@ -258,7 +275,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Reads the clock (I2). The engine takes note of flushes by other shards, and of a delayed
     /// flush that is due. If a new second has begun, `late` takes note of it.
     fn read_clock(&mut self) {
-        let now = self.context.origin.at(self.clock.now_ns());
+        let now = self.context.shared.latest(self.context.origin.at(self.clock.now_ns()));
         let before = std::mem::replace(&mut self.context.now, now).second;
         debug_assert!(before <= now.second, "the monotonic clock does not go back");
         self.engine.note_flush(&now);
@@ -360,6 +377,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             uploads: &mut self.uploads,
             listings: &mut self.listings,
             report: &mut self.report,
+            readers: &self.readers,
             io_kind: self.io.kind(),
         };
         serving.serve_all(ready, &inputs, &mut self.decoded_keys);

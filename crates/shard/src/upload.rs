@@ -16,7 +16,7 @@
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 
-use kachel_engine::{Answer, Block, Engine, Key, KeyHashes, Operation, ReceiveValue as _};
+use kachel_engine::{Answer, Block, Engine, Key, KeyHashes, Operation, ReceiveValue as _, Room};
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
@@ -233,8 +233,12 @@ impl<E: Engine> Values<'_, E> {
         let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
         debug_assert!(asked < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
         if asked == context.id {
-            let _made = engine.make_upload_room(bytes, &context.now);
-            return true;
+            let room = engine.make_upload_room(bytes, &context.now);
+            if room == Room::OnTheWay {
+                // Until the next tick: other cores may still read what was evicted.
+                clients.pause(context, connection, Waiting::Answers);
+            }
+            return room != Room::OnTheWay;
         }
         let text = (bytes as u64).to_le_bytes();
         let outgoing = Outgoing { hop: Hop::MakeRoom, text: &text, room: AnswerRoom::default() };
@@ -303,16 +307,25 @@ impl<E: Engine> Values<'_, E> {
             assert!(sent.is_ok(), "there was room");
             return Ok(());
         }
-        if E::DELAYS {
+        if delayed.is_in_use() {
             let upload = Some(upload);
             return delayed
                 .apply_own(context, *engine, clients, mail, connection, key, outgoing, upload);
         }
         let Some(mut sink) = clients.sink(connection) else { return Ok(()) };
         let applier = Applier { engine: *engine, context };
-        let applied = applier.request(request, key, &mut Block::Upload(upload), None, &mut sink);
-        let value = applied.at_once();
-        assert!(value.is_none(), "the reply to a store shows no value");
+        let mut block = Block::Upload(upload);
+        let applied = applier.request(request, key, &mut block, None, &mut sink);
+        match applied.at_once() {
+            Ok(value) => assert!(value.is_none(), "the reply to a store shows no value"),
+            Err(ticket) => {
+                let Block::Upload(upload) = block else {
+                    unreachable!("a request that was not executed leaves its upload")
+                };
+                let upload = Some(upload);
+                delayed.park_own(context, clients, connection, key, outgoing, upload, ticket);
+            }
+        }
         clients.mark_dirty(connection);
         Ok(())
     }
@@ -375,14 +388,14 @@ impl<E: Engine> Values<'_, E> {
             // The refusal is a later reply, so it is sent after the answer to this hop.
             return mail.send_about(context, clients, connection, key, outgoing);
         }
-        if E::DELAYS {
+        if delayed.is_in_use() {
             let done =
                 delayed.apply_own(context, *engine, clients, mail, connection, key, outgoing, None);
             return done.map_err(|(full, _none)| full);
         }
         let delete = Operation::delete(key);
         let answer = engine.execute(&delete, &mut Block::None, None, &context.now);
-        assert!(matches!(answer, Answer::Done(..)), "this engine never delays");
+        assert!(matches!(answer, Answer::Done(..)), "a delete waits for no room");
         Ok(())
     }
 }

@@ -20,9 +20,9 @@ use std::collections::HashMap;
 
 use kachel_engine::{
     Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
-    ItemView, Key, Lookup, Now, Operation, Outcome, Sequence, Ticket, WalkStep,
+    ItemView, Key, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
 };
-use kachel_stdx::Landing;
+use kachel_stdx::{Landing, Reader};
 use kachel_testkit::Random;
 
 /// The most polls until a ticket is ready. The next sequence becomes durable within a quarter of
@@ -47,8 +47,28 @@ pub(crate) struct DelayCounts {
     pub(crate) before: u64,
     /// Operations whose outcome was delayed, and that were not delayed before.
     pub(crate) after: u64,
+    /// Times that an operation had to wait for room on its way.
+    pub(crate) for_room: u64,
     /// Tickets that are not used yet.
     pub(crate) tickets: u64,
+}
+
+/// The tickets that an engine gave.
+#[derive(Debug, Default)]
+struct Late {
+    polls: u64,
+    tickets: HashMap<u64, Fetch>,
+    given: u64,
+}
+
+impl Late {
+    /// Gives a ticket that is ready after `polls` more polls.
+    fn give(&mut self, polls: u64, has_upload: bool) -> Ticket {
+        self.given += 1;
+        let ready_at = self.polls + polls;
+        self.tickets.insert(self.given, Fetch { ready_at, has_upload });
+        Ticket(self.given)
+    }
 }
 
 /// An engine that delays `permille` of a thousand answers of an inner engine.
@@ -56,9 +76,7 @@ pub(crate) struct Delaying<E> {
     inner: E,
     permille: u64,
     dice: Random,
-    polls: u64,
-    tickets: HashMap<u64, Fetch>,
-    tickets_given: u64,
+    late: Late,
     sequence: u64,
     durable: u64,
     /// The poll from which the next sequence may become durable (I2).
@@ -78,9 +96,7 @@ impl<E: Engine> Delaying<E> {
             inner,
             permille,
             dice,
-            polls: 0,
-            tickets: HashMap::new(),
-            tickets_given: 0,
+            late: Late::default(),
             sequence: 0,
             durable: 0,
             durable_at: 0,
@@ -90,23 +106,21 @@ impl<E: Engine> Delaying<E> {
 
     /// The counts of what it has delayed.
     pub(crate) fn delays(&self) -> DelayCounts {
-        DelayCounts { tickets: self.tickets.len() as u64, ..self.counts }
+        DelayCounts { tickets: self.late.tickets.len() as u64, ..self.counts }
     }
 
     /// Decides how an operation is answered. `ticket` is the one that it has waited for, if any.
     fn fate(&mut self, ticket: Option<Ticket>, has_upload: bool) -> Fate {
         if let Some(Ticket(number)) = &ticket {
-            let fetch = self.tickets.remove(number).expect("I1: a ticket is used once");
-            assert!(fetch.ready_at <= self.polls, "I1: the ticket is ready");
+            let fetch = self.late.tickets.remove(number).expect("I1: a ticket is used once");
+            assert!(fetch.ready_at <= self.late.polls, "I1: the ticket is ready");
             assert_eq!(fetch.has_upload, has_upload, "I3: the upload comes back");
         }
         let is_delayed = self.dice.chance(self.permille);
         if is_delayed && self.dice.chance(500) {
             self.counts.before += u64::from(ticket.is_none());
-            self.tickets_given += 1;
-            let ready_at = self.polls + self.dice.skewed(1, POLLS_MAX);
-            self.tickets.insert(self.tickets_given, Fetch { ready_at, has_upload });
-            return Fate::Later(Ticket(self.tickets_given));
+            let polls = self.dice.skewed(1, POLLS_MAX);
+            return Fate::Later(self.late.give(polls, has_upload));
         }
         self.counts.executed += 1;
         // An operation that was delayed before its execution may also be delayed after it.
@@ -119,11 +133,23 @@ impl<E: Engine> Delaying<E> {
     }
 }
 
-/// The outcome in an answer of the inner engine, which answers at once.
-fn at_once<P>(answer: Answer<'_, P>) -> Outcome<'_, P> {
-    match answer {
-        Answer::Done(outcome, Durability::Now) => outcome,
-        _ => unreachable!("the inner engine never delays"),
+/// The answer of the inner engine, durable as the fate says. An operation that the inner engine
+/// delays, because room for its item is on its way, is ready at the next poll.
+fn answer<'e, P>(
+    inner: Answer<'e, P>,
+    durability: Durability,
+    late: (&mut Late, &mut DelayCounts),
+    has_upload: bool,
+) -> Answer<'e, P> {
+    match inner {
+        Answer::Done(outcome, Durability::Now) => Answer::Done(outcome, durability),
+        Answer::Later(_) => {
+            let (late, counts) = late;
+            counts.executed -= 1;
+            counts.for_room += 1;
+            Answer::Later(late.give(1, has_upload))
+        }
+        Answer::Done(_, Durability::At(_)) => unreachable!("the inner engine promises nothing"),
     }
 }
 
@@ -132,6 +158,27 @@ impl<E: Engine> Engine for Delaying<E> {
 
     type Upload = E::Upload;
     type Pinned = E::Pinned;
+    type Reader = E::Reader;
+
+    fn reader(&self) -> E::Reader {
+        self.inner.reader()
+    }
+
+    fn round(&self) -> Option<&Reader> {
+        self.inner.round()
+    }
+
+    fn wake(&mut self) {
+        self.inner.wake();
+    }
+
+    fn end_round(&mut self) {
+        self.inner.end_round();
+    }
+
+    fn sleep(&mut self) {
+        self.inner.sleep();
+    }
 
     fn options(&self) -> &EngineOptions {
         self.inner.options()
@@ -152,8 +199,9 @@ impl<E: Engine> Engine for Delaying<E> {
         match self.fate(ticket, has_upload) {
             Fate::Later(ticket) => Answer::Later(ticket),
             Fate::Done(durability) => {
-                let answer = self.inner.execute(operation, block, None, now);
-                Answer::Done(at_once(answer), durability)
+                let Self { inner, late, counts, .. } = self;
+                let done = inner.execute(operation, block, None, now);
+                answer(done, durability, (late, counts), has_upload)
             }
         }
     }
@@ -168,23 +216,24 @@ impl<E: Engine> Engine for Delaying<E> {
         match self.fate(ticket, false) {
             Fate::Later(ticket) => Answer::Later(ticket),
             Fate::Done(durability) => {
-                Answer::Done(at_once(self.inner.read(key, terms, None, now)), durability)
+                let Self { inner, late, counts, .. } = self;
+                answer(inner.read(key, terms, None, now), durability, (late, counts), false)
             }
         }
     }
 
     fn poll(&mut self) {
-        self.polls += 1;
-        if self.durable < self.sequence && self.durable_at <= self.polls {
+        self.late.polls += 1;
+        if self.durable < self.sequence && self.durable_at <= self.late.polls {
             self.durable += 1;
-            self.durable_at = self.polls + self.dice.skewed(0, POLLS_MAX / 4);
+            self.durable_at = self.late.polls + self.dice.skewed(0, POLLS_MAX / 4);
         }
     }
 
     fn is_ready(&self, ticket: &Ticket) -> bool {
         let fetch =
-            self.tickets.get(&ticket.0).expect("I1: only a ticket that is out is asked for");
-        fetch.ready_at <= self.polls
+            self.late.tickets.get(&ticket.0).expect("I1: only a ticket that is out is asked for");
+        fetch.ready_at <= self.late.polls
     }
 
     fn durable(&self) -> Sequence {
@@ -199,11 +248,11 @@ impl<E: Engine> Engine for Delaying<E> {
         self.inner.spare_landing()
     }
 
-    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> bool {
+    fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
         self.inner.make_upload_room(bytes, now)
     }
 
-    fn make_room(&mut self, bytes: u64, now: &Now) -> bool {
+    fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
         self.inner.make_room(bytes, now)
     }
 

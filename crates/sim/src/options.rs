@@ -19,6 +19,9 @@ const LATE_PERMILLE: u64 = 300;
 /// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
 
+/// How many runs in a thousand have shards that read each other's items (`crew`).
+const CREW_PERMILLE: u64 = 500;
+
 /// A kind of fault, or of unusual behavior that the server must tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -96,6 +99,9 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Whether a server without free memory evicts items (`cache`) or refuses new ones (`store`).
     pub evict: bool,
+    /// Whether shards read each other's items (`crew`), and another reader of them stays awake now
+    /// and then, as a core does that loses its processor in the middle of a tick.
+    pub crew: bool,
     /// The number of hot keys. Every operation on a hot key is judged.
     pub hot_keys: u16,
     /// The faults that may happen.
@@ -134,6 +140,7 @@ impl Options {
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
             // A separate random stream keeps the other options of each seed unchanged.
             evict: !Random::for_purpose(seed, "engine").chance(STORE_PERMILLE),
+            crew: Random::for_purpose(seed, "reads").chance(CREW_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }

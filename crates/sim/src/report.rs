@@ -44,11 +44,15 @@ pub struct Coverage {
     pub delayed_before: u64,
     /// Operations whose reply was delayed after they were executed.
     pub delayed_after: u64,
+    /// Reads that a shard executed beside the shard that owns the item.
+    pub reads_beside: u64,
+    /// Times that an operation waited until readers had left what was evicted for it.
+    pub waits_for_room: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 17;
+    pub const COUNT: usize = 19;
 
     pub(crate) fn of(server: &Server) -> Self {
         let mut seen = Self {
@@ -72,6 +76,8 @@ impl Coverage {
             let delays = shard.engine().delays();
             seen.delayed_before += delays.before;
             seen.delayed_after += delays.after;
+            seen.reads_beside += counters.reads_beside.value();
+            seen.waits_for_room += delays.for_room;
             if delays.before + delays.after > 0 {
                 seen.delayable += delays.executed;
             }
@@ -128,6 +134,8 @@ impl Coverage {
             ("operations of engines that delay", &mut self.delayable),
             ("delayed before", &mut self.delayed_before),
             ("delayed after", &mut self.delayed_after),
+            ("reads beside the owner", &mut self.reads_beside),
+            ("waits for room", &mut self.waits_for_room),
         ]
     }
 }

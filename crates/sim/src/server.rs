@@ -58,8 +58,11 @@ pub(crate) struct Server {
     /// Memory that is used from the start and never given back, without indexes and segments.
     pub(crate) fixed_bytes: u64,
     dice: Random,
+    /// A reader of all items beside the shards: while it is awake, nothing that is evicted is
+    /// reused.
+    beside: Option<kachel_stdx::Reader>,
     skewed: bool,
-    /// Whether engines delay answers.
+    /// Whether engines may delay answers.
     delays: bool,
     /// Times that a shard slept because a mailbox was full.
     pub(crate) full_mailboxes: u64,
@@ -77,6 +80,7 @@ impl Server {
             shards: options.shards,
             memory_bytes: options.memory_bytes,
             evict: options.evict,
+            crew: options.crew,
             item_bytes_max: ITEM_BYTES_MAX,
             start_unix_s: START_UNIX_S,
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
@@ -97,8 +101,10 @@ impl Server {
         for index in 0..threads.len() {
             queue.schedule(dice.below(1_000), Event::Run(index));
         }
+        let mut beside = options.crew.then(|| world.pool.register_reader().expect("a place"));
+        beside.iter_mut().for_each(kachel_stdx::Reader::sleep);
         let skewed = options.faults.has(Fault::Skew);
-        let delays = options.faults.has(Fault::Late);
+        let delays = options.faults.has(Fault::Late) || options.crew;
         let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
         let books = world.pool.books();
         let segment_bytes = books.charged_segments * books.charge_bytes;
@@ -111,6 +117,7 @@ impl Server {
             threads,
             fixed_bytes,
             dice,
+            beside,
             skewed,
             delays,
             full_mailboxes,
@@ -122,6 +129,9 @@ impl Server {
     /// Lets shards tick evenly from now on.
     pub(crate) fn calm(&mut self) {
         self.skewed = false;
+        if let Some(mut beside) = self.beside.take() {
+            beside.sleep();
+        }
     }
 
     /// Runs one tick of a shard. Returns how many connections the shard closed in it because they
@@ -132,6 +142,14 @@ impl Server {
         now_ns: u64,
         queue: &mut Queue,
     ) -> Result<u64, String> {
+        if let Some(beside) = &mut self.beside {
+            match (beside.is_awake(), self.dice.below(64)) {
+                (false, 0) => beside.wake(),
+                (true, 0..4) => beside.sleep(),
+                (true, 4..8) => beside.round_over(),
+                _ => {}
+            }
+        }
         let (thread, shard) = (&mut self.threads[index], &mut self.world.shards[index]);
         let State::Ready(wait) = thread.state else { unreachable!("only a ready thread runs") };
         let counters = &self.world.shared.counters[index];

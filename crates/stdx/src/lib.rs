@@ -23,5 +23,5 @@ pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
 };
-pub use quiescence::{Quiescence, Reader, Stamp};
+pub use quiescence::{Place, Quiescence, Reader, Stamp};
 pub use sleeper::Sleeper;

@@ -24,6 +24,7 @@
 //!   are over (release, acquire).
 //! - I4  A reader that wakes either finds the thing gone or is found awake: two sequentially
 //!   consistent fences, one between each one's write and its read (Dekker), forbid that both miss.
+//! - I5  A reader's own thread may leave its place out of the count while it holds nothing.
 //!
 //! Source: quiescent-state-based reclamation, as in McKenney and Slingwine, "Read-copy update",
 //! PDCS 1998. Our change: a sleeping reader does not count, so no thread must wake it.
@@ -49,7 +50,11 @@ pub struct Quiescence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(u64);
 
-/// One reader's place in a [`Quiescence`]; awake when it is made. A dropped reader does not count.
+/// Names a reader's place, for [`Quiescence::is_past_beside`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(usize);
+
+/// One reader's place in a [`Quiescence`]; awake when it is made. Dropped, it is out of the count.
 #[derive(Debug)]
 pub struct Reader {
     shared: Arc<Quiescence>,
@@ -85,19 +90,40 @@ impl Quiescence {
     ///
     /// Cost: one cache line per place, until a reader is found that may hold it.
     pub fn is_past(&self, stamp: Stamp) -> bool {
-        self.places.iter().all(|place| {
+        self.is_past_beside(stamp, None)
+    }
+
+    /// Can no reader except the one at `own` hold what was stamped so? The caller runs on that
+    /// reader's thread, which holds nothing now (I5).
+    ///
+    /// Cost: a line a place, until one is found that may.
+    pub fn is_past_beside(&self, stamp: Stamp, own: Option<Place>) -> bool {
+        debug_assert!(own.is_none_or(|own| own.0 < self.places.len()), "I5: a place of this count");
+        self.places.iter().enumerate().all(|(index, place)| {
             let word = place.load(Ordering::Acquire); // I3
-            word == FREE || word == ASLEEP || word >= stamp.0
+            word == FREE || word == ASLEEP || word >= stamp.0 || own == Some(Place(index))
         })
     }
 }
 
 impl Reader {
-    /// Reports that a round is over, and that the reader holds nothing of it. Cost: a load and a
-    /// store.
+    /// A round is over, and nothing is held of it. Cost: two loads, and a store where something was
+    /// stamped since.
     pub fn round_over(&mut self) {
         let newest = self.shared.newest.load(Ordering::Acquire); // I2
-        self.word().store(newest, Ordering::Release); // I3
+        if self.word().load(Ordering::Relaxed) != newest {
+            self.word().store(newest, Ordering::Release); // I3
+        }
+    }
+
+    /// The reader's place.
+    pub const fn place(&self) -> Place {
+        Place(self.place)
+    }
+
+    /// Whether the reader is awake. Cost: a load of its own line.
+    pub fn is_awake(&self) -> bool {
+        self.word().load(Ordering::Relaxed) != ASLEEP
     }
 
     /// Reports that the reader holds nothing, and looks for nothing until [`Self::wake`]. Cost: a
@@ -116,7 +142,7 @@ impl Reader {
     /// Whether this is a reader of `shared`, and awake. If so, a thing that it finds is not used
     /// again before its round is over. Cost: a load of its own line.
     pub fn is_awake_in(&self, shared: &Arc<Quiescence>) -> bool {
-        Arc::ptr_eq(&self.shared, shared) && self.word().load(Ordering::Relaxed) != ASLEEP
+        Arc::ptr_eq(&self.shared, shared) && self.is_awake()
     }
 
     fn word(&self) -> &AtomicU64 {
@@ -147,6 +173,18 @@ mod tests {
         readers[1].round_over();
         assert!(quiescence.is_past(stamp));
         assert!(!quiescence.is_past(quiescence.stamp()), "rounds count from the stamp on");
+    }
+
+    #[test]
+    fn a_thread_that_holds_nothing_does_not_wait_for_itself() {
+        let quiescence = Arc::new(Quiescence::new(2));
+        let own = quiescence.register().expect("a place");
+        let mut other = quiescence.register().expect("a place");
+        let stamp = quiescence.stamp();
+        assert!(!quiescence.is_past_beside(stamp, Some(own.place())), "the other one may read");
+        other.round_over();
+        assert!(quiescence.is_past_beside(stamp, Some(own.place())));
+        assert!(!quiescence.is_past(stamp), "others wait for it");
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl FilledCache {
 
     fn store(&mut self, key: &BenchKey) {
         let operation = Operation::set(self.hasher.key(key), VALUE_BYTES, Ttl(0));
-        apply(&mut self.cache, &operation, &mut Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now);
+        apply(&mut self.cache, &operation, &mut Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now)
+            .expect("one core waits for no reader");
     }
 
     /// Reads one key, as a GET does.
@@ -94,7 +95,7 @@ impl FilledCache {
 
 #[inline]
 fn read(cache: &mut Cache, key: Key<'_>, now: &Now) {
-    let outcome = get(cache, &key, &GetTerms::VALUE, now);
+    let outcome = get(cache, &key, &GetTerms::VALUE, now).expect("a plain read stores nothing");
     let Value::Inline(value) = outcome.value else { panic!("I1: {key:?} is there") };
     let mut target = [0; VALUE_BYTES];
     target.copy_from_slice(value);

@@ -35,6 +35,8 @@ pub struct WorldOptions {
     pub memory_bytes: u64,
     /// Whether a full server evicts items; otherwise it refuses new ones.
     pub evict: bool,
+    /// Whether each shard reads the items of all (`crew`); otherwise only its own (`erew`).
+    pub crew: bool,
     /// Connections of all shards together.
     pub connections_max: u32,
     /// Largest item, in bytes.
@@ -60,6 +62,7 @@ impl Default for WorldOptions {
             shards: 1,
             memory_bytes: 64 << 20,
             evict: true,
+            crew: false,
             connections_max: 200,
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
@@ -208,9 +211,13 @@ impl<A: Around, E: Engine> World<A, E> {
             })
             .collect();
         let wakers: Vec<_> = shards.iter().map(WorldShard::<A, E>::waker).collect();
+        let readers: Vec<_> = shards.iter().map(|shard| shard.engine().reader()).collect();
         for shard in &mut shards {
             for (peer, waker) in (0..).zip(&wakers) {
                 shard.set_waker(peer, waker.clone());
+            }
+            if options.crew {
+                shard.set_readers(readers.clone());
             }
         }
         Self { net, listener, shards, lags_ns, clock, shared, pool }

@@ -121,6 +121,12 @@ impl<'b> Request<'b> {
         )
     }
 
+    /// Whether a request of one key may change nothing.
+    #[inline]
+    pub const fn is_read(&self) -> bool {
+        matches!(self, Self::MetaGet(_))
+    }
+
     /// Whether the reply to a request of one key shows the item's value.
     #[inline]
     pub const fn shows_value(&self) -> bool {

@@ -58,7 +58,8 @@ impl Pair {
         let wanted = Wanted::CLIENT_FLAGS.with(Wanted::TTL);
         let terms = GetTerms { wanted, notes_access: false, ..GetTerms::VALUE };
         let operation = Operation { key, verb: Verb::Get(terms) };
-        let outcome = apply(&mut self.cache, &operation, &mut Block::None, &self.now);
+        let outcome = apply(&mut self.cache, &operation, &mut Block::None, &self.now)
+            .expect("nothing waits for memory");
         let Verdict::Hit(facts) = outcome.verdict else { return None };
         let Value::Inline(value) = outcome.value else { panic!("values are small") };
         let expiry = facts.ttl_before.map_or(0, |ttl| self.now.second + ttl as u32);
@@ -74,7 +75,8 @@ impl Pair {
             6 => (Operation::delete(key), Block::None),
             _ => (Operation { key, verb: Verb::Touch(ttl) }, Block::None),
         };
-        apply(&mut self.cache, &operation, &mut block, &self.now);
+        apply(&mut self.cache, &operation, &mut block, &self.now)
+            .expect("nothing waits for memory");
     }
 
     /// Drops the copies of the items that changed.

@@ -206,7 +206,10 @@ impl Watched {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged(Call::Store, limit, |engine| {
             let operation = Operation::set(hasher.key(&key), value.len(), Ttl(0));
-            match apply(engine, &operation, &mut Block::Bytes(value), &now).verdict {
+            match apply(engine, &operation, &mut Block::Bytes(value), &now)
+                .expect("one core")
+                .verdict
+            {
                 Verdict::Stored { .. } => Ok(()),
                 Verdict::NoMemory { .. } => Err(NoRoom),
                 other => unreachable!("{other:?} is no verdict on a store"),
@@ -218,7 +221,8 @@ impl Watched {
         let (key, hasher, now) = (number.to_le_bytes(), self.hasher, self.now);
         self.judged(Call::Removal, REMOVAL, |engine| {
             let operation = Operation::delete(hasher.key(&key));
-            apply(engine, &operation, &mut Block::None, &now).verdict == Verdict::Deleted
+            apply(engine, &operation, &mut Block::None, &now).expect("one core").verdict
+                == Verdict::Deleted
         })
     }
 

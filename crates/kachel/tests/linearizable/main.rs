@@ -37,21 +37,23 @@ const OPERATIONS_MIN: usize = 2_000;
 /// How many percent of a history's outcomes may be unknown.
 const UNKNOWN_PERCENT_MAX: usize = 5;
 
-/// Every server that is judged: shards, door, engine.
-const SERVERS: [(&str, &str, &str); 8] = [
-    ("2", "auto", "store"),
-    ("4", "auto", "store"),
-    ("2", "epoll", "store"),
-    ("4", "epoll", "store"),
-    ("2", "auto", "cache"),
-    ("4", "auto", "cache"),
-    ("2", "epoll", "cache"),
-    ("4", "epoll", "cache"),
+/// Every server that is judged: shards, backend, engine, which cores read.
+const SERVERS: [(&str, &str, &str, &str); 8] = [
+    ("2", "auto", "store", "crew"),
+    ("4", "auto", "store", "erew"),
+    ("2", "epoll", "store", "erew"),
+    ("4", "epoll", "store", "crew"),
+    ("2", "auto", "cache", "erew"),
+    ("4", "auto", "cache", "crew"),
+    ("2", "epoll", "cache", "crew"),
+    ("4", "epoll", "cache", "erew"),
 ];
 
-fn start(shards: &str, door: &str, engine: &str) -> Server {
-    let ours =
-        ["serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", door, "--engine", engine];
+fn start((shards, door, engine, reads): (&str, &str, &str, &str)) -> Server {
+    let ours = [
+        "serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", door, "--engine", engine,
+        "--reads", reads,
+    ];
     let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
     let theirs = &theirs[..if engine == "store" { 7 } else { 6 }];
     let other = std::env::var_os("KACHEL_HISTORY_SERVER").map(PathBuf::from);
@@ -132,14 +134,15 @@ fn what_eight_clients_see_at_once_is_explained_by_one_order() {
     let began = Instant::now();
     let mut total = Stats::default();
     let mut judged = 0;
-    for (place, (shards, door, engine)) in SERVERS.into_iter().enumerate() {
-        let mut server = start(shards, door, engine);
+    for (place, of_server) in SERVERS.into_iter().enumerate() {
+        let (shards, door, engine, reads) = of_server;
+        let mut server = start(of_server);
         let rules = rules(engine);
         for number in (place as u64..count).step_by(SERVERS.len()) {
             // Both judges know the classic verbs; ours alone the meta verbs.
             let flavor = if number / 8 % 4 == 3 { Flavor::Meta } else { Flavor::Classic };
             let history = record(&server, (seed, number), flavor, began);
-            let name = format!("{number}-{shards}-{door}-{engine}");
+            let name = format!("{number}-{shards}-{door}-{engine}-{reads}");
             if let Some(folder) = kept.as_ref().filter(|_| flavor == Flavor::Classic) {
                 keep(folder, &name, &history, &rules);
             }
@@ -166,7 +169,7 @@ fn what_eight_clients_see_at_once_is_explained_by_one_order() {
 
 #[test]
 fn one_wrong_reply_in_a_real_history_is_found() {
-    let server = start("2", "auto", "store");
+    let server = start(SERVERS[0]);
     let history = record(&server, (SEED, 0), Flavor::Classic, Instant::now());
     let rules = rules("store");
     assert_eq!(check_history(&history, &rules).map(|_| ()), Ok(()));

@@ -23,7 +23,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kachel_host::Region;
-use kachel_stdx::Piece;
+use kachel_stdx::{Piece, Place};
 
 use super::{Free, NoMemory, Pool};
 use crate::BLOCK_BYTES;
@@ -189,10 +189,15 @@ impl Pool {
 
     /// Adds `count` blocks to `queue`, from the fullest segments first. If there are fewer, gives
     /// back all blocks that the queue holds.
-    pub(super) fn take_blocks(&self, count: usize, queue: &mut BlockQueue) -> Result<(), NoMemory> {
+    pub(super) fn take_blocks(
+        &self,
+        count: usize,
+        queue: &mut BlockQueue,
+        own: Option<Place>,
+    ) -> Result<(), NoMemory> {
         let mut free = self.lock();
         for _ in 0..count {
-            let Some(block) = self.take_block(&mut free) else {
+            let Some(block) = self.take_block(&mut free, own) else {
                 while let Some(block) = self.next_taken(queue) {
                     self.give_block(&mut free, block);
                 }
@@ -223,12 +228,12 @@ impl Pool {
         self.give_block(&mut self.lock(), block);
     }
 
-    fn take_block(&self, free: &mut Free) -> Option<u32> {
+    fn take_block(&self, free: &mut Free, own: Option<Place>) -> Option<u32> {
         let count = self.blocks_per_segment();
         if let Some(block) = self.take_cut_block(free, count) {
             return Some(block);
         }
-        self.cut_segment(free)?;
+        self.cut_segment(free, own)?;
         self.take_cut_block(free, count)
     }
 
@@ -246,8 +251,8 @@ impl Pool {
         Some(block)
     }
 
-    fn cut_segment(&self, free: &mut Free) -> Option<()> {
-        let segment = self.take_raw(free)?;
+    fn cut_segment(&self, free: &mut Free, own: Option<Place>) -> Option<()> {
+        let segment = self.take_raw(free, own)?;
         let count = self.blocks_per_segment();
         self.metas.set_phase(segment, Phase::Blocks);
         self.arena.audit.begin(self.segment_start(segment), Use::Blocks);

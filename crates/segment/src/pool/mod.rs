@@ -9,7 +9,8 @@
 //! - I2  Idle segments keep their pages and are handed out first; released ones have none.
 //! - I3  The lock is taken per segment or per write of an upload, never per small item.
 //! - I4  A segment that held items is idle only once no reader on another core can still be in one
-//!   of them; until then it is retired. While no reader is registered, it is idle at once.
+//!   of them; until then it is retired. While no reader is awake, it is idle at once. The core that
+//!   gives or takes a segment reads nothing meanwhile, so it does not wait for itself (`own`).
 //! - I5  Once the kernel has refused to take pages back, it is not asked again: idle segments stay
 //!   charged, and are used again.
 
@@ -20,13 +21,14 @@ mod upload;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 #[cfg(not(any(loom, shuttle)))]
 use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::Budget;
-use kachel_stdx::{CachePadded, Quiescence, Reader, Stamp};
+use kachel_stdx::{CachePadded, Place, Quiescence, Reader, Stamp};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
@@ -56,6 +58,11 @@ impl fmt::Display for NoMemory {
 
 impl std::error::Error for NoMemory {}
 
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
+/// An item of at most this many cache lines is small: fetching it whole costs less than reading its
+/// length first.
+pub(crate) const SMALL_LINES: usize = 4;
+
 /// Readers that may register in addition to one per shard. A guess, for backends that read items in
 /// place.
 const READERS_BESIDE: usize = 8;
@@ -83,7 +90,7 @@ pub struct PoolBooks {
     pub charged_segments: u64,
     /// Bytes that the budget is charged for each segment.
     pub charge_bytes: u64,
-    /// Charged segments that are not in use.
+    /// Charged segments that are not in use. Readers may still be in some of them.
     pub idle_segments: u64,
     /// Blocks free in segments that also hold used ones.
     pub free_blocks: u64,
@@ -170,7 +177,7 @@ impl Pool {
             free: Mutex::new(Free {
                 // Room for all, so that a segment that comes back needs no allocation.
                 idle: Vec::with_capacity(segments as usize),
-                retired: VecDeque::new(), // Empty while no reader is registered.
+                retired: VecDeque::with_capacity(segments as usize),
                 released: Vec::with_capacity(segments as usize),
                 blocks: BlockLists::new(),
             }),
@@ -190,7 +197,7 @@ impl Pool {
         PoolBooks {
             charged_segments: charged.into(),
             charge_bytes: self.charge_bytes(),
-            idle_segments: self.idle.load(Ordering::Relaxed).into(),
+            idle_segments: u64::from(self.idle.load(Ordering::Relaxed) + self.retired_segments()),
             free_blocks: self.free_blocks.load(Ordering::Relaxed).into(),
             blocks_per_segment: self.blocks_per_segment() as u64,
         }
@@ -263,20 +270,26 @@ impl Pool {
     }
 
     /// Whether the item at `at`, which `_reader` found in the index in its current round, is
-    /// flushed in second `now`, by `flush_word`.
+    /// flushed in second `now`. The flush word is loaded after the slot.
     ///
     /// Cost: one load of the word, one of the segment's line. The first caller that notices a due
     /// delayed flush carries it out.
     #[inline]
-    pub fn is_flushed(
-        &self,
-        at: ItemAt,
-        flush_word: &FlushWord,
-        now: u32,
-        _reader: &Reader,
-    ) -> bool {
-        let flushed = flush_word.settle(now);
+    pub fn is_flushed(&self, at: ItemAt, now: u32, _reader: &Reader) -> bool {
+        let flushed = self.flush_word.settle(now);
         is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
+    }
+
+    /// Prefetches an item, as `Segments::prefetch_small` does. Cost: a prefetch for each line,
+    /// needed or not.
+    #[inline]
+    pub fn prefetch_small(&self, at: ItemAt) {
+        self.prefetch_lines(at, 0..SMALL_LINES);
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_lines(&self, at: ItemAt, lines: Range<usize>) {
+        lines.for_each(|line| self.arena.prefetch(at.offset() + line * CACHE_LINE_BYTES));
     }
 
     /// The word that `flush_all` writes, for all shards of the pool.
@@ -284,24 +297,37 @@ impl Pool {
         &self.flush_word
     }
 
-    /// Whether no reader can still be in an item that was taken out of its index before now.
-    pub(crate) fn is_unread(&self) -> bool {
-        self.quiescence.is_past(self.quiescence.stamp())
+    /// A stamp of this moment: no reader that knows it finds an item that was taken out of its
+    /// index before.
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.quiescence.stamp()
+    }
+
+    /// Whether no reader but the one at `own` can still be in an item that was taken out of its
+    /// index before `stamp`.
+    pub(crate) fn is_past(&self, stamp: Stamp, own: Option<Place>) -> bool {
+        self.quiescence.is_past_beside(stamp, own)
+    }
+
+    /// Segments that wait until no reader is in them any more (I4). Cost: one load.
+    #[inline]
+    pub(crate) fn retired_segments(&self) -> u32 {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Whether [`Self::take`] would find a segment now.
     #[inline]
-    pub(crate) fn may_take(&self) -> bool {
+    pub(crate) fn may_take(&self, own: Option<Place>) -> bool {
         self.has_idle()
             || self.may_charge()
-            || (self.retired.load(Ordering::Relaxed) > 0 && self.free_retired(&mut self.lock()))
+            || (self.retired_segments() > 0 && self.free_retired(&mut self.lock(), own))
     }
 
     /// Makes the retired segments idle in which no reader can be any more (I4). Returns whether any
     /// segment is idle.
-    fn free_retired(&self, free: &mut Free) -> bool {
+    fn free_retired(&self, free: &mut Free, own: Option<Place>) -> bool {
         while let Some(&(segment, stamp)) = free.retired.front()
-            && self.quiescence.is_past(stamp)
+            && self.is_past(stamp, own)
         {
             free.retired.pop_front();
             debug_assert!(!self.metas.is_pinned(segment), "I4: a retired segment holds nothing");
@@ -320,11 +346,11 @@ impl Pool {
 
     /// Takes a segment for the caller. Its line is clean and its head is written. `None` when no
     /// memory is left.
-    pub(crate) fn take(&self, cas_base: u64) -> Option<u32> {
-        if !self.may_take() {
+    pub(crate) fn take(&self, cas_base: u64, own: Option<Place>) -> Option<u32> {
+        if !self.may_take(own) {
             return None;
         }
-        let segment = self.take_raw(&mut self.lock())?;
+        let segment = self.take_raw(&mut self.lock(), own)?;
         debug_assert!(self.metas.phase(segment) == Phase::Free, "I1");
         self.begin(segment, cas_base);
         Some(segment)
@@ -339,9 +365,9 @@ impl Pool {
         self.arena.word(start + 8).store(cas_base, Ordering::Relaxed);
     }
 
-    fn take_raw(&self, free: &mut Free) -> Option<u32> {
+    fn take_raw(&self, free: &mut Free, own: Option<Place>) -> Option<u32> {
         if !free.retired.is_empty() {
-            self.free_retired(free);
+            self.free_retired(free, own);
         }
         debug_assert!(self.idle.load(Ordering::Relaxed) as usize == free.idle.len(), "I2");
         if let Some(segment) = free.idle.pop() {
@@ -382,11 +408,11 @@ impl Pool {
 
     /// Takes back a segment that held items. The segment must be unpinned, and none of its items
     /// may be in an index. Its pages stay backed, unless the budget is overdrawn.
-    pub(crate) fn give(&self, segment: u32) {
+    pub(crate) fn give(&self, segment: u32, own: Option<Place>) {
         assert!(!self.metas.is_pinned(segment), "I4: a reader may still be in it");
         let mut free = self.lock();
-        let stamp = self.quiescence.stamp();
-        if free.retired.is_empty() && self.quiescence.is_past(stamp) {
+        let stamp = self.stamp();
+        if free.retired.is_empty() && self.is_past(stamp, own) {
             self.give_raw(&mut free, segment);
         } else {
             self.metas.clear(segment);
@@ -461,19 +487,19 @@ impl Pool {
     }
 
     /// Releases one idle segment; `false` when there is none, or the kernel does not take it.
-    pub(crate) fn release_next(&self) -> bool {
+    pub(crate) fn release_next(&self, own: Option<Place>) -> bool {
         let mut free = self.lock();
         if !free.retired.is_empty() {
-            self.free_retired(&mut free);
+            self.free_retired(&mut free, own);
         }
         self.release_one(&mut free)
     }
 
     /// Releases idle segments until the budget has `bytes` to spend. Returns whether it has.
-    pub(crate) fn release_idle(&self, bytes: u64) -> bool {
+    pub(crate) fn release_idle(&self, bytes: u64, own: Option<Place>) -> bool {
         let mut free = self.lock();
         if !free.retired.is_empty() {
-            self.free_retired(&mut free);
+            self.free_retired(&mut free, own);
         }
         loop {
             let limit = self.budget.limit_bytes();
@@ -558,20 +584,20 @@ mod tests {
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
         let mut reader = pool.register_reader().expect("a place");
-        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0)).collect();
-        pool.give(taken[3]);
-        assert!(!pool.may_take() && pool.take(0).is_none(), "the reader may be in it");
-        assert!(!pool.release_idle(pool.charge_bytes()), "and its pages stay");
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
+        pool.give(taken[3], None);
+        assert!(!pool.may_take(None) && pool.take(0, None).is_none(), "the reader may be in it");
+        assert!(!pool.release_idle(pool.charge_bytes(), None), "and its pages stay");
         reader.round_over();
-        assert_eq!(pool.take(0), Some(taken[3]));
-        pool.give(taken[4]);
+        assert_eq!(pool.take(0, None), Some(taken[3]));
+        pool.give(taken[4], None);
         reader.sleep();
-        assert!(pool.may_take(), "who sleeps reads nothing");
+        assert!(pool.may_take(None), "who sleeps reads nothing");
         reader.wake();
-        pool.give(taken[5]);
-        assert_eq!((pool.take(0), pool.take(0)), (Some(taken[4]), None));
+        pool.give(taken[5], None);
+        assert_eq!((pool.take(0, None), pool.take(0, None)), (Some(taken[4]), None));
         drop(reader);
-        assert_eq!(pool.take(0), Some(taken[5]));
+        assert_eq!(pool.take(0, None), Some(taken[5]));
         assert_eq!(budget.spent_bytes(), taken.len() as u64 * pool.charge_bytes(), "I1");
     }
 
@@ -600,15 +626,15 @@ mod tests {
         let budget = Arc::new(Budget::new(1 << 20));
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
-        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0)).collect();
+        let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
         assert_eq!(taken.len(), 15, "sixteen segments and their lines do not fit");
         for &segment in &taken {
-            pool.give(segment);
+            pool.give(segment, None);
         }
         assert_eq!(budget.spent_bytes(), 15 * pool.charge_bytes());
-        assert_eq!(pool.take(0), taken.last().copied(), "what was given last comes first");
-        assert!(pool.release_idle(14 * pool.charge_bytes()));
+        assert_eq!(pool.take(0, None), taken.last().copied(), "what was given last comes first");
+        assert!(pool.release_idle(14 * pool.charge_bytes(), None));
         assert_eq!(budget.spent_bytes(), pool.charge_bytes());
-        assert!(!pool.release_idle(1 << 20), "the taken one cannot be released");
+        assert!(!pool.release_idle(1 << 20, None), "the taken one cannot be released");
     }
 }

@@ -22,7 +22,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kachel_stdx::{LANDING_PIECES_MAX, Landing, Lender};
+use kachel_stdx::{LANDING_PIECES_MAX, Landing, Lender, Place};
 
 use super::{BlockQueue, ExtentId, NoMemory, Pool};
 use crate::BLOCK_BYTES;
@@ -51,6 +51,8 @@ pub struct Upload {
     taken: BlockQueue,
     /// Whether a landing is out (U4).
     lent: bool,
+    /// The place of the core that fills the upload. This core reads no item while it takes blocks.
+    own: Option<Place>,
 }
 
 impl Pool {
@@ -72,6 +74,7 @@ impl Pool {
             rest: None,
             taken: BlockQueue::EMPTY,
             lent: false,
+            own: None,
         })
     }
 
@@ -95,6 +98,14 @@ impl Lender for Pool {
 }
 
 impl Upload {
+    /// Returns the upload as one that is filled on the core with this place among the pool's
+    /// readers.
+    #[must_use]
+    pub fn on_core(mut self, own: Option<Place>) -> Self {
+        self.own = own;
+        self
+    }
+
     /// Bytes of the whole value, as announced.
     pub const fn total_bytes(&self) -> usize {
         self.value_bytes
@@ -244,7 +255,7 @@ impl Upload {
         let mut missing = end.div_ceil(BLOCK_BYTES).saturating_sub(self.begun);
         while missing > 0 {
             let count = missing.min(TAKE_BLOCKS_MAX);
-            self.pool.take_blocks(count, &mut self.taken)?;
+            self.pool.take_blocks(count, &mut self.taken, self.own)?;
             missing -= count;
         }
         while let Some(block) = self.pool.next_taken(&mut self.taken) {

@@ -15,7 +15,8 @@ use super::context::{Context, Index};
 use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::new_item::{NewItem, NewValue, SegmentsFull};
+use super::new_item::{NewItem, NewValue, NoSegment};
+use super::reclaimer::Room;
 use crate::item::{Draft, Item};
 use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
@@ -42,7 +43,7 @@ impl Segments {
         item: NewItem<'_>,
         now: u32,
         index: &mut impl Index,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
         let cas = item.cas.filter(|_| self.options.cas);
@@ -57,7 +58,7 @@ impl Segments {
         let items_before = self.log.holdings().items;
         let stored = self.append_value(draft, item.value, queue, &mut Context { now, index });
         self.reclaimer.protect(None);
-        if stored.is_err() {
+        if stored == Err(NoSegment::Refused) {
             debug_assert!(self.log.holdings().items <= items_before, "A1");
             self.reclaimer.note_refused();
         }
@@ -70,7 +71,7 @@ impl Segments {
         value: NewValue<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         match value {
             NewValue::Bytes(bytes) => self.append_pieces(draft, [bytes, &[]], queue, context),
             NewValue::Joined(head, tail) => self.append_pieces(draft, [head, tail], queue, context),
@@ -102,11 +103,10 @@ impl Segments {
         pieces: [&[u8]; 2],
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let value_bytes = pieces[0].len() + pieces[1].len();
         if value_bytes > INLINE_VALUE_BYTES_MAX {
-            let mut upload =
-                self.pool().begin_upload(value_bytes).map_err(|_no_memory| SegmentsFull)?;
+            let mut upload = self.begin_upload(value_bytes)?;
             for piece in pieces {
                 self.fill(&mut upload, piece, context)?;
             }
@@ -123,7 +123,7 @@ impl Segments {
         upload: &mut Upload,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         assert!(upload.missing_bytes() == 0, "only a whole upload is stored");
         let extent = upload.extent();
         let at = {
@@ -146,7 +146,7 @@ impl Segments {
         old: ItemAt,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let pool = Arc::clone(self.pool());
         let (segment, old) = {
             let item = Item::load(&pool, old);
@@ -160,28 +160,34 @@ impl Segments {
         Ok(self.log.put(segment, &draft))
     }
 
+    /// Begins an upload for a value that this shard makes itself.
+    pub(super) fn begin_upload(&self, value_bytes: usize) -> Result<Upload, NoSegment> {
+        let upload = self.pool().begin_upload(value_bytes);
+        let upload = upload.map_err(|_no_memory| NoSegment::Refused)?;
+        Ok(upload.on_core(self.log.own()))
+    }
+
     /// Writes `bytes` to an upload of our own, making room as needed.
     pub(super) fn fill(
         &mut self,
         upload: &mut Upload,
         bytes: &[u8],
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(), SegmentsFull> {
+    ) -> Result<(), NoSegment> {
         for piece in bytes.chunks(FILL_BYTES) {
             let mut attempts = 0;
             self.reclaimer.begin_request(&self.log, piece.len() as u64);
             while upload.write(piece).is_err() {
                 attempts += 1;
-                if attempts > ATTEMPTS_MAX || !self.make_room_for_piece(piece.len(), context) {
-                    return Err(SegmentsFull);
+                let room = self.reclaimer.make_upload_room(&mut self.log, context, piece.len());
+                match room {
+                    Room::Made if attempts <= ATTEMPTS_MAX => {}
+                    Room::OnTheWay => return Err(NoSegment::NotYet),
+                    Room::Made | Room::Refused => return Err(NoSegment::Refused),
                 }
             }
         }
         Ok(())
-    }
-
-    fn make_room_for_piece(&mut self, bytes: usize, context: &mut Context<'_, impl Index>) -> bool {
-        self.reclaimer.make_upload_room(&mut self.log, context, bytes)
     }
 
     /// Finds a place as [`Self::place_or_make_room`] does, but protects `old` from eviction. Also
@@ -192,7 +198,7 @@ impl Segments {
         old: ItemAt,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(u32, ItemAt), SegmentsFull> {
+    ) -> Result<(u32, ItemAt), NoSegment> {
         self.reclaimer.protect(Some(old));
         let segment = self.place_or_make_room(draft, queue, context);
         let Some(old) = self.reclaimer.protected() else {
@@ -207,7 +213,7 @@ impl Segments {
         draft: &Draft<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<u32, SegmentsFull> {
+    ) -> Result<u32, NoSegment> {
         if !self.options.evict {
             return self.place_in_store(draft, context);
         }
@@ -218,10 +224,12 @@ impl Segments {
             if let Some(segment) = self.log.place(stream, bucket, Need(draft), Purpose::Append) {
                 return Ok(segment);
             }
-            if !self.reclaimer.make_segment(&mut self.log, context) {
-                break;
+            match self.reclaimer.make_segment(&mut self.log, context) {
+                Room::Made => {}
+                Room::OnTheWay => return Err(NoSegment::NotYet),
+                Room::Refused => break,
             }
         }
-        Err(SegmentsFull)
+        Err(NoSegment::Refused)
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::Segments;
 use super::context::{Context, Index};
 use super::log::queues::Queue;
-use super::new_item::{Added, JoinPlace, SegmentsFull};
+use super::new_item::{Added, JoinPlace, NoSegment};
 use crate::item::{Draft, Item};
 use crate::layout::ItemAt;
 use crate::pool::{ExtentId, Upload};
@@ -35,7 +35,7 @@ impl Segments {
         place: JoinPlace,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let value_bytes = self.item(old).value().bytes() + added.total_bytes();
         if place == JoinPlace::After
             && let Some(extent) = self.item(old).extent()
@@ -80,14 +80,14 @@ impl Segments {
         added: &Added<'_>,
         queue: Queue,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let pool = Arc::clone(self.pool());
         // Copied, because the item may move while room is made.
         let mut rest = [0; BLOCK_BYTES];
         let rest_bytes = self.item(old).inline().len();
         rest[..rest_bytes].copy_from_slice(self.item(old).inline());
         let tail_bytes = rest_bytes + added.total_bytes();
-        let mut tail = pool.begin_upload(tail_bytes).map_err(|_no_memory| SegmentsFull)?;
+        let mut tail = self.begin_upload(tail_bytes)?;
         self.reclaimer.protect(Some(old));
         self.fill(&mut tail, &rest[..rest_bytes], context)?;
         self.fill_added(&mut tail, added, context)?;
@@ -118,9 +118,8 @@ impl Segments {
         place: JoinPlace,
         value_bytes: usize,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<Upload, SegmentsFull> {
-        let mut upload =
-            self.pool().begin_upload(value_bytes).map_err(|_no_memory| SegmentsFull)?;
+    ) -> Result<Upload, NoSegment> {
+        let mut upload = self.begin_upload(value_bytes)?;
         let pinned = self.pin(old);
         for turn in [JoinPlace::Before, JoinPlace::After] {
             if turn != place {
@@ -144,7 +143,7 @@ impl Segments {
         upload: &mut Upload,
         added: &Added<'_>,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<(), SegmentsFull> {
+    ) -> Result<(), NoSegment> {
         match added {
             Added::Bytes(bytes) => self.fill(upload, bytes, context),
             Added::Upload(added) => {

@@ -40,29 +40,27 @@ mod tests;
 mod walk;
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
+use kachel_stdx::Reader;
+
 pub use context::Index;
-pub use new_item::{Added, JoinPlace, NewItem, NewValue, SegmentsFull};
+pub use new_item::{Added, JoinPlace, NewItem, NewValue, NoSegment};
 pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 
 use self::context::Context;
 use self::log::{Log, LogOptions};
+pub use self::reclaimer::Room;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::Item;
 use crate::layout::{Access, Header, ItemAt};
-use crate::pool::{Pinned, Pool};
+use crate::pool::{CACHE_LINE_BYTES, NoMemory, Pinned, Pool, SMALL_LINES, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// The fewest segments with which a shard can store: one that is being filled, and a spare one.
 const SEGMENTS_MIN: u64 = 2;
 
-const CACHE_LINE_BYTES: usize = 64;
-/// An item of at most this many cache lines is small: fetching it whole costs less than reading its
-/// length first.
-const SMALL_LINES: usize = 4;
 /// At most this many bytes of an item are prefetched. The processor prefetches the rest by itself.
 const PREFETCHED_BYTES_MAX: usize = 2048;
 
@@ -114,7 +112,7 @@ impl Segments {
     /// the item.
     #[inline]
     pub fn prefetch_small(&self, at: ItemAt) {
-        self.prefetch_lines(at, 0..SMALL_LINES);
+        self.pool().prefetch_small(at);
     }
 
     /// Whether [`Self::prefetch_small`] prefetches most items completely, if there are `items`.
@@ -130,13 +128,30 @@ impl Segments {
     pub fn prefetch_rest(&self, at: ItemAt) {
         let bytes = Header::load(&self.log.pool().arena, at).item_bytes().min(PREFETCHED_BYTES_MAX);
         let lines = (at.offset() % CACHE_LINE_BYTES + bytes).div_ceil(CACHE_LINE_BYTES);
-        self.prefetch_lines(at, SMALL_LINES..lines);
+        self.pool().prefetch_lines(at, SMALL_LINES..lines);
     }
 
+    /// The registration of this core as a reader of the pool's items. It is asleep unless the owner
+    /// wakes it. `None`: the pool has no place left.
     #[inline]
-    fn prefetch_lines(&self, at: ItemAt, lines: Range<usize>) {
-        lines
-            .for_each(|line| self.log.pool().arena.prefetch(at.offset() + line * CACHE_LINE_BYTES));
+    pub const fn reader(&self) -> Option<&Reader> {
+        self.log.reader()
+    }
+
+    /// The registration, to put it to sleep, to wake it, and to end a round.
+    #[inline]
+    pub const fn reader_mut(&mut self) -> Option<&mut Reader> {
+        self.log.reader_mut()
+    }
+
+    /// Begins to receive a large value on this core. Errors: it is larger than the whole budget.
+    pub fn begin_own_upload(&self, value_bytes: usize) -> Result<Upload, NoMemory> {
+        Ok(self.pool().begin_upload(value_bytes)?.on_core(self.log.own()))
+    }
+
+    /// Whether a store that found its room on the way may find it now.
+    pub fn is_room_likely(&self) -> bool {
+        self.log.segments_on_the_way() == 0 || self.log.may_take()
     }
 
     /// The item at `at`, which the index named.
@@ -252,19 +267,19 @@ impl Segments {
     }
 
     /// Frees memory until the budget can be charged `bytes`, for an index that must grow. The pages
-    /// go back to the kernel. Returns whether it succeeded.
+    /// go back to the kernel.
     ///
     /// Cost: as many victims as necessary, so the caller must ask for little at a time. After the
     /// limit was lowered, the call evicts one victim and fails, because [`Self::maintain`] gives
     /// the excess back in steps. If the kernel takes no page back, the call fails, too. It then
     /// evicts one victim, unless a segment is idle: with fewer items the index may need no more
     /// memory.
-    pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> bool {
+    pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> Room {
         self.reclaimer.make_room(&mut self.log, &mut Context { now, index }, bytes)
     }
 
-    /// Frees memory until `Upload::write` can take `bytes` more. Returns whether it succeeded.
-    pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> bool {
+    /// Frees memory until `Upload::write` can take `bytes` more.
+    pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> Room {
         self.reclaimer.begin_request(&self.log, bytes as u64);
         self.reclaimer.make_upload_room(&mut self.log, &mut Context { now, index }, bytes)
     }

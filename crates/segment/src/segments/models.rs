@@ -13,7 +13,7 @@ use kachel_table::{KeyHash, Location, Seen, Table};
 use loom::thread;
 
 use crate::{
-    Index, ItemAt, NewItem, NewValue, Pool, PoolOptions, SegmentOptions, Segments, SegmentsFull,
+    Index, ItemAt, NewItem, NewValue, NoSegment, Pool, PoolOptions, SegmentOptions, Segments,
 };
 
 const NOW: u32 = 100;
@@ -67,7 +67,7 @@ impl Shard {
         key: &[u8],
         value: &[u8],
         replaces: Option<ItemAt>,
-    ) -> Result<ItemAt, SegmentsFull> {
+    ) -> Result<ItemAt, NoSegment> {
         let item = NewItem {
             key,
             hash: hash_of(key).0,

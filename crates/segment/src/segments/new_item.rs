@@ -8,17 +8,26 @@ use std::fmt;
 use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
 
-/// There is no room for the item: memory is full, and the log may not evict other items.
+/// Why there is no segment for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentsFull;
+pub enum NoSegment {
+    /// Memory is full of what may not be evicted.
+    Refused,
+    /// Room is on its way: it was freed, but readers on other cores may still be in it. Nothing was
+    /// stored; the same call succeeds later.
+    NotYet,
+}
 
-impl fmt::Display for SegmentsFull {
+impl fmt::Display for NoSegment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("no room left for the item")
+        formatter.write_str(match self {
+            Self::Refused => "no room left for the item",
+            Self::NotYet => "room for the item is on its way",
+        })
     }
 }
 
-impl std::error::Error for SegmentsFull {}
+impl std::error::Error for NoSegment {}
 
 /// An item to be stored.
 #[derive(Debug)]

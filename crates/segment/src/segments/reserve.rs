@@ -44,7 +44,7 @@ use super::context::{Context, Index};
 use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
-use super::new_item::SegmentsFull;
+use super::new_item::NoSegment;
 use crate::item::Draft;
 use crate::layout::Header;
 use crate::meta::{DEAD, USED};
@@ -70,7 +70,7 @@ impl Segments {
         &mut self,
         draft: &Draft<'_>,
         context: &mut Context<'_, impl Index>,
-    ) -> Result<u32, SegmentsFull> {
+    ) -> Result<u32, NoSegment> {
         assert!(!self.options.evict, "only a store has a reserve");
         assert!(!self.reclaimer.awaits_kill(&self.log), "what was replaced before is dead by now");
         let bucket = ttl_bucket(draft.expiry(), context.now);
@@ -83,14 +83,20 @@ impl Segments {
                 assert!(!grows || self.log.is_reserve_whole(), "R1");
                 return Ok(segment);
             }
+            if self.log.segments_on_the_way() > 0 {
+                return Err(NoSegment::NotYet);
+            }
             if !self.reclaimer.run_one_job(&mut self.log, context) {
                 break;
             }
         }
+        if self.log.segments_on_the_way() > 0 {
+            return Err(NoSegment::NotYet);
+        }
         if grows {
-            Err(SegmentsFull)
+            Err(NoSegment::Refused)
         } else {
-            self.rewrite(draft, bucket, context).ok_or(SegmentsFull)
+            self.rewrite(draft, bucket, context).ok_or(NoSegment::Refused)
         }
     }
 

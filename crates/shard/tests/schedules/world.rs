@@ -46,7 +46,7 @@ thread_local! {
     static FAR_ENDS: RefCell<Vec<Option<FarEnd>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `shards` shards and the clients that `clients` makes under many schedules. The clients'
+/// Runs `shards` shards, which read each other's items if `crew`, and the clients that `clients` makes under many schedules. The clients'
 /// connections come in at shard 0.
 ///
 /// Counts what happened in all of them together; some hops must have.
@@ -54,12 +54,12 @@ thread_local! {
 /// A failure prints its schedule; `KACHEL_SCHEDULE=` that runs it again, and no other.
 pub(crate) fn explore(
     name: &'static str,
-    shards: u16,
+    (shards, crew): (u16, bool),
     clients: impl Fn() -> Vec<Client> + Send + Sync + 'static,
 ) -> Happened {
     let happened: Arc<[AtomicU64; 3]> = Arc::default();
     let (clients, counts) = (Arc::new(clients), Arc::clone(&happened));
-    let run = move || run_once(shards, clients(), &counts);
+    let run = move || run_once((shards, crew), clients(), &counts);
     let total = || {
         let [hops, adopted, resumptions] = happened.each_ref().map(|count| count.load(Relaxed));
         Happened { hops, adopted, resumptions }
@@ -87,8 +87,8 @@ fn runs(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'sta
     Runner::new(scheduler, config).run(run);
 }
 
-fn run_once(shards: u16, clients: Vec<Client>, happened: &[AtomicU64; 3]) {
-    let options = WorldOptions { shards, memory_bytes: 4 << 20, ..WorldOptions::default() };
+fn run_once((shards, crew): (u16, bool), clients: Vec<Client>, happened: &[AtomicU64; 3]) {
+    let options = WorldOptions { shards, crew, memory_bytes: 4 << 20, ..WorldOptions::default() };
     let mut world = World::surrounded(options, |shared| Sleeper { shared: Arc::clone(shared) });
     FAR_ENDS.set(clients.iter().map(|_| Some(world.connect())).collect());
     SHARDS.set(world.shards.drain(..).map(Some).collect());

@@ -26,7 +26,7 @@ fn fill_ring(world: &mut World, fillers: &[FarEnd], key: &str) {
 fn keys_of_the_other(world: &mut World, client: &FarEnd) -> [String; 2] {
     let mut keys = (0..64).map(|number| format!("other{number}")).filter(|key| {
         let before = world.hops();
-        world.ask(client, format!("get {key}\r\n").as_bytes());
+        world.ask(client, format!("touch {key} 0\r\n").as_bytes());
         world.hops() > before
     });
     [(); 2].map(|()| keys.next().expect("shard 1 owns half of all keys"))

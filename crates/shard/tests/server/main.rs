@@ -2,6 +2,7 @@
 
 mod allocation;
 mod clocks;
+mod crew;
 mod ending;
 mod flushes;
 mod full_rings;

@@ -19,6 +19,8 @@
 //!   larger reserve: `reserve`).
 //! - L5  `flushed` is the flush word as it was last noted. Every open segment has the epoch of
 //!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch.
+//! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in it.
+//!   Spare and awaited segments together are at most `spare_target`.
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
@@ -28,7 +30,10 @@ mod place;
 pub(crate) mod queues;
 pub(crate) mod ttl;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use kachel_stdx::{Place, Reader, Stamp};
 
 use self::open::{OpenSegments, Stream};
 use self::owned::Owned;
@@ -69,6 +74,11 @@ pub(crate) struct Log {
     /// The spare segments: those of the reserve, and in a large cache one more, so that appends
     /// seldom wait.
     spare: Vec<u32>,
+    /// Segments that will be spare ones, in the order of their stamps (L6).
+    awaited: VecDeque<(u32, Stamp)>,
+    /// The registration of this core as a reader of the pool's items. It is asleep unless the shard
+    /// wakes it. `None`: the pool has no place left.
+    reader: Option<Reader>,
     /// The flush word as it was last noted (L5).
     flushed: Flushed,
     /// How many segments of earlier epochs there are.
@@ -96,14 +106,18 @@ pub(crate) struct Holdings {
 impl Log {
     /// An empty log over `pool`. It takes its spare segments at once.
     pub(crate) fn new(pool: Arc<Pool>, options: LogOptions) -> Self {
-        let spare = (0..options.reserve).map_while(|_| pool.take(0)).collect();
+        let spare = (0..options.reserve).map_while(|_| pool.take(0, None)).collect();
         let share = pool.fair_share();
+        let mut reader = pool.register_reader();
+        reader.iter_mut().for_each(Reader::sleep);
         Self {
             options,
             owned: Owned::with_capacity(share),
             open: OpenSegments::new(share),
             queues: Queues::new(options.evict, pool.segment_shift),
             spare,
+            awaited: VecDeque::with_capacity(options.reserve + 1), // L6
+            reader,
             flushed: pool.flush_word.load(),
             flushed_segments: 0,
             live_bytes: 0,
@@ -122,6 +136,25 @@ impl Log {
         &self.pool
     }
 
+    /// The registration of this core as a reader of the pool's items.
+    #[inline]
+    pub(crate) const fn reader(&self) -> Option<&Reader> {
+        self.reader.as_ref()
+    }
+
+    /// The registration, to put it to sleep and to wake it.
+    #[inline]
+    pub(crate) const fn reader_mut(&mut self) -> Option<&mut Reader> {
+        self.reader.as_mut()
+    }
+
+    /// The place of this core. Its own changes do not wait for it, because it reads nothing
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn own(&self) -> Option<Place> {
+        self.reader.as_ref().map(Reader::place)
+    }
+
     /// This shard's number.
     pub(crate) const fn shard(&self) -> u16 {
         self.options.shard
@@ -133,14 +166,14 @@ impl Log {
     }
 
     /// What it holds.
-    pub(crate) const fn holdings(&self) -> Holdings {
+    pub(crate) fn holdings(&self) -> Holdings {
         Holdings {
             items: self.items,
             live_bytes: self.live_bytes,
             dead_bytes: self.dead_bytes,
             blocks: self.blocks,
             segments: self.owned.len(),
-            spare_segments: self.spare.len(),
+            spare_segments: self.spare.len() + self.awaited.len(),
         }
     }
 
@@ -376,18 +409,32 @@ impl Log {
             self.flushed_segments -= 1;
         }
         self.owned.remove(metas, segment);
-        let is_short = self.spare.len() < self.spare_target();
-        if is_short && self.pool.is_unread() {
-            // As clean as if it came from the pool.
+        if self.spare.len() + self.awaited.len() >= self.spare_target() {
+            return self.pool.give(segment, self.own());
+        }
+        metas.clear(segment); // As clean as if it came from the pool.
+        let stamp = self.pool.stamp();
+        self.awaited.push_back((segment, stamp));
+        debug_assert!(self.spare.len() + self.awaited.len() <= self.spare_target(), "L6");
+        self.settle_awaited();
+    }
+
+    /// Makes the awaited segments spare segments in which no reader can be any more (L6).
+    #[inline]
+    pub(crate) fn settle_awaited(&mut self) {
+        while let Some(&(segment, stamp)) = self.awaited.front()
+            && self.pool.is_past(stamp, self.own())
+        {
+            self.awaited.pop_front();
             self.pool.arena.audit.end(self.pool.segment_start(segment));
-            self.pool.metas.clear(segment);
             self.spare.push(segment);
-            return;
         }
-        self.pool.give(segment);
-        if is_short {
-            self.spare.extend(self.pool.take(0)); // Instead, a segment that no reader is in.
-        }
+    }
+
+    /// Segments that this shard could take if no reader were in them any more.
+    #[inline]
+    pub(crate) fn segments_on_the_way(&self) -> usize {
+        self.awaited.len() + self.pool.retired_segments() as usize
     }
 
     /// Continues this second's search for expired and flushed items. Returns the next segment to be

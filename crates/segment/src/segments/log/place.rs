@@ -35,7 +35,8 @@ impl Log {
         debug_assert!(self.open.exact(stream, bucket).is_none(), "O1: it was sealed");
         let is_job = matches!(purpose, Purpose::Job { .. });
         // A job opens a segment of the right bucket only while there are plenty.
-        let is_plenty = !is_job || self.spare.len() > self.options.reserve || self.pool.may_take();
+        let is_plenty =
+            !is_job || self.spare.len() > self.options.reserve || self.pool.may_take(self.own());
         if self.open.may_grow(stream) {
             if is_plenty && let Some(segment) = self.open_new(stream, bucket, need, purpose) {
                 return Some(segment);
@@ -146,7 +147,10 @@ impl Log {
             // victim fit into one segment.
             Purpose::Job { victim } => self.pool.segment_cas_base(victim),
         };
-        let common = self.may_take().then(|| self.pool.take(cas_base)).flatten();
+        let common = self.may_take().then(|| self.pool.take(cas_base, self.own())).flatten();
+        if common.is_none() {
+            self.settle_awaited();
+        }
         let segment = match common {
             Some(segment) => segment,
             None if self.may_take_spare(purpose) => {
@@ -156,7 +160,9 @@ impl Log {
                 segment
             }
             // A job gives a segment back for the one that it takes.
-            None if matches!(purpose, Purpose::Job { .. }) => self.pool.take(cas_base)?,
+            None if matches!(purpose, Purpose::Job { .. }) => {
+                self.pool.take(cas_base, self.own())?
+            }
             None => return None,
         };
         self.adopt(segment, stream, bucket);
@@ -231,15 +237,17 @@ impl Log {
 
     /// Takes a segment of the pool as a spare one if there is no spare.
     pub(crate) fn refill_spare(&mut self) {
-        if self.spare.is_empty() {
-            self.spare.extend(self.pool.take(0));
+        self.settle_awaited();
+        if self.spare.is_empty() && self.awaited.is_empty() {
+            self.spare.extend(self.pool.take(0, self.own()));
         }
     }
 
     /// Fills the reserve with free segments of the pool. Returns whether the reserve is complete.
     pub(crate) fn fill_reserve(&mut self) -> bool {
-        while self.spare.len() < self.options.reserve && self.may_take() {
-            let Some(segment) = self.pool.take(0) else { return false };
+        self.settle_awaited();
+        while self.spare.len() + self.awaited.len() < self.options.reserve && self.may_take() {
+            let Some(segment) = self.pool.take(0, self.own()) else { return false };
             self.spare.push(segment);
         }
         self.is_reserve_whole()
@@ -261,13 +269,16 @@ impl Log {
                 && self.is_compaction_due()
                 && self.queues.deadest(&self.pool.metas).is_some()
         };
-        self.pool.may_take() && !(self.pool.is_scarce() && has_own())
+        self.pool.may_take(self.own()) && !(self.pool.is_scarce() && has_own())
     }
 
     /// Whether another shard asked for a segment, this one has more than its share, and none is
     /// free.
     pub(crate) fn is_to_give(&self) -> bool {
         let share_bytes = self.pool.fair_share() * self.pool.segment_bytes();
-        self.pool.is_asked() && self.queues.total_bytes() > share_bytes && !self.pool.may_take()
+        self.pool.is_asked()
+            && self.queues.total_bytes() > share_bytes
+            && !self.pool.may_take(self.own())
+            && self.pool.retired_segments() == 0
     }
 }

@@ -63,6 +63,18 @@ pub(crate) enum Found {
     Nothing,
 }
 
+/// What making room led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There is room.
+    Made,
+    /// Enough was freed, but readers on other cores may still be in it: there is room once each of
+    /// them has ended its round. Nothing more is evicted for it meanwhile.
+    OnTheWay,
+    /// There is nothing left to reclaim, or the request has caused as much work as it may.
+    Refused,
+}
+
 /// The kind of memory that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
@@ -190,6 +202,7 @@ impl Reclaimer {
     ) -> usize {
         self.turned = 0;
         self.allowance = Allowance::of_upkeep(items_max);
+        log.settle_awaited();
         // It counts even if it frees nothing, because the shard that called waits for the whole
         // round.
         let mut items = if self.gather_when_called(log, context.now) { GIVEN_ITEMS } else { 0 };
@@ -201,7 +214,7 @@ impl Reclaimer {
                 continue;
             }
             if self.job.is_none() {
-                if log.pool().budget.overdrawn_bytes() > 0 && log.pool().release_next() {
+                if log.pool().budget.overdrawn_bytes() > 0 && log.pool().release_next(log.own()) {
                     items += GIVEN_ITEMS;
                     continue;
                 }
@@ -216,16 +229,15 @@ impl Reclaimer {
         items
     }
 
-    /// Frees memory until the budget can be charged `bytes`. Returns whether it succeeded. See
-    /// `Segments::make_room`.
+    /// Frees memory until the budget can be charged `bytes`. See `Segments::make_room`.
     pub(crate) fn make_room(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         bytes: u64,
-    ) -> bool {
+    ) -> Room {
         if log.pool().keeps_pages() && log.pool().has_idle() {
-            return false;
+            return Room::Refused;
         }
         self.begin_request(log, bytes);
         if log.pool().budget.overdrawn_bytes() > 0 || log.pool().keeps_pages() {
@@ -233,43 +245,58 @@ impl Reclaimer {
                 self.find_victim(log, context.now);
             }
             self.finish_job(log, context);
-            return false;
+            return Room::Refused;
         }
         let is_enough = |log: &Log| {
-            log.pool().release_idle(bytes) || log.pool().keeps_pages() // More would not help.
+            let released = log.pool().release_idle(bytes, log.own());
+            released || log.pool().keeps_pages() // More would not help.
         };
-        self.work_until(log, context, Wanted::Segments, is_enough) && !log.pool().keeps_pages()
+        let coming = |log: &Log| {
+            u64::from(log.pool().retired_segments()) * log.pool().charge_bytes() >= bytes
+        };
+        match self.work_until(log, context, Wanted::Segments, is_enough, coming) {
+            Room::Made if log.pool().keeps_pages() => Room::Refused,
+            room => room,
+        }
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more, within the current request.
-    /// Returns whether it succeeded.
     pub(crate) fn make_upload_room(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         bytes: usize,
-    ) -> bool {
+    ) -> Room {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
-        let is_enough = |log: &Log| log.pool().upload_room_bytes() >= bytes;
-        self.work_until(log, context, Wanted::Blocks, is_enough)
+        let is_enough = |log: &Log| {
+            log.pool().upload_room_bytes() >= bytes
+                || log.pool().may_take(log.own()) && log.pool().upload_room_bytes() >= bytes
+        };
+        let coming = |log: &Log| {
+            let retired = u64::from(log.pool().retired_segments()) << log.pool().segment_shift;
+            retired > 0 && log.pool().upload_room_bytes() + retired >= bytes
+        };
+        self.work_until(log, context, Wanted::Blocks, is_enough, coming)
     }
 
-    /// Frees memory until an append can open a segment. Returns whether it succeeded.
+    /// Frees memory until an append can open a segment.
     pub(crate) fn make_segment(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
-    ) -> bool {
+    ) -> Room {
         if log.is_below_share() {
             log.pool().ask();
         }
         let is_enough = |log: &Log| log.spare_segments() > 1 || log.may_take();
-        self.work_until(log, context, Wanted::Segments, is_enough)
+        let coming = |log: &Log| log.segments_on_the_way() > 0;
+        self.work_until(log, context, Wanted::Segments, is_enough, coming)
     }
 
-    /// Runs jobs until `is_enough` is true. Returns `false` if there is nothing left to reclaim, or
-    /// if the request has caused as much work as it may.
+    /// Runs jobs until `is_enough` is true, or until `coming` is true: then there is enough once
+    /// readers have ended their rounds. Otherwise there is nothing left to reclaim, or the request
+    /// has caused as much work as it may.
     ///
     /// If the request wants whole segments and many blocks are free, these are gathered before a
     /// job evicts more.
@@ -279,13 +306,17 @@ impl Reclaimer {
         context: &mut Context<'_, impl Index>,
         wanted: Wanted,
         is_enough: impl Fn(&Log) -> bool,
-    ) -> bool {
+        coming: impl Fn(&Log) -> bool,
+    ) -> Room {
         assert!(!self.awaits_kill(log), "what was replaced before is dead by now");
         self.turned = 0;
         loop {
             let may_gather = wanted == Wanted::Segments && self.is_evicting();
             if is_enough(log) || may_gather && self.gather(log, context.now) && is_enough(log) {
-                return true;
+                return Room::Made;
+            }
+            if coming(log) {
+                return Room::OnTheWay;
             }
             if self.job.is_none() {
                 match self.find_victim(log, context.now) {
@@ -295,12 +326,12 @@ impl Reclaimer {
                     }
                     Found::Nothing => {
                         log.pool().ask();
-                        return false;
+                        return Room::Refused;
                     }
                     Found::Freed | Found::Job => {}
                 }
                 if !self.is_stripping() && !self.allowance.take_job() {
-                    return false;
+                    return Room::Refused;
                 }
             }
             self.run_job(log, context, STRIDE_ITEMS);
@@ -343,7 +374,7 @@ impl Reclaimer {
     /// whole segment of blocks is free, because values of other shards and protected values lie
     /// between them, and the victim may have the heads of thousands of values.
     fn is_job_idle(&self, log: &Log) -> bool {
-        let is_room = || log.has_spare() && log.pool().may_take();
+        let is_room = || log.has_spare() && log.pool().may_take(log.own());
         self.is_evicting()
             && log.pool().budget.overdrawn_bytes() == 0
             && (is_room() || gather::are_blocks_plenty(log.pool()) && !log.is_to_give())

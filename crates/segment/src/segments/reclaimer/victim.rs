@@ -65,7 +65,12 @@ impl Reclaimer {
     /// Begins work that is due although no request waits for room. Returns whether there was any.
     pub(super) fn find_due(&mut self, log: &mut Log, now: u32) -> bool {
         assert!(self.job.is_none(), "V1");
-        if log.pool().budget.overdrawn_bytes() > 0 && !log.pool().keeps_pages() {
+        let overdrawn_bytes = log.pool().budget.overdrawn_bytes();
+        if overdrawn_bytes > 0 && !log.pool().keeps_pages() {
+            let retired = u64::from(log.pool().retired_segments());
+            if retired * log.pool().charge_bytes() >= overdrawn_bytes {
+                return false; // Enough is on its way.
+            }
             return self.find_victim(log, now) != Found::Nothing;
         }
         if self.find_expired(log, now) != Found::Nothing {
@@ -75,7 +80,11 @@ impl Reclaimer {
             return self.find_victim(log, now) != Found::Nothing;
         }
         let is_short = log.spare_segments() < log.spare_target() && log.segments() > 0;
-        if !is_short || log.may_take() || !self.evict && !is_much_dead(log) {
+        if !is_short
+            || log.segments_on_the_way() > 0
+            || log.may_take()
+            || !self.evict && !is_much_dead(log)
+        {
             return false;
         }
         let found = if are_blocks_plenty(log.pool()) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use kachel_host::Budget;
 
 use crate::{
-    Index, ItemAt, NewItem, NewValue, Pinned, Pool, PoolOptions, SegmentOptions, Segments,
-    SegmentsFull,
+    Index, ItemAt, NewItem, NewValue, NoSegment, Pinned, Pool, PoolOptions, SegmentOptions,
+    Segments,
 };
 
 /// A map from keys to locations, and a record of the changes that the segments made to it.
@@ -88,12 +88,7 @@ impl Shard {
         self.index.map.get(key).copied()
     }
 
-    pub(super) fn set(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        now: u32,
-    ) -> Result<ItemAt, SegmentsFull> {
+    pub(super) fn set(&mut self, key: &[u8], value: &[u8], now: u32) -> Result<ItemAt, NoSegment> {
         self.store(self.new_item(key, NewValue::Bytes(value)), now)
     }
 
@@ -114,7 +109,7 @@ impl Shard {
     }
 
     /// Appends, swings the index to the new item and kills the old.
-    pub(super) fn store(&mut self, item: NewItem<'_>, now: u32) -> Result<ItemAt, SegmentsFull> {
+    pub(super) fn store(&mut self, item: NewItem<'_>, now: u32) -> Result<ItemAt, NoSegment> {
         let key = item.key;
         self.cas = self.cas.max(item.cas.unwrap_or(0).min(1 << 62));
         let at = self.segments.append(item, now, &mut self.index)?;

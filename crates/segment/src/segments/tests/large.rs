@@ -2,7 +2,8 @@
 
 use super::index::{Random, Shard, pattern, read_pinned};
 use crate::{
-    Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, SegmentsFull,
+    Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, NoSegment,
+    Room,
 };
 
 #[test]
@@ -206,7 +207,7 @@ fn a_value_grows_from_small_to_large_on_either_side() {
 }
 
 /// Stores the value of `key` with bytes behind it.
-fn extend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, SegmentsFull> {
+fn extend(shard: &mut Shard, key: &[u8], added: &[u8]) -> Result<ItemAt, NoSegment> {
     let old = shard.at(key).expect("stored");
     let value = NewValue::Extended { old, added: Added::Bytes(added), place: JoinPlace::After };
     let item = shard.new_item(key, value);
@@ -428,7 +429,8 @@ fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
         let mut upload = shard.segments.pool().begin_upload(4 * bytes).expect("not too large");
         for piece in pattern(2, 4 * bytes).chunks(BLOCK_BYTES) {
             while upload.write(piece).is_err() {
-                let made = shard.segments.make_upload_room(piece.len(), 9, &mut shard.index);
+                let made =
+                    shard.segments.make_upload_room(piece.len(), 9, &mut shard.index) == Room::Made;
                 assert!(made, "others may go");
                 shard.maintain_all(9);
             }

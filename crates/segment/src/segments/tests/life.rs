@@ -7,8 +7,8 @@ use kachel_host::Budget;
 use super::index::{MapIndex, Shard, hash, pattern};
 use crate::meta::Phase;
 use crate::{
-    Added, JoinPlace, NewItem, NewValue, Pool, PoolOptions, SegmentOptions, Segments, SegmentsFull,
-    WalkCursor,
+    Added, JoinPlace, NewItem, NewValue, NoSegment, Pool, PoolOptions, Room, SegmentOptions,
+    Segments, WalkCursor,
 };
 
 fn set_until(shard: &mut Shard, key: &str, expiry: u32, now: u32) {
@@ -129,7 +129,7 @@ fn a_flush_by_one_shard_is_noted_by_the_others_and_kills_nothing_later() {
     shards[0].flush(100);
     let pool = Arc::clone(shards[0].segments.pool());
     let reader = pool.register_reader().expect("one");
-    let is_flushed = |at, now| pool.is_flushed(at, pool.flush_word(), now, &reader);
+    let is_flushed = |at, now| pool.is_flushed(at, now, &reader);
     let other = &mut shards[1];
     // The other shard has not noted the flush. A reader sees it without the owner.
     let old = other.at(b"old").expect("stored");
@@ -162,7 +162,7 @@ fn a_segment_keeps_its_epoch_until_it_is_used_again() {
     shard.segments.log.close_all();
     set_until(&mut shard, "key", 0, 100);
     assert_eq!(pool.metas.phase(pool.segment_of(at)), Phase::Free);
-    assert!(!pool.is_flushed(at, pool.flush_word(), 100, &reader), "the value was never flushed");
+    assert!(!pool.is_flushed(at, 100, &reader), "the value was never flushed");
     reader.round_over();
 }
 
@@ -207,11 +207,12 @@ fn the_index_gets_room_from_items() {
     }
     for _ in 0..20 {
         assert!(!shard.budget.charge(100_000), "memory is spent");
-        assert!(shard.segments.make_room(100_000, 9, &mut shard.index));
+        assert_eq!(shard.segments.make_room(100_000, 9, &mut shard.index), Room::Made);
         assert!(shard.budget.charge(100_000));
     }
     shard.segments.audit();
-    assert!(!shard.segments.make_room(8 << 20, 9, &mut shard.index), "more than there is");
+    let made = shard.segments.make_room(8 << 20, 9, &mut shard.index);
+    assert_eq!(made, Room::Refused, "more than there is");
 }
 
 #[test]
@@ -271,8 +272,8 @@ fn a_segment_that_another_shard_is_entering_in_its_books_is_not_taken_for_ones_o
         shard.set(b"key", b"value", 9).expect("there is room");
     }
     let pool = Arc::clone(shards[1].segments.pool());
-    let segment = pool.take(0).expect("memory is free");
-    // The state in the middle of `adopt`: open, but the owner is not set yet.
+    let segment = pool.take(0, None).expect("memory is free");
+    // As `adopt` leaves it for a moment: open, and the owner not said yet.
     pool.metas.clear(segment);
     pool.metas.set_phase(segment, Phase::Open);
     for shard in &shards {
@@ -311,7 +312,7 @@ fn a_shard_that_came_late_gets_its_share() {
         };
         let at = segments.append(item, 9, index)?;
         index.map.insert(key.to_vec(), at);
-        Ok::<(), SegmentsFull>(())
+        Ok::<(), NoSegment>(())
     };
     for number in 0..60_000 {
         store(&mut shards[0], number).expect("the first has memory to itself");

@@ -1,0 +1,158 @@
+//! Reading a key of another shard on this core: no hop, no lock, and no other core is woken.
+//!
+//! Upstream:   `serve`, with reads whose keys this shard does not own.
+//! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
+//!
+//! ```text
+//! the connection awaits answers ----------------------------> hop
+//! a read that changes the item, a large value, a busy bucket -> hop
+//! else -----------------------------------------------------> answered here
+//! ```
+//!
+//! A hop keeps the order of replies and lets a connection read what it wrote: while a request of it
+//! is under way to another shard, its reads of other shards go the same way.
+//!
+//! Invariants:
+//! - B1  This shard reads other shards only while its engine is awake as a reader. It holds nothing
+//!   that it read when the batch ends.
+//! - B2  A read is answered here only if its connection awaits no answer of another shard.
+//!
+//! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
+//! read without a version in the item, because items are immutable and reclaimed by quiescence.
+
+use kachel_engine::{DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, Verb};
+use kachel_net::ConnectionIndex;
+use kachel_wire::request::Request;
+use kachel_wire::{format, retrieval_terms};
+
+use crate::apply::ReadTerms;
+use crate::batch::{Batch, Staged};
+use crate::clients::Clients;
+use crate::context::Context;
+use crate::reply::ReplySink;
+
+/// The items of all shards as this core reads them. Empty: it reads only its own (`erew`).
+#[derive(Debug)]
+pub(crate) struct Readers<R> {
+    /// By the number of the shard that owns the items.
+    readers: Vec<R>,
+}
+
+impl<R: ReadBeside> Readers<R> {
+    /// None: this core reads only its own items.
+    pub(crate) fn none() -> Self {
+        Self { readers: Vec::new() }
+    }
+
+    /// The readers of all shards, by their numbers.
+    pub(crate) fn set(&mut self, readers: Vec<R>) {
+        self.readers = readers;
+    }
+
+    /// Whether the batch has a read for the items of another shard.
+    pub(crate) fn serve(&self, batch: &Batch<'_>, context: &Context) -> bool {
+        !self.readers.is_empty() && batch.iter().any(|staged| is_beside(staged, context))
+    }
+
+    /// Prefetches the lines of the index for those reads.
+    pub(crate) fn prefetch_index(&self, batch: &Batch<'_>, context: &Context) {
+        for staged in batch.iter().filter(|staged| is_beside(staged, context)) {
+            self.readers[usize::from(staged.owner)].prefetch_index(staged.lookup());
+        }
+    }
+
+    /// Prefetches the items for those reads, once the lines of the index may have come.
+    pub(crate) fn prefetch_items(&self, batch: &Batch<'_>, context: &Context) {
+        for staged in batch.iter().filter(|staged| is_beside(staged, context)) {
+            self.readers[usize::from(staged.owner)].prefetch_item(staged.lookup());
+        }
+    }
+
+    /// What reading a staged request's key takes. `None`: the request must hop.
+    #[inline]
+    pub(crate) fn beside<'a, E: Engine<Reader = R>>(
+        &'a self,
+        engine: &'a E,
+        context: &'a Context,
+        dead_found: &'a mut DeadFound,
+        clients: &Clients<E::Pinned>,
+        connection: ConnectionIndex,
+        staged: &Staged<'_>,
+    ) -> Option<Beside<'a, E>> {
+        let reader = self.readers.get(usize::from(staged.owner))?;
+        let open = clients.connections.get(connection)?;
+        if !staged.is_read || open.outbox().awaits_answers() {
+            return None; // B2
+        }
+        Some(Beside { reader, engine, context, dead_found })
+    }
+}
+
+/// Whether a staged request may be a read for the items of another shard.
+fn is_beside(staged: &Staged<'_>, context: &Context) -> bool {
+    staged.is_read && staged.owner != context.id
+}
+
+/// What reading the items of another shard takes.
+pub(crate) struct Beside<'a, E: Engine> {
+    /// The items of the shard that owns the key.
+    pub(crate) reader: &'a E::Reader,
+    /// This shard's engine, awake as a reader (B1).
+    pub(crate) engine: &'a E,
+    pub(crate) context: &'a Context,
+    pub(crate) dead_found: &'a mut DeadFound,
+}
+
+impl<'a, E: Engine> Beside<'a, E> {
+    fn read(&mut self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
+        let Self { reader, engine, context, dead_found } = self;
+        let round = engine.round().expect("a shard that is given readers is registered");
+        debug_assert!(!context.owns(key), "the owner of a key reads it as its owner");
+        match reader.read(key, terms, round, &context.now, dead_found) {
+            ReadAnswer::Done(outcome) => Some(outcome),
+            ReadAnswer::AskOwner => None,
+        }
+    }
+
+    /// Answers one key of a retrieval. `false`: the owner must, and nothing was done.
+    #[inline]
+    pub(crate) fn key(
+        mut self,
+        key: &Key<'_>,
+        terms: ReadTerms,
+        sink: &mut impl ReplySink,
+    ) -> bool {
+        let ReadTerms { with_cas, ttl } = terms;
+        let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
+        let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.note_get(ttl.is_some(), &verdict);
+        let pinned = format::answer_key(sink, key, with_cas, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+
+    /// Answers a request of one key, if it is a read. `false`: the owner must, and nothing was
+    /// done.
+    #[inline]
+    pub(crate) fn request(
+        mut self,
+        request: &Request<'_>,
+        key: Key<'_>,
+        sink: &mut impl ReplySink,
+    ) -> bool {
+        let operation = request.operation(key, sink.value_bytes_max());
+        let Verb::Get(terms) = &operation.verb else { return false };
+        let Some(Outcome { verdict, value }) = self.read(&key, terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.cmd_meta.add(u64::from(request.is_meta()));
+        counters.note(&operation.verb, &verdict);
+        let pinned = request.answer(sink, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+}

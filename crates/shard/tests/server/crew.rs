@@ -1,0 +1,202 @@
+//! Shards that read each other's items (`crew`): which reads do not hop, and that a client cannot
+//! tell the difference.
+
+use kachel_io::FarEnd;
+
+use kachel_testkit::{World, WorldOptions};
+
+/// Keys of which either shard owns some.
+const KEYS: usize = 40;
+/// Bytes of a value that is received in blocks.
+const LARGE_BYTES: usize = 20_000;
+
+fn crew(shards: u16) -> World {
+    World::new(WorldOptions { shards, crew: true, ..WorldOptions::default() })
+}
+
+fn key(number: usize) -> String {
+    format!("key{number}")
+}
+
+/// Sends a request; returns the reply, and how many requests hopped and how many were read beside
+/// their owner meanwhile.
+fn ask(world: &mut World, client: &FarEnd, request: &str) -> (String, u64, u64) {
+    let before = (world.hops(), world.sum(|counters| &counters.reads_beside));
+    let reply = String::from_utf8(world.ask(client, request.as_bytes())).expect("text");
+    let beside = world.sum(|counters| &counters.reads_beside) - before.1;
+    (reply, world.hops() - before.0, beside)
+}
+
+/// Stores a value under all keys. Returns how many keys another shard owns.
+fn fill(world: &mut World, client: &FarEnd, ttl: u32) -> u64 {
+    let store = |number| format!("set {} 7 {ttl} 3\r\nabc\r\n", key(number));
+    let stores: String = (0..KEYS).map(store).collect();
+    let (reply, hops, beside) = ask(world, client, &stores);
+    assert_eq!((reply, beside), ("STORED\r\n".repeat(KEYS), 0));
+    assert!(hops > 0 && hops < KEYS as u64, "each of the shards owns some keys");
+    hops
+}
+
+#[test]
+fn a_read_of_another_shards_key_sends_nothing_and_wakes_nobody() {
+    for shards in [2, 4] {
+        let mut world = crew(shards);
+        let client = world.connect();
+        let foreign = fill(&mut world, &client, 0);
+        for _ in 0..4 {
+            for number in 0..KEYS {
+                let (reply, hops, _) =
+                    ask(&mut world, &client, &format!("get {}\r\n", key(number)));
+                assert_eq!(reply, format!("VALUE {} 7 3\r\nabc\r\nEND\r\n", key(number)));
+                assert_eq!(hops, 0, "{shards} shards");
+            }
+        }
+        let names: Vec<String> = (0..KEYS).map(key).collect();
+        let (reply, hops, beside) =
+            ask(&mut world, &client, &format!("gets {} none\r\n", names.join(" ")));
+        assert_eq!((reply.matches("abc").count(), hops), (KEYS, 0));
+        assert!(beside == foreign || beside == foreign + 1, "`none` has an owner, too");
+        let (reply, hops, beside) =
+            ask(&mut world, &client, "mg key1 v\r\nmg key1 s\r\nmg none\r\n");
+        assert_eq!((reply.as_str(), hops), ("VA 3\r\nabc\r\nHD s3\r\nEN\r\n", 0));
+        assert!(beside <= 3);
+    }
+}
+
+#[test]
+fn without_crew_every_request_for_another_shards_key_hops() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let client = world.connect();
+    let foreign = fill(&mut world, &client, 0);
+    let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
+    let (_, hops, beside) = ask(&mut world, &client, &gets);
+    assert_eq!((hops, beside), (foreign, 0));
+}
+
+#[test]
+fn a_client_reads_what_it_wrote_in_the_same_piece_of_input() {
+    let mut world = crew(2);
+    let client = world.connect();
+    for quiet in ["set KEY 0 0 2 noreply\r\nab\r\n", "ms KEY 2 q\r\nab\r\n"] {
+        let mut input = String::new();
+        for number in 0..KEYS {
+            input += &quiet.replace("KEY", &key(number));
+            input += &format!("get {}\r\ndelete {} noreply\r\n", key(number), key(number));
+            input += &format!("mg {} v\r\n", key(number));
+        }
+        let (reply, ..) = ask(&mut world, &client, &input);
+        let wanted: String = (0..KEYS)
+            .map(|number| format!("VALUE {} 0 2\r\nab\r\nEND\r\nEN\r\n", key(number)))
+            .collect();
+        assert_eq!(reply, wanted, "{quiet:?}");
+    }
+}
+
+#[test]
+fn what_changes_an_item_or_pins_a_value_goes_to_the_owner() {
+    let mut world = crew(2);
+    let client = world.connect();
+    let foreign = fill(&mut world, &client, 0);
+    let each = |request: &str| -> String {
+        (0..KEYS).map(|number| request.replace("KEY", &key(number))).collect()
+    };
+    for (request, wanted) in [
+        ("gat 100 KEY\r\n", "abc"),
+        ("mg KEY T90 v\r\n", "abc"),
+        ("touch KEY 0\r\n", "TOUCHED"),
+        ("md KEY I\r\n", "HD"),
+        ("mg KEY v\r\n", "VA 3 X W"), // The first reader of a stale item wins the right to it.
+    ] {
+        let (reply, hops, _) = ask(&mut world, &client, &each(request));
+        assert_eq!((reply.matches(wanted).count(), hops), (KEYS, foreign), "{request:?}: {reply}");
+    }
+    let (reply, hops, _) = ask(&mut world, &client, &each("mg KEY v\r\n"));
+    assert_eq!((reply.matches("VA 3 Z X").count(), hops), (KEYS, 0), "the right is given: {reply}");
+
+    let large = "l".repeat(LARGE_BYTES);
+    for number in 0..KEYS {
+        let set = format!("set {} 0 0 {LARGE_BYTES}\r\n{large}\r\n", key(number));
+        assert_eq!(ask(&mut world, &client, &set).0, "STORED\r\n");
+    }
+    let mut foreign = 0;
+    for number in 0..KEYS {
+        let (reply, hops, beside) = ask(&mut world, &client, &format!("get {}\r\n", key(number)));
+        assert!(reply.contains(&large) && beside == 0);
+        foreign += hops;
+    }
+    assert!(foreign > 0 && foreign < KEYS as u64);
+}
+
+#[test]
+fn an_item_that_has_expired_for_one_shard_is_not_live_for_another_one() {
+    let mut world = crew(2);
+    // The server deals its clients out to the shards in turn.
+    let clients = [world.connect(), world.connect()];
+    for (late, client) in clients.iter().enumerate() {
+        fill(&mut world, client, 10);
+        // One shard sees the time five seconds late, in the middle of the last second of the items.
+        world.lag_ns(late, 5_000_000_000);
+        world.clock.advance_s(12);
+        for client in [&clients[1 - late], client] {
+            for number in 0..KEYS {
+                let (reply, ..) = ask(&mut world, client, &format!("get {}\r\n", key(number)));
+                assert_eq!(reply, "END\r\n", "shard {late} is late");
+            }
+        }
+        world.lag_ns(late, 0);
+    }
+    let (reply, ..) = ask(&mut world, &clients[0], "stats\r\n");
+    assert!(!reply.contains("STAT get_expired 0\r\n"), "what a reader finds dead is counted");
+}
+
+#[test]
+fn what_was_flushed_is_read_by_no_shard() {
+    let mut world = crew(3);
+    let clients = [(); 3].map(|()| world.connect());
+    for client in &clients {
+        fill(&mut world, client, 0);
+        assert_eq!(ask(&mut world, client, "flush_all\r\n").0, "OK\r\n");
+        for reader in &clients {
+            for number in 0..KEYS {
+                let (reply, ..) = ask(&mut world, reader, &format!("get {}\r\n", key(number)));
+                assert_eq!(reply, "END\r\n");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
+    let options =
+        WorldOptions { shards: 2, crew: true, memory_bytes: 3 << 20, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let clients = [world.connect(), world.connect()];
+    let value = "v".repeat(1_000);
+    let store = |number: usize| format!("set {} 0 0 1000\r\n{value}\r\n", key(number));
+    for number in 0..6_000 {
+        assert_eq!(world.ask(&clients[number % 2], store(number).as_bytes()), b"STORED\r\n");
+    }
+    let evictions = |world: &World| -> u64 { world.holdings().map(|held| held.evictions).sum() };
+    assert!(evictions(&world) > 0, "memory is full");
+    // A core that reads, and loses its processor in the middle of a tick.
+    let mut reader = world.pool.register_reader().expect("a place");
+    let before = evictions(&world);
+    for number in 6_000..10_000 {
+        clients[number % 2].write(store(number).as_bytes());
+    }
+    (0..200).for_each(|_| world.turn());
+    let replies = [clients[0].read(), clients[1].read()].concat();
+    assert!(!replies.starts_with(b"SERVER_ERROR"), "what is on its way is not refused");
+    let stored = replies.len() / b"STORED\r\n".len();
+    let evicted = evictions(&world) - before;
+    assert!(stored < 4_000, "some wait: {stored} are stored");
+    // The reserve of two shards, and one victim of each.
+    let reserve = 6 * world.pool.segment_bytes() as u64 / 1_000;
+    assert!(evicted <= stored as u64 + reserve, "{evicted} evicted for {stored} stored");
+    reader.sleep();
+    world.settle();
+    let replies = [clients[0].read(), clients[1].read()].concat();
+    assert_eq!(stored + replies.len() / b"STORED\r\n".len(), 4_000, "all are stored then");
+    assert_eq!(world.holdings().map(|held| held.delayed).sum::<u64>(), 0);
+    world.audit();
+}

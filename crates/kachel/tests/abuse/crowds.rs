@@ -86,6 +86,7 @@ pub(crate) fn come_and_go(door: Door) -> String {
     // Until then the server and its allocator have seen every size and every place, and about as
     // many clients at once as ever come: what is kept for them is not given back.
     const WARM_UP: usize = 70_000;
+    const ROUNDS_MAX: usize = 4;
     let tcp = start(door, &["-m", "64", "-t", "2"]);
     let unix = start(Door { unix: true, ..door }, &["-m", "64", "-t", "2"]);
     let visit = |number: usize| match number % 4 {
@@ -110,13 +111,26 @@ pub(crate) fn come_and_go(door: Door) -> String {
         [&tcp, &unix].map(|server| (server.files(), server.resident_bytes()))
     };
     (0..WARM_UP).for_each(visit);
-    let before = rest();
+    let mut before = rest();
     (0..TIMES).for_each(visit);
-    let after = rest();
-    for (before, after) in before.iter().zip(&after) {
-        let room = before.1 + (before.1 / 100).max(ROOM_BYTES);
-        assert!(after.1 <= room, "{} bytes resident, {} before", after.1, before.1);
+    let mut after = rest();
+    let has_grown = |before: &[(usize, u64); 2], after: &[(usize, u64); 2]| {
+        let grows = |(&(_, before), &(_, after)): (&(usize, u64), &(usize, u64))| {
+            after > before + (before / 100).max(ROOM_BYTES)
+        };
+        before.iter().zip(after).any(grows)
+    };
+    // On a busy machine more clients than ever before may be there at once, whose buffers are kept.
+    // A leak grows in each round.
+    for _ in 1..ROUNDS_MAX {
+        if !has_grown(&before, &after) {
+            break;
+        }
+        before = after;
+        (0..TIMES).for_each(visit);
+        after = rest();
     }
+    assert!(!has_grown(&before, &after), "resident bytes {after:?}, {before:?} before");
     for (server, (files, _)) in [&tcp, &unix].iter().zip(before) {
         // A socket that was closed is taken down a moment later.
         let same = within(PATIENCE, || server.files().abs_diff(files) <= 1);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ChangeList, DeadFound, EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
-use kachel_segment::{ItemAt, NewItem, NoSegment, Pool, Room, SegmentOptions, Segments};
+use kachel_segment::{ItemAt, NewItem, NoSegment, Pool, Reclaimed, SegmentOptions, Segments};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
@@ -135,12 +135,13 @@ impl Cache {
     /// Stores `item`. It replaces the item under the same key, if there is one.
     ///
     /// Making room may move or drop other items, and the old item of this key, too. So a place that
-    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be, or
-    /// the room is on its way.
+    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be,
+    /// or the room is on its way.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoSegment> {
         let (key, hash) = (item.key, KeyHash(item.hash));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         let at = self.segments.append(item, now.second, &mut index)?;
+        debug_assert!(self.segments.key_is(at, key), "an item is stored under its key");
         self.changes.note(hash.0);
         let segments = &self.segments;
         let is_key = |location| segments.key_is(item_at(location), key);
@@ -176,8 +177,10 @@ impl Cache {
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
             at = index.pending.ok_or(NoSegment::Refused)?;
-            if made == Room::OnTheWay {
+            if made == Reclaimed::OnTheWay {
                 self.segments.kill(at);
+                let is_new = |place: Location| item_at(place) == at;
+                debug_assert!(self.table.find(hash, is_new).is_none(), "I1: it got no slot");
                 return Err(NoSegment::NotYet);
             }
             // The index is so full that there is no path for this key. After many splits, the next
@@ -186,7 +189,7 @@ impl Cache {
             if self.try_insert(hash, at) {
                 return Ok(at);
             }
-            if made == Room::Refused {
+            if made == Reclaimed::Refused {
                 break;
             }
             // The index has grown, but not at the buckets of this key. So one of their items is

@@ -30,11 +30,11 @@ fn answer<P>(applied: Result<Outcome<'_, P>, NotYet>) -> Answer<'_, P> {
 }
 
 /// The contract's word for what the segments say.
-fn room(made: kachel_segment::Room) -> Room {
+fn room(made: kachel_segment::Reclaimed) -> Room {
     match made {
-        kachel_segment::Room::Made => Room::Made,
-        kachel_segment::Room::OnTheWay => Room::OnTheWay,
-        kachel_segment::Room::Refused => Room::Refused,
+        kachel_segment::Reclaimed::Made => Room::Made,
+        kachel_segment::Reclaimed::OnTheWay => Room::OnTheWay,
+        kachel_segment::Reclaimed::Refused => Room::Refused,
     }
 }
 
@@ -51,32 +51,30 @@ impl Engine for Cache {
 
     #[inline]
     fn round(&self) -> Option<&Reader> {
-        self.segments.reader()
+        Some(self.segments.reader())
     }
 
     #[inline]
     fn wake(&mut self) {
-        if let Some(reader) = self.segments.reader_mut()
-            && !reader.is_awake()
-        {
+        let reader = self.segments.reader_mut();
+        if !reader.is_awake() {
             reader.wake();
         }
+        debug_assert!(reader.is_awake(), "reader, R1: it may read from now on");
     }
 
     #[inline]
     fn end_round(&mut self) {
-        if let Some(reader) = self.segments.reader_mut() {
-            reader.round_over();
-        }
+        self.segments.reader_mut().round_over();
     }
 
     #[inline]
     fn sleep(&mut self) {
-        if let Some(reader) = self.segments.reader_mut()
-            && reader.is_awake()
-        {
+        let reader = self.segments.reader_mut();
+        if reader.is_awake() {
             reader.sleep();
         }
+        debug_assert!(!reader.is_awake(), "reader, R1: it reads nothing until it wakes");
     }
 
     #[inline]

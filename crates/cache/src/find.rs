@@ -83,6 +83,7 @@ impl Cache {
 
     #[cold]
     fn bury(&mut self, key: &Key<'_>, at: ItemAt, death: Death) {
+        debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the item that was looked up");
         self.unlink(key, at);
         match death {
             Death::Expired => self.segments.expire(at),

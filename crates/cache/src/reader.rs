@@ -109,6 +109,7 @@ impl ReadBeside for CacheReader {
         dead_found: &mut DeadFound,
     ) -> ReadAnswer<'r, CachePinned> {
         assert!(self.pool.is_read_by(round), "R1: a core that reads is registered, awake");
+        debug_assert!(now.second != 0, "no second is 0");
         let view = Beside { reader: self, round, second: now.second };
         let (found, death) = match look_up(view, key, now.second) {
             Found::Live(item) if item.is_large() => return ReadAnswer::AskOwner, // R4
@@ -120,6 +121,7 @@ impl ReadBeside for CacheReader {
         let Some(outcome) = get_unchanged(terms, found.as_ref(), now) else {
             return ReadAnswer::AskOwner; // R3
         };
+        debug_assert!(found.is_none() || death.is_none(), "a key has one item");
         if let Some(death) = death {
             death.count_in(dead_found);
         }

@@ -47,8 +47,9 @@ pub trait Primitives {
     ///
     /// An upload is taken out of `block` when it is stored.
     ///
-    /// Errors: there is no memory for it, never or not yet; `block` is as it was. The old item keeps
-    /// its value, but it may have been moved or evicted meanwhile: it must be found again.
+    /// Errors: there is no memory for the item, or not yet. `block` is as it was. The old item
+    /// keeps its value, but it may have been moved or evicted meanwhile. So the caller must find it
+    /// again.
     fn put(
         &mut self,
         key: &Key<'_>,
@@ -103,7 +104,8 @@ pub fn apply<'e, E: Primitives>(
 /// costs no more than necessary.
 ///
 /// It is always inlined, because terms that the caller knows at compile time then cost nothing.
-/// Otherwise they cost a fifth of a tick of GETs. Errors: those of [`apply`], only where the read would create an item.
+/// Otherwise they cost a fifth of a tick of GETs.
+/// Errors: those of [`apply`], only where the read would create an item.
 #[inline(always)]
 pub fn get<'e, E: Primitives>(
     engine: &'e mut E,

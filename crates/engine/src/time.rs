@@ -59,6 +59,7 @@ impl Now {
     /// The same time, or second `second` if that is later.
     #[must_use]
     pub const fn no_earlier_than(self, second: u32) -> Self {
+        debug_assert!(self.second >= FIRST_SECOND, "I2: no second is 0");
         if second > self.second { Self { second, ..self } } else { self }
     }
 

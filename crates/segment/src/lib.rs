@@ -33,7 +33,7 @@ pub use item::{Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
-    Added, Index, JoinPlace, NewItem, NewValue, NoSegment, Room, SegmentOptions, SegmentStats,
+    Added, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SegmentOptions, SegmentStats,
     Segments, WalkCursor, Walked,
 };
 

@@ -159,9 +159,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.mail.boxes.set_waker(peer, waker);
     }
 
-    /// Lets this shard read the items of all shards. `readers` has the reader of each shard's engine,
-    /// by the shard's number. Without this call the shard reads only its own items, and each request
-    /// about another shard's key hops.
+    /// Lets this shard read the items of all shards. `readers` has the reader of each shard's
+    /// engine, by the shard's number. Without this call the shard reads only its own items, and
+    /// each request about another shard's key hops.
     ///
     /// # Panics
     /// If there is not one reader for each shard, or this shard's engine is not registered as a

@@ -110,6 +110,7 @@ impl Reader {
     /// A round is over, and nothing is held of it. Cost: two loads, and a store where something was
     /// stamped since.
     pub fn round_over(&mut self) {
+        debug_assert!(self.is_awake(), "I1: a reader that is asleep has no round");
         let newest = self.shared.newest.load(Ordering::Acquire); // I2
         if self.word().load(Ordering::Relaxed) != newest {
             self.word().store(newest, Ordering::Release); // I3

@@ -53,7 +53,8 @@ impl Reader {
         Self { lines }
     }
 
-    /// Asks for both cache lines that [`Self::find`] will read. Cost: a load; no wait for the lines.
+    /// Prefetches both cache lines that [`Self::find`] will read. Cost: a load, and no wait for the
+    /// lines.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         let geometry = self.lines.shape().geometry();
@@ -69,6 +70,7 @@ impl Reader {
     pub fn candidate(&self, hash: KeyHash) -> Option<Location> {
         let geometry = self.lines.shape().geometry();
         let (first, tag) = (hash.first(), hash.tag());
+        debug_assert!(tag.0 != 0, "`tag`, I1: no tag matches an empty slot");
         let buckets = [first, first.other(tag)].map(|half| geometry.bucket_of(half));
         buckets.into_iter().find_map(|index| self.lines.bucket(index).locations_with(tag).next())
     }

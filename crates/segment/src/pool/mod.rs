@@ -175,7 +175,7 @@ impl Pool {
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
             free: Mutex::new(Free {
-                // Room for all, so that a segment that comes back needs no allocation.
+                // Reclaimed for all, so that a segment that comes back needs no allocation.
                 idle: Vec::with_capacity(segments as usize),
                 retired: VecDeque::with_capacity(segments as usize),
                 released: Vec::with_capacity(segments as usize),

@@ -16,7 +16,7 @@ use super::log::open::{Need, Purpose, Stream};
 use super::log::queues::Queue;
 use super::log::ttl::ttl_bucket;
 use super::new_item::{NewItem, NewValue, NoSegment};
-use super::reclaimer::Room;
+use super::reclaimer::Reclaimed;
 use crate::item::{Draft, Item};
 use crate::layout::{Access, ItemAt};
 use crate::pool::Upload;
@@ -181,9 +181,9 @@ impl Segments {
                 attempts += 1;
                 let room = self.reclaimer.make_upload_room(&mut self.log, context, piece.len());
                 match room {
-                    Room::Made if attempts <= ATTEMPTS_MAX => {}
-                    Room::OnTheWay => return Err(NoSegment::NotYet),
-                    Room::Made | Room::Refused => return Err(NoSegment::Refused),
+                    Reclaimed::Made if attempts <= ATTEMPTS_MAX => {}
+                    Reclaimed::OnTheWay => return Err(NoSegment::NotYet),
+                    Reclaimed::Made | Reclaimed::Refused => return Err(NoSegment::Refused),
                 }
             }
         }
@@ -225,9 +225,9 @@ impl Segments {
                 return Ok(segment);
             }
             match self.reclaimer.make_segment(&mut self.log, context) {
-                Room::Made => {}
-                Room::OnTheWay => return Err(NoSegment::NotYet),
-                Room::Refused => break,
+                Reclaimed::Made => {}
+                Reclaimed::OnTheWay => return Err(NoSegment::NotYet),
+                Reclaimed::Refused => break,
             }
         }
         Err(NoSegment::Refused)

@@ -51,7 +51,7 @@ pub use walk::{WalkCursor, Walked};
 
 use self::context::Context;
 use self::log::{Log, LogOptions};
-pub use self::reclaimer::Room;
+pub use self::reclaimer::Reclaimed;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::Item;
 use crate::layout::{Access, Header, ItemAt};
@@ -132,15 +132,15 @@ impl Segments {
     }
 
     /// The registration of this core as a reader of the pool's items. It is asleep unless the owner
-    /// wakes it. `None`: the pool has no place left.
+    /// wakes it.
     #[inline]
-    pub const fn reader(&self) -> Option<&Reader> {
+    pub const fn reader(&self) -> &Reader {
         self.log.reader()
     }
 
     /// The registration, to put it to sleep, to wake it, and to end a round.
     #[inline]
-    pub const fn reader_mut(&mut self) -> Option<&mut Reader> {
+    pub const fn reader_mut(&mut self) -> &mut Reader {
         self.log.reader_mut()
     }
 
@@ -274,12 +274,17 @@ impl Segments {
     /// the excess back in steps. If the kernel takes no page back, the call fails, too. It then
     /// evicts one victim, unless a segment is idle: with fewer items the index may need no more
     /// memory.
-    pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> Room {
+    pub fn make_room(&mut self, bytes: u64, now: u32, index: &mut impl Index) -> Reclaimed {
         self.reclaimer.make_room(&mut self.log, &mut Context { now, index }, bytes)
     }
 
     /// Frees memory until `Upload::write` can take `bytes` more.
-    pub fn make_upload_room(&mut self, bytes: usize, now: u32, index: &mut impl Index) -> Room {
+    pub fn make_upload_room(
+        &mut self,
+        bytes: usize,
+        now: u32,
+        index: &mut impl Index,
+    ) -> Reclaimed {
         self.reclaimer.begin_request(&self.log, bytes as u64);
         self.reclaimer.make_upload_room(&mut self.log, &mut Context { now, index }, bytes)
     }

@@ -46,8 +46,8 @@ thread_local! {
     static FAR_ENDS: RefCell<Vec<Option<FarEnd>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `shards` shards, which read each other's items if `crew`, and the clients that `clients` makes under many schedules. The clients'
-/// connections come in at shard 0.
+/// Runs `shards` shards and the clients that `clients` makes under many schedules. The shards read
+/// each other's items if `crew`. The clients' connections come in at shard 0.
 ///
 /// Counts what happened in all of them together; some hops must have.
 ///

@@ -19,8 +19,8 @@
 //!   larger reserve: `reserve`).
 //! - L5  `flushed` is the flush word as it was last noted. Every open segment has the epoch of
 //!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch.
-//! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in it.
-//!   Spare and awaited segments together are at most `spare_target`.
+//! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in
+//!   it. Spare and awaited segments together are at most `spare_target`.
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
@@ -77,8 +77,8 @@ pub(crate) struct Log {
     /// Segments that will be spare ones, in the order of their stamps (L6).
     awaited: VecDeque<(u32, Stamp)>,
     /// The registration of this core as a reader of the pool's items. It is asleep unless the shard
-    /// wakes it. `None`: the pool has no place left.
-    reader: Option<Reader>,
+    /// wakes it.
+    reader: Reader,
     /// The flush word as it was last noted (L5).
     flushed: Flushed,
     /// How many segments of earlier epochs there are.
@@ -108,8 +108,8 @@ impl Log {
     pub(crate) fn new(pool: Arc<Pool>, options: LogOptions) -> Self {
         let spare = (0..options.reserve).map_while(|_| pool.take(0, None)).collect();
         let share = pool.fair_share();
-        let mut reader = pool.register_reader();
-        reader.iter_mut().for_each(Reader::sleep);
+        let mut reader = pool.register_reader().expect("a pool has a place for each shard");
+        reader.sleep();
         Self {
             options,
             owned: Owned::with_capacity(share),
@@ -138,21 +138,21 @@ impl Log {
 
     /// The registration of this core as a reader of the pool's items.
     #[inline]
-    pub(crate) const fn reader(&self) -> Option<&Reader> {
-        self.reader.as_ref()
+    pub(crate) const fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// The registration, to put it to sleep and to wake it.
     #[inline]
-    pub(crate) const fn reader_mut(&mut self) -> Option<&mut Reader> {
-        self.reader.as_mut()
+    pub(crate) const fn reader_mut(&mut self) -> &mut Reader {
+        &mut self.reader
     }
 
     /// The place of this core. Its own changes do not wait for it, because it reads nothing
     /// meanwhile.
     #[inline]
     pub(crate) fn own(&self) -> Option<Place> {
-        self.reader.as_ref().map(Reader::place)
+        Some(self.reader.place())
     }
 
     /// This shard's number.

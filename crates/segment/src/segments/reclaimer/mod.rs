@@ -65,7 +65,7 @@ pub(crate) enum Found {
 
 /// What making room led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Reclaimed {
     /// There is room.
     Made,
     /// Enough was freed, but readers on other cores may still be in it: there is room once each of
@@ -235,9 +235,9 @@ impl Reclaimer {
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         bytes: u64,
-    ) -> Room {
+    ) -> Reclaimed {
         if log.pool().keeps_pages() && log.pool().has_idle() {
-            return Room::Refused;
+            return Reclaimed::Refused;
         }
         self.begin_request(log, bytes);
         if log.pool().budget.overdrawn_bytes() > 0 || log.pool().keeps_pages() {
@@ -245,7 +245,7 @@ impl Reclaimer {
                 self.find_victim(log, context.now);
             }
             self.finish_job(log, context);
-            return Room::Refused;
+            return Reclaimed::Refused;
         }
         let is_enough = |log: &Log| {
             let released = log.pool().release_idle(bytes, log.own());
@@ -255,7 +255,7 @@ impl Reclaimer {
             u64::from(log.pool().retired_segments()) * log.pool().charge_bytes() >= bytes
         };
         match self.work_until(log, context, Wanted::Segments, is_enough, coming) {
-            Room::Made if log.pool().keeps_pages() => Room::Refused,
+            Reclaimed::Made if log.pool().keeps_pages() => Reclaimed::Refused,
             room => room,
         }
     }
@@ -266,7 +266,7 @@ impl Reclaimer {
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         bytes: usize,
-    ) -> Room {
+    ) -> Reclaimed {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
         let is_enough = |log: &Log| {
@@ -285,7 +285,7 @@ impl Reclaimer {
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
-    ) -> Room {
+    ) -> Reclaimed {
         if log.is_below_share() {
             log.pool().ask();
         }
@@ -307,16 +307,16 @@ impl Reclaimer {
         wanted: Wanted,
         is_enough: impl Fn(&Log) -> bool,
         coming: impl Fn(&Log) -> bool,
-    ) -> Room {
+    ) -> Reclaimed {
         assert!(!self.awaits_kill(log), "what was replaced before is dead by now");
         self.turned = 0;
         loop {
             let may_gather = wanted == Wanted::Segments && self.is_evicting();
             if is_enough(log) || may_gather && self.gather(log, context.now) && is_enough(log) {
-                return Room::Made;
+                return Reclaimed::Made;
             }
             if coming(log) {
-                return Room::OnTheWay;
+                return Reclaimed::OnTheWay;
             }
             if self.job.is_none() {
                 match self.find_victim(log, context.now) {
@@ -326,12 +326,12 @@ impl Reclaimer {
                     }
                     Found::Nothing => {
                         log.pool().ask();
-                        return Room::Refused;
+                        return Reclaimed::Refused;
                     }
                     Found::Freed | Found::Job => {}
                 }
                 if !self.is_stripping() && !self.allowance.take_job() {
-                    return Room::Refused;
+                    return Reclaimed::Refused;
                 }
             }
             self.run_job(log, context, STRIDE_ITEMS);

@@ -3,7 +3,7 @@
 use super::index::{Random, Shard, pattern, read_pinned};
 use crate::{
     Added, BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, ItemAt, JoinPlace, NewItem, NewValue, NoSegment,
-    Room,
+    Reclaimed,
 };
 
 #[test]
@@ -429,8 +429,8 @@ fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
         let mut upload = shard.segments.pool().begin_upload(4 * bytes).expect("not too large");
         for piece in pattern(2, 4 * bytes).chunks(BLOCK_BYTES) {
             while upload.write(piece).is_err() {
-                let made =
-                    shard.segments.make_upload_room(piece.len(), 9, &mut shard.index) == Room::Made;
+                let made = shard.segments.make_upload_room(piece.len(), 9, &mut shard.index)
+                    == Reclaimed::Made;
                 assert!(made, "others may go");
                 shard.maintain_all(9);
             }

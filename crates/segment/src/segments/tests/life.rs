@@ -7,7 +7,7 @@ use kachel_host::Budget;
 use super::index::{MapIndex, Shard, hash, pattern};
 use crate::meta::Phase;
 use crate::{
-    Added, JoinPlace, NewItem, NewValue, NoSegment, Pool, PoolOptions, Room, SegmentOptions,
+    Added, JoinPlace, NewItem, NewValue, NoSegment, Pool, PoolOptions, Reclaimed, SegmentOptions,
     Segments, WalkCursor,
 };
 
@@ -207,12 +207,12 @@ fn the_index_gets_room_from_items() {
     }
     for _ in 0..20 {
         assert!(!shard.budget.charge(100_000), "memory is spent");
-        assert_eq!(shard.segments.make_room(100_000, 9, &mut shard.index), Room::Made);
+        assert_eq!(shard.segments.make_room(100_000, 9, &mut shard.index), Reclaimed::Made);
         assert!(shard.budget.charge(100_000));
     }
     shard.segments.audit();
     let made = shard.segments.make_room(8 << 20, 9, &mut shard.index);
-    assert_eq!(made, Room::Refused, "more than there is");
+    assert_eq!(made, Reclaimed::Refused, "more than there is");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::index::{Random, Shard, hash, pattern};
-use crate::{Added, JoinPlace, NewItem, NewValue, Room};
+use crate::{Added, JoinPlace, NewItem, NewValue, Reclaimed};
 
 #[derive(Clone, Debug, PartialEq)]
 struct Wanted {
@@ -86,7 +86,9 @@ impl Model {
                 for piece in wanted.value.chunks(step) {
                     while upload.write(piece).is_err() {
                         let (segments, index) = (&mut self.shard.segments, &mut self.shard.index);
-                        if segments.make_upload_room(piece.len(), self.now, index) != Room::Made {
+                        if segments.make_upload_room(piece.len(), self.now, index)
+                            != Reclaimed::Made
+                        {
                             self.settle_removed(false);
                             return;
                         }

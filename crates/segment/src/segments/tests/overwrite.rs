@@ -1,7 +1,7 @@
 //! Dead space is reclaimed before anything is evicted.
 
 use super::index::{Random, Shard, pattern};
-use crate::Room;
+use crate::Reclaimed;
 
 /// Items that fit before the first eviction.
 fn items_that_fit(limit_bytes: u64, value_bytes: usize) -> u64 {
@@ -75,7 +75,7 @@ fn a_shard_that_lends_memory_keeps_its_share() {
             let [lender, other] = &mut shards;
             let segments = &mut lender.segments;
             let lent = lender.budget.charge(LENT_BYTES)
-                || segments.make_room(LENT_BYTES, 100, &mut lender.index) == Room::Made
+                || segments.make_room(LENT_BYTES, 100, &mut lender.index) == Reclaimed::Made
                     && lender.budget.charge(LENT_BYTES);
             if lent {
                 lender.budget.refund(LENT_BYTES);

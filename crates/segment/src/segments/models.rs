@@ -218,7 +218,7 @@ fn look(
         panic!("it is there all the time")
     };
     let value = item(at).value().as_slice().expect("a small value");
-    (value[0] == first, pool.is_flushed(ItemAt::new(at.get()), pool.flush_word(), NOW, reader))
+    (value[0] == first, pool.is_flushed(ItemAt::new(at.get()), NOW, reader))
 }
 
 /// A shard with one item that was stored after a flush, so that a lost stamp shows. The item is

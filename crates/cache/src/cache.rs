@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use kachel_engine::{ChangeList, DeadFound, EngineOptions, Key, KeyHasher, Now};
 use kachel_host::Budget;
-use kachel_segment::{ItemAt, NewItem, NoSegment, Pool, Reclaimed, SegmentOptions, Segments};
+use kachel_segment::{
+    ItemAt, NewItem, NewValue, NoSegment, Pool, Reclaimed, SegmentOptions, Segments,
+};
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::index::{TableIndex, hash_of, item_at, location};
@@ -139,6 +141,8 @@ impl Cache {
     /// or the room is on its way.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoSegment> {
         let (key, hash) = (item.key, KeyHash(item.hash));
+        // An upload is taken over when it is appended, so it cannot be stored again later.
+        let may_wait = !matches!(item.value, NewValue::Upload(_));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         let at = self.segments.append(item, now.second, &mut index)?;
         debug_assert!(self.segments.key_is(at, key), "an item is stored under its key");
@@ -151,7 +155,11 @@ impl Cache {
             self.segments.kill(item_at(old));
             return Ok(at);
         }
-        if self.try_insert(hash, at) { Ok(at) } else { self.insert_into_full(hash, at, now) }
+        if self.try_insert(hash, at) {
+            Ok(at)
+        } else {
+            self.insert_into_full(hash, at, may_wait, now)
+        }
     }
 
     /// Gives an item a slot, if the index has a free one for it.
@@ -163,11 +171,15 @@ impl Cache {
     }
 
     /// Gives an appended item a slot at the cost of other items, because the index may not grow.
+    ///
+    /// A cache does not wait for memory on its way: an item of a bucket gives its slot at once. A
+    /// store waits if the item may be stored again (`may_wait`).
     #[cold]
     fn insert_into_full(
         &mut self,
         hash: KeyHash,
         at: ItemAt,
+        may_wait: bool,
         now: &Now,
     ) -> Result<ItemAt, NoSegment> {
         let mut at = at;
@@ -177,7 +189,7 @@ impl Cache {
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
             at = index.pending.ok_or(NoSegment::Refused)?;
-            if made == Reclaimed::OnTheWay {
+            if made == Reclaimed::OnTheWay && may_wait && !self.options.evict {
                 self.segments.kill(at);
                 let is_new = |place: Location| item_at(place) == at;
                 debug_assert!(self.table.find(hash, is_new).is_none(), "I1: it got no slot");
@@ -192,8 +204,7 @@ impl Cache {
             if made == Reclaimed::Refused {
                 break;
             }
-            // The index has grown, but not at the buckets of this key. So one of their items is
-            // evicted.
+            // The index has not grown at the buckets of this key. So one of their items is evicted.
             if self.options.evict && self.evict_neighbor(hash, now) && self.try_insert(hash, at) {
                 return Ok(at);
             }

@@ -207,6 +207,45 @@ fn a_core_that_is_registered_elsewhere_reads_nothing() {
     pair.read(b"k", &GetTerms::VALUE, &at_second(100));
 }
 
+#[test]
+fn an_upload_that_has_to_wait_is_stored_whole_later() {
+    const VALUE_BYTES: usize = 20_000;
+    let now = at_second(100);
+    let mut pair = Pair::new(4 << 20);
+    let mut waits = 0;
+    for number in 0..60_000_u64 {
+        // Items of 1 KB fill memory. Then smaller ones come, so that the index must grow.
+        let name = number.to_le_bytes();
+        let value: &[u8] = if number < 6_000 { &[b'v'; 1_000] } else { b"v" };
+        while pair.try_set(&name, value, Ttl(0), &now) == Err(NotYet) {
+            pair.round.round_over();
+        }
+        if number % 2 != 0 || number < 6_000 {
+            continue;
+        }
+        let value = vec![number.to_le_bytes()[0]; VALUE_BYTES];
+        let mut upload = pair.cache.begin_upload(VALUE_BYTES).expect("it fits the budget");
+        while upload.write(&value).is_err() {
+            pair.cache.make_upload_room(VALUE_BYTES, &now);
+            pair.round.round_over();
+        }
+        let name = [b"large".as_slice(), &name].concat();
+        let operation = Operation::set(pair.hasher.key(&name), VALUE_BYTES, Ttl(0));
+        let mut block = Block::Upload(upload);
+        while apply(&mut pair.cache, &operation, &mut block, &now).is_err() {
+            assert!(matches!(block, Block::Upload(_)), "the block is as it was");
+            waits += 1;
+            pair.round.round_over();
+        }
+        let (_, read) = pair.apply(&name, Verb::Get(GetTerms::VALUE), &now);
+        assert_eq!(read.map(|read| read.len()), Some(VALUE_BYTES), "number {number}");
+        // The next one takes its blocks, so few items are evicted for so many large values.
+        pair.apply(&name, Verb::Delete(DeleteTerms::default()), &now);
+    }
+    assert!(waits > 0, "some had to wait");
+    println!("{waits} waits");
+}
+
 /// Keys of the threads' test.
 const KEYS: u64 = 4096;
 /// Stores of the threads' test.

@@ -1,4 +1,5 @@
-//! The cache as an engine: it answers every operation at once, and promises no durability.
+//! The cache as an engine. It promises no durability. It answers every operation at once, except a
+//! store whose room is on its way: other cores may still read what was evicted for it.
 //!
 //! Upstream:   `shard` and the simulation, which know only the contract.
 //! Downstream: `cache`, `find`, `primitives`.
@@ -29,7 +30,7 @@ fn answer<P>(applied: Result<Outcome<'_, P>, NotYet>) -> Answer<'_, P> {
     }
 }
 
-/// The contract's word for what the segments say.
+/// Translates the result of the segments, which do not know the contract.
 fn room(made: kachel_segment::Reclaimed) -> Room {
     match made {
         kachel_segment::Reclaimed::Made => Room::Made,

@@ -1,6 +1,7 @@
 //! The contract between a shard and its engine. A shard calls its engine only through it.
 //!
-//! Upstream:   `shard` owns one engine and calls it from one thread.
+//! Upstream:   `shard` owns one engine and calls it from one thread. Other shards read it through
+//!             its [`ReadBeside`].
 //! Downstream: `cache` implements the contract over its [`crate::Primitives`]; the simulation
 //!             implements it by an engine that delays a part of its answers.
 //!
@@ -105,7 +106,7 @@ pub struct WalkStep {
     pub more: bool,
 }
 
-/// What making room led to.
+/// The result of making room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// There is room.

@@ -127,9 +127,8 @@ pub enum LifeStep {
     Recache(Ttl),
 }
 
-/// What happens to the life of an item, in the order in which the client wrote it. If there are
-/// both `Touch` and `Vivify`, the later one counts. `Recache` sees the result of the steps before
-/// it.
+/// The steps that change the life of an item, in the client's order. If there are both `Touch` and
+/// `Vivify`, the later one counts. `Recache` sees the result of the steps before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifeTerms {
     steps: [Option<LifeStep>; 3],

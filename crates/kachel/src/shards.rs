@@ -51,7 +51,7 @@ struct Plan {
     crew: bool,
 }
 
-/// What the other shards need of a shard.
+/// The parts of a shard that the other shards need.
 #[derive(Clone)]
 struct Opened {
     waker: Waker,

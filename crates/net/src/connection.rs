@@ -75,7 +75,7 @@ pub struct Connection {
     uploading: bool,
     /// Whether a listing of items is being sent (I4).
     listing: bool,
-    /// Whether the peer has closed its sending side. What it sent before is still served.
+    /// Whether the peer has closed its sending side. The requests before that are still served.
     finished: bool,
     /// The number of the last sweep at the time of the client's last sign of life.
     pub(crate) active_sweep: u32,

@@ -15,7 +15,7 @@ use crate::limits::{ClientLimits, DATA_BYTES_PER_SECOND_MIN};
 /// client that stops reading is closed too late by at most this part of the limit. A guess.
 const ASKED_PER_TIMEOUT: u32 = 4;
 
-/// What a client was too slow with.
+/// The limits that a slow client may exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooSlow {
     /// Its command line is not whole.
@@ -31,7 +31,7 @@ pub enum TooSlow {
 /// A client that must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overdue {
-    /// What the client was too slow with.
+    /// The limit that the client has exceeded.
     pub with: TooSlow,
     /// How long that has taken so far.
     pub seconds: u32,

@@ -1,16 +1,18 @@
-//! Reading a key of another shard on this core: no hop, no lock, and no other core is woken.
+//! Reads of other shards' keys on this core. Such a read sends no hop, takes no lock and wakes no
+//! other core.
 //!
 //! Upstream:   `serve`, with reads whose keys this shard does not own.
 //! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
 //!
 //! ```text
-//! the connection awaits answers ----------------------------> hop
-//! a read that changes the item, a large value, a busy bucket -> hop
-//! else -----------------------------------------------------> answered here
+//! the connection awaits answers -------------------------> hop
+//! the read changes the item, or the value is large ------> hop
+//! slots of the key's buckets moved in every attempt -----> hop
+//! otherwise ---------------------------------------------> answered here
 //! ```
 //!
-//! A hop keeps the order of replies and lets a connection read what it wrote: while a request of it
-//! is under way to another shard, its reads of other shards go the same way.
+//! A client must read what it wrote. So while a request of a connection is on its way to another
+//! shard, the reads of this connection hop, too.
 //!
 //! Invariants:
 //! - B1  This shard reads other shards only while its engine is awake as a reader. It holds nothing
@@ -31,7 +33,8 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::reply::ReplySink;
 
-/// The items of all shards as this core reads them. Empty: it reads only its own (`erew`).
+/// The readers of all shards' items for this core. Without readers, this core reads only its own
+/// items (`erew`).
 #[derive(Debug)]
 pub(crate) struct Readers<R> {
     /// By the number of the shard that owns the items.
@@ -39,7 +42,7 @@ pub(crate) struct Readers<R> {
 }
 
 impl<R: ReadBeside> Readers<R> {
-    /// None: this core reads only its own items.
+    /// No readers: this core reads only its own items.
     pub(crate) fn none() -> Self {
         Self { readers: Vec::new() }
     }
@@ -50,7 +53,7 @@ impl<R: ReadBeside> Readers<R> {
     }
 
     /// Whether the batch has a read for the items of another shard.
-    pub(crate) fn serve(&self, batch: &Batch<'_>, context: &Context) -> bool {
+    pub(crate) fn are_needed(&self, batch: &Batch<'_>, context: &Context) -> bool {
         !self.readers.is_empty() && batch.iter().any(|staged| is_beside(staged, context))
     }
 
@@ -68,7 +71,7 @@ impl<R: ReadBeside> Readers<R> {
         }
     }
 
-    /// What reading a staged request's key takes. `None`: the request must hop.
+    /// The parts that a read of a staged request's key needs. `None`: the request must hop.
     #[inline]
     pub(crate) fn beside<'a, E: Engine<Reader = R>>(
         &'a self,
@@ -93,7 +96,7 @@ fn is_beside(staged: &Staged<'_>, context: &Context) -> bool {
     staged.is_read && staged.owner != context.id
 }
 
-/// What reading the items of another shard takes.
+/// The parts that a read of another shard's item needs.
 pub(crate) struct Beside<'a, E: Engine> {
     /// The items of the shard that owns the key.
     pub(crate) reader: &'a E::Reader,
@@ -114,7 +117,8 @@ impl<'a, E: Engine> Beside<'a, E> {
         }
     }
 
-    /// Answers one key of a retrieval. `false`: the owner must, and nothing was done.
+    /// Answers one key of a retrieval. Returns `false` if only the owner can answer it. In that
+    /// case nothing was done.
     #[inline]
     pub(crate) fn key(
         mut self,
@@ -134,8 +138,8 @@ impl<'a, E: Engine> Beside<'a, E> {
         true
     }
 
-    /// Answers a request of one key, if it is a read. `false`: the owner must, and nothing was
-    /// done.
+    /// Answers a request of one key, if it is a read. Returns `false` if only the owner can answer
+    /// it. In that case nothing was done.
     #[inline]
     pub(crate) fn request(
         mut self,

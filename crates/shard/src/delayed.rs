@@ -175,10 +175,16 @@ impl<E: Engine> Delayed<E> {
         ticket: Option<Ticket>,
     ) {
         let key_hash = taken.key.expect("a parked request is about a key").secret_hash();
-        let mut record = self.spare.pop().unwrap_or_default();
-        record.clear();
+        let mut record = self.spare_record();
         record.extend_from_slice(taken.record);
         self.park(Parked { origin, ticket, key_hash, record, upload });
+    }
+
+    /// Memory for a record, empty.
+    fn spare_record(&mut self) -> Vec<u8> {
+        let mut record = self.spare.pop().unwrap_or_default();
+        record.clear();
+        record
     }
 
     fn park(&mut self, parked: Parked<E::Upload>) {
@@ -200,8 +206,7 @@ impl<E: Engine> Delayed<E> {
         let slot = clients.keep_slot(connection, 1, room);
         let reply = ReplyTo { slot: Some(slot), value_bytes: room.value_bytes };
         let (place, added) = HopKey::place(key, text);
-        let mut record = self.spare.pop().unwrap_or_default();
-        record.clear();
+        let mut record = self.spare_record();
         let head = hop.head(reply, Some(place));
         [&head, text, added].iter().for_each(|piece| record.extend_from_slice(piece));
         (Origin { shard: context.id, slot }, record)

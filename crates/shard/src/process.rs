@@ -19,7 +19,7 @@ use crate::counters::Counters;
 pub struct ClosedClient {
     /// The socket of the client.
     pub name: SocketName,
-    /// What the client was too slow with.
+    /// The limit that the client has exceeded.
     pub overdue: Overdue,
 }
 

@@ -255,7 +255,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             next = keys.next();
             let from_here = Resume { next_key: offset_in(line, key), ..resume };
             let work = Work::Key { from_here, last: next.is_none() };
-            self.push(index, start, KeyPlace::Input(key), work, [true, resume.ttl.is_none()]);
+            self.push(index, start, KeyPlace::Input(key), work);
         }
         true
     }
@@ -334,18 +334,18 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
         };
         let work = self.batch.add_line(Line { request: *request, text, block });
-        self.push(index, start, key, work, [request.shows_value(), request.is_read()]);
+        self.push(index, start, key, work);
     }
 
     #[inline]
-    fn push(
-        &mut self,
-        index: usize,
-        start: usize,
-        key: KeyPlace<'b>,
-        work: Work,
-        [reads_value, is_read]: [bool; 2],
-    ) {
+    fn push(&mut self, index: usize, start: usize, key: KeyPlace<'b>, work: Work) {
+        let (reads_value, is_read) = match work {
+            Work::Key { from_here, .. } => (true, from_here.ttl.is_none()),
+            Work::Line(place) => {
+                let request = &self.batch.line(place).request;
+                (request.shows_value(), request.is_read())
+            }
+        };
         let hasher = &self.on.context.hasher;
         let hashes = hasher.key(self.batch.key_bytes(key)).hashes();
         self.batch.push(Staged {
@@ -371,7 +371,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if !self.batch.is_empty() {
             on.uploads.ticks_alone = 0;
         }
-        let reads_beside = on.readers.serve(&self.batch, on.context);
+        let reads_beside = on.readers.are_needed(&self.batch, on.context);
         if reads_beside {
             on.engine.wake();
             on.readers.prefetch_index(&self.batch, on.context);
@@ -503,7 +503,7 @@ impl<E: Engine> Serving<'_, E> {
         self.clients.mark_dirty(connection);
     }
 
-    /// Parks a request whose room is on its way. The queue was empty, so it has room.
+    /// Parks a request whose room is on its way. There is space in the queue, because it was empty.
     #[cold]
     fn park(
         &mut self,
@@ -518,7 +518,7 @@ impl<E: Engine> Serving<'_, E> {
         delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
     }
 
-    /// Answers a read of another shard's key on this core. `false`: it must hop.
+    /// Answers a read of another shard's key on this core. Returns `false` if the request must hop.
     #[inline]
     fn read_beside(
         &mut self,

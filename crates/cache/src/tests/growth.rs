@@ -102,7 +102,7 @@ const TICK: Work = Work {
 /// A removal moves nothing. A segment that it empties may be freed.
 const REMOVAL: Work = Work { slots: 0, charged_bytes: 0, released_bytes: 0, released_segments: 1 };
 
-/// What is checked: one call, or all calls of a tick.
+/// The work that is checked: that of one call, or of all calls of a tick.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Store,

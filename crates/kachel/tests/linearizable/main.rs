@@ -37,21 +37,40 @@ const OPERATIONS_MIN: usize = 2_000;
 /// How many percent of a history's outcomes may be unknown.
 const UNKNOWN_PERCENT_MAX: usize = 5;
 
-/// Every server that is judged: shards, backend, engine, which cores read.
-const SERVERS: [(&str, &str, &str, &str); 8] = [
-    ("2", "auto", "store", "crew"),
-    ("4", "auto", "store", "erew"),
-    ("2", "epoll", "store", "erew"),
-    ("4", "epoll", "store", "crew"),
-    ("2", "auto", "cache", "erew"),
-    ("4", "auto", "cache", "crew"),
-    ("2", "epoll", "cache", "crew"),
-    ("4", "epoll", "cache", "erew"),
+/// The options of a server that is judged.
+#[derive(Clone, Copy)]
+struct Options {
+    shards: &'static str,
+    backend: &'static str,
+    engine: &'static str,
+    /// Which cores read a shard.
+    reads: &'static str,
+}
+
+const fn of(
+    shards: &'static str,
+    backend: &'static str,
+    engine: &'static str,
+    reads: &'static str,
+) -> Options {
+    Options { shards, backend, engine, reads }
+}
+
+/// Every server that is judged.
+const SERVERS: [Options; 8] = [
+    of("2", "auto", "store", "crew"),
+    of("4", "auto", "store", "erew"),
+    of("2", "epoll", "store", "erew"),
+    of("4", "epoll", "store", "crew"),
+    of("2", "auto", "cache", "erew"),
+    of("4", "auto", "cache", "crew"),
+    of("2", "epoll", "cache", "crew"),
+    of("4", "epoll", "cache", "erew"),
 ];
 
-fn start((shards, door, engine, reads): (&str, &str, &str, &str)) -> Server {
+fn start(Options { shards, backend, engine, reads }: Options) -> Server {
     let ours = [
-        "serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", door, "--engine", engine,
+        "serve", "-t", shards, "-m", "1024", "-c", "1024", "--io", backend, "--engine", engine,
         "--reads", reads,
     ];
     let theirs = ["-t", shards, "-m", "1024", "-c", "1024", "-M"];
@@ -134,15 +153,15 @@ fn what_eight_clients_see_at_once_is_explained_by_one_order() {
     let began = Instant::now();
     let mut total = Stats::default();
     let mut judged = 0;
-    for (place, of_server) in SERVERS.into_iter().enumerate() {
-        let (shards, door, engine, reads) = of_server;
-        let mut server = start(of_server);
+    for (place, options) in SERVERS.into_iter().enumerate() {
+        let Options { shards, backend, engine, reads } = options;
+        let mut server = start(options);
         let rules = rules(engine);
         for number in (place as u64..count).step_by(SERVERS.len()) {
             // Both judges know the classic verbs; ours alone the meta verbs.
             let flavor = if number / 8 % 4 == 3 { Flavor::Meta } else { Flavor::Classic };
             let history = record(&server, (seed, number), flavor, began);
-            let name = format!("{number}-{shards}-{door}-{engine}-{reads}");
+            let name = format!("{number}-{shards}-{backend}-{engine}-{reads}");
             if let Some(folder) = kept.as_ref().filter(|_| flavor == Flavor::Classic) {
                 keep(folder, &name, &history, &rules);
             }

@@ -323,6 +323,14 @@ impl Pool {
             || (self.retired_segments() > 0 && self.free_retired(&mut self.lock(), own))
     }
 
+    /// Makes the retired segments idle in which no reader can be any more (I4). Cost: one load if
+    /// none is retired.
+    pub(crate) fn settle_retired(&self, own: Option<Place>) {
+        if self.retired_segments() > 0 {
+            self.free_retired(&mut self.lock(), own);
+        }
+    }
+
     /// Makes the retired segments idle in which no reader can be any more (I4). Returns whether any
     /// segment is idle.
     fn free_retired(&self, free: &mut Free, own: Option<Place>) -> bool {

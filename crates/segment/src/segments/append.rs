@@ -19,7 +19,7 @@ use super::new_item::{NewItem, NewValue, NoSegment};
 use super::reclaimer::Reclaimed;
 use crate::item::{Draft, Item};
 use crate::layout::{Access, ItemAt};
-use crate::pool::Upload;
+use crate::pool::{NoMemory, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
 /// An internal upload is filled in pieces of this size, each of which is a request of its own.
@@ -162,9 +162,7 @@ impl Segments {
 
     /// Begins an upload for a value that this shard makes itself.
     pub(super) fn begin_upload(&self, value_bytes: usize) -> Result<Upload, NoSegment> {
-        let upload = self.pool().begin_upload(value_bytes);
-        let upload = upload.map_err(|_no_memory| NoSegment::Refused)?;
-        Ok(upload.on_core(self.log.own()))
+        self.begin_own_upload(value_bytes).map_err(|NoMemory| NoSegment::Refused)
     }
 
     /// Writes `bytes` to an upload of our own, making room as needed.

@@ -30,8 +30,8 @@
 //! - R1  A new item, or one larger than what it replaces, is placed only while all `reserve`
 //!   segments are spare.
 //! - R2  A replacement no larger than the old item is refused only if a reader has pinned the
-//!   segments that would be freed, or if other cores may still read them. (A large value is
-//!   received before it replaces anything, so its blocks are not covered.)
+//!   segments that would be freed. It must wait if other cores may still read them. (A large value
+//!   is received before it replaces anything, so its blocks are not covered.)
 //! - R3  One request begins at most `STORE_JOBS_MAX` jobs of `allowance`. A replacement may also
 //!   finish a job that is under way, and rewrite a segment.
 //!

@@ -11,7 +11,7 @@
 
 mod world;
 
-use world::{Client, explore};
+use world::{Client, explore, servers};
 
 /// A client that sends each request on the left and awaits the reply on its right.
 fn client(script: &[(&str, &str)]) -> Client {
@@ -39,8 +39,8 @@ fn pipelined(number: usize) -> Client {
 
 #[test]
 fn replies_of_hops_come_in_the_order_of_their_requests() {
-    explore("hops in order", (2, false), || vec![pipelined(1), pipelined(2)]);
-    explore("hops in order, crew", (2, true), || vec![pipelined(1), pipelined(2)]);
+    explore("hops in order", servers(2, false), || vec![pipelined(1), pipelined(2)]);
+    explore("hops in order, crew", servers(2, true), || vec![pipelined(1), pipelined(2)]);
 }
 
 #[test]
@@ -56,14 +56,14 @@ fn nobody_sleeps_with_mail_waiting() {
         }
         Client { script }
     };
-    explore("wake-ups", (3, false), move || vec![one_by_one(1), one_by_one(2)]);
-    explore("wake-ups, crew", (3, true), move || vec![one_by_one(1), one_by_one(2)]);
+    explore("wake-ups", servers(3, false), move || vec![one_by_one(1), one_by_one(2)]);
+    explore("wake-ups, crew", servers(3, true), move || vec![one_by_one(1), one_by_one(2)]);
 }
 
 #[test]
 fn connections_that_are_handed_over_are_served() {
     // The second is for another shard, and the third, unless they have spoken before.
-    let happened = explore("adoption", (3, false), || {
+    let happened = explore("adoption", servers(3, false), || {
         (1..4)
             .map(|number| {
                 let set = format!("set a{number} 0 0 1\r\n{number}\r\n");
@@ -79,7 +79,7 @@ fn connections_that_are_handed_over_are_served() {
 #[test]
 fn nothing_is_lost_where_a_ring_is_full() {
     // Some 600 KiB of values for the other shard, whose ring holds 256.
-    let happened = explore("full rings", (2, false), || {
+    let happened = explore("full rings", servers(2, false), || {
         let value = "x".repeat(16_000);
         let mut asks = String::new();
         let mut answers = String::new();

@@ -46,20 +46,20 @@ thread_local! {
     static FAR_ENDS: RefCell<Vec<Option<FarEnd>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `shards` shards and the clients that `clients` makes under many schedules. The shards read
-/// each other's items if `crew`. The clients' connections come in at shard 0.
+/// Runs a server and the clients that `clients` makes under many schedules. The clients'
+/// connections come in at shard 0.
 ///
 /// Counts what happened in all of them together; some hops must have.
 ///
 /// A failure prints its schedule; `KACHEL_SCHEDULE=` that runs it again, and no other.
 pub(crate) fn explore(
     name: &'static str,
-    (shards, crew): (u16, bool),
+    options: WorldOptions,
     clients: impl Fn() -> Vec<Client> + Send + Sync + 'static,
 ) -> Happened {
     let happened: Arc<[AtomicU64; 3]> = Arc::default();
     let (clients, counts) = (Arc::new(clients), Arc::clone(&happened));
-    let run = move || run_once((shards, crew), clients(), &counts);
+    let run = move || run_once(options, clients(), &counts);
     let total = || {
         let [hops, adopted, resumptions] = happened.each_ref().map(|count| count.load(Relaxed));
         Happened { hops, adopted, resumptions }
@@ -87,8 +87,12 @@ fn runs(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'sta
     Runner::new(scheduler, config).run(run);
 }
 
-fn run_once((shards, crew): (u16, bool), clients: Vec<Client>, happened: &[AtomicU64; 3]) {
-    let options = WorldOptions { shards, crew, memory_bytes: 4 << 20, ..WorldOptions::default() };
+/// A small server of `shards` shards, which read each other's items if `crew`.
+pub(crate) fn servers(shards: u16, crew: bool) -> WorldOptions {
+    WorldOptions { shards, crew, memory_bytes: 4 << 20, ..WorldOptions::default() }
+}
+
+fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 3]) {
     let mut world = World::surrounded(options, |shared| Sleeper { shared: Arc::clone(shared) });
     FAR_ENDS.set(clients.iter().map(|_| Some(world.connect())).collect());
     SHARDS.set(world.shards.drain(..).map(Some).collect());
@@ -96,7 +100,7 @@ fn run_once((shards, crew): (u16, bool), clients: Vec<Client>, happened: &[Atomi
 
     let talking = Arc::new(AtomicUsize::new(clients.len()));
     let mut threads = Vec::new();
-    for id in 0..usize::from(shards) {
+    for id in 0..usize::from(options.shards) {
         threads.push(thread::spawn(move || {
             let mut shard = SHARDS.with_borrow_mut(|shards| shards[id].take().expect("once"));
             while shard.tick().expect("memory never fails") == Turn::Again {}

@@ -38,7 +38,7 @@ struct InVain {
     free_blocks: usize,
 }
 
-/// Whether so many blocks are free that gathering may free a whole segment.
+/// Whether enough blocks are free for gathering to free a whole segment.
 pub(crate) fn are_blocks_plenty(pool: &Pool) -> bool {
     pool.free_blocks() >= PLENTY_SEGMENTS * pool.blocks_per_segment()
 }

@@ -63,7 +63,7 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// What making room led to.
+/// The result of making room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
     /// There is room.
@@ -270,8 +270,8 @@ impl Reclaimer {
         // The piece may begin and end within blocks.
         let bytes = (bytes + BLOCK_BYTES) as u64;
         let is_enough = |log: &Log| {
+            log.pool().settle_retired(log.own());
             log.pool().upload_room_bytes() >= bytes
-                || log.pool().may_take(log.own()) && log.pool().upload_room_bytes() >= bytes
         };
         let coming = |log: &Log| {
             let retired = u64::from(log.pool().retired_segments()) << log.pool().segment_shift;

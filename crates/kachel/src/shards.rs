@@ -47,7 +47,7 @@ struct Plan {
     origin: ClockOrigin,
     limits: Limits,
     pin: bool,
-    /// Whether each shard reads the items of all.
+    /// Whether each of several shards reads the items of all.
     crew: bool,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn start(
         origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
         pin,
-        crew: options.reads == Reads::Crew,
+        crew: options.reads == Reads::Crew && shards > 1,
     };
     match options.io {
         IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),

@@ -82,7 +82,7 @@ impl Input {
             self.tail = spare();
             debug_assert!(self.tail.is_empty(), "spare memory holds no bytes");
         }
-        self.tail.extend_from_slice(bytes);
+        add_to_tail(&mut self.tail, bytes);
     }
 
     /// Takes the tail out, so that it can be served. [`Self::keep`] brings back the bytes that
@@ -249,6 +249,18 @@ impl Input {
     pub(crate) const fn announced_bytes(&self) -> u32 {
         self.announced_bytes
     }
+}
+
+/// Adds bytes to a tail. Its memory grows to powers of two, so that the memory that a shard uses
+/// for one tail after another soon stops growing.
+pub fn add_to_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
+    let needed = tail.len() + bytes.len();
+    if needed > tail.capacity() {
+        tail.reserve_exact(needed.next_power_of_two() - tail.len());
+        debug_assert!(tail.capacity() <= 2 * needed, "at most half of new memory is unused");
+    }
+    tail.extend_from_slice(bytes);
+    debug_assert!(tail.len() == needed, "all bytes are added");
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub use connections::Connections;
 pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
 pub use holding::{Holding, SlowHolder};
 pub use index::ConnectionIndex;
-pub use input::{Input, Resume};
+pub use input::{Input, Resume, add_to_tail};
 pub use limits::{
     BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, ClientLimits, DATA_BYTES_PER_SECOND_MIN,
     FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, OWED_BYTES_MAX,

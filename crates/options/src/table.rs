@@ -220,12 +220,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     own(
         "reads",
-        Word(&["erew", "crew"]),
-        "erew",
-        "erew: only a shard's own core reads it; crew: any core reads any shard, without a hop",
+        Word(&["crew", "erew"]),
+        "crew",
+        "crew: any core reads any shard, without a hop; erew: only a shard's own core reads it",
         |partial, given| match given.text() {
-            "erew" => set(&mut partial.serve.reads, Reads::Erew),
-            _ => set(&mut partial.serve.reads, Reads::Crew),
+            "crew" => set(&mut partial.serve.reads, Reads::Crew),
+            _ => set(&mut partial.serve.reads, Reads::Erew),
         },
     ),
     own(

@@ -57,9 +57,9 @@ impl Around for Uncounted {
 }
 
 /// Turns in which `shards` shards answer `input`, with nothing stored but what `before` says. A
-/// request that hops to another shard is answered in the second turn.
-fn ticking(shards: u16, before: &str, input: &str) {
-    let options = WorldOptions { shards, ..WorldOptions::default() };
+/// request that hops to another shard is answered in the second turn. With `crew`, no read hops.
+fn ticking(shards: u16, crew: bool, before: &str, input: &str) {
+    let options = WorldOptions { shards, crew, ..WorldOptions::default() };
     let mut world = World::surrounded(options, |_| Uncounted);
     let client = world.connect();
     client.write_cut(before.as_bytes(), 10_000);
@@ -78,9 +78,10 @@ fn main() {
     let get = requests(|key| format!("get {key}\r\n"));
     let set = requests(|key| format!("set {key} 0 0 {VALUE_BYTES}\r\n{:100}\r\n", ""));
     match batch.as_str() {
-        "tick_of_gets" => ticking(1, &set, &get),
-        "tick_of_sets" => ticking(1, &set, &set),
-        "tick_of_hops" => ticking(2, &set, &get),
+        "tick_of_gets" => ticking(1, false, &set, &get),
+        "tick_of_sets" => ticking(1, false, &set, &set),
+        "tick_of_hops" => ticking(2, false, &set, &get),
+        "tick_of_reads_beside" => ticking(2, true, &set, &get),
         other => panic!("no batch is called {other:?}"),
     }
 }

@@ -9,7 +9,7 @@
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, Lent, SocketId};
-use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX};
+use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX, add_to_tail};
 use kachel_stdx::Landing;
 
 use crate::batch::Ready;
@@ -210,7 +210,7 @@ impl Arrivals {
         if entry.tail.is_some() {
             tail.drain(..entry.offset);
         } else if let Some(lent) = entry.lent {
-            tail.extend_from_slice(&io.lent(lent)[entry.offset..]);
+            add_to_tail(&mut tail, &io.lent(lent)[entry.offset..]);
         }
         let in_block = open.is_in_block();
         if entry.offset > 0 && rest_bytes > 0 && !in_block {

@@ -62,7 +62,7 @@ impl Default for WorldOptions {
             shards: 1,
             memory_bytes: 64 << 20,
             evict: true,
-            crew: false,
+            crew: true,
             connections_max: 200,
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
@@ -216,7 +216,7 @@ impl<A: Around, E: Engine> World<A, E> {
             for (peer, waker) in (0..).zip(&wakers) {
                 shard.set_waker(peer, waker.clone());
             }
-            if options.crew {
+            if options.crew && options.shards > 1 {
                 shard.set_readers(readers.clone());
             }
         }

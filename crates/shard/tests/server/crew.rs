@@ -11,7 +11,7 @@ const KEYS: usize = 40;
 const LARGE_BYTES: usize = 20_000;
 
 fn crew(shards: u16) -> World {
-    World::new(WorldOptions { shards, crew: true, ..WorldOptions::default() })
+    World::new(WorldOptions { shards, ..WorldOptions::default() })
 }
 
 fn key(number: usize) -> String {
@@ -65,7 +65,7 @@ fn a_read_of_another_shards_key_sends_nothing_and_wakes_nobody() {
 
 #[test]
 fn without_crew_every_request_for_another_shards_key_hops() {
-    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let mut world = World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() });
     let client = world.connect();
     let foreign = fill(&mut world, &client, 0);
     let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
@@ -167,8 +167,7 @@ fn what_was_flushed_is_read_by_no_shard() {
 
 #[test]
 fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
-    let options =
-        WorldOptions { shards: 2, crew: true, memory_bytes: 3 << 20, ..WorldOptions::default() };
+    let options = WorldOptions { shards: 2, memory_bytes: 3 << 20, ..WorldOptions::default() };
     let mut world = World::new(options);
     let clients = [world.connect(), world.connect()];
     let value = "v".repeat(1_000);

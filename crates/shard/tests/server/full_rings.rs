@@ -7,6 +7,11 @@ use kachel_testkit::{World, WorldOptions};
 /// Connections that fill a ring together: each has 256 requests under way at most.
 const FILLERS: usize = 60;
 
+/// Two shards, so that half of all requests hop, reads included.
+fn hopping() -> World {
+    World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() })
+}
+
 /// Fills the ring from shard 0 to shard 1, which does not turn meanwhile; `key` is shard 1's.
 fn fill_ring(world: &mut World, fillers: &[FarEnd], key: &str) {
     // Small records, so that not even a small one finds room behind them.
@@ -51,7 +56,7 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
         .into_iter()
         .flat_map(|verb| [(verb, true), (verb, false)])
     {
-        let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+        let mut world = hopping();
         let clients = clients_of_one_shard(&mut world, FILLERS + 1);
         let (client, fillers) = clients.split_first().expect("a client");
         let [key, filled] = keys_of_the_other(&mut world, client);
@@ -76,7 +81,7 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
 
 #[test]
 fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
-    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let mut world = hopping();
     let clients = clients_of_one_shard(&mut world, FILLERS + 39);
     let (fillers, clients) = clients.split_at(FILLERS);
     let [key, _] = keys_of_the_other(&mut world, &clients[0]);
@@ -102,7 +107,7 @@ fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
 #[test]
 fn a_reply_waits_for_the_silent_requests_before_it() {
     for silent in ["set KEY 0 0 1 noreply\r\nx\r\n", "delete KEY noreply\r\n"] {
-        let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+        let mut world = hopping();
         let clients = clients_of_one_shard(&mut world, 1);
         let [key, _] = keys_of_the_other(&mut world, &clients[0]);
         clients[0].write(format!("{}mn\r\n", silent.replace("KEY", &key)).as_bytes());

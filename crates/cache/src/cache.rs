@@ -118,6 +118,13 @@ impl Cache {
         })
     }
 
+    /// Takes note of flushes by any engine of the process (I2).
+    pub(crate) fn note_flush(&mut self, now: &Now) {
+        if self.segments.note_flush(now.second) {
+            self.changes.note_all();
+        }
+    }
+
     /// The token that the next store gets (I3).
     fn next_cas(&mut self) -> u64 {
         debug_assert!(self.cas_count < u64::MAX / self.cas_stride - 1, "I3: tokens only grow");

@@ -10,7 +10,7 @@ use kachel_engine::{
     apply, get,
 };
 use kachel_segment::{Item, WalkCursor};
-use kachel_stdx::{Landing, Reader};
+use kachel_stdx::{Landing, Place, Reader};
 
 use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
 use crate::index::TableIndex;
@@ -50,32 +50,16 @@ impl Engine for Cache {
         Self::reader(self)
     }
 
-    #[inline]
-    fn round(&self) -> Option<&Reader> {
-        Some(self.segments.reader())
+    fn register_core(&self) -> Option<Reader> {
+        let mut core = self.segments.pool().register_reader()?;
+        core.sleep();
+        debug_assert!(!core.is_awake(), "reader, R1: it reads nothing until it wakes");
+        Some(core)
     }
 
-    #[inline]
-    fn wake(&mut self) {
-        let reader = self.segments.reader_mut();
-        if !reader.is_awake() {
-            reader.wake();
-        }
-        debug_assert!(reader.is_awake(), "reader, R1: it may read from now on");
-    }
-
-    #[inline]
-    fn end_round(&mut self) {
-        self.segments.reader_mut().round_over();
-    }
-
-    #[inline]
-    fn sleep(&mut self) {
-        let reader = self.segments.reader_mut();
-        if reader.is_awake() {
-            reader.sleep();
-        }
-        debug_assert!(!reader.is_awake(), "reader, R1: it reads nothing until it wakes");
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.segments.enter(core);
+        self.note_flush(now);
     }
 
     #[inline]
@@ -147,12 +131,6 @@ impl Engine for Cache {
     fn flush_in(&mut self, due: u32, now: &Now) {
         self.segments.pool().flush_word().flush_in(due, now.second);
         self.note_flush(now);
-    }
-
-    fn note_flush(&mut self, now: &Now) {
-        if self.segments.note_flush(now.second) {
-            self.changes.note_all();
-        }
     }
 
     fn record_changes(&mut self) {

@@ -7,7 +7,7 @@
 //! - I1  An item that is found is live in the current second, and no shard has flushed it before. A
 //!   dead item is removed and counted.
 
-use kachel_engine::{BATCH_MAX, Engine as _, Key, Lookup, Now};
+use kachel_engine::{BATCH_MAX, Key, Lookup, Now};
 use kachel_segment::{Item, ItemAt};
 use kachel_table::{KeyHash, Location, Seen};
 

@@ -20,10 +20,11 @@
 //!   for it. This also holds if the client has left: the shard executes the operation all the same.
 //! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
 //!   accepted write even if its client has left.
-//! - I4  A core that reads other engines is registered, awake ([`Engine::round`]), and changes no
-//!   engine while it holds what it read: a value is lent for as long as its round is borrowed.
+//! - I4  A core that reads other engines is registered, awake ([`Engine::register_core`]), and
+//!   changes no engine while it holds what it read: a value is lent for as long as its round is
+//!   borrowed.
 
-use kachel_stdx::{Held, Landing, Reader};
+use kachel_stdx::{Held, Landing, Place, Reader};
 
 use crate::change::NoRoom;
 use crate::change_list::Changed;
@@ -222,19 +223,20 @@ pub trait Engine {
     /// Returns a reader of this engine's items for any core.
     fn reader(&self) -> Self::Reader;
 
-    /// The registration of this engine's core as a reader of other engines. `None`: it is not
-    /// registered, so its shard reads only what it owns.
-    fn round(&self) -> Option<&Reader>;
+    /// Registers the calling core as a reader of all engines of the process. It begins asleep.
+    /// `None`: there are too many readers.
+    fn register_core(&self) -> Option<Reader>;
 
-    /// The core of this engine may read other engines from now on. Cost: nothing while it is awake;
-    /// else a fence.
-    fn wake(&mut self);
-
-    /// The core holds nothing that it read of other engines. Cost: two loads.
-    fn end_round(&mut self);
-
-    /// The core reads no other engine until [`Self::wake`]. Cost: a store.
-    fn sleep(&mut self);
+    /// The core at `core` uses this engine from now on, until another one enters. While it changes
+    /// the engine it holds nothing that it read of others, so memory is reused without waiting for
+    /// it (I4).
+    ///
+    /// Takes note of flushes by any engine of the process, and of a pending flush that is due. The
+    /// shard calls this once per tick, after it has read the clock. That is not enough: another
+    /// engine may flush in the middle of a tick. Each operation must see every flush that was
+    /// acknowledged before it began, so each lookup and each store also looks at what all engines
+    /// of the process share about flushes. Cost: two loads and a store.
+    fn enter(&mut self, core: Place, now: &Now);
 
     /// Prefetches into the processor's caches what a batch of operations is about to look up. A
     /// batch has at most [`BATCH_MAX`] operations.
@@ -293,21 +295,13 @@ pub trait Engine {
     /// process. A later call replaces a pending one.
     fn flush_in(&mut self, due: u32, now: &Now);
 
-    /// Takes note of flushes by any engine of the process, and of a pending flush that is due. The
-    /// shard calls this once per tick, after it has read the clock.
-    ///
-    /// That is not enough: another engine may flush in the middle of a tick. Each operation must
-    /// see every flush that was acknowledged before it began, so each lookup and each store also
-    /// looks at what all engines of the process share about flushes.
-    fn note_flush(&mut self, now: &Now);
-
     /// Begins to record which keys change, for [`Self::take_changes`]. The engine records no change
     /// before this call. Cost: one allocation.
     fn record_changes(&mut self);
 
     /// Reports which keys changed since the last call: keys that were stored, removed, evicted or
     /// found expired, and keys with a new expiry. The first call reports [`Changed::All`]. The
-    /// engine reports a flush after it has noted it ([`Self::note_flush`]).
+    /// engine reports a flush after it has noted it ([`Self::enter`]).
     ///
     /// A shard that keeps copies of items must call this before it acknowledges the operations that
     /// it has executed, and drop the copies of the changed items. No shard does so yet.

@@ -15,8 +15,8 @@
 //! shard, the reads of this connection hop, too.
 //!
 //! Invariants:
-//! - B1  This shard reads other shards only while its engine is awake as a reader. It holds nothing
-//!   that it read when the batch ends.
+//! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
+//!   read when the batch ends.
 //! - B2  A read is answered here only if its connection awaits no answer of another shard.
 //!
 //! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
@@ -24,6 +24,7 @@
 
 use kachel_engine::{DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, Verb};
 use kachel_net::ConnectionIndex;
+use kachel_stdx::{Place, Reader};
 use kachel_wire::request::Request;
 use kachel_wire::{format, retrieval_terms};
 
@@ -39,12 +40,40 @@ use crate::reply::ReplySink;
 pub(crate) struct Readers<R> {
     /// By the number of the shard that owns the items.
     readers: Vec<R>,
+    /// The registration of this core as a reader of all engines.
+    core: Reader,
 }
 
 impl<R: ReadBeside> Readers<R> {
-    /// No readers: this core reads only its own items.
-    pub(crate) fn none() -> Self {
-        Self { readers: Vec::new() }
+    /// No readers: the core that is registered as `core` reads only its own items.
+    pub(crate) fn none(core: Reader) -> Self {
+        debug_assert!(!core.is_awake(), "B1: it reads no other shard yet");
+        Self { readers: Vec::new(), core }
+    }
+
+    /// The place of this core.
+    pub(crate) const fn core(&self) -> Place {
+        self.core.place()
+    }
+
+    /// This core may read other shards from now on. Cost: nothing while it is awake; else a fence.
+    pub(crate) fn wake(&mut self) {
+        debug_assert!(!self.readers.is_empty(), "B1: without readers it reads no other shard");
+        if !self.core.is_awake() {
+            self.core.wake();
+        }
+    }
+
+    /// This core holds nothing that it read (B1). Cost: two loads.
+    pub(crate) fn end_round(&mut self) {
+        self.core.round_over();
+    }
+
+    /// This core reads no other shard until it wakes. Cost: a store.
+    pub(crate) fn sleep(&mut self) {
+        if self.core.is_awake() {
+            self.core.sleep();
+        }
     }
 
     /// The readers of all shards, by their numbers.
@@ -82,12 +111,13 @@ impl<R: ReadBeside> Readers<R> {
         connection: ConnectionIndex,
         staged: &Staged<'_>,
     ) -> Option<Beside<'a, E>> {
-        let reader = self.readers.get(usize::from(staged.owner))?;
+        let Self { readers, core } = self;
+        let reader = readers.get(usize::from(staged.owner))?;
         let open = clients.connections.get(connection)?;
         if !staged.is_read || open.outbox().awaits_answers() {
             return None; // B2
         }
-        Some(Beside { reader, engine, context, dead_found })
+        Some(Beside { reader, core, _engine: engine, context, dead_found })
     }
 }
 
@@ -100,18 +130,19 @@ fn is_beside(staged: &Staged<'_>, context: &Context) -> bool {
 pub(crate) struct Beside<'a, E: Engine> {
     /// The items of the shard that owns the key.
     pub(crate) reader: &'a E::Reader,
-    /// This shard's engine, awake as a reader (B1).
-    pub(crate) engine: &'a E,
+    /// The registration of this core, awake (B1).
+    core: &'a Reader,
+    /// This shard's engine, which does not change while what was read is lent (`contract`, I4).
+    _engine: &'a E,
     pub(crate) context: &'a Context,
     pub(crate) dead_found: &'a mut DeadFound,
 }
 
 impl<'a, E: Engine> Beside<'a, E> {
     fn read(&mut self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
-        let Self { reader, engine, context, dead_found } = self;
-        let round = engine.round().expect("a shard that is given readers is registered");
+        let Self { reader, core, context, dead_found, .. } = self;
         debug_assert!(!context.owns(key), "the owner of a key reads it as its owner");
-        match reader.read(key, terms, round, &context.now, dead_found) {
+        match reader.read(key, terms, core, &context.now, dead_found) {
             ReadAnswer::Done(outcome) => Some(outcome),
             ReadAnswer::AskOwner => None,
         }

@@ -48,7 +48,7 @@ pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) report: &'a mut Report,
-    pub(crate) readers: &'a Readers<E::Reader>,
+    pub(crate) readers: &'a mut Readers<E::Reader>,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
 }
@@ -373,7 +373,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         let reads_beside = on.readers.are_needed(&self.batch, on.context);
         if reads_beside {
-            on.engine.wake();
+            on.readers.wake();
             on.readers.prefetch_index(&self.batch, on.context);
         }
         let ours = self.batch.iter().filter(|staged| staged.owner == on.context.id);
@@ -392,7 +392,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
         }
         if reads_beside {
-            on.engine.end_round(); // beside, B1
+            on.readers.end_round(); // beside, B1
         }
         self.batch.clear();
     }

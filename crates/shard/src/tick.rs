@@ -117,6 +117,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     ) -> Self {
         let shards = shared.options.shards;
         assert!(options.id < shards, "a shard is one of those of its process");
+        let core = engine.register_core().expect("an engine has a place for each shard's core");
         let context = Context {
             id: options.id,
             counters: Arc::clone(&shared.counters[usize::from(options.id)]),
@@ -139,7 +140,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             acceptor: Acceptor::default(),
             late: LateClients::new(),
             report: Report::default(),
-            readers: Readers::none(),
+            readers: Readers::none(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             records: Vec::with_capacity(TAKEN_BYTES_MAX),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
@@ -164,11 +165,10 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// each request about another shard's key hops.
     ///
     /// # Panics
-    /// If there is not one reader for each shard, or this shard's engine is not registered as a
-    /// reader.
+    /// If there is not one reader for each shard.
     pub fn set_readers(&mut self, readers: Vec<E::Reader>) {
         assert!(readers.len() == usize::from(self.context.shards()), "one reader for each shard");
-        assert!(self.engine.round().is_some(), "only a registered core reads other shards");
+        debug_assert!(readers.len() > 1, "a single shard has no other items to read");
         self.readers.set(readers);
     }
 
@@ -263,7 +263,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
-        self.engine.sleep(); // A shard that polls reads nothing.
+        self.readers.sleep(); // A shard that polls reads nothing.
         let polled = self.io.poll(wait, &mut self.events);
         self.mail.boxes.sleeper.cancel();
         if polled.is_err() {
@@ -272,13 +272,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         polled
     }
 
-    /// Reads the clock (I2). The engine takes note of flushes by other shards, and of a delayed
-    /// flush that is due. If a new second has begun, `late` takes note of it.
+    /// Reads the clock (I2), and enters the engine, which takes note of flushes. If a new second
+    /// has begun, `late` takes note of it.
     fn read_clock(&mut self) {
         let now = self.context.shared.latest(self.context.origin.at(self.clock.now_ns()));
         let before = std::mem::replace(&mut self.context.now, now).second;
         debug_assert!(before <= now.second, "the monotonic clock does not go back");
-        self.engine.note_flush(&now);
+        self.engine.enter(self.readers.core(), &now);
         if now.second != before {
             self.late.turn(before, now.second);
         }
@@ -377,7 +377,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             uploads: &mut self.uploads,
             listings: &mut self.listings,
             report: &mut self.report,
-            readers: &self.readers,
+            readers: &mut self.readers,
             io_kind: self.io.kind(),
         };
         serving.serve_all(ready, &inputs, &mut self.decoded_keys);

@@ -22,7 +22,7 @@ use kachel_engine::{
     Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
     ItemView, Key, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
 };
-use kachel_stdx::{Landing, Reader};
+use kachel_stdx::{Landing, Place, Reader};
 use kachel_testkit::Random;
 
 /// The most polls until a ticket is ready. The next sequence becomes durable within a quarter of
@@ -164,20 +164,12 @@ impl<E: Engine> Engine for Delaying<E> {
         self.inner.reader()
     }
 
-    fn round(&self) -> Option<&Reader> {
-        self.inner.round()
+    fn register_core(&self) -> Option<Reader> {
+        self.inner.register_core()
     }
 
-    fn wake(&mut self) {
-        self.inner.wake();
-    }
-
-    fn end_round(&mut self) {
-        self.inner.end_round();
-    }
-
-    fn sleep(&mut self) {
-        self.inner.sleep();
+    fn enter(&mut self, core: Place, now: &Now) {
+        self.inner.enter(core, now);
     }
 
     fn options(&self) -> &EngineOptions {
@@ -262,10 +254,6 @@ impl<E: Engine> Engine for Delaying<E> {
 
     fn flush_in(&mut self, due: u32, now: &Now) {
         self.inner.flush_in(due, now);
-    }
-
-    fn note_flush(&mut self, now: &Now) {
-        self.inner.note_flush(now);
     }
 
     fn record_changes(&mut self) {

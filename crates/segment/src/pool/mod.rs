@@ -260,7 +260,9 @@ impl Pool {
     ///
     /// While the reader is awake and in a round, segments that held items are not used again.
     pub fn register_reader(&self) -> Option<Reader> {
-        self.quiescence.register()
+        let reader = self.quiescence.register()?;
+        debug_assert!(self.is_read_by(&reader), "I4: in the count from now on");
+        Some(reader)
     }
 
     /// Whether `reader` is registered here, and awake. Cost: a load of its own line.

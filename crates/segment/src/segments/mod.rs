@@ -42,7 +42,7 @@ mod walk;
 use std::io;
 use std::sync::Arc;
 
-use kachel_stdx::Reader;
+use kachel_stdx::Place;
 
 pub use context::Index;
 pub use new_item::{Added, JoinPlace, NewItem, NewValue, NoSegment};
@@ -131,17 +131,11 @@ impl Segments {
         self.pool().prefetch_lines(at, SMALL_LINES..lines);
     }
 
-    /// The registration of this core as a reader of the pool's items. It is asleep unless the owner
-    /// wakes it.
+    /// The core at `core` uses these segments from now on. It reads no item of others while it
+    /// changes them, so they do not wait for it. Until the first call they wait for every reader.
     #[inline]
-    pub const fn reader(&self) -> &Reader {
-        self.log.reader()
-    }
-
-    /// The registration, to put it to sleep, to wake it, and to end a round.
-    #[inline]
-    pub const fn reader_mut(&mut self) -> &mut Reader {
-        self.log.reader_mut()
+    pub const fn enter(&mut self, core: Place) {
+        self.log.enter(core);
     }
 
     /// Begins to receive a large value on this core. Errors: it is larger than the whole budget.

@@ -33,7 +33,7 @@ pub(crate) mod ttl;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kachel_stdx::{Place, Reader, Stamp};
+use kachel_stdx::{Place, Stamp};
 
 use self::open::{OpenSegments, Stream};
 use self::owned::Owned;
@@ -76,9 +76,8 @@ pub(crate) struct Log {
     spare: Vec<u32>,
     /// Segments that will be spare ones, in the order of their stamps (L6).
     awaited: VecDeque<(u32, Stamp)>,
-    /// The registration of this core as a reader of the pool's items. It is asleep unless the shard
-    /// wakes it.
-    reader: Reader,
+    /// The core that uses this log, once one has entered.
+    core: Option<Place>,
     /// The flush word as it was last noted (L5).
     flushed: Flushed,
     /// How many segments of earlier epochs there are.
@@ -108,8 +107,6 @@ impl Log {
     pub(crate) fn new(pool: Arc<Pool>, options: LogOptions) -> Self {
         let spare = (0..options.reserve).map_while(|_| pool.take(0, None)).collect();
         let share = pool.fair_share();
-        let mut reader = pool.register_reader().expect("a pool has a place for each shard");
-        reader.sleep();
         Self {
             options,
             owned: Owned::with_capacity(share),
@@ -117,7 +114,7 @@ impl Log {
             queues: Queues::new(options.evict, pool.segment_shift),
             spare,
             awaited: VecDeque::with_capacity(options.reserve + 1), // L6
-            reader,
+            core: None,
             flushed: pool.flush_word.load(),
             flushed_segments: 0,
             live_bytes: 0,
@@ -136,23 +133,17 @@ impl Log {
         &self.pool
     }
 
-    /// The registration of this core as a reader of the pool's items.
+    /// The core at `core` uses this log from now on.
     #[inline]
-    pub(crate) const fn reader(&self) -> &Reader {
-        &self.reader
+    pub(crate) const fn enter(&mut self, core: Place) {
+        self.core = Some(core);
     }
 
-    /// The registration, to put it to sleep and to wake it.
+    /// The place of the core that uses this log. Its changes do not wait for it, because it reads
+    /// nothing meanwhile.
     #[inline]
-    pub(crate) const fn reader_mut(&mut self) -> &mut Reader {
-        &mut self.reader
-    }
-
-    /// The place of this core. Its own changes do not wait for it, because it reads nothing
-    /// meanwhile.
-    #[inline]
-    pub(crate) fn own(&self) -> Option<Place> {
-        Some(self.reader.place())
+    pub(crate) const fn own(&self) -> Option<Place> {
+        self.core
     }
 
     /// This shard's number.

@@ -244,11 +244,16 @@ mod models {
         /// Brings the second thing within reach instead of the first, and uses the first again as
         /// soon as it may. Returns whether it could within `tries` attempts.
         fn replace(&self, tries: usize) -> bool {
+            self.replace_beside(tries, None)
+        }
+
+        /// As `replace`, on the thread of the reader at `own`.
+        fn replace_beside(&self, tries: usize, own: Option<Place>) -> bool {
             self.cells[1].store(FIRST_USE, Ordering::Relaxed);
             self.within_reach.store(1, Ordering::Release);
             let stamp = self.quiescence.stamp();
             for _ in 0..tries {
-                if self.quiescence.is_past(stamp) {
+                if self.quiescence.is_past_beside(stamp, own) {
                     self.cells[0].store(SECOND_USE, Ordering::Relaxed);
                     return true;
                 }
@@ -309,6 +314,31 @@ mod models {
             reading.join().expect("joins");
             assert!(used || things.quiescence.is_past(things.quiescence.stamp()));
         });
+    }
+
+    #[test]
+    fn a_core_that_reclaims_waits_for_the_others_and_not_for_itself() {
+        let used_again = Arc::new(Count::new(0));
+        let count = Arc::clone(&used_again);
+        explore("quiescence, holder", None, move || {
+            let things = Things::new();
+            let read = Arc::clone(&things);
+            let reading = thread::spawn(move || {
+                let mut reader = read.quiescence.register().expect("a place");
+                read.read();
+                reader.round_over();
+                read.read();
+            });
+            let mut holder = things.quiescence.register().expect("a place");
+            things.read();
+            // It ends its round before it changes anything, and begins another one afterwards.
+            holder.round_over();
+            let used = things.replace_beside(2, Some(holder.place()));
+            count.fetch_add(u64::from(used), Ordering::Relaxed);
+            things.read();
+            reading.join().expect("joins");
+        });
+        assert!(used_again.load(Ordering::Relaxed) > 0, "it waited for itself");
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl<R: ReadBeside> Readers<R> {
     }
 
     /// The place of this core.
-    pub(crate) const fn core(&self) -> Place {
+    pub(crate) const fn place(&self) -> Place {
         self.core.place()
     }
 

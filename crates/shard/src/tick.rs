@@ -278,7 +278,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let now = self.context.shared.latest(self.context.origin.at(self.clock.now_ns()));
         let before = std::mem::replace(&mut self.context.now, now).second;
         debug_assert!(before <= now.second, "the monotonic clock does not go back");
-        self.engine.enter(self.readers.core(), &now);
+        self.engine.enter(self.readers.place(), &now);
         if now.second != before {
             self.late.turn(before, now.second);
         }

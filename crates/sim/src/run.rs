@@ -449,15 +449,17 @@ impl<'o> Run<'o> {
         Ok(self.tally.refused > before)
     }
 
-    /// A new client stores a value that expires after a second, and then reads it. It flushes
-    /// first, because a store may be full.
+    /// A new client stores a value that expires after a second, then reads it, and stores it again.
+    /// It flushes first, because a store may be full. A core that reads beside the owner leaves an
+    /// expired item where it is, so the second store is what makes the owner find it.
     fn expire(&mut self) -> Result<(), String> {
         let index = self.arrive();
         let [set, get] = self.asker.own(0, 1);
+        let again = set.clone();
         self.at(index, |client, around| client.send(vec![flush_all(), set], b"", around));
         self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
         self.jump(2_000_000_000);
-        self.at(index, |client, around| client.send(vec![get], b"", around));
+        self.at(index, |client, around| client.send(vec![get, again], b"", around));
         self.leave(index)
     }
 

@@ -221,7 +221,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     own(
         "reads",
         Word(&["crew", "erew"]),
-        "crew",
+        "erew",
         "crew: any core reads any shard, without a hop; erew: only a shard's own core reads it",
         |partial, given| match given.text() {
             "crew" => set(&mut partial.serve.reads, Reads::Crew),

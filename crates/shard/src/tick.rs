@@ -9,7 +9,7 @@
 //! prepare_wait      computes how long the poll may sleep
 //! complete_tick
 //!   poll            receives events from the I/O backend           io
-//!   read_clock      reads the clock
+//!   read_clock      reads the clock, enters the engine               engine
 //!   sort_events     passes each event on                           arrive, accept
 //!   take_mail       takes answers and requests of other shards     mail
 //!   step_delayed    retries requests that the engine delayed       delayed

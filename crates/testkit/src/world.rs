@@ -56,7 +56,8 @@ pub struct WorldOptions {
 }
 
 impl Default for WorldOptions {
-    /// One shard with 64 MiB that evicts, and memcached's largest item.
+    /// One shard with 64 MiB that evicts, and memcached's largest item. Several shards read each
+    /// other's items.
     fn default() -> Self {
         Self {
             shards: 1,

@@ -11,7 +11,7 @@ const KEYS: usize = 40;
 const LARGE_BYTES: usize = 20_000;
 
 fn crew(shards: u16) -> World {
-    World::new(WorldOptions { shards, ..WorldOptions::default() })
+    World::new(WorldOptions { shards, crew: true, ..WorldOptions::default() })
 }
 
 fn key(number: usize) -> String {

@@ -59,6 +59,12 @@ impl Index for TableIndex<'_> {
         assert!(removed, "I1: a live item is in the table");
         self.changes.note(hash.0);
     }
+
+    fn shrink<'k>(&mut self, slots_max: usize, key_at: impl Fn(ItemAt) -> &'k [u8]) {
+        debug_assert!(slots_max > 0, "an item that is gone had a slot");
+        let hasher = self.hasher;
+        self.table.shrink(slots_max, |location| hash_of(hasher, key_at(item_at(location))));
+    }
 }
 
 pub(crate) fn location(at: ItemAt) -> Location {

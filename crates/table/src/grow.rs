@@ -52,21 +52,31 @@ impl Table {
         mut hash_of: impl FnMut(Location) -> KeyHash,
     ) -> usize {
         let mut moves = 0;
+        while moves < moves_max && self.is_fuller_than(AHEAD_PERMILLE, 0) {
+            if !self.split_one(&mut hash_of) {
+                return moves;
+            }
+            moves += SLOTS_PER_BUCKET;
+        }
+        moves + self.shrink(moves_max.saturating_sub(moves), hash_of)
+    }
+
+    /// Shrinks the table towards its occupancy, as [`Self::maintain`] does. It never grows.
+    pub fn shrink(
+        &mut self,
+        moves_max: usize,
+        mut hash_of: impl FnMut(Location) -> KeyHash,
+    ) -> usize {
+        let mut moves = 0;
         let charged_bytes = self.charged_bytes;
         // One call gives back one step of memory at most, because that takes the kernel long.
         while moves < moves_max && self.charged_bytes >= charged_bytes {
-            let stepped = if self.is_fuller_than(AHEAD_PERMILLE, 0) {
-                self.split_one(&mut hash_of)
-            } else if !self.is_fuller_than(SHRINK_PERMILLE, 0) {
-                self.merge_one(&mut hash_of)
-            } else {
-                false
-            };
-            if !stepped {
+            if self.is_fuller_than(SHRINK_PERMILLE, 0) || !self.merge_one(&mut hash_of) {
                 break;
             }
             moves += SLOTS_PER_BUCKET;
         }
+        debug_assert!(self.charged_bytes <= charged_bytes, "it never grows");
         moves
     }
 

@@ -70,9 +70,17 @@ impl Work {
     }
 }
 
-/// Upkeep examines at most this many slots, and then the rest of the last bucket.
+/// The slots that the index may move while it shrinks by two slots for each of `items` evicted, in
+/// `calls` calls.
+const fn shrunk_slots(items: u64, calls: u64) -> u64 {
+    ((2 * items).div_ceil(7) + calls) * MERGE_SLOTS_MAX
+}
+
+/// Upkeep examines at most this many slots, and then the rest of the last bucket. It examines as
+/// many items, a part of a segment at a time, and the index shrinks with those that it evicts.
 const UPKEEP: Work = Work {
-    slots: (MAINTENANCE_ITEMS_MAX as u64).div_ceil(7) * MERGE_SLOTS_MAX,
+    slots: (MAINTENANCE_ITEMS_MAX as u64).div_ceil(7) * MERGE_SLOTS_MAX
+        + shrunk_slots(MAINTENANCE_ITEMS_MAX as u64, 4),
     charged_bytes: STEP_BYTES_MAX,
     released_bytes: STEP_BYTES_MAX,
     released_segments: SEGMENTS_MAX,
@@ -91,9 +99,22 @@ const STORE: Work = Work {
 const STORE_INTO_FULL: Work =
     Work { slots: (GROWTH_SLOTS_MAX as u64).next_multiple_of(7) + 3 * INSERT_SLOTS_MAX, ..STORE };
 
-/// A tick: a full batch of requests, one of which may let the index grow in one call, and upkeep.
+/// The most items of a victim: those of a segment, of 24 bytes each.
+const VICTIM_ITEMS: u64 = if cfg!(debug_assertions) { 64 << 10 } else { 1 << 20 } / 24;
+/// The most calls in which a victim of so many items is emptied.
+const VICTIM_CALLS: u64 = VICTIM_ITEMS.div_ceil(64) + 1;
+
+/// A store that evicts, in full memory. The index shrinks with the items of the victim.
+const STORE_THAT_EVICTS: Work =
+    Work { slots: STORE.slots + shrunk_slots(VICTIM_ITEMS, VICTIM_CALLS), ..STORE };
+
+/// A tick: a full batch of requests, one of which may let the index grow in one call, and one of
+/// which may empty a victim; and upkeep.
 const TICK: Work = Work {
-    slots: STORE_INTO_FULL.slots + REQUESTS * INSERT_SLOTS_MAX + UPKEEP.slots,
+    slots: STORE_INTO_FULL.slots
+        + STORE_THAT_EVICTS.slots
+        + REQUESTS * INSERT_SLOTS_MAX
+        + UPKEEP.slots,
     charged_bytes: 3 * STEP_BYTES_MAX,
     released_bytes: 2 * STEP_BYTES_MAX,
     released_segments: 3 * SEGMENTS_MAX,
@@ -292,13 +313,32 @@ fn an_index_that_grows_in_full_memory_does_little_in_one_tick() {
 }
 
 #[test]
+fn what_is_evicted_leaves_no_index_behind() {
+    const VALUE_BYTES: usize = 10_000;
+    let mut watched = Watched::new();
+    watched.fill(ITEMS).expect("growing");
+    let top_bytes = watched.engine.table.bytes();
+    let large = vec![b'l'; VALUE_BYTES];
+    // There is no upkeep from here on, as in a shard whose clients take all its time.
+    for number in 0..2 * ITEMS * ITEM_BYTES / VALUE_BYTES as u64 {
+        let stored = watched.store_value(ITEMS + number, &large, STORE_THAT_EVICTS);
+        let stored = stored.expect("evicting");
+        assert_eq!(stored, Ok(()), "what is old makes room");
+    }
+    let (items, bytes) = (watched.engine.table.len(), watched.engine.table.bytes());
+    assert!(bytes * 10 < top_bytes, "{bytes} bytes of index for {items} items, {top_bytes} before");
+    println!("most in one store, removal, upkeep, tick: {:?}", watched.most);
+}
+
+#[test]
 fn a_lower_limit_takes_memory_in_use_back_in_steps_while_items_come() {
     let mut watched = Watched::new();
     watched.fill(ITEMS / 2).expect("growing");
     watched.budget.set_limit_bytes(LOW_BYTES);
     let mut kept = 0;
     for number in 0..ITEMS / 2 {
-        kept += u64::from(watched.store(ITEMS + number).expect("storing").is_ok());
+        let stored = watched.store_value(ITEMS + number, b"", STORE_THAT_EVICTS);
+        kept += u64::from(stored.expect("storing").is_ok());
         if number % REQUESTS == 0 {
             watched.end_tick().expect("shrinking");
         }

@@ -1,41 +1,29 @@
 //! Requests that are not about one key.
 //!
 //! Upstream:   `serve`, when no request of the connection is staged.
-//! Downstream: the engine (`flush_all`), all shards (`stats reset`), `listing` (dumps), `stats`,
-//!             and the budget and the flags of the process.
+//! Downstream: the engine (`flush_all`), `listing` (dumps), `stats`, and the counters, the budget
+//!             and the flags of the process.
 //!
 //! Invariants:
 //! - I1  `flush_all` and `stats` concern all shards. They wait until other shards have answered all
-//!   earlier requests of their connection. `stats reset` need not wait: it follows those requests
-//!   in the rings. So the requests of a connection take effect in order.
+//!   earlier requests of their connection. So the requests of a connection take effect in order.
 
 use kachel_engine::Engine;
-use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
+use kachel_net::{Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use kachel_wire::{Reply, StatsTopic, stats_topic};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::hop::{Hop, Mail, MailboxFull, ReplyTo};
 use crate::listing::Listings;
 use crate::report::Report;
 use crate::stats::Answering;
 
-/// Why an administrative request cannot be carried out yet. Nothing was done.
+/// Other shards have not answered all earlier requests of the connection, so an administrative
+/// request must wait. Nothing was done.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(crate) enum NotYet {
-    /// A mailbox has no room now.
-    Full(MailboxFull),
-    /// Other shards have not answered all earlier requests of the connection.
-    Awaits,
-}
-
-impl From<MailboxFull> for NotYet {
-    fn from(full: MailboxFull) -> Self {
-        Self::Full(full)
-    }
-}
+pub(crate) struct Awaits;
 
 /// `cache_memlimit` refuses a number of megabytes below this.
 const MEMLIMIT_MEGABYTES_MIN: u32 = 8;
@@ -48,7 +36,6 @@ pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engine: &'a mut E,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
-    pub(crate) mail: &'a mut Mail<E>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) report: &'a mut Report,
     pub(crate) connection: ConnectionIndex,
@@ -62,7 +49,7 @@ impl<E: Engine> Administration<'_, E> {
     /// The reply to `mn` is sent after the replies to all earlier requests, as every reply is.
     ///
     /// Errors: the request must wait, and nothing was done.
-    pub(crate) fn carry_out(&mut self, request: &Request<'_>) -> Result<(), NotYet> {
+    pub(crate) fn carry_out(&mut self, request: &Request<'_>) -> Result<(), Awaits> {
         let context = self.context;
         let options = &context.shared.options;
         let admin = match request {
@@ -104,10 +91,10 @@ impl<E: Engine> Administration<'_, E> {
                 self.done(reply, false)
             }
             Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
-                self.has_room_everywhere()?;
-                self.report.reset(&context.counters, &self.engine.stats());
-                self.tell_all(Hop::ResetStats, Reply::Reset.bytes());
-                Ok(())
+                self.settle_before()?;
+                self.report.publish(&context.counters, &self.engine.stats());
+                context.shared.reset_counters();
+                self.done(Reply::Reset, false)
             }
             Admin::Stats { topic } => {
                 self.settle_before()?;
@@ -129,7 +116,7 @@ impl<E: Engine> Administration<'_, E> {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "what every request ends with")]
-    fn done(&mut self, reply: Reply, noreply: bool) -> Result<(), NotYet> {
+    fn done(&mut self, reply: Reply, noreply: bool) -> Result<(), Awaits> {
         if !noreply {
             self.clients.text(self.connection, reply.bytes());
         }
@@ -139,10 +126,10 @@ impl<E: Engine> Administration<'_, E> {
     /// Checks that other shards have answered all earlier requests of the connection.
     ///
     /// Errors: they have not, so a request about all shards must wait.
-    fn settle_before(&self) -> Result<(), NotYet> {
+    fn settle_before(&self) -> Result<(), Awaits> {
         let open = self.clients.connections.get(self.connection);
         let awaits = open.is_some_and(|open| open.outbox().awaits_answers());
-        if awaits { Err(NotYet::Awaits) } else { Ok(()) }
+        if awaits { Err(Awaits) } else { Ok(()) }
     }
 
     /// Flushes all items of all shards, now or in a later second.
@@ -162,28 +149,6 @@ impl<E: Engine> Administration<'_, E> {
             self.engine.flush(now);
         }
         Reply::Ok
-    }
-
-    /// Checks that the mailbox to each other shard has room for a hop now.
-    fn has_room_everywhere(&mut self) -> Result<(), MailboxFull> {
-        self.context.others().try_for_each(|shard| self.mail.has_room(shard, 0))
-    }
-
-    /// Sends `hop` to all other shards. The client gets `reply` when all of them have answered. The
-    /// caller has checked that there is room.
-    fn tell_all(&mut self, hop: Hop, reply: &[u8]) {
-        let Self { context, clients, mail, connection, .. } = self;
-        let awaited = u32::from(context.shards()) - 1;
-        debug_assert!(awaited as usize == context.others().count(), "each other shard answers");
-        let slot =
-            (awaited > 0).then(|| clients.keep_slot(*connection, awaited, AnswerRoom::default()));
-        for shard in context.others() {
-            mail.push(context, shard, hop, ReplyTo { slot, value_bytes: 0 }, b"");
-        }
-        match slot {
-            Some(slot) => clients.text_into(*connection, slot, reply),
-            None => clients.text(*connection, reply),
-        }
     }
 
     fn set_limit(&mut self, megabytes: u32) -> Reply {

@@ -106,7 +106,6 @@ impl<R: ReadBeside> Readers<R> {
         &'a self,
         engine: &'a E,
         context: &'a Context,
-        dead_found: &'a mut DeadFound,
         clients: &Clients<E::Pinned>,
         connection: ConnectionIndex,
         staged: &Staged<'_>,
@@ -117,7 +116,7 @@ impl<R: ReadBeside> Readers<R> {
         if !staged.is_read || open.outbox().awaits_answers() {
             return None; // B2
         }
-        Some(Beside { reader, core, _engine: engine, context, dead_found })
+        Some(Beside { reader, core, _engine: engine, context })
     }
 }
 
@@ -135,15 +134,18 @@ pub(crate) struct Beside<'a, E: Engine> {
     /// This shard's engine, which does not change while what was read is lent (`contract`, I4).
     _engine: &'a E,
     pub(crate) context: &'a Context,
-    pub(crate) dead_found: &'a mut DeadFound,
 }
 
 impl<'a, E: Engine> Beside<'a, E> {
-    fn read(&mut self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
-        let Self { reader, core, context, dead_found, .. } = self;
+    fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
+        let Self { reader, core, context, .. } = self;
         debug_assert!(!context.owns(key), "the owner of a key reads it as its owner");
-        match reader.read(key, terms, core, &context.now, dead_found) {
-            ReadAnswer::Done(outcome) => Some(outcome),
+        let mut found = DeadFound::default();
+        match reader.read(key, terms, core, &context.now, &mut found) {
+            ReadAnswer::Done(outcome) => {
+                context.counters.note_dead(found);
+                Some(outcome)
+            }
             ReadAnswer::AskOwner => None,
         }
     }
@@ -151,12 +153,7 @@ impl<'a, E: Engine> Beside<'a, E> {
     /// Answers one key of a retrieval. Returns `false` if only the owner can answer it. In that
     /// case nothing was done.
     #[inline]
-    pub(crate) fn key(
-        mut self,
-        key: &Key<'_>,
-        terms: ReadTerms,
-        sink: &mut impl ReplySink,
-    ) -> bool {
+    pub(crate) fn key(self, key: &Key<'_>, terms: ReadTerms, sink: &mut impl ReplySink) -> bool {
         let ReadTerms { with_cas, ttl } = terms;
         let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
         let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
@@ -173,7 +170,7 @@ impl<'a, E: Engine> Beside<'a, E> {
     /// it. In that case nothing was done.
     #[inline]
     pub(crate) fn request(
-        mut self,
+        self,
         request: &Request<'_>,
         key: Key<'_>,
         sink: &mut impl ReplySink,

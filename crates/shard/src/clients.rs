@@ -71,28 +71,12 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Puts constant text into a slot that waits for answers.
-    pub(crate) fn text_into(&mut self, connection: ConnectionIndex, slot: SlotIndex, text: &[u8]) {
-        if let Some(open) = self.connections.get_mut(connection) {
-            debug_assert!(
-                self.slots.connection(slot) == Some(connection),
-                "a slot belongs to the connection that it was kept for"
-            );
-            open.outbox_mut().text_into(slot, text, &mut self.slots);
-        }
-    }
-
-    /// Keeps a reply slot, and room, for the answers of `awaited` shards.
+    /// Keeps a reply slot, and room, for an answer.
     ///
     /// Panics: when the connection is gone. Requests are executed only for open connections.
-    pub(crate) fn keep_slot(
-        &mut self,
-        connection: ConnectionIndex,
-        awaited: u32,
-        room: AnswerRoom,
-    ) -> SlotIndex {
+    pub(crate) fn keep_slot(&mut self, connection: ConnectionIndex, room: AnswerRoom) -> SlotIndex {
         let open = self.connections.get_mut(connection).expect("its request is being served");
-        open.outbox_mut().await_answers((awaited, room), connection, &mut self.slots)
+        open.outbox_mut().await_answers((1, room), connection, &mut self.slots)
     }
 
     /// Puts an answer into its slot. If the client is gone, the answer is dropped (I2). If no room

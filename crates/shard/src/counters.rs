@@ -4,11 +4,12 @@
 //! Downstream: the shard that answers `stats` sums the counters of all shards.
 //!
 //! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store.
-//! Other shards may read a counter at any time; they see a recent value.
+//! Other shards may read a counter at any time; they see a recent value. A counter is never set
+//! back: `stats reset` keeps a copy, and `stats` shows the differences.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use kachel_engine::{Direction, EngineStats, StoreTerms, Verb, Verdict};
+use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
 /// A number that one thread changes and any thread may read.
@@ -50,31 +51,29 @@ impl Counters {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    (
+        gauges { $($(#[$gauge_doc:meta])* $gauge:ident),+ $(,)? }
+        counters { $($(#[$doc:meta])* $name:ident),+ $(,)? }
+    ) => {
         /// The counters of one shard, on cache lines of their own.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        pub struct Counters { $($(#[$doc])* pub $name: Counter),+ }
+        pub struct Counters {
+            $($(#[$gauge_doc])* pub $gauge: Counter,)+
+            $($(#[$doc])* pub $name: Counter,)+
+        }
 
         impl Counters {
-            /// Sets the counters to 0 (`stats reset`). Gauges keep their value. Only the owning
-            /// shard may call this.
-            pub fn reset(&self) {
-                let gauges = [self.connections.value(), self.items.value(), self.bytes.value(),
-                    self.index_bytes.value(), self.index_slots.value(), self.owed_bytes.value()];
-                $(self.$name.set(0);)+
-                self.connections.set(gauges[0]);
-                self.items.set(gauges[1]);
-                self.bytes.set(gauges[2]);
-                self.index_bytes.set(gauges[3]);
-                self.index_slots.set(gauges[4]);
-                self.owed_bytes.set(gauges[5]);
+            /// Copies what was counted so far. Gauges count nothing, so they stay 0 in the copy.
+            pub(crate) fn copy_counts_from(&self, from: &Self) {
+                $(self.$name.set(from.$name.value());)+
             }
         }
     };
 }
 
 counters! {
+    gauges {
     /// Gauge: connections open.
     connections,
     /// Gauge: items held.
@@ -87,6 +86,8 @@ counters! {
     index_slots,
     /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
     owed_bytes,
+    }
+    counters {
     /// Connections ever opened.
     connections_opened,
     /// Connections turned away at the limit.
@@ -179,22 +180,31 @@ counters! {
     busy_ticks,
     /// Requests executed by this shard, for other shards too. Each key of a retrieval counts.
     requests,
+    }
 }
 
 impl Counters {
-    /// Writes the gauges, and what the engine has done since `before`.
-    pub(crate) fn publish(&self, stats: &EngineStats, before: &EngineStats) {
+    /// Writes the gauges, and what the engine has done since its start. Only the core that uses the
+    /// engine may call this.
+    pub(crate) fn publish(&self, stats: &EngineStats) {
         self.items.set(stats.index_items);
         self.bytes.set(stats.live_bytes);
         self.index_bytes.set(stats.index_bytes);
         self.index_slots.set(stats.index_slots);
-        self.get_expired.set(stats.found_expired - before.found_expired);
-        self.get_flushed.set(stats.found_flushed - before.found_flushed);
-        self.evictions.set(stats.evictions - before.evictions);
-        self.evicted_unfetched.set(stats.evicted_unfetched - before.evicted_unfetched);
-        self.evicted_active.set(stats.evicted_active - before.evicted_active);
-        self.expired_unfetched.set(stats.expired_unfetched - before.expired_unfetched);
-        self.reclaimed.set(stats.reclaimed - before.reclaimed);
+        self.evictions.set(stats.evictions);
+        self.evicted_unfetched.set(stats.evicted_unfetched);
+        self.evicted_active.set(stats.evicted_active);
+        self.expired_unfetched.set(stats.expired_unfetched);
+        self.reclaimed.set(stats.reclaimed);
+    }
+
+    /// Counts lookups that found a dead item.
+    #[inline]
+    pub(crate) fn note_dead(&self, found: DeadFound) {
+        if found != DeadFound::default() {
+            self.get_expired.add(found.expired);
+            self.get_flushed.add(found.flushed);
+        }
     }
 
     /// Counts an operation by its verdict.

@@ -203,7 +203,7 @@ impl<E: Engine> Delayed<E> {
     ) -> (Origin, Vec<u8>) {
         debug_assert!(context.owns(&key), "only the owner of a key parks requests about it");
         let Outgoing { hop, text, room } = request;
-        let slot = clients.keep_slot(connection, 1, room);
+        let slot = clients.keep_slot(connection, room);
         let reply = ReplyTo { slot: Some(slot), value_bytes: room.value_bytes };
         let (place, added) = HopKey::place(key, text);
         let mut record = self.spare_record();

@@ -22,7 +22,6 @@ use crate::hop::{
     answer_bytes_max, apply_taken,
 };
 use crate::listing::{Asked, Listings};
-use crate::report::Report;
 
 /// After this many requests of one shard, the rest wait for the next tick, so that the clients of
 /// this shard are served in time.
@@ -40,7 +39,6 @@ pub(crate) struct Taking<'a, E: Engine> {
     pub(crate) mail: &'a mut Mail<E>,
     pub(crate) delayed: &'a mut Delayed<E>,
     pub(crate) listings: &'a mut Listings,
-    pub(crate) report: &'a mut Report,
     /// Sockets of connections that this shard must take over are added here.
     pub(crate) adopted: &'a mut Vec<Adopted>,
     /// Memory for the records of a batch.
@@ -119,10 +117,6 @@ impl<E: Engine> Taking<'_, E> {
         self.mail.answer.begin(reply.value_bytes);
         match hop {
             Hop::Key(_) | Hop::Line | Hop::Upload => return self.request(peer, taken),
-            Hop::ResetStats => {
-                let stats = self.engine.stats();
-                self.report.reset(&self.context.counters, &stats);
-            }
             Hop::MakeRoom => {
                 let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
                 let bytes = usize::try_from(bytes).expect("a tick receives less than 2^64 bytes");

@@ -12,7 +12,7 @@ use kachel_host::{Budget, Usage};
 use kachel_io::SocketName;
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 
 /// A client that was closed for being slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,8 @@ pub struct Shared {
     pub options: SharedOptions,
     /// Each shard's counters.
     pub counters: Vec<Arc<Counters>>,
+    /// Each shard's counters as they were at the last `stats reset`.
+    before: Vec<Counters>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
     /// The latest second that any shard has reached.
@@ -105,6 +107,7 @@ impl Shared {
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
         Self {
+            before: (0..options.shards).map(|_| Counters::default()).collect(),
             options,
             counters,
             budget,
@@ -114,6 +117,21 @@ impl Shared {
             closed: AtomicU32::new(0),
             shutdown: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
+        }
+    }
+
+    /// The sum over all shards of the counter that `counter` selects, since the last `stats reset`.
+    /// A gauge is never reset.
+    pub(crate) fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
+        let shards = self.counters.iter().zip(&self.before);
+        let since = |(now, before)| counter(now).value().wrapping_sub(counter(before).value());
+        shards.map(|(now, before)| since((&**now, before))).fold(0, u64::wrapping_add)
+    }
+
+    /// Lets all counters begin anew (`stats reset`). Any core may call this.
+    pub(crate) fn reset_counters(&self) {
+        for (before, now) in self.before.iter().zip(&self.counters) {
+            before.copy_counts_from(now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The reports of a shard: gauges for `stats`, and its holdings for audits.
 //!
-//! Upstream:   `tick` publishes the gauges once per tick; `stats reset` resets the counters; the
-//!             simulation checks the holdings at the end of each run.
+//! Upstream:   `tick` publishes the gauges once per tick; the simulation checks the holdings at the
+//!             end of each run.
 //! Downstream: the counters of the shard, the statistics of the engine.
 
 use kachel_engine::{DeadFound, Engine, EngineStats};
@@ -12,34 +12,24 @@ use crate::counters::Counters;
 use crate::delayed::Delayed;
 use crate::upload::Uploads;
 
-/// The statistics of the engine at the last `stats reset`.
+/// What was reported so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    before: EngineStats,
-    /// Items that this core found dead in other shards.
-    pub(crate) found_beside: DeadFound,
+    /// Dead items that the engine found, as far as they are counted.
+    found: DeadFound,
 }
 
 impl Report {
-    /// Writes the gauges that `stats` shows.
-    pub(crate) fn publish(&self, counters: &Counters, stats: &EngineStats) {
-        counters.publish(&self.with_beside(stats), &self.before);
-    }
-
-    /// What the engine has done, and what this core found in other shards.
-    fn with_beside(&self, stats: &EngineStats) -> EngineStats {
-        EngineStats {
-            found_expired: stats.found_expired + self.found_beside.expired,
-            found_flushed: stats.found_flushed + self.found_beside.flushed,
-            ..*stats
-        }
-    }
-
-    /// Sets the counters to 0 (`stats reset`).
-    pub(crate) fn reset(&mut self, counters: &Counters, stats: &EngineStats) {
-        counters.reset();
-        self.before = self.with_beside(stats);
-        self.publish(counters, stats);
+    /// Writes the gauges that `stats` shows, and counts what the engine has done since.
+    pub(crate) fn publish(&mut self, counters: &Counters, stats: &EngineStats) {
+        counters.publish(stats);
+        let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
+        let before = std::mem::replace(&mut self.found, found);
+        debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
+        counters.note_dead(DeadFound {
+            expired: found.expired - before.expired,
+            flushed: found.flushed - before.flushed,
+        });
     }
 }
 

@@ -23,7 +23,7 @@ use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
-use crate::admin::{Administration, NotYet};
+use crate::admin::{Administration, Awaits};
 use crate::apply::{Applied, Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
 use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
@@ -169,12 +169,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 }
                 Request::MetaNoop | Request::Admin(_) => {
                     if self.settled() {
-                        if let Err(not_yet) = self.on.administration(connection).carry_out(request)
-                        {
-                            match not_yet {
-                                NotYet::Full(full) => self.wait_for(index, full),
-                                NotYet::Awaits => self.wait_for_answers(index),
-                            }
+                        let done = self.on.administration(connection).carry_out(request);
+                        if let Err(Awaits) = done {
+                            self.wait(index, Waiting::Answers);
                             return false;
                         }
                         self.advance(index, line_bytes);
@@ -229,11 +226,6 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn wait_for(&mut self, index: usize, full: MailboxFull) {
         self.ready[index].ended = true;
         self.on.pause_for(self.ready[index].connection, full);
-    }
-
-    /// Pauses a connection until other shards have answered all requests that it sent to them.
-    fn wait_for_answers(&mut self, index: usize) {
-        self.wait(index, Waiting::Answers);
     }
 
     /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
@@ -417,7 +409,6 @@ impl<E: Engine> Serving<'_, E> {
             context: self.context,
             engine: self.engine,
             clients: self.clients,
-            mail: self.mail,
             listings: self.listings,
             report: self.report,
             connection,
@@ -527,9 +518,8 @@ impl<E: Engine> Serving<'_, E> {
         staged: &Staged<'_>,
         key: Key<'_>,
     ) -> bool {
-        let Self { context, engine, clients, readers, report, .. } = self;
-        let dead_found = &mut report.found_beside;
-        let beside = readers.beside(&**engine, context, dead_found, clients, connection, staged);
+        let Self { context, engine, clients, readers, .. } = self;
+        let beside = readers.beside(&**engine, context, clients, connection, staged);
         let Some(beside) = beside else { return false };
         let Some(mut sink) = clients.sink(connection) else { return true };
         let done = match &staged.work {

@@ -28,11 +28,11 @@ pub(crate) struct Answering<'a, E: Engine> {
 
 impl<E: Engine> Answering<'_, E> {
     /// Answers `stats` with this topic.
-    pub(crate) fn stats(&mut self, topic: &[u8], report: &Report, io_kind: &str) {
+    pub(crate) fn stats(&mut self, topic: &[u8], report: &mut Report, io_kind: &str) {
         let dumps_allowed = self.context.shared.options.dumps_allowed;
         match stats_topic(topic) {
             StatsTopic::General => self.general(report, io_kind),
-            StatsTopic::Reset => unreachable!("`admin` has all shards begin anew"),
+            StatsTopic::Reset => unreachable!("`admin` resets the counters"),
             StatsTopic::Settings => {
                 let context = self.context;
                 for (name, value) in &context.shared.options.settings {
@@ -84,13 +84,12 @@ impl<E: Engine> Answering<'_, E> {
     fn sums(&mut self, rows: &[(&str, Pick)]) {
         let context = self.context;
         for (name, counter) in rows {
-            let counters = context.shared.counters.iter();
-            self.number(name, counters.map(|counters| counter(counters).value()).sum());
+            self.number(name, context.shared.sum(*counter));
         }
     }
 
     /// Sends facts about the process, and the sums of the counters of all shards.
-    fn general(&mut self, report: &Report, io_kind: &str) {
+    fn general(&mut self, report: &mut Report, io_kind: &str) {
         let context = self.context;
         report.publish(&context.counters, &self.engine.stats());
         let (shared, options) = (&context.shared, &context.shared.options);

@@ -348,7 +348,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             mail: &mut self.mail,
             delayed: &mut self.delayed,
             listings: &mut self.listings,
-            report: &mut self.report,
             adopted: &mut self.acceptor.adopted,
             records: &mut self.records,
         }

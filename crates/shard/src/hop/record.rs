@@ -57,8 +57,6 @@ pub(crate) enum Hop {
     Key(ReadTerms),
     /// A storage request whose value is in the side queue. The text is its line.
     Upload,
-    /// Set the counters to 0 (`stats reset`).
-    ResetStats,
     /// Take over a connection that a client made to this endpoint. Its socket is in the side queue.
     Adopt(EndpointIndex),
     /// Free memory for a large value. The text is the number of bytes, in 8 bytes.
@@ -200,10 +198,9 @@ impl Hop {
                 (1, flags, ttl.map_or(0, |ttl| ttl.0.cast_unsigned()))
             }
             Self::Upload => (2, 0, 0),
-            Self::ResetStats => (3, 0, 0),
-            Self::Adopt(endpoint) => (4, 0, endpoint.0.into()),
-            Self::Dump { keys_only } => (5, u8::from(keys_only) * KEYS_ONLY, 0),
-            Self::MakeRoom => (6, 0, 0),
+            Self::Adopt(endpoint) => (3, 0, endpoint.0.into()),
+            Self::Dump { keys_only } => (4, u8::from(keys_only) * KEYS_ONLY, 0),
+            Self::MakeRoom => (5, 0, 0),
         }
     }
 
@@ -216,12 +213,11 @@ impl Hop {
                 ttl: (flags & HAS_TTL != 0).then_some(Ttl(word.cast_signed())),
             }),
             2 => Self::Upload,
-            3 => Self::ResetStats,
-            4 => Self::Adopt(EndpointIndex(
+            3 => Self::Adopt(EndpointIndex(
                 u16::try_from(word).expect("an endpoint is numbered in 16 bits"),
             )),
-            5 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
-            6 => Self::MakeRoom,
+            4 => Self::Dump { keys_only: flags & KEYS_ONLY != 0 },
+            5 => Self::MakeRoom,
             other => unreachable!("hop kind {other} is never pushed"),
         }
     }
@@ -266,7 +262,6 @@ mod tests {
             Hop::Upload,
             Hop::Adopt(EndpointIndex(300)),
             Hop::MakeRoom,
-            Hop::ResetStats,
             Hop::Dump { keys_only: true },
         ];
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 3);

@@ -61,7 +61,7 @@ impl<E: Engine> Mail<E> {
     ) -> Result<(), MailboxFull> {
         let Outgoing { hop, text, room } = outgoing;
         self.has_room(owner, text.len())?;
-        let slot = Some(clients.keep_slot(connection, 1, room));
+        let slot = Some(clients.keep_slot(connection, room));
         self.push(context, owner, hop, ReplyTo { slot, value_bytes: room.value_bytes }, text);
         Ok(())
     }
@@ -79,7 +79,7 @@ impl<E: Engine> Mail<E> {
         let owner = context.hasher.owner(key.hashes());
         let (place, added) = HopKey::place(key, text);
         self.has_room(owner, text.len() + added.len())?;
-        let slot = Some(clients.keep_slot(connection, 1, room));
+        let slot = Some(clients.keep_slot(connection, room));
         let head = hop.head(ReplyTo { slot, value_bytes: room.value_bytes }, Some(place));
         self.push_record(context, owner, [&head, text, added]);
         Ok(())

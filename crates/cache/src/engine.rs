@@ -4,12 +4,14 @@
 //! Upstream:   `shard` and the simulation, which know only the contract.
 //! Downstream: `cache`, `find`, `primitives`.
 
+use std::sync::Arc;
+
 use kachel_engine::{
-    Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
-    ItemView, Key, Lookup, NotYet, Now, Operation, Outcome, Room, Sequence, Ticket, WalkStep,
-    apply, get,
+    Answer, Block, Changed, Common, Cursor, Durability, Engine, EngineOptions, EngineStats,
+    GetTerms, ItemView, Key, Lookup, NotYet, Now, Operation, Outcome, Room, Sequence, Ticket,
+    WalkStep, apply, get,
 };
-use kachel_segment::{Item, WalkCursor};
+use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader};
 
 use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
@@ -39,32 +41,73 @@ fn room(made: kachel_segment::Reclaimed) -> Room {
     }
 }
 
+/// What the caches of one process share: the pool and the options.
+#[derive(Clone, Debug)]
+pub struct CacheCommon {
+    pool: Arc<Pool>,
+    options: EngineOptions,
+}
+
+impl Common for CacheCommon {
+    type Upload = CacheUpload;
+
+    #[inline]
+    fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    fn register_core(&self) -> Option<Reader> {
+        let mut core = self.pool.register_reader()?;
+        core.sleep();
+        debug_assert!(!core.is_awake(), "reader, R1: it reads nothing until it wakes");
+        Some(core)
+    }
+
+    fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<CacheUpload> {
+        let upload = self.pool.begin_upload(value_bytes).ok()?;
+        Some(CacheUpload(upload.on_core(Some(core))))
+    }
+
+    fn spare_landing(&self) -> Landing {
+        self.pool.spare_landing()
+    }
+
+    fn flush(&self, now: &Now) {
+        self.pool.flush_word().flush(now.second);
+    }
+
+    fn flush_in(&self, due: u32, now: &Now) {
+        self.pool.flush_word().flush_in(due, now.second);
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.pool.bytes_max()
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.pool.pinned_bytes()
+    }
+}
+
 impl Engine for Cache {
     const DELAYS: bool = false;
 
     type Upload = CacheUpload;
     type Pinned = CachePinned;
     type Reader = CacheReader;
+    type Common = CacheCommon;
+
+    fn common(&self) -> CacheCommon {
+        CacheCommon { pool: Arc::clone(self.segments.pool()), options: self.options }
+    }
 
     fn reader(&self) -> CacheReader {
         Self::reader(self)
     }
 
-    fn register_core(&self) -> Option<Reader> {
-        let mut core = self.segments.pool().register_reader()?;
-        core.sleep();
-        debug_assert!(!core.is_awake(), "reader, R1: it reads nothing until it wakes");
-        Some(core)
-    }
-
     fn enter(&mut self, core: Place, now: &Now) {
         self.segments.enter(core);
         self.note_flush(now);
-    }
-
-    #[inline]
-    fn options(&self) -> &EngineOptions {
-        &self.options
     }
 
     #[inline]
@@ -105,14 +148,6 @@ impl Engine for Cache {
         Sequence(0)
     }
 
-    fn begin_upload(&self, value_bytes: usize) -> Option<CacheUpload> {
-        self.segments.begin_own_upload(value_bytes).ok().map(CacheUpload)
-    }
-
-    fn spare_landing(&self) -> Landing {
-        self.segments.pool().spare_landing()
-    }
-
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         room(self.segments.make_upload_room(bytes, now.second, &mut index))
@@ -121,16 +156,6 @@ impl Engine for Cache {
     fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
         room(self.segments.make_room(bytes, now.second, &mut index))
-    }
-
-    fn flush(&mut self, now: &Now) {
-        self.segments.pool().flush_word().flush(now.second);
-        self.note_flush(now);
-    }
-
-    fn flush_in(&mut self, due: u32, now: &Now) {
-        self.segments.pool().flush_word().flush_in(due, now.second);
-        self.note_flush(now);
     }
 
     fn record_changes(&mut self) {
@@ -161,14 +186,6 @@ impl Engine for Cache {
         assert!(walked.items <= items_max, "a walk looks at no more than it may");
         *cursor = Cursor::from_u64(at.to_u64());
         WalkStep { items: walked.items, more: walked.more }
-    }
-
-    fn bytes_max(&self) -> u64 {
-        self.segments.pool().bytes_max()
-    }
-
-    fn pinned_bytes(&self) -> u64 {
-        self.segments.pool().pinned_bytes()
     }
 
     fn stats(&self) -> EngineStats {

@@ -27,6 +27,7 @@ mod stats;
 mod tests;
 
 pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_bytes};
+pub use engine::CacheCommon;
 pub use item::CachedItem;
 /// The state that all shards of a process share: the memory, and the word that records every flush.
 pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 
 use kachel_engine::{
-    Block, ClockOrigin, DeadFound, Engine as _, EngineOptions, Facts, GetTerms, KeyHasher, Now,
-    Operation, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    Block, ClockOrigin, Common as _, DeadFound, Engine as _, EngineOptions, Facts, GetTerms,
+    KeyHasher, Now, Operation, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict,
+    Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
@@ -102,6 +103,11 @@ fn execute(cache: &mut Cache, operation: &Operation<'_>, block: &[u8]) -> Option
 fn set(cache: &mut Cache, key: [u8; 1], value: Bytes) -> bool {
     let operation = Operation::set(hasher().key(&key), value.len(), Ttl(0));
     matches!(execute(cache, &operation, &value), Some(Verdict::Stored { .. }))
+}
+
+fn flush(cache: &mut Cache) {
+    cache.common().flush(&at_second(NOW));
+    cache.note_flush(&at_second(NOW));
 }
 
 fn delete(cache: &mut Cache, key: [u8; 1]) {
@@ -249,7 +255,7 @@ fn a_flushed_value_is_never_lent_and_a_later_one_always() {
         core.read(NOW, first, state_of)
     };
     let owning = |owner: &mut Owner| {
-        owner.step(|cache| cache.flush(&at_second(NOW)));
+        owner.step(|cache| flush(cache));
         assert!(owner.step(|cache| set(cache, wanted(), VALUES[1])));
     };
     beside("cache, flush", None, |_| (), owning, reading, [0, 1, 2]);
@@ -329,7 +335,7 @@ fn a_segment_is_not_reused_under_a_value_that_is_lent() {
         // it. The third value is stored where the first value was, or has no room.
         let mut stored = true;
         for value in &VALUES[1..3] {
-            owner.cache.flush(&at_second(NOW));
+            flush(&mut owner.cache);
             stored = set(&mut owner.cache, wanted(), *value);
         }
         counts[usize::from(stored)].fetch_add(1, Relaxed);

@@ -1,7 +1,7 @@
 //! The contract between a shard and its engine. A shard calls its engine only through it.
 //!
-//! Upstream:   `shard` owns one engine and calls it from one thread. Other shards read it through
-//!             its [`ReadBeside`].
+//! Upstream:   `shard`. One core at a time uses an engine; other cores read it through its
+//!             [`ReadBeside`].
 //! Downstream: `cache` implements the contract over its [`crate::Primitives`]; the simulation
 //!             implements it by an engine that delays a part of its answers.
 //!
@@ -18,9 +18,10 @@
 //!   again.
 //! - I2  The shard uses each ticket exactly once, after [`Engine::is_ready`] has returned `true`
 //!   for it. This also holds if the client has left: the shard executes the operation all the same.
+//!   A ticket of an engine that delays only stores ([`Engine::DELAYS`]) may be dropped.
 //! - I3  The sequence that [`Engine::durable`] returns never decreases. The engine keeps an
 //!   accepted write even if its client has left.
-//! - I4  A core that reads other engines is registered, awake ([`Engine::register_core`]), and
+//! - I4  A core that reads other engines is registered, awake ([`Common::register_core`]), and
 //!   changes no engine while it holds what it read: a value is lent for as long as its round is
 //!   borrowed.
 
@@ -137,7 +138,7 @@ pub struct DeadFound {
 }
 
 /// Reads the items of an engine on any core, while the owner of the engine works.
-pub trait ReadBeside: Clone + Send + 'static {
+pub trait ReadBeside: Clone + Send + Sync + 'static {
     /// A pinned large value. A reader never pins.
     type Pinned;
 
@@ -199,6 +200,42 @@ pub trait ReadValue {
     fn hold_at(&self, offset: usize) -> Held;
 }
 
+/// What the engines of one process have in common: memory, options and flushes. Any core uses it at
+/// any time, without a lock.
+pub trait Common: Clone + Send + Sync + 'static {
+    /// A large value that is being received.
+    type Upload: ReceiveValue;
+
+    /// The options with which the engines were started.
+    fn options(&self) -> &EngineOptions;
+
+    /// Registers the calling core as a reader of all engines of the process. It begins asleep.
+    /// `None`: there are too many readers.
+    fn register_core(&self) -> Option<Reader>;
+
+    /// Begins to receive a large value on the core at `core`. Returns `None` if the value is larger
+    /// than the memory limit.
+    fn begin_upload(&self, value_bytes: usize, core: Place) -> Option<Self::Upload>;
+
+    /// An empty landing for uploads. Cost: one allocation.
+    fn spare_landing(&self) -> Landing;
+
+    /// Flushes all items that are stored so far, in all engines at once. An operation that begins
+    /// later sees the flush.
+    fn flush(&self, now: &Now);
+
+    /// Flushes in the second `due` all items that are stored until then, in all engines. A later
+    /// call replaces a pending one.
+    fn flush_in(&self, due: u32, now: &Now);
+
+    /// The highest value, in bytes, that the memory limit can be raised to.
+    fn bytes_max(&self) -> u64;
+
+    /// The number of pinned bytes of large values. A byte is pinned as long as a handle of
+    /// [`Engine::Pinned`], or a [`Held`] that came from one, keeps it.
+    fn pinned_bytes(&self) -> u64;
+}
+
 /// An engine, as a shard uses it.
 ///
 /// Every method returns soon: no method waits for a disk, a lock or a network. An engine that would
@@ -216,24 +253,21 @@ pub trait Engine {
     type Pinned: ReadValue + Send;
     /// Reads the items of this engine on any core.
     type Reader: ReadBeside<Pinned = Self::Pinned>;
+    /// What it has in common with the other engines of the process.
+    type Common: Common<Upload = Self::Upload>;
 
-    /// The options with which the engine was started.
-    fn options(&self) -> &EngineOptions;
+    /// Returns what this engine has in common with the others.
+    fn common(&self) -> Self::Common;
 
     /// Returns a reader of this engine's items for any core.
     fn reader(&self) -> Self::Reader;
-
-    /// Registers the calling core as a reader of all engines of the process. It begins asleep.
-    /// `None`: there are too many readers.
-    fn register_core(&self) -> Option<Reader>;
 
     /// The core at `core` uses this engine from now on, until another one enters. While it changes
     /// the engine it holds nothing that it read of others, so memory is reused without waiting for
     /// it (I4).
     ///
-    /// Takes note of flushes by any engine of the process, and of a pending flush that is due. The
-    /// shard calls this once per tick, after it has read the clock. That is not enough: another
-    /// engine may flush in the middle of a tick. Each operation must see every flush that was
+    /// Takes note of flushes by any core of the process, and of a pending flush that is due. That
+    /// is not enough: another core may flush later. Each operation must see every flush that was
     /// acknowledged before it began, so each lookup and each store also looks at what all engines
     /// of the process share about flushes. Cost: two loads and a store.
     fn enter(&mut self, core: Place, now: &Now);
@@ -275,25 +309,11 @@ pub trait Engine {
     /// The sequence up to which all changes are durable (I3).
     fn durable(&self) -> Sequence;
 
-    /// Begins to receive a large value. Returns `None` if the value is larger than the memory
-    /// limit.
-    fn begin_upload(&self, value_bytes: usize) -> Option<Self::Upload>;
-
-    /// An empty landing for uploads of this engine. Cost: one allocation.
-    fn spare_landing(&self) -> Landing;
-
     /// Frees memory for the next `bytes` bytes of a large value.
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room;
 
     /// Returns memory to the budget of the process until `bytes` bytes can be charged to it.
     fn make_room(&mut self, bytes: u64, now: &Now) -> Room;
-
-    /// Flushes all items that are stored so far, in all engines of the process at once.
-    fn flush(&mut self, now: &Now);
-
-    /// Flushes in the second `due` all items that are stored until then, in all engines of the
-    /// process. A later call replaces a pending one.
-    fn flush_in(&mut self, due: u32, now: &Now);
 
     /// Begins to record which keys change, for [`Self::take_changes`]. The engine records no change
     /// before this call. Cost: one allocation.
@@ -322,13 +342,6 @@ pub trait Engine {
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep;
-
-    /// The highest value, in bytes, that the memory limit of the process can be raised to.
-    fn bytes_max(&self) -> u64;
-
-    /// The number of pinned bytes of large values in the whole process. A byte is pinned as long as
-    /// a handle of [`Self::Pinned`], or a [`Held`] that came from one, keeps it.
-    fn pinned_bytes(&self) -> u64;
 
     /// What the engine holds, and what it has done since its start, in numbers. Cost: a few loads.
     fn stats(&self) -> EngineStats;

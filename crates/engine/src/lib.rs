@@ -41,8 +41,8 @@ pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use change_list::{CHANGES_MAX, ChangeList, Changed};
 pub use contract::{
-    Answer, BATCH_MAX, Cursor, DeadFound, Durability, Engine, INLINE_VALUE_BYTES_MAX, Lookup,
-    ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Sequence, Ticket, WalkStep,
+    Answer, BATCH_MAX, Common, Cursor, DeadFound, Durability, Engine, INLINE_VALUE_BYTES_MAX,
+    Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Sequence, Ticket, WalkStep,
 };
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

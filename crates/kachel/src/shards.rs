@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_cache::{Cache, CacheReader, Pool, PoolOptions, ShardOf};
+use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
 use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions};
-use kachel_shard::{Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes};
+use kachel_shard::{
+    Engines, Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
+};
 
 use crate::closes;
 
@@ -41,21 +43,11 @@ pub(crate) struct Running {
 #[derive(Clone)]
 struct Plan {
     shared: Arc<Shared>,
-    pool: Arc<Pool>,
-    engine: EngineOptions,
+    engines: Arc<Engines<Cache>>,
     hasher: KeyHasher,
     origin: ClockOrigin,
     limits: Limits,
     pin: bool,
-    /// Whether each of several shards reads the items of all.
-    crew: bool,
-}
-
-/// The parts of a shard that the other shards need.
-#[derive(Clone)]
-struct Opened {
-    waker: Waker,
-    reader: CacheReader,
 }
 
 /// Starts `shards` threads that serve clients of `listeners`.
@@ -80,19 +72,14 @@ pub(crate) fn start(
     check_address_space(&pool, shards)?;
     let shared = Arc::new(Shared::new(shared_options(options, shards, listeners.len()), budget));
     let clock = SystemClock;
+    let hasher = KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards);
     let plan = Plan {
+        engines: engines(options, shards, hasher, &pool, &shared.budget)?,
         shared: Arc::clone(&shared),
-        pool,
-        engine: EngineOptions {
-            evict: options.evict,
-            cas: options.cas,
-            item_bytes_max: u64::from(options.item_bytes_max),
-        },
-        hasher: KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards),
+        hasher,
         origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
         limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
         pin,
-        crew: options.reads == Reads::Crew && shards > 1,
     };
     match options.io {
         IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
@@ -102,6 +89,29 @@ pub(crate) fn start(
         }
         IoChoice::Auto => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
     }
+}
+
+/// Makes the engines of all shards.
+///
+/// Errors: memory cannot be reserved.
+fn engines(
+    options: &ServeOptions,
+    shards: u16,
+    hasher: KeyHasher,
+    pool: &Arc<Pool>,
+    budget: &Arc<Budget>,
+) -> io::Result<Arc<Engines<Cache>>> {
+    let engine = EngineOptions {
+        evict: options.evict,
+        cas: options.cas,
+        item_bytes_max: u64::from(options.item_bytes_max),
+    };
+    let engines = (0..shards).map(|shard| {
+        let of = ShardOf { shard, shards };
+        Cache::new(Arc::clone(pool), Arc::clone(budget), hasher, engine, of)
+    });
+    let engines = engines.collect::<io::Result<_>>()?;
+    Ok(Engines::new(engines, options.reads == Reads::Crew))
 }
 
 /// Reserves the address space that the shards will need, and releases it. A refusal is an error
@@ -149,8 +159,8 @@ fn spawn<I: Io + 'static>(
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
-    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Opened>>()).unzip();
-    let (opened, backends) = channel::<(u16, io::Result<Opened>)>();
+    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Waker>>()).unzip();
+    let (opened, backends) = channel::<(u16, io::Result<Waker>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
@@ -173,16 +183,15 @@ fn spawn<I: Io + 'static>(
         threads.push(thread.map_err(|error| no_thread(id, &error))?);
     }
     drop(opened);
-    let mut by_shard: Vec<Option<Opened>> = (0..shards).map(|_| None).collect();
+    let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
     for (id, shard) in backends.iter().take(usize::from(shards)) {
         by_shard[usize::from(id)] = Some(shard?);
     }
-    let all: Vec<Opened> = by_shard.into_iter().flatten().collect();
+    let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
     for shard in told {
         // A thread that has already ended does not receive it.
-        let _ended = shard.send(all.clone());
+        let _ended = shard.send(wakers.clone());
     }
-    let wakers = all.into_iter().map(|shard| shard.waker).collect();
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
 }
 
@@ -198,8 +207,8 @@ fn run<I: Io>(
     (id, mail): (u16, Mailboxes<Cache>),
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
-    opened: &Sender<(u16, io::Result<Opened>)>,
-    others: &Receiver<Vec<Opened>>,
+    opened: &Sender<(u16, io::Result<Waker>)>,
+    others: &Receiver<Vec<Waker>>,
 ) -> io::Result<()> {
     let mut shard = match make(plan, id, mail, open) {
         Ok(shard) => shard,
@@ -208,15 +217,11 @@ fn run<I: Io>(
             return Ok(());
         }
     };
-    let own = Opened { waker: shard.waker(), reader: shard.engine().reader() };
-    let _main_has_gone = opened.send((id, Ok(own)));
+    let _main_has_gone = opened.send((id, Ok(shard.waker())));
     // Arrives when all shards are made; never arrives if one could not be made.
-    let Ok(all) = others.recv() else { return Ok(()) };
-    for (peer, other) in (0..).zip(&all) {
-        shard.set_waker(peer, other.waker.clone());
-    }
-    if plan.crew {
-        shard.set_readers(all.into_iter().map(|shard| shard.reader).collect());
+    let Ok(wakers) = others.recv() else { return Ok(()) };
+    for (peer, waker) in (0..).zip(wakers) {
+        shard.set_waker(peer, waker);
     }
     for (index, listener) in (0..).zip(listeners) {
         shard.listen(listener, EndpointIndex(index));
@@ -241,12 +246,9 @@ fn make<I: Io>(
     {
         eprintln!("shard {id} is not pinned to a core: {error}");
     }
-    let Plan { hasher, engine, origin, .. } = *plan;
-    let (shared, pool) = (Arc::clone(&plan.shared), Arc::clone(&plan.pool));
-    let (budget, shards) = (Arc::clone(&shared.budget), shared.options.shards);
-    let cache = Cache::new(pool, budget, hasher, engine, ShardOf { shard: id, shards })?;
-    let options = ShardOptions { id, hasher, origin };
-    Ok(Shard::new(open(plan.limits)?, SystemClock, cache, options, shared, mail))
+    let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
+    let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
+    Ok(Shard::new(open(plan.limits)?, SystemClock, engines, options, shared, mail))
 }
 
 impl Running {

@@ -8,15 +8,15 @@
 //! - I1  `flush_all` and `stats` concern all shards. They wait until other shards have answered all
 //!   earlier requests of their connection. So the requests of a connection take effect in order.
 
-use kachel_engine::Engine;
+use kachel_engine::{Common as _, Engine};
 use kachel_net::{Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
 use kachel_wire::{Reply, StatsTopic, stats_topic};
 
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::engines::Engines;
 use crate::listing::Listings;
-use crate::report::Report;
 use crate::stats::Answering;
 
 /// Other shards have not answered all earlier requests of the connection, so an administrative
@@ -34,10 +34,9 @@ const MEMLIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
 /// The parts of a shard that an administrative request uses.
 pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a mut E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) listings: &'a mut Listings,
-    pub(crate) report: &'a mut Report,
     pub(crate) connection: ConnectionIndex,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
@@ -92,15 +91,14 @@ impl<E: Engine> Administration<'_, E> {
             }
             Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
                 self.settle_before()?;
-                self.report.publish(&context.counters, &self.engine.stats());
                 context.shared.reset_counters();
                 self.done(Reply::Reset, false)
             }
             Admin::Stats { topic } => {
                 self.settle_before()?;
-                let Self { engine, clients, connection, report, io_kind, .. } = self;
-                let (engine, connection) = (&**engine, *connection);
-                Answering { context, engine, clients, connection }.stats(topic, report, io_kind);
+                let Self { engines, clients, connection, io_kind, .. } = self;
+                let (engines, connection) = (*engines, *connection);
+                Answering { context, engines, clients, connection }.stats(topic, io_kind);
                 Ok(())
             }
             Admin::Settled { reply: Reply::WatchNotAllowed, .. } if self.is_pipelined() => {
@@ -134,7 +132,8 @@ impl<E: Engine> Administration<'_, E> {
 
     /// Flushes all items of all shards, now or in a later second.
     fn flush_all(&mut self, delay: Ttl) -> Reply {
-        let Context { counters, shared, now, .. } = self.context;
+        let Context { counters, shared, .. } = self.context;
+        let now = self.context.now();
         counters.cmd_flush.add(1);
         if !shared.options.flush_allowed {
             return Reply::FlushNotAllowed;
@@ -144,9 +143,9 @@ impl<E: Engine> Administration<'_, E> {
         if delay.0 > 0 && due > now.second + 1 {
             // As in memcached, the flush is in the second before `due`, so that it covers all items
             // stored until then and none of them is live in `due`.
-            self.engine.flush_in(due - 1, now);
+            self.engines.common().flush_in(due - 1, &now);
         } else {
-            self.engine.flush(now);
+            self.engines.common().flush(&now);
         }
         Reply::Ok
     }
@@ -159,7 +158,7 @@ impl<E: Engine> Administration<'_, E> {
             return Reply::MemlimitNotMegabytes;
         }
         let bytes = u64::from(megabytes) << 20;
-        if bytes > self.engine.bytes_max() {
+        if bytes > self.engines.common().bytes_max() {
             return Reply::MemlimitFailed;
         }
         debug_assert!(bytes >= u64::from(MEMLIMIT_MEGABYTES_MIN) << 20, "no less than the least");

@@ -86,8 +86,8 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let Context { now, counters, .. } = self.context;
-        match self.engine.execute(&operation, block, ticket, now) {
+        let Context { counters, .. } = self.context;
+        match self.engine.execute(&operation, block, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
                 if request.is_meta() {
@@ -115,8 +115,8 @@ impl<E: Engine> Applier<'_, E> {
         debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let ReadTerms { with_cas, ttl } = terms;
         let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
-        let Context { now, counters, .. } = self.context;
-        match self.engine.read(&key, &get_terms, ticket, now) {
+        let Context { counters, .. } = self.context;
+        match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
                 counters.note_get(ttl.is_some(), verdict);

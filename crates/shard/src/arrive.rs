@@ -15,6 +15,7 @@ use kachel_stdx::Landing;
 use crate::batch::Ready;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::engines::Held;
 use crate::memory::charge_input;
 use crate::upload::Values;
 
@@ -181,7 +182,8 @@ impl Arrivals {
         for place in 0..self.ready.len() {
             self.keep_rest(io, values, place, sweep);
             let connection = self.ready[place].connection;
-            charge_input(values.context, values.engine, values.clients, connection);
+            let mut held = Held::new(values.engines, values.context);
+            charge_input(values.context, &mut held, values.clients, connection);
         }
         self.taken.clear();
         debug_assert!(self.spare_tails.len() <= KEPT_TAILS_MAX, "a bound of its own");

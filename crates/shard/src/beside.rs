@@ -1,18 +1,18 @@
 //! Reads of other shards' keys on this core. Such a read sends no hop, takes no lock and wakes no
-//! other core.
+//! other core. While another core holds the engine of this shard, its own keys are read so, too.
 //!
-//! Upstream:   `serve`, with reads whose keys this shard does not own.
+//! Upstream:   `serve`.
 //! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
 //!
 //! ```text
 //! the connection awaits answers -------------------------> hop
-//! the read changes the item, or the value is large ------> hop
-//! slots of the key's buckets moved in every attempt -----> hop
+//! the read changes the item, or the value is large ------> under the lock (`engines`), or hop
+//! slots of the key's buckets moved in every attempt -----> under the lock, or hop
 //! otherwise ---------------------------------------------> answered here
 //! ```
 //!
 //! A client must read what it wrote. So while a request of a connection is on its way to another
-//! shard, the reads of this connection hop, too.
+//! shard, or parked, the reads of this connection go the same way.
 //!
 //! Invariants:
 //! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
@@ -23,106 +23,75 @@
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.
 
 use kachel_engine::{DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, Verb};
-use kachel_net::ConnectionIndex;
-use kachel_stdx::{Place, Reader};
+use kachel_stdx::Reader;
 use kachel_wire::request::Request;
 use kachel_wire::{format, retrieval_terms};
 
 use crate::apply::ReadTerms;
-use crate::batch::{Batch, Staged};
-use crate::clients::Clients;
+use crate::batch::Batch;
 use crate::context::Context;
+use crate::engines::Engines;
 use crate::reply::ReplySink;
 
-/// The readers of all shards' items for this core. Without readers, this core reads only its own
-/// items (`erew`).
+/// This core, as a reader of the items of all shards.
 #[derive(Debug)]
-pub(crate) struct Readers<R> {
-    /// By the number of the shard that owns the items.
-    readers: Vec<R>,
-    /// The registration of this core as a reader of all engines.
-    core: Reader,
+pub(crate) struct Core {
+    registration: Reader,
 }
 
-impl<R: ReadBeside> Readers<R> {
-    /// No readers: the core that is registered as `core` reads only its own items.
-    pub(crate) fn none(core: Reader) -> Self {
-        debug_assert!(!core.is_awake(), "B1: it reads no other shard yet");
-        Self { readers: Vec::new(), core }
-    }
-
-    /// The place of this core.
-    pub(crate) const fn place(&self) -> Place {
-        self.core.place()
+impl Core {
+    /// A core that is registered so. It reads nothing yet.
+    pub(crate) fn new(registration: Reader) -> Self {
+        debug_assert!(!registration.is_awake(), "B1: it reads no other shard yet");
+        Self { registration }
     }
 
     /// This core may read other shards from now on. Cost: nothing while it is awake; else a fence.
     pub(crate) fn wake(&mut self) {
-        debug_assert!(!self.readers.is_empty(), "B1: without readers it reads no other shard");
-        if !self.core.is_awake() {
-            self.core.wake();
+        if !self.registration.is_awake() {
+            self.registration.wake();
         }
+        debug_assert!(self.registration.is_awake(), "B1");
     }
 
     /// This core holds nothing that it read (B1). Cost: two loads.
     pub(crate) fn end_round(&mut self) {
-        self.core.round_over();
+        self.registration.round_over();
     }
 
     /// This core reads no other shard until it wakes. Cost: a store.
     pub(crate) fn sleep(&mut self) {
-        if self.core.is_awake() {
-            self.core.sleep();
+        if self.registration.is_awake() {
+            self.registration.sleep();
         }
     }
 
-    /// The readers of all shards, by their numbers.
-    pub(crate) fn set(&mut self, readers: Vec<R>) {
-        self.readers = readers;
-    }
-
-    /// Whether the batch has a read for the items of another shard.
-    pub(crate) fn are_needed(&self, batch: &Batch<'_>, context: &Context) -> bool {
-        !self.readers.is_empty() && batch.iter().any(|staged| is_beside(staged, context))
-    }
-
-    /// Prefetches the lines of the index for those reads.
-    pub(crate) fn prefetch_index(&self, batch: &Batch<'_>, context: &Context) {
-        for staged in batch.iter().filter(|staged| is_beside(staged, context)) {
-            self.readers[usize::from(staged.owner)].prefetch_index(staged.lookup());
-        }
-    }
-
-    /// Prefetches the items for those reads, once the lines of the index may have come.
-    pub(crate) fn prefetch_items(&self, batch: &Batch<'_>, context: &Context) {
-        for staged in batch.iter().filter(|staged| is_beside(staged, context)) {
-            self.readers[usize::from(staged.owner)].prefetch_item(staged.lookup());
-        }
-    }
-
-    /// The parts that a read of a staged request's key needs. `None`: the request must hop.
+    /// The parts that a read of the items of `shard` needs. `None` with `erew`.
     #[inline]
-    pub(crate) fn beside<'a, E: Engine<Reader = R>>(
+    pub(crate) fn beside<'a, E: Engine>(
         &'a self,
-        engine: &'a E,
+        engines: &'a Engines<E>,
         context: &'a Context,
-        clients: &Clients<E::Pinned>,
-        connection: ConnectionIndex,
-        staged: &Staged<'_>,
+        shard: u16,
     ) -> Option<Beside<'a, E>> {
-        let Self { readers, core } = self;
-        let reader = readers.get(usize::from(staged.owner))?;
-        let open = clients.connections.get(connection)?;
-        if !staged.is_read || open.outbox().awaits_answers() {
-            return None; // B2
-        }
-        Some(Beside { reader, core, _engine: engine, context })
+        let reader = engines.readers().get(usize::from(shard))?;
+        Some(Beside { reader, core: &self.registration, context })
     }
 }
 
-/// Whether a staged request may be a read for the items of another shard.
-fn is_beside(staged: &Staged<'_>, context: &Context) -> bool {
-    staged.is_read && staged.owner != context.id
+/// Prefetches the lines of the index for the requests that this core executes beside the owner, or
+/// in its place.
+pub(crate) fn prefetch_index<R: ReadBeside>(readers: &[R], batch: &Batch<'_>, except: Option<u16>) {
+    for staged in batch.iter().filter(|staged| Some(staged.owner) != except) {
+        readers[usize::from(staged.owner)].prefetch_index(staged.lookup());
+    }
+}
+
+/// Prefetches the items for those requests, once the lines of the index may have come.
+pub(crate) fn prefetch_items<R: ReadBeside>(readers: &[R], batch: &Batch<'_>, except: Option<u16>) {
+    for staged in batch.iter().filter(|staged| Some(staged.owner) != except) {
+        readers[usize::from(staged.owner)].prefetch_item(staged.lookup());
+    }
 }
 
 /// The parts that a read of another shard's item needs.
@@ -131,17 +100,15 @@ pub(crate) struct Beside<'a, E: Engine> {
     pub(crate) reader: &'a E::Reader,
     /// The registration of this core, awake (B1).
     core: &'a Reader,
-    /// This shard's engine, which does not change while what was read is lent (`contract`, I4).
-    _engine: &'a E,
     pub(crate) context: &'a Context,
 }
 
 impl<'a, E: Engine> Beside<'a, E> {
     fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
         let Self { reader, core, context, .. } = self;
-        debug_assert!(!context.owns(key), "the owner of a key reads it as its owner");
+        debug_assert!(core.is_awake(), "B1");
         let mut found = DeadFound::default();
-        match reader.read(key, terms, core, &context.now, &mut found) {
+        match reader.read(key, terms, core, &context.now(), &mut found) {
             ReadAnswer::Done(outcome) => {
                 context.counters.note_dead(found);
                 Some(outcome)

@@ -3,9 +3,11 @@
 //! Upstream:   `tick` sets the time once per tick; the rest never changes.
 //! Downstream: all stages.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, Key, KeyHasher, Now};
+use kachel_stdx::Place;
 
 use crate::counters::Counters;
 use crate::process::Shared;
@@ -22,11 +24,47 @@ pub(crate) struct Context {
     pub(crate) hasher: KeyHasher,
     /// The time from which the process counts seconds.
     pub(crate) origin: ClockOrigin,
-    /// The time of this tick.
-    pub(crate) now: Now,
+    /// The place of this core among those that read items.
+    pub(crate) place: Place,
+    /// The time of this tick, or the second that another core has reached meanwhile.
+    now: Cell<Now>,
 }
 
 impl Context {
+    /// Makes the context of a shard of `shared`, on a core that is registered at `place`.
+    pub(crate) fn new(
+        id: u16,
+        shared: Arc<Shared>,
+        hasher: KeyHasher,
+        origin: ClockOrigin,
+        place: Place,
+    ) -> Self {
+        let counters = Arc::clone(&shared.counters[usize::from(id)]);
+        let now = Cell::new(origin.start());
+        Self { id, shared, counters, hasher, origin, place, now }
+    }
+
+    /// The time. Within a tick only [`Self::catch_up`] changes it.
+    #[inline]
+    pub(crate) fn now(&self) -> Now {
+        self.now.get()
+    }
+
+    /// Sets the time that the clock shows, `since_boot_ns` after the boot of the machine. Cost: as
+    /// [`Shared::latest`].
+    pub(crate) fn set_clock(&self, since_boot_ns: u64) {
+        let now = self.shared.latest(self.origin.at(since_boot_ns));
+        debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
+        self.now.set(now);
+    }
+
+    /// Moves the time on to the latest second that any core has reached. Whoever takes an engine
+    /// does this, so an engine never sees time go back. Cost: a load.
+    #[inline]
+    pub(crate) fn catch_up(&self) {
+        self.now.set(self.shared.latest(self.now()));
+    }
+
     /// The number of shards of the process.
     #[inline]
     pub(crate) fn shards(&self) -> u16 {

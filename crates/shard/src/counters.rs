@@ -174,6 +174,10 @@ counters! {
     hops,
     /// Reads of other shards' items that this shard executed.
     reads_beside,
+        /// Requests that this core executed with the engine of another shard.
+        writes_beside,
+        /// Times that this core found an engine held by another core.
+        engines_held,
     /// Ticks.
     ticks,
     /// Ticks in which clients or other shards had sent something.

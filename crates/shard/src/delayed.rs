@@ -1,7 +1,8 @@
 //! Requests that the engine delays, and replies that wait until their change is durable.
 //!
 //! Upstream:   `serve`, `upload` and `mail`: all requests for an engine that delays any
-//!             ([`Engine::DELAYS`]); for others those whose room is on its way, and those behind.
+//!             ([`Engine::DELAYS`]); for others those whose room is on its way, those that find
+//!             the engine held by another core, and those behind.
 //! Downstream: `apply`, once a ticket is ready; the client's slot, or the ring of answers.
 //!
 //! ```text
@@ -32,6 +33,7 @@ use kachel_net::{ConnectionIndex, SlotIndex};
 use crate::apply::Applied;
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
+use crate::engines::Engines;
 use crate::hop::{HopKey, Mail, MailboxFull, Outgoing, ReplyTo, Taken, apply_taken};
 use crate::reply::LargeValue;
 
@@ -53,7 +55,7 @@ pub(crate) struct Origin {
 /// A request that waits for the engine.
 struct Parked<U> {
     origin: Origin,
-    /// `None` if the request waits behind another request about its key (I2).
+    /// `None` if the request waits behind another request about its key (I2), or for the engine.
     ticket: Option<Ticket>,
     key_hash: u64,
     record: Vec<u8>,
@@ -131,7 +133,7 @@ impl<E: Engine> Delayed<E> {
     pub(crate) fn apply_own(
         &mut self,
         context: &Context,
-        engine: &mut E,
+        engine: Option<&mut E>,
         clients: &mut Clients<E::Pinned>,
         mail: &mut Mail<E>,
         connection: ConnectionIndex,
@@ -212,13 +214,13 @@ impl<E: Engine> Delayed<E> {
         (Origin { shard: context.id, slot }, record)
     }
 
-    /// Applies a request about a key, or parks it. The caller has checked that there is room here
-    /// and for the answer.
+    /// Applies a request about a key, or parks it; without the engine, which another core holds, it
+    /// is parked. The caller has checked that there is room here and for the answer.
     #[expect(clippy::too_many_arguments, reason = "the parts of a shard that any request needs")]
     pub(crate) fn apply(
         &mut self,
         context: &Context,
-        engine: &mut E,
+        engine: Option<&mut E>,
         clients: &mut Clients<E::Pinned>,
         mail: &mut Mail<E>,
         origin: Origin,
@@ -226,15 +228,16 @@ impl<E: Engine> Delayed<E> {
         mut upload: Option<E::Upload>,
     ) {
         let key_hash = taken.key.expect("a parked request is about a key").secret_hash();
-        let ticket = if self.parked.iter().any(|parked| parked.key_hash == key_hash) {
-            None // I2
-        } else {
+        let is_behind = self.parked.iter().any(|parked| parked.key_hash == key_hash);
+        let ticket = if let Some(engine) = engine.filter(|_| !is_behind) {
             match apply_taken(context, engine, taken, &mut upload, None, &mut mail.answer) {
                 Applied::Answered(value, durability) => {
                     return self.answer(context, clients, mail, origin, value, durability);
                 }
                 Applied::Later(ticket) => Some(ticket),
             }
+        } else {
+            None // I2
         };
         self.park_taken(origin, taken, upload, ticket);
     }
@@ -267,17 +270,19 @@ impl<E: Engine> Delayed<E> {
     pub(crate) fn step(
         &mut self,
         context: &Context,
-        engine: &mut E,
+        engines: &Engines<E>,
         clients: &mut Clients<E::Pinned>,
         mail: &mut Mail<E>,
     ) {
         if !self.is_in_use() && self.waiting.is_empty() {
             return;
         }
-        engine.poll();
         debug_assert!(self.count() <= REQUESTS_MAX, "I1");
-        self.send_durable(context, engine.durable(), clients, mail);
-        self.retry(context, engine, clients, mail);
+        if let Some(mut engine) = engines.take(context.id, context) {
+            engine.poll();
+            self.send_durable(context, engine.durable(), clients, mail);
+            self.retry(context, &mut engine, clients, mail);
+        }
         let woken = WOKEN_MAX.min(self.room()).min(self.waiting.len());
         for connection in self.waiting.drain(..woken) {
             clients.has_room_again(connection, context.id);

@@ -13,7 +13,7 @@
 //!   before or after the shard drops the upload. When both are gone, all their memory is free again
 //!   (`segment`).
 
-use kachel_engine::{Engine, ReceiveValue, Room};
+use kachel_engine::{Common as _, Engine, ReceiveValue, Room};
 use kachel_io::Io;
 use kachel_net::ConnectionIndex;
 use kachel_stdx::Landing;
@@ -53,7 +53,7 @@ impl<E: Engine> Values<'_, E> {
     }
 
     fn lend(&mut self, connection: ConnectionIndex) -> Option<Landing> {
-        let Self { context, engine, uploads, .. } = self;
+        let Self { context, engines, uploads, .. } = self;
         let is_alone = uploads.ticks_alone >= ALONE_TICKS_MIN;
         let blocks_max = if is_alone { BLOCKS_ALONE } else { BLOCKS_BESIDE_REQUESTS };
         let uploading = uploads.get_mut(connection)?;
@@ -63,13 +63,14 @@ impl<E: Engine> Values<'_, E> {
             return None;
         }
         let spare = uploads.spare_landings.pop();
-        let mut landing = spare.unwrap_or_else(|| engine.spare_landing());
+        let mut landing = spare.unwrap_or_else(|| engines.common().spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
         // Another shard is asked for room only by `feed`.
         if !lent
             && owner == context.id
-            && engine.make_upload_room(bytes, &context.now) == Room::Made
+            && let Some(mut engine) = engines.take(owner, context)
+            && engine.make_upload_room(bytes, &context.now()) == Room::Made
         {
             lent = upload.landing(&mut landing, blocks_max).is_ok();
         }

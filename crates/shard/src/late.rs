@@ -75,7 +75,7 @@ impl LateClients {
     pub(crate) fn close<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
         if std::mem::take(&mut self.is_due) {
             debug_assert!(self.late.is_empty(), "the clients of the last sweep are closed");
-            let too_much = is_too_much_pinned(on.context, on.engine);
+            let too_much = is_too_much_pinned(on.context, on.engines.common());
             let (context, sweep) = (on.context, self.sweep);
             self.slowest =
                 collect_late(on.io, context, on.clients, sweep, too_much, &mut self.late);
@@ -93,7 +93,7 @@ impl LateClients {
     /// lets go of what is under way a little later, and other shards close theirs.
     fn close_slowest<I: Io, E: Engine>(&mut self, on: &mut Sending<'_, I, E>) {
         while let Some(connection) = self.slowest.take_next() {
-            if !is_too_much_pinned(on.context, on.engine) {
+            if !is_too_much_pinned(on.context, on.engines.common()) {
                 self.slowest = Slowest::new();
                 return;
             }

@@ -10,8 +10,8 @@
 //! Architecture invariants:
 //! - The crate makes no system call, reads no clock and draws no random number. It gets them
 //!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
-//! - Only a shard's own thread changes its items. Other shards send it hops, or read its items
-//!   themselves (`beside`).
+//! - Only the core that holds a shard's engine changes its items (`engines`). Other cores read them
+//!   (`beside`), or send hops.
 //! - A shard uses its engine only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
@@ -46,6 +46,7 @@ mod apply;
 mod batch;
 mod clients;
 mod reply;
+mod engines;
 
 // What every stage reads.
 mod context;
@@ -54,6 +55,7 @@ mod counters;
 
 pub use counters::{Counter, Counters};
 pub use delayed::REQUESTS_MAX as DELAYED_REQUESTS_MAX;
+pub use engines::{Engines, Hold};
 pub use hop::{Mailbox, Mailboxes, mailbox_bytes, mailboxes};
 pub use process::{ClosedClient, Shared, SharedOptions};
 pub use report::Holdings;

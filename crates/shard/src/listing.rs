@@ -30,6 +30,7 @@ use kachel_wire::{Reply, Sink, format};
 use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::engines::Engines;
 use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, Mail, Outgoing};
 
 /// The cursor that says that a shard has listed everything.
@@ -142,7 +143,7 @@ impl Listings {
 /// The parts of a shard that a step of the listings uses.
 pub(crate) struct Step<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a mut E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) mail: &'a mut Mail<E>,
 }
@@ -181,13 +182,19 @@ impl Listings {
             return;
         }
         let own = self.check_all(&mut step);
+        if own.is_none() && self.asked.iter().all(Option::is_none) {
+            return;
+        }
+        debug_assert!(own.is_some() || !self.is_idle(), "a piece is wanted");
+        // While another core holds the engine, all pieces wait.
+        let Some(mut engine) = step.engines.take(step.context.id, step.context) else { return };
         let (id, shards) = (step.context.id, step.context.shards());
         for _ in 0..shards {
             let shard = self.turn;
             self.turn = (shard + 1) % shards;
             let done = match own {
-                Some(place) if shard == id => self.own_piece(&mut step, place),
-                _ => self.answer_asked(&mut step, shard),
+                Some(place) if shard == id => self.own_piece(&mut step, &mut *engine, place),
+                _ => self.answer_asked(&mut step, &mut *engine, shard),
             };
             if done {
                 return;
@@ -258,9 +265,14 @@ impl Listings {
     }
 
     /// Sends a piece of this shard's items to a client of this shard. Returns whether it did.
-    fn own_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize) -> bool {
+    fn own_piece<E: Engine>(
+        &mut self,
+        step: &mut Step<'_, E>,
+        engine: &mut E,
+        place: usize,
+    ) -> bool {
         let Some(mut listing) = self.listings.remove(place) else { return false };
-        piece(step, listing.keys_only, listing.cursor);
+        piece(step, engine, listing.keys_only, listing.cursor);
         let text = &step.mail.answer.text;
         let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
         listing.go_on(u64::from_le_bytes(*cursor));
@@ -271,12 +283,17 @@ impl Listings {
 
     /// Sends the piece that another shard asked for. Returns `false` if no piece is asked for, or
     /// if there is no room for the answer yet.
-    fn answer_asked<E: Engine>(&mut self, step: &mut Step<'_, E>, peer: u16) -> bool {
+    fn answer_asked<E: Engine>(
+        &mut self,
+        step: &mut Step<'_, E>,
+        engine: &mut E,
+        peer: u16,
+    ) -> bool {
         if self.asked[usize::from(peer)].is_none() || !step.mail.has_room_for_answer(peer) {
             return false;
         }
         let Some(asked) = self.asked[usize::from(peer)].take() else { return false };
-        piece(step, asked.keys_only, asked.cursor);
+        piece(step, engine, asked.keys_only, asked.cursor);
         debug_assert!(step.mail.answer.text.len() >= 8, "a piece begins with its cursor");
         step.mail.send_piece(peer, asked.slot);
         true
@@ -285,12 +302,12 @@ impl Listings {
 
 /// Formats one piece of this shard's items into the mail's answer: the cursor from which the next
 /// piece continues, then the lines (I1).
-fn piece<E: Engine>(step: &mut Step<'_, E>, keys_only: bool, mut cursor: Cursor) {
-    let now = &step.context.now;
+fn piece<E: Engine>(step: &mut Step<'_, E>, engine: &mut E, keys_only: bool, mut cursor: Cursor) {
+    let now = &step.context.now();
     step.mail.answer.begin(0);
     let out = &mut step.mail.answer.text;
     out.put(&[0; 8]);
-    let walked = step.engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
+    let walked = engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
         if keys_only {
             format::mgdump_line(out, key, item.protocol_mark());
         } else {

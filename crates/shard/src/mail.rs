@@ -17,6 +17,7 @@ use crate::accept::Adopted;
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
 use crate::delayed::{Delayed, Origin};
+use crate::engines::Engines;
 use crate::hop::{
     ANSWER_BYTES_MAX, Answer, Hop, Mail, Mailbox, Parcel, REQUEST_BYTES_MAX, Taken,
     answer_bytes_max, apply_taken,
@@ -34,7 +35,7 @@ pub(crate) const TAKEN_BYTES_MAX: usize = TAKEN_BYTES + REQUEST_BYTES_MAX;
 /// The parts of a shard that taking mail uses.
 pub(crate) struct Taking<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a mut E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) mail: &'a mut Mail<E>,
     pub(crate) delayed: &'a mut Delayed<E>,
@@ -49,6 +50,7 @@ impl<E: Engine> Taking<'_, E> {
     /// Takes records of all other shards. Returns whether there were any.
     pub(crate) fn take_all(&mut self) -> bool {
         let mut any = false;
+        self.mail.is_left = false;
         debug_assert!(self.adopted.is_empty(), "each tick takes over what the one before brought");
         for peer in self.context.others() {
             any |= self.take_answers(peer);
@@ -84,6 +86,14 @@ impl<E: Engine> Taking<'_, E> {
     fn take_requests(&mut self, peer: u16) -> bool {
         let mut taken = 0;
         while taken < REQUESTS_PER_TICK_MAX {
+            if self.mail.boxes.to(peer).requests_in.is_empty() {
+                break;
+            }
+            // While another core holds the engine, the requests stay in their ring.
+            let Some(mut engine) = self.engines.take(self.context.id, self.context) else {
+                self.mail.is_left = true;
+                break;
+            };
             let count_max = BATCH_REQUESTS_MAX.min(self.delayed.room());
             // The records are copied out, so that the mailbox is free for use while they are
             // executed.
@@ -101,8 +111,8 @@ impl<E: Engine> Taking<'_, E> {
                 start = end;
             }
             let batch = batch.iter().flatten();
-            self.engine.prefetch(batch.clone().filter_map(Taken::lookup));
-            batch.for_each(|taken| self.carry_out(peer, taken));
+            engine.prefetch(batch.clone().filter_map(Taken::lookup));
+            batch.for_each(|taken| self.carry_out(&mut engine, peer, taken));
             *self.records = records;
             taken += count;
             debug_assert!(count <= count_max, "delayed, I1: no more are taken than may be parked");
@@ -112,16 +122,16 @@ impl<E: Engine> Taking<'_, E> {
     }
 
     /// Executes one request of another shard and answers it (I1).
-    fn carry_out(&mut self, peer: u16, taken: &Taken<'_>) {
+    fn carry_out(&mut self, engine: &mut E, peer: u16, taken: &Taken<'_>) {
         let Taken { hop, reply, text, .. } = *taken;
         self.mail.answer.begin(reply.value_bytes);
         match hop {
-            Hop::Key(_) | Hop::Line | Hop::Upload => return self.request(peer, taken),
+            Hop::Key(_) | Hop::Line | Hop::Upload => return self.request(engine, peer, taken),
             Hop::MakeRoom => {
                 let bytes = u64::from_le_bytes(text.try_into().expect("a room hop has its size"));
                 let bytes = usize::try_from(bytes).expect("a tick receives less than 2^64 bytes");
                 // The other shard tries again, and then sees whether there is room.
-                let _made = self.engine.make_upload_room(bytes, &self.context.now);
+                let _made = engine.make_upload_room(bytes, &self.context.now());
             }
             Hop::Adopt(endpoint) => {
                 let Parcel::Socket(socket) = self.mail.boxes.to(peer).parcels_in.pop() else {
@@ -142,7 +152,7 @@ impl<E: Engine> Taking<'_, E> {
     }
 
     /// Applies a request about a key of this shard.
-    fn request(&mut self, peer: u16, taken: &Taken<'_>) {
+    fn request(&mut self, engine: &mut E, peer: u16, taken: &Taken<'_>) {
         debug_assert!(
             taken.key.is_some_and(|key| {
                 self.context.hasher.key(key.bytes()) == key && self.context.owns(&key)
@@ -157,13 +167,13 @@ impl<E: Engine> Taking<'_, E> {
             upload = Some(received);
         }
         let slot = taken.reply.slot.expect("record, I1: a request about a key is answered");
-        let Self { context, engine, clients, mail, delayed, .. } = self;
+        let Self { context, clients, mail, delayed, .. } = self;
         let origin = Origin { shard: peer, slot };
         if delayed.is_in_use() {
-            return delayed.apply(context, *engine, clients, mail, origin, taken, upload);
+            return delayed.apply(context, Some(engine), clients, mail, origin, taken, upload);
         }
         let answer = &mut mail.answer;
-        let applied = apply_taken(context, *engine, taken, &mut upload, None, answer);
+        let applied = apply_taken(context, engine, taken, &mut upload, None, answer);
         match applied.at_once() {
             Ok(value) => mail.send_answer(peer, slot, value),
             Err(ticket) => delayed.park_taken(origin, taken, upload, Some(ticket)),

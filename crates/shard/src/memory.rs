@@ -7,28 +7,31 @@
 //! Invariants:
 //! - I1  The charge of a connection is refunded when it needs less, and when it closes.
 
-use kachel_engine::{Engine, ReadValue, Room};
+use kachel_engine::{Common, Engine, ReadValue, Room};
 use kachel_net::{Connection, ConnectionIndex, WIDENED_BYTES};
 use kachel_wire::Reply;
 
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::engines::Held;
 
 /// Charges `bytes` to the budget. If necessary, the engine frees memory of items first. Returns
 /// `false`, and charges nothing, if there is not enough memory.
-fn charge<E: Engine>(context: &Context, engine: &mut E, bytes: u64) -> bool {
+fn charge<E: Engine>(context: &Context, held: &mut Held<'_, E>, bytes: u64) -> bool {
     let budget = &context.shared.budget;
     if budget.charge(bytes) {
         return true;
     }
-    match engine.make_room(bytes, &context.now) {
-        Room::Made => budget.charge(bytes),
-        // A client is not closed because another core has not ended its round yet.
-        Room::OnTheWay => {
+    let made = held.own().map(|engine| engine.make_room(bytes, &context.now()));
+    match made {
+        Some(Room::Made) => budget.charge(bytes),
+        // A client is not closed because another core has not ended its round yet, or holds the
+        // engine.
+        Some(Room::OnTheWay) | None => {
             budget.charge_ahead(bytes);
             true
         }
-        Room::Refused => false,
+        Some(Room::Refused) => false,
     }
 }
 
@@ -36,7 +39,7 @@ fn charge<E: Engine>(context: &Context, engine: &mut E, bytes: u64) -> bool {
 /// needs. If there is no memory for a long line, the client gets an error and is closed.
 pub(crate) fn charge_input<E: Engine>(
     context: &Context,
-    engine: &mut E,
+    held: &mut Held<'_, E>,
     clients: &mut Clients<E::Pinned>,
     connection: ConnectionIndex,
 ) {
@@ -48,7 +51,7 @@ pub(crate) fn charge_input<E: Engine>(
         charged <= context.shared.budget.spent_bytes(),
         "I1: it is part of what is spent"
     );
-    if wanted > charged && !charge(context, engine, wanted - charged) {
+    if wanted > charged && !charge(context, held, wanted - charged) {
         // The memory of the input may be larger than its bytes, so it is shrunk first.
         open.input_mut().shrink_to(0);
         wanted = open.input().chargeable_bytes();
@@ -69,7 +72,7 @@ pub(crate) fn charge_input<E: Engine>(
 #[cold]
 pub(crate) fn widen<E: Engine>(
     context: &Context,
-    engine: &mut E,
+    held: &mut Held<'_, E>,
     clients: &mut Clients<E::Pinned>,
     connection: ConnectionIndex,
     kept_bytes: usize,
@@ -79,7 +82,7 @@ pub(crate) fn widen<E: Engine>(
     if !open.outbox().would_widen(kept_bytes) {
         return !open.outbox().is_full(kept_bytes);
     }
-    if charge(context, engine, WIDENED_BYTES) {
+    if charge(context, held, WIDENED_BYTES) {
         open.outbox_mut().widen();
     }
     open.outbox().is_wide()
@@ -106,10 +109,10 @@ pub(crate) fn refund_all(context: &Context, closed: &Connection) {
 }
 
 /// Whether the clients of all shards together pin more memory than `--pinned-percent` allows.
-pub(crate) fn is_too_much_pinned<E: Engine>(context: &Context, engine: &E) -> bool {
+pub(crate) fn is_too_much_pinned(context: &Context, common: &impl Common) -> bool {
     let percent = u64::from(context.shared.options.pinned_percent);
     let limit_bytes = context.shared.budget.limit_bytes();
     let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
     debug_assert!(percent > 100 || allowed_bytes <= limit_bytes, "a part of the budget");
-    percent != 0 && engine.pinned_bytes() > allowed_bytes
+    percent != 0 && common.pinned_bytes() > allowed_bytes
 }

@@ -122,7 +122,7 @@ impl Shared {
 
     /// The sum over all shards of the counter that `counter` selects, since the last `stats reset`.
     /// A gauge is never reset.
-    pub(crate) fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
+    pub fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
         let shards = self.counters.iter().zip(&self.before);
         let since = |(now, before)| counter(now).value().wrapping_sub(counter(before).value());
         shards.map(|(now, before)| since((&**now, before))).fold(0, u64::wrapping_add)
@@ -130,6 +130,7 @@ impl Shared {
 
     /// Lets all counters begin anew (`stats reset`). Any core may call this.
     pub(crate) fn reset_counters(&self) {
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
         for (before, now) in self.before.iter().zip(&self.counters) {
             before.copy_counts_from(now);
         }

@@ -1,37 +1,14 @@
-//! The reports of a shard: gauges for `stats`, and its holdings for audits.
+//! The holdings of a shard, for audits.
 //!
-//! Upstream:   `tick` publishes the gauges once per tick; the simulation checks the holdings at the
-//!             end of each run.
-//! Downstream: the counters of the shard, the statistics of the engine.
+//! Upstream:   the simulation checks them at the end of each run.
+//! Downstream: the shard's clients and requests, the statistics of the engine.
 
-use kachel_engine::{DeadFound, Engine, EngineStats};
+use kachel_engine::{Engine, EngineStats};
 use kachel_net::WIDENED_BYTES;
 
 use crate::clients::Clients;
-use crate::counters::Counters;
 use crate::delayed::Delayed;
 use crate::upload::Uploads;
-
-/// What was reported so far.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Dead items that the engine found, as far as they are counted.
-    found: DeadFound,
-}
-
-impl Report {
-    /// Writes the gauges that `stats` shows, and counts what the engine has done since.
-    pub(crate) fn publish(&mut self, counters: &Counters, stats: &EngineStats) {
-        counters.publish(stats);
-        let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
-        let before = std::mem::replace(&mut self.found, found);
-        debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
-        counters.note_dead(DeadFound {
-            expired: found.expired - before.expired,
-            flushed: found.flushed - before.flushed,
-        });
-    }
-}
 
 /// What a shard holds now, and how often rare events have happened in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use kachel_net::ConnectionIndex;
 use crate::batch::Ready;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::engines::Engines;
 use crate::memory::{narrow, refund_all};
 use crate::upload::Uploads;
 
@@ -23,7 +24,7 @@ use crate::upload::Uploads;
 pub(crate) struct Sending<'a, I, E: Engine> {
     pub(crate) io: &'a mut I,
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
     pub(crate) ready: &'a mut [Ready],

@@ -17,38 +17,37 @@
 //! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
 //!   in the input because the connection is rewound.
 
-use kachel_engine::{Block, Durability, Engine, INLINE_VALUE_BYTES_MAX, Key, Ticket};
+use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, Key, Ticket};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin::{Administration, Awaits};
-use crate::apply::{Applied, Applier, ReadTerms, room_for_answer, room_for_key};
+use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
 use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
-use crate::beside::Readers;
+use crate::beside::{Core, prefetch_index, prefetch_items};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
+use crate::engines::{Engines, Held};
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing};
 use crate::listing::Listings;
 use crate::memory::widen;
 use crate::pause::pause_for;
-use crate::report::Report;
 use crate::upload::{Uploads, Values};
 
 /// The parts of a shard that serving needs.
 pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a mut E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) mail: &'a mut Mail<E>,
     pub(crate) delayed: &'a mut Delayed<E>,
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
     pub(crate) listings: &'a mut Listings,
-    pub(crate) report: &'a mut Report,
-    pub(crate) readers: &'a mut Readers<E::Reader>,
+    pub(crate) core: &'a mut Core,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
 }
@@ -70,6 +69,7 @@ impl<E: Engine> Serving<'_, E> {
         turn.run();
         debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
         *decoded = turn.batch.into_decoded();
+        self.core.sleep(); // What others retire from here on does not wait for this core.
     }
 }
 
@@ -310,7 +310,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             Some(key) => key.len(),
             None => request.key(&mut [0; KEY_BYTES_MAX]).map_or(0, <[u8]>::len),
         };
-        self.on.engine.options().fits(key_bytes, value_bytes, request.client_flags())
+        self.on.engines.common().options().fits(key_bytes, value_bytes, request.client_flags())
     }
 
     fn stage(&mut self, index: usize, request: &Request<'b>, text: &'b [u8], block: &'b [u8]) {
@@ -360,18 +360,28 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Runs the batch: carries out the staged requests in order, and empties the batch.
     fn run(&mut self) {
         let on = &mut *self.on;
-        if !self.batch.is_empty() {
-            on.uploads.ticks_alone = 0;
+        if self.batch.is_empty() {
+            return;
         }
-        let reads_beside = on.readers.are_needed(&self.batch, on.context);
-        if reads_beside {
-            on.readers.wake();
-            on.readers.prefetch_index(&self.batch, on.context);
+        on.uploads.ticks_alone = 0;
+        let (id, engines) = (on.context.id, on.engines);
+        let mut held = Held::new(engines, on.context);
+        let is_own = |staged: &&Staged<'_>| staged.owner == id;
+        let own = self.batch.iter().any(|staged| is_own(&staged)).then(|| held.own()).flatten();
+        // The shard whose engine prefetches; the readers do it for all others.
+        let except = own.is_some().then_some(id);
+        let readers = engines.readers();
+        let beside =
+            !readers.is_empty() && self.batch.iter().any(|staged| Some(staged.owner) != except);
+        if beside {
+            on.core.wake();
+            prefetch_index(readers, &self.batch, except);
         }
-        let ours = self.batch.iter().filter(|staged| staged.owner == on.context.id);
-        on.engine.prefetch(ours.map(Staged::lookup));
-        if reads_beside {
-            on.readers.prefetch_items(&self.batch, on.context);
+        if let Some(engine) = own {
+            engine.prefetch(self.batch.iter().filter(is_own).map(Staged::lookup));
+        }
+        if beside {
+            prefetch_items(readers, &self.batch, except);
         }
         for staged in self.batch.iter() {
             let ready = &mut self.ready[staged.ready as usize];
@@ -380,12 +390,13 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 "I2: rewound to the first request that waits"
             );
             if !ready.ended {
-                on.carry_out(ready, &self.batch, staged);
+                on.carry_out(&mut held, ready, &self.batch, staged);
             }
         }
-        if reads_beside {
-            on.readers.end_round(); // beside, B1
+        if beside {
+            on.core.end_round(); // beside, B1
         }
+        drop(held);
         self.batch.clear();
     }
 }
@@ -395,7 +406,7 @@ impl<E: Engine> Serving<'_, E> {
     fn values(&mut self) -> Values<'_, E> {
         Values {
             context: self.context,
-            engine: self.engine,
+            engines: self.engines,
             clients: self.clients,
             mail: self.mail,
             delayed: self.delayed,
@@ -407,17 +418,17 @@ impl<E: Engine> Serving<'_, E> {
     fn administration(&mut self, connection: ConnectionIndex) -> Administration<'_, E> {
         Administration {
             context: self.context,
-            engine: self.engine,
+            engines: self.engines,
             clients: self.clients,
             listings: self.listings,
-            report: self.report,
             connection,
             io_kind: self.io_kind,
         }
     }
 
     fn widen(&mut self, connection: ConnectionIndex, kept_bytes: usize) -> bool {
-        widen(self.context, self.engine, self.clients, connection, kept_bytes)
+        let mut held = Held::new(self.engines, self.context);
+        widen(self.context, &mut held, self.clients, connection, kept_bytes)
     }
 
     fn pause_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
@@ -426,26 +437,26 @@ impl<E: Engine> Serving<'_, E> {
 
     /// Executes one staged request, or sends it to the shard that owns its key. If neither is
     /// possible now, rewinds the connection to it (I2, I3).
-    fn carry_out(&mut self, ready: &mut Ready, batch: &Batch<'_>, staged: &Staged<'_>) {
-        let key = batch.key(staged);
+    fn carry_out(
+        &mut self,
+        held: &mut Held<'_, E>,
+        ready: &mut Ready,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+    ) {
         let connection = ready.connection;
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
         debug_assert!(!ready.ended, "I2: nothing behind a request that waits is carried out");
         let kept_bytes = ready.kept_bytes(staged.start);
-        let is_full = open.outbox().is_full(kept_bytes) && !self.widen(connection, kept_bytes);
+        let awaits = open.outbox().awaits_answers();
+        let is_full = open.outbox().is_full(kept_bytes)
+            && !widen(self.context, held, self.clients, connection, kept_bytes);
         let done = if is_full {
             Ok(())
-        } else if staged.owner != self.context.id {
-            if self.read_beside(connection, batch, staged, key) {
-                Ok(())
-            } else {
-                self.hop(connection, batch, staged, key)
-            }
-        } else if self.delayed.is_in_use() {
-            self.apply_delaying(connection, batch, staged, key)
+        } else if staged.owner == self.context.id {
+            self.carry_out_own(held, connection, batch, staged, awaits)
         } else {
-            self.apply(connection, batch, staged, key);
-            Ok(())
+            self.carry_out_theirs(held, connection, batch, staged, awaits)
         };
         if is_full || done.is_err() {
             ready.ended = true;
@@ -464,18 +475,85 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    /// Applies a request whose key this shard owns.
+    /// Executes or parks a request whose key this shard owns.
+    ///
+    /// Errors: it must be parked, and the queue of delayed requests is full. Nothing was done.
     #[inline]
-    fn apply(
+    fn carry_out_own(
         &mut self,
+        held: &mut Held<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-        key: Key<'_>,
-    ) {
-        debug_assert!(self.context.owns(&key), "only the owner of a key applies a request");
-        let Some(mut sink) = self.clients.sink(connection) else { return };
-        let applier = Applier { engine: self.engine, context: self.context };
+        awaits: bool,
+    ) -> Result<(), MailboxFull> {
+        let key = batch.key(staged);
+        debug_assert!(self.context.owns(&key), "only the owner of a key parks a request about it");
+        let engine = held.own();
+        if self.delayed.is_in_use() || engine.is_none() {
+            if engine.is_none() && !awaits && self.read_beside(connection, batch, staged) {
+                return Ok(());
+            }
+            return self.apply_delaying(engine, connection, batch, staged);
+        }
+        if let Some(engine) = engine
+            && let Err(ticket) = self.apply(engine, connection, batch, staged)
+        {
+            // There is space in the queue, because it was empty.
+            let outgoing = self.outgoing(connection, batch, staged, &key);
+            let Self { context, clients, delayed, .. } = self;
+            if let Some(outgoing) = outgoing {
+                delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a request for a key of another shard: beside its owner, or in the place of its
+    /// owner. If neither is possible, sends the request there.
+    ///
+    /// Errors: the mailbox has no room now, and nothing was done.
+    #[inline]
+    fn carry_out_theirs(
+        &mut self,
+        held: &mut Held<'_, E>,
+        connection: ConnectionIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+        awaits: bool,
+    ) -> Result<(), MailboxFull> {
+        debug_assert!(staged.owner != self.context.id, "this shard is the owner");
+        // Nothing overtakes an earlier request of the same connection.
+        if !awaits {
+            if self.read_beside(connection, batch, staged) {
+                return Ok(());
+            }
+            if self.engines.are_common()
+                && let Some(engine) = held.get(staged.owner)
+                && self.apply(engine, connection, batch, staged).is_ok()
+            {
+                self.context.counters.writes_beside.add(1);
+                return Ok(());
+            }
+            // The room for an item is on its way: its owner stores it as soon as it is there.
+        }
+        self.hop(connection, batch, staged)
+    }
+
+    /// Applies a request to an engine that this core holds.
+    ///
+    /// Errors: room for the item is on its way, and nothing was done.
+    #[inline]
+    fn apply(
+        &mut self,
+        engine: &mut E,
+        connection: ConnectionIndex,
+        batch: &Batch<'_>,
+        staged: &Staged<'_>,
+    ) -> Result<(), Ticket> {
+        let key = batch.key(staged);
+        let Some(mut sink) = self.clients.sink(connection) else { return Ok(()) };
+        let applier = Applier { engine, context: self.context };
         let applied = match &staged.work {
             Work::Key { from_here, .. } => applier.key(key, read_terms(from_here), None, &mut sink),
             Work::Line(place) => {
@@ -483,45 +561,28 @@ impl<E: Engine> Serving<'_, E> {
                 applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
             }
         };
-        match applied {
-            Applied::Answered(None, Durability::Now) => {}
-            Applied::Answered(Some(value), Durability::Now) => sink.value(value),
-            Applied::Later(ticket) => self.park(connection, batch, staged, key, ticket),
-            Applied::Answered(_, Durability::At(_)) => {
-                unreachable!("an engine that does not delay promises no durability")
-            }
+        if let Some(value) = applied.at_once()? {
+            sink.value(value);
         }
         self.clients.mark_dirty(connection);
+        Ok(())
     }
 
-    /// Parks a request whose room is on its way. There is space in the queue, because it was empty.
-    #[cold]
-    fn park(
-        &mut self,
-        connection: ConnectionIndex,
-        batch: &Batch<'_>,
-        staged: &Staged<'_>,
-        key: Key<'_>,
-        ticket: Ticket,
-    ) {
-        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return };
-        let Self { context, clients, delayed, .. } = self;
-        delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
-    }
-
-    /// Answers a read of another shard's key on this core. Returns `false` if the request must hop.
+    /// Answers a read beside the owner of its key. Returns `false` if that is not possible.
     #[inline]
     fn read_beside(
         &mut self,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-        key: Key<'_>,
     ) -> bool {
-        let Self { context, engine, clients, readers, .. } = self;
-        let beside = readers.beside(&**engine, context, clients, connection, staged);
-        let Some(beside) = beside else { return false };
+        if !staged.is_read {
+            return false;
+        }
+        let Self { context, engines, clients, core, .. } = self;
+        let Some(beside) = core.beside(*engines, context, staged.owner) else { return false };
         let Some(mut sink) = clients.sink(connection) else { return true };
+        let key = batch.key(staged);
         let done = match &staged.work {
             Work::Key { from_here, .. } => beside.key(&key, read_terms(from_here), &mut sink),
             Work::Line(place) => beside.request(&batch.line(*place).request, key, &mut sink),
@@ -532,20 +593,22 @@ impl<E: Engine> Serving<'_, E> {
         done
     }
 
-    /// Applies a request whose key this shard owns, if its engine may delay the request.
+    /// Applies a request whose key this shard owns, if its engine may delay the request, or parks
+    /// it if this core does not hold the engine.
     ///
     /// Errors: the queue of delayed requests is full, and nothing was done.
     fn apply_delaying(
         &mut self,
+        engine: Option<&mut E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-        key: Key<'_>,
     ) -> Result<(), MailboxFull> {
+        let key = batch.key(staged);
         let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
-        let Self { context, engine, clients, mail, delayed, .. } = self;
+        let Self { context, clients, mail, delayed, .. } = self;
         let applied =
-            delayed.apply_own(context, *engine, clients, mail, connection, key, outgoing, None);
+            delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, None);
         applied.map_err(|(full, _none)| full)
     }
 
@@ -557,8 +620,8 @@ impl<E: Engine> Serving<'_, E> {
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-        key: Key<'_>,
     ) -> Result<(), MailboxFull> {
+        let key = batch.key(staged);
         let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
         self.mail.send_about(self.context, self.clients, connection, key, outgoing)
     }

@@ -6,14 +6,14 @@
 //! The keys are those of memcached that apply to Kachel, in its order. Keys that only Kachel has
 //! begin with `kachel_`.
 
-use kachel_engine::Engine;
+use kachel_engine::{Common as _, Engine};
 use kachel_net::ConnectionIndex;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
 
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::counters::{Counter, Counters};
-use crate::report::Report;
+use crate::engines::Engines;
 
 /// Selects one counter of a shard.
 type Pick = fn(&Counters) -> &Counter;
@@ -21,17 +21,17 @@ type Pick = fn(&Counters) -> &Counter;
 /// Answers `stats` to one client.
 pub(crate) struct Answering<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) connection: ConnectionIndex,
 }
 
 impl<E: Engine> Answering<'_, E> {
     /// Answers `stats` with this topic.
-    pub(crate) fn stats(&mut self, topic: &[u8], report: &mut Report, io_kind: &str) {
+    pub(crate) fn stats(&mut self, topic: &[u8], io_kind: &str) {
         let dumps_allowed = self.context.shared.options.dumps_allowed;
         match stats_topic(topic) {
-            StatsTopic::General => self.general(report, io_kind),
+            StatsTopic::General => self.general(io_kind),
             StatsTopic::Reset => unreachable!("`admin` resets the counters"),
             StatsTopic::Settings => {
                 let context = self.context;
@@ -89,14 +89,13 @@ impl<E: Engine> Answering<'_, E> {
     }
 
     /// Sends facts about the process, and the sums of the counters of all shards.
-    fn general(&mut self, report: &mut Report, io_kind: &str) {
+    fn general(&mut self, io_kind: &str) {
         let context = self.context;
-        report.publish(&context.counters, &self.engine.stats());
         let (shared, options) = (&context.shared, &context.shared.options);
-        let second = context.now.second;
+        let now = context.now();
         self.number("pid", u64::from(options.pid));
-        self.number("uptime", u64::from(second));
-        self.number("time", u64::try_from(context.now.unix(second)).unwrap_or(0));
+        self.number("uptime", u64::from(now.second));
+        self.number("time", u64::try_from(now.unix(now.second)).unwrap_or(0));
         self.stat("version", options.version.as_bytes());
         self.stat("kachel_version", options.own_version.as_bytes());
         self.stat("kachel_io", io_kind.as_bytes());
@@ -115,7 +114,7 @@ impl<E: Engine> Answering<'_, E> {
         self.number("threads", u64::from(options.shards));
         self.sums(BEHIND_LIMITS);
         self.number("kachel_memory_spent", shared.budget.spent_bytes());
-        self.number("kachel_pinned_bytes", self.engine.pinned_bytes());
+        self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
         self.reply(Reply::End);
     }
 }
@@ -178,6 +177,8 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_listed_items", |c| &c.listed_items),
     ("kachel_hops", |c| &c.hops),
     ("kachel_reads_beside", |c| &c.reads_beside),
+    ("kachel_writes_beside", |c| &c.writes_beside),
+    ("kachel_engines_held", |c| &c.engines_held),
     ("kachel_requests", |c| &c.requests),
     ("kachel_ticks", |c| &c.ticks),
     ("kachel_busy_ticks", |c| &c.busy_ticks),

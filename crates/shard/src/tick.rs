@@ -9,7 +9,7 @@
 //! prepare_wait      computes how long the poll may sleep
 //! complete_tick
 //!   poll            receives events from the I/O backend           io
-//!   read_clock      reads the clock, enters the engine               engine
+//!   read_clock      reads the clock
 //!   sort_events     passes each event on                           arrive, accept
 //!   take_mail       takes answers and requests of other shards     mail
 //!   step_delayed    retries requests that the engine delayed       delayed
@@ -17,7 +17,7 @@
 //!   close_late      closes clients that are too slow               late, slowest
 //!   adopt           takes over connections of other shards         accept
 //!   step_listings   lists some items                               listing
-//!   publish         publishes gauges and mailboxes                 report, hop
+//!   publish         publishes mailboxes                            hop
 //!   send            sends replies, closes connections              send
 //!   maintain        has the engine do upkeep                       engine
 //!   finish          ends the shard when the process stops
@@ -30,24 +30,25 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Engine, KeyHasher};
+use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Io, Wait};
 use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 
 use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
 use crate::batch::DECODED_BYTES_MAX;
-use crate::beside::Readers;
+use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
+use crate::engines::Engines;
 use crate::hop::{Mail, Mailboxes};
 use crate::late::LateClients;
 use crate::listing::{Listings, Step};
 use crate::mail::{TAKEN_BYTES_MAX, Taking};
 use crate::pause::resume_for_mail;
 use crate::process::Shared;
-use crate::report::{Holdings, Report};
+use crate::report::Holdings;
 use crate::send::Sending;
 use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
@@ -84,7 +85,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     io: I,
     clock: C,
     context: Context,
-    engine: E,
+    engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
     mail: Mail<E>,
     delayed: Delayed<E>,
@@ -93,8 +94,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     arrivals: Arrivals,
     acceptor: Acceptor,
     late: LateClients,
-    report: Report,
-    readers: Readers<E::Reader>,
+    core: Core,
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
     /// The records of other shards in one batch. Each tick reuses the memory.
@@ -103,34 +103,31 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     decoded_keys: Vec<u8>,
     /// Whether the engine found upkeep to do in the last tick.
     upkeep: bool,
+    /// The second of the last tick.
+    second: u32,
 }
 
 impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
-    /// Makes a shard that uses `engine` and has no clients yet.
+    /// Makes a shard without clients. The calling thread must be the one that runs it.
     pub fn new(
         io: I,
         clock: C,
-        engine: E,
+        engines: Arc<Engines<E>>,
         options: ShardOptions,
         shared: Arc<Shared>,
         mailboxes: Mailboxes<E>,
     ) -> Self {
         let shards = shared.options.shards;
         assert!(options.id < shards, "a shard is one of those of its process");
-        let core = engine.register_core().expect("an engine has a place for each shard's core");
-        let context = Context {
-            id: options.id,
-            counters: Arc::clone(&shared.counters[usize::from(options.id)]),
-            shared,
-            hasher: options.hasher,
-            now: options.origin.start(),
-            origin: options.origin,
-        };
+        let core = engines.common().register_core();
+        let core = core.expect("the engines have a place for each shard's core");
+        let ShardOptions { id, hasher, origin } = options;
+        let context = Context::new(id, shared, hasher, origin, core.place());
         Self {
             io,
             clock,
             context,
-            engine,
+            engines,
             clients: Clients::new(),
             mail: Mail::new(mailboxes),
             delayed: Delayed::new(),
@@ -139,12 +136,12 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
             late: LateClients::new(),
-            report: Report::default(),
-            readers: Readers::none(core),
+            core: Core::new(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             records: Vec::with_capacity(TAKEN_BYTES_MAX),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
             upkeep: false,
+            second: origin.start().second,
         }
     }
 
@@ -160,18 +157,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.mail.boxes.set_waker(peer, waker);
     }
 
-    /// Lets this shard read the items of all shards. `readers` has the reader of each shard's
-    /// engine, by the shard's number. Without this call the shard reads only its own items, and
-    /// each request about another shard's key hops.
-    ///
-    /// # Panics
-    /// If there is not one reader for each shard.
-    pub fn set_readers(&mut self, readers: Vec<E::Reader>) {
-        assert!(readers.len() == usize::from(self.context.shards()), "one reader for each shard");
-        debug_assert!(readers.len() > 1, "a single shard has no other items to read");
-        self.readers.set(readers);
-    }
-
     /// Returns the waker by which other threads wake this shard.
     pub fn waker(&self) -> kachel_io::Waker {
         self.io.waker()
@@ -182,14 +167,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         &mut self.io
     }
 
-    /// The engine, for tests that inspect it.
-    pub fn engine(&self) -> &E {
-        &self.engine
-    }
-
-    /// Counts what the shard holds now. Cost: a read of each connection.
+    /// Counts what the shard holds now. Cost: a read of each connection. Waits until no core holds
+    /// the engine.
     pub fn holdings(&self) -> Holdings {
-        Holdings::of(&self.clients, &self.uploads, &self.delayed, &self.engine.stats())
+        let stats = self.engines.inspect(self.context.id, E::stats);
+        Holdings::of(&self.clients, &self.uploads, &self.delayed, &stats)
     }
 
     /// The number of connections that this shard has closed because their clients read large values
@@ -226,14 +208,16 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let waits = std::mem::take(&mut mail.was_full)
             || mail.boxes.is_waited_for()
             || !self.delayed.is_empty();
-        if busy || !mail.boxes.is_empty() {
+        // Mail that was left because another core held the engine waits until that is over.
+        let has_mail = !mail.boxes.is_empty();
+        if busy || has_mail && !mail.is_left {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         mail.boxes.sleeper.prepare_sleep();
-        if !mail.boxes.is_empty() {
+        if !has_mail && !mail.boxes.is_empty() {
             Wait::Now
-        } else if waits {
+        } else if waits || has_mail {
             Wait::AtMostNs(SLEEP_NS_WHILE_WAITING)
         } else {
             Wait::AtMostNs(SLEEP_NS_MAX)
@@ -263,7 +247,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
-        self.readers.sleep(); // A shard that polls reads nothing.
         let polled = self.io.poll(wait, &mut self.events);
         self.mail.boxes.sleeper.cancel();
         if polled.is_err() {
@@ -272,15 +255,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         polled
     }
 
-    /// Reads the clock (I2), and enters the engine, which takes note of flushes. If a new second
-    /// has begun, `late` takes note of it.
+    /// Reads the clock (I2). If a new second has begun, `late` takes note of it.
     fn read_clock(&mut self) {
-        let now = self.context.shared.latest(self.context.origin.at(self.clock.now_ns()));
-        let before = std::mem::replace(&mut self.context.now, now).second;
-        debug_assert!(before <= now.second, "the monotonic clock does not go back");
-        self.engine.enter(self.readers.place(), &now);
-        if now.second != before {
-            self.late.turn(before, now.second);
+        self.context.set_clock(self.clock.now_ns());
+        let now = self.context.now().second;
+        let before = std::mem::replace(&mut self.second, now);
+        debug_assert!(before <= now, "time does not go back");
+        if now != before {
+            self.late.turn(before, now);
         }
     }
 
@@ -343,7 +325,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn take_mail(&mut self) -> bool {
         let mail = Taking {
             context: &self.context,
-            engine: &mut self.engine,
+            engines: &self.engines,
             clients: &mut self.clients,
             mail: &mut self.mail,
             delayed: &mut self.delayed,
@@ -359,8 +341,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Executes the delayed requests for which the engine is ready now. Sends the replies whose
     /// change has become durable.
     fn step_delayed(&mut self) {
-        let Self { context, engine, clients, mail, delayed, .. } = self;
-        delayed.step(context, engine, clients, mail);
+        let Self { context, engines, clients, mail, delayed, .. } = self;
+        delayed.step(context, engines, clients, mail);
     }
 
     /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
@@ -369,14 +351,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let (ready, inputs) = self.arrivals.inputs(&self.io);
         let mut serving = Serving {
             context: &self.context,
-            engine: &mut self.engine,
+            engines: &self.engines,
             clients: &mut self.clients,
             mail: &mut self.mail,
             delayed: &mut self.delayed,
             uploads: &mut self.uploads,
             listings: &mut self.listings,
-            report: &mut self.report,
-            readers: &mut self.readers,
+            core: &mut self.core,
             io_kind: self.io.kind(),
         };
         serving.serve_all(ready, &inputs, &mut self.decoded_keys);
@@ -403,13 +384,12 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
-        let Self { context, engine, clients, mail, .. } = self;
-        self.listings.step(Step { context, engine, clients, mail });
+        let Self { context, engines, clients, mail, .. } = self;
+        self.listings.step(Step { context, engines, clients, mail });
     }
 
-    /// Publishes the gauges of this shard, and the records that it has pushed for other shards.
+    /// Publishes the records that this shard has pushed for other shards.
     fn publish(&mut self) {
-        self.report.publish(&self.context.counters, &self.engine.stats());
         self.mail.publish();
     }
 
@@ -418,8 +398,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.sending().1.send_all();
     }
 
+    /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.
     fn maintain(&mut self) {
-        self.upkeep = self.engine.maintain(&self.context.now) > 0;
+        if let Some(mut engine) = self.engines.take(self.context.id, &self.context) {
+            self.upkeep = engine.maintain(&self.context.now()) > 0;
+        }
     }
 
     /// Ends the shard once the process stops. The first call stops accepting clients; each client
@@ -445,7 +428,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let sending = Sending {
             io: &mut self.io,
             context: &self.context,
-            engine: &self.engine,
+            engines: &self.engines,
             clients: &mut self.clients,
             uploads: &mut self.uploads,
             ready: &mut self.arrivals.ready,
@@ -456,7 +439,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn values(&mut self) -> (&mut I, &mut Arrivals, Values<'_, E>) {
         let values = Values {
             context: &self.context,
-            engine: &mut self.engine,
+            engines: &self.engines,
             clients: &mut self.clients,
             mail: &mut self.mail,
             delayed: &mut self.delayed,

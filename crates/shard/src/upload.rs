@@ -16,7 +16,9 @@
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 
-use kachel_engine::{Answer, Block, Engine, Key, KeyHashes, Operation, ReceiveValue as _, Room};
+use kachel_engine::{
+    Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, ReceiveValue as _, Room,
+};
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
@@ -26,6 +28,7 @@ use crate::apply::{Applier, room_for_answer};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
+use crate::engines::Engines;
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing, Parcel};
 use crate::pause::pause_for;
 
@@ -145,7 +148,7 @@ const ASKS_MAX: u32 = 32;
 /// The parts of a shard that receiving a large value uses.
 pub(crate) struct Values<'a, E: Engine> {
     pub(crate) context: &'a Context,
-    pub(crate) engine: &'a mut E,
+    pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) mail: &'a mut Mail<E>,
     pub(crate) delayed: &'a mut Delayed<E>,
@@ -165,7 +168,7 @@ impl<E: Engine> Values<'_, E> {
         let hashes = self.context.hasher.key(key_of(request, &mut space)).hashes();
         let uploading = Uploading {
             line: self.uploads.keep_line(line),
-            upload: self.engine.begin_upload(value_bytes),
+            upload: self.engines.common().begin_upload(value_bytes, self.context.place),
             value_bytes_left: value_bytes,
             trailer: [0; 2],
             trailer_bytes: 0,
@@ -225,20 +228,23 @@ impl<E: Engine> Values<'_, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Asks a shard to free memory (I2). If that is another shard, the connection waits for its
-    /// answer. Returns `false` if the mailbox to that shard is full; the connection then waits for
-    /// the mailbox.
+    /// Frees memory in a shard, or asks it to (I2). Returns `false` if there is no room yet: the
+    /// connection then waits for the next tick, for the answer of the other shard, or for its
+    /// mailbox.
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
-        let Self { context, engine, clients, mail, uploads, .. } = self;
+        let Self { context, engines, clients, mail, uploads, .. } = self;
         let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
         debug_assert!(asked < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
-        if asked == context.id {
-            let room = engine.make_upload_room(bytes, &context.now);
-            if room == Room::OnTheWay {
-                // Until the next tick: other cores may still read what was evicted.
+        if asked == context.id || engines.are_common() {
+            let engine = engines.take(asked, context);
+            let room = engine.map(|mut engine| engine.make_upload_room(bytes, &context.now()));
+            if matches!(room, Some(Room::OnTheWay) | None) {
+                // Until the next tick: other cores may still read what was evicted, or one holds
+                // the engine.
                 clients.pause(context, connection, Waiting::Answers);
+                return false;
             }
-            return room != Room::OnTheWay;
+            return true;
         }
         let text = (bytes as u64).to_le_bytes();
         let outgoing = Outgoing { hop: Hop::MakeRoom, text: &text, room: AnswerRoom::default() };
@@ -293,12 +299,47 @@ impl<E: Engine> Values<'_, E> {
         whole: &Whole<'_>,
         upload: E::Upload,
     ) -> Result<(), (MailboxFull, Option<E::Upload>)> {
-        let Self { context, engine, clients, mail, delayed, .. } = self;
         let Whole { request, line, key } = *whole;
+        debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
         let room = room_for_answer(request, 0);
         let outgoing = Outgoing { hop: Hop::Upload, text: line, room };
-        if !context.owns(&key) {
-            let owner = context.hasher.owner(key.hashes());
+        let (context, engines) = (self.context, self.engines);
+        let owner = context.hasher.owner(key.hashes());
+        let is_own = owner == context.id;
+        let may_take = is_own || self.may_take(connection);
+        let mut engine = may_take.then(|| engines.take(owner, context)).flatten();
+        let mut upload = upload;
+        if let Some(engine) = &mut engine
+            && !(is_own && self.delayed.is_in_use())
+        {
+            let mut block = Block::Upload(upload);
+            let Some(mut sink) = self.clients.sink(connection) else { return Ok(()) };
+            let applier = Applier { engine: &mut **engine, context };
+            let applied = applier.request(request, key, &mut block, None, &mut sink);
+            match applied.at_once() {
+                Ok(value) => {
+                    assert!(value.is_none(), "the reply to a store shows no value");
+                    self.clients.mark_dirty(connection);
+                    return Ok(());
+                }
+                Err(ticket) => {
+                    let Block::Upload(refused) = block else {
+                        unreachable!("a request that was not executed leaves its upload")
+                    };
+                    if is_own {
+                        let Self { clients, delayed, .. } = self;
+                        let refused = Some(refused);
+                        delayed
+                            .park_own(context, clients, connection, key, outgoing, refused, ticket);
+                        return Ok(());
+                    }
+                    upload = refused; // engines, E4
+                }
+            }
+        }
+        let Self { clients, mail, delayed, .. } = self;
+        if !is_own {
+            drop(engine);
             if let Err(full) = mail.has_room(owner, line.len() + KEY_BYTES_MAX) {
                 return Err((full, Some(upload)));
             }
@@ -307,27 +348,15 @@ impl<E: Engine> Values<'_, E> {
             assert!(sent.is_ok(), "there was room");
             return Ok(());
         }
-        if delayed.is_in_use() {
-            let upload = Some(upload);
-            return delayed
-                .apply_own(context, *engine, clients, mail, connection, key, outgoing, upload);
-        }
-        let Some(mut sink) = clients.sink(connection) else { return Ok(()) };
-        let applier = Applier { engine: *engine, context };
-        let mut block = Block::Upload(upload);
-        let applied = applier.request(request, key, &mut block, None, &mut sink);
-        match applied.at_once() {
-            Ok(value) => assert!(value.is_none(), "the reply to a store shows no value"),
-            Err(ticket) => {
-                let Block::Upload(upload) = block else {
-                    unreachable!("a request that was not executed leaves its upload")
-                };
-                let upload = Some(upload);
-                delayed.park_own(context, clients, connection, key, outgoing, upload, ticket);
-            }
-        }
-        clients.mark_dirty(connection);
-        Ok(())
+        let engine = engine.as_deref_mut();
+        delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, Some(upload))
+    }
+
+    /// Whether a request of this connection may be executed in another shard at once. It may not
+    /// overtake an earlier one.
+    fn may_take(&self, connection: ConnectionIndex) -> bool {
+        let open = self.clients.connections.get(connection);
+        self.engines.are_common() && open.is_some_and(|open| !open.outbox().awaits_answers())
     }
 
     /// Refuses a storage request whose value is not stored. `set`, and `ms` in the mode `set`
@@ -380,23 +409,32 @@ impl<E: Engine> Values<'_, E> {
         request: &Request<'_>,
         removal: &[u8],
     ) -> Result<(), MailboxFull> {
-        let Self { context, engine, clients, mail, delayed, .. } = self;
+        debug_assert!(removal.ends_with(b"\r\n"), "a removal is a whole line");
         let mut space = [0; KEY_BYTES_MAX];
+        let (context, engines) = (self.context, self.engines);
         let key = context.hasher.key(key_of(request, &mut space));
+        let owner = context.hasher.owner(key.hashes());
+        let is_own = owner == context.id;
+        let may_take = is_own || self.may_take(connection);
+        let mut engine = may_take.then(|| engines.take(owner, context)).flatten();
+        if let Some(engine) = &mut engine
+            && !(is_own && self.delayed.is_in_use())
+        {
+            let delete = Operation::delete(key);
+            let answer = engine.execute(&delete, &mut Block::None, None, &context.now());
+            assert!(matches!(answer, Answer::Done(..)), "a delete waits for no room");
+            return Ok(());
+        }
+        let Self { clients, mail, delayed, .. } = self;
         let outgoing = Outgoing { hop: Hop::Line, text: removal, room: AnswerRoom::default() };
-        if !context.owns(&key) {
+        if !is_own {
             // The refusal is a later reply, so it is sent after the answer to this hop.
             return mail.send_about(context, clients, connection, key, outgoing);
         }
-        if delayed.is_in_use() {
-            let done =
-                delayed.apply_own(context, *engine, clients, mail, connection, key, outgoing, None);
-            return done.map_err(|(full, _none)| full);
-        }
-        let delete = Operation::delete(key);
-        let answer = engine.execute(&delete, &mut Block::None, None, &context.now);
-        assert!(matches!(answer, Answer::Done(..)), "a delete waits for no room");
-        Ok(())
+        let engine = engine.as_deref_mut();
+        let done =
+            delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, None);
+        done.map_err(|(full, _none)| full)
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::server::Server;
 
 /// Whether no shard holds an item.
-pub(crate) fn is_empty(server: &Server) -> bool {
+pub(crate) fn is_empty<const LATE: bool>(server: &Server<LATE>) -> bool {
     server.world.holdings().all(|held| held.items == 0)
 }
 
@@ -15,15 +15,16 @@ pub(crate) fn is_empty(server: &Server) -> bool {
 /// since the counters were reset.
 ///
 /// Errors: something is left over, or a sum is wrong.
-pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
+pub(crate) fn audit<const LATE: bool>(server: &Server<LATE>, reads: u16) -> Result<(), String> {
     let (mut index_bytes, mut segments, mut blocks) = (0, 0, 0);
-    for (number, held) in server.world.holdings().enumerate() {
+    for (number, held) in (0..).zip(server.world.holdings()) {
+        let tickets = server.world.engines.inspect(number, |engine| engine.delays().tickets);
         let left = [
             ("connections", held.connections),
             ("reply slots", held.reply_slots),
             ("uploads", held.uploads),
             ("delayed requests", held.delayed),
-            ("tickets", server.world.shards[number].engine().delays().tickets),
+            ("tickets", tickets),
             ("stalled connections", held.stalled),
             ("bytes of input", held.input_bytes),
             ("items in the index", held.index_items),
@@ -62,10 +63,9 @@ pub(crate) fn audit(server: &Server, reads: u16) -> Result<(), String> {
     if open != 0 {
         return Err(format!("{open} connections are still counted as open"));
     }
-    let sum =
-        |pick: fn(&kachel_shard::Counters) -> u64| counters.iter().map(|c| pick(c)).sum::<u64>();
+    let shared = &server.world.shared;
     let (gets, hits, misses) =
-        (sum(|c| c.cmd_get.value()), sum(|c| c.get_hits.value()), sum(|c| c.get_misses.value()));
+        (shared.sum(|c| &c.cmd_get), shared.sum(|c| &c.get_hits), shared.sum(|c| &c.get_misses));
     if (gets, hits, misses) != (reads.into(), 0, reads.into()) {
         let counted = format!("{gets} gets, {hits} hits and {misses} misses are counted");
         return Err(format!("{counted}, but {reads} reads since the reset should all have missed"));

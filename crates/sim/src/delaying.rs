@@ -19,10 +19,10 @@
 use std::collections::HashMap;
 
 use kachel_engine::{
-    Answer, Block, Changed, Cursor, Durability, Engine, EngineOptions, EngineStats, GetTerms,
-    ItemView, Key, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
+    Answer, Block, Changed, Cursor, Durability, Engine, EngineStats, GetTerms, ItemView, Key,
+    Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
 };
-use kachel_stdx::{Landing, Place, Reader};
+use kachel_stdx::Place;
 use kachel_testkit::Random;
 
 /// The most polls until a ticket is ready. The next sequence becomes durable within a quarter of
@@ -71,8 +71,9 @@ impl Late {
     }
 }
 
-/// An engine that delays `permille` of a thousand answers of an inner engine.
-pub(crate) struct Delaying<E> {
+/// An engine that delays `permille` of a thousand answers of an inner engine; none if it is not
+/// `LATE`.
+pub(crate) struct Delaying<E, const LATE: bool> {
     inner: E,
     permille: u64,
     dice: Random,
@@ -90,7 +91,7 @@ enum Fate {
     Done(Durability),
 }
 
-impl<E: Engine> Delaying<E> {
+impl<E: Engine, const LATE: bool> Delaying<E, LATE> {
     pub(crate) fn new(inner: E, permille: u64, dice: Random) -> Self {
         Self {
             inner,
@@ -153,27 +154,24 @@ fn answer<'e, P>(
     }
 }
 
-impl<E: Engine> Engine for Delaying<E> {
-    const DELAYS: bool = true;
+impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
+    const DELAYS: bool = LATE;
 
     type Upload = E::Upload;
     type Pinned = E::Pinned;
     type Reader = E::Reader;
+    type Common = E::Common;
+
+    fn common(&self) -> E::Common {
+        self.inner.common()
+    }
 
     fn reader(&self) -> E::Reader {
         self.inner.reader()
     }
 
-    fn register_core(&self) -> Option<Reader> {
-        self.inner.register_core()
-    }
-
     fn enter(&mut self, core: Place, now: &Now) {
         self.inner.enter(core, now);
-    }
-
-    fn options(&self) -> &EngineOptions {
-        self.inner.options()
     }
 
     fn prefetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
@@ -187,6 +185,11 @@ impl<E: Engine> Engine for Delaying<E> {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, E::Pinned> {
+        if !LATE {
+            let answer = self.inner.execute(operation, block, ticket, now);
+            self.counts.for_room += u64::from(matches!(answer, Answer::Later(_)));
+            return answer;
+        }
         let has_upload = matches!(block, Block::Upload(_));
         match self.fate(ticket, has_upload) {
             Fate::Later(ticket) => Answer::Later(ticket),
@@ -205,6 +208,9 @@ impl<E: Engine> Engine for Delaying<E> {
         ticket: Option<Ticket>,
         now: &Now,
     ) -> Answer<'e, E::Pinned> {
+        if !LATE {
+            return self.inner.read(key, terms, ticket, now);
+        }
         match self.fate(ticket, false) {
             Fate::Later(ticket) => Answer::Later(ticket),
             Fate::Done(durability) => {
@@ -223,6 +229,9 @@ impl<E: Engine> Engine for Delaying<E> {
     }
 
     fn is_ready(&self, ticket: &Ticket) -> bool {
+        if !LATE {
+            return self.inner.is_ready(ticket);
+        }
         let fetch =
             self.late.tickets.get(&ticket.0).expect("I1: only a ticket that is out is asked for");
         fetch.ready_at <= self.late.polls
@@ -232,28 +241,12 @@ impl<E: Engine> Engine for Delaying<E> {
         Sequence(self.durable)
     }
 
-    fn begin_upload(&self, value_bytes: usize) -> Option<E::Upload> {
-        self.inner.begin_upload(value_bytes)
-    }
-
-    fn spare_landing(&self) -> Landing {
-        self.inner.spare_landing()
-    }
-
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
         self.inner.make_upload_room(bytes, now)
     }
 
     fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
         self.inner.make_room(bytes, now)
-    }
-
-    fn flush(&mut self, now: &Now) {
-        self.inner.flush(now);
-    }
-
-    fn flush_in(&mut self, due: u32, now: &Now) {
-        self.inner.flush_in(due, now);
     }
 
     fn record_changes(&mut self) {
@@ -276,14 +269,6 @@ impl<E: Engine> Engine for Delaying<E> {
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
         self.inner.walk(cursor, now, items_max, show)
-    }
-
-    fn bytes_max(&self) -> u64 {
-        self.inner.bytes_max()
-    }
-
-    fn pinned_bytes(&self) -> u64 {
-        self.inner.pinned_bytes()
     }
 
     fn stats(&self) -> EngineStats {

@@ -4,6 +4,7 @@
 //! Downstream: `main`, which adds up all runs and names each run that covered too little.
 
 use crate::client::Tally;
+use crate::delaying::Delaying;
 use crate::record::Judged;
 use crate::server::Server;
 
@@ -48,20 +49,26 @@ pub struct Coverage {
     pub reads_beside: u64,
     /// Times that an operation waited until readers had left what was evicted for it.
     pub waits_for_room: u64,
+    /// Requests executed with the engine of another shard.
+    pub writes_beside: u64,
+    /// Times that a shard found an engine held by another core.
+    pub engines_held: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 19;
+    pub const COUNT: usize = 21;
 
-    pub(crate) fn of(server: &Server) -> Self {
+    pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
         let mut seen = Self {
             handed_over: server.handed_over,
             full_mailboxes: server.full_mailboxes,
             sleeps: server.sleeps,
             ..Self::default()
         };
-        for (shard, counters) in server.world.shards.iter().zip(&server.world.shared.counters) {
+        let engines = &server.world.engines;
+        let shards = server.world.shards.iter().zip(&server.world.shared.counters);
+        for (number, (shard, counters)) in (0..).zip(shards) {
             let holdings = shard.holdings();
             seen.index_grown += holdings.index_splits;
             seen.index_shrunk += holdings.index_merges;
@@ -73,10 +80,12 @@ impl Coverage {
             seen.stalled += counters.conn_yields.value();
             seen.hops += counters.hops.value();
             seen.too_large += counters.store_too_large.value();
-            let delays = shard.engine().delays();
+            let delays = engines.inspect(number, Delaying::delays);
             seen.delayed_before += delays.before;
             seen.delayed_after += delays.after;
             seen.reads_beside += counters.reads_beside.value();
+            seen.writes_beside += counters.writes_beside.value();
+            seen.engines_held += counters.engines_held.value();
             seen.waits_for_room += delays.for_room;
             if delays.before + delays.after > 0 {
                 seen.delayable += delays.executed;
@@ -136,6 +145,8 @@ impl Coverage {
             ("delayed after", &mut self.delayed_after),
             ("reads beside the owner", &mut self.reads_beside),
             ("waits for room", &mut self.waits_for_room),
+            ("writes beside", &mut self.writes_beside),
+            ("engines held", &mut self.engines_held),
         ]
     }
 }

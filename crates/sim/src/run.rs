@@ -66,7 +66,11 @@ const SHORT_TIMES: u64 = 3;
 ///
 /// Errors: a description of what went wrong.
 pub fn run(options: &Options) -> Result<Report, String> {
-    Run::new(options).all()
+    if options.faults.has(Fault::Late) {
+        Run::<true>::new(options).all()
+    } else {
+        Run::<false>::new(options).all()
+    }
 }
 
 /// After this number of refused values a store counts as full.
@@ -78,10 +82,11 @@ const FULL_BYTES_MAX: u64 = 14_000;
 /// The most replacements in a full store.
 const REPLACED_MAX: usize = 600;
 
-struct Run<'o> {
+/// `LATE`: the engines delay some answers.
+struct Run<'o, const LATE: bool> {
     options: &'o Options,
     queue: Queue,
-    server: Server,
+    server: Server<LATE>,
     clients: Vec<Client>,
     asker: Asker,
     trace: Trace,
@@ -97,7 +102,7 @@ struct Run<'o> {
     pinned_closes: u64,
 }
 
-impl<'o> Run<'o> {
+impl<'o, const LATE: bool> Run<'o, LATE> {
     fn new(options: &'o Options) -> Self {
         let mut queue = Queue::default();
         let server = Server::new(options, &mut queue);

@@ -17,10 +17,15 @@
 //! - I1  A shard sleeps as long as its poll would block. Nothing runs it meanwhile.
 //! - I2  A shard whose sleep reached its time limit finds neither mail nor a request that it could
 //!   have served earlier.
+//! - I3  Ticks do not overlap, so no shard would ever find an engine held. In runs with `crew`
+//!   another core, which exists only as `hold`, holds engines for some time.
+
+use std::sync::Arc;
 
 use kachel_cache::Cache;
 use kachel_engine::Seeds;
 use kachel_io::Wait;
+use kachel_shard::{Engines, Hold};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 use crate::delaying::Delaying;
@@ -51,8 +56,8 @@ struct Thread {
 }
 
 /// The whole server.
-pub(crate) struct Server {
-    pub(crate) world: World<(), Delaying<Cache>>,
+pub(crate) struct Server<const LATE: bool> {
+    pub(crate) world: World<(), Delaying<Cache, LATE>>,
     /// The threads of the shards, by shard number.
     threads: Vec<Thread>,
     /// Memory that is used from the start and never given back, without indexes and segments.
@@ -64,6 +69,8 @@ pub(crate) struct Server {
     skewed: bool,
     /// Whether engines may delay answers.
     delays: bool,
+    /// Until when another core holds the engine of each shard (I3). Empty if none ever does.
+    held_until_ns: Vec<u64>,
     /// Times that a shard slept because a mailbox was full.
     pub(crate) full_mailboxes: u64,
     /// Times that a shard slept.
@@ -72,7 +79,7 @@ pub(crate) struct Server {
     pub(crate) handed_over: u64,
 }
 
-impl Server {
+impl<const LATE: bool> Server<LATE> {
     /// Builds an empty server, and adds every shard's first tick to the queue.
     pub(crate) fn new(options: &Options, queue: &mut Queue) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
@@ -97,6 +104,7 @@ impl Server {
             naps: 0,
             tick_ns: dice.between(2_000, 30_000),
         };
+        let shards = world.shards.len();
         let threads: Vec<_> = world.shards.iter().map(|_| thread()).collect();
         for index in 0..threads.len() {
             queue.schedule(dice.below(1_000), Event::Run(index));
@@ -104,7 +112,7 @@ impl Server {
         let mut beside = options.crew.then(|| world.pool.register_reader().expect("a place"));
         beside.iter_mut().for_each(kachel_stdx::Reader::sleep);
         let skewed = options.faults.has(Fault::Skew);
-        let delays = options.faults.has(Fault::Late) || options.crew;
+        let delays = LATE || options.crew;
         let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
         let books = world.pool.books();
         let segment_bytes = books.charged_segments * books.charge_bytes;
@@ -120,6 +128,7 @@ impl Server {
             beside,
             skewed,
             delays,
+            held_until_ns: vec![0; if options.crew && !LATE { shards } else { 0 }],
             full_mailboxes,
             sleeps,
             handed_over,
@@ -129,6 +138,7 @@ impl Server {
     /// Lets shards tick evenly from now on.
     pub(crate) fn calm(&mut self) {
         self.skewed = false;
+        self.held_until_ns.clear();
         if let Some(mut beside) = self.beside.take() {
             beside.sleep();
         }
@@ -150,6 +160,8 @@ impl Server {
                 _ => {}
             }
         }
+        let engines = Arc::clone(&self.world.engines);
+        let held = self.hold(&engines, now_ns);
         let (thread, shard) = (&mut self.threads[index], &mut self.world.shards[index]);
         let State::Ready(wait) = thread.state else { unreachable!("only a ready thread runs") };
         let counters = &self.world.shared.counters[index];
@@ -163,6 +175,7 @@ impl Server {
         self.handed_over += u64::from(index > 0 && counters.connections.value() > 0);
         let closes = shard.pinned_closes() - closes_before;
         let wait = shard.prepare_wait();
+        drop(held);
         let sleep_ns = match wait {
             Wait::Now => None,
             Wait::AtMostNs(ns) => Some(ns),
@@ -186,6 +199,27 @@ impl Server {
         }
         self.wake(now_ns, queue);
         Ok(closes)
+    }
+
+    /// The engines that another core holds now (I3). Sometimes begins to hold one.
+    fn hold<'e>(
+        &mut self,
+        engines: &'e Engines<Delaying<Cache, LATE>>,
+        now_ns: u64,
+    ) -> Vec<Option<Hold<'e, Delaying<Cache, LATE>>>> {
+        let Self { held_until_ns, dice, .. } = self;
+        let mut held = Vec::new();
+        for (shard, until_ns) in (0..).zip(held_until_ns) {
+            if *until_ns <= now_ns && dice.chance(20) {
+                let longest_ns = if dice.chance(10) { 2_000_000 } else { 100_000 };
+                *until_ns = now_ns + dice.below(longest_ns);
+            }
+            if *until_ns > now_ns {
+                held.push(engines.hold(shard));
+            }
+        }
+        assert!(held.iter().all(Option::is_some), "ticks do not overlap");
+        held
     }
 
     /// How long the next tick takes. In a skewed run the thread sometimes gets no core for a while.

@@ -22,7 +22,7 @@ use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer};
 use kachel_net::{ClientLimits, Endpoint, Endpoints, PINNED_PERCENT_MAX};
 use kachel_shard::{
-    ClosedClient, Counter, Counters, Holdings, Shard, ShardOptions, Shared, SharedOptions,
+    ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
     mailboxes,
 };
 
@@ -35,7 +35,8 @@ pub struct WorldOptions {
     pub memory_bytes: u64,
     /// Whether a full server evicts items; otherwise it refuses new ones.
     pub evict: bool,
-    /// Whether each shard reads the items of all (`crew`); otherwise only its own (`erew`).
+    /// Whether each shard reads and changes the items of all (`crew`); otherwise only its own
+    /// (`erew`).
     pub crew: bool,
     /// Connections of all shards together.
     pub connections_max: u32,
@@ -102,6 +103,8 @@ pub struct World<A: Around = (), E: Engine = Cache> {
     listener: ListenerId,
     /// The shards, by number.
     pub shards: Vec<WorldShard<A, E>>,
+    /// The engines of all shards.
+    pub engines: Arc<Engines<E>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
     /// The clock of all shards; it moves when the caller moves it.
     pub clock: ManualClock,
@@ -195,33 +198,31 @@ impl<A: Around, E: Engine> World<A, E> {
         };
         let origin = ClockOrigin::new(0, options.start_unix_s);
         let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
+        let engines = (0..options.shards).map(|id| {
+            let (pool, budget) = (Arc::clone(&pool), Arc::clone(&shared.budget));
+            let of = ShardOf { shard: id, shards: options.shards };
+            let cache = Cache::new(pool, budget, hasher, engine_options, of);
+            engine(id, cache.expect("address space"))
+        });
+        let engines = Engines::new(engines.collect(), options.crew);
         let mut shards: Vec<_> = (0..options.shards)
             .zip(mailboxes(options.shards))
             .zip(endpoints)
             .map(|((id, mail), endpoint)| {
                 let shard = ShardOptions { id, hasher, origin };
-                let (shared, pool) = (Arc::clone(&shared), Arc::clone(&pool));
-                let budget = Arc::clone(&shared.budget);
-                let of = ShardOf { shard: id, shards: options.shards };
-                let cache = Cache::new(pool, budget, hasher, engine_options, of);
-                let engine = engine(id, cache.expect("address space"));
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns };
                 let io = Surrounded::new(endpoint, around(&shared));
-                Shard::new(io, clock, engine, shard, shared, mail)
+                Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared), mail)
             })
             .collect();
         let wakers: Vec<_> = shards.iter().map(WorldShard::<A, E>::waker).collect();
-        let readers: Vec<_> = shards.iter().map(|shard| shard.engine().reader()).collect();
         for shard in &mut shards {
             for (peer, waker) in (0..).zip(&wakers) {
                 shard.set_waker(peer, waker.clone());
             }
-            if options.crew && options.shards > 1 {
-                shard.set_readers(readers.clone());
-            }
         }
-        Self { net, listener, shards, lags_ns, clock, shared, pool }
+        Self { net, listener, shards, engines, lags_ns, clock, shared, pool }
     }
 
     /// A new client: the client's end of a connection that the server accepts in a later tick.

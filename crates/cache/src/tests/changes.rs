@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, Changed, ClockOrigin, Engine as _, EngineOptions, GetTerms, KeyHasher, Now, Operation,
-    Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    Block, Changed, ClockOrigin, Common as _, Engine as _, EngineOptions, GetTerms, KeyHasher, Now,
+    Operation, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -120,8 +120,14 @@ fn a_listener_that_drops_what_changed_holds_no_old_copy() {
             pair.cache.note_flush(&pair.now);
         }
         match random() % 10_000 {
-            0 => pair.cache.flush(&pair.now),
-            1 => pair.cache.flush_in(pair.now.second + 2, &pair.now),
+            flush @ 0..2 => {
+                let common = pair.cache.common();
+                match flush {
+                    0 => common.flush(&pair.now),
+                    _ => common.flush_in(pair.now.second + 2, &pair.now),
+                }
+                pair.cache.note_flush(&pair.now);
+            }
             2..1000 => drop(pair.cache.maintain(&pair.now)),
             _ => pair.change(&format!("key {}", random() % KEYS), random() % 8, random()),
         }

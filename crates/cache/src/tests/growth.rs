@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, ClockOrigin, Engine as _, EngineOptions, KeyHasher, NoRoom, Now, Operation, Seeds, Ttl,
-    Verdict, apply,
+    Block, ClockOrigin, Common as _, Engine as _, EngineOptions, KeyHasher, NoRoom, Now, Operation,
+    Seeds, Ttl, Verdict, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -280,7 +280,8 @@ fn growing_to_many_items_and_back_does_little_in_one_go() {
 fn a_lower_limit_takes_flushed_memory_back_in_steps() {
     let mut watched = Watched::new();
     watched.fill(ITEMS / 2).expect("growing");
-    watched.engine.flush(&watched.now);
+    watched.engine.common().flush(&watched.now);
+    watched.engine.note_flush(&watched.now);
     watched.upkeep_to_the_end().expect("reclaiming");
     watched.budget.set_limit_bytes(LOW_BYTES);
     watched.upkeep_to_the_end().expect("releasing");

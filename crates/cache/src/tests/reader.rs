@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use kachel_engine::{
-    Block, ClockOrigin, DeadFound, DeleteTerms, Engine as _, EngineOptions, GetTerms, KeyHasher,
-    LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer, ReadBeside as _,
+    Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, GetTerms,
+    KeyHasher, LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer, ReadBeside as _,
     ReceiveValue as _, Seeds, Ttl, Value, ValueWanted, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
 use kachel_testkit::Random;
 
-use crate::{BLOCK_BYTES, Cache, CachePinned, CacheReader, ShardOf};
+use crate::{BLOCK_BYTES, Cache, CachePinned, CacheReader, CacheUpload, ShardOf};
 
 /// An owner, and a core that reads beside it.
 struct Pair {
     cache: Cache,
     /// The registration of the owner's core, which does not wait for itself.
-    _owner: kachel_stdx::Reader,
+    owner: kachel_stdx::Reader,
     reader: CacheReader,
     round: kachel_stdx::Reader,
     pool: Arc<Pool>,
@@ -61,11 +61,15 @@ impl Pair {
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
         let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, ShardOf::ONE);
         let mut cache = cache.expect("address space");
-        let owner = cache.register_core().expect("a place");
+        let owner = cache.common().register_core().expect("a place");
         cache.enter(owner.place(), &at_second(100));
         let (reader, round) = (cache.reader(), pool.register_reader().expect("a place"));
         let dead_found = DeadFound::default();
-        Self { cache, _owner: owner, reader, round, pool, hasher, dead_found }
+        Self { cache, owner, reader, round, pool, hasher, dead_found }
+    }
+
+    fn begin_upload(&self, value_bytes: usize) -> Option<CacheUpload> {
+        self.cache.common().begin_upload(value_bytes, self.owner.place())
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], ttl: Ttl, now: &Now) {
@@ -169,7 +173,7 @@ fn a_value_in_blocks_is_the_owners() {
     let now = at_second(100);
     let mut pair = Pair::new(16 << 20);
     let value = vec![b'v'; BLOCK_BYTES + 7];
-    let mut upload = pair.cache.begin_upload(value.len()).expect("it fits");
+    let mut upload = pair.begin_upload(value.len()).expect("it fits");
     upload.write(&value).expect("memory");
     let operation = Operation::set(pair.hasher.key(b"large"), value.len(), Ttl(0));
     apply(&mut pair.cache, &operation, &mut Block::Upload(upload), &now).expect("memory suffices");
@@ -229,7 +233,7 @@ fn an_upload_that_has_to_wait_is_stored_whole_later() {
             continue;
         }
         let value = vec![number.to_le_bytes()[0]; VALUE_BYTES];
-        let mut upload = pair.cache.begin_upload(VALUE_BYTES).expect("it fits the budget");
+        let mut upload = pair.begin_upload(VALUE_BYTES).expect("it fits the budget");
         while upload.write(&value).is_err() {
             pair.cache.make_upload_room(VALUE_BYTES, &now);
             pair.round.round_over();

@@ -162,7 +162,8 @@ impl Segments {
 
     /// Begins an upload for a value that this shard makes itself.
     pub(super) fn begin_upload(&self, value_bytes: usize) -> Result<Upload, NoSegment> {
-        self.begin_own_upload(value_bytes).map_err(|NoMemory| NoSegment::Refused)
+        let upload = self.pool().begin_upload(value_bytes);
+        upload.map(|upload| upload.on_core(self.log.own())).map_err(|NoMemory| NoSegment::Refused)
     }
 
     /// Writes `bytes` to an upload of our own, making room as needed.

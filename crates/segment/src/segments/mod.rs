@@ -55,7 +55,7 @@ pub use self::reclaimer::Reclaimed;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::Item;
 use crate::layout::{Access, Header, ItemAt};
-use crate::pool::{CACHE_LINE_BYTES, NoMemory, Pinned, Pool, SMALL_LINES, Upload};
+use crate::pool::{CACHE_LINE_BYTES, Pinned, Pool, SMALL_LINES};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// The fewest segments with which a shard can store: one that is being filled, and a spare one.
@@ -136,11 +136,6 @@ impl Segments {
     #[inline]
     pub const fn enter(&mut self, core: Place) {
         self.log.enter(core);
-    }
-
-    /// Begins to receive a large value on this core. Errors: it is larger than the whole budget.
-    pub fn begin_own_upload(&self, value_bytes: usize) -> Result<Upload, NoMemory> {
-        Ok(self.pool().begin_upload(value_bytes)?.on_core(self.log.own()))
     }
 
     /// Whether a store that found its room on the way may find it now.

@@ -28,6 +28,8 @@ pub(crate) struct Mail<E: Engine> {
     pub(crate) boxes: Mailboxes<E>,
     /// Whether a mailbox had no room in this tick, so that the shard may sleep only briefly.
     pub(crate) was_full: bool,
+    /// Whether requests were left in a ring because another core held the engine.
+    pub(crate) is_left: bool,
     /// The answer that is being formatted.
     pub(crate) answer: AnswerText,
 }
@@ -35,7 +37,12 @@ pub(crate) struct Mail<E: Engine> {
 impl<E: Engine> Mail<E> {
     /// Makes the mail of a shard from its mailboxes.
     pub(crate) fn new(boxes: Mailboxes<E>) -> Self {
-        Self { boxes, was_full: false, answer: AnswerText::with_capacity(ANSWER_BYTES_MAX) }
+        Self {
+            boxes,
+            was_full: false,
+            is_left: false,
+            answer: AnswerText::with_capacity(ANSWER_BYTES_MAX),
+        }
     }
 
     /// Whether a request with this much text can be pushed to `owner` now.

@@ -1,8 +1,9 @@
-//! Shards that read each other's items (`crew`): which reads do not hop, and that a client cannot
-//! tell the difference.
+//! Shards that read and change each other's items (`crew`): which requests do not hop, and that a
+//! client cannot tell the difference.
+
+use std::sync::Arc;
 
 use kachel_io::FarEnd;
-
 use kachel_testkit::{World, WorldOptions};
 
 /// Keys of which either shard owns some.
@@ -18,23 +19,39 @@ fn key(number: usize) -> String {
     format!("key{number}")
 }
 
-/// Sends a request; returns the reply, and how many requests hopped and how many were read beside
-/// their owner meanwhile.
-fn ask(world: &mut World, client: &FarEnd, request: &str) -> (String, u64, u64) {
-    let before = (world.hops(), world.sum(|counters| &counters.reads_beside));
+/// What a request led to.
+struct Asked {
+    reply: String,
+    /// Requests that hopped to another shard.
+    hops: u64,
+    /// Reads of other shards' items.
+    reads: u64,
+    /// Requests that were executed with the engine of another shard.
+    writes: u64,
+}
+
+fn ask(world: &mut World, client: &FarEnd, request: &str) -> Asked {
+    let counts = |world: &World| {
+        let (reads, writes) = (world.sum(|c| &c.reads_beside), world.sum(|c| &c.writes_beside));
+        [world.hops(), reads, writes]
+    };
+    let before = counts(world);
     let reply = String::from_utf8(world.ask(client, request.as_bytes())).expect("text");
-    let beside = world.sum(|counters| &counters.reads_beside) - before.1;
-    (reply, world.hops() - before.0, beside)
+    let after = counts(world);
+    let [hops, reads, writes] = [0, 1, 2].map(|which| after[which] - before[which]);
+    Asked { reply, hops, reads, writes }
 }
 
 /// Stores a value under all keys. Returns how many keys another shard owns.
 fn fill(world: &mut World, client: &FarEnd, ttl: u32) -> u64 {
     let store = |number| format!("set {} 7 {ttl} 3\r\nabc\r\n", key(number));
     let stores: String = (0..KEYS).map(store).collect();
-    let (reply, hops, beside) = ask(world, client, &stores);
-    assert_eq!((reply, beside), ("STORED\r\n".repeat(KEYS), 0));
-    assert!(hops > 0 && hops < KEYS as u64, "each of the shards owns some keys");
-    hops
+    let Asked { reply, hops, reads, writes } = ask(world, client, &stores);
+    assert_eq!((reply, reads), ("STORED\r\n".repeat(KEYS), 0));
+    // Clients that a shard hands over hop, too.
+    let foreign = if writes > 0 { writes } else { hops };
+    assert!(foreign > 0 && foreign < KEYS as u64, "each of the shards owns some keys");
+    foreign
 }
 
 #[test]
@@ -45,22 +62,94 @@ fn a_read_of_another_shards_key_sends_nothing_and_wakes_nobody() {
         let foreign = fill(&mut world, &client, 0);
         for _ in 0..4 {
             for number in 0..KEYS {
-                let (reply, hops, _) =
-                    ask(&mut world, &client, &format!("get {}\r\n", key(number)));
-                assert_eq!(reply, format!("VALUE {} 7 3\r\nabc\r\nEND\r\n", key(number)));
-                assert_eq!(hops, 0, "{shards} shards");
+                let asked = ask(&mut world, &client, &format!("get {}\r\n", key(number)));
+                assert_eq!(asked.reply, format!("VALUE {} 7 3\r\nabc\r\nEND\r\n", key(number)));
+                assert_eq!((asked.hops, asked.writes), (0, 0), "{shards} shards");
             }
         }
         let names: Vec<String> = (0..KEYS).map(key).collect();
-        let (reply, hops, beside) =
-            ask(&mut world, &client, &format!("gets {} none\r\n", names.join(" ")));
-        assert_eq!((reply.matches("abc").count(), hops), (KEYS, 0));
-        assert!(beside == foreign || beside == foreign + 1, "`none` has an owner, too");
-        let (reply, hops, beside) =
-            ask(&mut world, &client, "mg key1 v\r\nmg key1 s\r\nmg none\r\n");
-        assert_eq!((reply.as_str(), hops), ("VA 3\r\nabc\r\nHD s3\r\nEN\r\n", 0));
-        assert!(beside <= 3);
+        let asked = ask(&mut world, &client, &format!("gets {} none\r\n", names.join(" ")));
+        assert_eq!((asked.reply.matches("abc").count(), asked.hops), (KEYS, 0));
+        let reads = asked.reads;
+        assert!(reads == foreign || reads == foreign + 1, "`none` has an owner, too");
+        let asked = ask(&mut world, &client, "mg key1 v\r\nmg key1 s\r\nmg none\r\n");
+        let wanted = "VA 3\r\nabc\r\nHD s3\r\nEN\r\n";
+        assert_eq!((asked.reply.as_str(), asked.hops, asked.writes), (wanted, 0, 0));
+        assert!(asked.reads <= 3);
     }
+}
+
+/// Ticks in which mail came, of all shards but the first.
+fn woken(world: &World) -> u64 {
+    world.shared.counters[1..].iter().map(|counters| counters.busy_ticks.value()).sum()
+}
+
+#[test]
+fn a_write_of_another_shards_key_sends_nothing_and_wakes_nobody() {
+    for shards in [2, 4] {
+        let mut world = crew(shards);
+        let client = world.connect();
+        let foreign = fill(&mut world, &client, 0);
+        let before = woken(&world);
+        for (request, wanted) in [
+            ("set KEY 0 0 2\r\n12\r\n", "STORED"),
+            ("incr KEY 3\r\n", "15"),
+            ("append KEY 0 0 1\r\nx\r\n", "STORED"),
+            ("mg KEY T90 v\r\n", "VA 3"),
+            ("md KEY\r\n", "HD"),
+        ] {
+            let each: String =
+                (0..KEYS).map(|number| request.replace("KEY", &key(number))).collect();
+            let asked = ask(&mut world, &client, &each);
+            assert_eq!(asked.reply.matches(wanted).count(), KEYS, "{request:?}: {}", asked.reply);
+            assert_eq!((asked.hops, asked.writes), (0, foreign), "{request:?}");
+        }
+        let large = "l".repeat(LARGE_BYTES);
+        for number in 0..KEYS {
+            let set = format!("set {} 0 0 {LARGE_BYTES}\r\n{large}\r\n", key(number));
+            let asked = ask(&mut world, &client, &set);
+            assert_eq!((asked.reply.as_str(), asked.hops), ("STORED\r\n", 0));
+        }
+        assert_eq!(woken(&world), before, "{shards} shards: no other shard had anything to do");
+    }
+}
+
+#[test]
+fn an_engine_that_another_core_holds_delays_only_what_it_must() {
+    let mut world = crew(2);
+    let clients = [world.connect(), world.connect()];
+    let foreign = fill(&mut world, &clients[0], 0);
+    let engines = Arc::clone(&world.engines);
+    let held = engines.hold(1).expect("no shard runs");
+    let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
+    for client in &clients {
+        client.write(gets.as_bytes());
+    }
+    (0..20).for_each(|_| world.turn());
+    for client in &clients {
+        let reply = String::from_utf8(client.read()).expect("text");
+        assert_eq!(reply.matches("abc").count(), KEYS, "reads need no engine");
+    }
+    let before = world.hops();
+    let sets: String = (0..KEYS).map(|n| format!("set {} 0 0 1\r\nx\r\n", key(n))).collect();
+    for client in &clients {
+        client.write(format!("{sets}get {}\r\nmn\r\n", key(0)).as_bytes());
+    }
+    (0..20).for_each(|_| world.turn());
+    // Half of the requests wait in the rings, or are parked with the shard that owns their keys.
+    let early = clients.each_ref().map(|client| client.read());
+    assert!(early.iter().all(|reply| !reply.ends_with(b"MN\r\n")), "the order of replies");
+    assert!(world.hops() - before >= foreign, "what another core holds is left to its owner");
+    assert!(world.shards[0].holdings().delayed == 0, "the other shard is free");
+    drop(held);
+    world.settle();
+    for (client, early) in clients.iter().zip(early) {
+        let reply = String::from_utf8([early, client.read()].concat()).expect("text");
+        let wanted =
+            format!("{}VALUE {} 0 1\r\nx\r\nEND\r\nMN\r\n", "STORED\r\n".repeat(KEYS), key(0));
+        assert_eq!(reply, wanted);
+    }
+    assert_eq!(world.holdings().map(|held| held.delayed).sum::<u64>(), 0);
 }
 
 #[test]
@@ -69,8 +158,8 @@ fn without_crew_every_request_for_another_shards_key_hops() {
     let client = world.connect();
     let foreign = fill(&mut world, &client, 0);
     let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
-    let (_, hops, beside) = ask(&mut world, &client, &gets);
-    assert_eq!((hops, beside), (foreign, 0));
+    let asked = ask(&mut world, &client, &gets);
+    assert_eq!((asked.hops, asked.reads, asked.writes), (foreign, 0, 0));
 }
 
 #[test]
@@ -84,7 +173,7 @@ fn a_client_reads_what_it_wrote_in_the_same_piece_of_input() {
             input += &format!("get {}\r\ndelete {} noreply\r\n", key(number), key(number));
             input += &format!("mg {} v\r\n", key(number));
         }
-        let (reply, ..) = ask(&mut world, &client, &input);
+        let Asked { reply, .. } = ask(&mut world, &client, &input);
         let wanted: String = (0..KEYS)
             .map(|number| format!("VALUE {} 0 2\r\nab\r\nEND\r\nEN\r\n", key(number)))
             .collect();
@@ -93,7 +182,7 @@ fn a_client_reads_what_it_wrote_in_the_same_piece_of_input() {
 }
 
 #[test]
-fn what_changes_an_item_or_pins_a_value_goes_to_the_owner() {
+fn what_changes_an_item_or_pins_a_value_needs_the_engine_of_its_owner() {
     let mut world = crew(2);
     let client = world.connect();
     let foreign = fill(&mut world, &client, 0);
@@ -107,24 +196,22 @@ fn what_changes_an_item_or_pins_a_value_goes_to_the_owner() {
         ("md KEY I\r\n", "HD"),
         ("mg KEY v\r\n", "VA 3 X W"), // The first reader of a stale item wins the right to it.
     ] {
-        let (reply, hops, _) = ask(&mut world, &client, &each(request));
-        assert_eq!((reply.matches(wanted).count(), hops), (KEYS, foreign), "{request:?}: {reply}");
+        let Asked { reply, writes, .. } = ask(&mut world, &client, &each(request));
+        let found = reply.matches(wanted).count();
+        assert_eq!((found, writes), (KEYS, foreign), "{request:?}: {reply}");
     }
-    let (reply, hops, _) = ask(&mut world, &client, &each("mg KEY v\r\n"));
-    assert_eq!((reply.matches("VA 3 Z X").count(), hops), (KEYS, 0), "the right is given: {reply}");
+    let Asked { reply, writes, .. } = ask(&mut world, &client, &each("mg KEY v\r\n"));
+    let found = reply.matches("VA 3 Z X").count();
+    assert_eq!((found, writes), (KEYS, 0), "the right is given: {reply}");
 
     let large = "l".repeat(LARGE_BYTES);
     for number in 0..KEYS {
         let set = format!("set {} 0 0 {LARGE_BYTES}\r\n{large}\r\n", key(number));
-        assert_eq!(ask(&mut world, &client, &set).0, "STORED\r\n");
+        assert_eq!(ask(&mut world, &client, &set).reply, "STORED\r\n");
     }
-    let mut foreign = 0;
-    for number in 0..KEYS {
-        let (reply, hops, beside) = ask(&mut world, &client, &format!("get {}\r\n", key(number)));
-        assert!(reply.contains(&large) && beside == 0);
-        foreign += hops;
-    }
-    assert!(foreign > 0 && foreign < KEYS as u64);
+    let Asked { reply, hops, reads, writes } = ask(&mut world, &client, &each("get KEY\r\n"));
+    assert_eq!(reply.matches(&large).count(), KEYS);
+    assert_eq!((hops, reads, writes), (0, 0, foreign), "a large value is pinned");
 }
 
 #[test]
@@ -139,13 +226,13 @@ fn an_item_that_has_expired_for_one_shard_is_not_live_for_another_one() {
         world.clock.advance_s(12);
         for client in [&clients[1 - late], client] {
             for number in 0..KEYS {
-                let (reply, ..) = ask(&mut world, client, &format!("get {}\r\n", key(number)));
-                assert_eq!(reply, "END\r\n", "shard {late} is late");
+                let asked = ask(&mut world, client, &format!("get {}\r\n", key(number)));
+                assert_eq!(asked.reply, "END\r\n", "shard {late} is late");
             }
         }
         world.lag_ns(late, 0);
     }
-    let (reply, ..) = ask(&mut world, &clients[0], "stats\r\n");
+    let Asked { reply, .. } = ask(&mut world, &clients[0], "stats\r\n");
     assert!(!reply.contains("STAT get_expired 0\r\n"), "what a reader finds dead is counted");
 }
 
@@ -155,11 +242,11 @@ fn what_was_flushed_is_read_by_no_shard() {
     let clients = [(); 3].map(|()| world.connect());
     for client in &clients {
         fill(&mut world, client, 0);
-        assert_eq!(ask(&mut world, client, "flush_all\r\n").0, "OK\r\n");
+        assert_eq!(ask(&mut world, client, "flush_all\r\n").reply, "OK\r\n");
         for reader in &clients {
             for number in 0..KEYS {
-                let (reply, ..) = ask(&mut world, reader, &format!("get {}\r\n", key(number)));
-                assert_eq!(reply, "END\r\n");
+                let asked = ask(&mut world, reader, &format!("get {}\r\n", key(number)));
+                assert_eq!(asked.reply, "END\r\n");
             }
         }
     }

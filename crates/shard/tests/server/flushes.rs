@@ -151,7 +151,7 @@ fn a_large_value_is_stored_when_it_becomes_visible_not_when_it_begins() {
 
 #[test]
 fn a_flush_waits_for_what_its_client_asked_of_other_shards_before() {
-    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let mut world = World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() });
     let clients = a_client_of_each(&mut world);
     let sets: String = (0..KEYS).map(|key| format!("set k{key} 0 0 1\r\nx\r\n")).collect();
     clients[0].write(format!("{sets}flush_all\r\n").as_bytes());

@@ -1,0 +1,225 @@
+//! The engines of all shards, each behind its lock.
+//!
+//! Upstream:   every stage that changes items; `serve` for a batch of requests, the other stages
+//!             for one bounded piece of work.
+//! Downstream: the engines.
+//!
+//! ```text
+//!                            +-- free --> this core executes it, then releases the engine
+//! a request that changes ----+
+//! another shard's items      +-- held by another core --> hop (`hop`)
+//!
+//!                            +-- free --> this core executes it
+//! a request for this --------+
+//! shard's items              +-- held by another core --> parked (`delayed`)
+//! ```
+//!
+//! A core only tries to take an engine. It never waits for one, so two cores that hold engines and
+//! want more cannot wait for each other.
+//!
+//! Invariants:
+//! - E1  A core holds engines for a bounded piece of work, a batch of requests at most, and never
+//!   across a system call.
+//! - E2  Who releases an engine has published its statistics. So a change is acknowledged only
+//!   when `stats` counts it (`send`, I1).
+//! - E3  With `erew` only the core of a shard takes its engine. The same holds for engines that
+//!   delay operations, because only that core polls them.
+//! - E4  If an engine answers another core than its own by a ticket, the ticket is dropped, and the
+//!   request hops.
+//!
+//! Source: exclusive writes under a lock a shard as in MemC3 (Fan and others, NSDI 2013), there for
+//! one request; here for a batch, as the table's cache misses of a batch overlap.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+#[cfg(not(shuttle))]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use arrayvec::ArrayVec;
+use kachel_engine::{BATCH_MAX, DeadFound, Engine};
+use kachel_stdx::CachePadded;
+#[cfg(shuttle)]
+use shuttle::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::context::Context;
+
+/// The engines of all shards of a process.
+pub struct Engines<E: Engine> {
+    /// By the numbers of the shards.
+    kept: Vec<CachePadded<Mutex<Kept<E>>>>,
+    /// The readers of all engines, by the numbers of the shards. None with `erew`.
+    readers: Vec<E::Reader>,
+    common: E::Common,
+}
+
+/// What the lock of a shard protects.
+struct Kept<E> {
+    engine: E,
+    /// Dead items that the engine found, as far as they are counted.
+    found: DeadFound,
+}
+
+/// Keeps an engine from all cores, for tests that need a core which holds it.
+#[must_use]
+pub struct Hold<'l, E: Engine>(MutexGuard<'l, Kept<E>>);
+
+impl<E: Engine> Drop for Hold<'_, E> {
+    fn drop(&mut self) {
+        let _engine_that_was_held = &self.0;
+    }
+}
+
+impl<E: Engine> Engines<E> {
+    /// Puts the engines of all shards, in the order of their numbers, behind their locks. With
+    /// `crew` each core reads and changes the items of all shards, otherwise only its own.
+    ///
+    /// # Panics
+    /// If there is no engine.
+    pub fn new(engines: Vec<E>, crew: bool) -> Arc<Self> {
+        let common = engines.first().expect("a process has a shard").common();
+        let crew = crew && engines.len() > 1;
+        let readers = if crew { engines.iter().map(E::reader).collect() } else { Vec::new() };
+        let keep = |engine| Kept { engine, found: DeadFound::default() };
+        let kept = engines.into_iter().map(|engine| CachePadded::new(Mutex::new(keep(engine))));
+        Arc::new(Self { kept: kept.collect(), readers, common })
+    }
+
+    /// What the engines have in common.
+    #[inline]
+    pub(crate) const fn common(&self) -> &E::Common {
+        &self.common
+    }
+
+    /// The readers of all engines, by the numbers of their shards. None with `erew`.
+    #[inline]
+    pub(crate) fn readers(&self) -> &[E::Reader] {
+        &self.readers
+    }
+
+    /// Whether a core may change the items of other shards (E3).
+    #[inline]
+    pub(crate) fn are_common(&self) -> bool {
+        !E::DELAYS && !self.readers.is_empty()
+    }
+
+    /// Lets the caller look at the engine of a shard. Waits until no core holds it.
+    pub fn inspect<R>(&self, shard: u16, look: impl FnOnce(&E) -> R) -> R {
+        let kept = self.kept[usize::from(shard)].lock();
+        look(&kept.unwrap_or_else(PoisonError::into_inner).engine)
+    }
+
+    /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
+    /// core holds it.
+    pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {
+        self.lock(shard).map(Hold)
+    }
+
+    fn lock(&self, shard: u16) -> Option<MutexGuard<'_, Kept<E>>> {
+        debug_assert!(usize::from(shard) < self.kept.len(), "a shard of this process");
+        // If another core panicked in the middle of a change, the process is about to end.
+        self.kept[usize::from(shard)].try_lock().ok()
+    }
+
+    /// Takes the engine of a shard for this core. `None` if another core holds it.
+    ///
+    /// Cost: a compare-and-swap; the engine's cost of entering.
+    #[inline]
+    pub(crate) fn take<'l>(&'l self, shard: u16, context: &'l Context) -> Option<Entered<'l, E>> {
+        debug_assert!(shard == context.id || self.are_common(), "E3");
+        let Some(mut kept) = self.lock(shard) else {
+            context.counters.engines_held.add(1);
+            return None;
+        };
+        context.catch_up();
+        kept.engine.enter(context.place, &context.now());
+        Some(Entered { kept, shard, context })
+    }
+}
+
+/// An engine that this core holds. It is not sent to other threads.
+pub(crate) struct Entered<'l, E: Engine> {
+    kept: MutexGuard<'l, Kept<E>>,
+    shard: u16,
+    context: &'l Context,
+}
+
+impl<E: Engine> Deref for Entered<'_, E> {
+    type Target = E;
+
+    #[inline]
+    fn deref(&self) -> &E {
+        &self.kept.engine
+    }
+}
+
+impl<E: Engine> DerefMut for Entered<'_, E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut E {
+        &mut self.kept.engine
+    }
+}
+
+impl<E: Engine> Drop for Entered<'_, E> {
+    /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
+    fn drop(&mut self) {
+        let stats = self.kept.engine.stats();
+        let Context { shared, counters, .. } = self.context;
+        shared.counters[usize::from(self.shard)].publish(&stats);
+        let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
+        let before = std::mem::replace(&mut self.kept.found, found);
+        debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
+        counters.note_dead(DeadFound {
+            expired: found.expired - before.expired,
+            flushed: found.flushed - before.flushed,
+        });
+    }
+}
+
+/// The engines that this core holds for a batch.
+pub(crate) struct Held<'l, E: Engine> {
+    engines: &'l Engines<E>,
+    context: &'l Context,
+    /// The engines that the batch has needed so far; `None` for one that another core holds.
+    tried: ArrayVec<(u16, Option<Entered<'l, E>>), BATCH_MAX>,
+}
+
+impl<'l, E: Engine> Held<'l, E> {
+    /// Holds no engine yet.
+    pub(crate) const fn new(engines: &'l Engines<E>, context: &'l Context) -> Self {
+        Self { engines, context, tried: ArrayVec::new_const() }
+    }
+
+    /// The engine of a shard. `None` if another core held it when the batch first needed it.
+    #[inline]
+    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut E> {
+        let place = self.tried.iter().position(|(tried, _)| *tried == shard);
+        let place = place.unwrap_or_else(|| {
+            self.tried.push((shard, self.engines.take(shard, self.context)));
+            self.tried.len() - 1
+        });
+        debug_assert!(place < BATCH_MAX, "a batch needs at most one engine a request");
+        self.tried[place].1.as_deref_mut()
+    }
+
+    /// The engine of this core's own shard, as [`Self::get`] returns it.
+    #[inline]
+    pub(crate) fn own(&mut self) -> Option<&mut E> {
+        self.get(self.context.id)
+    }
+}
+
+impl<E: Engine> Drop for Held<'_, E> {
+    /// Does a step of the upkeep of each engine whose own core has not woken for this batch. Then
+    /// releases all engines.
+    fn drop(&mut self) {
+        let (own, now) = (self.context.id, self.context.now());
+        for (shard, entered) in &mut self.tried {
+            if let Some(engine) = entered
+                && *shard != own
+            {
+                debug_assert!(self.engines.are_common(), "E3");
+                engine.maintain(&now);
+            }
+        }
+    }
+}

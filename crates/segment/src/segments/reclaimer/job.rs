@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use super::worth::Seen;
+use super::worth::{Examined, Seen};
 use super::{Found, Reclaimer, STRIDE_ITEMS};
 use crate::item::Item;
 use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
@@ -253,10 +253,13 @@ impl Reclaimer {
 
     /// Ends the job. The victim keeps the items that it still has. Notes what an eviction saw.
     pub(super) fn leave_job(&mut self, log: &mut Log) {
-        let Some(Job { segment, kind, seen, .. }) = self.job.take() else { return };
+        let Some(job) = self.job.take() else { return };
+        let Job { segment, kind, seen, .. } = job;
         if kind == Kind::Evict {
             let segment_bytes = log.pool().segment_bytes();
-            self.weights.note(log.queue_of(segment), seen, log.queues().bytes(), segment_bytes);
+            let examined = Examined { seen, is_whole: job.is_at_end(log) };
+            let queue = log.queue_of(segment);
+            self.weights.note(queue, examined, log.queues().bytes(), segment_bytes);
         }
         log.end_victim(segment);
         debug_assert!(self.job.is_none(), "V1");

@@ -48,12 +48,29 @@ pub(crate) struct Seen {
     read_bytes: usize,
 }
 
+/// The part of a victim that a job examined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Examined {
+    pub(crate) seen: Seen,
+    /// Whether the job ended at the end of the segment.
+    pub(crate) is_whole: bool,
+}
+
 impl Seen {
     /// Notes a living item.
     pub(crate) const fn add(&mut self, access: Access, bytes: usize) {
         self.items += 1;
         self.bytes += bytes;
         self.read_bytes += if access.reads() > 0 { bytes } else { 0 };
+    }
+
+    /// The sums of two parts of a victim.
+    const fn and(self, part: Self) -> Self {
+        Self {
+            items: self.items + part.items,
+            bytes: self.bytes + part.bytes,
+            read_bytes: self.read_bytes + part.read_bytes,
+        }
     }
 
     /// The recent sums after one more victim.
@@ -70,6 +87,8 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     seen: [Seen; 2],
+    /// What jobs saw in victims that they left early, since the last one that was emptied.
+    parts: [Seen; 2],
     /// Mean size of the items that leave probation; 0 until one has left.
     mean_bytes: usize,
     /// Bytes of main to turn before probation.
@@ -78,18 +97,28 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Notes what an eviction saw in a victim of this queue.
+    ///
+    /// A job that is left early counts for what it saw, no more. How often that happens depends on
+    /// what else frees memory; if each such job counted as a whole segment, main would hardly turn
+    /// where it happens often.
     pub(crate) fn note(
         &mut self,
         queue: Queue,
-        victim: Seen,
+        examined: Examined,
         queue_bytes: [usize; 2],
         segment_bytes: usize,
     ) {
-        let seen = &mut self.seen[queue as usize];
-        *seen = seen.and_then(victim);
+        let Examined { seen: victim, is_whole } = examined;
+        let (seen, parts) = (&mut self.seen[queue as usize], &mut self.parts[queue as usize]);
+        let earlier_bytes = parts.bytes;
+        *parts = parts.and(victim);
+        if is_whole {
+            *seen = seen.and_then(std::mem::take(parts));
+        }
         match queue {
             Queue::Main => {
-                let turned_bytes = victim.bytes.max(segment_bytes);
+                let rest_bytes = segment_bytes.saturating_sub(earlier_bytes);
+                let turned_bytes = victim.bytes.max(if is_whole { rest_bytes } else { 0 });
                 self.main_due_bytes = self.main_due_bytes.saturating_sub(turned_bytes);
             }
             Queue::Probation => {
@@ -137,11 +166,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_job_in_parts_counts_as_much_as_in_one() {
+        const SEGMENT_BYTES: usize = 1 << 20;
+        let queue_bytes = [100 << 20, 900 << 20];
+        let part = Seen { items: 100, bytes: SEGMENT_BYTES / 8, read_bytes: SEGMENT_BYTES / 8 };
+        let left = Examined { seen: part, is_whole: false };
+        let ended = Examined { seen: part, is_whole: true };
+        let whole = Seen { items: 800, bytes: SEGMENT_BYTES, read_bytes: SEGMENT_BYTES };
+        let whole = Examined { seen: whole, is_whole: true };
+        let mut weights = [Weights::default(), Weights::default()];
+        for weights in &mut weights {
+            weights.note(Queue::Probation, whole, queue_bytes, SEGMENT_BYTES);
+            weights.note(Queue::Probation, whole, queue_bytes, SEGMENT_BYTES);
+        }
+        let [parts, once] = &mut weights;
+        (0..7).for_each(|_| parts.note(Queue::Main, left, queue_bytes, SEGMENT_BYTES));
+        assert!(parts.is_cold(), "main has not turned yet");
+        parts.note(Queue::Main, ended, queue_bytes, SEGMENT_BYTES);
+        once.note(Queue::Main, whole, queue_bytes, SEGMENT_BYTES);
+        assert_eq!(parts.main_due_bytes, once.main_due_bytes);
+        assert!(!parts.is_cold() && !once.is_cold(), "all of it is read");
+    }
+
+    #[test]
     fn a_victim_with_the_heads_of_gigabytes_is_weighed_among_terabytes() {
         let mut weights = Weights::default();
         let victim = Seen { items: 26_000, bytes: 26 << 30, read_bytes: 0 };
         let [probation_bytes, main_bytes] = [100 << 30, 900 << 30];
-        weights.note(Queue::Probation, victim, [probation_bytes, main_bytes], 1 << 20);
+        let examined = Examined { seen: victim, is_whole: true };
+        weights.note(Queue::Probation, examined, [probation_bytes, main_bytes], 1 << 20);
         assert_eq!(weights.main_due_bytes, 9 * victim.bytes, "main is cold: as one FIFO");
     }
 }

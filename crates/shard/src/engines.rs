@@ -132,7 +132,7 @@ impl<E: Engine> Engines<E> {
         };
         context.catch_up();
         kept.engine.enter(context.place, &context.now());
-        Some(Entered { kept, shard, context })
+        Some(Entered { kept, shard, context, is_changed: true })
     }
 }
 
@@ -141,6 +141,16 @@ pub(crate) struct Entered<'l, E: Engine> {
     kept: MutexGuard<'l, Kept<E>>,
     shard: u16,
     context: &'l Context,
+    /// Whether the statistics may have changed.
+    is_changed: bool,
+}
+
+impl<E: Engine> Entered<'_, E> {
+    /// Releases an engine in which nothing has changed. Cost: a store.
+    #[inline]
+    pub(crate) fn release_unchanged(mut self) {
+        self.is_changed = false;
+    }
 }
 
 impl<E: Engine> Deref for Entered<'_, E> {
@@ -161,7 +171,11 @@ impl<E: Engine> DerefMut for Entered<'_, E> {
 
 impl<E: Engine> Drop for Entered<'_, E> {
     /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
+    #[inline]
     fn drop(&mut self) {
+        if !self.is_changed {
+            return;
+        }
         let stats = self.kept.engine.stats();
         let Context { shared, counters, .. } = self.context;
         shared.counters[usize::from(self.shard)].publish(&stats);
@@ -179,26 +193,46 @@ impl<E: Engine> Drop for Entered<'_, E> {
 pub(crate) struct Held<'l, E: Engine> {
     engines: &'l Engines<E>,
     context: &'l Context,
-    /// The engines that the batch has needed so far; `None` for one that another core holds.
-    tried: ArrayVec<(u16, Option<Entered<'l, E>>), BATCH_MAX>,
+    /// The engines that the batch has needed so far.
+    entered: ArrayVec<Entered<'l, E>, BATCH_MAX>,
 }
 
 impl<'l, E: Engine> Held<'l, E> {
     /// Holds no engine yet.
     pub(crate) const fn new(engines: &'l Engines<E>, context: &'l Context) -> Self {
-        Self { engines, context, tried: ArrayVec::new_const() }
+        Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. `None` if another core held it when the batch first needed it.
+    /// The engine of a shard. `None` if another core holds it; it may be free for a later request
+    /// of the batch.
     #[inline]
     pub(crate) fn get(&mut self, shard: u16) -> Option<&mut E> {
-        let place = self.tried.iter().position(|(tried, _)| *tried == shard);
-        let place = place.unwrap_or_else(|| {
-            self.tried.push((shard, self.engines.take(shard, self.context)));
-            self.tried.len() - 1
-        });
+        let place = match self.entered.iter().position(|entered| entered.shard == shard) {
+            Some(place) => place,
+            None => {
+                self.entered.push(self.engines.take(shard, self.context)?);
+                self.entered.len() - 1
+            }
+        };
         debug_assert!(place < BATCH_MAX, "a batch needs at most one engine a request");
-        self.tried[place].1.as_deref_mut()
+        Some(&mut self.entered[place])
+    }
+
+    /// The engine that pays for memory of clients: the one whose items take most memory, if this
+    /// core may take it, otherwise this core's own. If each core took from its own shard, the shard
+    /// with the most clients would evict its items, and others would fill what comes free.
+    ///
+    /// Cost: a load for each shard.
+    #[cold]
+    pub(crate) fn fullest(&mut self) -> Option<&mut E> {
+        if !self.engines.are_common() {
+            return self.own();
+        }
+        let counters = &self.context.shared.counters;
+        let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
+        let fullest = (0..self.context.shards()).max_by_key(bytes)?;
+        debug_assert!(usize::from(fullest) < counters.len(), "a shard of this process");
+        self.get(fullest)
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.
@@ -213,13 +247,9 @@ impl<E: Engine> Drop for Held<'_, E> {
     /// releases all engines.
     fn drop(&mut self) {
         let (own, now) = (self.context.id, self.context.now());
-        for (shard, entered) in &mut self.tried {
-            if let Some(engine) = entered
-                && *shard != own
-            {
-                debug_assert!(self.engines.are_common(), "E3");
-                engine.maintain(&now);
-            }
+        for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
+            debug_assert!(self.engines.are_common(), "E3");
+            engine.maintain(&now);
         }
     }
 }

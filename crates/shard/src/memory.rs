@@ -22,7 +22,7 @@ fn charge<E: Engine>(context: &Context, held: &mut Held<'_, E>, bytes: u64) -> b
     if budget.charge(bytes) {
         return true;
     }
-    let made = held.own().map(|engine| engine.make_room(bytes, &context.now()));
+    let made = held.fullest().map(|engine| engine.make_room(bytes, &context.now()));
     match made {
         Some(Room::Made) => budget.charge(bytes),
         // A client is not closed because another core has not ended its round yet, or holds the

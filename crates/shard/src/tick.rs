@@ -402,6 +402,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn maintain(&mut self) {
         if let Some(mut engine) = self.engines.take(self.context.id, &self.context) {
             self.upkeep = engine.maintain(&self.context.now()) > 0;
+            if !self.upkeep {
+                engine.release_unchanged();
+            }
         }
     }
 

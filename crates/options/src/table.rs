@@ -221,8 +221,9 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     own(
         "reads",
         Word(&["crew", "erew"]),
-        "erew",
-        "crew: any core reads any shard, without a hop; erew: only a shard's own core reads it",
+        "crew",
+        "crew: any core reads and changes any shard; erew: only a shard's own core does, and others \
+         send requests to it",
         |partial, given| match given.text() {
             "crew" => set(&mut partial.serve.reads, Reads::Crew),
             _ => set(&mut partial.serve.reads, Reads::Erew),

@@ -204,17 +204,20 @@ impl<'l, E: Engine> Held<'l, E> {
     }
 
     /// The engine of a shard. `None` if another core holds it; it may be free for a later request
-    /// of the batch.
+    /// of the batch. `None` also if this core holds as many engines as a batch has requests.
     #[inline]
     pub(crate) fn get(&mut self, shard: u16) -> Option<&mut E> {
         let place = match self.entered.iter().position(|entered| entered.shard == shard) {
             Some(place) => place,
+            // The requests need at most as many engines as there is room for, but making room for a
+            // client may need one more.
+            None if self.entered.is_full() => return None,
             None => {
                 self.entered.push(self.engines.take(shard, self.context)?);
                 self.entered.len() - 1
             }
         };
-        debug_assert!(place < BATCH_MAX, "a batch needs at most one engine a request");
+        debug_assert!(self.entered[place].shard == shard, "an engine is found by its shard");
         Some(&mut self.entered[place])
     }
 
@@ -251,5 +254,45 @@ impl<E: Engine> Drop for Held<'_, E> {
             debug_assert!(self.engines.are_common(), "E3");
             engine.maintain(&now);
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+    use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, Seeds};
+    use kachel_host::Budget;
+
+    use super::*;
+    use crate::process::{Shared, SharedOptions};
+
+    const SHARDS: u16 = BATCH_MAX as u16 + 8;
+
+    #[test]
+    fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
+        let budget = Arc::new(Budget::new(64 << 20));
+        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, huge: false };
+        let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
+        let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
+        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let caches = (0..SHARDS).map(|shard| {
+            let of = ShardOf { shard, shards: SHARDS };
+            let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);
+            cache.expect("address space")
+        });
+        let engines = Engines::new(caches.collect(), true);
+        let options = SharedOptions { shards: SHARDS, ..SharedOptions::default() };
+        let shared = Arc::new(Shared::new(options, budget));
+        let core = engines.common().register_core().expect("a place");
+        let context = Context::new(0, shared, hasher, ClockOrigin::new(0, 0), core.place());
+        let mut held = Held::new(&engines, &context);
+        let last = BATCH_MAX as u16 - 1;
+        for shard in 0..=last {
+            assert!(held.get(shard).is_some() && engines.hold(shard).is_none(), "{shard}");
+        }
+        assert!(held.get(SHARDS - 1).is_none(), "it is free, but there is no room for it");
+        assert!(held.own().is_some() && held.get(last).is_some(), "they are held already");
+        drop(held);
+        assert!((0..SHARDS).all(|shard| engines.hold(shard).is_some()), "all are released");
     }
 }

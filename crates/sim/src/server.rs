@@ -211,7 +211,7 @@ impl<const LATE: bool> Server<LATE> {
         let mut held = Vec::new();
         for (shard, until_ns) in (0..).zip(held_until_ns) {
             if *until_ns <= now_ns && dice.chance(20) {
-                let longest_ns = if dice.chance(10) { 2_000_000 } else { 100_000 };
+                let longest_ns = if dice.chance(10) { 500_000 } else { 100_000 };
                 *until_ns = now_ns + dice.below(longest_ns);
             }
             if *until_ns > now_ns {

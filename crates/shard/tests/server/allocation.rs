@@ -14,9 +14,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 /// Rounds of storing new keys before anything is counted: memory is full long before the last.
 const FILL_ROUNDS: u64 = 120;
 /// Rounds of each conversation in a warm-up, and how often all of them are warmed up. A shard keeps
-/// memory of one conversation for the next, so a second warm-up finds it in another order.
+/// memory of one conversation for the next, so a later warm-up finds it in another order.
 const WARM_ROUNDS: u64 = 30;
-const WARM_UPS: usize = 2;
+const WARM_UPS: usize = 3;
 /// Rounds of each conversation that are counted.
 const COUNTED_ROUNDS: u64 = 20;
 /// Connections that say the same thing at once.

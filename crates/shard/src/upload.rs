@@ -232,8 +232,7 @@ impl<E: Engine> Values<'_, E> {
     /// yet: the connection then waits for the next tick, or for the mailbox to the other shard.
     ///
     /// Another shard is asked by a hop also where this core may take its engine. The wait for the
-    /// answer bounds how fast one value frees memory: without it, values that find everything
-    /// pinned left small values no room (X13 of the abuse suite).
+    /// answer bounds how fast one value frees memory.
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
         let Self { context, engines, clients, mail, uploads, .. } = self;
         let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);

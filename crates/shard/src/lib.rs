@@ -29,7 +29,7 @@ mod arrive;
 // Requests that are not about one small item.
 mod admin;
 mod stats;
-mod report;
+mod holdings;
 mod landing;
 mod upload;
 mod listing;
@@ -56,9 +56,9 @@ mod counters;
 pub use counters::{Counter, Counters};
 pub use delayed::REQUESTS_MAX as DELAYED_REQUESTS_MAX;
 pub use engines::{Engines, Hold};
+pub use holdings::Holdings;
 pub use hop::{Mailbox, Mailboxes, mailbox_bytes, mailboxes};
 pub use process::{ClosedClient, Shared, SharedOptions};
-pub use report::Holdings;
 pub use tick::{Shard, ShardOptions, Turn};
 
 /// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.

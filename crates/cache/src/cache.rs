@@ -75,7 +75,7 @@ impl ShardOf {
     pub const ONE: Self = Self { shard: 0, shards: 1 };
 }
 
-/// The in-memory engine of one shard, which is its only writer. Any other core can read through a
+/// The in-memory engine of one shard. One core at a time uses it. Any other core can read through a
 /// [`crate::CacheReader`].
 #[derive(Debug)]
 pub struct Cache {
@@ -86,7 +86,7 @@ pub struct Cache {
     cas_count: u64,
     cas_stride: u64,
     cas_shard: u64,
-    /// Lookups of the owner that found a dead item.
+    /// Lookups that found a dead item, without those of readers.
     pub(crate) dead_found: DeadFound,
     /// The keys that changed.
     pub(crate) changes: ChangeList,

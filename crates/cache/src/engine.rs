@@ -41,7 +41,7 @@ fn room(made: kachel_segment::Reclaimed) -> Room {
     }
 }
 
-/// What the caches of one process share: the pool and the options.
+/// The pool and the options, which all caches of a process share.
 #[derive(Clone, Debug)]
 pub struct CacheCommon {
     pool: Arc<Pool>,

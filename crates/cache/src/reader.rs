@@ -1,4 +1,5 @@
-//! Reading a cache from any core without a lock, while its owner works.
+//! Reading a cache from any core without a lock, while its owner works. The owner is the core that
+//! uses the engine at that time.
 //!
 //! Upstream:   a shard that reads a key of another shard; tests and models.
 //! Downstream: `lookup`, over the table's reader and the pool; `kachel_engine::get_unchanged`.

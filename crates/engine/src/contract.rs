@@ -200,7 +200,7 @@ pub trait ReadValue {
     fn hold_at(&self, offset: usize) -> Held;
 }
 
-/// What the engines of one process have in common: memory, options and flushes. Any core uses it at
+/// The memory, the options and the flushes of all engines of a process. Any core may use them at
 /// any time, without a lock.
 pub trait Common: Clone + Send + Sync + 'static {
     /// A large value that is being received.
@@ -253,10 +253,10 @@ pub trait Engine {
     type Pinned: ReadValue + Send;
     /// Reads the items of this engine on any core.
     type Reader: ReadBeside<Pinned = Self::Pinned>;
-    /// What it has in common with the other engines of the process.
+    /// The part that all engines of the process share.
     type Common: Common<Upload = Self::Upload>;
 
-    /// Returns what this engine has in common with the others.
+    /// Returns the part that all engines of the process share.
     fn common(&self) -> Self::Common;
 
     /// Returns a reader of this engine's items for any core.

@@ -15,7 +15,7 @@ use kachel_stdx::Landing;
 use crate::batch::Ready;
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::engines::Held;
+use crate::engines::HeldEngines;
 use crate::memory::charge_input;
 use crate::upload::Values;
 
@@ -182,7 +182,7 @@ impl Arrivals {
         for place in 0..self.ready.len() {
             self.keep_rest(io, values, place, sweep);
             let connection = self.ready[place].connection;
-            let mut held = Held::new(values.engines, values.context);
+            let mut held = HeldEngines::new(values.engines, values.context);
             charge_input(values.context, &mut held, values.clients, connection);
         }
         self.taken.clear();

@@ -17,7 +17,7 @@
 //! Invariants:
 //! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
 //!   read when the batch ends.
-//! - B2  A read is answered here only if its connection awaits no answer of another shard.
+//! - B2  A read is answered here only if its connection awaits no answer. `serve` checks that.
 //!
 //! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.
@@ -30,7 +30,7 @@ use kachel_wire::{format, retrieval_terms};
 use crate::apply::ReadTerms;
 use crate::batch::Batch;
 use crate::context::Context;
-use crate::engines::Engines;
+use crate::engines::HeldEngines;
 use crate::reply::ReplySink;
 
 /// This core, as a reader of the items of all shards.
@@ -70,12 +70,12 @@ impl Core {
     #[inline]
     pub(crate) fn beside<'a, E: Engine>(
         &'a self,
-        engines: &'a Engines<E>,
+        held: &'a HeldEngines<'_, E>,
         context: &'a Context,
         shard: u16,
     ) -> Option<Beside<'a, E>> {
-        let reader = engines.readers().get(usize::from(shard))?;
-        Some(Beside { reader, core: &self.registration, context })
+        let reader = held.readers().get(usize::from(shard))?;
+        Some(Beside { reader, core: &self.registration, _held: held, context })
     }
 }
 
@@ -100,6 +100,8 @@ pub(crate) struct Beside<'a, E: Engine> {
     pub(crate) reader: &'a E::Reader,
     /// The registration of this core, awake (B1).
     core: &'a Reader,
+    /// The engines of this batch, which do not change while what was read is lent (`contract`, I4).
+    _held: &'a HeldEngines<'a, E>,
     pub(crate) context: &'a Context,
 }
 

@@ -1,6 +1,7 @@
 //! What every stage of a tick may read: the shard, its process, and the time of the tick.
 //!
-//! Upstream:   `tick` sets the time once per tick; the rest never changes.
+//! Upstream:   `tick` sets the time once per tick, and `engines` advances it; the rest never
+//!             changes.
 //! Downstream: all stages.
 
 use std::cell::Cell;
@@ -58,8 +59,8 @@ impl Context {
         self.now.set(now);
     }
 
-    /// Moves the time on to the latest second that any core has reached. Whoever takes an engine
-    /// does this, so an engine never sees time go back. Cost: a load.
+    /// Advances the time to the latest second that any core has reached. Each core does this when
+    /// it takes an engine, so an engine never sees time go back. Cost: a load.
     #[inline]
     pub(crate) fn catch_up(&self) {
         self.now.set(self.shared.latest(self.now()));

@@ -3,16 +3,18 @@
 //! Upstream:   `apply` counts outcomes; `serve`, `upload` and `hop` count as they work.
 //! Downstream: the shard that answers `stats` sums the counters of all shards.
 //!
-//! Invariant: only the owning shard adds to a counter, so an addition is a plain load and store.
-//! Other shards may read a counter at any time; they see a recent value. A counter is never set
-//! back: `stats reset` keeps a copy, and `stats` shows the differences.
+//! Invariants:
+//! - I1  One core at a time changes a number, so an addition is a plain load and store. Numbers of
+//!   the engine belong to the core that holds the engine (`engines`), the others to the shard's own
+//!   core. Any core may read a number at any time; it sees a recent value.
+//! - I2  A counter is never set back: `stats reset` keeps a copy, and `stats` shows the difference.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
-/// A number that one thread changes and any thread may read.
+/// A number that one thread at a time changes, and any thread may read.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -188,8 +190,8 @@ counters! {
 }
 
 impl Counters {
-    /// Writes the gauges, and what the engine has done since its start. Only the core that uses the
-    /// engine may call this.
+    /// Writes the gauges, and what the engine has done since its start. Only the core that holds
+    /// the engine may call this (I1).
     pub(crate) fn publish(&self, stats: &EngineStats) {
         self.items.set(stats.index_items);
         self.bytes.set(stats.live_bytes);

@@ -20,15 +20,16 @@
 //! Invariants:
 //! - E1  A core holds engines for a bounded piece of work, a batch of requests at most, and never
 //!   across a system call.
-//! - E2  Who releases an engine has published its statistics. So a change is acknowledged only
-//!   when `stats` counts it (`send`, I1).
+//! - E2  A core publishes the statistics of an engine before it releases the engine. So a change is
+//!   acknowledged only when `stats` counts it (`send`, I1).
 //! - E3  With `erew` only the core of a shard takes its engine. The same holds for engines that
 //!   delay operations, because only that core polls them.
 //! - E4  If an engine answers another core than its own by a ticket, the ticket is dropped, and the
 //!   request hops.
 //!
-//! Source: exclusive writes under a lock a shard as in MemC3 (Fan and others, NSDI 2013), there for
-//! one request; here for a batch, as the table's cache misses of a batch overlap.
+//! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
+//! MemC3 has one lock and takes it for each request. Here each shard has its own, and a core takes
+//! it for a batch, because the cache misses of a batch overlap.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub struct Engines<E: Engine> {
     common: E::Common,
 }
 
-/// What the lock of a shard protects.
+/// An engine behind its lock.
 struct Kept<E> {
     engine: E,
     /// Dead items that the engine found, as far as they are counted.
@@ -61,13 +62,9 @@ struct Kept<E> {
 
 /// Keeps an engine from all cores, for tests that need a core which holds it.
 #[must_use]
-pub struct Hold<'l, E: Engine>(MutexGuard<'l, Kept<E>>);
-
-impl<E: Engine> Drop for Hold<'_, E> {
-    fn drop(&mut self) {
-        let _engine_that_was_held = &self.0;
-    }
-}
+pub struct Hold<'l, E: Engine>(
+    #[expect(dead_code, reason = "it is released with the hold")] MutexGuard<'l, Kept<E>>,
+);
 
 impl<E: Engine> Engines<E> {
     /// Puts the engines of all shards, in the order of their numbers, behind their locks. With
@@ -96,9 +93,9 @@ impl<E: Engine> Engines<E> {
         &self.readers
     }
 
-    /// Whether a core may change the items of other shards (E3).
+    /// Whether any core may take the engine of any shard (E3).
     #[inline]
-    pub(crate) fn are_common(&self) -> bool {
+    pub(crate) fn are_open_to_all(&self) -> bool {
         !E::DELAYS && !self.readers.is_empty()
     }
 
@@ -125,7 +122,7 @@ impl<E: Engine> Engines<E> {
     /// Cost: a compare-and-swap; the engine's cost of entering.
     #[inline]
     pub(crate) fn take<'l>(&'l self, shard: u16, context: &'l Context) -> Option<Entered<'l, E>> {
-        debug_assert!(shard == context.id || self.are_common(), "E3");
+        debug_assert!(shard == context.id || self.are_open_to_all(), "E3");
         let Some(mut kept) = self.lock(shard) else {
             context.counters.engines_held.add(1);
             return None;
@@ -190,14 +187,20 @@ impl<E: Engine> Drop for Entered<'_, E> {
 }
 
 /// The engines that this core holds for a batch.
-pub(crate) struct Held<'l, E: Engine> {
+pub(crate) struct HeldEngines<'l, E: Engine> {
     engines: &'l Engines<E>,
     context: &'l Context,
     /// The engines that the batch has needed so far.
     entered: ArrayVec<Entered<'l, E>, BATCH_MAX>,
 }
 
-impl<'l, E: Engine> Held<'l, E> {
+impl<'l, E: Engine> HeldEngines<'l, E> {
+    /// The readers of all engines ([`Engines::readers`]).
+    #[inline]
+    pub(crate) fn readers(&self) -> &[E::Reader] {
+        self.engines.readers()
+    }
+
     /// Holds no engine yet.
     pub(crate) const fn new(engines: &'l Engines<E>, context: &'l Context) -> Self {
         Self { engines, context, entered: ArrayVec::new_const() }
@@ -221,14 +224,14 @@ impl<'l, E: Engine> Held<'l, E> {
         Some(&mut self.entered[place])
     }
 
-    /// The engine that pays for memory of clients: the one whose items take most memory, if this
-    /// core may take it, otherwise this core's own. If each core took from its own shard, the shard
-    /// with the most clients would evict its items, and others would fill what comes free.
+    /// The engine that must free memory for a client: the one whose items take most, if this core
+    /// may take it, otherwise this core's own. If each core freed memory in its own shard, the
+    /// shard with the most clients would evict its items, and the others would fill the memory.
     ///
     /// Cost: a load for each shard.
     #[cold]
     pub(crate) fn fullest(&mut self) -> Option<&mut E> {
-        if !self.engines.are_common() {
+        if !self.engines.are_open_to_all() {
             return self.own();
         }
         let counters = &self.context.shared.counters;
@@ -245,13 +248,13 @@ impl<'l, E: Engine> Held<'l, E> {
     }
 }
 
-impl<E: Engine> Drop for Held<'_, E> {
-    /// Does a step of the upkeep of each engine whose own core has not woken for this batch. Then
+impl<E: Engine> Drop for HeldEngines<'_, E> {
+    /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
     /// releases all engines.
     fn drop(&mut self) {
         let (own, now) = (self.context.id, self.context.now());
         for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
-            debug_assert!(self.engines.are_common(), "E3");
+            debug_assert!(self.engines.are_open_to_all(), "E3");
             engine.maintain(&now);
         }
     }
@@ -285,7 +288,7 @@ mod tests {
         let shared = Arc::new(Shared::new(options, budget));
         let core = engines.common().register_core().expect("a place");
         let context = Context::new(0, shared, hasher, ClockOrigin::new(0, 0), core.place());
-        let mut held = Held::new(&engines, &context);
+        let mut held = HeldEngines::new(&engines, &context);
         let last = BATCH_MAX as u16 - 1;
         for shard in 0..=last {
             assert!(held.get(shard).is_some() && engines.hold(shard).is_none(), "{shard}");

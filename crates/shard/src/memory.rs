@@ -13,11 +13,11 @@ use kachel_wire::Reply;
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::engines::Held;
+use crate::engines::HeldEngines;
 
 /// Charges `bytes` to the budget. If necessary, the engine frees memory of items first. Returns
 /// `false`, and charges nothing, if there is not enough memory.
-fn charge<E: Engine>(context: &Context, held: &mut Held<'_, E>, bytes: u64) -> bool {
+fn charge<E: Engine>(context: &Context, held: &mut HeldEngines<'_, E>, bytes: u64) -> bool {
     let budget = &context.shared.budget;
     if budget.charge(bytes) {
         return true;
@@ -39,7 +39,7 @@ fn charge<E: Engine>(context: &Context, held: &mut Held<'_, E>, bytes: u64) -> b
 /// needs. If there is no memory for a long line, the client gets an error and is closed.
 pub(crate) fn charge_input<E: Engine>(
     context: &Context,
-    held: &mut Held<'_, E>,
+    held: &mut HeldEngines<'_, E>,
     clients: &mut Clients<E::Pinned>,
     connection: ConnectionIndex,
 ) {
@@ -72,7 +72,7 @@ pub(crate) fn charge_input<E: Engine>(
 #[cold]
 pub(crate) fn widen<E: Engine>(
     context: &Context,
-    held: &mut Held<'_, E>,
+    held: &mut HeldEngines<'_, E>,
     clients: &mut Clients<E::Pinned>,
     connection: ConnectionIndex,
     kept_bytes: usize,

@@ -31,7 +31,7 @@ use crate::beside::{Core, prefetch_index, prefetch_items};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
-use crate::engines::{Engines, Held};
+use crate::engines::{Engines, HeldEngines};
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing};
 use crate::listing::Listings;
 use crate::memory::widen;
@@ -365,7 +365,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         on.uploads.ticks_alone = 0;
         let (id, engines) = (on.context.id, on.engines);
-        let mut held = Held::new(engines, on.context);
+        let mut held = HeldEngines::new(engines, on.context);
         let is_own = |staged: &&Staged<'_>| staged.owner == id;
         let own = self.batch.iter().any(|staged| is_own(&staged)).then(|| held.own()).flatten();
         // The shard whose engine prefetches; the readers do it for all others.
@@ -427,7 +427,7 @@ impl<E: Engine> Serving<'_, E> {
     }
 
     fn widen(&mut self, connection: ConnectionIndex, kept_bytes: usize) -> bool {
-        let mut held = Held::new(self.engines, self.context);
+        let mut held = HeldEngines::new(self.engines, self.context);
         widen(self.context, &mut held, self.clients, connection, kept_bytes)
     }
 
@@ -439,7 +439,7 @@ impl<E: Engine> Serving<'_, E> {
     /// possible now, rewinds the connection to it (I2, I3).
     fn carry_out(
         &mut self,
-        held: &mut Held<'_, E>,
+        held: &mut HeldEngines<'_, E>,
         ready: &mut Ready,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
@@ -481,7 +481,7 @@ impl<E: Engine> Serving<'_, E> {
     #[inline]
     fn carry_out_own(
         &mut self,
-        held: &mut Held<'_, E>,
+        held: &mut HeldEngines<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
@@ -489,24 +489,23 @@ impl<E: Engine> Serving<'_, E> {
     ) -> Result<(), MailboxFull> {
         let key = batch.key(staged);
         debug_assert!(self.context.owns(&key), "only the owner of a key parks a request about it");
-        let engine = held.own();
-        if self.delayed.is_in_use() || engine.is_none() {
-            if engine.is_none() && !awaits && self.read_beside(connection, batch, staged) {
-                return Ok(());
-            }
-            return self.apply_delaying(engine, connection, batch, staged);
-        }
-        if let Some(engine) = engine
-            && let Err(ticket) = self.apply(engine, connection, batch, staged)
+        if !self.delayed.is_in_use()
+            && let Some(engine) = held.own()
         {
-            // There is space in the queue, because it was empty.
-            let outgoing = self.outgoing(connection, batch, staged, &key);
-            let Self { context, clients, delayed, .. } = self;
-            if let Some(outgoing) = outgoing {
+            if let Err(ticket) = self.apply(engine, connection, batch, staged)
+                && let Some(outgoing) = self.outgoing(connection, batch, staged, &key)
+            {
+                // There is space in the queue, because it was empty.
+                let Self { context, clients, delayed, .. } = self;
                 delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
             }
+            return Ok(());
         }
-        Ok(())
+        let may_read = !awaits && held.own().is_none(); // beside, B2
+        if may_read && self.read_beside(held, connection, batch, staged) {
+            return Ok(());
+        }
+        self.apply_delaying(held.own(), connection, batch, staged)
     }
 
     /// Executes a request for a key of another shard: beside its owner, or in the place of its
@@ -516,7 +515,7 @@ impl<E: Engine> Serving<'_, E> {
     #[inline]
     fn carry_out_theirs(
         &mut self,
-        held: &mut Held<'_, E>,
+        held: &mut HeldEngines<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
@@ -525,10 +524,10 @@ impl<E: Engine> Serving<'_, E> {
         debug_assert!(staged.owner != self.context.id, "this shard is the owner");
         // Nothing overtakes an earlier request of the same connection.
         if !awaits {
-            if self.read_beside(connection, batch, staged) {
-                return Ok(());
+            if self.read_beside(held, connection, batch, staged) {
+                return Ok(()); // beside, B2
             }
-            if self.engines.are_common()
+            if self.engines.are_open_to_all()
                 && let Some(engine) = held.get(staged.owner)
                 && self.apply(engine, connection, batch, staged).is_ok()
             {
@@ -572,6 +571,7 @@ impl<E: Engine> Serving<'_, E> {
     #[inline]
     fn read_beside(
         &mut self,
+        held: &HeldEngines<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
@@ -579,8 +579,8 @@ impl<E: Engine> Serving<'_, E> {
         if !staged.is_read {
             return false;
         }
-        let Self { context, engines, clients, core, .. } = self;
-        let Some(beside) = core.beside(*engines, context, staged.owner) else { return false };
+        let Self { context, clients, core, .. } = self;
+        let Some(beside) = core.beside(held, context, staged.owner) else { return false };
         let Some(mut sink) = clients.sink(connection) else { return true };
         let key = batch.key(staged);
         let done = match &staged.work {

@@ -3,7 +3,7 @@
 //!
 //! Upstream:   `serve` begins an upload when a storage request announces a value of more than
 //!             `INLINE_VALUE_BYTES_MAX` bytes.
-//! Downstream: the owner of the key stores the whole value; `landing` lets the I/O backend receive
+//! Downstream: the engine of the key stores the whole value; `landing` lets the I/O backend receive
 //!             into the upload.
 //!
 //! Invariants:
@@ -28,7 +28,7 @@ use crate::apply::{Applier, room_for_answer};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::delayed::Delayed;
-use crate::engines::Engines;
+use crate::engines::{Engines, Entered};
 use crate::hop::{Hop, Mail, MailboxFull, Outgoing, Parcel};
 use crate::pause::pause_for;
 
@@ -155,7 +155,7 @@ pub(crate) struct Values<'a, E: Engine> {
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
 }
 
-impl<E: Engine> Values<'_, E> {
+impl<'a, E: Engine> Values<'a, E> {
     /// Begins to receive a value of `value_bytes` for the request in `line`.
     pub(crate) fn begin(
         &mut self,
@@ -305,11 +305,10 @@ impl<E: Engine> Values<'_, E> {
         debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
         let room = room_for_answer(request, 0);
         let outgoing = Outgoing { hop: Hop::Upload, text: line, room };
-        let (context, engines) = (self.context, self.engines);
+        let context = self.context;
         let owner = context.hasher.owner(key.hashes());
         let is_own = owner == context.id;
-        let may_take = is_own || self.may_take(connection);
-        let mut engine = may_take.then(|| engines.take(owner, context)).flatten();
+        let mut engine = self.take(connection, owner);
         let mut upload = upload;
         if let Some(engine) = &mut engine
             && !(is_own && self.delayed.is_in_use())
@@ -354,11 +353,14 @@ impl<E: Engine> Values<'_, E> {
         delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, Some(upload))
     }
 
-    /// Whether a request of this connection may be executed in another shard at once. It may not
-    /// overtake an earlier one.
-    fn may_take(&self, connection: ConnectionIndex) -> bool {
+    /// Takes the engine of a shard for a request of this connection. `None` if another core holds
+    /// it, or if the request would overtake an earlier one that is on its way to that shard.
+    fn take(&self, connection: ConnectionIndex, owner: u16) -> Option<Entered<'a, E>> {
+        let Self { context, engines, .. } = *self;
         let open = self.clients.connections.get(connection);
-        self.engines.are_common() && open.is_some_and(|open| !open.outbox().awaits_answers())
+        let overtakes = open.is_none_or(|open| open.outbox().awaits_answers());
+        let may_take = owner == context.id || engines.are_open_to_all() && !overtakes;
+        may_take.then(|| engines.take(owner, context)).flatten()
     }
 
     /// Refuses a storage request whose value is not stored. `set`, and `ms` in the mode `set`
@@ -413,12 +415,11 @@ impl<E: Engine> Values<'_, E> {
     ) -> Result<(), MailboxFull> {
         debug_assert!(removal.ends_with(b"\r\n"), "a removal is a whole line");
         let mut space = [0; KEY_BYTES_MAX];
-        let (context, engines) = (self.context, self.engines);
+        let context = self.context;
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
         let is_own = owner == context.id;
-        let may_take = is_own || self.may_take(connection);
-        let mut engine = may_take.then(|| engines.take(owner, context)).flatten();
+        let mut engine = self.take(connection, owner);
         if let Some(engine) = &mut engine
             && !(is_own && self.delayed.is_in_use())
         {

@@ -101,7 +101,7 @@ const STORE_INTO_FULL: Work =
 
 /// The most items of a victim: those of a segment, of 24 bytes each.
 const VICTIM_ITEMS: u64 = if cfg!(debug_assertions) { 64 << 10 } else { 1 << 20 } / 24;
-/// The most calls in which a victim of so many items is emptied.
+/// The most calls that it takes to empty a victim of [`VICTIM_ITEMS`].
 const VICTIM_CALLS: u64 = VICTIM_ITEMS.div_ceil(64) + 1;
 
 /// A store that evicts, in full memory. The index shrinks with the items of the victim.

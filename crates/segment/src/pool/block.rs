@@ -11,8 +11,9 @@
 //!
 //! Invariants:
 //! - B1  Links, owners and bitmaps change under the pool's lock, except those of blocks that belong
-//!   to an unfinished upload. Only the thread of its shard changes an extent that belongs to an
-//!   item, so that thread reads the chain without the lock.
+//!   to an unfinished upload. Only the core that uses the shard's engine changes an extent that
+//!   belongs to an item, so that core reads the chain without the lock. Below it is called the
+//!   thread of the shard.
 //! - B2  An extent is freed once: by the thread that brings its state to 'dead, no pins'.
 //! - B3  A block segment stands in the list of its number of free blocks. It is in no list if it
 //!   has no free block. It becomes idle when all its blocks are free.

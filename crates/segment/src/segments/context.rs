@@ -24,8 +24,8 @@ pub trait Index {
     /// The item with `key` is gone: the slot that holds `at` shall be empty.
     fn remove(&mut self, key: &[u8], at: ItemAt);
 
-    /// Many items are gone. An index that is much too large for the others gives memory back, and
-    /// examines about `slots_max` slots for it. `key_at` returns the key of a living item.
+    /// Items are gone. An index that has become much too large gives memory back; for that it
+    /// examines about `slots_max` slots. `key_at` returns the key of a living item.
     fn shrink<'k>(&mut self, slots_max: usize, key_at: impl Fn(ItemAt) -> &'k [u8]) {
         let _memory_that_is_not_charged = (slots_max, key_at);
     }

@@ -1,6 +1,6 @@
 //! One shard's items: a log of segments, the order in which they are freed, and the reclaimer.
 //!
-//! Upstream:   `cache` calls it, from one thread, with its index behind [`Index`].
+//! Upstream:   `cache` calls it, from one thread at a time, with its index behind [`Index`].
 //! Downstream: `log` holds the segments and keeps them in order (`queues`), `reclaimer` empties
 //!             them; `append`, `extend`, `reserve` and `walk` implement the calls of the owner.
 //!

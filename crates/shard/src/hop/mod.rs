@@ -1,6 +1,7 @@
 //! Hops: how a request reaches the shard that owns its key, and how its answer comes back.
 //!
-//! Upstream:   `serve`, with requests of clients of this shard for keys of other shards.
+//! Upstream:   `serve` and `upload`, with requests for keys of other shards that this core may not
+//!             execute itself; listings, and sockets that another shard takes over.
 //! Downstream: `apply` at the owner; the outbox of the client that waits for the answer.
 //!
 //! ```text

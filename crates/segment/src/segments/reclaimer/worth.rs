@@ -87,7 +87,7 @@ impl Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     seen: [Seen; 2],
-    /// What jobs saw in victims that they left early, since the last one that was emptied.
+    /// Sums over the victims that were left early, since a job last reached the end of one.
     parts: [Seen; 2],
     /// Mean size of the items that leave probation; 0 until one has left.
     mean_bytes: usize,

@@ -218,8 +218,8 @@ impl Segments {
         }
         let bucket = ttl_bucket(draft.expiry(), context.now);
         debug_assert!(!self.reclaimer.awaits_kill(&self.log), "a cache rewrites no segment");
+        let stream = Stream::fresh(queue);
         for _ in 0..ATTEMPTS_MAX {
-            let stream = Stream::fresh(queue);
             if let Some(segment) = self.log.place(stream, bucket, Need(draft), Purpose::Append) {
                 return Ok(segment);
             }
@@ -229,6 +229,12 @@ impl Segments {
                 Reclaimed::Refused => break,
             }
         }
-        Err(NoSegment::Refused)
+        if self.reclaimer.is_busy() {
+            return Err(NoSegment::Refused); // The spare segment belongs to the job.
+        }
+        // Clients that read large values slowly may pin all memory. Small items still find room:
+        // when the segment that is opened here is evicted, it is the shard's spare one again.
+        let place = self.log.place(stream, bucket, Need(draft), Purpose::LastResort);
+        place.ok_or(NoSegment::Refused)
     }
 }

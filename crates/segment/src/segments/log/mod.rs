@@ -16,7 +16,7 @@
 //!   some. An open copy target stands in the FIFO too, in the place of its first victim. A victim
 //!   is in the FIFO and in no bin.
 //! - L4  New items and replacements leave at least one spare segment to jobs (a store keeps a
-//!   larger reserve: `reserve`).
+//!   larger reserve: `reserve`). In a cache in which nothing can be evicted, a new item takes it.
 //! - L5  `flushed` is the flush word as it was last noted. Every open segment has the epoch of
 //!   `flushed`, and `flushed_segments` counts the segments of `owned` with an earlier epoch.
 //! - L6  A segment in `awaited` becomes a spare segment once no reader on another core can be in

@@ -194,6 +194,9 @@ impl Need<'_> {
 pub(crate) enum Purpose {
     /// A new item. It does not use the reserve, which in a cache is the spare segment of jobs (L4).
     Append,
+    /// A new item of a cache in which nothing can be evicted and no job is under way. It may take
+    /// the spare segment of jobs (L4).
+    LastResort,
     /// An item of a store that is no larger than the one that it replaces. It leaves one spare
     /// segment to jobs (L4).
     Replacement,

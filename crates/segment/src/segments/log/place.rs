@@ -68,7 +68,7 @@ impl Log {
         match purpose {
             Purpose::Append => self.options.reserve,
             Purpose::Replacement => 1,
-            Purpose::Job { .. } => 0,
+            Purpose::LastResort | Purpose::Job { .. } => 0,
         }
     }
 
@@ -142,7 +142,7 @@ impl Log {
             return None;
         }
         let cas_base = match purpose {
-            Purpose::Append | Purpose::Replacement => need.fresh_cas_base(),
+            Purpose::Append | Purpose::LastResort | Purpose::Replacement => need.fresh_cas_base(),
             // The victim's own, so that no item grows when it is copied: the living items of a
             // victim fit into one segment.
             Purpose::Job { victim } => self.pool.segment_cas_base(victim),

@@ -398,6 +398,40 @@ fn where_all_is_pinned_a_value_is_refused_and_items_are_looked_at_once_a_second(
 }
 
 #[test]
+fn where_all_is_pinned_and_no_segment_is_open_a_small_item_finds_room() {
+    let mut shard = Shard::new(8 << 20, true);
+    let bytes = 12 * BLOCK_BYTES + 9;
+    let key = |number: u64| format!("old {number}");
+    let room_bytes = |shard: &Shard| shard.segments.pool().upload_room_bytes() as usize;
+    let mut stored = 0;
+    while room_bytes(&shard) > bytes {
+        shard.set(key(stored).as_bytes(), &pattern(stored, bytes), 9).expect("there is room");
+        stored += 1;
+    }
+    // Room for a value is evicted from the open segment, which is sealed for that.
+    let made = shard.segments.make_upload_room(2 * bytes, 9, &mut shard.index);
+    assert!(made == Reclaimed::Made);
+    shard.maintain_all(9);
+    let left = (0..stored).filter_map(|number| shard.at(key(number).as_bytes()));
+    let pins: Vec<_> = left.map(|at| shard.segments.pin(at)).collect();
+    assert!(pins.len() as u64 > stored / 2, "most values are left");
+    // A value that is being received takes all that is free.
+    let mut upload = shard.segments.pool().begin_upload(8 << 20).expect("not too large");
+    while upload.write(&[0; BLOCK_BYTES]).is_ok() {}
+    for number in 0..20 {
+        shard.set(b"small", &pattern(number, 100), 9).expect("the spare segment has room");
+        let refused = shard.segments.make_upload_room(bytes, 9, &mut shard.index);
+        assert!(refused != Reclaimed::Made, "only the small item may go");
+        shard.maintain_all(9);
+        assert!(shard.set(b"large", &pattern(number, bytes), 9).is_err());
+    }
+    assert!(shard.segments.stats().evictions > 0);
+    shard.segments.audit();
+    drop((upload, pins));
+    shard.assert_all_comes_back(12);
+}
+
+#[test]
 fn values_stored_while_all_others_are_pinned_make_room_for_the_next() {
     // Rests of 9 bytes: all heads share a segment. Rests of 15,000: few do.
     for rest_bytes in [9, 15_000] {

@@ -231,7 +231,7 @@ impl ServeOptions {
             protocol: Protocol::Auto,
             io: IoChoice::Auto,
             engine: EngineMode::Cache,
-            reads: Reads::Erew,
+            reads: Reads::Crew,
             maxconns_fast: true,
             lock_memory: false,
             huge_pages: false,

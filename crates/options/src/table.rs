@@ -221,7 +221,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     own(
         "reads",
         Word(&["crew", "erew"]),
-        "erew",
+        "crew",
         "crew: any core reads and changes any shard; erew: only a shard's own core does, and others \
          send requests to it",
         |partial, given| match given.text() {

@@ -228,16 +228,14 @@ impl<'a, E: Engine> Values<'a, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Frees memory in this shard, or asks another one to (I2). Returns `false` if there is no room
-    /// yet: the connection then waits for the next tick, or for the mailbox to the other shard.
-    ///
-    /// Another shard is asked by a hop also where this core may take its engine. The wait for the
-    /// answer bounds how fast one value frees memory.
+    /// Frees memory in a shard, or asks it to (I2). Returns `false` if there is no room yet: the
+    /// connection then waits for the next tick, for the answer of the other shard, or for its
+    /// mailbox.
     fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
         let Self { context, engines, clients, mail, uploads, .. } = self;
         let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
         debug_assert!(asked < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
-        if asked == context.id {
+        if asked == context.id || engines.are_open_to_all() {
             let engine = engines.take(asked, context);
             let room = engine.map(|mut engine| engine.make_upload_room(bytes, &context.now()));
             if matches!(room, Some(Room::OnTheWay) | None) {

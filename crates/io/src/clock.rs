@@ -4,9 +4,24 @@
 //! Downstream: `shard` reads both once a tick and passes the numbers on.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// The longest text of the kernel's file about a thread: three numbers of 64 bits.
+const THREAD_TIME_BYTES: usize = 64;
+
+/// How much processor time a thread has used since its start, and how much it lacked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTime {
+    /// Nanoseconds in which it ran.
+    pub ran_ns: u64,
+    /// Nanoseconds in which it could have run and waited for a processor. 0 if the kernel does not
+    /// report it.
+    pub waited_ns: u64,
+}
 
 /// The time.
 pub trait Clock {
@@ -14,9 +29,17 @@ pub trait Clock {
     fn now_ns(&self) -> u64;
     /// Seconds since 1970 (UTC); may jump when the machine's clock is set.
     fn unix_s(&self) -> i64;
+    /// How long the calling thread ran and waited. Cost: [`SystemClock`] a system call, 2 us.
+    fn thread_time(&self) -> ThreadTime;
 }
 
-/// The machine's clocks. Cost: about 20 ns a reading.
+thread_local! {
+    /// What the kernel's scheduler reports about this thread: nanoseconds run, nanoseconds waited,
+    /// and time slices (`Documentation/scheduler/sched-stats.rst` of Linux).
+    static SCHEDULER: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+}
+
+/// The machine's clocks. Cost: about 20 ns a reading of the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -29,6 +52,22 @@ impl Clock for SystemClock {
     fn unix_s(&self) -> i64 {
         clock_gettime(ClockId::RealtimeCoarse).tv_sec
     }
+
+    fn thread_time(&self) -> ThreadTime {
+        let mut text = [0; THREAD_TIME_BYTES];
+        let read = SCHEDULER.with(|file| file.as_ref()?.read_at(&mut text, 0).ok());
+        read.and_then(|bytes| parse_thread_time(&text[..bytes])).unwrap_or_else(|| {
+            let ran = clock_gettime(ClockId::ThreadCPUTime);
+            let ran_ns = ran.tv_sec as u64 * 1_000_000_000 + ran.tv_nsec as u64;
+            ThreadTime { ran_ns, waited_ns: 0 }
+        })
+    }
+}
+
+fn parse_thread_time(text: &[u8]) -> Option<ThreadTime> {
+    let mut numbers = str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let mut number = || numbers.next()?.parse().ok();
+    Some(ThreadTime { ran_ns: number()?, waited_ns: number()? })
 }
 
 /// A clock that a test moves; clones show the same time.
@@ -73,6 +112,11 @@ impl Clock for ManualClock {
     fn unix_s(&self) -> i64 {
         self.unix_offset_s.get() + self.elapsed_s()
     }
+
+    /// Nobody uses a processor.
+    fn thread_time(&self) -> ThreadTime {
+        ThreadTime::default()
+    }
 }
 
 #[cfg(test)]
@@ -84,6 +128,27 @@ mod tests {
         let first = SystemClock.now_ns();
         assert!(SystemClock.now_ns() >= first);
         assert!(SystemClock.unix_s() > 1_600_000_000);
+    }
+
+    #[test]
+    fn a_thread_that_computes_uses_processor_time() {
+        let before = SystemClock.thread_time();
+        let mut after = before;
+        let mut sum = 0_u64;
+        while after.ran_ns < before.ran_ns + 1_000_000 {
+            sum = std::hint::black_box(sum + 1);
+            after = SystemClock.thread_time();
+        }
+        assert!(sum > 0 && after.waited_ns >= before.waited_ns);
+    }
+
+    #[test]
+    fn the_text_of_the_scheduler_is_two_numbers_and_more() {
+        let wanted = ThreadTime { ran_ns: 296_000, waited_ns: 57_075 };
+        assert_eq!(parse_thread_time(b"296000 57075 3\n"), Some(wanted));
+        for text in [&b""[..], b"\n", b"296000", b"296000 x", b"-1 2 3", b"\xff 1 2"] {
+            assert_eq!(parse_thread_time(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ use std::os::fd::OwnedFd;
 use kachel_stdx::Landing;
 
 pub use any::{AnyIo, Choice, open};
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, SystemClock, ThreadTime};
 pub use epoll::Epoll;
 pub use event::{Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait};
 pub use limits::{

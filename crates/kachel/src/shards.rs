@@ -13,10 +13,12 @@ use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
-use kachel_host::{Budget, Region};
+use kachel_host::{Budget, Cores, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
-use kachel_options::{IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions};
+use kachel_options::{
+    CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions,
+};
 use kachel_shard::{
     Engines, Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
 };
@@ -128,6 +130,7 @@ fn shared_options(options: &ServeOptions, shards: u16, listeners: usize) -> Shar
     let endpoint = Endpoint { limits: limits(options), ..Endpoint::default() };
     SharedOptions {
         shards,
+        cores_max: cores_max(options),
         connections_max: options.connections_max,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
@@ -141,6 +144,13 @@ fn shared_options(options: &ServeOptions, shards: u16, listeners: usize) -> Shar
         own_version: KACHEL_VERSION,
         settings: options.settings(shards),
     }
+}
+
+/// The most cores that serve clients at once, if cores follow the load. A core that serves clients
+/// must be able to change any shard without waking the shard's own core.
+fn cores_max(options: &ServeOptions) -> Option<u16> {
+    let follows = options.cores == CoreChoice::Auto && options.reads == Reads::Crew;
+    follows.then(|| Cores::of_this_process().thread_count())
 }
 
 fn limits(options: &ServeOptions) -> ClientLimits {

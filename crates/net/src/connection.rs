@@ -77,6 +77,8 @@ pub struct Connection {
     listing: bool,
     /// Whether the peer has closed its sending side. The requests before that are still served.
     finished: bool,
+    /// The last round of balancing in which it was served. 0 if there was none.
+    round: u32,
     /// The number of the last sweep at the time of the client's last sign of life.
     pub(crate) active_sweep: u32,
     /// The sweep in which `io` was last asked how many bytes the peer has not acknowledged; 0 if it
@@ -105,6 +107,7 @@ impl Connection {
             uploading: false,
             listing: false,
             finished: false,
+            round: 0,
             active_sweep: sweep,
             asked_sweep: 0,
             unacknowledged_bytes: 0,
@@ -333,6 +336,25 @@ impl Connection {
     /// Notes that the peer has closed its sending side.
     pub fn finish(&mut self) {
         self.finished = true;
+    }
+
+    /// Notes that it was served in this round of balancing. Returns `false` if it was noted before.
+    #[inline]
+    pub fn note_round(&mut self, round: u32) -> bool {
+        std::mem::replace(&mut self.round, round) != round
+    }
+
+    /// Whether nothing of it is under way, so that another shard can serve it as if its client had
+    /// just connected.
+    pub fn may_move(&self) -> bool {
+        let is_in_a_list = self.ready.is_some() || self.dirty || self.resumable;
+        let has_work = self.uploading || self.listing || self.is_paused() || self.finished;
+        self.phase == Phase::Reading
+            && !(is_in_a_list || has_work)
+            && self.input.is_empty()
+            && !self.input.is_skipping()
+            && self.outbox.owed_bytes() == 0
+            && !self.outbox.awaits_answers()
     }
 
     /// Whether the peer has closed its sending side, and nothing that it sent can still be served.

@@ -34,7 +34,7 @@ use std::fmt;
 
 pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
 pub use manual::manual;
-pub use serve::{CalledAs, Echo, EngineMode, IoChoice, Reads, ServeOptions};
+pub use serve::{CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, ServeOptions};
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.
 pub const MEMCACHED_VERSION: &str = "1.6.45";

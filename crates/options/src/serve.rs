@@ -47,6 +47,15 @@ pub enum Reads {
     Erew,
 }
 
+/// How many cores serve clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoreChoice {
+    /// As many as the load needs. The others sleep.
+    Auto,
+    /// All, at any load.
+    All,
+}
+
 /// The I/O backend to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoChoice {
@@ -122,6 +131,8 @@ pub struct ServeOptions {
     pub engine: EngineMode,
     /// Which cores read a shard.
     pub reads: Reads,
+    /// How many cores serve clients.
+    pub cores: CoreChoice,
     /// Whether connections above the limit are closed with an error, instead of waiting.
     pub maxconns_fast: bool,
     /// Whether memory may not be swapped out (`-k`).
@@ -232,6 +243,7 @@ impl ServeOptions {
             io: IoChoice::Auto,
             engine: EngineMode::Cache,
             reads: Reads::Crew,
+            cores: CoreChoice::Auto,
             maxconns_fast: true,
             lock_memory: false,
             huge_pages: false,

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use crate::{EngineMode, IoChoice, Reads, ServeOptions};
+use crate::{CoreChoice, EngineMode, IoChoice, Reads, ServeOptions};
 
 /// The pairs made so far.
 struct Pairs(Vec<(String, String)>);
@@ -122,6 +122,13 @@ impl ServeOptions {
             match self.reads {
                 Reads::Crew => "crew",
                 Reads::Erew => "erew",
+            },
+        );
+        pairs.say(
+            "kachel_cores",
+            match self.cores {
+                CoreChoice::Auto => "auto",
+                CoreChoice::All => "all",
             },
         );
         pairs.say(

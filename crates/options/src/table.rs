@@ -11,7 +11,7 @@ use crate::listen::Protocol;
 use crate::partial::set;
 use crate::row::Takes::{Integer, Nothing, OptionalText, Real, Text, Word};
 use crate::row::{Answer, Class, Effect, OptionRow, Takes, nothing};
-use crate::serve::{EngineMode, IoChoice, Reads};
+use crate::serve::{CoreChoice, EngineMode, IoChoice, Reads};
 use crate::{EXIT_USAGE, OptionsError, THREADS_MAX};
 
 const fn works(
@@ -227,6 +227,17 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, given| match given.text() {
             "crew" => set(&mut partial.serve.reads, Reads::Crew),
             _ => set(&mut partial.serve.reads, Reads::Erew),
+        },
+    ),
+    own(
+        "cores",
+        Word(&["auto", "all"]),
+        "auto",
+        "auto: clients are served by as few cores as their load needs, the others sleep; all: by all \
+         cores at any load. With --reads=erew always all",
+        |partial, given| match given.text() {
+            "auto" => set(&mut partial.serve.cores, CoreChoice::Auto),
+            _ => set(&mut partial.serve.cores, CoreChoice::All),
         },
     ),
     own(

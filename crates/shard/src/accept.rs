@@ -1,12 +1,16 @@
-//! Accepts connections, rejects connections above the limit, and hands connections over to the
-//! shards in turn.
+//! Accepts connections, rejects connections above the limit, and hands connections over to other
+//! shards: new ones to the awake shards in turn, others as `balance` chooses.
 //!
-//! Upstream:   `io` reports a new connection; another shard's hop brings one to take over.
+//! Upstream:   `io` reports a new connection; another shard's hop brings one to take over;
+//!             `balance` chooses connections.
 //! Downstream: `net` opens the connection; `hop` carries a socket to another shard.
 //!
 //! Invariants:
 //! - I1  A connection is counted in the process from the moment when it is accepted until it
 //!   closes, also while it moves between two shards.
+//! - I2  A connection moves only while nothing of it is under way: all its requests are answered,
+//!   and all its replies are sent. So its requests are executed in order, by one core after the
+//!   other.
 
 use std::os::fd::OwnedFd;
 
@@ -18,16 +22,19 @@ use kachel_wire::Reply;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::hop::{Hop, Mail, Parcel, ReplyTo};
+use crate::memory::refund_all;
 
-/// The most ticks in which a shard tries to hand a new connection over.
+/// The most ticks in which a shard tries to hand a connection over.
 const HAND_OVER_ATTEMPTS_MAX: u32 = 8;
 
-/// A connection that was just accepted, and that another shard must serve.
+/// A connection that another shard must serve.
 #[derive(Debug)]
-struct Fresh {
+struct Leaving {
     connection: ConnectionIndex,
     adopter: u16,
     attempts: u32,
+    /// Whether it was just accepted.
+    is_new: bool,
 }
 
 /// A connection that a client has made.
@@ -50,8 +57,8 @@ pub(crate) struct Adopted {
 pub(crate) struct Acceptor {
     /// The listeners of the shard, and the endpoint of each.
     listeners: Vec<(ListenerId, EndpointIndex)>,
-    /// Connections accepted in this tick, and the shard that each is meant for.
-    fresh: Vec<Fresh>,
+    /// Connections that other shards must serve.
+    leaving: Vec<Leaving>,
     /// Rejected sockets. Each gets one line before it is closed.
     rejected: Vec<SocketId>,
     /// Sockets that other shards hand over.
@@ -68,7 +75,7 @@ impl Acceptor {
 
     /// Whether a connection must still be handed over.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.fresh.is_empty()
+        !self.leaving.is_empty()
     }
 
     /// Opens a connection for a client that has connected, or rejects it at the limit.
@@ -93,11 +100,24 @@ impl Acceptor {
         }
         context.counters.connections_opened.add(1);
         let connection = open(context, clients, socket, self.endpoint_of(listener), sweep);
-        let adopter = self.next_adopter;
-        self.next_adopter = (adopter + 1) % context.shards();
+        let awake = context.shared.cores.change().to;
+        let adopter = self.next_adopter % awake;
+        self.next_adopter = (adopter + 1) % awake;
         if adopter != context.id {
-            self.fresh.push(Fresh { connection, adopter, attempts: 0 });
+            self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new: true });
         }
+    }
+
+    /// Has a connection handed over in the next ticks, as soon as nothing of it is under way (I2).
+    /// Nothing is received from it meanwhile.
+    pub(crate) fn leave(
+        &mut self,
+        io: &mut impl Io,
+        (socket, connection): (SocketId, ConnectionIndex),
+        adopter: u16,
+    ) {
+        io.pause(socket);
+        self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new: false });
     }
 
     /// The endpoint of a listener. A listener that the memory backend opened by itself belongs to
@@ -116,11 +136,12 @@ impl Acceptor {
         }
     }
 
-    /// Hands new connections over to the shards whose turn it is.
+    /// Hands connections over to the shards that must serve them.
     ///
-    /// If bytes were already received from a connection, the connection stays. The memory backend
-    /// may report bytes together with the connection. If the backend does not give a socket up now,
-    /// the shard tries again in the next ticks.
+    /// If bytes were already received from a new connection, the connection stays. The memory
+    /// backend may report bytes together with the connection. If the backend does not give a socket
+    /// up now, or something of the connection is under way, the shard tries again in the next
+    /// ticks.
     pub(crate) fn hand_over<E: Engine>(
         &mut self,
         io: &mut impl Io,
@@ -129,7 +150,12 @@ impl Acceptor {
         mail: &mut Mail<E>,
     ) {
         let stopping = self.stopping;
-        self.fresh.retain_mut(|fresh| hand_one_over(fresh, stopping, io, context, clients, mail));
+        let before = self.leaving.len();
+        self.leaving.retain_mut(|one| hand_one_over(one, stopping, io, context, clients, mail));
+        if self.leaving.len() < before {
+            // The adopters need not wait for the end of this tick.
+            mail.publish();
+        }
     }
 
     /// Takes over the connections that other shards have handed to this shard.
@@ -173,28 +199,41 @@ impl Acceptor {
 /// Hands one connection over, or keeps it. Returns `true` if the shard must try again in the next
 /// tick.
 fn hand_one_over<E: Engine>(
-    fresh: &mut Fresh,
+    leaving: &mut Leaving,
     stopping: bool,
     io: &mut impl Io,
     context: &Context,
     clients: &mut Clients<E::Pinned>,
     mail: &mut Mail<E>,
 ) -> bool {
-    let room = mail.has_room(fresh.adopter, 0).is_ok();
-    let Some(open) = clients.connections.get(fresh.connection) else { return false };
-    let has_spoken = open.ready().is_some() || open.is_finished() || !open.input().is_empty();
-    if stopping || has_spoken || !room || fresh.attempts == HAND_OVER_ATTEMPTS_MAX {
-        io.resume(open.socket());
+    let room = mail.has_room(leaving.adopter, 0).is_ok();
+    let Some(open) = clients.connections.get(leaving.connection) else { return false };
+    let socket = open.socket();
+    let may_move = open.may_move();
+    let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !may_move;
+    if stopping || !room || is_last {
+        // A paused connection receives when its pause ends.
+        if !open.is_paused() {
+            io.resume(socket);
+        }
         return false;
     }
-    debug_assert!(fresh.adopter != context.id, "a shard hands nothing over to itself");
-    fresh.attempts += 1;
-    let Some(fd) = io.give_up(open.socket()) else { return true };
+    debug_assert!(leaving.adopter != context.id, "a shard hands nothing over to itself");
+    leaving.attempts += 1;
+    if !may_move {
+        io.pause(socket);
+        return true;
+    }
+    let Some(fd) = io.give_up(socket) else { return true };
     let endpoint = open.endpoint();
-    clients.connections.close(fresh.connection);
-    context.counters.connections.set(u64::from(clients.connections.count()));
-    mail.boxes.to(fresh.adopter).parcels_out.push(Parcel::Socket(fd));
-    mail.push(context, fresh.adopter, Hop::Adopt(endpoint), ReplyTo::default(), b"");
+    if let Some(closed) = clients.connections.close(leaving.connection) {
+        refund_all(context, &closed);
+    }
+    let Context { counters, .. } = context;
+    counters.connections.set(u64::from(clients.connections.count()));
+    counters.connections_moved.add(u64::from(!leaving.is_new));
+    mail.boxes.to(leaving.adopter).parcels_out.push(Parcel::Socket(fd));
+    mail.push(context, leaving.adopter, Hop::Adopt(endpoint), ReplyTo::default(), b"");
     false
 }
 

@@ -88,6 +88,14 @@ counters! {
     index_slots,
     /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
     owed_bytes,
+    /// Gauge: when the core took its last sample of its own work, in nanoseconds.
+    sampled_ns,
+    /// Gauge: thousandths of the time before that sample in which the core was busy.
+    busy_permille,
+    /// Gauge: thousandths of that time in which the core waited for a processor.
+    waiting_permille,
+    /// Gauge: thousandths of the last round in which the core was busy (`balance`).
+    round_permille,
     }
     counters {
     /// Connections ever opened.
@@ -176,10 +184,12 @@ counters! {
     hops,
     /// Reads of other shards' items that this shard executed.
     reads_beside,
-        /// Requests that this core executed with the engine of another shard.
-        writes_beside,
-        /// Times that this core found an engine held by another core.
-        engines_held,
+    /// Requests that this core executed with the engine of another shard.
+    writes_beside,
+    /// Times that this core found an engine held by another core.
+    engines_held,
+    /// Connections that this core has handed over to another one, new ones apart.
+    connections_moved,
     /// Ticks.
     ticks,
     /// Ticks in which clients or other shards had sent something.

@@ -24,6 +24,7 @@ mod slowest;
 mod send;
 mod accept;
 mod serve;
+mod balance;
 mod arrive;
 
 // Requests that are not about one small item.
@@ -51,6 +52,7 @@ mod engines;
 // What every stage reads.
 mod context;
 mod process;
+mod cores;
 mod counters;
 
 pub use counters::{Counter, Counters};

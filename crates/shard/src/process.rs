@@ -12,6 +12,7 @@ use kachel_host::{Budget, Usage};
 use kachel_io::SocketName;
 use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
 
+use crate::cores::Cores;
 use crate::counters::{Counter, Counters};
 
 /// A client that was closed for being slow.
@@ -28,6 +29,9 @@ pub struct ClosedClient {
 pub struct SharedOptions {
     /// The number of shards. Each shard is one thread.
     pub shards: u16,
+    /// The most cores that serve clients at once. Fewer serve them at low load. `None` if all of
+    /// them serve clients at any load.
+    pub cores_max: Option<u16>,
     /// Connections open at once, in the whole process (`-c`).
     pub connections_max: u32,
     /// Whether `flush_all` works (not with `-F`).
@@ -60,6 +64,7 @@ impl Default for SharedOptions {
     fn default() -> Self {
         Self {
             shards: 1,
+            cores_max: None,
             connections_max: 1024,
             flush_allowed: true,
             dumps_allowed: true,
@@ -87,6 +92,8 @@ pub struct Shared {
     before: Vec<Counters>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
+    /// The cores that serve clients.
+    pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
     second: AtomicU32,
     /// Connections open in the whole process.
@@ -108,6 +115,7 @@ impl Shared {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
+            cores: Cores::new(options.shards, options.cores_max),
             options,
             counters,
             budget,
@@ -163,6 +171,11 @@ impl Shared {
     /// that is asked twice ends at once.
     pub fn claim_end(&self) -> bool {
         !self.end_claimed.swap(true, Relaxed)
+    }
+
+    /// How many cores serve clients now. Clients of other cores are moved to them.
+    pub fn awake_cores(&self) -> u16 {
+        self.cores.change().to
     }
 
     /// Notes that a client asked for `shutdown`.

@@ -112,6 +112,10 @@ impl<E: Engine> Answering<'_, E> {
         self.sums(BEFORE_LIMITS);
         self.number("limit_maxbytes", shared.budget.limit_bytes());
         self.number("threads", u64::from(options.shards));
+        self.number("kachel_awake_cores", u64::from(shared.awake_cores()));
+        self.number("kachel_spreads", shared.cores.spreads.value());
+        self.number("kachel_gathers", shared.cores.gathers.value());
+        self.number("kachel_core_trials", shared.cores.trials.value());
         self.sums(BEHIND_LIMITS);
         self.number("kachel_memory_spent", shared.budget.spent_bytes());
         self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
@@ -179,6 +183,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_reads_beside", |c| &c.reads_beside),
     ("kachel_writes_beside", |c| &c.writes_beside),
     ("kachel_engines_held", |c| &c.engines_held),
+    ("kachel_connections_moved", |c| &c.connections_moved),
     ("kachel_requests", |c| &c.requests),
     ("kachel_ticks", |c| &c.ticks),
     ("kachel_busy_ticks", |c| &c.busy_ticks),

@@ -20,6 +20,7 @@
 //!   publish         publishes mailboxes                            hop
 //!   send            sends replies, closes connections              send
 //!   maintain        has the engine do upkeep                       engine
+//!   balance         chooses connections for other cores            balance, cores
 //!   finish          ends the shard when the process stops
 //! ```
 //!
@@ -36,6 +37,7 @@ use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 
 use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
+use crate::balance::Balance;
 use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
@@ -94,6 +96,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     arrivals: Arrivals,
     acceptor: Acceptor,
     late: LateClients,
+    balance: Balance,
     core: Core,
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
@@ -103,7 +106,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     decoded_keys: Vec<u8>,
     /// Whether the engine found upkeep to do in the last tick.
     upkeep: bool,
-    /// The second of the last tick.
+    /// The time of the last tick, in nanoseconds and in seconds.
+    now_ns: u64,
     second: u32,
 }
 
@@ -123,6 +127,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let core = core.expect("the engines have a place for each shard's core");
         let ShardOptions { id, hasher, origin } = options;
         let context = Context::new(id, shared, hasher, origin, core.place());
+        let balance = Balance::new(&context);
         Self {
             io,
             clock,
@@ -136,11 +141,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
             late: LateClients::new(),
+            balance,
             core: Core::new(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
             records: Vec::with_capacity(TAKEN_BYTES_MAX),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
             upkeep: false,
+            now_ns: 0,
             second: origin.start().second,
         }
     }
@@ -240,6 +247,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.publish();
         self.send();
         self.maintain();
+        self.balance();
         self.context.counters.ticks.add(1);
         self.context.counters.busy_ticks.add(u64::from(mail || !self.arrivals.ready.is_empty()));
         Ok(self.finish())
@@ -257,7 +265,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Reads the clock (I2). If a new second has begun, `late` takes note of it.
     fn read_clock(&mut self) {
-        self.context.set_clock(self.clock.now_ns());
+        self.now_ns = self.clock.now_ns();
+        self.context.set_clock(self.now_ns);
         let now = self.context.now().second;
         let before = std::mem::replace(&mut self.second, now);
         debug_assert!(before <= now, "time does not go back");
@@ -406,6 +415,16 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 engine.release_unchanged();
             }
         }
+    }
+
+    /// Chooses the connections that other cores serve from now on.
+    fn balance(&mut self) {
+        let Self { io, context, clock, now_ns, clients, arrivals, acceptor, balance, .. } = self;
+        if context.shared.cores.are_fixed() {
+            return;
+        }
+        balance.sample(context, clock, *now_ns);
+        balance.choose(clients, arrivals, |leaving, core| acceptor.leave(io, leaving, core));
     }
 
     /// Ends the shard once the process stops. The first call stops accepting clients; each client

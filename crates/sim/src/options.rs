@@ -21,6 +21,8 @@ const STORE_PERMILLE: u64 = 250;
 
 /// How many runs in a thousand have shards that read each other's items (`crew`).
 const CREW_PERMILLE: u64 = 500;
+/// How many of these in a thousand have cores that follow the load.
+const GATHERING_PERMILLE: u64 = 500;
 
 /// A kind of fault, or of unusual behavior that the server must tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,9 @@ pub struct Options {
     /// Whether shards read each other's items (`crew`), and another reader of them stays awake now
     /// and then, as a core does that loses its processor in the middle of a tick.
     pub crew: bool,
+    /// Whether clients move between shards, because cores follow a load that rises and falls. Only
+    /// with `crew`.
+    pub gathering: bool,
     /// The number of hot keys. Every operation on a hot key is judged.
     pub hot_keys: u16,
     /// The faults that may happen.
@@ -132,6 +137,7 @@ impl Options {
         // Every run has at least one fault that is certain to happen.
         let sure = [Fault::Cut, Fault::Slow];
         faults.0 |= sure[dice.index(sure.len())].bit();
+        let crew = Random::for_purpose(seed, "reads").chance(CREW_PERMILLE);
         Self {
             seed,
             requests,
@@ -140,7 +146,8 @@ impl Options {
             memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
             // A separate random stream keeps the other options of each seed unchanged.
             evict: !Random::for_purpose(seed, "engine").chance(STORE_PERMILLE),
-            crew: Random::for_purpose(seed, "reads").chance(CREW_PERMILLE),
+            crew,
+            gathering: crew && Random::for_purpose(seed, "cores").chance(GATHERING_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }

@@ -51,13 +51,15 @@ pub struct Coverage {
     pub waits_for_room: u64,
     /// Requests executed with the engine of another shard.
     pub writes_beside: u64,
+    /// Connections that moved from one shard to another.
+    pub connections_moved: u64,
     /// Times that a shard found an engine held by another core.
     pub engines_held: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 21;
+    pub const COUNT: usize = 22;
 
     pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
         let mut seen = Self {
@@ -85,6 +87,7 @@ impl Coverage {
             seen.delayed_after += delays.after;
             seen.reads_beside += counters.reads_beside.value();
             seen.writes_beside += counters.writes_beside.value();
+            seen.connections_moved += counters.connections_moved.value();
             seen.engines_held += counters.engines_held.value();
             seen.waits_for_room += delays.for_room;
             if delays.before + delays.after > 0 {
@@ -146,6 +149,7 @@ impl Coverage {
             ("reads beside the owner", &mut self.reads_beside),
             ("waits for room", &mut self.waits_for_room),
             ("writes beside", &mut self.writes_beside),
+            ("connections moved", &mut self.connections_moved),
             ("engines held", &mut self.engines_held),
         ]
     }

@@ -53,6 +53,17 @@ struct Thread {
     naps: u64,
     /// The typical virtual time of a tick.
     tick_ns: u64,
+    /// When the last tick began.
+    ticked_ns: u64,
+}
+
+/// A time in which some threads seem to run whenever they tick, and the others never. So the number
+/// of awake cores rises and falls in each run, and their work differs, whatever the clients do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wave {
+    ends_ns: u64,
+    /// A bit for each thread that runs.
+    busy: u64,
 }
 
 /// The whole server.
@@ -67,6 +78,7 @@ pub(crate) struct Server<const LATE: bool> {
     /// reused.
     beside: Option<kachel_stdx::Reader>,
     skewed: bool,
+    wave: Wave,
     /// Whether engines may delay answers.
     delays: bool,
     /// Until when another core holds the engine of each shard (I3). Empty if none ever does.
@@ -88,6 +100,7 @@ impl<const LATE: bool> Server<LATE> {
             memory_bytes: options.memory_bytes,
             evict: options.evict,
             crew: options.crew,
+            cores_max: options.gathering.then_some(options.shards),
             item_bytes_max: ITEM_BYTES_MAX,
             start_unix_s: START_UNIX_S,
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
@@ -103,6 +116,7 @@ impl<const LATE: bool> Server<LATE> {
             overslept: false,
             naps: 0,
             tick_ns: dice.between(2_000, 30_000),
+            ticked_ns: 0,
         };
         let shards = world.shards.len();
         let threads: Vec<_> = world.shards.iter().map(|_| thread()).collect();
@@ -127,6 +141,7 @@ impl<const LATE: bool> Server<LATE> {
             dice,
             beside,
             skewed,
+            wave: Wave::default(),
             delays,
             held_until_ns: vec![0; if options.crew && !LATE { shards } else { 0 }],
             full_mailboxes,
@@ -160,6 +175,7 @@ impl<const LATE: bool> Server<LATE> {
                 _ => {}
             }
         }
+        self.use_processor(index, now_ns);
         let engines = Arc::clone(&self.world.engines);
         let held = self.hold(&engines, now_ns);
         let (thread, shard) = (&mut self.threads[index], &mut self.world.shards[index]);
@@ -199,6 +215,20 @@ impl<const LATE: bool> Server<LATE> {
         }
         self.wake(now_ns, queue);
         Ok(closes)
+    }
+
+    /// Lets a thread have run since its last tick, if the wave is a busy one.
+    fn use_processor(&mut self, index: usize, now_ns: u64) {
+        if now_ns >= self.wave.ends_ns {
+            let ends_ns = now_ns + self.dice.between(5_000_000, 100_000_000);
+            let busy = self.dice.bits() | if self.dice.chance(300) { u64::MAX } else { 0 };
+            self.wave = Wave { ends_ns, busy: if self.dice.chance(400) { 0 } else { busy } };
+        }
+        let ticked_ns = std::mem::replace(&mut self.threads[index].ticked_ns, now_ns);
+        assert!(ticked_ns <= now_ns, "virtual time does not go back");
+        if self.wave.busy >> index & 1 == 1 {
+            self.world.use_ns(index, now_ns - ticked_ns);
+        }
     }
 
     /// The engines that another core holds now (I3). Sometimes begins to hold one.

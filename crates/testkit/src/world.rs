@@ -19,7 +19,7 @@ use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
-use kachel_io::{Clock, ListenerId, ManualClock, Peer};
+use kachel_io::{Clock, ListenerId, ManualClock, Peer, ThreadTime};
 use kachel_net::{ClientLimits, Endpoint, Endpoints, PINNED_PERCENT_MAX};
 use kachel_shard::{
     ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
@@ -38,6 +38,9 @@ pub struct WorldOptions {
     /// Whether each shard reads and changes the items of all (`crew`); otherwise only its own
     /// (`erew`).
     pub crew: bool,
+    /// The most shards that serve clients at once. Fewer serve them at low load. `None` if all of
+    /// them serve clients at any load.
+    pub cores_max: Option<u16>,
     /// Connections of all shards together.
     pub connections_max: u32,
     /// Largest item, in bytes.
@@ -65,6 +68,7 @@ impl Default for WorldOptions {
             memory_bytes: 64 << 20,
             evict: true,
             crew: true,
+            cores_max: None,
             connections_max: 200,
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
@@ -82,6 +86,7 @@ impl Default for WorldOptions {
 pub struct ShardClock {
     clock: ManualClock,
     lag_ns: Rc<Cell<u64>>,
+    ran_ns: Rc<Cell<u64>>,
 }
 
 impl Clock for ShardClock {
@@ -91,6 +96,10 @@ impl Clock for ShardClock {
 
     fn unix_s(&self) -> i64 {
         self.clock.unix_s()
+    }
+
+    fn thread_time(&self) -> ThreadTime {
+        ThreadTime { ran_ns: self.ran_ns.get(), waited_ns: 0 }
     }
 }
 
@@ -106,6 +115,7 @@ pub struct World<A: Around = (), E: Engine = Cache> {
     /// The engines of all shards.
     pub engines: Arc<Engines<E>>,
     lags_ns: Vec<Rc<Cell<u64>>>,
+    ran_ns: Vec<Rc<Cell<u64>>>,
     /// The clock of all shards; it moves when the caller moves it.
     pub clock: ManualClock,
     /// State that the shards share: counters, memory budget, options.
@@ -174,6 +184,7 @@ impl<A: Around, E: Engine> World<A, E> {
         let shared = Arc::new(Shared::new(
             SharedOptions {
                 shards: options.shards,
+                cores_max: options.cores_max,
                 connections_max: options.connections_max,
                 usage: options.usage,
                 endpoints: Endpoints::new(vec![Endpoint {
@@ -197,7 +208,8 @@ impl<A: Around, E: Engine> World<A, E> {
             item_bytes_max: options.item_bytes_max,
         };
         let origin = ClockOrigin::new(0, options.start_unix_s);
-        let lags_ns: Vec<Rc<Cell<u64>>> = (0..options.shards).map(|_| Rc::default()).collect();
+        let times = || (0..options.shards).map(|_| Rc::default()).collect();
+        let [lags_ns, ran_ns]: [Vec<Rc<Cell<u64>>>; 2] = [times(), times()];
         let engines = (0..options.shards).map(|id| {
             let (pool, budget) = (Arc::clone(&pool), Arc::clone(&shared.budget));
             let of = ShardOf { shard: id, shards: options.shards };
@@ -211,7 +223,8 @@ impl<A: Around, E: Engine> World<A, E> {
             .map(|((id, mail), endpoint)| {
                 let shard = ShardOptions { id, hasher, origin };
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
-                let clock = ShardClock { clock: clock.clone(), lag_ns };
+                let ran_ns = Rc::clone(&ran_ns[usize::from(id)]);
+                let clock = ShardClock { clock: clock.clone(), lag_ns, ran_ns };
                 let io = Surrounded::new(endpoint, around(&shared));
                 Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared), mail)
             })
@@ -222,7 +235,7 @@ impl<A: Around, E: Engine> World<A, E> {
                 shard.set_waker(peer, waker.clone());
             }
         }
-        Self { net, listener, shards, engines, lags_ns, clock, shared, pool }
+        Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared, pool }
     }
 
     /// A new client: the client's end of a connection that the server accepts in a later tick.
@@ -233,6 +246,12 @@ impl<A: Around, E: Engine> World<A, E> {
     /// Lets one shard see the time as it was `ns` ago.
     pub fn lag_ns(&self, shard: usize, ns: u64) {
         self.lags_ns[shard].set(ns);
+    }
+
+    /// Lets the thread of one shard use processor time. Without this, it uses none.
+    pub fn use_ns(&self, shard: usize, ns: u64) {
+        let ran_ns = &self.ran_ns[shard];
+        ran_ns.set(ran_ns.get() + ns);
     }
 
     /// Runs one tick of every shard, in the order of their numbers.

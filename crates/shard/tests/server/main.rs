@@ -7,6 +7,7 @@ mod ending;
 mod flushes;
 mod full_rings;
 mod full_store;
+mod gathering;
 mod input;
 mod large_values;
 mod limits;

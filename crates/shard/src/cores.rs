@@ -1,0 +1,470 @@
+//! Decides how many cores serve clients.
+//!
+//! Upstream:   `balance` samples the work of all cores every 2 ms.
+//! Downstream: nothing. [`Policy`] is a function of the samples and their times.
+//!
+//! Cores follow load. At low load the connections gather on few cores and the other cores sleep, so
+//! that a request seldom wakes a core, and a tick serves more requests. As load rises the
+//! connections spread.
+//!
+//! ```text
+//!               the awake cores are busy
+//!   few cores -------------------------------> more cores
+//!             <-------------------------------
+//!               for 100 ms their work fits on fewer cores, with a third to spare
+//! ```
+//!
+//! A core is busy while it runs, and while it waits for a processor. If cores wait often, other
+//! programs use the processors. More cores may then take processor time from one another and from
+//! the clients, and serve no more requests. So the policy changes the number of cores as a trial,
+//! and measures whether the change pays.
+//!
+//! Invariants:
+//! - P1  At least one core is awake, and never more than `most`, which is at most the number of
+//!   processors that the process may use.
+//! - P2  Core 0 is always awake, because it has the listeners. The awake cores are those with the
+//!   lowest numbers.
+//!
+//! Source: Ousterhout and others, "Shenango", NSDI 2019, grants a core as soon as work has waited
+//! for it in two checks in a row, and gives it back when it has no work.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counters::Counter;
+
+/// The time between two samples. Shenango checks every 5 us, but from a core of its own. A sample
+/// costs each awake core 2 us, a thousandth of this time.
+pub(crate) const SAMPLE_NS: u64 = 2_000_000;
+/// Cores that are busy for this part of the time are full.
+const FULL: f64 = 0.95;
+/// If cores are full for this time, work has waited for them. A guess: a large value or a step of
+/// upkeep takes less.
+const FULL_NS: u64 = 3_000_000;
+/// Cores that are busy for this part of the time on average leave no room for bursts.
+const BUSY: f64 = 0.8;
+/// Work fits on a number of cores that are busy for this part of the time.
+const FITS: f64 = 0.65;
+/// The time constant of the average of what cores do, in nanoseconds.
+const AVERAGE_NS: f64 = 8e6;
+/// The time constant of the average rate of requests, in nanoseconds.
+const RATE_NS: f64 = 20e6;
+/// Work must fit on fewer cores for this time. So cores do not follow waves of load that are faster
+/// than ten a second.
+const HOLD_NS: u64 = 100_000_000;
+/// Processors are contended if cores wait for them in this part of their busy time.
+const CONTENDED: f64 = 0.25;
+/// A trial takes this time: five time constants of the rate.
+const TRIAL_NS: u64 = 100_000_000;
+/// More cores must serve this many times the requests to be worth their processor time. If they are
+/// not saturated any more, it is enough that they serve as many.
+const GAIN: f64 = 1.1;
+const SAME: f64 = 0.98;
+/// Fewer cores may serve this many times the requests.
+const LOSS: f64 = 0.95;
+/// The time from one trial to the next. Doubled as long as trials change nothing.
+const BACKOFF_NS: u64 = 1_000_000_000;
+/// The longest such time.
+const BACKOFF_NS_MAX: u64 = 16_000_000_000;
+
+/// What all cores do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Thousandths of a core that are busy, summed over all cores.
+    pub(crate) busy_permille: u64,
+    /// The part of these in which they wait for a processor.
+    pub(crate) waiting_permille: u64,
+    /// Requests that they have executed since the start.
+    pub(crate) requests: u64,
+}
+
+/// A change of the number of cores whose gain is being measured.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// The number of awake cores before.
+    from: u16,
+    /// Requests per second before.
+    rate: f64,
+    ends_ns: u64,
+}
+
+/// How many cores are awake, and why.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    /// P1.
+    most: u16,
+    awake: u16,
+    /// The requests at the time of the last sample.
+    requests: u64,
+    sampled_ns: u64,
+    /// Averages: cores that are busy, and cores that wait for a processor.
+    busy: f64,
+    waiting: f64,
+    /// The average of requests per second.
+    rate: f64,
+    /// For how long all awake cores have been full.
+    full_ns: u64,
+    /// Busy cores in the last sample.
+    last: f64,
+    /// Since when the peaks were observed.
+    peaks_since_ns: u64,
+    /// The highest average of busy cores.
+    peak: f64,
+    /// The most cores that were busy in two samples in a row. Fewer cores would be full.
+    burst: f64,
+    trial: Option<Trial>,
+    /// The rate of requests at which a trial has shown that more cores do not pay.
+    settled: Option<f64>,
+    next_trial_ns: u64,
+    backoff_ns: u64,
+}
+
+impl Policy {
+    /// Begins with one awake core of `most` (P1).
+    pub(crate) fn new(most: u16) -> Self {
+        assert!(most > 0, "P1");
+        Self {
+            most,
+            awake: 1,
+            requests: 0,
+            sampled_ns: 0,
+            busy: 0.0,
+            waiting: 0.0,
+            rate: 0.0,
+            full_ns: 0,
+            last: 0.0,
+            peaks_since_ns: 0,
+            peak: 0.0,
+            burst: 0.0,
+            trial: None,
+            settled: None,
+            next_trial_ns: 0,
+            backoff_ns: BACKOFF_NS,
+        }
+    }
+
+    /// Takes a sample at `now_ns`. Returns how many cores must be awake from now on. Does nothing
+    /// if the last sample was a moment ago.
+    pub(crate) fn sample(&mut self, now_ns: u64, work: Work) -> u16 {
+        let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
+        if elapsed_ns < SAMPLE_NS {
+            return self.awake;
+        }
+        self.note(now_ns, elapsed_ns as f64, work);
+        let awake = self.wanted(now_ns);
+        debug_assert!((1..=self.most).contains(&awake), "P1");
+        if awake != self.awake {
+            self.awake = awake;
+            self.full_ns = 0;
+            self.begin_peaks(now_ns);
+        }
+        awake
+    }
+
+    /// Adds a sample to the averages.
+    fn note(&mut self, now_ns: u64, elapsed_ns: f64, work: Work) {
+        debug_assert!(elapsed_ns > 0.0 && self.requests <= work.requests, "time goes on");
+        let busy = (work.busy_permille as f64 / 1000.0).min(f64::from(self.most));
+        let waiting = work.waiting_permille as f64 / 1000.0;
+        let rate = work.requests.saturating_sub(self.requests) as f64 / elapsed_ns * 1e9;
+        (self.requests, self.sampled_ns) = (work.requests, now_ns);
+        let is_full = busy >= FULL * f64::from(self.awake);
+        self.full_ns = if is_full { self.full_ns + elapsed_ns as u64 } else { 0 };
+        let average = |before: f64, now: f64, constant_ns: f64| {
+            before + (now - before) * elapsed_ns / (elapsed_ns + constant_ns)
+        };
+        self.busy = average(self.busy, busy, AVERAGE_NS);
+        self.waiting = average(self.waiting, waiting.min(busy), AVERAGE_NS);
+        self.rate = average(self.rate, rate, RATE_NS);
+        self.peak = self.peak.max(self.busy);
+        self.burst = self.burst.max(busy.min(self.last));
+        self.last = busy;
+    }
+
+    const fn begin_peaks(&mut self, now_ns: u64) {
+        self.peaks_since_ns = now_ns;
+        (self.peak, self.burst) = (self.busy, 0.0);
+    }
+
+    fn wanted(&mut self, now_ns: u64) -> u16 {
+        if let Some(trial) = self.trial {
+            return if now_ns < trial.ends_ns { self.awake } else { self.judge(trial, now_ns) };
+        }
+        debug_assert!(self.peaks_since_ns <= now_ns, "the monotonic clock does not go back");
+        let is_contended = self.waiting >= CONTENDED * self.busy;
+        self.settled = self.settled.filter(|rate| self.rate > rate / 2.0);
+        if self.is_saturated() && (is_contended || self.settled.is_some()) {
+            return self.try_other(now_ns);
+        }
+        if self.is_saturated() {
+            // Work that has waited may be much more than its cores can do.
+            let times = if self.full_ns >= FULL_NS { 4 } else { 2 };
+            return self.awake.saturating_mul(times).min(self.most);
+        }
+        if now_ns - self.peaks_since_ns < HOLD_NS {
+            return self.awake;
+        }
+        let needed = (self.peak / FITS).max(self.burst / FULL).ceil() as u16;
+        self.begin_peaks(now_ns);
+        needed.clamp(1, self.awake) // P1
+    }
+
+    fn is_saturated(&self) -> bool {
+        self.full_ns >= FULL_NS || self.busy >= BUSY * f64::from(self.awake)
+    }
+
+    /// Begins a trial, if it is time for one: of more cores if fewer have proved enough, or if
+    /// there are no fewer.
+    fn try_other(&mut self, now_ns: u64) -> u16 {
+        if now_ns < self.next_trial_ns {
+            return self.awake;
+        }
+        let other = if self.settled.is_some() || self.awake == 1 {
+            (self.awake + self.awake.div_ceil(2)).min(self.most)
+        } else {
+            self.awake / 2
+        };
+        debug_assert!((1..=self.most).contains(&other), "P1");
+        if other != self.awake {
+            let ends_ns = now_ns + TRIAL_NS;
+            self.trial = Some(Trial { from: self.awake, rate: self.rate, ends_ns });
+        }
+        other
+    }
+
+    /// Ends a trial: keeps the number of cores, or returns to the one before.
+    fn judge(&mut self, trial: Trial, now_ns: u64) -> u16 {
+        debug_assert!(trial.from != self.awake && trial.ends_ns <= now_ns, "a trial has two sides");
+        self.trial = None;
+        let gain = self.rate / trial.rate;
+        let is_more = self.awake > trial.from;
+        let more_pay = match self.is_saturated() {
+            true if is_more => gain >= GAIN,
+            true => gain < LOSS,
+            false => is_more && gain >= SAME,
+        };
+        let is_kept = is_more == more_pay;
+        self.settled = (!more_pay).then_some(self.rate);
+        self.backoff_ns = if is_kept { BACKOFF_NS } else { 2 * self.backoff_ns };
+        self.backoff_ns = self.backoff_ns.min(BACKOFF_NS_MAX);
+        self.next_trial_ns = now_ns + self.backoff_ns;
+        if is_kept { self.awake } else { trial.from }
+    }
+}
+
+/// The last change of the number of awake cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The number of changes so far, modulo 2^32.
+    pub(crate) number: u32,
+    pub(crate) from: u16,
+    /// The cores that are awake now.
+    pub(crate) to: u16,
+}
+
+/// The number of awake cores, as all cores see it.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    /// [`Change`] in one word.
+    word: AtomicU64,
+    /// `None` if all cores serve clients, at any load.
+    policy: Option<Mutex<Policy>>,
+    /// Changes to more cores, and to fewer. The holder of the policy counts them.
+    pub(crate) spreads: Counter,
+    pub(crate) gathers: Counter,
+    /// The changes of these that began or ended a trial.
+    pub(crate) trials: Counter,
+}
+
+impl Cores {
+    /// The cores of `shards`. At most `most` of them serve clients, and fewer at low load. `None`
+    /// means that all of them serve clients at any load.
+    pub(crate) fn new(shards: u16, most: Option<u16>) -> Self {
+        let policy = most.map(|most| Policy::new(most.clamp(1, shards)));
+        let awake = policy.as_ref().map_or(shards, |policy| policy.awake);
+        let change = Change { number: 0, from: awake, to: awake };
+        Self {
+            word: AtomicU64::new(pack(change)),
+            policy: policy.map(Mutex::new),
+            spreads: Counter::default(),
+            gathers: Counter::default(),
+            trials: Counter::default(),
+        }
+    }
+
+    /// Whether the number of awake cores never changes.
+    #[inline]
+    pub(crate) const fn are_fixed(&self) -> bool {
+        self.policy.is_none()
+    }
+
+    /// The last change of the number of awake cores. Cost: a load.
+    #[inline]
+    pub(crate) fn change(&self) -> Change {
+        unpack(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Has the policy take a sample. If another core does this now, nothing is done.
+    pub(crate) fn sample(&self, now_ns: u64, work: impl FnOnce() -> Work) {
+        let Some(Ok(mut policy)) = self.policy.as_ref().map(Mutex::try_lock) else { return };
+        let change = self.change();
+        debug_assert!(change.to == policy.awake, "only the holder of the policy changes the word");
+        let was_trial = policy.trial.is_some();
+        let awake = policy.sample(now_ns, work());
+        if awake != change.to {
+            debug_assert!(awake > 0, "P1");
+            let counter = if awake > change.to { &self.spreads } else { &self.gathers };
+            counter.add(1);
+            self.trials.add(u64::from(was_trial || policy.trial.is_some()));
+            let number = change.number.wrapping_add(1);
+            let next = Change { number, from: change.to, to: awake };
+            self.word.store(pack(next), Ordering::Relaxed);
+        }
+    }
+}
+
+const fn pack(change: Change) -> u64 {
+    (change.number as u64) << 32 | (change.from as u64) << 16 | change.to as u64
+}
+
+const fn unpack(word: u64) -> Change {
+    Change { number: (word >> 32) as u32, from: (word >> 16) as u16, to: word as u16 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS_NS: u64 = 1_000_000;
+
+    /// Cores that serve whatever the policy says.
+    struct Machine {
+        policy: Policy,
+        now_ns: u64,
+        work: Work,
+        changes: u32,
+    }
+
+    impl Machine {
+        fn new(most: u16) -> Self {
+            let policy = Policy::new(most);
+            Self { policy, now_ns: 0, work: Work::default(), changes: 0 }
+        }
+
+        /// For some milliseconds, `does` says from the number of awake cores how many run, how many
+        /// wait for a processor, and how many requests a second are served.
+        fn run(&mut self, ms: u64, does: impl Fn(f64) -> [f64; 3]) -> u16 {
+            for _ in 0..ms / 2 {
+                let [run, wait, rate] = does(f64::from(self.policy.awake));
+                self.now_ns += SAMPLE_NS;
+                self.work.busy_permille = ((run + wait) * 1000.0) as u64;
+                self.work.waiting_permille = (wait * 1000.0) as u64;
+                self.work.requests += (rate * SAMPLE_NS as f64 / 1e9) as u64;
+                let before = self.policy.awake;
+                let after = self.policy.sample(self.now_ns, self.work);
+                self.changes += u32::from(after != before);
+            }
+            self.policy.awake
+        }
+
+        /// An open loop with processors to spare: `cores` of work, as far as cores are awake.
+        fn offer(&mut self, ms: u64, cores: f64) -> u16 {
+            self.run(ms, |awake| [cores.min(awake), 0.0, cores.min(awake) * 1e5])
+        }
+    }
+
+    #[test]
+    fn cores_follow_the_load() {
+        let mut machine = Machine::new(8);
+        for (cores, least, most) in
+            [(0.1, 1, 1), (0.6, 1, 1), (0.9, 2, 2), (2.5, 4, 4), (7.2, 8, 8), (0.8, 1, 2)]
+        {
+            let awake = machine.offer(1000, cores);
+            assert!((least..=most).contains(&awake), "{cores} cores of work: {awake} awake");
+        }
+    }
+
+    #[test]
+    fn work_that_waits_has_all_cores_within_ten_milliseconds() {
+        let mut machine = Machine::new(8);
+        machine.offer(1000, 0.8);
+        assert_eq!(machine.offer(10, 7.2), 8);
+        assert_eq!(machine.offer(90, 0.8), 8, "they are held for a while");
+        assert!(machine.offer(200, 0.8) <= 2);
+    }
+
+    #[test]
+    fn cores_do_not_follow_fast_waves() {
+        for (hertz, changes_max) in [(1, 40), (10, 40), (100, 4), (250, 4)] {
+            let mut machine = Machine::new(8);
+            for _ in 0..10 * hertz {
+                machine.offer(500 / hertz, 0.4);
+                machine.offer(500 / hertz, 7.0);
+            }
+            let changes = machine.changes;
+            assert!(changes <= changes_max, "{hertz} Hz: {changes} changes in ten seconds");
+        }
+    }
+
+    #[test]
+    fn load_that_hardly_changes_moves_nothing() {
+        let mut machine = Machine::new(4);
+        machine.offer(1000, 1.4);
+        let before = machine.changes;
+        for step in 0..100 {
+            machine.offer(100, 1.4 + f64::from(step % 7) / 20.0);
+        }
+        assert_eq!(machine.changes, before);
+    }
+
+    #[test]
+    fn contended_processors_are_tried_and_the_rate_decides() {
+        // Two processors, on which the clients run too. A second core takes more of them, and
+        // serves no more requests.
+        let vain = |awake: f64| if awake < 2.0 { [0.6, 0.4, 1e5] } else { [1.0, 0.9, 1.02e5] };
+        let mut machine = Machine::new(2);
+        machine.run(20_000, vain);
+        let changes = machine.changes;
+        assert!((2..=10).contains(&changes), "{changes} changes");
+        assert_eq!(machine.run(1000, vain), 1);
+        // A neighbour has half of one processor, and there are others.
+        let pays = |awake: f64| [0.6 * awake, 0.4 * awake, 1e5 * awake];
+        let mut machine = Machine::new(2);
+        assert_eq!(machine.run(1000, pays), 2);
+        machine.run(20_000, pays);
+        let changes = machine.changes;
+        assert!(changes <= 12 && machine.run(1000, pays) == 2, "{changes} changes");
+    }
+
+    #[test]
+    fn cores_that_lost_their_gain_are_given_up() {
+        let mut machine = Machine::new(2);
+        machine.run(1000, |awake| [0.6 * awake, 0.4 * awake, 1e5 * awake]);
+        let vain = |awake: f64| if awake < 2.0 { [0.6, 0.4, 1e5] } else { [1.0, 0.9, 1.02e5] };
+        assert_eq!(machine.run(3000, vain), 1);
+    }
+
+    #[test]
+    fn a_moment_is_no_sample_and_a_long_sleep_is_one() {
+        let mut policy = Policy::new(4);
+        let work = Work { busy_permille: 1000, ..Work::default() };
+        assert_eq!((policy.sample(MS_NS, work), policy.sampled_ns), (1, 0));
+        policy.sample(5_000 * MS_NS, work);
+        assert!(policy.busy > 0.99, "{}", policy.busy);
+    }
+
+    #[test]
+    fn a_change_is_one_word() {
+        let change = Change { number: u32::MAX, from: 1, to: 300 };
+        assert_eq!(unpack(pack(change)), change);
+        let cores = Cores::new(4, None);
+        assert!(cores.are_fixed() && cores.change().to == 4);
+        let cores = Cores::new(4, Some(9));
+        assert!(!cores.are_fixed() && cores.change().to == 1);
+        for sample in 1..10 {
+            let work = Work { busy_permille: 1000, ..Work::default() };
+            cores.sample(sample * SAMPLE_NS, || work);
+        }
+        assert_eq!(cores.change(), Change { number: 1, from: 1, to: 4 });
+    }
+}

@@ -344,9 +344,10 @@ impl Connection {
         std::mem::replace(&mut self.round, round) != round
     }
 
-    /// Whether nothing of it is under way, so that another shard can serve it as if its client had
-    /// just connected.
-    pub fn may_move(&self) -> bool {
+    /// Whether nothing of it is under way: all its requests are answered, and all its replies are
+    /// sent. So another shard can serve it as if its client had just connected, and nothing of it
+    /// can be late.
+    pub fn is_at_rest(&self) -> bool {
         let is_in_a_list = self.ready.is_some() || self.dirty || self.resumable;
         let has_work = self.uploading || self.listing || self.is_paused() || self.finished;
         self.phase == Phase::Reading

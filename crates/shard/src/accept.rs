@@ -209,8 +209,8 @@ fn hand_one_over<E: Engine>(
     let room = mail.has_room(leaving.adopter, 0).is_ok();
     let Some(open) = clients.connections.get(leaving.connection) else { return false };
     let socket = open.socket();
-    let may_move = open.may_move();
-    let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !may_move;
+    let is_at_rest = open.is_at_rest();
+    let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !is_at_rest;
     if stopping || !room || is_last {
         // A paused connection receives when its pause ends.
         if !open.is_paused() {
@@ -220,7 +220,7 @@ fn hand_one_over<E: Engine>(
     }
     debug_assert!(leaving.adopter != context.id, "a shard hands nothing over to itself");
     leaving.attempts += 1;
-    if !may_move {
+    if !is_at_rest {
         io.pause(socket);
         return true;
     }

@@ -180,6 +180,7 @@ impl Balance {
         debug_assert!(self.round != 0, "I1: a new connection was seen in no round");
         for ready in &arrivals.ready {
             let Some(open) = clients.connections.get_mut(ready.connection) else { continue };
+            debug_assert!(open.ready().is_none(), "it was served");
             if !open.note_round(self.round) {
                 continue; // I1
             }

@@ -32,6 +32,9 @@ pub(crate) struct LateClients {
     sweep: u32,
     is_due: bool,
     was_away: bool,
+    /// Whether the last sweep found no client that can be late before it sends something, and
+    /// nothing has happened since.
+    is_quiet: bool,
     /// Those of one sweep, while they are closed.
     late: Vec<Late>,
     slowest: Slowest,
@@ -66,6 +69,16 @@ impl LateClients {
         !self.slowest.is_empty()
     }
 
+    /// Whether no client can be late before something happens. Then no sweep is needed.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// Notes that something has happened: a client may be late from now on.
+    pub(crate) const fn note_event(&mut self) {
+        self.is_quiet = false;
+    }
+
     /// Connections ever closed for what they held pinned.
     pub(crate) const fn pinned_closes(&self) -> u64 {
         self.pinned_closes
@@ -77,7 +90,8 @@ impl LateClients {
             debug_assert!(self.late.is_empty(), "the clients of the last sweep are closed");
             let too_much = is_too_much_pinned(on.context, on.engines.common());
             let (context, sweep) = (on.context, self.sweep);
-            self.slowest =
+            debug_assert!(sweep > 0, "sweeps are counted from 1 on");
+            (self.slowest, self.is_quiet) =
                 collect_late(on.io, context, on.clients, sweep, too_much, &mut self.late);
             while let Some((connection, overdue)) = self.late.pop() {
                 match overdue {
@@ -129,7 +143,8 @@ fn close_slow<I: Io, E: Engine>(
 /// Collects into `late` the connections whose time is up. Of the others, cuts the kept requests of
 /// clients that do not read to what counts against what they may cost: a tail out of the shard's
 /// store may have come with more. Returns which of them are to be closed for holding large values,
-/// as long as too much memory is pinned.
+/// as long as too much memory is pinned, and whether no client can be late before it sends
+/// something.
 ///
 /// Cost: a walk over all connections of the shard, once a second, and a system call for each client
 /// that has seemed to read nothing for a while; no allocation for the slowest.
@@ -140,12 +155,14 @@ fn collect_late<I: Io, P: ReadValue>(
     sweep: u32,
     too_much_pinned: bool,
     late: &mut Vec<Late>,
-) -> Slowest {
+) -> (Slowest, bool) {
+    let mut is_quiet = true;
     let mut slowest = Slowest::new();
     let endpoints = &context.shared.options.endpoints;
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
         let limits = &endpoints.get(open.endpoint()).limits;
+        is_quiet &= limits.idle_s == 0 && open.is_at_rest();
         owed_bytes += open.outbox().memory_bytes() as u64;
         if open.is_paused() && open.idle_sweeps(sweep) > 1 {
             open.input_mut().shrink_to(KEPT_BYTES_MAX);
@@ -171,5 +188,5 @@ fn collect_late<I: Io, P: ReadValue>(
         }
     }
     context.counters.owed_bytes.set(owed_bytes);
-    slowest
+    (slowest, is_quiet)
 }

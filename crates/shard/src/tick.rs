@@ -27,6 +27,9 @@
 //! Invariants:
 //! - I1  Replies are sent after the mailboxes are published (`send`, I1).
 //! - I2  The clock is read once per tick.
+//! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it looks
+//!   whether upkeep is due in the other shards. These sleep until something happens, unless a
+//!   client may be late.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,8 +58,10 @@ use crate::send::Sending;
 use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
 
-/// How long a shard may sleep in one poll.
+/// How long a shard may sleep in one poll, if a client may be late.
 const SLEEP_NS_MAX: u64 = 100_000_000;
+/// How long the timekeeper may sleep if no client can be late (I3).
+const SLEEP_NS_QUIET: u64 = 1_000_000_000;
 /// How long a shard may sleep while a request waits for space in a mailbox, or for the engine.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
 /// One poll can report this many events before the list of events must grow.
@@ -109,6 +114,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
+    /// Whether upkeep of the other shards was not looked for in this second (I3).
+    is_new_second: bool,
 }
 
 impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
@@ -149,6 +156,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             upkeep: false,
             now_ns: 0,
             second: origin.start().second,
+            is_new_second: false,
         }
     }
 
@@ -189,8 +197,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Runs one tick: serves the requests that have arrived, and sends the replies that are ready.
     ///
-    /// If there is nothing to do, sleeps until an event arrives, but for 100 ms at most. Errors:
-    /// the I/O backend cannot report events any more.
+    /// If there is nothing to do, sleeps until an event arrives, or for 100 ms if there may be
+    /// something to do in the next second. Errors: the I/O backend cannot report events any more.
     pub fn tick(&mut self) -> std::io::Result<Turn> {
         let wait = self.prepare_wait();
         self.complete_tick(wait)
@@ -227,7 +235,18 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         } else if waits || has_mail {
             Wait::AtMostNs(SLEEP_NS_WHILE_WAITING)
         } else {
-            Wait::AtMostNs(SLEEP_NS_MAX)
+            self.longest_sleep()
+        }
+    }
+
+    /// How long the shard may sleep while it has nothing to do (I3).
+    fn longest_sleep(&self) -> Wait {
+        let Self { context, engines, late, .. } = self;
+        let is_quiet = late.is_quiet() && !context.shared.is_stopping();
+        match context.id {
+            _ if !is_quiet || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
+            0 => Wait::AtMostNs(SLEEP_NS_QUIET),
+            _ => Wait::Forever,
         }
     }
 
@@ -272,6 +291,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         debug_assert!(before <= now, "time does not go back");
         if now != before {
             self.late.turn(before, now);
+            self.is_new_second = true;
         }
     }
 
@@ -279,6 +299,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// connections begin and end. Then resumes connections that waited.
     fn sort_events(&mut self) {
         self.arrivals.ready.clear();
+        if !self.events.is_empty() {
+            self.late.note_event();
+        }
         let sweep = self.late.sweep();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
@@ -412,6 +435,27 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         if let Some(mut engine) = self.engines.take(self.context.id, &self.context) {
             self.upkeep = engine.maintain(&self.context.now()) > 0;
             if !self.upkeep {
+                engine.release_unchanged();
+            }
+        }
+        if std::mem::take(&mut self.is_new_second)
+            && self.context.id == 0
+            && self.engines.are_open_to_all()
+        {
+            self.maintain_sleepers();
+        }
+    }
+
+    /// Does a step of upkeep in each other shard. Wakes those in which there was something to do,
+    /// because there may be more (I3).
+    fn maintain_sleepers(&self) {
+        let Self { context, engines, mail, .. } = self;
+        debug_assert!(context.id == 0, "I3: there is one timekeeper");
+        for shard in context.others() {
+            let Some(mut engine) = engines.take(shard, context) else { continue };
+            if engine.maintain(&context.now()) > 0 {
+                mail.boxes.wake(shard);
+            } else {
                 engine.release_unchanged();
             }
         }

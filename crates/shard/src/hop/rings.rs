@@ -130,6 +130,17 @@ impl<E: Engine> Mailboxes<E> {
         }
     }
 
+    /// Wakes shard `peer` if it sleeps.
+    pub(crate) fn wake(&self, peer: u16) {
+        debug_assert!(usize::from(peer) < self.boxes.len(), "a shard of this process");
+        if let Some(Some(mailbox)) = self.boxes.get(usize::from(peer))
+            && mailbox.peer.must_wake()
+            && let Some(waker) = &mailbox.peer_waker
+        {
+            waker.wake();
+        }
+    }
+
     /// The mailbox to shard `peer`, which is not this one.
     pub(crate) fn to(&mut self, peer: u16) -> &mut Mailbox<E> {
         let mailbox = self.boxes.get_mut(usize::from(peer)).and_then(Option::as_mut);

@@ -99,6 +99,15 @@ impl<E: Engine> Engines<E> {
         !E::DELAYS && !self.readers.is_empty()
     }
 
+    /// The shard whose items take most. Cost: a load for each shard.
+    #[cold]
+    pub(crate) fn fullest(&self, context: &Context) -> u16 {
+        let counters = &context.shared.counters;
+        debug_assert!(counters.len() == self.kept.len(), "a shard counts for itself");
+        let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
+        (0..context.shards()).max_by_key(bytes).unwrap_or(context.id)
+    }
+
     /// Lets the caller look at the engine of a shard. Waits until no core holds it.
     pub fn inspect<R>(&self, shard: u16, look: impl FnOnce(&E) -> R) -> R {
         let kept = self.kept[usize::from(shard)].lock();
@@ -234,11 +243,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         if !self.engines.are_open_to_all() {
             return self.own();
         }
-        let counters = &self.context.shared.counters;
-        let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
-        let fullest = (0..self.context.shards()).max_by_key(bytes)?;
-        debug_assert!(usize::from(fullest) < counters.len(), "a shard of this process");
-        self.get(fullest)
+        self.get(self.engines.fullest(self.context))
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.

@@ -66,10 +66,12 @@ impl<E: Engine> Values<'_, E> {
         let mut landing = spare.unwrap_or_else(|| engines.common().spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
-        // Another shard is asked for room only by `feed`.
+        // One shard is asked for room; others are asked only by `feed`.
+        let is_open = engines.are_open_to_all();
+        let asked = || if is_open { engines.fullest(context) } else { owner };
         if !lent
-            && owner == context.id
-            && let Some(mut engine) = engines.take(owner, context)
+            && (is_open || owner == context.id)
+            && let Some(mut engine) = engines.take(asked(), context)
             && engine.make_upload_room(bytes, &context.now()) == Room::Made
         {
             lent = upload.landing(&mut landing, blocks_max).is_ok();

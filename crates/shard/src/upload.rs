@@ -10,9 +10,11 @@
 //! - I1  Memory is taken as bytes arrive, not when the value is announced. The memory lent for the
 //!   next bytes is at most as large as the bytes received so far, plus a block or two. A connection
 //!   that closes gives all of it back.
-//! - I2  The shard that will own the value frees memory for it, so that other shards need not evict
-//!   items for it. If there is still no memory then, the other shards are asked in turn. The
-//!   connection waits meanwhile.
+//! - I2  This core frees memory for the value in the shard whose items take most, then in the
+//!   others in turn. It passes over an engine that another core holds, and asks again in the next
+//!   tick. The value is refused only if every shard had nothing left to evict. Where a core takes
+//!   only its own engine (`engines`, E3), the shard that will own the value frees memory for it,
+//!   then the others do in turn. The connection waits meanwhile.
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
 
@@ -48,9 +50,11 @@ pub(crate) struct Uploading<U> {
     hashes: KeyHashes,
     /// The shard that will own the value.
     pub(crate) owner: u16,
-    /// How often room was requested since bytes were last stored.
+    /// How often a shard had nothing to evict since bytes were last stored. Where shards are asked
+    /// by a hop, each hop counts.
     pub(crate) asked: u32,
-    /// The shard that is asked for room next (I2).
+    /// The shard that is asked for room next (I2). The one whose items take most is the first, if
+    /// this core may take its engine, otherwise the owner.
     asked_next: u16,
 }
 
@@ -140,10 +144,56 @@ impl<U> Uploads<U> {
     }
 }
 
-/// How often room is requested before a value is refused. Several requests are needed, because
-/// other requests may take memory that was freed. Each shard is asked twice if there are many
-/// shards.
+/// How often shards must have nothing to evict before a value is refused; twice each if there are
+/// many shards. Once is not enough: for a moment, all memory may be in other uploads.
 const ASKS_MAX: u32 = 32;
+/// The most shards that an upload asks for room in one tick.
+const ASKED_PER_TICK_MAX: u16 = 8;
+
+impl<U> Uploading<U> {
+    /// Frees memory for the next `bytes` bytes (I2). Returns whether there is room. If not, the
+    /// room is on its way, other cores hold engines, or the shards that were asked have nothing
+    /// left to evict.
+    fn make_room<E: Engine>(
+        &mut self,
+        context: &Context,
+        engines: &Engines<E>,
+        bytes: usize,
+    ) -> bool {
+        let shards = context.shards();
+        let mut asks = 1;
+        if engines.are_open_to_all() {
+            asks = shards.min(ASKED_PER_TICK_MAX);
+            if self.asked == 0 {
+                self.asked_next = engines.fullest(context);
+            }
+        }
+        let first = self.asked_next;
+        debug_assert!(first < shards && bytes > 0, "a shard of ours is asked for bytes");
+        let mut is_held = false;
+        for asked in (0..asks).map(|ask| (first + ask) % shards) {
+            let Some(mut engine) = engines.take(asked, context) else {
+                is_held = true;
+                continue;
+            };
+            match engine.make_upload_room(bytes, &context.now()) {
+                Room::Made => return true,
+                // Nothing more is evicted until the next tick.
+                Room::OnTheWay => return false,
+                // The next tick begins with the first shard that another core holds now.
+                Room::Refused if is_held => {}
+                Room::Refused => self.count_ask(shards),
+            }
+        }
+        false
+    }
+
+    /// Counts that a shard was asked for room and had none, as far as is known.
+    fn count_ask(&mut self, shards: u16) {
+        self.asked += 1;
+        self.asked_next = (self.asked_next + 1) % shards;
+    }
+}
 
 /// The parts of a shard that receiving a large value uses.
 pub(crate) struct Values<'a, E: Engine> {
@@ -186,23 +236,10 @@ impl<'a, E: Engine> Values<'a, E> {
     pub(crate) fn feed(&mut self, connection: ConnectionIndex, input: &[u8]) -> usize {
         let uploading = self.uploads.get_mut(connection).expect("the connection is uploading");
         let value = &input[..input.len().min(uploading.value_bytes_left)];
-        if let Some(upload) = &mut uploading.upload {
-            if value.is_empty() || upload.write(value).is_ok() {
-                uploading.asked = 0;
-            } else if uploading.asked < ASKS_MAX.max(2 * u32::from(self.context.shards())) {
-                if uploading.asked > 0 {
-                    uploading.asked_next = (uploading.asked_next + 1) % self.context.shards();
-                }
-                if self.ask_for_room(connection, value.len())
-                    && let Some(uploading) = self.uploads.get_mut(connection)
-                {
-                    uploading.asked += 1;
-                }
-                return 0;
-            } else {
-                uploading.upload = None;
-            }
+        if !value.is_empty() && !self.write(connection, value) {
+            return 0;
         }
+        let uploading = self.uploads.get_mut(connection).expect("the connection is uploading");
         debug_assert!(value.len() <= uploading.value_bytes_left, "no byte behind the value");
         uploading.value_bytes_left -= value.len();
         let trailer = &input[value.len()..];
@@ -228,32 +265,51 @@ impl<'a, E: Engine> Values<'a, E> {
         pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
     }
 
-    /// Frees memory in a shard, or asks it to (I2). Returns `false` if there is no room yet: the
-    /// connection then waits for the next tick, for the answer of the other shard, or for its
-    /// mailbox.
-    fn ask_for_room(&mut self, connection: ConnectionIndex, bytes: usize) -> bool {
-        let Self { context, engines, clients, mail, uploads, .. } = self;
-        let asked = uploads.get_mut(connection).map_or(context.id, |upload| upload.asked_next);
-        debug_assert!(asked < context.shards() && bytes > 0, "a shard of ours is asked for bytes");
-        if asked == context.id || engines.are_open_to_all() {
-            let engine = engines.take(asked, context);
-            let room = engine.map(|mut engine| engine.make_upload_room(bytes, &context.now()));
-            if matches!(room, Some(Room::OnTheWay) | None) {
-                // Until the next tick: other cores may still read what was evicted, or one holds
-                // the engine.
-                clients.pause(context, connection, Waiting::Answers);
+    /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
+    /// gives the upload up (I3). Returns `false` if the bytes are not written yet: the connection
+    /// then waits for the next tick, for the answer of another shard, or for its mailbox.
+    fn write(&mut self, connection: ConnectionIndex, value: &[u8]) -> bool {
+        let Self { context, engines, uploads, .. } = self;
+        let uploading = uploads.get_mut(connection).expect("the connection is uploading");
+        let asks_max = ASKS_MAX.max(2 * u32::from(context.shards()));
+        let Some(upload) = &mut uploading.upload else { return true };
+        let mut is_written = upload.write(value).is_ok();
+        if !is_written {
+            if uploading.asked >= asks_max {
+                uploading.upload = None;
+                return true;
+            }
+            let asked = uploading.asked_next;
+            if !engines.are_open_to_all() && asked != context.id {
+                self.send_ask(connection, asked, value.len());
                 return false;
             }
-            return true;
+            let is_made = uploading.make_room(context, engines, value.len());
+            // Another core may have taken what was freed. Then the connection asks again.
+            is_written = is_made
+                && uploading.upload.as_mut().is_some_and(|upload| upload.write(value).is_ok());
         }
+        if is_written {
+            uploading.asked = 0;
+        } else {
+            self.clients.pause(context, connection, Waiting::Answers);
+        }
+        is_written
+    }
+
+    /// Asks another shard to make room, whose engine this core may not take.
+    fn send_ask(&mut self, connection: ConnectionIndex, asked: u16, bytes: usize) {
+        let Self { context, engines, clients, mail, uploads, .. } = self;
+        debug_assert!(asked != context.id && !engines.are_open_to_all(), "engines, E3");
         let text = (bytes as u64).to_le_bytes();
         let outgoing = Outgoing { hop: Hop::MakeRoom, text: &text, room: AnswerRoom::default() };
         if let Err(full) = mail.send(context, clients, connection, asked, outgoing) {
-            self.pause_for(connection, full);
-            return false;
+            return self.pause_for(connection, full);
+        }
+        if let Some(uploading) = uploads.get_mut(connection) {
+            uploading.count_ask(context.shards());
         }
         clients.pause(context, connection, Waiting::Answers);
-        true
     }
 
     /// Stores the whole value, or replies why it cannot be stored.

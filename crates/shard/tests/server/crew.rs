@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use kachel_engine::KeyHasher;
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
 
@@ -262,7 +263,6 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     for number in 0..6_000 {
         assert_eq!(world.ask(&clients[number % 2], store(number).as_bytes()), b"STORED\r\n");
     }
-    let evictions = |world: &World| -> u64 { world.holdings().map(|held| held.evictions).sum() };
     assert!(evictions(&world) > 0, "memory is full");
     // A core that reads, and loses its processor in the middle of a tick.
     let mut reader = world.pool.register_reader().expect("a place");
@@ -285,4 +285,54 @@ fn a_store_whose_room_is_still_read_waits_and_evicts_nothing_more() {
     assert_eq!(stored + replies.len() / b"STORED\r\n".len(), 4_000, "all are stored then");
     assert_eq!(world.holdings().map(|held| held.delayed).sum::<u64>(), 0);
     world.audit();
+}
+
+/// A world whose memory is full of small items of shard 1, and a key of shard 0.
+fn filled_by_shard_1() -> (World, FarEnd, String) {
+    let options =
+        WorldOptions { shards: 2, memory_bytes: 4 << 20, crew: true, ..WorldOptions::default() };
+    let hasher = KeyHasher::new(options.seeds, options.shards);
+    let owner = |name: &String| hasher.owner(hasher.key(name.as_bytes()).hashes());
+    let mut world = World::new(options);
+    let client = world.connect();
+    let value = "v".repeat(1_000);
+    for name in (0..).map(key).filter(|name| owner(name) == 1).take(6_000) {
+        let set = format!("set {name} 0 0 1000\r\n{value}\r\n");
+        assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
+    }
+    assert!(evictions(&world) > 0, "memory is full");
+    let name = (0..).map(key).find(|name| owner(name) == 0).expect("it owns half of the keys");
+    (world, client, name)
+}
+
+fn evictions(world: &World) -> u64 {
+    world.holdings().map(|held| held.evictions).sum()
+}
+
+#[test]
+fn a_large_value_waits_for_the_engine_of_the_shard_that_has_items_to_evict() {
+    let (mut world, client, name) = filled_by_shard_1();
+    let large = "l".repeat(1_000_000);
+    let engines = Arc::clone(&world.engines);
+    let held = engines.hold(1).expect("no shard runs");
+    client.write(format!("set {name} 0 0 {}\r\n{large}\r\n", large.len()).as_bytes());
+    (0..200).for_each(|_| world.turn());
+    assert_eq!(client.read(), b"", "shard 0 has nothing to evict, but shard 1 has");
+    drop(held);
+    world.settle();
+    assert_eq!(client.read(), b"STORED\r\n");
+    world.audit();
+}
+
+#[test]
+fn a_large_value_evicts_no_more_than_its_size_and_the_reserve() {
+    let (mut world, client, name) = filled_by_shard_1();
+    let (before, bytes) = (evictions(&world), 1_000_000);
+    let set = format!("set {name} 0 0 {bytes}\r\n{}\r\n", "l".repeat(bytes));
+    assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
+    let evicted = evictions(&world) - before;
+    // The reserve of two shards, and one victim of each.
+    let reserve_bytes = 6 * world.pool.segment_bytes();
+    let evicted_bytes = evicted as usize * 1_000;
+    assert!(evicted > 0 && evicted_bytes <= bytes + reserve_bytes, "{evicted} items are evicted");
 }

@@ -249,6 +249,19 @@ fn memory_that_is_not_used_is_not_resident() {
 }
 
 #[test]
+fn a_thread_that_has_no_clients_takes_less_than_a_mebibyte() {
+    /// What does not depend on the number of threads, in a debug build, too.
+    const PROCESS_BYTES_MAX: u64 = 32 << 20;
+    for threads in [2, 64, 256] {
+        let options = ["-m", "64", "-t", &threads.to_string()];
+        let server = Launch::memcached(program(), &options).start();
+        assert_eq!(version(server.port()), "VERSION 1.6.45\r\n");
+        let (peak, most) = (server.peak_bytes(), PROCESS_BYTES_MAX + (threads << 20));
+        assert!(peak <= most, "{threads} threads: {peak} bytes were resident of {most}");
+    }
+}
+
+#[test]
 fn too_little_memory_for_the_threads_is_refused_with_the_least_that_does() {
     let bench = Bench::new();
     let output = bench.output("memcached", &with_user(&["-p", "-1", "-t", "64", "-m", "3"]));

@@ -1,17 +1,19 @@
 //! The ring's memory: bytes at monotone positions, taken modulo the capacity.
 //!
 //! Upstream:   `Producer` writes what is free, `Consumer` reads what is published.
-//! Downstream: one allocation, made zeroed so that untouched pages stay unbacked.
+//! Downstream: one allocation, made by the first write. The number of pairs grows with the square
+//! of the number of threads, and most pairs never use their ring.
 //!
 //! Invariants:
-//! - M1  `base` is valid for `capacity_bytes`, aligned to `UNIT_BYTES`, until drop; its bytes are
-//!   initialized.
+//! - M1  `base`, once it is set, is valid for `capacity_bytes`, aligned to `UNIT_BYTES`, until
+//!   drop; its bytes are initialized.
 //! - M2  `capacity_bytes` is a power of two and a multiple of `UNIT_BYTES`.
 //!
 //! Under loom, every unit has a cell that is touched with the unit, so that a model also finds
 //! races on plain memory.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Grain of positions: every header and every payload starts on one.
 pub(super) const UNIT_BYTES: u64 = 8;
@@ -19,7 +21,8 @@ pub(super) const UNIT_BYTES: u64 = 8;
 /// Zeroed memory of a fixed size that two threads use by agreement.
 #[derive(Debug)]
 pub(super) struct Memory {
-    base: NonNull<u64>,
+    /// The first word. Null until the first write (M1).
+    base: AtomicPtr<u64>,
     capacity_bytes: u64,
     #[cfg(loom)]
     cells: Box<[loom::cell::UnsafeCell<()>]>,
@@ -31,21 +34,39 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `capacity_bytes` zeroes. Panics: when that is no power of two of at least one
-    /// unit.
+    /// Memory of `capacity_bytes` zeroes, which is not allocated yet. Panics: when that is no power
+    /// of two of at least one unit.
     pub(super) fn new(capacity_bytes: usize) -> Self {
         assert!(capacity_bytes.is_power_of_two(), "M2");
         assert!(capacity_bytes as u64 >= UNIT_BYTES, "M2");
-        let words = vec![0_u64; capacity_bytes / UNIT_BYTES as usize].into_boxed_slice();
-        let base = NonNull::from(Box::leak(words)).cast();
         Self {
-            base,
+            base: AtomicPtr::new(std::ptr::null_mut()),
             capacity_bytes: capacity_bytes as u64,
             #[cfg(loom)]
             cells: (0..capacity_bytes as u64 / UNIT_BYTES)
                 .map(|_| loom::cell::UnsafeCell::new(()))
                 .collect(),
         }
+    }
+
+    /// The first word, for writes. Cost: one load; the first call allocates.
+    ///
+    /// Only the thread that writes may call this.
+    #[inline]
+    pub(super) fn base_to_write(&self) -> NonNull<u64> {
+        let base = self.base.load(Ordering::Relaxed);
+        NonNull::new(base).unwrap_or_else(|| self.allocate())
+    }
+
+    /// Allocates the memory (M1). Only one thread writes, so this happens once. The other thread
+    /// sees the address as it sees the bytes that are written next.
+    #[cold]
+    fn allocate(&self) -> NonNull<u64> {
+        let words = vec![0_u64; (self.capacity_bytes / UNIT_BYTES) as usize].into_boxed_slice();
+        let base: NonNull<u64> = NonNull::from(Box::leak(words)).cast();
+        let before = self.base.swap(base.as_ptr(), Ordering::Relaxed);
+        assert!(before.is_null(), "M1: one thread writes");
+        base
     }
 
     /// Bytes of the ring (M2).
@@ -66,22 +87,27 @@ impl Memory {
     }
 
     /// A pointer to the `bytes` bytes at `position`, which lie in one piece.
+    ///
+    /// # Safety
+    /// `base` is the address of this memory, and not null.
     #[inline]
-    fn at(&self, position: u64, bytes: usize) -> *mut u8 {
+    unsafe fn at(&self, base: *mut u64, position: u64, bytes: usize) -> *mut u8 {
         assert!(bytes as u64 <= self.bytes_to_end(position), "a piece does not wrap");
         // SAFETY: the offset is below the capacity, so inside the allocation (M1, M2).
-        unsafe { self.base.as_ptr().cast::<u8>().add(self.offset(position) as usize) }
+        unsafe { base.cast::<u8>().add(self.offset(position) as usize) }
     }
 
     /// Writes `source` at `position`. Panics: when it would run over the end.
     ///
     /// # Safety
-    /// No other thread reads or writes these bytes meanwhile.
+    /// `base` is this memory's `base_to_write`. No other thread reads or writes these bytes
+    /// meanwhile.
     #[inline]
-    pub(super) unsafe fn write(&self, position: u64, source: &[u8]) {
+    pub(super) unsafe fn write(&self, base: NonNull<u64>, position: u64, source: &[u8]) {
         #[cfg(loom)]
         self.touch(position, source.len(), true);
-        let target = self.at(position, source.len());
+        // SAFETY: `base` is the address of this memory (the caller).
+        let target = unsafe { self.at(base.as_ptr(), position, source.len()) };
         // SAFETY:
         // - `target` is valid for the length: `at` asserted it (M1); `source` is by its type.
         // - apart: a shared slice into this memory over these bytes would be a reader, whom the
@@ -92,12 +118,16 @@ impl Memory {
     /// The `bytes` bytes at `position`. Panics: when they run over the end.
     ///
     /// # Safety
-    /// No thread writes these bytes while the slice lives.
+    /// These bytes were written before, as far as this thread sees (I4 of the ring), and no thread
+    /// writes them while the slice lives.
     #[inline]
     pub(super) unsafe fn read(&self, position: u64, bytes: usize) -> &[u8] {
         #[cfg(loom)]
         self.touch(position, bytes, false);
-        let source = self.at(position, bytes);
+        let base = self.base.load(Ordering::Relaxed);
+        debug_assert!(!base.is_null(), "M1: what is read was written before");
+        // SAFETY: the write allocated `base`, and happened before (the caller).
+        let source = unsafe { self.at(base, position, bytes) };
         // SAFETY: valid and initialized for the length (`at`, M1); not written meanwhile: the
         // caller.
         unsafe { std::slice::from_raw_parts(source, bytes) }
@@ -115,9 +145,14 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let base = *self.base.get_mut();
+        if base.is_null() {
+            return;
+        }
         let words = (self.capacity_bytes / UNIT_BYTES) as usize;
-        let slice = std::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), words);
-        // SAFETY: `new` leaked exactly this slice; nothing borrows from `self` any more.
+        debug_assert!(words.is_power_of_two(), "M2");
+        let slice = std::ptr::slice_from_raw_parts_mut(base, words);
+        // SAFETY: `allocate` leaked exactly this slice; nothing borrows from `self` any more.
         drop(unsafe { Box::from_raw(slice) });
     }
 }

@@ -28,6 +28,8 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
+use std::ptr::NonNull;
+
 use crate::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering};
 use memory::{Memory, UNIT_BYTES};
@@ -49,7 +51,7 @@ struct Shared {
 
 /// A new, empty ring of at least `capacity_bytes` (rounded up to a power of two), and its two ends.
 ///
-/// Cost: one allocation of the capacity, whose pages are backed when first written.
+/// Cost: one small allocation. The first push allocates the capacity.
 /// Panics: when the capacity exceeds 2 GiB.
 pub fn byte_ring(capacity_bytes: usize) -> (Producer, Consumer) {
     assert!(capacity_bytes <= 1 << 31, "a record's length has 32 bits");
@@ -106,14 +108,15 @@ impl Producer {
                 return false;
             }
         }
+        let base = self.shared.memory.base_to_write();
         if pad > 0 {
-            self.write(self.tail, &u64::from(PAD).to_le_bytes());
+            self.write(base, self.tail, &u64::from(PAD).to_le_bytes());
         }
         let start = self.tail + pad;
-        self.write(start, &(bytes as u64).to_le_bytes());
+        self.write(base, start, &(bytes as u64).to_le_bytes());
         let mut position = start + HEADER_BYTES;
         for part in parts {
-            self.write(position, part);
+            self.write(base, position, part);
             position += part.len() as u64;
         }
         self.tail = start + whole;
@@ -149,13 +152,14 @@ impl Producer {
 
     /// Writes `source` at `position`, which lies in the room that `push` found.
     #[inline]
-    fn write(&self, position: u64, source: &[u8]) {
+    fn write(&self, base: NonNull<u64>, position: u64, source: &[u8]) {
         debug_assert!(position >= self.tail, "I2");
         // SAFETY: no other thread touches these bytes:
         // - they are at or after `tail`, so unpublished, and the consumer stays away (I3);
         // - the consumer has released what was there before: `fits` held with a loaded `released`
         //   (I4).
-        unsafe { self.shared.memory.write(position, source) }
+        // `base` is of the memory of this ring: `push` is the only caller.
+        unsafe { self.shared.memory.write(base, position, source) }
     }
 }
 
@@ -234,7 +238,8 @@ impl Consumer {
     #[inline]
     fn read(&self, position: u64, bytes: usize) -> &[u8] {
         debug_assert!(position + bytes as u64 <= self.published_seen, "I3");
-        // SAFETY: no thread writes these bytes while the slice lives:
+        // SAFETY: these bytes were written before they were published, and `published_seen` was
+        // loaded with acquire (I4). No thread writes them while the slice lives:
         // - they are published and not released, so the producer stays away (I2, I4);
         // - releasing takes `&mut self`, which the slice's borrow of `self` excludes.
         unsafe { self.shared.memory.read(position, bytes) }

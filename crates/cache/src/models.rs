@@ -61,7 +61,7 @@ struct Owner {
 impl Owner {
     fn new() -> Self {
         // A segment, its line, and its part of the table of blocks.
-        let segment_bytes = (SEGMENT_BYTES_MIN + 64 + 4 * 32) as u64;
+        let segment_bytes = (SEGMENT_BYTES_MIN + 64 + 2 * 32) as u64;
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(Arc::new(Budget::new(3 * segment_bytes)), options);
         let budget = Arc::new(Budget::new(1 << 20));

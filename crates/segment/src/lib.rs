@@ -46,8 +46,8 @@ pub const KEY_BYTES_MAX: usize = u8::MAX as usize;
 /// Bytes of a block, the unit in which large values take memory.
 pub const BLOCK_BYTES: usize = INLINE_VALUE_BYTES_MAX + 1;
 
-/// Bytes of the smallest segment.
-pub const SEGMENT_BYTES_MIN: usize = 64 << 10;
+/// Bytes of the smallest segment, in which a shard with little memory keeps its items.
+pub const SEGMENT_BYTES_MIN: usize = 32 << 10;
 
 /// Bytes of the largest segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;

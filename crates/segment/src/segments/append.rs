@@ -84,7 +84,8 @@ impl Segments {
     }
 
     /// An item that replaces one of the main queue, or an active one, belongs to the main queue,
-    /// and so does a ghost that returns.
+    /// and so does a ghost that returns. While main is empty, it begins only once several keys have
+    /// returned: the first one, which may be a chance hit, would take a whole segment.
     fn queue_for(&mut self, item: &NewItem<'_>) -> Queue {
         if !self.options.evict {
             return Queue::Probation;
@@ -92,7 +93,8 @@ impl Segments {
         match item.replaces {
             Some(old) if self.item(old).active() => Queue::Main,
             Some(old) => self.log.queue_of(self.log.pool().segment_of(old)),
-            None if self.reclaimer.take_ghost(item.hash) => Queue::Main,
+            None if !self.reclaimer.take_ghost(item.hash) => Queue::Probation,
+            None if self.log.has_main() || self.reclaimer.do_keys_return() => Queue::Main,
             None => Queue::Probation,
         }
     }

@@ -52,7 +52,7 @@ struct Shard {
 impl Shard {
     fn new() -> Self {
         // A segment, its line, and its part of the table of blocks.
-        let segment_bytes = crate::SEGMENT_BYTES_MIN + 64 + 4 * 32;
+        let segment_bytes = crate::SEGMENT_BYTES_MIN + 64 + 2 * 32;
         let budget = Arc::new(Budget::new(3 * segment_bytes as u64));
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(budget, options).expect("address space");

@@ -156,6 +156,11 @@ impl Log {
         &self.queues
     }
 
+    /// Whether main has a segment.
+    pub(crate) const fn has_main(&self) -> bool {
+        self.queues.bytes()[Queue::Main as usize] > 0
+    }
+
     /// What it holds.
     pub(crate) fn holdings(&self) -> Holdings {
         Holdings {

@@ -41,12 +41,21 @@ const ONES: u64 = 0x0001_0001_0001_0001;
 /// The highest bit of each tag of a word.
 const HIGHS: u64 = ONES << (TAG_BITS - 1);
 
+/// After this many lookups, the counts of lookups are halved.
+const LOOKUPS_MAX: u32 = 2048;
+/// Keys return if at least this many of the recent lookups found their key. One of them finds
+/// another key with the same tag, on average.
+const FOUND_MIN: u32 = 8;
+
 /// The table of ghosts. Tag 0 is no ghost.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
     /// `None` if there are no groups.
     region: Option<Region>,
     groups: usize,
+    /// Recent lookups, and those that found their key.
+    lookups: u32,
+    found: u32,
 }
 
 impl Ghosts {
@@ -56,7 +65,7 @@ impl Ghosts {
     pub(crate) fn new(groups: usize) -> io::Result<Self> {
         let reserve = |groups| Region::reserve(groups * GROUP_BYTES, false, "keys evicted before");
         let region = (groups > 0).then(|| reserve(groups)).transpose()?;
-        Ok(Self { region, groups })
+        Ok(Self { region, groups, lookups: 0, found: 0 })
     }
 
     fn locate(&self, hash: u64) -> Option<(&[AtomicU64], u64)> {
@@ -83,6 +92,23 @@ impl Ghosts {
 
     /// Forgets a key. Returns whether it was remembered.
     pub(crate) fn take(&mut self, hash: u64) -> bool {
+        let is_found = self.forget(hash);
+        self.lookups += 1;
+        self.found += u32::from(is_found);
+        if self.lookups == LOOKUPS_MAX {
+            self.lookups /= 2;
+            self.found /= 2;
+        }
+        debug_assert!(self.found <= self.lookups);
+        is_found
+    }
+
+    /// Whether keys return, so that `take` has not only found keys by chance.
+    pub(crate) const fn do_keys_return(&self) -> bool {
+        self.found >= FOUND_MIN
+    }
+
+    fn forget(&self, hash: u64) -> bool {
         let Some((group, tag)) = self.locate(hash) else { return false };
         for (at, word) in group.iter().enumerate() {
             // An equal tag is zero in `differences`. The lowest bit that is set in `equal` is
@@ -162,6 +188,20 @@ mod tests {
     fn tag_at(ghosts: &Ghosts, at: usize) -> u64 {
         let (group, _) = ghosts.locate(0).expect("a group");
         group[at / 4].load(Relaxed) >> (at % 4 * 16) & 0xffff
+    }
+
+    #[test]
+    fn keys_return_if_more_are_found_than_by_chance() {
+        let mut ghosts = ghosts(64);
+        (0..100 * u64::from(LOOKUPS_MAX)).for_each(|key| {
+            let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ghosts.take(hash.rotate_left(32));
+            ghosts.add(hash);
+            assert!(!ghosts.do_keys_return(), "no key is looked up again");
+        });
+        (1..=u64::from(FOUND_MIN)).for_each(|hash| ghosts.add(hash << TAG_BITS | hash));
+        assert!((1..=u64::from(FOUND_MIN)).all(|hash| ghosts.take(hash << TAG_BITS | hash)));
+        assert!(ghosts.do_keys_return());
     }
 
     #[test]

@@ -164,6 +164,11 @@ impl Reclaimer {
         is_ghost
     }
 
+    /// Whether keys that were evicted are stored again, more often than by chance.
+    pub(crate) const fn do_keys_return(&self) -> bool {
+        self.ghosts.do_keys_return()
+    }
+
     /// Protects an item until the next call (V4).
     pub(crate) fn protect(&mut self, at: Option<ItemAt>) {
         self.protected = at;

@@ -1,5 +1,6 @@
 //! Measures `-m` at the real process: how much memory it uses, how much of it holds keys and
-//! values, and that overwriting items that fit evicts nothing.
+//! values, and that overwriting items that fit evicts nothing. With 1 to 128 threads, also how many
+//! items they hold, and that no value is refused while others can be evicted.
 //!
 //! `cargo test` skips it. `tests/memory/run` runs it on the release binary with enough memory (a
 //! debug build has a shadow of item memory, and less memory has too few segments). Environment:
@@ -13,7 +14,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kachel_testkit::{Client, Launch, Random, Server, setting, tell};
+use kachel_testkit::{Client, Launch, Random, Server, set_request, setting, tell};
 
 const KEY_BYTES: usize = 16;
 /// Sizes of values in the order in which they are written, and how much of `-m`, in hundredths, is
@@ -33,11 +34,19 @@ impl Bench {
     fn start() -> Self {
         let [mib, threads] = [("KACHEL_MEMORY_MIB", 64), ("KACHEL_MEMORY_THREADS", 2)]
             .map(|(name, default)| setting(name, default) as usize);
+        Self::with(mib, threads)
+    }
+
+    fn with(mib: usize, threads: usize) -> Self {
+        let (m, t) = (mib.to_string(), threads.to_string());
+        Self::launch(mib, threads, &["-U", "0", "-m", &m, "-t", &t])
+    }
+
+    /// Starts a server with `options`, which say `mib` and `threads`.
+    fn launch(mib: usize, threads: usize, options: &[&str]) -> Self {
         let program = std::env::var_os("KACHEL_MEMORY_SERVER")
             .map_or_else(|| env!("CARGO_BIN_EXE_kachel").into(), PathBuf::from);
-        let (m, t) = (mib.to_string(), threads.to_string());
-        let options = ["-U", "0", "-m", &m, "-t", &t];
-        let server = Launch::memcached(&program, &options).start();
+        let server = Launch::memcached(&program, options).start();
         let client = server.connect();
         Self { server, client, memory_bytes: mib << 20, threads }
     }
@@ -196,5 +205,94 @@ fn overwriting_and_counting_in_a_set_that_fits_evicts_nothing() {
         let replay = format!("KACHEL_MEMORY_SEED={seed} tests/memory/run");
         assert_eq!((evictions, found), (0, items), "evicted, found; again by {replay}");
         bench.check_peak("after overwriting");
+    }
+}
+
+/// `-m` of the servers of many threads, in MiB.
+const SHARED_MIB: usize = 64;
+
+/// Bytes of a small item: its key and value.
+const SMALL_BYTES: usize = KEY_BYTES + 100;
+
+/// A server of `threads` threads that share [`SHARED_MIB`] and is full of small items, and how many
+/// of them it holds.
+fn full_server(threads: usize) -> (Bench, u64) {
+    let mut bench = Bench::with(SHARED_MIB, threads);
+    let numbers: Vec<usize> = (0..2 * (SHARED_MIB << 20) / SMALL_BYTES).collect();
+    bench.store(0, &numbers, &[b's'; SMALL_BYTES - KEY_BYTES]);
+    assert!(bench.evictions() > 0, "memory is full");
+    let items = bench.client.stat("curr_items");
+    (bench, items)
+}
+
+#[test]
+fn many_threads_hold_nearly_as_many_items_as_one() {
+    let (_, of_one) = full_server(1);
+    for (threads, percent) in [(2, 95), (8, 95), (64, 95), (128, 90)] {
+        let (bench, items) = full_server(threads);
+        tell(&format!("memory: {threads} threads hold {items} items, one thread {of_one}"));
+        assert!(items * 100 >= of_one * percent, "{threads} threads: {items} of {of_one} items");
+        bench.check_peak(&format!("{threads} threads"));
+    }
+}
+
+/// Clients that store large values at the same time.
+const UPLOADERS: usize = 16;
+/// Bytes that a client sends before it is the next client's turn.
+const PIECE_BYTES: usize = 100_000;
+
+#[test]
+fn no_value_is_refused_while_other_items_can_be_evicted() {
+    const VALUE_BYTES: usize = 1_000_000;
+    const VALUES: usize = 120;
+    for threads in [2, 8, 64, 128] {
+        let (mut bench, _) = full_server(threads);
+        let value = vec![b'l'; VALUE_BYTES];
+        let request = |number| set_request(&key(1, number), 0, &value);
+
+        // One value after the other. At first they evict small items only.
+        let before = bench.evictions();
+        for number in 0..VALUES {
+            bench.exchange(&request(number), 1, b"STORED\r\n");
+            if number + 1 == VALUES / 6 {
+                let evicted = (bench.evictions() - before) as usize * SMALL_BYTES;
+                // Each thread has an open segment and a spare one.
+                let most = (number + 1) * VALUE_BYTES + threads * (128 << 10);
+                assert!(evicted <= most, "{threads} threads: {evicted} bytes for {most}");
+            }
+        }
+
+        // Many at once: the pieces of their values take turns.
+        let mut clients: Vec<Client> = (0..UPLOADERS).map(|_| bench.server.connect()).collect();
+        for round in 1..=VALUES / UPLOADERS {
+            let requests: Vec<Vec<u8>> =
+                (0..UPLOADERS).map(|client| request(round * VALUES + client)).collect();
+            for from in (0..requests[0].len()).step_by(PIECE_BYTES) {
+                for (client, request) in clients.iter_mut().zip(&requests) {
+                    client.send(&request[from..request.len().min(from + PIECE_BYTES)]);
+                }
+            }
+            for client in &mut clients {
+                assert_eq!(client.read_line(), b"STORED\r\n", "{threads} threads");
+            }
+        }
+        bench.check_peak(&format!("{threads} threads"));
+    }
+}
+
+#[test]
+fn values_of_a_quarter_of_memory_are_stored_beside_small_items() {
+    const MIB: usize = 256;
+    for threads in [8, 64] {
+        let options = ["-U", "0", "-m", "256", "-I", "64m", "-t", &threads.to_string()];
+        let mut bench = Bench::launch(MIB, threads, &options);
+        let small = vec![b's'; 10_000];
+        bench.store(0, &(0..(MIB << 20) / small.len()).collect::<Vec<_>>(), &small);
+        let value = vec![b'l'; 60 << 20];
+        for number in 0..8 {
+            let request = set_request(&key(1, number), 0, &value);
+            bench.exchange(&request, 1, b"STORED\r\n");
+        }
+        bench.check_peak(&format!("{threads} threads"));
     }
 }

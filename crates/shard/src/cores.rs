@@ -62,10 +62,12 @@ const GAIN: f64 = 1.1;
 const SAME: f64 = 0.98;
 /// Fewer cores may serve this many times the requests.
 const LOSS: f64 = 0.95;
-/// The time from one trial to the next. Doubled as long as trials change nothing.
+/// The time from one trial to the next. Doubled as long as the load is about the same.
 const BACKOFF_NS: u64 = 1_000_000_000;
 /// The longest such time.
 const BACKOFF_NS_MAX: u64 = 16_000_000_000;
+/// The load is another one if the rate of requests is this many times higher or lower.
+const OTHER_LOAD: f64 = 1.5;
 
 /// What all cores do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,6 +119,8 @@ pub(crate) struct Policy {
     settled: Option<f64>,
     next_trial_ns: u64,
     backoff_ns: u64,
+    /// The higher rate of requests of the last trial.
+    tried_rate: f64,
 }
 
 impl Policy {
@@ -140,6 +144,7 @@ impl Policy {
             settled: None,
             next_trial_ns: 0,
             backoff_ns: BACKOFF_NS,
+            tried_rate: 0.0,
         }
     }
 
@@ -193,10 +198,11 @@ impl Policy {
         debug_assert!(self.peaks_since_ns <= now_ns, "the monotonic clock does not go back");
         let is_contended = self.waiting >= CONTENDED * self.busy;
         self.settled = self.settled.filter(|rate| self.rate > rate / 2.0);
-        if self.is_saturated() && (is_contended || self.settled.is_some()) {
+        let is_saturated = self.is_saturated();
+        if is_contended && self.awake > 1 || is_saturated && (is_contended || self.is_settled()) {
             return self.try_other(now_ns);
         }
-        if self.is_saturated() {
+        if is_saturated {
             // Work that has waited may be much more than its cores can do.
             let times = if self.full_ns >= FULL_NS { 4 } else { 2 };
             return self.awake.saturating_mul(times).min(self.most);
@@ -213,16 +219,20 @@ impl Policy {
         self.full_ns >= FULL_NS || self.busy >= BUSY * f64::from(self.awake)
     }
 
-    /// Begins a trial, if it is time for one: of more cores if fewer have proved enough, or if
-    /// there are no fewer.
+    const fn is_settled(&self) -> bool {
+        self.settled.is_some()
+    }
+
+    /// Begins a trial, if it is time for one: of more cores if they are saturated, and fewer have
+    /// proved enough or there are no fewer; otherwise of fewer.
     fn try_other(&mut self, now_ns: u64) -> u16 {
         if now_ns < self.next_trial_ns {
             return self.awake;
         }
-        let other = if self.settled.is_some() || self.awake == 1 {
+        let other = if self.is_saturated() && (self.is_settled() || self.awake == 1) {
             (self.awake + self.awake.div_ceil(2)).min(self.most)
         } else {
-            self.awake / 2
+            (self.awake / 2).max(1)
         };
         debug_assert!((1..=self.most).contains(&other), "P1");
         if other != self.awake {
@@ -244,9 +254,12 @@ impl Policy {
             false => is_more && gain >= SAME,
         };
         let is_kept = is_more == more_pay;
-        self.settled = (!more_pay).then_some(self.rate);
-        self.backoff_ns = if is_kept { BACKOFF_NS } else { 2 * self.backoff_ns };
-        self.backoff_ns = self.backoff_ns.min(BACKOFF_NS_MAX);
+        let rate = self.rate.max(trial.rate);
+        self.settled = (!more_pay).then_some(rate);
+        let change = rate / std::mem::replace(&mut self.tried_rate, rate);
+        let is_same_load = (1.0 / OTHER_LOAD..OTHER_LOAD).contains(&change);
+        let backoff_ns = if is_same_load { 2 * self.backoff_ns } else { BACKOFF_NS };
+        self.backoff_ns = backoff_ns.min(BACKOFF_NS_MAX);
         self.next_trial_ns = now_ns + self.backoff_ns;
         if is_kept { self.awake } else { trial.from }
     }

@@ -199,10 +199,13 @@ impl Policy {
         let is_contended = self.waiting >= CONTENDED * self.busy;
         self.settled = self.settled.filter(|rate| self.rate > rate / 2.0);
         let is_saturated = self.is_saturated();
-        if is_contended && self.awake > 1 || is_saturated && (is_contended || self.is_settled()) {
-            return self.try_other(now_ns);
-        }
-        if is_saturated {
+        let may_grow = !is_contended && !self.is_settled();
+        if is_contended && self.awake > 1 || is_saturated && !may_grow {
+            let other = self.try_other(now_ns);
+            if is_saturated || other != self.awake {
+                return other;
+            }
+        } else if is_saturated {
             // Work that has waited may be much more than its cores can do.
             let times = if self.full_ns >= FULL_NS { 4 } else { 2 };
             return self.awake.saturating_mul(times).min(self.most);
@@ -447,6 +450,15 @@ mod tests {
         machine.run(20_000, pays);
         let changes = machine.changes;
         assert!(changes <= 12 && machine.run(1000, pays) == 2, "{changes} changes");
+    }
+
+    #[test]
+    fn a_low_load_gathers_although_processors_are_contended() {
+        let mut machine = Machine::new(4);
+        machine.offer(1000, 2.5);
+        // The next trial is far away.
+        machine.policy.next_trial_ns = u64::MAX;
+        assert_eq!(machine.run(500, |_| [0.2, 0.2, 1e4]), 1);
     }
 
     #[test]

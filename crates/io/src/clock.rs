@@ -65,6 +65,7 @@ impl Clock for SystemClock {
 }
 
 fn parse_thread_time(text: &[u8]) -> Option<ThreadTime> {
+    debug_assert!(text.len() <= THREAD_TIME_BYTES, "three numbers and their spaces");
     let mut numbers = str::from_utf8(text).ok()?.split_ascii_whitespace();
     let mut number = || numbers.next()?.parse().ok();
     Some(ThreadTime { ran_ns: number()?, waited_ns: number()? })

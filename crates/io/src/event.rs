@@ -17,6 +17,7 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use kachel_stdx::Landing;
 
+use crate::limits::SLACK_WAIT_NS_MIN;
 use crate::send_block::SendBlock;
 
 /// Names one connection of one `Io` during its whole life. The name is never used again.
@@ -191,6 +192,18 @@ pub enum Wait {
     AtMostNs(u64),
     /// Until something happens.
     Forever,
+}
+
+impl Wait {
+    /// Whether the wait is so long that an event may be kept back for `Limits::slack_us`.
+    #[inline]
+    pub(crate) fn has_slack(self) -> bool {
+        match self {
+            Self::Now => false,
+            Self::AtMostNs(ns) => ns >= SLACK_WAIT_NS_MIN,
+            Self::Forever => true,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub use event::{Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait};
 pub use limits::{
     ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
     KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
-    SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX,
+    SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX, SLACK_WAIT_NS_MIN,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use rng::{Rng, SeededRng, SystemRng};
@@ -65,6 +65,11 @@ pub trait Io {
     /// of bytes, those in landings included (`Memory` does not count these). The next poll reports
     /// the rest, and does not wait. For one socket, `Epoll` and `Memory` report at most one
     /// [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
+    ///
+    /// A long wait may go on for `Limits::slack_us` after the first event, so that it reports
+    /// several. With `Uring` that time begins with the wait, so an event that comes later ends the
+    /// wait at once. `Epoll` first sleeps for that time if the last poll had events. `Memory` has
+    /// no slack.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.

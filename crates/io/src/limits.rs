@@ -44,10 +44,18 @@ pub struct Limits {
     /// The most connections at a time, including closed ones that the kernel still uses. At the
     /// limit, the backend accepts no more until one is gone.
     pub sockets_max: u32,
+    /// How long a poll that waits may keep an event back, in microseconds, so that one wake-up
+    /// reports several. Only a wait of at least [`SLACK_WAIT_NS_MIN`] does so.
+    pub slack_us: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sockets_max: 1 << 20 }
+        Self { sockets_max: 1 << 20, slack_us: 0 }
     }
 }
+
+/// A shorter wait has a cause, and its caller must not be kept back.
+pub const SLACK_WAIT_NS_MIN: u64 = 1_000_000;
+/// A poll that waits for several events does not wait for more than this number.
+pub(crate) const SLACK_EVENTS: usize = 32;

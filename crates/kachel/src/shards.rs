@@ -80,7 +80,10 @@ pub(crate) fn start(
         shared: Arc::clone(&shared),
         hasher,
         origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
-        limits: Limits { sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE) },
+        limits: Limits {
+            sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE),
+            slack_us: options.slack_us,
+        },
         pin,
     };
     match options.io {

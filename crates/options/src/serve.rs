@@ -116,6 +116,8 @@ pub struct ServeOptions {
     pub block_timeout_s: u32,
     /// Seconds for which a client may read nothing of its replies; 0: any number.
     pub reader_timeout_s: u32,
+    /// How long a request may wait so that one wake-up serves several, in microseconds.
+    pub slack_us: u32,
     /// Percent of `-m` that values may pin while they are sent; above it, slow readers are closed.
     /// 0: no limit.
     pub pinned_percent: u32,
@@ -236,6 +238,7 @@ impl ServeOptions {
             line_timeout_s: 10,
             block_timeout_s: 10,
             reader_timeout_s: 60,
+            slack_us: 0,
             pinned_percent: 25,
             prefix_delimiter: b':',
             detail_at_start: false,

@@ -142,6 +142,7 @@ impl ServeOptions {
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);
+        pairs.say("kachel_slack", self.slack_us);
         pairs.say("kachel_pinned_percent", self.pinned_percent);
     }
 }

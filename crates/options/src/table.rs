@@ -294,6 +294,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, given| set(&mut partial.serve.block_timeout_s, given.integer()),
     ),
     own(
+        "slack",
+        Integer("us", 0, 1_000_000),
+        "0",
+        "a request may wait for this number of microseconds, so that a thread that sleeps wakes up \
+         once for several requests; less processor time at low load",
+        |partial, given| set(&mut partial.serve.slack_us, given.integer()),
+    ),
+    own(
         "reader-timeout",
         Integer("seconds", 0, U32_MAX),
         "60",

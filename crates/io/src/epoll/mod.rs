@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use kachel_stdx::Landing;
 use rustix::event::epoll as kernel;
@@ -61,6 +62,10 @@ pub struct Epoll {
     tick: u32,
     waker: Waker,
     kernel_events: Vec<kernel::Event>,
+    /// How long a long wait may keep events back, in microseconds.
+    slack_us: u32,
+    /// Whether the last poll had events.
+    was_busy: bool,
 }
 
 /// The state of one connection.
@@ -117,6 +122,8 @@ impl Epoll {
             tick: 0,
             waker,
             kernel_events: Vec::with_capacity(KERNEL_EVENTS_MAX),
+            slack_us: limits.slack_us,
+            was_busy: false,
         })
     }
 
@@ -161,8 +168,17 @@ impl Io for Epoll {
         self.flush(events);
         self.hold_or_watch_listeners();
         let busy = events.len() > before || !self.ready.is_empty();
+        if !busy && wait.has_slack() && self.slack_us > 0 && std::mem::take(&mut self.was_busy) {
+            debug_assert!(self.ready.is_empty(), "a socket that is ready makes the poll busy");
+            self.take_edges(Wait::Now, events)?;
+            if events.len() == before {
+                std::thread::sleep(Duration::from_micros(self.slack_us.into()));
+            }
+        }
+        let busy = busy || events.len() > before;
         self.take_edges(if busy { Wait::Now } else { wait }, events)?;
         self.receive_from_ready(events);
+        self.was_busy = events.len() > before;
         Ok(())
     }
 

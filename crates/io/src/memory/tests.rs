@@ -183,7 +183,7 @@ fn a_wake_is_reported_once() {
 #[test]
 fn at_the_limit_clients_wait_until_one_leaves() {
     let net = MemoryNet::new();
-    let mut io = net.open_with(Limits { sockets_max: 1 });
+    let mut io = net.open_with(Limits { sockets_max: 1, ..Limits::default() });
     let listener = io.listen_here();
     let _first = net.connect(0, listener, Peer::Local);
     let second = net.connect(0, listener, Peer::Local);

@@ -116,7 +116,7 @@ impl Uring {
     ///
     /// Errors: the kernel is too old, or forbids io_uring, or is out of memory.
     pub fn new(limits: Limits) -> io::Result<Self> {
-        let mut ring = Ring::new()?;
+        let mut ring = Ring::new(limits.slack_us)?;
         let waker = Waker::with_eventfd()?;
         ring.watch_doorbell(waker.doorbell(), Token::new(Operation::Doorbell, 0));
         Ok(Self {

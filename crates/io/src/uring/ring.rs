@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -22,7 +23,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::buffers::{BUFFER_GROUP, Buffers};
 use super::gather::Gather;
 use crate::event::Wait;
-use crate::limits::RECEIVE_BUFFER_BYTES;
+use crate::limits::{RECEIVE_BUFFER_BYTES, SLACK_EVENTS};
 
 /// Bytes after which a multishot receive ends. So one poll returns at most this number of bytes for
 /// one socket. Otherwise the kernel would fill up to 32 buffers before the socket could be paused.
@@ -96,13 +97,15 @@ pub(super) struct Ring {
     backlog: VecDeque<Completion>,
     /// Whether the kernel supports a byte limit for a multishot receive.
     ends_receives: bool,
+    /// How long a long wait may go on for more than one completion, in microseconds.
+    slack_us: u32,
 }
 
 impl Ring {
     /// Sets up the rings and the buffers.
     ///
     /// Errors: the kernel is too old (before 6.1) or forbids it.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(slack_us: u32) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
@@ -116,7 +119,7 @@ impl Ring {
         }
         let buffers = Buffers::new(&ring.submitter())?;
         let backlog = VecDeque::with_capacity(COMPLETIONS_MAX as usize);
-        let mut ring = Self { ring, buffers, backlog, ends_receives: true };
+        let mut ring = Self { ring, buffers, backlog, ends_receives: true, slack_us };
         ring.ends_receives = ring.can_end_receives()?;
         Ok(ring)
     }
@@ -258,6 +261,7 @@ impl Ring {
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.backlog.is_empty() { wait } else { Wait::Now };
         let entered = match wait {
+            _ if wait.has_slack() && self.may_wait_for_several() => self.wait_for_several(wait),
             Wait::Now => {
                 let queue = self.ring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
@@ -278,6 +282,38 @@ impl Ring {
             Err(error) if is_passing(&error) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether nothing is there to report or to do, so that a wait may go on for several
+    /// completions.
+    fn may_wait_for_several(&mut self) -> bool {
+        if self.slack_us == 0 || !self.ring.completion().is_empty() {
+            return false;
+        }
+        debug_assert!(self.backlog.is_empty(), "what was taken is reported first");
+        let queue = self.ring.submission();
+        queue.is_empty() && !queue.taskrun() && !queue.cq_overflow()
+    }
+
+    /// Waits for `SLACK_EVENTS` completions, or for one once `slack_us` have passed since now. The
+    /// kernel counts the time from the beginning of the wait (Linux 6.12), so an idle server is
+    /// woken no more often.
+    fn wait_for_several(&self, wait: Wait) -> io::Result<usize> {
+        debug_assert!(wait.has_slack() && self.slack_us > 0, "a short wait has a cause");
+        let limit_ns = match wait {
+            Wait::AtMostNs(ns) => ns,
+            // Without a limit, the kernel ignores the shorter time.
+            Wait::Now | Wait::Forever => 3_600_000_000_000,
+        };
+        let limit =
+            Timespec::new().sec(limit_ns / 1_000_000_000).nsec((limit_ns % 1_000_000_000) as u32);
+        let submitter = self.ring.submitter();
+        if self.ring.params().is_feature_min_timeout() {
+            let args = SubmitArgs::new().min_wait_usec(self.slack_us).timespec(&limit);
+            return submitter.submit_with_args(SLACK_EVENTS, &args);
+        }
+        std::thread::sleep(Duration::from_micros(self.slack_us.into()));
+        submitter.submit_with_args(1, &SubmitArgs::new().timespec(&limit))
     }
 
     /// Takes the completions that are there.

@@ -53,7 +53,9 @@ fn two_hundred_clients_are_let_in<D: Door>(mut bench: Bench<D>) {
 
 fn a_closed_listener_turns_everyone_away<D: Door>(_: Bench<D>) {
     // At the limit, so that the second client waits in the kernel.
-    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 1 }) else { return };
+    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 1, ..Limits::default() }) else {
+        return;
+    };
     let (mut client, socket) = bench.client();
     let mut waiting = bench.dial();
     bench.settle(&mut client, socket);
@@ -90,7 +92,9 @@ fn a_closed_unix_listener_makes_room_for_another<D: Door>(mut bench: Bench<D>) {
 }
 
 fn at_the_limit_clients_wait_until_one_leaves<D: Door>(_: Bench<D>) {
-    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 2 }) else { return };
+    let Some(mut bench) = Bench::<D>::open(Limits { sockets_max: 2, ..Limits::default() }) else {
+        return;
+    };
     let (_first, leaving) = bench.client();
     let (mut client, socket) = bench.client();
     bench.settle(&mut client, socket);

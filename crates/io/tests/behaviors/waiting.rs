@@ -1,12 +1,15 @@
 //! When a poll waits, and what ends it.
 
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use kachel_io::{Io, Wait};
+use kachel_io::{Io, Limits, Wait};
 
-use crate::Door;
-use crate::bench::Bench;
+use crate::bench::{Bench, Log};
+use crate::{Door, UringDoor};
 
 crate::behaviors! {
     every_wake_from_another_thread_is_felt: epoll uring memory;
@@ -58,4 +61,37 @@ fn a_poll_without_waiting_returns<D: Door>(mut bench: Bench<D>) {
     }
     assert!(start.elapsed() < Duration::from_secs(10));
     assert!(bench.log.accepted.is_empty());
+}
+
+#[test]
+fn with_slack_one_wait_reports_the_events_of_many_clients() {
+    const CLIENTS: usize = 32;
+    let limits = Limits { slack_us: 10_000_000, ..Limits::default() };
+    let Some(mut bench) = Bench::<UringDoor>::open(limits) else { return };
+    let connect = |_| TcpStream::connect(bench.address).unwrap();
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
+    bench.poll_until("the clients", |log| log.accepted.len() == CLIENTS);
+    bench.poll(Wait::Now); // They are received from.
+    let is_over = AtomicBool::new(false);
+    let reported = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                clients[turn % CLIENTS].write_all(b"x").unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let bytes = |log: &Log| log.received.values().map(Vec::len).sum::<usize>();
+        let reported = [(); 3].map(|()| {
+            let before = bytes(&bench.log);
+            bench.poll(Wait::AtMostNs(20_000_000_000));
+            bytes(&bench.log) - before
+        });
+        is_over.store(true, Ordering::Relaxed);
+        reported
+    });
+    // The first wait may find bytes that are there when it begins.
+    assert!(reported[1..].iter().all(|bytes| *bytes >= CLIENTS / 2), "{reported:?}");
 }

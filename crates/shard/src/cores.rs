@@ -283,7 +283,7 @@ pub(crate) struct Change {
 pub(crate) struct Cores {
     /// [`Change`] in one word.
     word: AtomicU64,
-    /// `None` if all cores serve clients, at any load.
+    /// `None` if the number never changes.
     policy: Option<Mutex<Policy>>,
     /// Changes to more cores, and to fewer. The holder of the policy counts them.
     pub(crate) spreads: Counter,
@@ -296,8 +296,10 @@ impl Cores {
     /// The cores of `shards`. At most `most` of them serve clients, and fewer at low load. `None`
     /// means that all of them serve clients at any load.
     pub(crate) fn new(shards: u16, most: Option<u16>) -> Self {
-        let policy = most.map(|most| Policy::new(most.clamp(1, shards)));
-        let awake = policy.as_ref().map_or(shards, |policy| policy.awake);
+        let most = most.map(|most| most.clamp(1, shards));
+        let awake = if most.is_some() { 1 } else { shards };
+        let policy = most.filter(|most| *most > 1).map(Policy::new);
+        debug_assert!(policy.as_ref().is_none_or(|policy| policy.awake == awake), "P1");
         let change = Change { number: 0, from: awake, to: awake };
         Self {
             word: AtomicU64::new(pack(change)),
@@ -484,6 +486,10 @@ mod tests {
         assert_eq!(unpack(pack(change)), change);
         let cores = Cores::new(4, None);
         assert!(cores.are_fixed() && cores.change().to == 4);
+        for (shards, most) in [(1, 4), (4, 1)] {
+            let cores = Cores::new(shards, Some(most));
+            assert!(cores.are_fixed() && cores.change().to == 1, "{most} of {shards}");
+        }
         let cores = Cores::new(4, Some(9));
         assert!(!cores.are_fixed() && cores.change().to == 1);
         for sample in 1..10 {

@@ -11,6 +11,7 @@
 
 mod world;
 
+use kachel_testkit::WorldOptions;
 use world::{Client, explore, servers};
 
 /// A client that sends each request on the left and awaits the reply on its right.
@@ -58,6 +59,16 @@ fn nobody_sleeps_with_mail_waiting() {
     };
     explore("wake-ups", servers(3, false), move || vec![one_by_one(1), one_by_one(2)]);
     explore("wake-ups, crew", servers(3, true), move || vec![one_by_one(1), one_by_one(2)]);
+}
+
+#[test]
+fn connections_that_move_are_served_in_order() {
+    let options = WorldOptions { cores_max: Some(3), ..servers(3, true) };
+    let happened = explore("moves", options, || {
+        let turn = |number: usize| pipelined(number).script.remove(0);
+        (1..4).map(|number| Client { script: (0..4).map(|_| turn(number)).collect() }).collect()
+    });
+    assert!(happened.moved > 0, "every connection stayed where it came in");
 }
 
 #[test]

@@ -37,12 +37,18 @@ pub(crate) struct Happened {
     pub(crate) adopted: u64,
     /// Connections that waited and were served again.
     pub(crate) resumptions: u64,
+    /// Connections that moved from one shard to another while they were served.
+    pub(crate) moved: u64,
 }
+
+/// The time that passes with each tick, if cores follow the load. All of it is processor time.
+const TICK_NS: u64 = 1_000_000;
 
 thread_local! {
     // Shuttle's threads take turns on one thread of the machine, so values that are not `Send` can
     // be passed between them here.
     static SHARDS: RefCell<Vec<Option<WorldShard<Sleeper>>>> = const { RefCell::new(Vec::new()) };
+    static WORLD: RefCell<Option<World<Sleeper>>> = const { RefCell::new(None) };
     static FAR_ENDS: RefCell<Vec<Option<FarEnd>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -57,12 +63,13 @@ pub(crate) fn explore(
     options: WorldOptions,
     clients: impl Fn() -> Vec<Client> + Send + Sync + 'static,
 ) -> Happened {
-    let happened: Arc<[AtomicU64; 3]> = Arc::default();
+    let happened: Arc<[AtomicU64; 4]> = Arc::default();
     let (clients, counts) = (Arc::new(clients), Arc::clone(&happened));
     let run = move || run_once(options, clients(), &counts);
     let total = || {
-        let [hops, adopted, resumptions] = happened.each_ref().map(|count| count.load(Relaxed));
-        Happened { hops, adopted, resumptions }
+        let counts = happened.each_ref().map(|count| count.load(Relaxed));
+        let [hops, adopted, resumptions, moved] = counts;
+        Happened { hops, adopted, resumptions, moved }
     };
     if let Ok(schedule) = std::env::var("KACHEL_SCHEDULE") {
         shuttle::replay(run, &schedule);
@@ -92,18 +99,28 @@ pub(crate) fn servers(shards: u16, crew: bool) -> WorldOptions {
     WorldOptions { shards, crew, memory_bytes: 4 << 20, ..WorldOptions::default() }
 }
 
-fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 3]) {
+fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 4]) {
     let mut world = World::surrounded(options, |shared| Sleeper { shared: Arc::clone(shared) });
     FAR_ENDS.set(clients.iter().map(|_| Some(world.connect())).collect());
     SHARDS.set(world.shards.drain(..).map(Some).collect());
-    let shared = world.shared;
+    let shared = Arc::clone(&world.shared);
+    WORLD.set(Some(world));
 
     let talking = Arc::new(AtomicUsize::new(clients.len()));
     let mut threads = Vec::new();
     for id in 0..usize::from(options.shards) {
         threads.push(thread::spawn(move || {
             let mut shard = SHARDS.with_borrow_mut(|shards| shards[id].take().expect("once"));
-            while shard.tick().expect("memory never fails") == Turn::Again {}
+            while shard.tick().expect("memory never fails") == Turn::Again {
+                if options.cores_max.is_some() {
+                    let world = |world: &Option<World<Sleeper>>| {
+                        let world = world.as_ref().expect("it is there until the end");
+                        world.clock.advance_ns(TICK_NS);
+                        world.use_ns(id, TICK_NS);
+                    };
+                    WORLD.with_borrow(world);
+                }
+            }
         }));
     }
     for (number, client) in clients.into_iter().enumerate() {
@@ -123,7 +140,9 @@ fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 
         happened[0].fetch_add(counters.hops.value(), Relaxed);
         happened[1].fetch_add(u64::from(id > 0 && counters.bytes_read.value() > 0), Relaxed);
         happened[2].fetch_add(counters.resumptions.value(), Relaxed);
+        happened[3].fetch_add(counters.connections_moved.value(), Relaxed);
     }
+    WORLD.set(None);
 }
 
 /// Sends each request, and waits for exactly its reply.

@@ -1,7 +1,9 @@
-//! Injected time: the only place of the server's core crates that reads a clock.
+//! Injected time: the only place of the server's core crates that reads a clock, or the processor
+//! time of a thread.
 //!
-//! Upstream:   the kernel's clocks (by the vdso, no system call), or a test.
-//! Downstream: `shard` reads both once a tick and passes the numbers on.
+//! Upstream:   the kernel's clocks (by the vdso, no system call) and its scheduler (a system call),
+//!             or a test.
+//! Downstream: `shard` reads the clocks once a tick, and the processor time every 2 ms.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -34,8 +36,8 @@ pub trait Clock {
 }
 
 thread_local! {
-    /// What the kernel's scheduler reports about this thread: nanoseconds run, nanoseconds waited,
-    /// and time slices (`Documentation/scheduler/sched-stats.rst` of Linux).
+    /// The scheduler statistics of this thread: nanoseconds run, nanoseconds waited, and time
+    /// slices (`Documentation/scheduler/sched-stats.rst` of Linux).
     static SCHEDULER: Option<File> = File::open("/proc/thread-self/schedstat").ok();
 }
 

@@ -66,10 +66,9 @@ pub trait Io {
     /// the rest, and does not wait. For one socket, `Epoll` and `Memory` report at most one
     /// [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
     ///
-    /// A long wait may go on for `Limits::slack_us` after the first event, so that it reports
-    /// several. With `Uring` that time begins with the wait, so an event that comes later ends the
-    /// wait at once. `Epoll` first sleeps for that time if the last poll had events. `Memory` has
-    /// no slack.
+    /// A long wait may keep events back for `Limits::slack_us`, so that it reports several. That
+    /// time begins with the wait: an event that comes later ends the wait at once. `Epoll`, and
+    /// `Uring` before Linux 6.12, sleep for that time and wait then. `Memory` has no slack.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.

@@ -250,7 +250,7 @@ fn memory_that_is_not_used_is_not_resident() {
 
 #[test]
 fn a_thread_that_has_no_clients_takes_less_than_a_mebibyte() {
-    /// What does not depend on the number of threads, in a debug build, too.
+    /// The resident memory of a process without its threads. A debug build needs the most.
     const PROCESS_BYTES_MAX: u64 = 32 << 20;
     for threads in [2, 64, 256] {
         let options = ["-m", "64", "-t", &threads.to_string()];

@@ -32,10 +32,10 @@ use crate::context::Context;
 use crate::cores::{Change, SAMPLE_NS, Work};
 use crate::process::Shared;
 
-/// The time of a round. A guess: long enough that its work is no accident, and that the connections
-/// of the round before have arrived.
+/// The time of a round. A guess: long enough to measure the work of a core, and for the connections
+/// of the round before to arrive.
 const ROUND_NS: u64 = 50_000_000;
-/// A core that took no sample for this time sleeps. No tick takes as long.
+/// A core that took no sample for this time counts as asleep. No tick takes as long.
 const STALE_NS: u64 = 20_000_000;
 /// After the number of awake cores has changed, the work of a core is not compared for this number
 /// of rounds: one in which connections move, and one that was begun before.
@@ -86,7 +86,7 @@ impl Moment {
 pub(crate) struct Balance {
     plan: Plan,
     change: u32,
-    /// Rounds in which this core's work still follows from the change.
+    /// The number of rounds until the work of this core is compared again.
     unsettled_rounds: u32,
     /// The number of this round. Connections that were seen in it carry the number.
     round: u32,

@@ -45,7 +45,7 @@ const FULL_NS: u64 = 3_000_000;
 const BUSY: f64 = 0.8;
 /// Work fits on a number of cores that are busy for this part of the time.
 const FITS: f64 = 0.65;
-/// The time constant of the average of what cores do, in nanoseconds.
+/// The time constant of the averages of busy and of waiting cores, in nanoseconds.
 const AVERAGE_NS: f64 = 8e6;
 /// The time constant of the average rate of requests, in nanoseconds.
 const RATE_NS: f64 = 20e6;
@@ -69,7 +69,7 @@ const BACKOFF_NS_MAX: u64 = 16_000_000_000;
 /// The load is another one if the rate of requests is this many times higher or lower.
 const OTHER_LOAD: f64 = 1.5;
 
-/// What all cores do.
+/// The load of all cores together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     /// Thousandths of a core that are busy, summed over all cores.

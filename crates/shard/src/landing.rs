@@ -66,7 +66,7 @@ impl<E: Engine> Values<'_, E> {
         let mut landing = spare.unwrap_or_else(|| engines.common().spare_landing());
         let upload = uploads.get_mut(connection)?.upload.as_mut()?;
         let mut lent = upload.landing(&mut landing, blocks_max).is_ok();
-        // One shard is asked for room; others are asked only by `feed`.
+        // This makes room in one shard only. `feed` tries the other shards.
         let is_open = engines.are_open_to_all();
         let asked = || if is_open { engines.fullest(context) } else { owner };
         if !lent

@@ -114,7 +114,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
-    /// Whether upkeep of the other shards was not looked for in this second (I3).
+    /// Whether a second has begun in which the timekeeper did no upkeep in the other shards yet
+    /// (I3).
     is_new_second: bool,
 }
 
@@ -366,6 +367,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             records: &mut self.records,
         }
         .take_all();
+        if mail {
+            self.late.note_event();
+        }
         self.uploads.note_mail(mail);
         mail
     }
@@ -442,22 +446,24 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             && self.context.id == 0
             && self.engines.are_open_to_all()
         {
-            self.maintain_sleepers();
+            self.maintain_others();
         }
     }
 
     /// Does a step of upkeep in each other shard. Wakes those in which there was something to do,
     /// because there may be more (I3).
-    fn maintain_sleepers(&self) {
+    fn maintain_others(&self) {
         let Self { context, engines, mail, .. } = self;
         debug_assert!(context.id == 0, "I3: there is one timekeeper");
         for shard in context.others() {
+            debug_assert!(shard != context.id, "its own engine has its own step");
             let Some(mut engine) = engines.take(shard, context) else { continue };
-            if engine.maintain(&context.now()) > 0 {
-                mail.boxes.wake(shard);
-            } else {
+            if engine.maintain(&context.now()) == 0 {
                 engine.release_unchanged();
+                continue;
             }
+            drop(engine); // Waking a core is a system call (engines, E1).
+            mail.boxes.wake(shard);
         }
     }
 

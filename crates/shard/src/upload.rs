@@ -53,8 +53,8 @@ pub(crate) struct Uploading<U> {
     /// How often a shard had nothing to evict since bytes were last stored. Where shards are asked
     /// by a hop, each hop counts.
     pub(crate) asked: u32,
-    /// The shard that is asked for room next (I2). The one whose items take most is the first, if
-    /// this core may take its engine, otherwise the owner.
+    /// The shard in which room is made next (I2). The first one is the shard whose items take most.
+    /// If this core may take only its own engine, the first one is the owner.
     asked_next: u16,
 }
 
@@ -169,7 +169,7 @@ impl<U> Uploading<U> {
             }
         }
         let first = self.asked_next;
-        debug_assert!(first < shards && bytes > 0, "a shard of ours is asked for bytes");
+        debug_assert!(first < shards && bytes > 0, "a shard of this process makes room");
         let mut is_held = false;
         for asked in (0..asks).map(|ask| (first + ask) % shards) {
             let Some(mut engine) = engines.take(asked, context) else {
@@ -188,7 +188,7 @@ impl<U> Uploading<U> {
         false
     }
 
-    /// Counts that a shard was asked for room and had none, as far as is known.
+    /// Counts a shard that had no room, or was asked for room by a hop. The next one is tried next.
     fn count_ask(&mut self, shards: u16) {
         self.asked += 1;
         self.asked_next = (self.asked_next + 1) % shards;

@@ -64,8 +64,6 @@ pub struct Epoll {
     kernel_events: Vec<kernel::Event>,
     /// How long a long wait may keep events back, in microseconds.
     slack_us: u32,
-    /// Whether the last poll had events.
-    was_busy: bool,
 }
 
 /// The state of one connection.
@@ -123,7 +121,6 @@ impl Epoll {
             waker,
             kernel_events: Vec::with_capacity(KERNEL_EVENTS_MAX),
             slack_us: limits.slack_us,
-            was_busy: false,
         })
     }
 
@@ -168,7 +165,7 @@ impl Io for Epoll {
         self.flush(events);
         self.hold_or_watch_listeners();
         let busy = events.len() > before || !self.ready.is_empty();
-        if !busy && wait.has_slack() && self.slack_us > 0 && std::mem::take(&mut self.was_busy) {
+        if !busy && wait.has_slack() && self.slack_us > 0 {
             debug_assert!(self.ready.is_empty(), "a socket that is ready makes the poll busy");
             self.take_edges(Wait::Now, events)?;
             if events.len() == before {
@@ -178,7 +175,6 @@ impl Io for Epoll {
         let busy = busy || events.len() > before;
         self.take_edges(if busy { Wait::Now } else { wait }, events)?;
         self.receive_from_ready(events);
-        self.was_busy = events.len() > before;
         Ok(())
     }
 

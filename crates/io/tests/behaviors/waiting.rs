@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use kachel_io::{Io, Limits, Wait};
 
+use crate::Door;
 use crate::bench::{Bench, Log};
-use crate::{Door, UringDoor};
 
 crate::behaviors! {
     every_wake_from_another_thread_is_felt: epoll uring memory;
     wakes_before_a_poll_collapse_into_one: epoll uring memory;
     a_wait_ends_in_time_and_not_before: epoll uring;
     a_poll_without_waiting_returns: epoll uring memory;
+    with_slack_one_wait_reports_the_events_of_many_clients: epoll uring;
 }
 
 fn every_wake_from_another_thread_is_felt<D: Door>(mut bench: Bench<D>) {
@@ -63,11 +64,12 @@ fn a_poll_without_waiting_returns<D: Door>(mut bench: Bench<D>) {
     assert!(bench.log.accepted.is_empty());
 }
 
-#[test]
-fn with_slack_one_wait_reports_the_events_of_many_clients() {
+fn with_slack_one_wait_reports_the_events_of_many_clients<D: Door>(_: Bench<D>) {
     const CLIENTS: usize = 32;
-    let limits = Limits { slack_us: 10_000_000, ..Limits::default() };
-    let Some(mut bench) = Bench::<UringDoor>::open(limits) else { return };
+    // io_uring waits for 32 events if they come sooner. epoll sleeps for this time.
+    let slack_us = if D::KIND == "uring" { 10_000_000 } else { 300_000 };
+    let limits = Limits { slack_us, ..Limits::default() };
+    let Some(mut bench) = Bench::<D>::open(limits) else { return };
     let connect = |_| TcpStream::connect(bench.address).unwrap();
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
     bench.poll_until("the clients", |log| log.accepted.len() == CLIENTS);
@@ -84,7 +86,7 @@ fn with_slack_one_wait_reports_the_events_of_many_clients() {
             }
         });
         let bytes = |log: &Log| log.received.values().map(Vec::len).sum::<usize>();
-        let reported = [(); 3].map(|()| {
+        let reported = [(); 6].map(|()| {
             let before = bytes(&bench.log);
             bench.poll(Wait::AtMostNs(20_000_000_000));
             bytes(&bench.log) - before
@@ -92,6 +94,6 @@ fn with_slack_one_wait_reports_the_events_of_many_clients() {
         is_over.store(true, Ordering::Relaxed);
         reported
     });
-    // The first wait may find bytes that are there when it begins.
-    assert!(reported[1..].iter().all(|bytes| *bytes >= CLIENTS / 2), "{reported:?}");
+    // A poll that finds bytes when it begins does not wait for more.
+    assert!(reported.iter().any(|bytes| *bytes >= CLIENTS / 2), "{reported:?}");
 }

@@ -1,6 +1,7 @@
 //! A key with its hashes, which are computed once for each key of a request.
 //!
-//! Upstream:   `shard` makes a [`Key`] of each key that a client sent; a hop carries it along.
+//! Upstream:   `shard` makes a [`Key`] of each key that a client sent; a parked request carries it
+//!             along.
 //! Downstream: the public hash picks a partition, and so a shard; the secret hash picks a bucket
 //!             and a tag of the index.
 //!

@@ -19,9 +19,7 @@ use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions,
 };
-use kachel_shard::{
-    Engines, Mailboxes, Shard, ShardOptions, Shared, SharedOptions, Turn, mailboxes,
-};
+use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn};
 
 use crate::closes;
 
@@ -124,7 +122,7 @@ fn engines(
 fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     let threads_bytes = u64::from(shards) * THREAD_BYTES + PROCESS_BYTES;
     let index_bytes = kachel_cache::index_bytes(pool, shards);
-    let bytes = index_bytes + kachel_shard::mailbox_bytes(shards) + threads_bytes;
+    let bytes = index_bytes + threads_bytes;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
@@ -172,16 +170,16 @@ fn spawn<I: Io + 'static>(
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
-    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<Vec<Waker>>()).unzip();
+    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Waker>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
-    for ((id, mail), others) in (0..shards).zip(mailboxes(shards)).zip(others) {
+    for (id, others) in (0..shards).zip(others) {
         let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
         let listeners = listeners.take().unwrap_or_default();
         let body = move || {
-            if let Err(error) = run(&plan, (id, mail), listeners, open, &opened, &others) {
+            if let Err(error) = run(&plan, id, listeners, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
                 eprintln!("shard {id} has failed: {error}");
@@ -203,7 +201,7 @@ fn spawn<I: Io + 'static>(
     let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
     for shard in told {
         // A thread that has already ended does not receive it.
-        let _ended = shard.send(wakers.clone());
+        let _ended = shard.send(());
     }
     Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
 }
@@ -217,13 +215,13 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
 /// The body of a shard's thread: makes the shard, waits for the others, ticks.
 fn run<I: Io>(
     plan: &Plan,
-    (id, mail): (u16, Mailboxes<Cache>),
+    id: u16,
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Waker>)>,
-    others: &Receiver<Vec<Waker>>,
+    others: &Receiver<()>,
 ) -> io::Result<()> {
-    let mut shard = match make(plan, id, mail, open) {
+    let mut shard = match make(plan, id, open) {
         Ok(shard) => shard,
         Err(error) => {
             let _main_has_gone = opened.send((id, Err(error)));
@@ -232,10 +230,7 @@ fn run<I: Io>(
     };
     let _main_has_gone = opened.send((id, Ok(shard.waker())));
     // Arrives when all shards are made; never arrives if one could not be made.
-    let Ok(wakers) = others.recv() else { return Ok(()) };
-    for (peer, waker) in (0..).zip(wakers) {
-        shard.set_waker(peer, waker);
-    }
+    let Ok(()) = others.recv() else { return Ok(()) };
     for (index, listener) in (0..).zip(listeners) {
         shard.listen(listener, EndpointIndex(index));
     }
@@ -251,7 +246,6 @@ fn run<I: Io>(
 fn make<I: Io>(
     plan: &Plan,
     id: u16,
-    mail: Mailboxes<Cache>,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Shard<I, SystemClock, Cache>> {
     if plan.pin
@@ -261,7 +255,7 @@ fn make<I: Io>(
     }
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
     let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
-    Ok(Shard::new(open(plan.limits)?, SystemClock, engines, options, shared, mail))
+    Ok(Shard::new(open(plan.limits)?, SystemClock, engines, options, shared))
 }
 
 impl Running {

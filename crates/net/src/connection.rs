@@ -7,8 +7,8 @@
 //!          pause(Reader | Listing | Answers)               resume, once may_resume
 //! Nothing -----------------------------------> Reader, ... --------------------------> Nothing
 //!    |                                            ^
-//!    |   pause(Mailbox(shard))                    | mailbox_has_room
-//!    +-----------------------------------> Mailbox(shard)
+//!    |   pause(Record)                             | note_record
+//!    +-----------------------------------> Record
 //!
 //! Reading --(quit, invalid input, the process stops: drain)--> Draining --(all sent)--> closed
 //! ```
@@ -17,8 +17,8 @@
 //! - I1  A connection is *paused* while it waits for something. Its requests are served only while
 //!   it is not paused ([`Waiting::Nothing`]). When it is paused, `io` is told to stop receiving;
 //!   bytes that still arrive are added to the tail.
-//! - I2  A connection that waits for a mailbox is in the waiting list of that mailbox. Only the
-//!   mailbox ends the wait.
+//! - I2  A connection that waits for a record is in the list of those that do. Only that list ends
+//!   the wait.
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
 //!   for a list is set exactly while it is in the list.
 //! - I4  A connection has at most one listing and at most one upload at a time.
@@ -51,9 +51,8 @@ pub enum Waiting {
     /// free memory for a large value, or the next request is about all shards and so must come
     /// after the earlier ones.
     Answers,
-    /// The mailbox to the shard with this number must first have room. The number of the
-    /// connection's own shard stands for that shard's queue of delayed requests.
-    Mailbox(u16),
+    /// There must first be a record in which the next request can be parked.
+    Record,
 }
 
 /// A socket with its input and its outbox.
@@ -201,28 +200,28 @@ impl Connection {
     /// not paused before.
     ///
     /// Panics: `waiting` is [`Waiting::Nothing`] ([`Self::resume`] ends a pause), or the connection
-    /// already waits for a mailbox (I2).
+    /// already waits for a record (I2).
     pub fn pause(&mut self, waiting: Waiting) -> bool {
         assert!(waiting != Waiting::Nothing, "I1: a pause has a cause");
-        assert!(!self.awaits_mailbox(), "I2: nothing is served that could have it wait again");
+        assert!(!self.awaits_record(), "I2: nothing is served that could have it wait again");
         let begins = !self.is_paused();
         self.waiting = waiting;
         begins
     }
 
-    /// Whether the connection waits for room in a mailbox (I2).
+    /// Whether the connection waits for a record, in which its next request can be parked (I2).
     #[inline]
-    pub const fn awaits_mailbox(&self) -> bool {
-        matches!(self.waiting, Waiting::Mailbox(_))
+    pub const fn awaits_record(&self) -> bool {
+        matches!(self.waiting, Waiting::Record)
     }
 
-    /// Notes that the mailbox to `shard` has room again. The connection is still paused, but as
+    /// Notes that there are records again. The connection is still paused, but as
     /// [`Waiting::Reader`]: it may be resumed at once unless it is full.
     ///
-    /// Returns `false` if the connection does not wait for this mailbox. In that case an earlier
+    /// Returns `false` if the connection does not wait for a record. In that case an earlier
     /// connection with the same index did.
-    pub fn mailbox_has_room(&mut self, shard: u16) -> bool {
-        let awaited = self.waiting == Waiting::Mailbox(shard);
+    pub fn note_record(&mut self) -> bool {
+        let awaited = self.waiting == Waiting::Record;
         if awaited {
             self.waiting = Waiting::Reader;
         }
@@ -230,10 +229,10 @@ impl Connection {
     }
 
     /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait
-    /// for a mailbox is over only after [`Self::mailbox_has_room`].
+    /// for a record is over only after [`Self::note_record`].
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
-            Waiting::Nothing | Waiting::Mailbox(_) => false,
+            Waiting::Nothing | Waiting::Record => false,
             Waiting::Reader | Waiting::Listing => !self.listing,
             Waiting::Answers => !self.listing && !self.outbox.awaits_answers(),
         };
@@ -399,7 +398,7 @@ impl Connection {
     /// Marks it as being in the list `resumable`. Returns `false` if it was there before (I3).
     #[inline]
     pub fn mark_resumable(&mut self) -> bool {
-        debug_assert!(!self.awaits_mailbox(), "I2: a mailbox alone wakes it");
+        debug_assert!(!self.awaits_record(), "I2: only a record wakes it");
         !std::mem::replace(&mut self.resumable, true)
     }
 
@@ -448,19 +447,18 @@ mod tests {
         assert!(open.may_resume());
         open.resume(NOW);
 
-        assert!(open.pause(Waiting::Mailbox(3)));
-        assert!(open.awaits_mailbox() && !open.may_resume(), "the mailbox alone wakes it");
-        assert!(!open.mailbox_has_room(2), "it waits for another one");
-        assert!(open.mailbox_has_room(3));
-        assert!(!open.mailbox_has_room(3), "it waits for none");
+        assert!(open.pause(Waiting::Record));
+        assert!(open.awaits_record() && !open.may_resume(), "only a record wakes it");
+        assert!(open.note_record());
+        assert!(!open.note_record(), "it waits for none");
         assert!(open.is_paused() && open.may_resume());
     }
 
     #[test]
     #[should_panic(expected = "I2: nothing is served")]
-    fn a_connection_that_waits_for_a_mailbox_is_not_paused_again() {
+    fn a_connection_that_waits_for_a_record_is_not_paused_again() {
         let mut open = fresh();
-        open.pause(Waiting::Mailbox(1));
+        open.pause(Waiting::Record);
         open.pause(Waiting::Reader);
     }
 

@@ -1,7 +1,7 @@
 //! Reply slots: places kept for replies that cannot be sent yet.
 //!
-//! Upstream:   `shard` keeps a slot when a request hops to another shard, or when a reply must wait
-//!             for such a slot before it.
+//! Upstream:   `shard` keeps a slot when a request is parked, or when a reply must wait for such a
+//!             slot before it.
 //! Downstream: `outbox` empties a connection's slots in order.
 //!
 //! The slots of a connection form a list, in the order of its requests. Text that waits is stored
@@ -33,7 +33,7 @@ pub(crate) const SLOT_BYTES: usize = 96;
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// The index of a slot. A hop carries it to another shard, and the answer brings it back.
+/// The index of a slot. The record of a parked request carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotIndex(pub u32);
 

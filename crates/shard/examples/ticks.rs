@@ -57,7 +57,7 @@ impl Around for Uncounted {
 }
 
 /// Turns in which `shards` shards answer `input`, with nothing stored but what `before` says. A
-/// request that hops to another shard is answered in the second turn. With `crew`, no read hops.
+/// request that is parked with another shard is answered in the second turn. With `crew`, none is.
 fn ticking(shards: u16, crew: bool, before: &str, input: &str) {
     let options = WorldOptions { shards, crew, ..WorldOptions::default() };
     let mut world = World::surrounded(options, |_| Uncounted);
@@ -80,7 +80,7 @@ fn main() {
     match batch.as_str() {
         "tick_of_gets" => ticking(1, false, &set, &get),
         "tick_of_sets" => ticking(1, false, &set, &set),
-        "tick_of_hops" => ticking(2, false, &set, &get),
+        "tick_of_parked" => ticking(2, false, &set, &get),
         "tick_of_reads_beside" => ticking(2, true, &set, &get),
         other => panic!("no batch is called {other:?}"),
     }

@@ -1,9 +1,9 @@
 //! Accepts connections, rejects connections above the limit, and hands connections over to other
 //! shards: new ones to the awake shards in turn, others as `balance` chooses.
 //!
-//! Upstream:   `io` reports a new connection; another shard's hop brings one to take over;
-//!             `balance` chooses connections.
-//! Downstream: `net` opens the connection; `hop` carries a socket to another shard.
+//! Upstream:   `io` reports a new connection; another shard brings one to take over; `balance`
+//!             chooses connections.
+//! Downstream: `net` opens the connection; `doors` carries a socket to another shard.
 //!
 //! Invariants:
 //! - I1  A connection is counted in the process from the moment when it is accepted until it
@@ -21,7 +21,7 @@ use kachel_wire::Reply;
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::hop::{Hop, Mail, Parcel, ReplyTo};
+use crate::doors::{Adopted, Doors};
 use crate::memory::refund_all;
 
 /// The most ticks in which a shard tries to hand a connection over.
@@ -44,14 +44,6 @@ pub(crate) struct Accepted {
     pub(crate) listener: ListenerId,
 }
 
-/// A connection that another shard hands over.
-#[derive(Debug)]
-pub(crate) struct Adopted {
-    pub(crate) socket: OwnedFd,
-    /// The endpoint that its client connected to.
-    pub(crate) endpoint: EndpointIndex,
-}
-
 /// The new connections of a shard, and its listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
@@ -61,8 +53,6 @@ pub(crate) struct Acceptor {
     leaving: Vec<Leaving>,
     /// Rejected sockets. Each gets one line before it is closed.
     rejected: Vec<SocketId>,
-    /// Sockets that other shards hand over.
-    pub(crate) adopted: Vec<Adopted>,
     next_adopter: u16,
     stopping: bool,
 }
@@ -147,26 +137,27 @@ impl Acceptor {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<E::Pinned>,
-        mail: &mut Mail<E>,
+        doors: &Doors<E>,
     ) {
         let stopping = self.stopping;
-        let before = self.leaving.len();
-        self.leaving.retain_mut(|one| hand_one_over(one, stopping, io, context, clients, mail));
-        if self.leaving.len() < before {
-            // The adopters need not wait for the end of this tick.
-            mail.publish();
-        }
+        self.leaving.retain_mut(|one| hand_one_over(one, stopping, io, context, clients, doors));
+        doors.wake_noted(context); // The adopters need not wait for the end of this tick.
     }
 
-    /// Takes over the connections that other shards have handed to this shard.
-    pub(crate) fn adopt<P: ReadValue>(
+    /// Takes over the connections that other shards have handed to this shard. Returns whether
+    /// there were any.
+    pub(crate) fn adopt<E: Engine>(
         &mut self,
         io: &mut impl Io,
         context: &Context,
-        clients: &mut Clients<P>,
+        clients: &mut Clients<E::Pinned>,
+        doors: &Doors<E>,
         sweep: u32,
-    ) {
-        while let Some(Adopted { socket, endpoint }) = self.adopted.pop() {
+    ) -> bool {
+        let mut adopted = doors.take_sockets(context.id);
+        let any = !adopted.is_empty();
+        while let Some(one) = adopted.pop() {
+            let Adopted { socket, endpoint } = one.into_inner();
             let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
@@ -177,6 +168,7 @@ impl Acceptor {
                 clients.drain(connection);
             }
         }
+        any
     }
 
     /// Stops accepting clients, and tells the other shards. Returns `false` if it had stopped
@@ -204,14 +196,13 @@ fn hand_one_over<E: Engine>(
     io: &mut impl Io,
     context: &Context,
     clients: &mut Clients<E::Pinned>,
-    mail: &mut Mail<E>,
+    doors: &Doors<E>,
 ) -> bool {
-    let room = mail.has_room(leaving.adopter, 0).is_ok();
     let Some(open) = clients.connections.get(leaving.connection) else { return false };
     let socket = open.socket();
     let is_at_rest = open.is_at_rest();
     let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !is_at_rest;
-    if stopping || !room || is_last {
+    if stopping || is_last {
         // A paused connection receives when its pause ends.
         if !open.is_paused() {
             io.resume(socket);
@@ -232,8 +223,7 @@ fn hand_one_over<E: Engine>(
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    mail.boxes.to(leaving.adopter).parcels_out.push(Parcel::Socket(fd));
-    mail.push(context, leaving.adopter, Hop::Adopt(endpoint), ReplyTo::default(), b"");
+    doors.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint });
     false
 }
 

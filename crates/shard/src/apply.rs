@@ -1,7 +1,7 @@
 //! Applying a request to the engine: the operation, its counters, and the reply.
 //!
-//! Upstream:   `serve` and `upload`, for clients of this shard; `hop`, for requests of other shards
-//!             (`mail`) and for requests that the engine delayed (`delayed`).
+//! Upstream:   `serve` and `upload`, for clients of this core; `parked`, for requests that were
+//!             left with an engine.
 //! Downstream: the engine; `wire` makes the operation and formats the outcome.
 //!
 //! Invariants:

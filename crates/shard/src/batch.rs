@@ -86,7 +86,7 @@ pub(crate) enum Work {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'b> {
     pub(crate) request: Request<'b>,
-    /// The line and the data block as received. A hop carries them to the owner.
+    /// The line and the data block as received. The record of a parked request has a copy.
     pub(crate) text: &'b [u8],
     /// The value in the data block, for storage requests.
     pub(crate) block: &'b [u8],

@@ -1,18 +1,18 @@
-//! Reads of other shards' keys on this core. Such a read sends no hop, takes no lock and wakes no
-//! other core. While another core holds the engine of this shard, its own keys are read so, too.
+//! Reads of other shards' keys on this core. Such a read takes no lock and wakes no core. While
+//! another core holds the engine of this shard, its own keys are read so, too.
 //!
 //! Upstream:   `serve`.
 //! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
 //!
 //! ```text
-//! the connection awaits answers -------------------------> hop
-//! the read changes the item, or the value is large ------> under the lock (`engines`), or hop
-//! slots of the key's buckets moved in every attempt -----> under the lock, or hop
+//! the connection awaits answers -------------------------> under the lock (`engines`), or parked
+//! the read changes the item, or the value is large ------> under the lock, or parked
+//! slots of the key's buckets moved in every attempt -----> under the lock, or parked
 //! otherwise ---------------------------------------------> answered here
 //! ```
 //!
-//! A client must read what it wrote. So while a request of a connection is on its way to another
-//! shard, or parked, the reads of this connection go the same way.
+//! A client must read what it wrote. So while a request of a connection is parked, the reads of
+//! this connection go the same way.
 //!
 //! Invariants:
 //! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it

@@ -4,14 +4,17 @@
 //!             changes.
 //! Downstream: all stages.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, Key, KeyHasher, Now};
+use kachel_engine::{ClockOrigin, KeyHasher, Now};
 use kachel_stdx::Place;
 
 use crate::counters::Counters;
 use crate::process::Shared;
+
+/// Cores to wake that a batch can note without an allocation.
+const TO_WAKE_AT_FIRST: usize = 64;
 
 /// The facts about one shard, and the time of this tick.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) place: Place,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
+    /// Cores that this one must wake as soon as it holds no engine (`doors`, D2).
+    to_wake: RefCell<Vec<u16>>,
 }
 
 impl Context {
@@ -42,7 +47,23 @@ impl Context {
     ) -> Self {
         let counters = Arc::clone(&shared.counters[usize::from(id)]);
         let now = Cell::new(origin.start());
-        Self { id, shared, counters, hasher, origin, place, now }
+        let to_wake = RefCell::new(Vec::with_capacity(TO_WAKE_AT_FIRST));
+        Self { id, shared, counters, hasher, origin, place, now, to_wake }
+    }
+
+    /// Notes that this core must wake another one.
+    pub(crate) fn note_wake(&self, core: u16) {
+        debug_assert!(core != self.id && core < self.shards(), "another core of this process");
+        let mut to_wake = self.to_wake.borrow_mut();
+        if !to_wake.contains(&core) {
+            to_wake.push(core);
+        }
+    }
+
+    /// The next core that this one must wake. Cost: a load, if there is none.
+    #[inline]
+    pub(crate) fn next_to_wake(&self) -> Option<u16> {
+        self.to_wake.borrow_mut().pop()
     }
 
     /// The time. Within a tick only [`Self::catch_up`] changes it.
@@ -70,12 +91,6 @@ impl Context {
     #[inline]
     pub(crate) fn shards(&self) -> u16 {
         self.shared.options.shards
-    }
-
-    /// Whether this shard owns a key.
-    #[inline]
-    pub(crate) fn owns(&self, key: &Key<'_>) -> bool {
-        self.hasher.owner(key.hashes()) == self.id
     }
 
     /// The other shards of the process.

@@ -1,6 +1,6 @@
 //! The counters of a shard, for `stats`.
 //!
-//! Upstream:   `apply` counts outcomes; `serve`, `upload` and `hop` count as they work.
+//! Upstream:   `apply` counts outcomes; `serve`, `upload` and `records` count as they work.
 //! Downstream: the shard that answers `stats` sums the counters of all shards.
 //!
 //! Invariants:
@@ -180,8 +180,8 @@ counters! {
     resumptions,
     /// Lines of more than 2 KiB, which are retrievals of many keys.
     long_lines,
-    /// Requests sent to other shards.
-    hops,
+    /// Requests that were parked.
+    parked,
     /// Reads of other shards' items that this shard executed.
     reads_beside,
     /// Requests that this core executed with the engine of another shard.

@@ -2,69 +2,90 @@
 //!
 //! Upstream:   every stage that changes items; `serve` for a batch of requests, the other stages
 //!             for one bounded piece of work.
-//! Downstream: the engines.
+//! Downstream: the engines; `backlog` for the requests that other cores leave; `doors` for their
+//!             answers.
 //!
 //! ```text
-//!                            +-- free --> this core executes it, then releases the engine
-//! a request that changes ----+
-//! another shard's items      +-- held by another core --> hop (`hop`)
+//!             +-- free --> this core executes it, works off what was parked meanwhile, and
+//! a request --+            releases the engine
+//!             +-- held --> parked: the holder executes it before it releases the engine
 //!
-//!                            +-- free --> this core executes it
-//! a request for this --------+
-//! shard's items              +-- held by another core --> parked (`delayed`)
+//! with `erew`, a request for a key of another shard: parked, and the core of the shard is woken
 //! ```
 //!
 //! A core only tries to take an engine. It never waits for one, so two cores that hold engines and
 //! want more cannot wait for each other.
 //!
 //! Invariants:
-//! - E1  A core holds engines for a bounded piece of work, a batch of requests at most, and never
-//!   across a system call.
-//! - E2  A core publishes the statistics of an engine before it releases the engine. So a change is
-//!   acknowledged only when `stats` counts it (`send`, I1).
-//! - E3  With `erew` only the core of a shard takes its engine. The same holds for engines that
-//!   delay operations, because only that core polls them.
-//! - E4  If an engine answers another core than its own by a ticket, the ticket is dropped, and the
-//!   request hops.
+//! - E1  A core holds engines for a bounded piece of work, a batch of requests and
+//!   `PARKED_PER_HOLD_MAX` parked ones at most, and never across a system call.
+//! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
+//!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
+//! - E3  With `erew` only the core of a shard takes its engine.
+//! - E4  What waits with a free engine is known to the core of the shard: whoever leaves it there
+//!   wakes that core, unless it looks again soon anyway.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
 //! MemC3 has one lock and takes it for each request. Here each shard has its own, and a core takes
-//! it for a batch, because the cache misses of a batch overlap.
+//! it for a batch, because the cache misses of a batch overlap. For the requests that are left with
+//! the holder see `kachel_stdx::CombiningLock`.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-#[cfg(not(shuttle))]
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
 use kachel_engine::{BATCH_MAX, DeadFound, Engine};
-use kachel_stdx::CachePadded;
-#[cfg(shuttle)]
-use shuttle::sync::{Mutex, MutexGuard, PoisonError};
+use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, Work};
 
+use crate::backlog::{Backlog, Left};
 use crate::context::Context;
+use crate::doors::Doors;
+use crate::parked::Parked;
+
+/// The most parked requests that a core executes for others before it releases an engine.
+const PARKED_PER_HOLD_MAX: usize = 64;
+/// The most parked requests that the core of a shard executes in one tick, besides those of its
+/// holds, so that its own clients are served in time.
+const PARKED_PER_TICK_MAX: usize = 512;
+
+/// An engine behind its lock.
+type Lock<E> = CombiningLock<Kept<E>, Parked<E>>;
+/// The right to change an engine.
+type EngineGuard<'l, E> = Guard<'l, Kept<E>, Parked<E>>;
 
 /// The engines of all shards of a process.
 pub struct Engines<E: Engine> {
     /// By the numbers of the shards.
-    kept: Vec<CachePadded<Mutex<Kept<E>>>>,
+    locks: Vec<CachePadded<Lock<E>>>,
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
+    doors: Doors<E>,
     common: E::Common,
 }
 
-/// An engine behind its lock.
-struct Kept<E> {
+/// What lies behind a lock.
+struct Kept<E: Engine> {
     engine: E,
     /// Dead items that the engine found, as far as they are counted.
     found: DeadFound,
+    backlog: Backlog<E>,
 }
 
 /// Keeps an engine from all cores, for tests that need a core which holds it.
 #[must_use]
-pub struct Hold<'l, E: Engine>(
-    #[expect(dead_code, reason = "it is released with the hold")] MutexGuard<'l, Kept<E>>,
-);
+pub struct Hold<'l, E: Engine> {
+    guard: Option<EngineGuard<'l, E>>,
+    shard: u16,
+    doors: &'l Doors<E>,
+}
+
+impl<E: Engine> Drop for Hold<'_, E> {
+    /// Leaves what was parked to the core of the shard.
+    fn drop(&mut self) {
+        self.guard.take().into_iter().for_each(Guard::release_leaving);
+        self.doors.wake(self.shard);
+    }
+}
 
 impl<E: Engine> Engines<E> {
     /// Puts the engines of all shards, in the order of their numbers, behind their locks. With
@@ -76,15 +97,22 @@ impl<E: Engine> Engines<E> {
         let common = engines.first().expect("a process has a shard").common();
         let crew = crew && engines.len() > 1;
         let readers = if crew { engines.iter().map(E::reader).collect() } else { Vec::new() };
-        let keep = |engine| Kept { engine, found: DeadFound::default() };
-        let kept = engines.into_iter().map(|engine| CachePadded::new(Mutex::new(keep(engine))));
-        Arc::new(Self { kept: kept.collect(), readers, common })
+        let doors = Doors::new(engines.len());
+        let keep = |engine| Kept { engine, found: DeadFound::default(), backlog: Backlog::new() };
+        let locks = engines.into_iter().map(|engine| CachePadded::new(Lock::new(keep(engine))));
+        Arc::new(Self { locks: locks.collect(), readers, doors, common })
     }
 
     /// What the engines have in common.
     #[inline]
     pub(crate) const fn common(&self) -> &E::Common {
         &self.common
+    }
+
+    /// The doors of all cores.
+    #[inline]
+    pub(crate) const fn doors(&self) -> &Doors<E> {
+        &self.doors
     }
 
     /// The readers of all engines, by the numbers of their shards. None with `erew`.
@@ -96,34 +124,63 @@ impl<E: Engine> Engines<E> {
     /// Whether any core may take the engine of any shard (E3).
     #[inline]
     pub(crate) fn are_open_to_all(&self) -> bool {
-        !E::DELAYS && !self.readers.is_empty()
+        !self.readers.is_empty()
+    }
+
+    /// Whether this core may take the engine of a shard (E3).
+    #[inline]
+    pub(crate) fn may_take(&self, shard: u16, context: &Context) -> bool {
+        shard == context.id || self.are_open_to_all()
     }
 
     /// The shard whose items take most. Cost: a load for each shard.
     #[cold]
     pub(crate) fn fullest(&self, context: &Context) -> u16 {
         let counters = &context.shared.counters;
-        debug_assert!(counters.len() == self.kept.len(), "a shard counts for itself");
+        debug_assert!(counters.len() == self.locks.len(), "a shard counts for itself");
         let bytes = |shard: &u16| counters[usize::from(*shard)].bytes.value();
         (0..context.shards()).max_by_key(bytes).unwrap_or(context.id)
     }
 
     /// Lets the caller look at the engine of a shard. Waits until no core holds it.
     pub fn inspect<R>(&self, shard: u16, look: impl FnOnce(&E) -> R) -> R {
-        let kept = self.kept[usize::from(shard)].lock();
-        look(&kept.unwrap_or_else(PoisonError::into_inner).engine)
+        self.inspect_kept(shard, |kept| look(&kept.engine))
+    }
+
+    /// The number of requests that the engine of a shard delays, and of replies that are not
+    /// durable yet. Waits until no core holds the engine.
+    pub(crate) fn delayed_count(&self, shard: u16) -> usize {
+        self.inspect_kept(shard, |kept| kept.backlog.delayed_count())
+    }
+
+    fn inspect_kept<R>(&self, shard: u16, look: impl FnOnce(&Kept<E>) -> R) -> R {
+        let held = loop {
+            match self.hold(shard) {
+                Some(held) => break held,
+                None => std::thread::yield_now(),
+            }
+        };
+        look(held.guard.as_ref().expect("a hold has its guard"))
     }
 
     /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
     /// core holds it.
     pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {
-        self.lock(shard).map(Hold)
+        let guard = Some(self.locks[usize::from(shard)].take()?);
+        Some(Hold { guard, shard, doors: &self.doors })
     }
 
-    fn lock(&self, shard: u16) -> Option<MutexGuard<'_, Kept<E>>> {
-        debug_assert!(usize::from(shard) < self.kept.len(), "a shard of this process");
-        // If another core panicked in the middle of a change, the process is about to end.
-        self.kept[usize::from(shard)].try_lock().ok()
+    /// Whether requests wait with an engine that no core holds (E4). Cost: a load.
+    #[inline]
+    pub(crate) fn are_left(&self, shard: u16) -> bool {
+        self.locks[usize::from(shard)].is_left()
+    }
+
+    /// Whether requests are parked with an engine that no core holds. Cost: a load.
+    #[inline]
+    pub(crate) fn have_parked(&self, shard: u16) -> bool {
+        let lock = &self.locks[usize::from(shard)];
+        lock.is_left() && lock.has_parked()
     }
 
     /// Takes the engine of a shard for this core. `None` if another core holds it.
@@ -131,31 +188,182 @@ impl<E: Engine> Engines<E> {
     /// Cost: a compare-and-swap; the engine's cost of entering.
     #[inline]
     pub(crate) fn take<'l>(&'l self, shard: u16, context: &'l Context) -> Option<Entered<'l, E>> {
-        debug_assert!(shard == context.id || self.are_open_to_all(), "E3");
-        let Some(mut kept) = self.lock(shard) else {
+        debug_assert!(self.may_take(shard, context), "E3");
+        let Some(guard) = self.locks[usize::from(shard)].take() else {
             context.counters.engines_held.add(1);
             return None;
         };
+        Some(self.enter(guard, shard, context))
+    }
+
+    #[inline]
+    fn enter<'l>(
+        &'l self,
+        mut guard: EngineGuard<'l, E>,
+        shard: u16,
+        context: &'l Context,
+    ) -> Entered<'l, E> {
         context.catch_up();
-        kept.engine.enter(context.place, &context.now());
-        Some(Entered { kept, shard, context, is_changed: true })
+        guard.engine.enter(context.place, &context.now());
+        let (guard, doors) = (Some(guard), &self.doors);
+        Entered { guard, shard, context, doors, is_changed: true }
+    }
+
+    /// Leaves a request with the shard that executes it: with the core that holds its engine, with
+    /// this core if the engine is free, or with the core of the shard if only that one may take it.
+    ///
+    /// If this core has taken the engine, the request is executed when it releases the engine.
+    pub(crate) fn park<'l>(
+        &'l self,
+        work: Work<Parked<E>>,
+        context: &'l Context,
+    ) -> Option<Entered<'l, E>> {
+        let shard = work.shard;
+        debug_assert!(work.origin == context.id, "a core parks requests of its own clients");
+        let lock = &self.locks[usize::from(shard)];
+        if self.may_take(shard, context) {
+            let Offered::Taken(guard, work) = lock.take_or_park(work) else { return None };
+            let mut entered = self.enter(guard, shard, context);
+            entered.take_parked();
+            entered.backlog().push(work);
+            return Some(entered);
+        }
+        if lock.park(work) {
+            context.note_wake(shard); // E4
+        }
+        None
+    }
+
+    /// Executes what waits with the engine of this core: delayed requests that are ready, then
+    /// requests that other cores have left. A core calls this once a tick, with what was left
+    /// `before`. Returns what is left.
+    ///
+    /// Cost: a load, if nothing waits.
+    pub(crate) fn step_backlog(&self, context: &Context, before: Left) -> Left {
+        if !E::DELAYS && before == Left::Nothing && !self.are_left(context.id) {
+            return Left::Nothing;
+        }
+        let Some(mut entered) = self.take(context.id, context) else {
+            // Whoever holds the engine works the queue off; the rest waits.
+            return if before == Left::Nothing { before } else { Left::Delayed };
+        };
+        debug_assert!(entered.shard == context.id, "each core steps its own backlog");
+        entered.take_parked();
+        let mut done = Chain::new();
+        let Kept { engine, backlog, .. } = entered.kept();
+        backlog.retry(context, engine, &mut done);
+        backlog.run(context, engine, PARKED_PER_TICK_MAX, &mut done);
+        let left = backlog.left();
+        backlog.is_watched = left != Left::Nothing;
+        entered.publish();
+        self.doors.answer(context, done);
+        left
     }
 }
 
 /// An engine that this core holds. It is not sent to other threads.
 pub(crate) struct Entered<'l, E: Engine> {
-    kept: MutexGuard<'l, Kept<E>>,
+    /// `None` once it is released.
+    guard: Option<EngineGuard<'l, E>>,
     shard: u16,
     context: &'l Context,
+    doors: &'l Doors<E>,
     /// Whether the statistics may have changed.
     is_changed: bool,
 }
 
-impl<E: Engine> Entered<'_, E> {
-    /// Releases an engine in which nothing has changed. Cost: a store.
+impl<'l, E: Engine> Entered<'l, E> {
+    #[inline]
+    fn guard(&mut self) -> &mut EngineGuard<'l, E> {
+        self.guard.as_mut().expect("only the drop releases it")
+    }
+
+    #[inline]
+    fn kept(&mut self) -> &mut Kept<E> {
+        &mut *self.guard()
+    }
+
+    /// The requests that wait within the lock.
+    #[inline]
+    pub(crate) fn backlog(&mut self) -> &mut Backlog<E> {
+        &mut self.kept().backlog
+    }
+
+    /// Moves the requests that were parked to the backlog.
+    #[inline]
+    fn take_parked(&mut self) {
+        let parked = self.guard().take_parked();
+        self.backlog().append(parked);
+    }
+
+    /// Whether no request waits for this engine, so that nothing is overtaken.
+    #[inline]
+    pub(crate) fn is_clear(&mut self) -> bool {
+        self.take_parked();
+        self.backlog().is_empty()
+    }
+
+    /// Releases an engine in which nothing has changed. Cost: a store, if nothing was parked.
     #[inline]
     pub(crate) fn release_unchanged(mut self) {
         self.is_changed = false;
+    }
+
+    /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
+    #[inline]
+    fn publish(&mut self) {
+        let (shard, Context { shared, counters, .. }) = (self.shard, self.context);
+        let kept = self.kept();
+        let stats = kept.engine.stats();
+        shared.counters[usize::from(shard)].publish(&stats);
+        let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
+        let before = std::mem::replace(&mut kept.found, found);
+        debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
+        counters.note_dead(DeadFound {
+            expired: found.expired - before.expired,
+            flushed: found.flushed - before.flushed,
+        });
+    }
+
+    /// Executes what is parked, at most `count_max` requests, publishes the statistics, and hands
+    /// the answers back (E2). Returns how many requests were executed.
+    fn work_off(&mut self, count_max: usize) -> usize {
+        debug_assert!(self.guard.is_some(), "it is held");
+        let (context, doors) = (self.context, self.doors);
+        let mut done = Chain::new();
+        self.take_parked();
+        let Kept { engine, backlog, .. } = self.kept();
+        let count = backlog.run(context, engine, count_max, &mut done);
+        self.publish();
+        doors.answer(context, done);
+        count
+    }
+
+    /// Releases the engine while requests wait for it: executes those that can be executed, and
+    /// leaves the rest to the core of the shard (E4).
+    #[cold]
+    fn release_with_backlog(&mut self) {
+        let mut room = PARKED_PER_HOLD_MAX;
+        while room > 0 {
+            let executed = self.work_off(room);
+            debug_assert!(executed <= room, "E1");
+            room -= executed;
+            if self.backlog().is_empty() {
+                self.backlog().is_watched = false;
+                let Some(guard) = self.guard.take() else { return };
+                match guard.release() {
+                    Ok(()) => return,
+                    Err(held) => self.guard = Some(held),
+                }
+            } else if executed == 0 {
+                break;
+            }
+        }
+        let is_watched = self.backlog().is_watched;
+        self.guard.take().into_iter().for_each(Guard::release_leaving);
+        if !is_watched && self.shard != self.context.id {
+            self.context.note_wake(self.shard);
+        }
     }
 }
 
@@ -164,34 +372,35 @@ impl<E: Engine> Deref for Entered<'_, E> {
 
     #[inline]
     fn deref(&self) -> &E {
-        &self.kept.engine
+        &self.guard.as_ref().expect("only the drop releases it").engine
     }
 }
 
 impl<E: Engine> DerefMut for Entered<'_, E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut E {
-        &mut self.kept.engine
+        &mut self.kept().engine
     }
 }
 
 impl<E: Engine> Drop for Entered<'_, E> {
-    /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
+    /// Publishes the statistics, executes what was parked meanwhile, and releases the engine.
     #[inline]
     fn drop(&mut self) {
-        if !self.is_changed {
-            return;
+        if std::thread::panicking() {
+            return; // The engine may be broken, so it stays held. The process is about to end.
         }
-        let stats = self.kept.engine.stats();
-        let Context { shared, counters, .. } = self.context;
-        shared.counters[usize::from(self.shard)].publish(&stats);
-        let found = DeadFound { expired: stats.found_expired, flushed: stats.found_flushed };
-        let before = std::mem::replace(&mut self.kept.found, found);
-        debug_assert!(before.expired <= found.expired, "an engine counts from its start on");
-        counters.note_dead(DeadFound {
-            expired: found.expired - before.expired,
-            flushed: found.flushed - before.flushed,
-        });
+        if self.is_changed {
+            self.publish();
+        }
+        if self.backlog().is_empty() {
+            let Some(guard) = self.guard.take() else { return };
+            match guard.release() {
+                Ok(()) => return,
+                Err(held) => self.guard = Some(held),
+            }
+        }
+        self.release_with_backlog();
     }
 }
 
@@ -215,15 +424,17 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         Self { engines, context, entered: ArrayVec::new_const() }
     }
 
-    /// The engine of a shard. `None` if another core holds it; it may be free for a later request
-    /// of the batch. `None` also if this core holds as many engines as a batch has requests.
+    /// The engine of a shard. `None` if this core may not take it, or another core holds it; then
+    /// it may be free for a later request of the batch. `None` also if this core holds as many
+    /// engines as a batch has requests.
     #[inline]
-    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut E> {
+    pub(crate) fn get(&mut self, shard: u16) -> Option<&mut Entered<'l, E>> {
         let place = match self.entered.iter().position(|entered| entered.shard == shard) {
             Some(place) => place,
             // The requests need at most as many engines as there is room for, but making room for a
             // client may need one more.
             None if self.entered.is_full() => return None,
+            None if !self.engines.may_take(shard, self.context) => return None, // E3
             None => {
                 self.entered.push(self.engines.take(shard, self.context)?);
                 self.entered.len() - 1
@@ -243,25 +454,47 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
         if !self.engines.are_open_to_all() {
             return self.own();
         }
-        self.get(self.engines.fullest(self.context))
+        self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
     }
 
     /// The engine of this core's own shard, as [`Self::get`] returns it.
     #[inline]
     pub(crate) fn own(&mut self) -> Option<&mut E> {
-        self.get(self.context.id)
+        self.get(self.context.id).map(|entered| &mut **entered)
+    }
+
+    /// Whether this core holds the engine of a shard.
+    pub(crate) fn has(&self, shard: u16) -> bool {
+        self.entered.iter().any(|entered| entered.shard == shard)
+    }
+
+    /// Leaves a request with the shard that executes it ([`Engines::park`]). If this core holds the
+    /// engine, the request is executed when the batch ends, or later if it has a ticket.
+    pub(crate) fn park(&mut self, work: Work<Parked<E>>) {
+        debug_assert!(work.ticket.is_none() || self.has(work.shard), "who delays it is held");
+        if let Some(entered) = self.entered.iter_mut().find(|held| held.shard == work.shard) {
+            entered.take_parked();
+            return entered.backlog().push(work);
+        }
+        if let Some(entered) = self.engines.park(work, self.context)
+            && !self.entered.is_full()
+        {
+            self.entered.push(entered);
+        }
     }
 }
 
 impl<E: Engine> Drop for HeldEngines<'_, E> {
     /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
-    /// releases all engines.
+    /// releases all engines, and wakes the cores that wait for an answer (`doors`, D2).
     fn drop(&mut self) {
         let (own, now) = (self.context.id, self.context.now());
         for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
             debug_assert!(self.engines.are_open_to_all(), "E3");
             engine.maintain(&now);
         }
+        self.entered.clear();
+        self.engines.doors.wake_noted(self.context);
     }
 }
 

@@ -7,7 +7,6 @@ use kachel_engine::{Engine, EngineStats};
 use kachel_net::WIDENED_BYTES;
 
 use crate::clients::Clients;
-use crate::delayed::Delayed;
 use crate::upload::Uploads;
 
 /// What a shard holds now, and how often rare events have happened in it.
@@ -56,7 +55,7 @@ impl Holdings {
     pub(crate) fn of<E: Engine>(
         clients: &Clients<E::Pinned>,
         uploads: &Uploads<E::Upload>,
-        delayed: &Delayed<E>,
+        delayed: usize,
         stats: &EngineStats,
     ) -> Self {
         let connections = &clients.connections;
@@ -65,7 +64,7 @@ impl Holdings {
             connections: connections.count().into(),
             reply_slots: clients.slots.in_use().into(),
             uploads: uploads.count() as u64,
-            delayed: delayed.count() as u64,
+            delayed: delayed as u64,
             stalled: open().filter(|open| open.is_paused()).count() as u64,
             input_bytes: open().map(|open| open.input().charged_bytes()).sum(),
             owed_bytes: open().filter(|open| open.outbox().is_wide()).count() as u64

@@ -1,4 +1,4 @@
-//! The work of one core: the tick, routing, hops to other shards, counters, listings.
+//! The work of one core: the tick, routing, requests that are parked, counters, listings.
 //!
 //! Upstream:   `kachel` starts one thread per shard. The thread calls `Shard::tick` until it
 //!             returns `Turn::Finished`.
@@ -11,14 +11,13 @@
 //! - The crate makes no system call, reads no clock and draws no random number. It gets them
 //!   through `kachel_io::Io`, `kachel_io::Clock`, `KeyHasher` and `SharedOptions::usage`.
 //! - Only the core that holds a shard's engine changes its items (`engines`). Other cores read them
-//!   (`beside`), or send hops.
+//!   (`beside`), or park requests with its holder.
 //! - A shard uses its engine only through the contract of `kachel_engine`.
 
 #![forbid(unsafe_code)]
 
 // The tick, and its stages in order.
 mod tick;
-mod mail;
 mod late;
 mod slowest;
 mod send;
@@ -35,19 +34,21 @@ mod landing;
 mod upload;
 mod listing;
 
-// Requests that wait, and requests on their way to another shard.
+// Requests that wait: for their clients, or for an engine that another core holds.
 mod pause;
-mod delayed;
-mod hop;
+mod records;
 
 // One request: its memory, its batch, the engine, the reply.
 mod memory;
 mod beside;
-mod apply;
 mod batch;
 mod clients;
-mod reply;
 mod engines;
+mod backlog;
+mod doors;
+mod parked;
+mod apply;
+mod reply;
 
 // What every stage reads.
 mod context;
@@ -56,10 +57,8 @@ mod cores;
 mod counters;
 
 pub use counters::{Counter, Counters};
-pub use delayed::REQUESTS_MAX as DELAYED_REQUESTS_MAX;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
-pub use hop::{Mailbox, Mailboxes, mailbox_bytes, mailboxes};
 pub use process::{ClosedClient, Shared, SharedOptions};
 pub use tick::{Shard, ShardOptions, Turn};
 

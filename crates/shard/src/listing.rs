@@ -1,46 +1,48 @@
 //! Listings of all items: `lru_crawler metadump` and `mgdump`.
 //!
-//! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step; `mail`
-//!             passes on the pieces that other shards ask for or send.
-//! Downstream: each shard in turn walks its segments.
+//! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
+//!             `records` passes on the pieces that other cores have listed.
+//! Downstream: the engine of each shard in turn, which walks its segments.
 //!
 //! ```text
-//! our listings, in turn --(our items)------------------+
-//!         |                                            +--> one piece a tick, shard by shard
-//!         +--(another shard's)--> one hop a shard      |
-//! other shards' hops, one each ------------------------+
+//! our listings, in turn --(engines that this core may take)--+
+//!         |                                                  +--> one piece a tick
+//!         +--(others: parked, one request a shard)           |
+//! pieces that other cores ask for, in turn ------------------+
 //! ```
 //!
 //! Invariants:
-//! - I1  In one tick a shard examines at most `LISTED_ITEMS_PER_TICK_MAX` items for all listings
-//!   together, those of its own clients and those of other shards. So other requests wait for at
+//! - I1  In one tick a core examines at most `LISTED_ITEMS_PER_TICK_MAX` items for all listings
+//!   together, those of its own clients and those of other cores. So other requests wait for at
 //!   most one piece, for any number of listings.
 //! - I2  While a listing runs, no other request of its connection is executed.
-//! - I3  A shard asks each other shard for one piece at a time, so at most one request of each
-//!   other shard waits here.
-//! - I4  Each listing that can continue gets its turn: shards take turns, and the listings of one
-//!   shard take turns. A listing whose client does not read loses only its turns.
+//! - I3  With `erew` a core asks each other core for one piece at a time, so at most one request of
+//!   each other core waits here.
+//! - I4  Each listing that can continue gets its turn: a core's own listings take turns with each
+//!   other, and with the pieces that other cores ask for. A listing whose client does not read
+//!   loses only its turns.
 
 use std::collections::VecDeque;
 
 use kachel_engine::{Cursor, Engine, ReadValue};
-use kachel_net::{AnswerRoom, Connection, ConnectionIndex, SlotIndex};
-use kachel_wire::{Reply, Sink, format};
+use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
+use kachel_stdx::Chain;
+use kachel_wire::{Reply, format};
 
 use crate::LISTED_ITEMS_PER_TICK_MAX;
+use crate::backlog::Left;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
-use crate::hop::{ANSWER_BYTES_MAX, ANSWER_HEAD_BYTES, Hop, Mail, Outgoing};
+use crate::parked::{ANSWER_BYTES_MAX, Ask};
+use crate::records::{Outgoing, Records};
 
-/// The cursor that says that a shard has listed everything.
-const CURSOR_END: u64 = u64::MAX;
 /// Listings that one step checks for whether they may continue.
 const LISTINGS_CHECKED_MAX: usize = 64;
 /// Bytes of the longest line of a listing: a key with each byte as `%XX`, and the item's facts.
 const LINE_BYTES_MAX: usize = 1024;
-/// Bytes of one piece, so that it fits an answer (I1).
-const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - ANSWER_HEAD_BYTES - LINE_BYTES_MAX;
+/// Bytes of one piece, so that it fits an answer.
+const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - LINE_BYTES_MAX;
 
 /// A listing that a client waits for.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ struct Listing {
     /// client, so that many listings do not all need the same shard.
     listed_shards: u16,
     cursor: Cursor,
-    /// Whether another shard was asked for a piece and has not answered yet.
+    /// Whether another core was asked for a piece and has not answered yet.
     awaited: bool,
     begun: bool,
 }
@@ -64,44 +66,36 @@ impl Listing {
         (self.listed_shards < shards).then_some(owner as u16)
     }
 
-    fn go_on(&mut self, cursor: u64) {
+    /// Goes on after a piece. `None`: the piece was the last one of its shard.
+    fn go_on(&mut self, cursor: Option<Cursor>) {
         debug_assert!(!self.awaited, "a listing goes on with the piece that it waited for");
-        if cursor == CURSOR_END {
-            self.listed_shards += 1;
-            self.cursor = Cursor::default();
-        } else {
-            self.cursor = Cursor::from_u64(cursor);
-        }
+        self.listed_shards += u16::from(cursor.is_none());
+        self.cursor = cursor.unwrap_or_default();
     }
 }
 
-/// A piece that another shard asks for, for a listing of its own client.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    pub(crate) slot: SlotIndex,
-    pub(crate) keys_only: bool,
-    pub(crate) cursor: Cursor,
-}
-
-/// The listings of a shard's clients, and the pieces that other shards ask for.
+/// The listings of a core's clients.
 #[derive(Debug)]
 pub(crate) struct Listings {
-    /// The listings of this shard's clients, the next in turn first (I4).
+    /// The listings, the next in turn first (I4).
     listings: VecDeque<Listing>,
-    /// For each other shard, the piece that it asked for (I3).
-    asked: Vec<Option<Asked>>,
-    /// For each other shard, whether it owes this shard a piece (I3).
+    /// For each other core, whether it owes this one a piece (I3).
     awaited: Vec<bool>,
-    /// The shard whose turn it is (I4).
-    turn: u16,
+    /// Whether the last piece was for a listing of this core, so that others come first (I4).
+    was_ours: bool,
+    /// Memory for the lines of a piece.
+    lines: Vec<u8>,
 }
 
 impl Listings {
     /// No listings, in a process of `shards` shards.
     pub(crate) fn new(shards: u16) -> Self {
-        let shards = usize::from(shards);
-        let (asked, awaited) = (vec![None; shards], vec![false; shards]);
-        Self { listings: VecDeque::new(), asked, awaited, turn: 0 }
+        Self {
+            listings: VecDeque::new(),
+            awaited: vec![false; usize::from(shards)],
+            was_ours: false,
+            lines: Vec::new(),
+        }
     }
 
     /// Begins a listing for this client.
@@ -116,16 +110,15 @@ impl Listings {
         });
     }
 
-    /// Notes that another shard asks for a piece. `step` answers when its turn comes.
-    pub(crate) fn ask(&mut self, peer: u16, asked: Asked) {
-        let before = self.asked[usize::from(peer)].replace(asked);
-        assert!(before.is_none(), "I3");
-    }
-
-    /// Notes that another shard has sent its piece. The listing goes on if its client is still
+    /// Notes that another core has sent its piece. The listing goes on if its client is still
     /// there.
-    pub(crate) fn went_on(&mut self, peer: u16, connection: Option<ConnectionIndex>, cursor: u64) {
-        let was_awaited = std::mem::take(&mut self.awaited[usize::from(peer)]);
+    pub(crate) fn went_on(
+        &mut self,
+        shard: u16,
+        connection: Option<ConnectionIndex>,
+        cursor: Option<Cursor>,
+    ) {
+        let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
         assert!(was_awaited, "I3");
         let mut listings = self.listings.iter_mut();
         let waiting = listings.find(|dump| Some(dump.connection) == connection && dump.awaited);
@@ -134,10 +127,6 @@ impl Listings {
             listing.go_on(cursor);
         }
     }
-
-    fn is_idle(&self) -> bool {
-        self.listings.is_empty() && self.asked.iter().all(Option::is_none)
-    }
 }
 
 /// The parts of a shard that a step of the listings uses.
@@ -145,7 +134,9 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
-    pub(crate) mail: &'a mut Mail<E>,
+    pub(crate) records: &'a mut Records<E>,
+    /// What waits with the engine of this core. It may be pieces of listings.
+    pub(crate) left: Left,
 }
 
 /// The result of checking a listing.
@@ -154,15 +145,15 @@ enum Check {
     Over,
     /// It waits for its client or for an answer, so the listings behind it come first.
     Waits,
-    /// It needs a piece of this shard's items.
-    WantsOurs,
+    /// It needs a piece of a shard whose engine this core may take.
+    Wants(u16),
     /// It needs a piece of a shard that cannot be asked now. It keeps its turn.
-    WantsTheirs,
+    MustAsk,
 }
 
 impl Listings {
-    /// Whether a listing can continue now, so that the shard must not sleep. A piece without a line
-    /// sends nothing, so no event would wake the shard after it.
+    /// Whether a listing can continue now, so that the core must not sleep. A piece without a line
+    /// sends nothing, so no event would wake the core after it.
     pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
@@ -172,61 +163,59 @@ impl Listings {
                 !open.is_listing() || !(listing.awaited || owes || open.is_full())
             })
         };
-        self.asked.iter().any(Option::is_some) || self.listings.iter().any(may)
+        self.listings.iter().any(may)
     }
 
-    /// Continues the listings by one piece of this shard's items, and asks other shards for pieces
-    /// of theirs.
+    /// Continues the listings by one piece (I1), and asks other cores for pieces of theirs.
     pub(crate) fn step<E: Engine>(&mut self, mut step: Step<'_, E>) {
-        if self.is_idle() {
+        if self.listings.is_empty() && step.left == Left::Nothing {
             return;
         }
-        let own = self.check_all(&mut step);
-        if own.is_none() && self.asked.iter().all(Option::is_none) {
+        let ours = self.check_all(&mut step);
+        let theirs_first = self.was_ours || ours.is_none();
+        if theirs_first && step.left == Left::Requests && answer_asked(&step) {
+            self.was_ours = false;
             return;
         }
-        debug_assert!(own.is_some() || !self.is_idle(), "a piece is wanted");
-        // While another core holds the engine, all pieces wait.
-        let Some(mut engine) = step.engines.take(step.context.id, step.context) else { return };
-        let (id, shards) = (step.context.id, step.context.shards());
-        for _ in 0..shards {
-            let shard = self.turn;
-            self.turn = (shard + 1) % shards;
-            let done = match own {
-                Some(place) if shard == id => self.own_piece(&mut step, &mut *engine, place),
-                _ => self.answer_asked(&mut step, &mut *engine, shard),
-            };
-            if done {
-                return;
-            }
-        }
+        let Some((place, shard)) = ours else { return };
+        self.was_ours = true;
+        // While another core holds the engine, the piece waits.
+        let Some(mut engine) = step.engines.take(shard, step.context) else { return };
+        let Some(mut listing) = self.listings.remove(place) else { return };
+        debug_assert!(!listing.awaited, "I3: it needs this piece only");
+        self.lines.clear();
+        let Listing { keys_only, cursor, .. } = listing;
+        let next = piece(step.context, &mut *engine, keys_only, cursor, &mut self.lines);
+        listing.go_on(next);
+        step.clients.text(listing.connection, &self.lines);
+        self.listings.push_back(listing);
     }
 
-    /// Checks the listings in turn. Returns the place of the first one that needs a piece of this
-    /// shard's items.
-    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<usize> {
-        debug_assert!(self.turn < step.context.shards(), "I4: a turn is some shard's");
-        let (mut place, mut own) = (0, None);
+    /// Checks the listings in turn. Returns the place of the first one that needs a piece of a
+    /// shard whose engine this core may take, and that shard.
+    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<(usize, u16)> {
+        let (mut place, mut ours) = (0, None);
         for _ in 0..self.listings.len().min(LISTINGS_CHECKED_MAX) {
             let Some(mut listing) = self.listings.remove(place) else { break };
             match self.check(step, &mut listing) {
                 Check::Over => {}
                 Check::Waits => self.listings.push_back(listing),
                 checked => {
-                    if matches!(checked, Check::WantsOurs) && own.is_none() {
-                        own = Some(place);
+                    if let (Check::Wants(shard), None) = (checked, ours) {
+                        ours = Some((place, shard));
                     }
                     self.listings.insert(place, listing);
                     place += 1;
                 }
             }
         }
-        own
+        debug_assert!(ours.is_none_or(|(place, _)| place < self.listings.len()), "it is listed");
+        ours
     }
 
-    /// Continues one listing as far as it needs no items of this shard.
+    /// Continues one listing as far as it needs no items.
     fn check<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> Check {
-        let Step { context, clients, mail, .. } = step;
+        let Step { context, clients, engines, records, .. } = step;
         let connection = listing.connection;
         let Some(open) = clients.connections.get(connection) else { return Check::Over };
         if !open.is_listing() {
@@ -239,7 +228,7 @@ impl Listings {
             listing.begun = true;
             clients.text(connection, Reply::Ok.bytes());
         }
-        let Some(owner) = listing.owner(context.id, context.shards()) else {
+        let Some(shard) = listing.owner(context.id, context.shards()) else {
             let end = if listing.keys_only { Reply::En } else { Reply::End };
             clients.text(connection, end.bytes());
             // The requests after the listing can be served again.
@@ -247,69 +236,57 @@ impl Listings {
             clients.mark_dirty(connection);
             return Check::Over;
         };
-        if owner == context.id {
-            return Check::WantsOurs;
+        if engines.may_take(shard, context) {
+            return Check::Wants(shard);
         }
-        let hop = Hop::Dump { keys_only: listing.keys_only };
-        let cursor = listing.cursor.to_u64().to_le_bytes();
-        let asked = Outgoing { hop, text: &cursor, room: AnswerRoom::default() };
-        if self.awaited[usize::from(owner)]
-            || mail.send(context, clients, connection, owner, asked).is_err()
-        {
-            return Check::WantsTheirs;
+        if self.awaited[usize::from(shard)] {
+            return Check::MustAsk;
         }
-        debug_assert!(!listing.awaited, "I3: one piece at a time");
-        self.awaited[usize::from(owner)] = true;
+        let ask = Ask::Piece { keys_only: listing.keys_only, cursor: Some(listing.cursor) };
+        let outgoing =
+            Outgoing { ask, text: b"", key: None, reads_value: false, room: AnswerRoom::default() };
+        let Ok(work) = records.prepare(context, clients, connection, shard, outgoing) else {
+            return Check::MustAsk;
+        };
+        let taken = engines.park(work, context);
+        debug_assert!(taken.is_none(), "only the core of that shard takes its engine");
+        self.awaited[usize::from(shard)] = true;
         listing.awaited = true;
         Check::Waits
     }
-
-    /// Sends a piece of this shard's items to a client of this shard. Returns whether it did.
-    fn own_piece<E: Engine>(
-        &mut self,
-        step: &mut Step<'_, E>,
-        engine: &mut E,
-        place: usize,
-    ) -> bool {
-        let Some(mut listing) = self.listings.remove(place) else { return false };
-        piece(step, engine, listing.keys_only, listing.cursor);
-        let text = &step.mail.answer.text;
-        let (cursor, lines) = text.split_first_chunk().expect("a piece has its cursor");
-        listing.go_on(u64::from_le_bytes(*cursor));
-        step.clients.text(listing.connection, lines);
-        self.listings.push_back(listing);
-        true
-    }
-
-    /// Sends the piece that another shard asked for. Returns `false` if no piece is asked for, or
-    /// if there is no room for the answer yet.
-    fn answer_asked<E: Engine>(
-        &mut self,
-        step: &mut Step<'_, E>,
-        engine: &mut E,
-        peer: u16,
-    ) -> bool {
-        if self.asked[usize::from(peer)].is_none() || !step.mail.has_room_for_answer(peer) {
-            return false;
-        }
-        let Some(asked) = self.asked[usize::from(peer)].take() else { return false };
-        piece(step, engine, asked.keys_only, asked.cursor);
-        debug_assert!(step.mail.answer.text.len() >= 8, "a piece begins with its cursor");
-        step.mail.send_piece(peer, asked.slot);
-        true
-    }
 }
 
-/// Formats one piece of this shard's items into the mail's answer: the cursor from which the next
-/// piece continues, then the lines (I1).
-fn piece<E: Engine>(step: &mut Step<'_, E>, engine: &mut E, keys_only: bool, mut cursor: Cursor) {
-    let now = &step.context.now();
-    step.mail.answer.begin(0);
-    let out = &mut step.mail.answer.text;
-    out.put(&[0; 8]);
+/// Answers the next piece that another core asks for. Returns `false` if none is asked for, or if
+/// another core holds the engine.
+fn answer_asked<E: Engine>(step: &Step<'_, E>) -> bool {
+    let Step { context, engines, .. } = step;
+    let Some(mut engine) = engines.take(context.id, context) else { return false };
+    let Some(mut work) = engine.backlog().next_piece() else { return false };
+    let Ask::Piece { keys_only, cursor } = work.ask else { unreachable!("it is a piece") };
+    debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
+    let mut lines = std::mem::take(&mut work.answer.text);
+    let next = piece(context, &mut *engine, keys_only, cursor.unwrap_or_default(), &mut lines);
+    work.answer.text = lines;
+    work.ask = Ask::Piece { keys_only, cursor: next };
+    let mut done = Chain::new();
+    done.push(work);
+    engines.doors().answer(context, done);
+    true
+}
+
+/// Formats one piece of the items of an engine (I1). Returns the cursor from which the next piece
+/// continues, or `None` if there is none.
+fn piece<E: Engine>(
+    context: &Context,
+    engine: &mut E,
+    keys_only: bool,
+    mut cursor: Cursor,
+    lines: &mut Vec<u8>,
+) -> Option<Cursor> {
+    let now = &context.now();
     let walked = engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
         if keys_only {
-            format::mgdump_line(out, key, item.protocol_mark());
+            format::mgdump_line(lines, key, item.protocol_mark());
         } else {
             let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
             let facts = format::DumpFacts {
@@ -320,12 +297,11 @@ fn piece<E: Engine>(step: &mut Step<'_, E>, engine: &mut E, keys_only: bool, mut
                 item_bytes: item.memory_bytes(),
                 client_flags: item.client_flags(),
             };
-            format::metadump_line(out, key, &facts);
+            format::metadump_line(lines, key, &facts);
         }
-        out.len() < PIECE_BYTES_MAX
+        lines.len() < PIECE_BYTES_MAX
     });
     assert!(walked.items <= LISTED_ITEMS_PER_TICK_MAX, "I1");
-    step.context.counters.listed_items.add(walked.items as u64);
-    let next = if walked.more { cursor.to_u64() } else { CURSOR_END };
-    out[..8].copy_from_slice(&next.to_le_bytes());
+    context.counters.listed_items.add(walked.items as u64);
+    walked.more.then_some(cursor)
 }

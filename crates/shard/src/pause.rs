@@ -1,26 +1,22 @@
 //! Pauses connections, and lists those that may be resumed.
 //!
-//! Upstream:   `serve` and `upload`, when a client does not read its replies or a mailbox is full;
-//!             `send`, when a block was sent or replies were settled; `tick` and `delayed`, when a
-//!             mailbox has room again.
+//! Upstream:   `serve` and `upload`, when a client does not read its replies or there is no record;
+//!             `send`, when a block was sent or replies were settled; `records`, when there are
+//!             records again.
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
-//! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of a
-//!   mailbox. If it does not wait for a mailbox, the cause of its pause ends only when a block was
+//! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of
+//!   `records`. If it does not wait for a record, the cause of its pause ends only when a block was
 //!   sent or replies were settled, and `send` checks the connection after both. So no tick checks
 //!   all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_net::{ConnectionIndex, Waiting};
+use kachel_net::{Connection, ConnectionIndex, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::delayed::Delayed;
-use crate::hop::{Mail, MailboxFull};
-
-/// The most connections that are resumed in a tick because one mailbox has room again.
-const WOKEN_PER_MAILBOX_MAX: usize = 64;
+use crate::records::Records;
 
 impl<P: ReadValue> Clients<P> {
     /// Pauses a connection: its next request waits.
@@ -46,48 +42,30 @@ impl<P: ReadValue> Clients<P> {
         if let Some(open) = self.connections.get_mut(connection)
             && open.may_resume()
         {
-            debug_assert!(!open.awaits_mailbox(), "I1: a mailbox alone wakes what waits for it");
+            debug_assert!(!open.awaits_record(), "I1: only a record wakes what waits for it");
             self.mark_resumable(connection);
         }
     }
 
-    /// Notes that the mailbox to `shard` has room again. The connection was in its list.
-    pub(crate) fn has_room_again(&mut self, connection: ConnectionIndex, shard: u16) {
+    /// Notes that there are records again. The connection was in the list of `records`.
+    pub(crate) fn has_record(&mut self, connection: ConnectionIndex) {
         let open = self.connections.get_mut(connection);
-        if open.is_some_and(|open| open.mailbox_has_room(shard)) {
+        if open.is_some_and(Connection::note_record) {
             self.mark_resumable(connection);
         }
     }
 }
 
-/// Pauses a connection until a mailbox has room.
-pub(crate) fn pause_for<E: Engine>(
+/// Pauses a connection until there is a record for its next request.
+pub(crate) fn pause_for_record<E: Engine>(
     context: &Context,
     clients: &mut Clients<E::Pinned>,
-    mail: &mut Mail<E>,
-    delayed: &mut Delayed<E>,
+    records: &mut Records<E>,
     connection: ConnectionIndex,
-    full: MailboxFull,
 ) {
-    debug_assert!(full.0 < context.shards(), "a mailbox is one to a shard of this process");
-    clients.pause(context, connection, Waiting::Mailbox(full.0));
+    clients.pause(context, connection, Waiting::Record);
     if clients.connections.get(connection).is_some() {
-        if full.0 == context.id {
-            delayed.wait(connection);
-        } else {
-            mail.boxes.to(full.0).waiting.push_back(connection);
-        }
+        debug_assert!(clients.is_paused(connection), "I1");
+        records.wait(connection);
     }
-}
-
-/// Lists connections as resumable whose mailbox has room again. It lists the ones that have waited
-/// longest, and few per tick, because each of them may fill the mailbox.
-pub(crate) fn resume_for_mail<E: Engine>(
-    context: &Context,
-    clients: &mut Clients<E::Pinned>,
-    mail: &mut Mail<E>,
-) {
-    mail.take_waiting(context, WOKEN_PER_MAILBOX_MAX, |connection, shard| {
-        clients.has_room_again(connection, shard);
-    });
 }

@@ -1,7 +1,7 @@
-//! Targets for a formatted reply: the outbox of a client, or the answer to another shard.
+//! Targets for a formatted reply: the outbox of a client, or the answer to a parked request.
 //!
 //! Upstream:   `apply`, and all stages that answer a client.
-//! Downstream: `net`'s outbox; the ring of answers.
+//! Downstream: `net`'s outbox; `parked`.
 
 use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
 use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
@@ -75,8 +75,8 @@ impl<P> ReplySink for ToClient<'_, P> {
     }
 }
 
-/// The answer to another shard, or to a parked request, while it is formatted.
-#[derive(Debug)]
+/// The answer to a parked request.
+#[derive(Debug, Default)]
 pub(crate) struct AnswerText {
     pub(crate) text: Vec<u8>,
     /// Bytes of the longest value that the receiver of the answer keeps room for.
@@ -84,7 +84,7 @@ pub(crate) struct AnswerText {
 }
 
 impl AnswerText {
-    /// An empty answer with memory for the longest one.
+    /// An empty answer with memory for `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self { text: Vec::with_capacity(bytes), value_bytes_max: 0 }
     }

@@ -5,8 +5,8 @@
 //! Downstream: `io`.
 //!
 //! Invariants:
-//! - I1  Replies are sent after the gauges and the mailboxes are published. So a change is
-//!   acknowledged only when other shards can see it and `stats` counts it, on every shard.
+//! - I1  Replies are sent after all engines were released and their gauges published. So a change
+//!   is acknowledged only when other cores can see it and `stats` counts it, on every core.
 //! - I2  A connection that closes gives back its blocks, its slots, its upload and its charges.
 
 use kachel_engine::{Engine, ReadValue};

@@ -2,24 +2,28 @@
 //! the batch.
 //!
 //! Upstream:   `tick`, with the connections that have input.
-//! Downstream: `apply` for keys that this shard owns, `hop` for keys of other shards, `upload` for
-//!             large values, `admin` for requests that have no key.
+//! Downstream: `beside` for reads of other shards' keys, `apply` under the lock of an engine,
+//!             `records` for requests that must be parked, `upload` for large values, `admin` for
+//!             requests that have no key.
 //!
-//! A request is *carried out* when this shard executes it, or sends it to the shard that owns its
+//! A request is *carried out* when this core executes it, or parks it with the shard that owns its
 //! key.
 //!
 //! Invariants:
 //! - I1  The requests of one connection are carried out in order. So the batch runs before a
 //!   request that is not staged.
-//! - I2  If a request cannot be carried out yet (the client does not read its replies, or a mailbox
-//!   is full), the connection is rewound to this request. No later request of the connection is
+//! - I2  If a request cannot be carried out yet (the client does not read its replies, or there is
+//!   no record), the connection is rewound to this request. No later request of the connection is
 //!   carried out before it.
 //! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
 //!   in the input because the connection is rewound.
+//! - I4  While a request of a connection is parked, its later requests for the same shard are
+//!   executed after it. Those for other shards may be executed before it.
 
-use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, Key, Ticket};
+use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, Ticket};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Resume, Waiting};
+use kachel_stdx::Work as Record;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
@@ -30,12 +34,12 @@ use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
 use crate::beside::{Core, prefetch_index, prefetch_items};
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::delayed::Delayed;
 use crate::engines::{Engines, HeldEngines};
-use crate::hop::{Hop, Mail, MailboxFull, Outgoing};
 use crate::listing::Listings;
 use crate::memory::widen;
-use crate::pause::pause_for;
+use crate::parked::{Ask, Parked};
+use crate::pause::pause_for_record;
+use crate::records::{NoRecord, Outgoing, Records};
 use crate::upload::{Uploads, Values};
 
 /// The parts of a shard that serving needs.
@@ -43,8 +47,7 @@ pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
-    pub(crate) mail: &'a mut Mail<E>,
-    pub(crate) delayed: &'a mut Delayed<E>,
+    pub(crate) records: &'a mut Records<E>,
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) core: &'a mut Core,
@@ -222,10 +225,10 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.on.clients.pause(self.on.context, self.ready[index].connection, waiting);
     }
 
-    /// Pauses a connection until a mailbox has room.
-    fn wait_for(&mut self, index: usize, full: MailboxFull) {
+    /// Pauses a connection until there is a record for its next request.
+    fn wait_for_record(&mut self, index: usize) {
         self.ready[index].ended = true;
-        self.on.pause_for(self.ready[index].connection, full);
+        self.on.pause_for_record(self.ready[index].connection);
     }
 
     /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
@@ -268,8 +271,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if !self.fits(request, value_bytes) {
             if self.settled() {
                 let refused = self.on.values().refuse(connection, request, Reply::TooLarge);
-                if let Err(full) = refused {
-                    self.wait_for(index, full);
+                if let Err(NoRecord) = refused {
+                    self.wait_for_record(index);
                     return false;
                 }
                 self.advance(index, line_bytes);
@@ -408,8 +411,7 @@ impl<E: Engine> Serving<'_, E> {
             context: self.context,
             engines: self.engines,
             clients: self.clients,
-            mail: self.mail,
-            delayed: self.delayed,
+            records: self.records,
             uploads: self.uploads,
         }
     }
@@ -431,12 +433,12 @@ impl<E: Engine> Serving<'_, E> {
         widen(self.context, &mut held, self.clients, connection, kept_bytes)
     }
 
-    fn pause_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
-        pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
+    fn pause_for_record(&mut self, connection: ConnectionIndex) {
+        pause_for_record(self.context, self.clients, self.records, connection);
     }
 
-    /// Executes one staged request, or sends it to the shard that owns its key. If neither is
-    /// possible now, rewinds the connection to it (I2, I3).
+    /// Executes one staged request, or parks it. If neither is possible now, rewinds the connection
+    /// to it (I2, I3).
     fn carry_out(
         &mut self,
         held: &mut HeldEngines<'_, E>,
@@ -453,17 +455,15 @@ impl<E: Engine> Serving<'_, E> {
             && !widen(self.context, held, self.clients, connection, kept_bytes);
         let done = if is_full {
             Ok(())
-        } else if staged.owner == self.context.id {
-            self.carry_out_own(held, connection, batch, staged, awaits)
         } else {
-            self.carry_out_theirs(held, connection, batch, staged, awaits)
+            self.execute_or_park(held, connection, batch, staged, awaits)
         };
         if is_full || done.is_err() {
             ready.ended = true;
             ready.offset = staged.start;
             match done {
                 Ok(()) => self.clients.pause(self.context, connection, Waiting::Reader),
-                Err(full) => self.pause_for(connection, full),
+                Err(NoRecord) => self.pause_for_record(connection),
             }
             if let Work::Key { from_here, .. } = staged.work {
                 self.clients.with(connection, |open| open.input_mut().set_resume(from_here));
@@ -475,68 +475,61 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    /// Executes or parks a request whose key this shard owns.
+    /// Executes a request beside its owner or under the lock of its owner. If neither is possible,
+    /// parks it.
     ///
-    /// Errors: it must be parked, and the queue of delayed requests is full. Nothing was done.
+    /// Errors: there is no record to park it, and nothing was done.
     #[inline]
-    fn carry_out_own(
+    fn execute_or_park(
         &mut self,
         held: &mut HeldEngines<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
         awaits: bool,
-    ) -> Result<(), MailboxFull> {
-        let key = batch.key(staged);
-        debug_assert!(self.context.owns(&key), "only the owner of a key parks a request about it");
-        if !self.delayed.is_in_use()
-            && let Some(engine) = held.own()
-        {
-            if let Err(ticket) = self.apply(engine, connection, batch, staged)
-                && let Some(outgoing) = self.outgoing(connection, batch, staged, &key)
-            {
-                // There is space in the queue, because it was empty.
-                let Self { context, clients, delayed, .. } = self;
-                delayed.park_own(context, clients, connection, key, outgoing, None, ticket);
-            }
-            return Ok(());
+    ) -> Result<(), NoRecord> {
+        let is_own = staged.owner == self.context.id;
+        if !is_own && !awaits && self.read_beside(held, connection, batch, staged) {
+            return Ok(()); // beside, B2
         }
-        let may_read = !awaits && held.own().is_none(); // beside, B2
+        // What an engine may delay always has a record.
+        if !E::DELAYS
+            && let Some(entered) = held.get(staged.owner)
+            && (!awaits || entered.is_clear())
+        {
+            return match self.apply(entered, connection, batch, staged) {
+                Ok(()) => {
+                    self.context.counters.writes_beside.add(u64::from(!is_own));
+                    Ok(())
+                }
+                Err(ticket) => self.park(held, connection, batch, staged, Some(ticket)),
+            };
+        }
+        let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
         if may_read && self.read_beside(held, connection, batch, staged) {
             return Ok(());
         }
-        self.apply_delaying(held.own(), connection, batch, staged)
+        self.park(held, connection, batch, staged, None)
     }
 
-    /// Executes a request for a key of another shard: beside its owner, or in the place of its
-    /// owner. If neither is possible, sends the request there.
+    /// Parks a request (I4). If the engine has delayed it, there is a ticket, and this core holds
+    /// the engine.
     ///
-    /// Errors: the mailbox has no room now, and nothing was done.
-    #[inline]
-    fn carry_out_theirs(
+    /// Errors: there is no record, and nothing was done.
+    #[cold]
+    fn park(
         &mut self,
         held: &mut HeldEngines<'_, E>,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-        awaits: bool,
-    ) -> Result<(), MailboxFull> {
-        debug_assert!(staged.owner != self.context.id, "this shard is the owner");
-        // Nothing overtakes an earlier request of the same connection.
-        if !awaits {
-            if self.read_beside(held, connection, batch, staged) {
-                return Ok(()); // beside, B2
-            }
-            if self.engines.are_open_to_all()
-                && let Some(engine) = held.get(staged.owner)
-                && self.apply(engine, connection, batch, staged).is_ok()
-            {
-                self.context.counters.writes_beside.add(1);
-                return Ok(());
-            }
-            // The room for an item is on its way: its owner stores it as soon as it is there.
-        }
-        self.hop(connection, batch, staged)
+        ticket: Option<Ticket>,
+    ) -> Result<(), NoRecord> {
+        debug_assert!(staged.owner < self.context.shards(), "a shard of this process");
+        let Some(mut work) = self.record(connection, batch, staged)? else { return Ok(()) };
+        work.ticket = ticket;
+        held.park(work);
+        Ok(())
     }
 
     /// Applies a request to an engine that this core holds.
@@ -593,60 +586,33 @@ impl<E: Engine> Serving<'_, E> {
         done
     }
 
-    /// Applies a request whose key this shard owns, if its engine may delay the request, or parks
-    /// it if this core does not hold the engine.
+    /// A record of a staged request, or `None` if its client is gone.
     ///
-    /// Errors: the queue of delayed requests is full, and nothing was done.
-    fn apply_delaying(
-        &mut self,
-        engine: Option<&mut E>,
-        connection: ConnectionIndex,
-        batch: &Batch<'_>,
-        staged: &Staged<'_>,
-    ) -> Result<(), MailboxFull> {
-        let key = batch.key(staged);
-        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
-        let Self { context, clients, mail, delayed, .. } = self;
-        let applied =
-            delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, None);
-        applied.map_err(|(full, _none)| full)
-    }
-
-    /// Sends a request to the shard that owns its key.
-    ///
-    /// Errors: the mailbox has no room now, and nothing was done.
-    fn hop(
+    /// Errors: there is no record now, and nothing was done.
+    fn record(
         &mut self,
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
-    ) -> Result<(), MailboxFull> {
+    ) -> Result<Option<Record<Parked<E>>>, NoRecord> {
+        let Self { context, clients, records, .. } = self;
+        let Some(open) = clients.connections.get(connection) else { return Ok(None) };
+        let value_bytes = open.outbox().value_room_bytes();
         let key = batch.key(staged);
-        let Some(outgoing) = self.outgoing(connection, batch, staged, &key) else { return Ok(()) };
-        self.mail.send_about(self.context, self.clients, connection, key, outgoing)
-    }
-
-    /// Returns a staged request in the form that is sent in a record, or `None` if its client is
-    /// gone.
-    fn outgoing<'s>(
-        &self,
-        connection: ConnectionIndex,
-        batch: &'s Batch<'_>,
-        staged: &Staged<'s>,
-        key: &Key<'s>,
-    ) -> Option<Outgoing<'s>> {
-        let value_bytes = self.clients.connections.get(connection)?.outbox().value_room_bytes();
-        Some(match &staged.work {
+        let (ask, text, room) = match &staged.work {
             Work::Key { from_here, .. } => {
-                let (hop, text) = (Hop::Key(read_terms(from_here)), key.bytes());
-                Outgoing { hop, text, room: room_for_key(text, value_bytes) }
+                let text = key.bytes();
+                (Ask::Key(read_terms(from_here)), text, room_for_key(text, value_bytes))
             }
             Work::Line(place) => {
                 let Line { request, text, .. } = batch.line(*place);
-                let room = room_for_answer(request, value_bytes);
-                Outgoing { hop: Hop::Line, text, room }
+                (Ask::Line, *text, room_for_answer(request, value_bytes))
             }
-        })
+        };
+        debug_assert!(!text.is_empty(), "a request that is parked has a text");
+        let reads_value = staged.reads_value;
+        let outgoing = Outgoing { ask, text, key: Some(key), reads_value, room };
+        records.prepare(context, clients, connection, staged.owner, outgoing).map(Some)
     }
 }
 

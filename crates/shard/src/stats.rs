@@ -179,7 +179,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),
     ("kachel_listed_items", |c| &c.listed_items),
-    ("kachel_hops", |c| &c.hops),
+    ("kachel_parked", |c| &c.parked),
     ("kachel_reads_beside", |c| &c.reads_beside),
     ("kachel_writes_beside", |c| &c.writes_beside),
     ("kachel_engines_held", |c| &c.engines_held),

@@ -11,13 +11,14 @@
 //!   poll            receives events from the I/O backend           io
 //!   read_clock      reads the clock
 //!   sort_events     passes each event on                           arrive, accept
-//!   take_mail       takes answers and requests of other shards     mail
-//!   step_delayed    retries requests that the engine delayed       delayed
-//!   serve           parses, hashes, prefetches, applies, hops      serve
+//!   take_answers    takes answers to requests that were parked     records
+//!   step_backlog    executes requests that wait with our engine    engines, backlog
+//!   serve           parses, hashes, prefetches, applies, parks     serve
 //!   close_late      closes clients that are too slow               late, slowest
 //!   adopt           takes over connections of other shards         accept
 //!   step_listings   lists some items                               listing
-//!   publish         publishes mailboxes                            hop
+//!   exchange        wakes the cores that wait for our answers;     doors, records
+//!                   takes the answers that have come meanwhile
 //!   send            sends replies, closes connections              send
 //!   maintain        has the engine do upkeep                       engine
 //!   balance         chooses connections for other cores            balance, cores
@@ -25,7 +26,7 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  Replies are sent after the mailboxes are published (`send`, I1).
+//! - I1  A reply is sent after its change is visible to other cores, and counted (`send`, I1).
 //! - I2  The clock is read once per tick.
 //! - I3  Where any core may change any shard, shard 0 is the timekeeper: once a second it looks
 //!   whether upkeep is due in the other shards. These sleep until something happens, unless a
@@ -40,20 +41,18 @@ use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
 
 use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
+use crate::backlog::Left;
 use crate::balance::Balance;
 use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::delayed::Delayed;
 use crate::engines::Engines;
 use crate::holdings::Holdings;
-use crate::hop::{Mail, Mailboxes};
 use crate::late::LateClients;
 use crate::listing::{Listings, Step};
-use crate::mail::{TAKEN_BYTES_MAX, Taking};
-use crate::pause::resume_for_mail;
 use crate::process::Shared;
+use crate::records::Records;
 use crate::send::Sending;
 use crate::serve::Serving;
 use crate::upload::{Uploads, Values};
@@ -62,7 +61,8 @@ use crate::upload::{Uploads, Values};
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long the timekeeper may sleep if no client can be late (I3).
 const SLEEP_NS_QUIET: u64 = 1_000_000_000;
-/// How long a shard may sleep while a request waits for space in a mailbox, or for the engine.
+/// How long a shard may sleep while requests wait that its engine delays, or upkeep is due in an
+/// engine that another core holds.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
 /// One poll can report this many events before the list of events must grow.
 const EVENTS_AT_FIRST: usize = 1024;
@@ -78,6 +78,16 @@ pub struct ShardOptions {
     pub origin: ClockOrigin,
 }
 
+/// What the engine found to do in its step of upkeep in the last tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upkeep {
+    Nothing,
+    /// There may be more to do.
+    Due,
+    /// There may be more to do, but another core held the engine. That core has done a step.
+    Held,
+}
+
 /// What the caller must do after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -87,15 +97,16 @@ pub enum Turn {
     Finished,
 }
 
-/// One shard: its clients, its engine, and its mailboxes to other shards.
+/// One shard: its clients, and the core that serves them.
 pub struct Shard<I: Io, C: Clock, E: Engine> {
     io: I,
     clock: C,
     context: Context,
     engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
-    mail: Mail<E>,
-    delayed: Delayed<E>,
+    records: Records<E>,
+    /// What waited with the engine of this shard when this core last looked.
+    left: Left,
     uploads: Uploads<E::Upload>,
     listings: Listings,
     arrivals: Arrivals,
@@ -105,12 +116,9 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     core: Core,
     /// The events of one poll. Each tick reuses the memory.
     events: Vec<Event>,
-    /// The records of other shards in one batch. Each tick reuses the memory.
-    records: Vec<u8>,
     /// Keys that are decoded from base64. Each tick reuses the memory.
     decoded_keys: Vec<u8>,
-    /// Whether the engine found upkeep to do in the last tick.
-    upkeep: bool,
+    upkeep: Upkeep,
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
@@ -127,7 +135,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         engines: Arc<Engines<E>>,
         options: ShardOptions,
         shared: Arc<Shared>,
-        mailboxes: Mailboxes<E>,
     ) -> Self {
         let shards = shared.options.shards;
         assert!(options.id < shards, "a shard is one of those of its process");
@@ -136,14 +143,15 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let ShardOptions { id, hasher, origin } = options;
         let context = Context::new(id, shared, hasher, origin, core.place());
         let balance = Balance::new(&context);
+        engines.doors().set_waker(id, io.waker());
         Self {
             io,
             clock,
             context,
             engines,
             clients: Clients::new(),
-            mail: Mail::new(mailboxes),
-            delayed: Delayed::new(),
+            records: Records::new(),
+            left: Left::Nothing,
             uploads: Uploads::new(),
             listings: Listings::new(shards),
             arrivals: Arrivals::new(),
@@ -152,9 +160,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             balance,
             core: Core::new(core),
             events: Vec::with_capacity(EVENTS_AT_FIRST),
-            records: Vec::with_capacity(TAKEN_BYTES_MAX),
             decoded_keys: Vec::with_capacity(DECODED_BYTES_MAX),
-            upkeep: false,
+            upkeep: Upkeep::Nothing,
             now_ns: 0,
             second: origin.start().second,
             is_new_second: false,
@@ -165,12 +172,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// there, as clients of `endpoint`.
     pub fn listen(&mut self, socket: OwnedFd, endpoint: EndpointIndex) {
         self.acceptor.listen(&mut self.io, socket, endpoint);
-    }
-
-    /// Sets the waker by which this shard wakes shard `peer`. The caller must set the waker of
-    /// every other shard before the first tick.
-    pub fn set_waker(&mut self, peer: u16, waker: kachel_io::Waker) {
-        self.mail.boxes.set_waker(peer, waker);
     }
 
     /// Returns the waker by which other threads wake this shard.
@@ -187,7 +188,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// the engine.
     pub fn holdings(&self) -> Holdings {
         let stats = self.engines.inspect(self.context.id, E::stats);
-        Holdings::of(&self.clients, &self.uploads, &self.delayed, &stats)
+        let delayed = self.engines.delayed_count(self.context.id);
+        Holdings::of::<E>(&self.clients, &self.uploads, delayed, &stats)
     }
 
     /// The number of connections that this shard has closed because their clients read large values
@@ -207,37 +209,43 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Runs the first half of a tick. Returns how long the poll may wait.
     ///
-    /// If the shard may sleep, it first raises its sleeping flag, so that other shards wake it.
-    /// Then it checks its mailboxes again, because a record may have arrived before the flag was
-    /// raised.
+    /// If the shard may sleep, it first raises its sleeping flag, so that other cores wake it. Then
+    /// it looks again whether they have brought or left anything before the flag was raised.
     ///
     /// This is a function of its own for the simulation, in which time passes between the two
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
-        let busy = self.upkeep
+        self.engines.doors().wake_noted(&self.context); // Noted since `exchange`.
+        let busy = self.upkeep == Upkeep::Due
+            || self.left == Left::Requests
             || !self.clients.dirty.is_empty()
             || !self.clients.resumable.is_empty()
+            || self.records.may_resume()
             || self.acceptor.is_busy()
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients);
-        let mail = &mut self.mail;
-        let waits = std::mem::take(&mut mail.was_full)
-            || mail.boxes.is_waited_for()
-            || !self.delayed.is_empty();
-        // Mail that was left because another core held the engine waits until that is over.
-        let has_mail = !mail.boxes.is_empty();
-        if busy || has_mail && !mail.is_left {
+        if busy || self.has_visitors() {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
-        mail.boxes.sleeper.prepare_sleep();
-        if !has_mail && !mail.boxes.is_empty() {
+        self.engines.doors().sleeper(self.context.id).prepare_sleep();
+        if self.has_visitors() {
             Wait::Now
-        } else if waits || has_mail {
+        } else if self.left == Left::Delayed || self.upkeep == Upkeep::Held {
             Wait::AtMostNs(SLEEP_NS_WHILE_WAITING)
         } else {
             self.longest_sleep()
         }
+    }
+
+    /// Whether other cores have brought something, or left requests that this core does not know
+    /// of. Cost: three loads.
+    fn has_visitors(&self) -> bool {
+        let Self { engines, context, left, .. } = self;
+        debug_assert!(context.next_to_wake().is_none(), "doors, D2");
+        !engines.doors().is_empty(context.id)
+            || *left == Left::Nothing && engines.are_left(context.id)
+            || engines.have_parked(context.id)
     }
 
     /// How long the shard may sleep while it has nothing to do (I3).
@@ -258,25 +266,25 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.poll(wait)?;
         self.read_clock();
         self.sort_events();
-        let mail = self.take_mail();
-        self.step_delayed();
+        let came = self.take_answers();
+        self.step_backlog();
         self.serve();
         self.close_late();
         self.adopt();
         self.step_listings();
-        self.publish();
+        self.exchange();
         self.send();
         self.maintain();
         self.balance();
         self.context.counters.ticks.add(1);
-        self.context.counters.busy_ticks.add(u64::from(mail || !self.arrivals.ready.is_empty()));
+        self.context.counters.busy_ticks.add(u64::from(came || !self.arrivals.ready.is_empty()));
         Ok(self.finish())
     }
 
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
         let polled = self.io.poll(wait, &mut self.events);
-        self.mail.boxes.sleeper.cancel();
+        self.engines.doors().sleeper(self.context.id).cancel();
         if polled.is_err() {
             self.acceptor.stop(&self.context);
         }
@@ -309,9 +317,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             self.sort_event(event, sweep);
         }
         self.events = events;
-        let Self { io, context, clients, mail, acceptor, .. } = self;
-        acceptor.hand_over(io, context, clients, mail);
-        resume_for_mail(context, clients, mail);
+        let Self { io, context, engines, clients, records, acceptor, .. } = self;
+        acceptor.hand_over(io, context, clients, engines.doors());
+        records.resume(clients);
         self.arrivals.resume(context, clients, sweep);
     }
 
@@ -354,31 +362,29 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
-    /// Takes the records that other shards have sent. Returns whether there were any.
-    fn take_mail(&mut self) -> bool {
-        let mail = Taking {
-            context: &self.context,
-            engines: &self.engines,
-            clients: &mut self.clients,
-            mail: &mut self.mail,
-            delayed: &mut self.delayed,
-            listings: &mut self.listings,
-            adopted: &mut self.acceptor.adopted,
-            records: &mut self.records,
-        }
-        .take_all();
-        if mail {
+    /// Takes the answers to requests that were parked. Returns whether another core has brought
+    /// anything.
+    fn take_answers(&mut self) -> bool {
+        let came = !self.engines.doors().is_empty(self.context.id);
+        if came {
             self.late.note_event();
+            self.deliver_answers();
         }
-        self.uploads.note_mail(mail);
-        mail
+        self.uploads.note_mail(came);
+        came
     }
 
-    /// Executes the delayed requests for which the engine is ready now. Sends the replies whose
-    /// change has become durable.
-    fn step_delayed(&mut self) {
-        let Self { context, engines, clients, mail, delayed, .. } = self;
-        delayed.step(context, engines, clients, mail);
+    fn deliver_answers(&mut self) {
+        let Self { context, engines, clients, records, listings, .. } = self;
+        records.take_answers(context, engines.doors(), clients, |shard, connection, cursor| {
+            listings.went_on(shard, connection, cursor);
+        });
+    }
+
+    /// Executes the delayed requests for which the engine is ready now, and the requests that other
+    /// cores have left.
+    fn step_backlog(&mut self) {
+        self.left = self.engines.step_backlog(&self.context, self.left);
     }
 
     /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
@@ -389,8 +395,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             context: &self.context,
             engines: &self.engines,
             clients: &mut self.clients,
-            mail: &mut self.mail,
-            delayed: &mut self.delayed,
+            records: &mut self.records,
             uploads: &mut self.uploads,
             listings: &mut self.listings,
             core: &mut self.core,
@@ -414,19 +419,22 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Takes over the connections that other shards have handed to this shard.
     fn adopt(&mut self) {
-        let sweep = self.late.sweep();
-        self.acceptor.adopt(&mut self.io, &self.context, &mut self.clients, sweep);
+        let Self { io, context, engines, clients, acceptor, late, .. } = self;
+        acceptor.adopt(io, context, clients, engines.doors(), late.sweep());
     }
 
     /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
-        let Self { context, engines, clients, mail, .. } = self;
-        self.listings.step(Step { context, engines, clients, mail });
+        let Self { context, engines, clients, records, left, .. } = self;
+        self.listings.step(Step { context, engines, clients, records, left: *left });
     }
 
-    /// Publishes the records that this shard has pushed for other shards.
-    fn publish(&mut self) {
-        self.mail.publish();
+    /// Wakes the cores that wait for what this one has done, and takes the answers that have come
+    /// since the tick began: with them are those to requests that this core itself has executed
+    /// when it released an engine.
+    fn exchange(&mut self) {
+        self.engines.doors().wake_noted(&self.context);
+        self.deliver_answers();
     }
 
     /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
@@ -436,11 +444,16 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.
     fn maintain(&mut self) {
-        if let Some(mut engine) = self.engines.take(self.context.id, &self.context) {
-            self.upkeep = engine.maintain(&self.context.now()) > 0;
-            if !self.upkeep {
-                engine.release_unchanged();
+        match self.engines.take(self.context.id, &self.context) {
+            Some(mut engine) => {
+                let is_due = engine.maintain(&self.context.now()) > 0;
+                self.upkeep = if is_due { Upkeep::Due } else { Upkeep::Nothing };
+                if !is_due {
+                    engine.release_unchanged();
+                }
             }
+            None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
+            None => {}
         }
         if std::mem::take(&mut self.is_new_second)
             && self.context.id == 0
@@ -453,7 +466,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Does a step of upkeep in each other shard. Wakes those in which there was something to do,
     /// because there may be more (I3).
     fn maintain_others(&self) {
-        let Self { context, engines, mail, .. } = self;
+        let Self { context, engines, .. } = self;
         debug_assert!(context.id == 0, "I3: there is one timekeeper");
         for shard in context.others() {
             debug_assert!(shard != context.id, "its own engine has its own step");
@@ -463,7 +476,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 continue;
             }
             drop(engine); // Waking a core is a system call (engines, E1).
-            mail.boxes.wake(shard);
+            engines.doors().wake(shard);
         }
     }
 
@@ -492,7 +505,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         // This shard goes on until no shard has a client, because clients of other shards may still
         // wait for its answers.
         debug_assert!(!self.acceptor.is_busy(), "nothing was accepted since it stopped");
-        let is_over = self.context.shared.is_over() && self.delayed.is_empty();
+        let is_over = self.context.shared.is_over() && self.left == Left::Nothing;
         if is_over { Turn::Finished } else { Turn::Again }
     }
 
@@ -513,8 +526,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             context: &self.context,
             engines: &self.engines,
             clients: &mut self.clients,
-            mail: &mut self.mail,
-            delayed: &mut self.delayed,
+            records: &mut self.records,
             uploads: &mut self.uploads,
         };
         (&mut self.io, &mut self.arrivals, values)

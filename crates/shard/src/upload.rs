@@ -29,10 +29,10 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::apply::{Applier, room_for_answer};
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::delayed::Delayed;
 use crate::engines::{Engines, Entered};
-use crate::hop::{Hop, Mail, MailboxFull, Outgoing, Parcel};
-use crate::pause::pause_for;
+use crate::parked::Ask;
+use crate::pause::pause_for_record;
+use crate::records::{NoRecord, Outgoing, Records};
 
 /// A large value that was not received completely yet.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ pub(crate) struct Uploading<U> {
     hashes: KeyHashes,
     /// The shard that will own the value.
     pub(crate) owner: u16,
-    /// How often a shard had nothing to evict since bytes were last stored. Where shards are asked
-    /// by a hop, each hop counts.
+    /// How often a shard had nothing to evict since bytes were last stored. Where other cores are
+    /// asked, each request counts.
     pub(crate) asked: u32,
     /// The shard in which room is made next (I2). The first one is the shard whose items take most.
     /// If this core may take only its own engine, the first one is the owner.
@@ -188,7 +188,8 @@ impl<U> Uploading<U> {
         false
     }
 
-    /// Counts a shard that had no room, or was asked for room by a hop. The next one is tried next.
+    /// Counts a shard that had no room, or whose core was asked for room. The next one is tried
+    /// next.
     fn count_ask(&mut self, shards: u16) {
         self.asked += 1;
         self.asked_next = (self.asked_next + 1) % shards;
@@ -200,8 +201,7 @@ pub(crate) struct Values<'a, E: Engine> {
     pub(crate) context: &'a Context,
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
-    pub(crate) mail: &'a mut Mail<E>,
-    pub(crate) delayed: &'a mut Delayed<E>,
+    pub(crate) records: &'a mut Records<E>,
     pub(crate) uploads: &'a mut Uploads<E::Upload>,
 }
 
@@ -249,25 +249,24 @@ impl<'a, E: Engine> Values<'a, E> {
         uploading.trailer_bytes += come;
         let used = value.len() + come;
         if uploading.trailer_bytes == 2
-            && let Err(full) = self.complete(connection)
+            && let Err(NoRecord) = self.complete(connection)
         {
-            // The owner's mailbox is full: one byte of the trailer is given back, so that it is fed
-            // again.
+            // One byte of the trailer is given back, so that it is fed again.
             let uploading = self.uploads.get_mut(connection).expect("still uploading");
             uploading.trailer_bytes -= 1;
-            self.pause_for(connection, full);
+            self.pause_for_record(connection);
             return used - 1;
         }
         used
     }
 
-    fn pause_for(&mut self, connection: ConnectionIndex, full: MailboxFull) {
-        pause_for(self.context, self.clients, self.mail, self.delayed, connection, full);
+    fn pause_for_record(&mut self, connection: ConnectionIndex) {
+        pause_for_record(self.context, self.clients, self.records, connection);
     }
 
     /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
     /// gives the upload up (I3). Returns `false` if the bytes are not written yet: the connection
-    /// then waits for the next tick, for the answer of another shard, or for its mailbox.
+    /// then waits for the next tick, for the answer of another core, or for a record.
     fn write(&mut self, connection: ConnectionIndex, value: &[u8]) -> bool {
         let Self { context, engines, uploads, .. } = self;
         let uploading = uploads.get_mut(connection).expect("the connection is uploading");
@@ -280,8 +279,8 @@ impl<'a, E: Engine> Values<'a, E> {
                 return true;
             }
             let asked = uploading.asked_next;
-            if !engines.are_open_to_all() && asked != context.id {
-                self.send_ask(connection, asked, value.len());
+            if !engines.may_take(asked, context) {
+                self.ask_for_room(connection, asked, value.len());
                 return false;
             }
             let is_made = uploading.make_room(context, engines, value.len());
@@ -297,15 +296,16 @@ impl<'a, E: Engine> Values<'a, E> {
         is_written
     }
 
-    /// Asks another shard to make room, whose engine this core may not take.
-    fn send_ask(&mut self, connection: ConnectionIndex, asked: u16, bytes: usize) {
-        let Self { context, engines, clients, mail, uploads, .. } = self;
-        debug_assert!(asked != context.id && !engines.are_open_to_all(), "engines, E3");
-        let text = (bytes as u64).to_le_bytes();
-        let outgoing = Outgoing { hop: Hop::MakeRoom, text: &text, room: AnswerRoom::default() };
-        if let Err(full) = mail.send(context, clients, connection, asked, outgoing) {
-            return self.pause_for(connection, full);
-        }
+    /// Asks the core of another shard to make room, because this core may not take its engine.
+    fn ask_for_room(&mut self, connection: ConnectionIndex, asked: u16, bytes: usize) {
+        let Self { context, engines, clients, records, uploads, .. } = self;
+        debug_assert!(!engines.may_take(asked, context), "engines, E3");
+        let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
+        let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
+        let Ok(work) = records.prepare(context, clients, connection, asked, outgoing) else {
+            return self.pause_for_record(connection);
+        };
+        drop(engines.park(work, context));
         if let Some(uploading) = uploads.get_mut(connection) {
             uploading.count_ask(context.shards());
         }
@@ -314,8 +314,8 @@ impl<'a, E: Engine> Values<'a, E> {
 
     /// Stores the whole value, or replies why it cannot be stored.
     ///
-    /// Errors: the owner's mailbox has no room now. The caller must try again later.
-    fn complete(&mut self, connection: ConnectionIndex) -> Result<(), MailboxFull> {
+    /// Errors: there is no record to park it. The caller must try again later.
+    fn complete(&mut self, connection: ConnectionIndex) -> Result<(), NoRecord> {
         let mut uploading = self.uploads.remove(connection).expect("the connection is uploading");
         let Parsed::Request { request, .. } = parse(&uploading.line, 0) else {
             unreachable!("the line was parsed before");
@@ -332,9 +332,9 @@ impl<'a, E: Engine> Values<'a, E> {
                 let mut space = [0; KEY_BYTES_MAX];
                 let key = Key::hashed(key_of(&request, &mut space), uploading.hashes);
                 let whole = Whole { request: &request, line: &uploading.line, key };
-                self.commit(connection, &whole, upload).map_err(|(full, upload)| {
-                    uploading.upload = upload;
-                    full
+                self.commit(connection, &whole, upload).map_err(|upload| {
+                    uploading.upload = Some(upload);
+                    NoRecord
                 })
             }
         };
@@ -347,26 +347,21 @@ impl<'a, E: Engine> Values<'a, E> {
         done
     }
 
-    /// Passes the value to the shard that owns its key. Errors: the mailbox of that shard has no
-    /// room now, and the value is returned.
+    /// Stores the value in the shard that owns its key, or parks the request. Errors: there is no
+    /// record to park it, and the value is returned.
     fn commit(
         &mut self,
         connection: ConnectionIndex,
         whole: &Whole<'_>,
-        upload: E::Upload,
-    ) -> Result<(), (MailboxFull, Option<E::Upload>)> {
+        mut upload: E::Upload,
+    ) -> Result<(), E::Upload> {
         let Whole { request, line, key } = *whole;
         debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
-        let room = room_for_answer(request, 0);
-        let outgoing = Outgoing { hop: Hop::Upload, text: line, room };
         let context = self.context;
         let owner = context.hasher.owner(key.hashes());
-        let is_own = owner == context.id;
         let mut engine = self.take(connection, owner);
-        let mut upload = upload;
-        if let Some(engine) = &mut engine
-            && !(is_own && self.delayed.is_in_use())
-        {
+        let mut ticket = None;
+        if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
             let Some(mut sink) = self.clients.sink(connection) else { return Ok(()) };
             let applier = Applier { engine: &mut **engine, context };
@@ -377,57 +372,55 @@ impl<'a, E: Engine> Values<'a, E> {
                     self.clients.mark_dirty(connection);
                     return Ok(());
                 }
-                Err(ticket) => {
+                Err(given) => {
                     let Block::Upload(refused) = block else {
                         unreachable!("a request that was not executed leaves its upload")
                     };
-                    if is_own {
-                        let Self { clients, delayed, .. } = self;
-                        let refused = Some(refused);
-                        delayed
-                            .park_own(context, clients, connection, key, outgoing, refused, ticket);
-                        return Ok(());
-                    }
-                    upload = refused; // engines, E4
+                    (upload, ticket) = (refused, Some(given));
                 }
             }
         }
-        let Self { clients, mail, delayed, .. } = self;
-        if !is_own {
-            drop(engine);
-            if let Err(full) = mail.has_room(owner, line.len() + KEY_BYTES_MAX) {
-                return Err((full, Some(upload)));
-            }
-            mail.boxes.to(owner).parcels_out.push(Parcel::Upload(upload));
-            let sent = mail.send_about(context, clients, connection, key, outgoing);
-            assert!(sent.is_ok(), "there was room");
-            return Ok(());
+        let room = room_for_answer(request, 0);
+        let (ask, key) = (Ask::Line, Some(key));
+        let outgoing = Outgoing { ask, text: line, key, reads_value: false, room };
+        let Self { engines, clients, records, .. } = self;
+        let Ok(mut work) = records.prepare(context, clients, connection, owner, outgoing) else {
+            return Err(upload);
+        };
+        (work.upload, work.ticket) = (Some(upload), ticket);
+        match &mut engine {
+            Some(engine) => engine.backlog().push(work),
+            None => drop(engines.park(work, context)),
         }
-        let engine = engine.as_deref_mut();
-        delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, Some(upload))
+        Ok(())
     }
 
-    /// Takes the engine of a shard for a request of this connection. `None` if another core holds
-    /// it, or if the request would overtake an earlier one that is on its way to that shard.
+    /// Takes the engine of a shard for a request of this connection. `None` if this core may not
+    /// take it, another core holds it, or the request would overtake an earlier one; and always if
+    /// the engine may delay requests, because these must have a record.
     fn take(&self, connection: ConnectionIndex, owner: u16) -> Option<Entered<'a, E>> {
         let Self { context, engines, .. } = *self;
+        debug_assert!(owner < context.shards(), "a shard of this process");
+        if E::DELAYS || !engines.may_take(owner, context) {
+            return None;
+        }
+        let mut engine = engines.take(owner, context)?;
         let open = self.clients.connections.get(connection);
-        let overtakes = open.is_none_or(|open| open.outbox().awaits_answers());
-        let may_take = owner == context.id || engines.are_open_to_all() && !overtakes;
-        may_take.then(|| engines.take(owner, context)).flatten()
+        let awaits = open.is_none_or(|open| open.outbox().awaits_answers());
+        (!awaits || engine.is_clear()).then_some(engine) // serve, I4
     }
 
     /// Refuses a storage request whose value is not stored. `set`, and `ms` in the mode `set`
     /// without a token to compare, also remove the old value of the key, which is stale now. If the
     /// value is too large, `ms` removes it in every mode, as in memcached.
     ///
-    /// Errors: the mailbox to the owner of the key has no room now, and nothing was done.
+    /// Errors: there is no record to park the removal, and nothing was done.
     pub(crate) fn refuse(
         &mut self,
         connection: ConnectionIndex,
         request: &Request<'_>,
         reply: Reply,
-    ) -> Result<(), MailboxFull> {
+    ) -> Result<(), NoRecord> {
         let removes = request.store_terms().is_some_and(|terms| terms.removes_when_refused());
         let removal: Option<[&[u8]; 3]> = match request {
             Request::Store(store) if removes => Some([b"delete ", store.key, b" noreply\r\n"]),
@@ -466,32 +459,25 @@ impl<'a, E: Engine> Values<'a, E> {
         connection: ConnectionIndex,
         request: &Request<'_>,
         removal: &[u8],
-    ) -> Result<(), MailboxFull> {
+    ) -> Result<(), NoRecord> {
         debug_assert!(removal.ends_with(b"\r\n"), "a removal is a whole line");
         let mut space = [0; KEY_BYTES_MAX];
         let context = self.context;
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
-        let is_own = owner == context.id;
-        let mut engine = self.take(connection, owner);
-        if let Some(engine) = &mut engine
-            && !(is_own && self.delayed.is_in_use())
-        {
+        if let Some(mut engine) = self.take(connection, owner) {
             let delete = Operation::delete(key);
             let answer = engine.execute(&delete, &mut Block::None, None, &context.now());
             assert!(matches!(answer, Answer::Done(..)), "a delete waits for no room");
             return Ok(());
         }
-        let Self { clients, mail, delayed, .. } = self;
-        let outgoing = Outgoing { hop: Hop::Line, text: removal, room: AnswerRoom::default() };
-        if !is_own {
-            // The refusal is a later reply, so it is sent after the answer to this hop.
-            return mail.send_about(context, clients, connection, key, outgoing);
-        }
-        let engine = engine.as_deref_mut();
-        let done =
-            delayed.apply_own(context, engine, clients, mail, connection, key, outgoing, None);
-        done.map_err(|(full, _none)| full)
+        let Self { engines, clients, records, .. } = self;
+        let (ask, key, room) = (Ask::Line, Some(key), AnswerRoom::default());
+        let outgoing = Outgoing { ask, text: removal, key, reads_value: false, room };
+        // The refusal is a later reply, so it is sent after the answer to this request.
+        let work = records.prepare(context, clients, connection, owner, outgoing)?;
+        drop(engines.park(work, context));
+        Ok(())
     }
 }
 

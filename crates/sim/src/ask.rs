@@ -213,7 +213,7 @@ impl Asker {
         Ask::new(text, Expect::Values(keys), judged)
     }
 
-    /// A line of hundreds of keys, more than a mailbox or an outbox holds.
+    /// A line of hundreds of keys, more than an outbox holds.
     fn retrieve_many(&mut self, dice: &mut Random) -> Ask {
         let (first, count) = (dice.below(FILLERS), dice.skewed(100, 1_500));
         let keys = (first..first + count).map(|key| format!("f{}", key % FILLERS).into_bytes());
@@ -409,8 +409,8 @@ impl Asker {
         asks
     }
 
-    /// Stores fillers that are large enough to fill mailboxes. Unless `short` is set, stores of hot
-    /// keys without replies are mixed in, and a read of each of these keys follows at the end.
+    /// Stores fillers that are large enough to need large records. Unless `short` is set, stores of
+    /// hot keys without replies are mixed in, and a read of each of these keys follows at the end.
     pub(crate) fn flood(&mut self, dice: &mut Random, count: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         let again = self.short && dice.chance(500);

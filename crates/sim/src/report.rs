@@ -25,12 +25,10 @@ pub struct Coverage {
     pub expired: u64,
     /// Ticks in which a shard that accepts no connections had one.
     pub handed_over: u64,
-    /// Sleeps of shards because a mailbox was full.
-    pub full_mailboxes: u64,
     /// Times that a connection was paused, because its client did not read or for another reason.
     pub stalled: u64,
-    /// Requests sent to another shard.
-    pub hops: u64,
+    /// Requests that were parked.
+    pub parked: u64,
     /// Values that were refused as too large.
     pub too_large: u64,
     /// Sleeps of shards.
@@ -59,15 +57,11 @@ pub struct Coverage {
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 22;
+    pub const COUNT: usize = 21;
 
     pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
-        let mut seen = Self {
-            handed_over: server.handed_over,
-            full_mailboxes: server.full_mailboxes,
-            sleeps: server.sleeps,
-            ..Self::default()
-        };
+        let mut seen =
+            Self { handed_over: server.handed_over, sleeps: server.sleeps, ..Self::default() };
         let engines = &server.world.engines;
         let shards = server.world.shards.iter().zip(&server.world.shared.counters);
         for (number, (shard, counters)) in (0..).zip(shards) {
@@ -80,7 +74,7 @@ impl Coverage {
             seen.expired += holdings.reclaimed;
             seen.pinned_closes += shard.pinned_closes();
             seen.stalled += counters.conn_yields.value();
-            seen.hops += counters.hops.value();
+            seen.parked += counters.parked.value();
             seen.too_large += counters.store_too_large.value();
             let delays = engines.inspect(number, Delaying::delays);
             seen.delayed_before += delays.before;
@@ -136,9 +130,8 @@ impl Coverage {
             ("compacted", &mut self.compacted),
             ("expired", &mut self.expired),
             ("handed over", &mut self.handed_over),
-            ("full mailboxes", &mut self.full_mailboxes),
             ("stalled", &mut self.stalled),
-            ("hops", &mut self.hops),
+            ("parked", &mut self.parked),
             ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
             ("reads after a flush", &mut self.flush_reads),

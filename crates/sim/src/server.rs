@@ -79,12 +79,8 @@ pub(crate) struct Server<const LATE: bool> {
     beside: Option<kachel_stdx::Reader>,
     skewed: bool,
     wave: Wave,
-    /// Whether engines may delay answers.
-    delays: bool,
     /// Until when another core holds the engine of each shard (I3). Empty if none ever does.
     held_until_ns: Vec<u64>,
-    /// Times that a shard slept because a mailbox was full.
-    pub(crate) full_mailboxes: u64,
     /// Times that a shard slept.
     pub(crate) sleeps: u64,
     /// Ticks in which a shard that accepts no connections had one.
@@ -126,14 +122,13 @@ impl<const LATE: bool> Server<LATE> {
         let mut beside = options.crew.then(|| world.pool.register_reader().expect("a place"));
         beside.iter_mut().for_each(kachel_stdx::Reader::sleep);
         let skewed = options.faults.has(Fault::Skew);
-        let delays = LATE || options.crew;
         let index_bytes: u64 = world.holdings().map(|held| held.index_bytes).sum();
         let books = world.pool.books();
         let segment_bytes = books.charged_segments * books.charge_bytes;
         let fixed_bytes =
             world.shared.budget.spent_bytes().checked_sub(index_bytes + segment_bytes);
         let fixed_bytes = fixed_bytes.expect("indexes and segments are part of what is spent");
-        let (full_mailboxes, sleeps, handed_over) = (0, 0, 0);
+        let (sleeps, handed_over) = (0, 0);
         Self {
             world,
             threads,
@@ -142,9 +137,7 @@ impl<const LATE: bool> Server<LATE> {
             beside,
             skewed,
             wave: Wave::default(),
-            delays,
-            held_until_ns: vec![0; if options.crew && !LATE { shards } else { 0 }],
-            full_mailboxes,
+            held_until_ns: vec![0; if options.crew { shards } else { 0 }],
             sleeps,
             handed_over,
         }
@@ -197,9 +190,6 @@ impl<const LATE: bool> Server<LATE> {
             Wait::AtMostNs(ns) => Some(ns),
             Wait::Forever => Some(u64::MAX / 4),
         };
-        // A shard whose engine delays also naps for its engine: such naps are not counted.
-        let naps = sleep_ns.is_some() && !is_rest(wait);
-        self.full_mailboxes += u64::from(naps && !self.delays);
         match sleep_ns {
             Some(ns) if !shard.io_mut().stir() => {
                 thread.naps += 1;

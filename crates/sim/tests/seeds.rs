@@ -16,7 +16,7 @@ fn run(seeds: std::ops::Range<u64>) {
     }
     for (name, count) in seen.fields() {
         // The rarest event is certain only in thousands of runs.
-        assert!(count > 0 || name == "full mailboxes", "never seen: {name}");
+        assert!(count > 0, "never seen: {name}");
     }
 }
 

@@ -1,13 +1,13 @@
 //! General parts that could be in std: they know nothing of caches, requests or protocols.
 //!
-//! Upstream:   `shard` passes messages through rings and sleeps by the sleeper; `segment` waits for
-//! quiescence, holds bytes for `io` to send and lends landings that it fills; other crates as they
-//! need a part.
+//! Upstream:   `shard` shares engines by the combining lock and sleeps by the sleeper; `segment`
+//!             waits for quiescence, holds bytes for `io` to send and lends landings that it fills;
+//!             other crates as they need a part.
 //! Downstream: `core` and `alloc` only (loom in its models); `std` for what only tests use.
 
 mod allocations;
-mod byte_ring;
 mod cache_padded;
+mod combining;
 mod held;
 mod landing;
 #[cfg(loom)]
@@ -17,8 +17,8 @@ mod sleeper;
 mod sync;
 
 pub use allocations::{CountingAllocator, counted, uncounted};
-pub use byte_ring::{Consumer, Producer, byte_ring};
 pub use cache_padded::CachePadded;
+pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

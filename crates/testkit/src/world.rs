@@ -23,7 +23,6 @@ use kachel_io::{Clock, ListenerId, ManualClock, Peer, ThreadTime};
 use kachel_net::{ClientLimits, Endpoint, Endpoints, PINNED_PERCENT_MAX};
 use kachel_shard::{
     ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
-    mailboxes,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -128,11 +127,11 @@ pub struct World<A: Around = (), E: Engine = Cache> {
 const SLEEPS: u32 = 4;
 /// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
 const ROUNDS_MAX: u32 = 200_000;
-/// A shard that sleeps at most this long polls a full mailbox, in nanoseconds.
+/// A shard that sleeps at most this long looks whether its engine is ready, in nanoseconds.
 const NAP_NS_MAX: u64 = 1_000_000;
 
-/// Whether a shard that waits like this only waits for its endpoint and its mail (I2). A shorter
-/// wait ends by itself: the shard then polls a mailbox that was full.
+/// Whether a shard that waits like this only waits for its endpoint and for other cores (I2). A
+/// shorter wait ends by itself: the shard then looks again at requests that its engine delays.
 pub fn is_rest(wait: Wait) -> bool {
     match wait {
         Wait::Now => false,
@@ -217,24 +216,17 @@ impl<A: Around, E: Engine> World<A, E> {
             engine(id, cache.expect("address space"))
         });
         let engines = Engines::new(engines.collect(), options.crew);
-        let mut shards: Vec<_> = (0..options.shards)
-            .zip(mailboxes(options.shards))
+        let shards: Vec<_> = (0..options.shards)
             .zip(endpoints)
-            .map(|((id, mail), endpoint)| {
+            .map(|(id, endpoint)| {
                 let shard = ShardOptions { id, hasher, origin };
                 let lag_ns = Rc::clone(&lags_ns[usize::from(id)]);
                 let ran_ns = Rc::clone(&ran_ns[usize::from(id)]);
                 let clock = ShardClock { clock: clock.clone(), lag_ns, ran_ns };
                 let io = Surrounded::new(endpoint, around(&shared));
-                Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared), mail)
+                Shard::new(io, clock, Arc::clone(&engines), shard, Arc::clone(&shared))
             })
             .collect();
-        let wakers: Vec<_> = shards.iter().map(WorldShard::<A, E>::waker).collect();
-        for shard in &mut shards {
-            for (peer, waker) in (0..).zip(&wakers) {
-                shard.set_waker(peer, waker.clone());
-            }
-        }
         Self { net, listener, shards, engines, lags_ns, ran_ns, clock, shared, pool }
     }
 
@@ -328,9 +320,9 @@ impl<A: Around, E: Engine> World<A, E> {
         assert_eq!(all, books.charged_segments * books.blocks_per_segment, "I4: {books:?}");
     }
 
-    /// Requests that shards have sent to other shards so far.
-    pub fn hops(&self) -> u64 {
-        self.sum(|counters| &counters.hops)
+    /// Requests that were parked so far.
+    pub fn parked(&self) -> u64 {
+        self.sum(|counters| &counters.parked)
     }
 
     /// The sum over all shards of the counter that `counter` picks.

@@ -32,7 +32,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Happened {
     /// Requests that one shard sent to another.
-    pub(crate) hops: u64,
+    pub(crate) parked: u64,
     /// Shards that served a connection which another had accepted.
     pub(crate) adopted: u64,
     /// Connections that waited and were served again.
@@ -55,7 +55,7 @@ thread_local! {
 /// Runs a server and the clients that `clients` makes under many schedules. The clients'
 /// connections come in at shard 0.
 ///
-/// Counts what happened in all of them together; some hops must have.
+/// Counts what happened in all of them together; some parked must have.
 ///
 /// A failure prints its schedule; `KACHEL_SCHEDULE=` that runs it again, and no other.
 pub(crate) fn explore(
@@ -68,8 +68,8 @@ pub(crate) fn explore(
     let run = move || run_once(options, clients(), &counts);
     let total = || {
         let counts = happened.each_ref().map(|count| count.load(Relaxed));
-        let [hops, adopted, resumptions, moved] = counts;
-        Happened { hops, adopted, resumptions, moved }
+        let [parked, adopted, resumptions, moved] = counts;
+        Happened { parked, adopted, resumptions, moved }
     };
     if let Ok(schedule) = std::env::var("KACHEL_SCHEDULE") {
         shuttle::replay(run, &schedule);
@@ -82,7 +82,7 @@ pub(crate) fn explore(
     runs(PctScheduler::new_from_seed(seed, PCT_DEPTH, count), run);
     let total = total();
     println!("schedules {name}: {total:?}");
-    assert!(total.hops > 0, "nothing crossed between shards");
+    assert!(total.parked > 0, "nothing crossed between shards");
     total
 }
 
@@ -137,7 +137,7 @@ fn run_once(options: WorldOptions, clients: Vec<Client>, happened: &[AtomicU64; 
         thread.join().expect("its assertions hold");
     }
     for (id, counters) in shared.counters.iter().enumerate() {
-        happened[0].fetch_add(counters.hops.value(), Relaxed);
+        happened[0].fetch_add(counters.parked.value(), Relaxed);
         happened[1].fetch_add(u64::from(id > 0 && counters.bytes_read.value() > 0), Relaxed);
         happened[2].fetch_add(counters.resumptions.value(), Relaxed);
         happened[3].fetch_add(counters.connections_moved.value(), Relaxed);

@@ -189,9 +189,10 @@ fn requests_are_served_without_allocation(shards: u16, crew: bool) {
     let evictions = world.shared.counters.iter().map(|counters| counters.evictions.value());
     assert!(evictions.sum::<u64>() > 0, "memory is full");
     let mut found = Vec::new();
-    for talk in std::iter::repeat_n(&CONVERSATIONS, WARM_UPS).flatten() {
-        say(&mut world, talk, WARM_ROUNDS, false);
-        say(&mut world, talk, WARM_ROUNDS, true);
+    for cut in [false, true].repeat(WARM_UPS) {
+        for talk in &CONVERSATIONS {
+            say(&mut world, talk, WARM_ROUNDS, cut);
+        }
     }
     for cut in [false, true] {
         for talk in &CONVERSATIONS {

@@ -24,7 +24,7 @@ fn key(number: usize) -> String {
 struct Asked {
     reply: String,
     /// Requests that hopped to another shard.
-    hops: u64,
+    parked: u64,
     /// Reads of other shards' items.
     reads: u64,
     /// Requests that were executed with the engine of another shard.
@@ -34,23 +34,23 @@ struct Asked {
 fn ask(world: &mut World, client: &FarEnd, request: &str) -> Asked {
     let counts = |world: &World| {
         let (reads, writes) = (world.sum(|c| &c.reads_beside), world.sum(|c| &c.writes_beside));
-        [world.hops(), reads, writes]
+        [world.parked(), reads, writes]
     };
     let before = counts(world);
     let reply = String::from_utf8(world.ask(client, request.as_bytes())).expect("text");
     let after = counts(world);
-    let [hops, reads, writes] = [0, 1, 2].map(|which| after[which] - before[which]);
-    Asked { reply, hops, reads, writes }
+    let [parked, reads, writes] = [0, 1, 2].map(|which| after[which] - before[which]);
+    Asked { reply, parked, reads, writes }
 }
 
 /// Stores a value under all keys. Returns how many keys another shard owns.
 fn fill(world: &mut World, client: &FarEnd, ttl: u32) -> u64 {
     let store = |number| format!("set {} 7 {ttl} 3\r\nabc\r\n", key(number));
     let stores: String = (0..KEYS).map(store).collect();
-    let Asked { reply, hops, reads, writes } = ask(world, client, &stores);
+    let Asked { reply, parked, reads, writes } = ask(world, client, &stores);
     assert_eq!((reply, reads), ("STORED\r\n".repeat(KEYS), 0));
     // Clients that a shard hands over hop, too.
-    let foreign = if writes > 0 { writes } else { hops };
+    let foreign = if writes > 0 { writes } else { parked };
     assert!(foreign > 0 && foreign < KEYS as u64, "each of the shards owns some keys");
     foreign
 }
@@ -65,17 +65,17 @@ fn a_read_of_another_shards_key_sends_nothing_and_wakes_nobody() {
             for number in 0..KEYS {
                 let asked = ask(&mut world, &client, &format!("get {}\r\n", key(number)));
                 assert_eq!(asked.reply, format!("VALUE {} 7 3\r\nabc\r\nEND\r\n", key(number)));
-                assert_eq!((asked.hops, asked.writes), (0, 0), "{shards} shards");
+                assert_eq!((asked.parked, asked.writes), (0, 0), "{shards} shards");
             }
         }
         let names: Vec<String> = (0..KEYS).map(key).collect();
         let asked = ask(&mut world, &client, &format!("gets {} none\r\n", names.join(" ")));
-        assert_eq!((asked.reply.matches("abc").count(), asked.hops), (KEYS, 0));
+        assert_eq!((asked.reply.matches("abc").count(), asked.parked), (KEYS, 0));
         let reads = asked.reads;
         assert!(reads == foreign || reads == foreign + 1, "`none` has an owner, too");
         let asked = ask(&mut world, &client, "mg key1 v\r\nmg key1 s\r\nmg none\r\n");
         let wanted = "VA 3\r\nabc\r\nHD s3\r\nEN\r\n";
-        assert_eq!((asked.reply.as_str(), asked.hops, asked.writes), (wanted, 0, 0));
+        assert_eq!((asked.reply.as_str(), asked.parked, asked.writes), (wanted, 0, 0));
         assert!(asked.reads <= 3);
     }
 }
@@ -103,13 +103,13 @@ fn a_write_of_another_shards_key_sends_nothing_and_wakes_nobody() {
                 (0..KEYS).map(|number| request.replace("KEY", &key(number))).collect();
             let asked = ask(&mut world, &client, &each);
             assert_eq!(asked.reply.matches(wanted).count(), KEYS, "{request:?}: {}", asked.reply);
-            assert_eq!((asked.hops, asked.writes), (0, foreign), "{request:?}");
+            assert_eq!((asked.parked, asked.writes), (0, foreign), "{request:?}");
         }
         let large = "l".repeat(LARGE_BYTES);
         for number in 0..KEYS {
             let set = format!("set {} 0 0 {LARGE_BYTES}\r\n{large}\r\n", key(number));
             let asked = ask(&mut world, &client, &set);
-            assert_eq!((asked.reply.as_str(), asked.hops), ("STORED\r\n", 0));
+            assert_eq!((asked.reply.as_str(), asked.parked), ("STORED\r\n", 0));
         }
         assert_eq!(woken(&world), before, "{shards} shards: no other shard had anything to do");
     }
@@ -131,16 +131,16 @@ fn an_engine_that_another_core_holds_delays_only_what_it_must() {
         let reply = String::from_utf8(client.read()).expect("text");
         assert_eq!(reply.matches("abc").count(), KEYS, "reads need no engine");
     }
-    let before = world.hops();
+    let before = world.parked();
     let sets: String = (0..KEYS).map(|n| format!("set {} 0 0 1\r\nx\r\n", key(n))).collect();
     for client in &clients {
         client.write(format!("{sets}get {}\r\nmn\r\n", key(0)).as_bytes());
     }
     (0..20).for_each(|_| world.turn());
-    // Half of the requests wait in the rings, or are parked with the shard that owns their keys.
+    // Half of the requests are parked with the engine that is held.
     let early = clients.each_ref().map(|client| client.read());
     assert!(early.iter().all(|reply| !reply.ends_with(b"MN\r\n")), "the order of replies");
-    assert!(world.hops() - before >= foreign, "what another core holds is left to its owner");
+    assert!(world.parked() - before >= foreign, "what another core holds is left to its owner");
     assert!(world.shards[0].holdings().delayed == 0, "the other shard is free");
     drop(held);
     world.settle();
@@ -154,13 +154,13 @@ fn an_engine_that_another_core_holds_delays_only_what_it_must() {
 }
 
 #[test]
-fn without_crew_every_request_for_another_shards_key_hops() {
+fn without_crew_every_request_for_another_shards_key_is_parked() {
     let mut world = World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() });
     let client = world.connect();
     let foreign = fill(&mut world, &client, 0);
     let gets: String = (0..KEYS).map(|number| format!("get {}\r\n", key(number))).collect();
     let asked = ask(&mut world, &client, &gets);
-    assert_eq!((asked.hops, asked.reads, asked.writes), (foreign, 0, 0));
+    assert_eq!((asked.parked, asked.reads, asked.writes), (foreign, 0, 0));
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn what_changes_an_item_or_pins_a_value_needs_the_engine_of_its_owner() {
         let set = format!("set {} 0 0 {LARGE_BYTES}\r\n{large}\r\n", key(number));
         assert_eq!(ask(&mut world, &client, &set).reply, "STORED\r\n");
     }
-    let Asked { reply, hops, reads, writes } = ask(&mut world, &client, &each("get KEY\r\n"));
+    let Asked { reply, parked, reads, writes } = ask(&mut world, &client, &each("get KEY\r\n"));
     assert_eq!(reply.matches(&large).count(), KEYS);
-    assert_eq!((hops, reads, writes), (0, 0, foreign), "a large value is pinned");
+    assert_eq!((parked, reads, writes), (0, 0, foreign), "a large value is pinned");
 }
 
 #[test]

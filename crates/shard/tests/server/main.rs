@@ -5,7 +5,7 @@ mod clocks;
 mod crew;
 mod ending;
 mod flushes;
-mod full_rings;
+mod full_records;
 mod full_store;
 mod gathering;
 mod input;

@@ -1,38 +1,37 @@
-//! What happens while the ring to another shard is full.
+//! What happens while a core has no record left for a request that it must park.
 
 use kachel_io::FarEnd;
 
 use kachel_testkit::{World, WorldOptions};
 
-/// Connections that fill a ring together: each has 256 requests under way at most.
-const FILLERS: usize = 60;
+/// Connections that use up the records together: each has 256 requests under way at most.
+const FILLERS: usize = 8;
 
-/// Two shards, so that half of all requests hop, reads included.
-fn hopping() -> World {
+/// Two shards whose cores keep to their own, so that half of all requests are parked.
+fn parking() -> World {
     World::new(WorldOptions { shards: 2, crew: false, ..WorldOptions::default() })
 }
 
-/// Fills the ring from shard 0 to shard 1, which does not turn meanwhile; `key` is shard 1's.
-fn fill_ring(world: &mut World, fillers: &[FarEnd], key: &str) {
-    // Small records, so that not even a small one finds room behind them.
-    const RECORDS: usize = FILLERS * 256;
-    let before = world.hops();
+/// Uses up the records of shard 0. Shard 1, whose key `key` is, does not turn meanwhile.
+fn use_records(world: &mut World, fillers: &[FarEnd], key: &str) {
+    const REQUESTS: usize = FILLERS * 256;
+    let before = world.parked();
     for filler in fillers {
         filler.write(format!("touch {key} 0 noreply\r\n").repeat(256).as_bytes());
     }
     for _ in 0..100 {
         world.turn_of(0);
     }
-    let pushed = world.hops() - before;
-    assert!(pushed < RECORDS as u64, "{pushed} of {RECORDS} requests found room in the ring");
+    let parked = world.parked() - before;
+    assert!(parked < REQUESTS as u64, "{parked} of {REQUESTS} requests found a record");
 }
 
 /// Two keys of the shard that does not serve this client.
 fn keys_of_the_other(world: &mut World, client: &FarEnd) -> [String; 2] {
     let mut keys = (0..64).map(|number| format!("other{number}")).filter(|key| {
-        let before = world.hops();
+        let before = world.parked();
         world.ask(client, format!("touch {key} 0\r\n").as_bytes());
-        world.hops() > before
+        world.parked() > before
     });
     [(); 2].map(|()| keys.next().expect("shard 1 owns half of all keys"))
 }
@@ -49,14 +48,14 @@ fn clients_of_one_shard(world: &mut World, count: usize) -> Vec<FarEnd> {
 }
 
 #[test]
-fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
+fn a_refused_value_leaves_no_stale_one_behind_though_there_was_no_record() {
     let too_large = (1 << 20) + 1;
     let value = "y".repeat(too_large);
     for (verb, present) in ["set KEY 0 0 SIZE\r\n", "ms KEY SIZE\r\n"]
         .into_iter()
         .flat_map(|verb| [(verb, true), (verb, false)])
     {
-        let mut world = hopping();
+        let mut world = parking();
         let clients = clients_of_one_shard(&mut world, FILLERS + 1);
         let (client, fillers) = clients.split_first().expect("a client");
         let [key, filled] = keys_of_the_other(&mut world, client);
@@ -64,7 +63,7 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
             let set = format!("set {key} 0 0 1\r\nx\r\n");
             assert_eq!(world.ask(client, set.as_bytes()), b"STORED\r\n");
         }
-        fill_ring(&mut world, fillers, &filled);
+        use_records(&mut world, fillers, &filled);
         let line = verb.replace("KEY", &key).replace("SIZE", &too_large.to_string());
         client.write(format!("{line}{value}\r\nget {key}\r\n").as_bytes());
         for _ in 0..100 {
@@ -80,12 +79,12 @@ fn a_refused_value_leaves_no_stale_one_behind_though_the_ring_was_full() {
 }
 
 #[test]
-fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
-    let mut world = hopping();
+fn those_who_wait_for_a_record_are_left_alone_until_there_is_one() {
+    let mut world = parking();
     let clients = clients_of_one_shard(&mut world, FILLERS + 39);
     let (fillers, clients) = clients.split_at(FILLERS);
     let [key, _] = keys_of_the_other(&mut world, &clients[0]);
-    fill_ring(&mut world, fillers, &key);
+    use_records(&mut world, fillers, &key);
     for (number, client) in clients.iter().enumerate() {
         client.write(format!("set {key} 0 0 2\r\n{number:02}\r\nget {key}\r\n").as_bytes());
     }
@@ -107,7 +106,7 @@ fn those_who_wait_for_a_ring_are_left_alone_until_it_drains() {
 #[test]
 fn a_reply_waits_for_the_silent_requests_before_it() {
     for silent in ["set KEY 0 0 1 noreply\r\nx\r\n", "delete KEY noreply\r\n"] {
-        let mut world = hopping();
+        let mut world = parking();
         let clients = clients_of_one_shard(&mut world, 1);
         let [key, _] = keys_of_the_other(&mut world, &clients[0]);
         clients[0].write(format!("{}mn\r\n", silent.replace("KEY", &key)).as_bytes());
@@ -122,9 +121,8 @@ fn a_reply_waits_for_the_silent_requests_before_it() {
 }
 
 #[test]
-fn answers_that_fill_the_smallest_rings_come_all_and_in_order() {
-    // With ten shards each ring has the smallest size.
-    let mut world = World::new(WorldOptions { shards: 10, ..WorldOptions::default() });
+fn answers_that_fill_all_records_come_all_and_in_order() {
+    let mut world = World::new(WorldOptions { shards: 10, crew: false, ..WorldOptions::default() });
     let clients: Vec<_> = (0..50).map(|_| world.connect()).collect();
     let value = |key: u32| format!("{key:05}").repeat(3_200);
     for key in 0..2 {

@@ -1,0 +1,189 @@
+//! The records of a core: it fills one for each request that it parks, and delivers the answer when
+//! the record comes back.
+//!
+//! Upstream:   `serve`, `upload` and `listing`, with requests that this core does not execute now.
+//! Downstream: `engines` parks the record; `clients` gets its answer.
+//!
+//! Invariants:
+//! - R1  A core has at most `SMALL_MAX` small records and `LARGE_MAX` large ones. While there is no
+//!   record for a request, its connection waits, and those that have waited longest go on first.
+//! - R2  A record keeps its memory. So a core allocates only when it has more requests parked than
+//!   ever before.
+//! - R3  The answer of each record is delivered, in every state of its connection.
+
+use std::collections::VecDeque;
+
+use kachel_engine::{Cursor, Engine, Key};
+use kachel_net::{AnswerRoom, ConnectionIndex};
+use kachel_stdx::{Chain, Work};
+use kachel_wire::request::KEY_BYTES_MAX;
+
+use crate::clients::{Answered, Clients};
+use crate::context::Context;
+use crate::doors::Doors;
+use crate::parked::{ANSWER_BYTES_MAX, Ask, Parked, TEXT_BYTES_MAX};
+
+/// The most small records of a core: 2 MiB.
+const SMALL_MAX: usize = 1024;
+/// The most large records of a core: 1.2 MiB.
+const LARGE_MAX: usize = 32;
+/// Bytes of text, and bytes of answer, that a small record has room for.
+const SMALL_BYTES: usize = 1024;
+/// The most connections that are resumed in a tick because there are records again. Each of them
+/// may need many.
+const RESUMED_MAX: usize = 64;
+
+/// There is no record for a request now. Nothing was done, and its connection must wait.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct NoRecord;
+
+/// A request that is about to be parked.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing<'a> {
+    pub(crate) ask: Ask,
+    pub(crate) text: &'a [u8],
+    /// The key that the request is about, if it is about one.
+    pub(crate) key: Option<Key<'a>>,
+    /// Whether the value is read for the reply.
+    pub(crate) reads_value: bool,
+    /// The room to keep for its answer.
+    pub(crate) room: AnswerRoom,
+}
+
+/// The records of one core.
+pub(crate) struct Records<E: Engine> {
+    small: Stock<E>,
+    large: Stock<E>,
+    /// Connections that wait for a record (R1).
+    waiting: VecDeque<ConnectionIndex>,
+}
+
+/// The records of one size.
+struct Stock<E: Engine> {
+    /// Records that are not in use.
+    spare: Chain<Parked<E>>,
+    /// The number of records that are in use.
+    away: usize,
+    away_max: usize,
+    /// Bytes of text and bytes of answer of each.
+    bytes: [usize; 2],
+}
+
+impl<E: Engine> Stock<E> {
+    const fn new(away_max: usize, bytes: [usize; 2]) -> Self {
+        Self { spare: Chain::new(), away: 0, away_max, bytes }
+    }
+
+    fn take(&mut self) -> Option<Work<Parked<E>>> {
+        debug_assert!(self.away <= self.away_max, "R1");
+        if self.away == self.away_max {
+            return None;
+        }
+        self.away += 1;
+        let [text_bytes, answer_bytes] = self.bytes;
+        let spare = self.spare.pop();
+        Some(spare.unwrap_or_else(|| Work::new(Parked::new(text_bytes, answer_bytes))))
+    }
+
+    fn put_back(&mut self, work: Work<Parked<E>>) {
+        debug_assert!(self.away > 0, "what comes back was away");
+        self.away -= 1;
+        self.spare.push_first(work); // Its memory is in the caches.
+    }
+
+    const fn is_half_back(&self) -> bool {
+        self.away <= self.away_max / 2
+    }
+}
+
+impl<E: Engine> Records<E> {
+    /// No record exists yet.
+    pub(crate) const fn new() -> Self {
+        let small = Stock::new(SMALL_MAX, [SMALL_BYTES; 2]);
+        let large = Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]);
+        Self { small, large, waiting: VecDeque::new() }
+    }
+
+    /// Adds a connection to those that wait for a record.
+    pub(crate) fn wait(&mut self, connection: ConnectionIndex) {
+        debug_assert!(self.small.away + self.large.away > 0, "a record comes back");
+        self.waiting.push_back(connection);
+    }
+
+    /// Fills a record with a request of a connection to `shard`, and keeps a reply slot and room
+    /// for its answer.
+    ///
+    /// A request that wants no reply is answered as well, with an empty answer. So a client that
+    /// gets a later reply knows that all its earlier requests are done.
+    ///
+    /// Errors: there is no record, and nothing was done.
+    pub(crate) fn prepare(
+        &mut self,
+        context: &Context,
+        clients: &mut Clients<E::Pinned>,
+        connection: ConnectionIndex,
+        shard: u16,
+        outgoing: Outgoing<'_>,
+    ) -> Result<Work<Parked<E>>, NoRecord> {
+        let Outgoing { ask, text, key, reads_value, room } = outgoing;
+        // A decoded key may follow the text.
+        let is_large = matches!(ask, Ask::Piece { .. })
+            || text.len() + KEY_BYTES_MAX > SMALL_BYTES
+            || room.bytes() > SMALL_BYTES;
+        debug_assert!(text.len() <= TEXT_BYTES_MAX, "a large record has room for any request");
+        let stock = if is_large { &mut self.large } else { &mut self.small };
+        let mut work = stock.take().ok_or(NoRecord)?;
+        work.is_large = is_large;
+        work.fill(ask, text, key, reads_value, room.value_bytes);
+        work.origin = context.id;
+        work.shard = shard;
+        work.slot = clients.keep_slot(connection, room);
+        context.counters.parked.add(1);
+        Ok(work)
+    }
+
+    /// Whether connections wait for a record, and half of them are back.
+    pub(crate) fn may_resume(&self) -> bool {
+        !self.waiting.is_empty() && self.small.is_half_back() && self.large.is_half_back()
+    }
+
+    /// Lists connections as resumable that wait for a record (R1).
+    pub(crate) fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
+        if self.may_resume() {
+            debug_assert!(self.small.away < SMALL_MAX && self.large.away < LARGE_MAX, "R1");
+            let resumed = self.waiting.len().min(RESUMED_MAX);
+            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
+        }
+    }
+
+    /// Delivers the answers that have come back (R3). Tells `listed` of each piece of a listing:
+    /// the shard, the connection, and where the next piece begins.
+    pub(crate) fn take_answers(
+        &mut self,
+        context: &Context,
+        doors: &Doors<E>,
+        clients: &mut Clients<E::Pinned>,
+        mut listed: impl FnMut(u16, Option<ConnectionIndex>, Option<Cursor>),
+    ) {
+        let mut answers = doors.take_answers(context.id);
+        while let Some(mut work) = answers.pop() {
+            debug_assert!(work.origin == context.id, "an answer comes back to its own core");
+            if let Ask::Piece { cursor, .. } = work.ask {
+                let connection = clients.slots.connection(work.slot);
+                listed(work.shard, connection, cursor);
+                clients.piece(work.slot, &work.answer.text);
+            } else {
+                let value = work.value.take();
+                clients.answered(work.slot, Answered { text: &work.answer.text, value });
+            }
+            self.put_back(work);
+        }
+    }
+
+    fn put_back(&mut self, mut work: Work<Parked<E>>) {
+        work.upload = None;
+        let stock = if work.is_large { &mut self.large } else { &mut self.small };
+        stock.put_back(work);
+    }
+}

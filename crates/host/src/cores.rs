@@ -169,31 +169,11 @@ fn millicores(quota: &str, period: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A folder of files, gone with the value.
-    struct Tree(std::path::PathBuf);
-
-    impl Tree {
-        fn new(name: &str, files: &[(&str, &str)]) -> Self {
-            let root = std::env::temp_dir().join(format!("kachel-{name}-{}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-                fs::write(path, text).expect("a file");
-            }
-            Self(root)
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _left_behind = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::folder::Folder;
 
     #[test]
     fn the_tightest_quota_on_the_way_up_counts() {
-        let tree = Tree::new(
+        let tree = Folder::new(
             "v2",
             &[
                 ("a/b/cpu.max", "max 100000\n"),
@@ -201,15 +181,15 @@ mod tests {
                 ("cpu.max", "400000 100000\n"),
             ],
         );
-        assert_eq!(quota_millicores(&tree.0, "0::/a/b\n"), Some(1500));
-        assert_eq!(quota_millicores(&tree.0, "0::/\n"), Some(4000));
-        assert_eq!(quota_millicores(&tree.0, "0::/not/to/be/seen\n"), Some(4000));
-        assert_eq!(quota_millicores(&tree.0, ""), None);
+        assert_eq!(quota_millicores(tree.path(), "0::/a/b\n"), Some(1500));
+        assert_eq!(quota_millicores(tree.path(), "0::/\n"), Some(4000));
+        assert_eq!(quota_millicores(tree.path(), "0::/not/to/be/seen\n"), Some(4000));
+        assert_eq!(quota_millicores(tree.path(), ""), None);
     }
 
     #[test]
     fn quotas_of_the_first_version_are_read_where_its_cpu_controller_is() {
-        let tree = Tree::new(
+        let tree = Folder::new(
             "v1",
             &[
                 ("cpu,cpuacct/docker/cpu.cfs_quota_us", "250000\n"),
@@ -219,8 +199,8 @@ mod tests {
             ],
         );
         let membership = "5:memory:/docker\n4:cpu,cpuacct:/docker\n1:cpuset:/\n0::/docker\n";
-        assert_eq!(quota_millicores(&tree.0, membership), Some(2500));
-        assert_eq!(quota_millicores(&tree.0, "4:cpu,cpuacct:/\n"), None);
+        assert_eq!(quota_millicores(tree.path(), membership), Some(2500));
+        assert_eq!(quota_millicores(tree.path(), "4:cpu,cpuacct:/\n"), None);
     }
 
     #[test]

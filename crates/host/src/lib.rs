@@ -8,6 +8,9 @@ mod allocator;
 mod budget;
 mod cores;
 mod daemon;
+#[cfg(test)]
+mod folder;
+mod huge_pages;
 mod identity;
 mod limits;
 mod log;
@@ -21,6 +24,7 @@ pub use allocator::share_one_arena;
 pub use budget::Budget;
 pub use cores::{Cores, PinClaim, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
+pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, is_root};
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,

@@ -60,12 +60,17 @@ pub(crate) fn start(
     pin: bool,
 ) -> io::Result<Running> {
     let budget = Arc::new(Budget::new(options.memory_bytes));
-    // `cache_memlimit` may raise the limit up to the reserved size.
-    let reserve_bytes = if kachel_host::is_address_space_free() {
-        kachel_host::physical_memory_bytes().max(options.memory_bytes)
-    } else {
+    // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
+    // taken at the start, so there are only those of `-m`, and one for the end of the arena.
+    let takes_reserved_pages =
+        options.huge_pages && kachel_host::free_reserved_bytes() > options.memory_bytes;
+    let reserve_bytes = if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena();
         options.memory_bytes
+    } else if takes_reserved_pages {
+        options.memory_bytes
+    } else {
+        kachel_host::physical_memory_bytes().max(options.memory_bytes)
     };
     let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;

@@ -139,7 +139,7 @@ pub struct ServeOptions {
     pub maxconns_fast: bool,
     /// Whether memory may not be swapped out (`-k`).
     pub lock_memory: bool,
-    /// Whether the kernel is asked for huge pages (`-L`).
+    /// Whether items are kept in huge pages, where the machine has them (`-L`).
     pub huge_pages: bool,
     /// Whether a crash may leave a core file of any size (`-r`).
     pub core_dumps: bool,

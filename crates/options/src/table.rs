@@ -188,9 +188,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     works(('k', "lock-memory"), Nothing, "off", "lock memory, so that it is not swapped out", {
         |partial, _| set(&mut partial.serve.lock_memory, true)
     }),
-    works(('L', "enable-largepages"), Nothing, "off", "ask the kernel for huge pages", {
-        |partial, _| set(&mut partial.serve.huge_pages, true)
-    }),
+    works(
+        ('L', "enable-largepages"),
+        Nothing,
+        "off",
+        "keep items in huge pages: reserved ones if enough are free, otherwise transparent ones, otherwise \
+         ordinary pages, with a warning",
+        |partial, _| set(&mut partial.serve.huge_pages, true),
+    ),
     // Work.
     works(
         ('t', "threads"),

@@ -19,7 +19,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use kachel_host::Region;
+use kachel_host::{PageKind, Region};
 use kachel_stdx::Piece;
 
 use crate::audit::Audit;
@@ -41,6 +41,11 @@ impl Arena {
     pub(crate) fn reserve(bytes: usize, segment_bytes: usize, huge: bool) -> io::Result<Self> {
         let region = Region::reserve(bytes + SLACK_BYTES, huge, "items")?;
         Ok(Self { region, bytes, audit: Audit::over(segment_bytes) })
+    }
+
+    /// The pages that back it.
+    pub(crate) const fn pages(&self) -> PageKind {
+        self.region.pages()
     }
 
     /// The word at byte offset `offset`, a multiple of 8.

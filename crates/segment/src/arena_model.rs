@@ -13,6 +13,8 @@ use std::ptr::NonNull;
 
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 
+use kachel_host::PageKind;
+
 use crate::SEGMENT_BYTES_MIN;
 use crate::audit::Audit;
 
@@ -48,6 +50,10 @@ impl Arena {
             cells: (0..modeled / CELL_BYTES).map(|_| loom::cell::UnsafeCell::new(())).collect(),
             audit: Audit::over(0),
         })
+    }
+
+    pub(crate) const fn pages(&self) -> PageKind {
+        PageKind::Ordinary
     }
 
     /// The place of byte `offset` in the memory of the model. Panics: if the `length` bytes from

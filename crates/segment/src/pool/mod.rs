@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError};
 #[cfg(not(any(loom, shuttle)))]
 use std::sync::{Mutex, MutexGuard};
 
-use kachel_host::Budget;
+use kachel_host::{Budget, PageKind};
 use kachel_stdx::{CachePadded, Place, Quiescence, Reader, Stamp};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
@@ -197,6 +197,11 @@ impl Pool {
     #[inline]
     pub const fn segment_bytes(&self) -> usize {
         1 << self.segment_shift
+    }
+
+    /// The pages that back its segments.
+    pub const fn pages(&self) -> PageKind {
+        self.arena.pages()
     }
 
     /// Where its segments are now (I1).

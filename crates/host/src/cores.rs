@@ -41,6 +41,19 @@ const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// (net/core/sysctl_net_core.c). The number of that namespace differs between machines.
 const FIRST_NETWORK_SETTING: &str = "/proc/sys/net/core/dev_weight";
 
+/// Why no thread is pinned (I2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpinned {
+    /// A quota limits the process.
+    Quota,
+    /// There are more threads than cores.
+    FewCores,
+    /// Processes that this process does not see may use the cores.
+    Contained,
+    /// Another Kachel on the machine has pinned its threads.
+    Claimed,
+}
+
 /// The right to pin threads. There is one on a machine. Dropping the claim gives it back.
 #[derive(Debug)]
 pub struct PinClaim {
@@ -75,17 +88,35 @@ impl Cores {
         }
     }
 
-    /// The right to pin `threads` threads to cores of their own, or `None` (I2).
-    pub fn claim_pins(&self, threads: u16) -> Option<PinClaim> {
-        if !self.may_pin(threads) {
-            return None;
-        }
-        PinClaim::take(b"kachel: threads are pinned")
+    /// The right to pin `threads` threads to cores of their own, or the reason against it (I2).
+    pub fn claim_pins(&self, threads: u16) -> Result<PinClaim, Unpinned> {
+        self.may_pin(threads)?;
+        PinClaim::take(b"kachel: threads are pinned").ok_or(Unpinned::Claimed)
     }
 
     /// Checks I2, except the claim.
-    fn may_pin(&self, threads: u16) -> bool {
-        self.quota_millicores.is_none() && threads <= self.allowed_count && !self.contained
+    fn may_pin(&self, threads: u16) -> Result<(), Unpinned> {
+        if self.quota_millicores.is_some() {
+            Err(Unpinned::Quota)
+        } else if threads > self.allowed_count {
+            Err(Unpinned::FewCores)
+        } else if self.contained {
+            Err(Unpinned::Contained)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Unpinned {
+    /// The reason, for the operator.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Quota => "a quota limits the process",
+            Self::FewCores => "there are more threads than cores",
+            Self::Contained => "the process is in a container",
+            Self::Claimed => "another Kachel has pinned its threads",
+        }
     }
 }
 
@@ -103,10 +134,10 @@ impl PinClaim {
 }
 
 /// Pins the calling thread to core number `index` of its affinity mask, counted from 0 and modulo
-/// the number of cores in the mask.
+/// the number of cores in the mask. Returns the number of that core in the machine.
 ///
 /// Errors: the kernel refuses, because the mask has changed meanwhile.
-pub fn pin_to_core_of(index: usize) -> io::Result<()> {
+pub fn pin_to_core_of(index: usize) -> io::Result<usize> {
     let allowed = allowed_cores();
     let Some(&core) = allowed.get(index % allowed.len().max(1)) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -114,7 +145,7 @@ pub fn pin_to_core_of(index: usize) -> io::Result<()> {
     let mut mask = CpuSet::new();
     mask.set(core);
     rustix::thread::sched_setaffinity(None, &mask)?;
-    Ok(())
+    Ok(core)
 }
 
 /// The calling thread's cores; empty when the kernel's mask is larger than ours.
@@ -228,24 +259,25 @@ mod tests {
     #[test]
     fn a_quota_or_too_many_threads_or_a_container_forbid_pinning() {
         for (quota_millicores, threads, contained, may) in [
-            (None, 4, false, true),
-            (None, 5, false, false),
-            (Some(4000), 1, false, false),
-            (None, 1, true, false),
+            (None, 4, false, Ok(())),
+            (None, 5, false, Err(Unpinned::FewCores)),
+            (Some(4000), 1, false, Err(Unpinned::Quota)),
+            (None, 1, true, Err(Unpinned::Contained)),
         ] {
             let cores = Cores { allowed_count: 4, quota_millicores, contained };
             assert_eq!(cores.may_pin(threads), may, "{cores:?} and {threads} threads");
-            assert!(may || cores.claim_pins(threads).is_none());
+            assert!(may.is_ok() || cores.claim_pins(threads).map(drop) == may);
         }
     }
 
     #[test]
     fn a_pinned_thread_has_one_core() {
         let pinned = std::thread::spawn(|| {
-            pin_to_core_of(usize::MAX).expect("a core");
-            allowed_cores().len()
+            let core = pin_to_core_of(usize::MAX).expect("a core");
+            (allowed_cores(), core)
         });
-        assert_eq!(pinned.join().expect("no panic"), 1);
+        let (allowed, core) = pinned.join().expect("no panic");
+        assert_eq!(allowed, [core]);
         assert!(!allowed_cores().is_empty());
     }
 }

@@ -14,6 +14,7 @@ mod huge_pages;
 mod identity;
 mod limits;
 mod log;
+mod nodes;
 mod pidfile;
 mod region;
 mod signals;
@@ -22,7 +23,7 @@ mod usage;
 pub use address_space::{address_space_bounds, is_address_space_free};
 pub use allocator::share_one_arena;
 pub use budget::Budget;
-pub use cores::{Cores, PinClaim, pin_to_core_of};
+pub use cores::{Cores, PinClaim, Unpinned, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
 pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, is_root};
@@ -30,6 +31,7 @@ pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };
 pub use log::log_line;
+pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use signals::{Signal, Signals, ask_to_terminate};

@@ -7,6 +7,7 @@
 mod closes;
 mod listeners;
 mod load;
+mod obtained;
 mod serve;
 mod shards;
 

@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kachel_host::{Cores, Daemon, Pidfile, Signal, Signals};
+use kachel_host::{Cores, Daemon, Nodes, PageKind, Pidfile, Signal, Signals, Unpinned};
 use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
 
 use crate::listeners::{self, Open};
-use crate::shards;
+use crate::obtained::Line;
+use crate::shards::{self, Running};
 
 /// Files that the process opens in addition to one per connection: per shard, and in total.
 const FILES_PER_SHARD: u64 = 8;
@@ -83,14 +84,18 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let Open { sockets, places, port_lines } =
         listeners::open(&options.listeners, options.backlog).map_err(Failure::os)?;
     let pins = cores.claim_pins(threads);
-    let running = shards::start(&options, threads, sockets, pins.is_some())
+    let running = shards::start(&options, threads, sockets, pins.is_ok())
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
     // I3: from here on, other programs can see that the server listens.
     let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
+    if options.huge_pages && running.obtained().pages == PageKind::Ordinary {
+        eprintln!("-L: this machine has no huge pages to give; ordinary pages are used");
+    }
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         let places = places.join(", ");
         eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads");
+        say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
     if let Some(daemon) = daemon {
         daemon
@@ -105,6 +110,23 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     end_in_time(signals, Arc::clone(&failed));
     running.join();
     Ok(exit_code(&failed))
+}
+
+/// Prints one line about the cores, the memory and the I/O backend of the server.
+fn say_what_was_obtained(
+    options: &ServeOptions,
+    cores: &Cores,
+    unpinned: Option<Unpinned>,
+    running: &Running,
+) {
+    let line = Line {
+        cores,
+        unpinned,
+        memory_bytes: options.memory_bytes,
+        obtained: running.obtained(),
+        pinned_by_node: Nodes::of_this_machine().spread(&running.obtained().pinned),
+    };
+    eprintln!("{line}");
 }
 
 /// The number of threads: `-t`, or one per core, but no more than fit into `-m`.

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
-use kachel_host::{Budget, Cores, Region};
+use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
 use kachel_options::{
@@ -22,6 +22,7 @@ use kachel_options::{
 use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn};
 
 use crate::closes;
+use crate::obtained::Obtained;
 
 /// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
@@ -37,6 +38,15 @@ pub(crate) struct Running {
     wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
     failed: Arc<AtomicBool>,
+    obtained: Obtained,
+}
+
+/// What a thread tells when its shard is made.
+struct Made {
+    waker: Waker,
+    io: &'static str,
+    /// The core that it is pinned to.
+    core: Option<usize>,
 }
 
 /// The arguments of every shard's thread.
@@ -48,6 +58,7 @@ struct Plan {
     origin: ClockOrigin,
     limits: Limits,
     pin: bool,
+    pages: PageKind,
 }
 
 /// Starts `shards` threads that serve clients of `listeners`.
@@ -88,6 +99,7 @@ pub(crate) fn start(
             slack_us: options.slack_us,
         },
         pin,
+        pages: pool.pages(),
     };
     match options.io {
         IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
@@ -176,7 +188,7 @@ fn spawn<I: Io + 'static>(
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
     let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
-    let (opened, backends) = channel::<(u16, io::Result<Waker>)>();
+    let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     let mut listeners = Some(listeners);
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
@@ -200,15 +212,19 @@ fn spawn<I: Io + 'static>(
     }
     drop(opened);
     let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
+    let mut obtained = Obtained { pages: plan.pages, io: "", pinned: Vec::new() };
     for (id, shard) in backends.iter().take(usize::from(shards)) {
-        by_shard[usize::from(id)] = Some(shard?);
+        let Made { waker, io, core } = shard?;
+        by_shard[usize::from(id)] = Some(waker);
+        obtained.io = io;
+        obtained.pinned.extend(core);
     }
     let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
     for shard in told {
         // A thread that has already ended does not receive it.
         let _ended = shard.send(());
     }
-    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed })
+    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed, obtained })
 }
 
 /// The error for a thread that the system refuses.
@@ -223,17 +239,20 @@ fn run<I: Io>(
     id: u16,
     listeners: Vec<OwnedFd>,
     open: fn(Limits) -> io::Result<I>,
-    opened: &Sender<(u16, io::Result<Waker>)>,
+    opened: &Sender<(u16, io::Result<Made>)>,
     others: &Receiver<()>,
 ) -> io::Result<()> {
-    let mut shard = match make(plan, id, open) {
-        Ok(shard) => shard,
+    let core = if plan.pin { pin(id) } else { None };
+    let made = open(plan.limits).map(|io| (io.kind(), make(plan, id, io)));
+    let (io, mut shard) = match made {
+        Ok(made) => made,
         Err(error) => {
             let _main_has_gone = opened.send((id, Err(error)));
             return Ok(());
         }
     };
-    let _main_has_gone = opened.send((id, Ok(shard.waker())));
+    let made = Made { waker: shard.waker(), io, core };
+    let _main_has_gone = opened.send((id, Ok(made)));
     // Arrives when all shards are made; never arrives if one could not be made.
     let Ok(()) = others.recv() else { return Ok(()) };
     for (index, listener) in (0..).zip(listeners) {
@@ -247,20 +266,25 @@ fn run<I: Io>(
     Ok(())
 }
 
-/// Makes a shard, with its I/O backend opened on the thread that will use it.
+/// Pins the thread of shard `id` to a core of its own. Returns the core, or `None` if the kernel
+/// refuses.
+fn pin(id: u16) -> Option<usize> {
+    let pinned = kachel_host::pin_to_core_of(usize::from(id));
+    if let Err(error) = &pinned {
+        eprintln!("shard {id} is not pinned to a core: {error}");
+    }
+    pinned.ok()
+}
+
+/// Makes a shard, with an I/O backend that was opened on the thread that uses it.
 fn make<I: Io>(
     plan: &Plan,
     id: u16,
-    open: fn(Limits) -> io::Result<I>,
-) -> io::Result<Shard<I, SystemClock, Cache>> {
-    if plan.pin
-        && let Err(error) = kachel_host::pin_to_core_of(usize::from(id))
-    {
-        eprintln!("shard {id} is not pinned to a core: {error}");
-    }
+    io: I,
+) -> Shard<I, SystemClock, Cache> {
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
     let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
-    Ok(Shard::new(open(plan.limits)?, SystemClock, engines, options, shared))
+    Shard::new(io, SystemClock, engines, options, shared)
 }
 
 impl Running {
@@ -268,6 +292,11 @@ impl Running {
     pub(crate) fn stop(&self) {
         self.shared.stop();
         self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// What the machine gave to the shards.
+    pub(crate) const fn obtained(&self) -> &Obtained {
+        &self.obtained
     }
 
     /// True once a shard has failed and printed the reason.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use kachel_testkit::{Client, Launch, PATIENCE, announced_port, user, wait_until};
+use kachel_testkit::{Client, Launch, PATIENCE, Server, announced_port, user, wait_until};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A folder with the binary under both names.
@@ -234,6 +234,69 @@ fn answers_go_to_standard_output() {
         assert_eq!(text.lines().next(), Some(first));
     }
     assert_eq!(bench.output("kachel", &["sevre"]).status.code(), Some(64));
+}
+
+#[test]
+fn a_line_at_the_start_says_what_the_machine_gave() {
+    for (options, io) in [(&["-t", "3"][..], ""), (&["-t", "2", "--io=epoll"], "I/O: epoll; ")] {
+        let options = [&["serve"], options].concat();
+        let launch = Launch { called_as: "kachel", ..Launch::memcached(program(), &options) };
+        let server = launch.start();
+        assert_eq!(version(server.port()), "VERSION 1.6.45\r\n");
+        let line =
+            |said: &str| said.lines().find(|line| line.starts_with("cores: ")).map(str::to_owned);
+        wait_until("the line", || line(&server.last_words()).is_some());
+        let line = line(&server.last_words()).expect("it is there");
+        for part in [" pinned", "; quota: ", "; memory: 64 MiB in ", "; NUMA nodes: ", io] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+}
+
+#[test]
+fn each_thread_has_the_name_of_its_shard() {
+    let server = Launch::memcached(program(), &["-t", "3"]).start();
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.process.id())).expect("threads");
+    let names = tasks.map(|task| {
+        let path = task.expect("a thread").path().join("comm");
+        fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
+    });
+    let names: Vec<String> = names.collect();
+    for shard in ["shard 0", "shard 1", "shard 2"] {
+        assert!(names.iter().any(|name| name == shard), "{shard}: {names:?}");
+    }
+}
+
+/// Fills a server that keeps 64 MiB of items in huge pages, shrinks and grows it again.
+fn fill_huge_pages() -> Server {
+    const VALUE_BYTES: usize = 1 << 19;
+    const VALUES: usize = 200;
+    let server = Launch::memcached(program(), &["-v", "-L", "-m", "64", "-t", "2"]).start();
+    let mut client = server.connect();
+    for round in 0..2 {
+        for number in 0..VALUES {
+            client.set(&format!("k{number}"), &vec![b'v'; VALUE_BYTES]);
+        }
+        assert_eq!(client.ask("cache_memlimit 8\r\n", "\n"), "OK\r\n", "round {round}");
+        wait_until("memory to come back", || {
+            client.stat("kachel_memory_spent") <= client.stat("limit_maxbytes")
+        });
+        assert_eq!(client.ask("cache_memlimit 64\r\n", "\n"), "OK\r\n");
+    }
+    server
+}
+
+#[test]
+fn items_are_kept_in_the_huge_pages_that_are_free() {
+    let reserved = kachel_host::free_reserved_bytes() > 64 << 20;
+    let server = fill_huge_pages();
+    let said = server.last_words();
+    if reserved {
+        assert!(said.contains("64 MiB in reserved huge pages"), "{said}");
+    } else {
+        println!("skip memory.reserved_pages no reserved huge pages (vm.nr_hugepages) are free");
+        assert!(!said.contains("reserved"), "{said}");
+    }
 }
 
 #[test]

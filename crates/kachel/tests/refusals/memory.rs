@@ -21,6 +21,22 @@ fn unknown_advice(advice: libc::c_int) -> Refusal {
 /// MADV_DONTNEED_LOCKED (linux/mman.h), since Linux 5.18.
 const DONTNEED_LOCKED: libc::c_int = 24;
 
+/// MADV_POPULATE_WRITE (linux/mman.h), since Linux 5.14.
+const POPULATE_WRITE: libc::c_int = 23;
+
+#[test]
+fn a_server_that_gets_no_huge_pages_says_so_and_serves() {
+    let refusals = [unknown_advice(libc::MADV_HUGEPAGE), unknown_advice(POPULATE_WRITE)];
+    let mut server = refusing(&refusals, || start(&["-L", "-v", "-m", "16", "-t", "2"]));
+    let mut client = server.connect();
+    fill(&mut client, BATCH);
+    assert_eq!(found(&mut client, BATCH), BATCH);
+    let said = server.last_words();
+    assert!(said.contains("-L: this machine has no huge pages to give"), "{said}");
+    assert!(said.contains("memory: 16 MiB in ordinary pages"), "{said}");
+    server.assert_alive();
+}
+
 fn fill(client: &mut Client, keys: usize) {
     for first in (0..keys).step_by(BATCH) {
         let mut requests = Vec::new();

@@ -6,12 +6,14 @@
 use std::fmt::Write;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use kachel_io::listener;
 use kachel_options::{Host, Listeners, TcpListen};
 
 /// Listening sockets, and their addresses.
+#[derive(Default)]
 pub(crate) struct Open {
     pub(crate) sockets: Vec<OwnedFd>,
     /// The addresses, for the log.
@@ -20,10 +22,10 @@ pub(crate) struct Open {
     pub(crate) port_lines: String,
 }
 
-/// Opens all listeners. The error is a sentence.
+/// Opens the listeners for clients of all shards. The error is a sentence.
 pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> {
-    let backlog = u32::try_from(backlog).unwrap_or(0);
-    let mut open = Open { sockets: Vec::new(), places: Vec::new(), port_lines: String::new() };
+    let backlog = backlog_of(backlog);
+    let mut open = Open::default();
     for wanted in &listeners.tcp {
         open.tcp(wanted, backlog)?;
     }
@@ -35,6 +37,35 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
         open.places.push(place);
     }
     Ok(open)
+}
+
+/// Opens the listeners of the shards, for each shard its port on every address of `listeners`. The
+/// error is a sentence.
+pub(crate) fn open_of_shards(
+    listeners: &Listeners,
+    backlog: i32,
+    ports: RangeInclusive<u16>,
+) -> Result<Vec<Vec<OwnedFd>>, String> {
+    let mut wanted: Vec<&TcpListen> = Vec::new();
+    for tcp in &listeners.tcp {
+        if !wanted.iter().any(|other| other.host == tcp.host) {
+            wanted.push(tcp);
+        }
+    }
+    let of_shard = |port| {
+        let mut open = Open::default();
+        for &tcp in &wanted {
+            open.tcp(&TcpListen { port, ..tcp.clone() }, backlog_of(backlog))
+                .map_err(|error| format!("--shard-ports: {error}"))?;
+        }
+        debug_assert!(!open.sockets.is_empty(), "at least one address was listened on");
+        Ok(open.sockets)
+    };
+    ports.map(of_shard).collect()
+}
+
+fn backlog_of(backlog: i32) -> u32 {
+    u32::try_from(backlog).unwrap_or(0)
 }
 
 impl Open {
@@ -143,8 +174,7 @@ mod tests {
     fn addresses_that_the_machine_cannot_have_are_passed_over_unless_there_is_no_other() {
         let both = ["[::1]:0", "127.0.0.1:0"].map(|each| each.parse().expect("an address"));
         let listen = |host: Host, addresses: &[SocketAddr], code| {
-            let mut open =
-                Open { sockets: Vec::new(), places: Vec::new(), port_lines: String::new() };
+            let mut open = Open::default();
             // Another one listens already, which is of no help.
             open.tcp(&tcp(Host::Named("127.0.0.1".into())).tcp[0], 8).expect("a socket");
             let listens = open.listen(&host, addresses, |address| match address {

@@ -23,7 +23,7 @@ use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
-use crate::shards::{self, Running};
+use crate::shards::{self, Running, Sockets};
 
 /// Files that the process opens in addition to one per connection: per shard, and in total.
 const FILES_PER_SHARD: u64 = 8;
@@ -72,6 +72,9 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
     let threads = thread_count(&options, &cores)?;
+    let shard_ports = options
+        .shard_ports(threads)
+        .map_err(|error| Failure { exit_code: error.exit_code, sentence: error.to_string() })?;
 
     raise_limits(&options, threads)?;
     give_up_rights(&options)?; // I1
@@ -83,6 +86,14 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
     let Open { sockets, places, port_lines } =
         listeners::open(&options.listeners, options.backlog).map_err(Failure::os)?;
+    let of_shards = match &shard_ports {
+        Some(ports) => {
+            listeners::open_of_shards(&options.listeners, options.backlog, ports.clone())
+                .map_err(Failure::os)?
+        }
+        None => Vec::new(),
+    };
+    let sockets = Sockets { of_all: sockets, of_shards };
     let pins = cores.claim_pins(threads);
     let running = shards::start(&options, threads, sockets, pins.is_ok())
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
@@ -94,7 +105,10 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     }
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         let places = places.join(", ");
-        eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads");
+        let ports = shard_ports.map_or_else(String::new, |ports| {
+            format!("; each has a port of its own, {} to {}", ports.start(), ports.end())
+        });
+        eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads{ports}");
         say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
     if let Some(daemon) = daemon {
@@ -157,7 +171,11 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
         return Err(Failure::os("-r: the limit on core files is 0 and cannot be raised"));
     }
     let connections = u64::from(options.connections_max);
-    let wanted = connections + u64::from(threads) * FILES_PER_SHARD + FILES_OTHER;
+    // A shard has a listener for each address of its port, often one for each version of IP.
+    let own_listeners =
+        if options.has_shard_ports { 2 * options.listeners.tcp.len() as u64 } else { 0 };
+    let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners);
+    let wanted = connections + of_shards + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
         return Err(Failure::os(format!(

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, Seeds};
+use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, PARTITIONS, Seeds};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
@@ -59,15 +59,25 @@ struct Plan {
     limits: Limits,
     pin: bool,
     pages: PageKind,
+    /// The endpoint of the listeners that are one shard's own.
+    own_endpoint: EndpointIndex,
 }
 
-/// Starts `shards` threads that serve clients of `listeners`.
+/// The listening sockets of the process.
+pub(crate) struct Sockets {
+    /// Those whose clients any shard may serve.
+    pub(crate) of_all: Vec<OwnedFd>,
+    /// For each shard, those whose clients it serves. Empty without `--shard-ports`.
+    pub(crate) of_shards: Vec<Vec<OwnedFd>>,
+}
+
+/// Starts `shards` threads that serve clients of `sockets`.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
     options: &ServeOptions,
     shards: u16,
-    listeners: Vec<OwnedFd>,
+    sockets: Sockets,
     pin: bool,
 ) -> io::Result<Running> {
     let budget = Arc::new(Budget::new(options.memory_bytes));
@@ -86,7 +96,8 @@ pub(crate) fn start(
     let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;
     check_address_space(&pool, shards)?;
-    let shared = Arc::new(Shared::new(shared_options(options, shards, listeners.len()), budget));
+    let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
+    let shared = Arc::new(Shared::new(shared_options(options, shards, own_endpoint), budget));
     let clock = SystemClock;
     let hasher = KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards);
     let plan = Plan {
@@ -100,14 +111,15 @@ pub(crate) fn start(
         },
         pin,
         pages: pool.pages(),
+        own_endpoint,
     };
     match options.io {
-        IoChoice::Epoll => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
-        IoChoice::Uring => spawn(&plan, shards, listeners, kachel_io::Uring::new),
+        IoChoice::Epoll => spawn(&plan, shards, sockets, kachel_io::Epoll::new),
+        IoChoice::Uring => spawn(&plan, shards, sockets, kachel_io::Uring::new),
         IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
-            spawn(&plan, shards, listeners, kachel_io::Uring::new)
+            spawn(&plan, shards, sockets, kachel_io::Uring::new)
         }
-        IoChoice::Auto => spawn(&plan, shards, listeners, kachel_io::Epoll::new),
+        IoChoice::Auto => spawn(&plan, shards, sockets, kachel_io::Epoll::new),
     }
 }
 
@@ -144,8 +156,12 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
-fn shared_options(options: &ServeOptions, shards: u16, listeners: usize) -> SharedOptions {
+fn shared_options(options: &ServeOptions, shards: u16, own: EndpointIndex) -> SharedOptions {
     let endpoint = Endpoint { limits: limits(options), ..Endpoint::default() };
+    let mut endpoints = vec![endpoint; usize::from(own.0)];
+    endpoints.push(Endpoint { stays: true, ..endpoint });
+    let mut settings = options.settings(shards);
+    settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
     SharedOptions {
         shards,
         cores_max: cores_max(options),
@@ -153,14 +169,14 @@ fn shared_options(options: &ServeOptions, shards: u16, listeners: usize) -> Shar
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
-        endpoints: Endpoints::new(vec![endpoint; listeners.max(1)]),
+        endpoints: Endpoints::new(endpoints),
         pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
         usage: kachel_host::usage,
         version: MEMCACHED_VERSION,
         own_version: KACHEL_VERSION,
-        settings: options.settings(shards),
+        settings,
     }
 }
 
@@ -184,17 +200,20 @@ fn limits(options: &ServeOptions) -> ClientLimits {
 fn spawn<I: Io + 'static>(
     plan: &Plan,
     shards: u16,
-    listeners: Vec<OwnedFd>,
+    sockets: Sockets,
     open: fn(Limits) -> io::Result<I>,
 ) -> io::Result<Running> {
     let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
-    let mut listeners = Some(listeners);
+    // The first shard accepts the clients of all, and hands them over.
+    let Sockets { of_all, of_shards } = sockets;
+    let mut of_all = Some(of_all);
+    let mut of_shards = of_shards.into_iter();
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
     for (id, others) in (0..shards).zip(others) {
         let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
-        let listeners = listeners.take().unwrap_or_default();
+        let listeners = [of_all.take(), of_shards.next()].map(Option::unwrap_or_default);
         let body = move || {
             if let Err(error) = run(&plan, id, listeners, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
@@ -237,7 +256,7 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
 fn run<I: Io>(
     plan: &Plan,
     id: u16,
-    listeners: Vec<OwnedFd>,
+    [of_all, own]: [Vec<OwnedFd>; 2],
     open: fn(Limits) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Made>)>,
     others: &Receiver<()>,
@@ -255,8 +274,11 @@ fn run<I: Io>(
     let _main_has_gone = opened.send((id, Ok(made)));
     // Arrives when all shards are made; never arrives if one could not be made.
     let Ok(()) = others.recv() else { return Ok(()) };
-    for (index, listener) in (0..).zip(listeners) {
+    for (index, listener) in (0..).zip(of_all) {
         shard.listen(listener, EndpointIndex(index));
+    }
+    for listener in own {
+        shard.listen(listener, plan.own_endpoint);
     }
     while shard.tick()? == Turn::Again {
         if plan.shared.take_shutdown() {
@@ -277,11 +299,7 @@ fn pin(id: u16) -> Option<usize> {
 }
 
 /// Makes a shard, with an I/O backend that was opened on the thread that uses it.
-fn make<I: Io>(
-    plan: &Plan,
-    id: u16,
-    io: I,
-) -> Shard<I, SystemClock, Cache> {
+fn make<I: Io>(plan: &Plan, id: u16, io: I) -> Shard<I, SystemClock, Cache> {
     let (shared, engines) = (Arc::clone(&plan.shared), Arc::clone(&plan.engines));
     let options = ShardOptions { id, hasher: plan.hasher, origin: plan.origin };
     Shard::new(io, SystemClock, engines, options, shared)

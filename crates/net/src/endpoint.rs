@@ -30,6 +30,9 @@ pub struct Endpoint {
     pub protocol: ClientProtocol,
     /// The time limits of its clients.
     pub limits: ClientLimits,
+    /// Whether its clients stay with the shard that has accepted them. Otherwise they are moved to
+    /// the shards that have the least work.
+    pub stays: bool,
 }
 
 /// All endpoints of a process.

@@ -22,6 +22,7 @@ mod partial;
 mod row;
 mod serve;
 mod settings;
+mod shard_ports;
 mod suboptions;
 mod table;
 #[cfg(test)]

@@ -82,6 +82,7 @@ impl PartialOptions {
         {
             return usage("-B binary: the binary protocol is not built yet.".to_string());
         }
+        self.serve.shard_ports(self.serve.threads.unwrap_or(1))?;
         assert!(
             !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
             "a server without listeners was refused above"

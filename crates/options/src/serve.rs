@@ -77,6 +77,8 @@ pub struct ServeOptions {
     /// Number of threads, one shard each; `None`: one per usable core. At most
     /// [`crate::THREADS_MAX`].
     pub threads: Option<u16>,
+    /// Whether each shard also listens on a TCP port of its own (`--shard-ports`).
+    pub has_shard_ports: bool,
     /// Bytes of data in the whole process (`-m`).
     pub memory_bytes: u64,
     /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
@@ -219,6 +221,7 @@ impl ServeOptions {
             called_as,
             listeners: Listeners::default(),
             threads: None,
+            has_shard_ports: false,
             memory_bytes: 64 << 20,
             evict: true,
             item_bytes_max: 1 << 20,

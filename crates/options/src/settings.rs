@@ -36,7 +36,7 @@ impl ServeOptions {
         self.say_network(&mut pairs);
         self.say_work(threads, &mut pairs);
         self.say_slabs_and_lru(&mut pairs);
-        self.say_rest(&mut pairs);
+        self.say_rest(threads, &mut pairs);
         pairs.0
     }
 
@@ -98,7 +98,7 @@ impl ServeOptions {
         pairs.say("temporary_ttl", echo.temporary_ttl.unwrap_or(61));
     }
 
-    fn say_rest(&self, pairs: &mut Pairs) {
+    fn say_rest(&self, threads: u16, pairs: &mut Pairs) {
         let echo = &self.echo;
         pairs.say("idle_timeout", self.idle_timeout_s);
         pairs.say("watcher_logbuf_size", echo.watcher_logbuf_bytes);
@@ -139,6 +139,15 @@ impl ServeOptions {
                 IoChoice::Uring => "uring",
             },
         );
+        // A server does not start with ports that are refused.
+        let ports = self.shard_ports(threads).ok().flatten();
+        match ports {
+            None => pairs.say("kachel_shard_ports", "off"),
+            Some(ports) => {
+                let (first, last) = ports.into_inner();
+                pairs.say("kachel_shard_ports", format_args!("{first}-{last}"));
+            }
+        }
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);

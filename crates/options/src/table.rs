@@ -246,6 +246,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         },
     ),
     own(
+        "shard-ports",
+        Nothing,
+        "off",
+        "each thread also listens on a TCP port of its own: the first one on the port after -p, and so \
+         on. Clients of such a port stay with its thread. See docs/steering.md",
+        |partial, _| set(&mut partial.serve.has_shard_ports, true),
+    ),
+    own(
         "io",
         Word(&["auto", "epoll", "uring"]),
         "auto",

@@ -11,6 +11,7 @@
 //! - I2  A connection moves only while nothing of it is under way: all its requests are answered,
 //!   and all its replies are sent. So its requests are executed in order, by one core after the
 //!   other.
+//! - I3  A connection of an endpoint that says so stays with the shard that accepted it.
 
 use std::os::fd::OwnedFd;
 
@@ -89,7 +90,11 @@ impl Acceptor {
             return;
         }
         context.counters.connections_opened.add(1);
-        let connection = open(context, clients, socket, self.endpoint_of(listener), sweep);
+        let endpoint = self.endpoint_of(listener);
+        let connection = open(context, clients, socket, endpoint, sweep);
+        if context.shared.options.endpoints.get(endpoint).stays {
+            return; // I3
+        }
         let awake = context.shared.cores.change().to;
         let adopter = self.next_adopter % awake;
         self.next_adopter = (adopter + 1) % awake;

@@ -19,8 +19,10 @@
 //! - I1  A connection is chosen at most once in a round, so a round moves a bounded number of
 //!   connections. A round ends when the number of awake cores changes, and after [`ROUND_NS`].
 //! - I2  Only a core that is awake gets connections.
+//! - I3  A connection of an endpoint that says so stays where it is.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use kachel_engine::ReadValue;
 use kachel_io::{Clock, SocketId, ThreadTime};
@@ -84,6 +86,7 @@ impl Moment {
 /// Chooses connections for one core.
 #[derive(Debug)]
 pub(crate) struct Balance {
+    shared: Arc<Shared>,
     plan: Plan,
     change: u32,
     /// The number of rounds until the work of this core is compared again.
@@ -102,6 +105,7 @@ impl Balance {
     /// Begins without a choice, at the start of the process.
     pub(crate) fn new(context: &Context) -> Self {
         Self {
+            shared: Arc::clone(&context.shared),
             plan: Plan::None,
             change: context.shared.cores.change().number,
             unsettled_rounds: UNSETTLED_ROUNDS,
@@ -185,6 +189,9 @@ impl Balance {
                 continue; // I1
             }
             self.active += 1;
+            if self.shared.options.endpoints.get(open.endpoint()).stays {
+                continue; // I3
+            }
             if let Some(core) = self.plan.next(&mut self.dealt) {
                 hand_over((open.socket(), ready.connection), core);
             }

@@ -52,6 +52,8 @@ pub struct WorldOptions {
     pub usage: fn() -> Usage,
     /// Limits on slow clients.
     pub limits: ClientLimits,
+    /// Whether clients stay with the shard that accepts them: the first one.
+    pub stays: bool,
     /// Percent of memory that values may pin while they are being sent.
     pub pinned_percent: u32,
     /// A function that the server calls for each client that it closes because of a limit.
@@ -74,6 +76,7 @@ impl Default for WorldOptions {
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
             limits: ClientLimits::default(),
+            stays: false,
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
         }
@@ -188,6 +191,7 @@ impl<A: Around, E: Engine> World<A, E> {
                 usage: options.usage,
                 endpoints: Endpoints::new(vec![Endpoint {
                     limits: options.limits,
+                    stays: options.stays,
                     ..Endpoint::default()
                 }]),
                 pinned_percent: options.pinned_percent,

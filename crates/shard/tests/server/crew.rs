@@ -1,5 +1,5 @@
-//! Shards that read and change each other's items (`crew`): which requests do not hop, and that a
-//! client cannot tell the difference.
+//! Shards that read and change each other's items (`crew`): which requests are not parked, and that
+//! a client cannot tell the difference.
 
 use std::sync::Arc;
 
@@ -49,7 +49,6 @@ fn fill(world: &mut World, client: &FarEnd, ttl: u32) -> u64 {
     let stores: String = (0..KEYS).map(store).collect();
     let Asked { reply, parked, reads, writes } = ask(world, client, &stores);
     assert_eq!((reply, reads), ("STORED\r\n".repeat(KEYS), 0));
-    // Clients that a shard hands over hop, too.
     let foreign = if writes > 0 { writes } else { parked };
     assert!(foreign > 0 && foreign < KEYS as u64, "each of the shards owns some keys");
     foreign

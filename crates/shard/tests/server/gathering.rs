@@ -34,10 +34,16 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
+        Self::with(false)
+    }
+
+    /// A machine whose first core keeps the clients that it accepts, if they `stay`.
+    fn with(stays: bool) -> Self {
         let options = WorldOptions {
             shards: CORES,
             cores_max: Some(CORES),
             connections_max: 1000,
+            stays,
             ..WorldOptions::default()
         };
         let world = World::new(options);
@@ -134,6 +140,18 @@ fn connections_gather_at_low_load_and_spread_at_high_load() {
     machine.run(2, 0);
     let waiting = machine.clients.iter().filter(|client| !client.sent_ns.is_empty()).count();
     assert_eq!(waiting, 0, "each request has its reply");
+}
+
+#[test]
+fn clients_that_stay_are_served_by_the_core_that_accepted_them() {
+    let mut machine = Machine::with(true);
+    machine.run(100, 2);
+    machine.run(500, 30); // Three times what one core can do.
+    machine.run(100, 2);
+    let counters = &machine.world.shared.counters;
+    let connections = |core: usize| counters[core].connections.value();
+    assert_eq!((connections(0), machine.moved()), (CLIENTS as u64, 0));
+    assert!((1..counters.len()).all(|core| counters[core].requests.value() == 0));
 }
 
 #[test]

@@ -115,7 +115,14 @@ impl<'a> Launch<'a> {
         self.try_start_at(None)
     }
 
-    fn try_start_at(&self, place: Option<&str>) -> Result<Server, Ended> {
+    /// Starts a server as [`Self::start_at`] does, but allows it to end instead of listening.
+    ///
+    /// # Errors
+    /// The end of the server.
+    ///
+    /// # Panics
+    /// As [`Self::try_start`].
+    pub fn try_start_at(&self, place: Option<&str>) -> Result<Server, Ended> {
         let program = self.program;
         assert!(program.exists(), "{} is not there: ./test installs the peer", program.display());
         let folder = tempfile::tempdir().expect("a folder for the server");

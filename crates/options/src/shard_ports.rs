@@ -1,0 +1,103 @@
+//! `--shard-ports`: a TCP port for each shard, counted on from `-p`.
+//!
+//! Upstream:   `partial.rs` checks the option once the listeners are known; `kachel` asks again
+//!             when the number of threads is known.
+//! Downstream: `kachel` listens on the ports; `settings.rs` tells clients which ones.
+//!
+//! Invariants:
+//! - I1  Shard n has port `-p` + 1 + n, on every address of `-l`. Port `-p` stays a port for all
+//!   clients. So a client that knows nothing of shards is served as without the option.
+//! - I2  No port of a shard is a port of `-l`.
+
+use std::ops::RangeInclusive;
+
+use crate::{EXIT_USAGE, OptionsError, ServeOptions};
+
+impl ServeOptions {
+    /// The ports of the shards of a server of `threads` threads (I1). `None` without
+    /// `--shard-ports`.
+    ///
+    /// Errors: the ports do not exist, or one of them is also in `-l` (I2).
+    pub fn shard_ports(&self, threads: u16) -> Result<Option<RangeInclusive<u16>>, OptionsError> {
+        assert!(threads > 0, "a server has a thread");
+        if !self.has_shard_ports {
+            return Ok(None);
+        }
+        let refused =
+            |why: String| Err(OptionsError::new(EXIT_USAGE, format!("--shard-ports: {why}")));
+        if self.listeners.unix.is_some() {
+            return refused("with -s there is no TCP, so there are no ports".to_string());
+        }
+        let Some(base) = u16::try_from(self.echo.tcp_port).ok().filter(|&port| port > 0) else {
+            return refused("the ports are counted on from -p, so -p must be a port".to_string());
+        };
+        let Some(last) = base.checked_add(threads) else {
+            return refused(format!(
+                "{threads} threads need the ports after -p {base}, up to {}; there are ports up to \
+                 65535. Use a smaller -p or -t",
+                u32::from(base) + u32::from(threads)
+            ));
+        };
+        let first = base + 1;
+        let ports = first..=last;
+        if let Some(taken) = self.listeners.tcp.iter().find(|tcp| ports.contains(&tcp.port)) {
+            return refused(format!(
+                "port {} of -l would also be the port of a shard; the shards have the ports {first} \
+                 to {last}",
+                taken.port
+            ));
+        }
+        Ok(Some(ports))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, parse};
+
+    fn options(words: &[&str]) -> Result<ServeOptions, OptionsError> {
+        let words = [&["serve"], words].concat();
+        let parsed = parse(words.into_iter().map(std::ffi::OsString::from), "kachel".as_ref())?;
+        let Command::Serve(options) = parsed else { panic!("it starts a server") };
+        Ok(*options)
+    }
+
+    #[test]
+    fn the_ports_of_the_shards_follow_the_port_of_all() {
+        for (words, threads, ports) in [
+            (&[][..], 4, None),
+            (&["--shard-ports"], 4, Some(11212..=11215)),
+            (&["--shard-ports", "-p", "65000"], 1, Some(65001..=65001)),
+            (&["--shard-ports", "-p", "65000"], 535, Some(65001..=65535)),
+            (&["--shard-ports", "-l", "*:11216,10.0.0.1"], 4, Some(11212..=11215)),
+        ] {
+            let options = options(words).expect("it starts a server");
+            assert_eq!(options.shard_ports(threads).expect("ports"), ports, "{words:?}");
+            let shown = ports
+                .map_or("off".to_string(), |ports| format!("{}-{}", ports.start(), ports.end()));
+            let settings = options.settings(threads);
+            assert!(settings.contains(&("kachel_shard_ports".to_string(), shown)), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn ports_that_cannot_be_are_refused_with_the_reason() {
+        for (words, why) in [
+            (&["-s", "/tmp/socket"][..], "with -s there is no TCP"),
+            (&["-p", "-1"], "-p must be a port"),
+            (&["-p", "65000", "-t", "536"], "up to 65536"),
+            (&["-p", "65535"], "up to 65536"),
+            (&["-l", "127.0.0.1:11213,127.0.0.1", "-t", "2"], "port 11213 of -l"),
+            (&["-l", "[::1]:11212"], "port 11212 of -l"),
+        ] {
+            let error = options(&[&["--shard-ports"], words].concat()).expect_err("refused");
+            assert_eq!(error.exit_code, EXIT_USAGE, "{words:?}");
+            assert!(error.message.starts_with("--shard-ports: "), "{}", error.message);
+            assert!(error.message.contains(why), "{}", error.message);
+        }
+        // Without -t the number of threads is known only when the server starts.
+        let options = options(&["--shard-ports", "-p", "65000"]).expect("it starts a server");
+        assert!(options.shard_ports(536).is_err());
+    }
+}

@@ -84,7 +84,10 @@ impl<'k> Key<'k> {
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     secret: SipHasher13,
+    /// Shards that own keys.
     shards: u32,
+    /// The number of the first one.
+    first: u16,
 }
 
 impl KeyHasher {
@@ -94,7 +97,13 @@ impl KeyHasher {
     pub fn new(seeds: Seeds, shards: u16) -> Self {
         assert!(shards > 0 && u32::from(shards) <= PARTITIONS, "each shard owns a partition");
         let secret = SipHasher13::new_with_keys(seeds.hash_keys[0], seeds.hash_keys[1]);
-        Self { secret, shards: u32::from(shards) }
+        Self { secret, shards: u32::from(shards), first: 0 }
+    }
+
+    /// The same hasher for a process in which the first `count` shards own no key.
+    #[must_use]
+    pub const fn behind(self, count: u16) -> Self {
+        Self { first: count, ..self }
     }
 
     /// The key with its hashes. The public hash is computed only if there is more than one shard.
@@ -124,12 +133,18 @@ impl KeyHasher {
         u16::try_from(hash >> (64 - PARTITIONS.trailing_zeros())).expect("12 bits")
     }
 
+    /// Whether a shard owns keys.
+    #[inline]
+    pub const fn owns_keys(&self, shard: u16) -> bool {
+        shard >= self.first
+    }
+
     /// The shard that owns a key. Each shard owns a run of partitions, in the order of the shards.
     /// The runs are equal, up to one partition.
     #[inline]
     pub fn owner(&self, hashes: KeyHashes) -> u16 {
         let owner = u32::from(hashes.partition) * self.shards / PARTITIONS;
-        u16::try_from(owner).expect("at most 4096 shards")
+        self.first + u16::try_from(owner).expect("at most 4096 shards")
     }
 }
 

@@ -99,7 +99,9 @@ pub(crate) fn start(
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
     let shared = Arc::new(Shared::new(shared_options(options, shards, own_endpoint), budget));
     let clock = SystemClock;
-    let hasher = KeyHasher::new(Seeds { hash_keys: kachel_host::entropy()? }, shards);
+    let seeds = Seeds { hash_keys: kachel_host::entropy()? };
+    let net_cores = options.roles.map_or(0, |roles| roles.net);
+    let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
     let plan = Plan {
         engines: engines(options, shards, hasher, &pool, &shared.budget)?,
         shared: Arc::clone(&shared),
@@ -165,6 +167,7 @@ fn shared_options(options: &ServeOptions, shards: u16, own: EndpointIndex) -> Sh
     SharedOptions {
         shards,
         cores_max: cores_max(options),
+        net_cores: options.roles.map(|roles| roles.net),
         connections_max: options.connections_max,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,

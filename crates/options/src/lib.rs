@@ -22,6 +22,7 @@ mod partial;
 mod row;
 mod serve;
 mod settings;
+mod roles;
 mod shard_ports;
 mod suboptions;
 mod table;
@@ -35,7 +36,7 @@ use std::fmt;
 
 pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
 pub use manual::manual;
-pub use serve::{CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, ServeOptions};
+pub use serve::{CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, ServeOptions};
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.
 pub const MEMCACHED_VERSION: &str = "1.6.45";

@@ -76,6 +76,7 @@ impl PartialOptions {
         {
             return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
         }
+        serve.apply_roles()?;
         self.listen()?;
         if self.serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary)
             || self.serve.protocol == Protocol::Binary

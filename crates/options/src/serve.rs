@@ -47,6 +47,15 @@ pub enum Reads {
     Erew,
 }
 
+/// How many threads have each role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// Threads that serve clients and own no keys.
+    pub net: u16,
+    /// Threads that own the keys and serve no client.
+    pub shard: u16,
+}
+
 /// How many cores serve clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreChoice {
@@ -77,6 +86,8 @@ pub struct ServeOptions {
     /// Number of threads, one shard each; `None`: one per usable core. At most
     /// [`crate::THREADS_MAX`].
     pub threads: Option<u16>,
+    /// Which threads have the clients and which the shards; `None`: each thread has both.
+    pub roles: Option<Roles>,
     /// Whether each shard also listens on a TCP port of its own (`--shard-ports`).
     pub has_shard_ports: bool,
     /// Bytes of data in the whole process (`-m`).
@@ -221,6 +232,7 @@ impl ServeOptions {
             called_as,
             listeners: Listeners::default(),
             threads: None,
+            roles: None,
             has_shard_ports: false,
             memory_bytes: 64 << 20,
             evict: true,

@@ -139,6 +139,10 @@ impl ServeOptions {
                 IoChoice::Uring => "uring",
             },
         );
+        match self.roles {
+            None => pairs.say("kachel_roles", "off"),
+            Some(roles) => pairs.say("kachel_roles", roles),
+        }
         // A server does not start with ports that are refused.
         let ports = self.shard_ports(threads).ok().flatten();
         match ports {

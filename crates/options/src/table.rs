@@ -12,7 +12,7 @@ use crate::partial::set;
 use crate::row::Takes::{Integer, Nothing, OptionalText, Real, Text, Word};
 use crate::row::{Answer, Class, Effect, OptionRow, Takes, nothing};
 use crate::serve::{CoreChoice, EngineMode, IoChoice, Reads};
-use crate::{EXIT_USAGE, OptionsError, THREADS_MAX};
+use crate::{EXIT_USAGE, OptionsError, Roles, THREADS_MAX};
 
 const fn works(
     (short, long): (char, &'static str),
@@ -244,6 +244,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
             "auto" => set(&mut partial.serve.cores, CoreChoice::Auto),
             _ => set(&mut partial.serve.cores, CoreChoice::All),
         },
+    ),
+    own(
+        "roles",
+        Text("net=A,shard=B"),
+        "each thread has clients and keys",
+        "A threads serve clients and own no keys, B others own the keys. Implies --reads=erew and \
+         --cores=all",
+        |partial, given| set(&mut partial.serve.roles, Some(Roles::read(given.text())?)),
     ),
     own(
         "shard-ports",

@@ -293,11 +293,11 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// The cores of `shards`. At most `most` of them serve clients, and fewer at low load. `None`
-    /// means that all of them serve clients at any load.
-    pub(crate) fn new(shards: u16, most: Option<u16>) -> Self {
-        let most = most.map(|most| most.clamp(1, shards));
-        let awake = if most.is_some() { 1 } else { shards };
+    /// `cores` cores that may serve clients. At most `most` of them do, and fewer at low load.
+    /// `None` means that all of them do at any load.
+    pub(crate) fn new(cores: u16, most: Option<u16>) -> Self {
+        let most = most.map(|most| most.clamp(1, cores));
+        let awake = if most.is_some() { 1 } else { cores };
         let policy = most.filter(|most| *most > 1).map(Policy::new);
         debug_assert!(policy.as_ref().is_none_or(|policy| policy.awake == awake), "P1");
         let change = Change { number: 0, from: awake, to: awake };

@@ -452,7 +452,9 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
     #[cold]
     pub(crate) fn fullest(&mut self) -> Option<&mut E> {
         if !self.engines.are_open_to_all() {
-            return self.own();
+            // A core without keys has nothing to evict. The others evict when they store next.
+            let owns_keys = self.context.hasher.owns_keys(self.context.id);
+            return owns_keys.then(|| self.own()).flatten();
         }
         self.get(self.engines.fullest(self.context)).map(|entered| &mut **entered)
     }

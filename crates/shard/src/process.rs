@@ -32,6 +32,9 @@ pub struct SharedOptions {
     /// The most cores that serve clients at once. Fewer serve them at low load. `None` if all of
     /// them serve clients at any load.
     pub cores_max: Option<u16>,
+    /// The cores that serve clients if only some may: the first ones. The shards with their numbers
+    /// own no keys.
+    pub net_cores: Option<u16>,
     /// Connections open at once, in the whole process (`-c`).
     pub connections_max: u32,
     /// Whether `flush_all` works (not with `-F`).
@@ -65,6 +68,7 @@ impl Default for SharedOptions {
         Self {
             shards: 1,
             cores_max: None,
+            net_cores: None,
             connections_max: 1024,
             flush_allowed: true,
             dumps_allowed: true,
@@ -115,7 +119,7 @@ impl Shared {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
-            cores: Cores::new(options.shards, options.cores_max),
+            cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
             options,
             counters,
             budget,

@@ -40,6 +40,8 @@ pub struct WorldOptions {
     /// The most shards that serve clients at once. Fewer serve them at low load. `None` if all of
     /// them serve clients at any load.
     pub cores_max: Option<u16>,
+    /// The cores that serve clients, if the shards with their numbers own no keys (`--roles`).
+    pub net_cores: Option<u16>,
     /// Connections of all shards together.
     pub connections_max: u32,
     /// Largest item, in bytes.
@@ -70,6 +72,7 @@ impl Default for WorldOptions {
             evict: true,
             crew: true,
             cores_max: None,
+            net_cores: None,
             connections_max: 200,
             item_bytes_max: 1 << 20,
             start_unix_s: 1_800_000_000,
@@ -187,6 +190,7 @@ impl<A: Around, E: Engine> World<A, E> {
             SharedOptions {
                 shards: options.shards,
                 cores_max: options.cores_max,
+                net_cores: options.net_cores,
                 connections_max: options.connections_max,
                 usage: options.usage,
                 endpoints: Endpoints::new(vec![Endpoint {
@@ -204,7 +208,8 @@ impl<A: Around, E: Engine> World<A, E> {
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
         let listener = endpoints[0].listen_here();
-        let hasher = KeyHasher::new(options.seeds, options.shards);
+        let net_cores = options.net_cores.unwrap_or(0);
+        let hasher = KeyHasher::new(options.seeds, options.shards - net_cores).behind(net_cores);
         let engine_options = EngineOptions {
             evict: options.evict,
             cas: true,

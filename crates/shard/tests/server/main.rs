@@ -15,6 +15,7 @@ mod listings;
 mod pinned;
 mod readers;
 mod replies;
+mod roles;
 mod sleeping;
 mod statistics;
 mod waiting;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use kachel_host::{Budget, Region};
-use kachel_table::{KeyHash, Location, Table};
+use kachel_table::{KeyHash, Location, Table, prefetch};
 
 const BATCH: usize = 32;
 const ROUNDS: usize = 200;
@@ -40,17 +40,6 @@ impl Items {
     fn prefetch(&self, location: Location) {
         prefetch(&self.0.words()[location.get() as usize * 8]);
     }
-}
-
-fn prefetch<T>(target: &T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program can see, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(target).cast()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    black_box(target);
 }
 
 /// Runs `round` on `PROBES` probes `ROUNDS` times and prints the best.

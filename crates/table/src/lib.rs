@@ -34,6 +34,7 @@ mod tests;
 pub use grow::{MERGE_SLOTS_MAX, STEP_BYTES_MAX};
 pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use line::SLOTS_PER_BUCKET;
+pub use prefetch::prefetch;
 pub use reader::{Reader, Seen};
 pub use table::{Table, TableCounts};
 pub use tag::{KeyHash, Location};

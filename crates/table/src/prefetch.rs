@@ -1,11 +1,11 @@
 //! A hint to the processor that a line will be read soon.
 //!
-//! Upstream:   `table`, a stage before it probes.
+//! Upstream:   `table`, a stage before it probes; benchmarks that compare with it.
 //! Downstream: one instruction on x86-64, none on other processors.
 
 /// Asks for the cache line of `target`. Cost: one instruction; never a fault.
 #[inline]
-pub(crate) fn prefetch<T>(target: &T) {
+pub fn prefetch<T>(target: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -26,9 +26,15 @@ pub const VALUE_BYTES: usize = 100;
 /// A key.
 pub type BenchKey = [u8; KEY_BYTES];
 
-fn key(number: u64) -> BenchKey {
-    let text = format!("key-{number:012}");
-    text.as_bytes().try_into().expect("a key of sixteen bytes")
+/// A cache with keys and values of the usual lengths.
+pub type FilledCache = Filled<KEY_BYTES, VALUE_BYTES>;
+
+/// The key of number `number`: digits, with letters before them if there is space.
+pub fn key<const BYTES: usize>(number: u64) -> [u8; BYTES] {
+    let letters = if BYTES >= KEY_BYTES { "key-" } else { "" };
+    debug_assert!(BYTES > letters.len(), "a key has room for digits");
+    let text = format!("{letters}{number:0width$}", width = BYTES - letters.len());
+    text.as_bytes().try_into().expect("a number with few enough digits")
 }
 
 /// `count` random keys of a cache of `items` items, each key equally likely.
@@ -37,32 +43,53 @@ pub fn random_keys(items: u64, count: usize, seed: u64) -> Vec<BenchKey> {
     (0..count).map(|_| key(random.below(items))).collect()
 }
 
-/// A cache that holds the keys 0, 1, 2 and so on.
+/// A cache that holds the keys 0, 1, 2 and so on, or those of them that one shard owns.
 #[derive(Debug)]
-pub struct FilledCache {
-    cache: Cache,
-    hasher: KeyHasher,
-    now: Now,
+pub struct Filled<const KEY_BYTES: usize, const VALUE_BYTES: usize> {
+    /// The cache.
+    pub cache: Cache,
+    /// The hasher of its keys.
+    pub hasher: KeyHasher,
+    /// The second in which all was stored.
+    pub now: Now,
 }
 
-impl FilledCache {
+impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_BYTES> {
     /// A cache of `items` items. Cost: about 256 bytes of memory an item.
     pub fn new(items: u64) -> Self {
+        let mut shards = Self::shards(1, items, false);
+        shards.pop().expect("one shard")
+    }
+
+    /// The caches of `shards` shards, which hold `items` items together. With `huge`, the items are
+    /// in huge pages.
+    pub fn shards(shards: u16, items: u64, huge: bool) -> Vec<Self> {
+        assert!(shards > 0 && items > 0, "some shard holds some item");
         let budget = Arc::new(Budget::new((items * 256).max(64 << 20)));
         let reserve_bytes = budget.limit_bytes();
-        let pool_options = PoolOptions { shards: 1, reserve_bytes, huge: false };
+        let pool_options = PoolOptions { shards, reserve_bytes, huge };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-        let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, 1);
+        let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
         let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
-        let cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("address space");
-        let mut filled = Self { cache, hasher, now: ClockOrigin::new(0, 1_800_000_000).at(0) };
+        let now = ClockOrigin::new(0, 1_800_000_000).at(0);
+        let new = |shard| {
+            let (pool, budget) = (Arc::clone(&pool), Arc::clone(&budget));
+            let cache = Cache::new(pool, budget, hasher, options, ShardOf { shard, shards });
+            Self { cache: cache.expect("address space"), hasher, now }
+        };
+        let mut filled: Vec<Self> = (0..shards).map(new).collect();
         for number in 0..items {
-            filled.store(&key(number));
+            let key = key(number);
+            let owner = hasher.owner(hasher.key(&key).hashes());
+            filled[usize::from(owner)].store(&key);
         }
+        let stored = |filled: &Self| filled.cache.stats().items;
+        assert!(filled.iter().map(stored).sum::<u64>() == items, "I1: nothing was evicted");
         filled
     }
 
-    fn store(&mut self, key: &BenchKey) {
+    /// Stores a key, as a SET does.
+    pub fn store(&mut self, key: &[u8; KEY_BYTES]) {
         let operation = Operation::set(self.hasher.key(key), VALUE_BYTES, Ttl(0));
         apply(&mut self.cache, &operation, &mut Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now)
             .expect("one core waits for no reader");
@@ -70,14 +97,14 @@ impl FilledCache {
 
     /// Reads one key, as a GET does.
     #[inline]
-    pub fn read(&mut self, key: &BenchKey) {
+    pub fn read(&mut self, key: &[u8; KEY_BYTES]) {
         let key = self.hasher.key(key);
-        read(&mut self.cache, key, &self.now);
+        read::<VALUE_BYTES>(&mut self.cache, key, &self.now);
     }
 
     /// Reads at most 32 keys: hashed and (if `prefetch`) prefetched first, as the server does.
     #[inline]
-    pub fn read_batch(&mut self, keys: &[BenchKey], prefetch: bool) {
+    pub fn read_batch(&mut self, keys: &[[u8; KEY_BYTES]], prefetch: bool) {
         let mut hashed = [None; BATCH_MAX];
         for (place, key) in hashed.iter_mut().zip(keys) {
             *place = Some(self.hasher.key(key));
@@ -88,16 +115,25 @@ impl FilledCache {
             self.cache.prefetch(hashed.clone().map(lookup));
         }
         for key in hashed {
-            read(&mut self.cache, *key, &self.now);
+            read::<VALUE_BYTES>(&mut self.cache, *key, &self.now);
         }
     }
 }
 
+/// Reads the key with a value of `BYTES` bytes.
 #[inline]
-fn read(cache: &mut Cache, key: Key<'_>, now: &Now) {
+fn read<const BYTES: usize>(cache: &mut Cache, key: Key<'_>, now: &Now) {
     let outcome = get(cache, &key, &GetTerms::VALUE, now).expect("a plain read stores nothing");
-    let Value::Inline(value) = outcome.value else { panic!("I1: {key:?} is there") };
-    let mut target = [0; VALUE_BYTES];
+    copy_out::<BYTES, _>(outcome.value);
+}
+
+/// Copies a value of `BYTES` bytes, as a reply does.
+///
+/// Panics: the value has another length, or there is none (I1).
+#[inline]
+pub fn copy_out<const BYTES: usize, P>(value: Value<'_, P>) {
+    let Value::Inline(value) = value else { panic!("I1: every key is found") };
+    let mut target = [0; BYTES];
     target.copy_from_slice(value);
     black_box(target);
 }

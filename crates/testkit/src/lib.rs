@@ -12,7 +12,9 @@ mod random;
 mod settings;
 mod world;
 
-pub use filled::{BenchKey, FilledCache, KEY_BYTES, VALUE_BYTES, random_keys};
+pub use filled::{
+    BenchKey, Filled, FilledCache, KEY_BYTES, VALUE_BYTES, copy_out, key, random_keys,
+};
 pub use output::{skip, tell};
 #[cfg(feature = "process")]
 pub use process::{

@@ -1,0 +1,173 @@
+//! The engines of some shards, and cores that use them as a shard's core does: requests are hashed,
+//! prefetched and executed in batches.
+//!
+//! Upstream:   `main`.
+//! Downstream: `testkit`'s filled caches, through `engine`'s contract.
+//!
+//! Invariants:
+//! - C1  A core holds one lock at a time, so two cores never wait for each other.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use kachel_cache::{Cache, CacheReader};
+use kachel_engine::{
+    ArithmeticTerms, BATCH_MAX, Block, Common as _, DeadFound, Direction, Engine as _, GetTerms,
+    Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, Ttl, Verb,
+    apply, get,
+};
+use kachel_stdx::{CachePadded, Reader};
+use kachel_testkit::{Filled, copy_out};
+
+use crate::probes::Probe;
+
+/// The engines of all shards, each behind its lock, and their readers.
+pub(crate) struct Shards<const KEY_BYTES: usize, const VALUE_BYTES: usize> {
+    engines: Vec<CachePadded<Mutex<Filled<KEY_BYTES, VALUE_BYTES>>>>,
+    readers: Vec<CacheReader>,
+    hasher: KeyHasher,
+    now: Now,
+}
+
+/// A core with a shard of its own, or with none: then it reads all items beside their owners.
+#[derive(Debug)]
+pub(crate) struct Core {
+    own: Option<u16>,
+    registration: Reader,
+}
+
+/// A change of one key that all cores make at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Increment,
+    Store,
+}
+
+impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_BYTES> {
+    pub(crate) fn new(shards: u16, items: u64, huge: bool) -> Self {
+        let filled = Filled::shards(shards, items, huge);
+        let (hasher, now) = (filled[0].hasher, filled[0].now);
+        let readers = filled.iter().map(|filled| filled.cache.reader()).collect();
+        let lock = |filled| CachePadded::new(Mutex::new(filled));
+        Self { engines: filled.into_iter().map(lock).collect(), readers, hasher, now }
+    }
+
+    /// Bytes of all indexes.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let bytes = |shard: u16| self.hold(shard).cache.stats().index_bytes;
+        (0..self.engines.len() as u16).map(bytes).sum()
+    }
+
+    pub(crate) fn core(&self, own: Option<u16>) -> Core {
+        let registration = self.hold(0).cache.common().register_core().expect("few cores");
+        Core { own, registration }
+    }
+
+    /// Takes the engine of a shard, as soon as no other core holds it.
+    fn hold(&self, shard: u16) -> MutexGuard<'_, Filled<KEY_BYTES, VALUE_BYTES>> {
+        loop {
+            match self.engines[usize::from(shard)].try_lock() {
+                Ok(held) => return held,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(poisoned)) => panic!("{poisoned}"),
+            }
+        }
+    }
+
+    /// Executes at most [`BATCH_MAX`] probes on a core.
+    #[inline]
+    pub(crate) fn run(&self, core: &mut Core, probes: &[Probe<KEY_BYTES>]) {
+        let mut hashed = [None; BATCH_MAX];
+        for (place, probe) in hashed.iter_mut().zip(probes) {
+            let key = self.hasher.key(&probe.key);
+            *place = Some((key, self.hasher.owner(key.hashes()), probe.stores));
+        }
+        let requests = || hashed[..probes.len()].iter().flatten();
+        let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: true };
+        let is_own = |owner: u16| core.own == Some(owner);
+        let beside = requests().any(|&(_, owner, _)| !is_own(owner));
+        let mut own = core.own.map(|own| self.hold(own));
+        if beside {
+            if !core.registration.is_awake() {
+                core.registration.wake();
+            }
+            for (key, owner, _) in requests().filter(|&&(_, owner, _)| !is_own(owner)) {
+                self.readers[usize::from(*owner)].prefetch_index(lookup(key));
+            }
+        }
+        if let Some(own) = &own {
+            let lookups = requests().filter(|&&(_, owner, _)| is_own(owner));
+            own.cache.prefetch(lookups.map(|(key, _, _)| lookup(key)));
+        }
+        if beside {
+            for (key, owner, _) in requests().filter(|&&(_, owner, _)| !is_own(owner)) {
+                self.readers[usize::from(*owner)].prefetch_item(lookup(key));
+            }
+        }
+        let mut stores_beside = 0_u32;
+        for (index, (key, owner, stores)) in requests().enumerate() {
+            match &mut own {
+                Some(own) if is_own(*owner) && *stores => own.store(&probes[index].key),
+                Some(own) if is_own(*owner) => read::<VALUE_BYTES>(&mut own.cache, key, &self.now),
+                _ if *stores => stores_beside |= 1 << index,
+                _ => self.read_beside(core, *owner, key),
+            }
+        }
+        if beside {
+            core.registration.round_over();
+        }
+        drop(own); // C1
+        for index in (0..probes.len()).filter(|index| stores_beside >> index & 1 == 1) {
+            let key = self.hasher.key(&probes[index].key);
+            self.hold(self.hasher.owner(key.hashes())).store(&probes[index].key);
+        }
+    }
+
+    #[inline]
+    fn read_beside(&self, core: &Core, owner: u16, key: &Key<'_>) {
+        let (reader, round) = (&self.readers[usize::from(owner)], &core.registration);
+        let mut dead_found = DeadFound::default();
+        match reader.read(key, &GetTerms::VALUE, round, &self.now, &mut dead_found) {
+            ReadAnswer::Done(outcome) => copy_out::<VALUE_BYTES, _>(outcome.value),
+            ReadAnswer::AskOwner => panic!("no item is large, and none moves for long"),
+        }
+    }
+
+    /// Gives the key of `probe` a number as its value.
+    pub(crate) fn make_number(&self, probe: &Probe<KEY_BYTES>) {
+        let key = self.hasher.key(&probe.key);
+        let mut held = self.hold(self.hasher.owner(key.hashes()));
+        let operation = Operation::set(key, 1, Ttl(0));
+        let done = apply(&mut held.cache, &operation, &mut Block::Bytes(b"0"), &self.now);
+        done.expect("there is room for a number");
+    }
+
+    /// Executes [`BATCH_MAX`] changes of the key of `probe` under one lock.
+    pub(crate) fn change(&self, probe: &Probe<KEY_BYTES>, change: Change) {
+        let key = self.hasher.key(&probe.key);
+        let mut held = self.hold(self.hasher.owner(key.hashes()));
+        let up = ArithmeticTerms {
+            direction: Direction::Up,
+            delta: 1,
+            initial: 0,
+            compare_cas: None,
+            new_cas: None,
+            life: LifeTerms::NONE,
+        };
+        for _ in 0..BATCH_MAX {
+            match change {
+                Change::Store => held.store(&probe.key),
+                Change::Increment => {
+                    let operation = Operation { key, verb: Verb::Arithmetic(up) };
+                    let done = apply(&mut held.cache, &operation, &mut Block::None, &self.now);
+                    done.expect("there is room for a number");
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+fn read<const BYTES: usize>(cache: &mut Cache, key: &Key<'_>, now: &Now) {
+    let outcome = get(cache, key, &GetTerms::VALUE, now).expect("a plain read stores nothing");
+    copy_out::<BYTES, _>(outcome.value);
+}

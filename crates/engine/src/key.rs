@@ -19,8 +19,6 @@
 //!
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
-use std::hash::Hasher as _;
-
 use siphasher::sip::SipHasher13;
 
 /// Bytes of the longest key.
@@ -119,9 +117,7 @@ impl KeyHasher {
     /// The secret hash of a key that an engine has stored.
     #[inline]
     pub fn secret_hash(&self, bytes: &[u8]) -> u64 {
-        let mut hasher = self.secret;
-        hasher.write(bytes);
-        hasher.finish()
+        self.secret.hash(bytes)
     }
 
     #[inline]

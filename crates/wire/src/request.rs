@@ -15,7 +15,7 @@
 /// Terms of the contract that requests use.
 pub use kachel_engine::{Direction, KEY_BYTES_MAX, StoreMode, Ttl};
 
-use crate::words::Words;
+use crate::words::{Words, find};
 
 /// Bytes of the longest command line, its end included. Lines of `get gets gat gats` may be longer.
 pub const LINE_BYTES_MAX: usize = 2048;
@@ -115,7 +115,7 @@ impl<'b> Iterator for Keys<'b> {
     fn next(&mut self) -> Option<&'b [u8]> {
         let start = self.rest.iter().position(|&byte| byte != b' ')?;
         let rest = &self.rest[start..];
-        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let end = find::<b' '>(rest);
         let (key, rest) = rest.split_at(end);
         self.rest = rest;
         Some(key)

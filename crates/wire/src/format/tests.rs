@@ -195,6 +195,18 @@ fn debug_and_dump_lines() {
     assert_eq!(reply, b"mg a\tb\r\nmg YQli b\r\nmg YWIN b\r\n");
 }
 
+#[test]
+fn every_short_line_before_a_value_is_the_usual_one() {
+    let mut reply = Vec::new();
+    for value_bytes in 0..10_100 {
+        for client_flags in [0, 9, 10] {
+            reply.clear();
+            value_head(&mut reply, b"k", client_flags, value_bytes, None);
+            assert_eq!(reply, format!("VALUE k {client_flags} {value_bytes}\r\n").as_bytes());
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn numbers_are_worded_as_by_the_standard_library(

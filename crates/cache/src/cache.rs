@@ -23,6 +23,7 @@ use kachel_segment::{
 };
 use kachel_table::{KeyHash, Location, Table};
 
+use crate::guesses::Guesses;
 use crate::index::{TableIndex, hash_of, item_at, location};
 
 /// The most work of upkeep in one tick: slots moved, and items copied or dropped.
@@ -90,6 +91,8 @@ pub struct Cache {
     pub(crate) dead_found: DeadFound,
     /// The keys that changed.
     pub(crate) changes: ChangeList,
+    /// Where the items of the current batch probably are.
+    pub(crate) guesses: Guesses,
 }
 
 impl Cache {
@@ -115,6 +118,7 @@ impl Cache {
             cas_shard: u64::from(shard),
             dead_found: DeadFound::default(),
             changes: ChangeList::default(),
+            guesses: Guesses::default(),
         })
     }
 

@@ -8,8 +8,8 @@
 //!   dead item is removed and counted.
 
 use kachel_engine::{BATCH_MAX, Key, Lookup, Now};
-use kachel_segment::{Item, ItemAt};
-use kachel_table::{KeyHash, Location, Seen};
+use kachel_segment::{FoundItem, Item, ItemAt};
+use kachel_table::{BucketChoice, KeyHash, Location, Seen};
 
 use crate::cache::Cache;
 use crate::index::item_at;
@@ -17,7 +17,11 @@ use crate::lookup::{Death, Found, View, look_up};
 
 impl<'v> View<'v> for &'v Cache {
     #[inline(always)]
-    fn probe(self, hash: KeyHash, is_key: impl FnMut(Location) -> bool) -> Seen {
+    fn probe(self, hash: KeyHash, mut is_key: impl FnMut(Location) -> bool) -> Seen {
+        let guessed = self.guesses.take().and_then(|guess| self.table.confirm(guess));
+        if let Some(location) = guessed.filter(|&location| is_key(location)) {
+            return Seen::At(location);
+        }
         self.table.find(hash, is_key).map_or(Seen::Nowhere, Seen::At)
     }
 
@@ -32,46 +36,76 @@ impl<'v> View<'v> for &'v Cache {
     }
 }
 
+/// The numbers of the bits that are set.
+fn places(mut bits: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.checked_sub(1)?;
+        Some(place)
+    })
+}
+
 impl Cache {
-    /// Prefetches what a batch is about to look up, in steps: the two buckets of each key; the
-    /// first cache lines of the item that each key probably has; and, if items are not small, the
-    /// rest of the items whose value is wanted. Each step is done for all keys, then the next step
-    /// uses its result.
+    /// Prefetches what a batch is about to look up, in steps: the first bucket of each key; the
+    /// item that the key probably has there, or the second bucket; the item that it probably has in
+    /// the second one; and, if items are not small, the rest of the items whose value is wanted.
+    /// Each step is done for all keys, then the next step uses its result. Notes where the items
+    /// probably are.
     ///
-    /// Cost: a bucket read and six prefetches per key; if items are not small, a header read and up
-    /// to 29 prefetches more. For a single key it does nothing.
+    /// Cost: one or two buckets read and a few prefetches per key; if items are not small, a header
+    /// read and up to 29 prefetches more. For a single key it does nothing.
     #[inline]
     pub(crate) fn fetch(&self, batch: impl Iterator<Item = Lookup> + Clone) {
         debug_assert!(batch.clone().count() <= BATCH_MAX, "a batch has at most 32 operations");
+        self.guesses.clear();
         if batch.clone().nth(1).is_none() {
             return;
         }
-        batch.clone().for_each(|lookup| self.table.prefetch(KeyHash(lookup.secret_hash)));
-        let candidate =
-            |lookup: Lookup| self.table.candidate(KeyHash(lookup.secret_hash)).map(item_at);
+        let mut hashes = [KeyHash(0); BATCH_MAX];
+        let (mut keys, mut read) = (0, 0_u32);
+        for (hash, lookup) in hashes.iter_mut().zip(batch) {
+            *hash = KeyHash(lookup.secret_hash);
+            self.table.prefetch_bucket(*hash, BucketChoice::First);
+            read |= u32::from(lookup.value) << keys;
+            keys += 1;
+        }
+        let hashes = &hashes[..keys];
+        let mut elsewhere = 0_u32;
+        for (place, &hash) in hashes.iter().enumerate() {
+            let guess = self.table.guess(hash, BucketChoice::First);
+            self.guesses.note(guess);
+            if let Some(guess) = guess {
+                self.segments.prefetch_small(item_at(guess.location()));
+            } else {
+                self.table.prefetch_bucket(hash, BucketChoice::Second);
+                elsewhere |= 1 << place;
+            }
+        }
+        for place in places(elsewhere) {
+            let Some(guess) = self.table.guess(hashes[place], BucketChoice::Second) else {
+                continue;
+            };
+            self.guesses.set(place, guess);
+            self.segments.prefetch_small(item_at(guess.location()));
+        }
         if self.segments.are_small(self.table.len()) {
-            batch.filter_map(candidate).for_each(|at| self.segments.prefetch_small(at));
             return;
         }
-        let mut read = [None; BATCH_MAX];
-        for (place, lookup) in read.iter_mut().zip(batch) {
-            let Some(at) = candidate(lookup) else { continue };
-            self.segments.prefetch_small(at);
-            *place = lookup.value.then_some(at);
+        for guess in places(read).filter_map(|place| self.guesses.at(place)) {
+            self.segments.prefetch_rest(item_at(guess.location()));
         }
-        read.into_iter().flatten().for_each(|at| self.segments.prefetch_rest(at));
     }
 
-    /// The place of the live item under `key` (I1).
+    /// The live item under `key` (I1).
     #[inline(always)]
-    pub(crate) fn find_live(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
+    pub(crate) fn find_live(&mut self, key: &Key<'_>, now: &Now) -> Option<FoundItem> {
         if !self.segments.is_flush_noted() {
             self.note_flush(now);
         }
         let (at, death) = match look_up(&*self, key, now.second) {
             Found::Live(item) => {
                 debug_assert!(!item.is_dead(), "cache, I1: the index names no dead item");
-                return Some(item.at());
+                return Some(item.found());
             }
             Found::Dead(at, death) => (at, death),
             Found::Nowhere => return None,

@@ -14,6 +14,7 @@
 mod cache;
 mod engine;
 mod find;
+mod guesses;
 mod index;
 mod item;
 mod large;

@@ -5,7 +5,7 @@
 //!             epoch of its segment.
 //!
 //! ```text
-//! probe: tags match, keys are equal --> one load of the header: expired? --> flushed? --> live
+//! probe: tags match --> one load of the header --> keys equal --> expired? --> flushed? --> live
 //! ```
 //!
 //! Invariants:
@@ -64,16 +64,25 @@ impl Death {
 
 /// Looks `key` up in second `second`.
 ///
-/// The header is loaded once after the probe. The item that is found keeps that header, so its
+/// The header is loaded once, after the slot. The item that is found keeps that header, so its
 /// expiry and its marks are of the same moment. Cost: the probe, and a line or two of the item.
 #[inline(always)]
 pub(crate) fn look_up<'v>(view: impl View<'v>, key: &Key<'_>, second: u32) -> Found<'v> {
     debug_assert!(second != 0, "no second is 0");
-    let is_key = |location| view.item(item_at(location)).key() == key.bytes();
-    let item = match view.probe(KeyHash(key.secret_hash()), is_key) {
-        Seen::At(location) => view.item(item_at(location)),
-        Seen::Nowhere => return Found::Nowhere,
-        Seen::Unsettled => return Found::Unsettled,
+    let mut found = None;
+    let is_key = |location| {
+        let item = view.item(item_at(location));
+        let is_key = item.key() == key.bytes();
+        if is_key {
+            found = Some(item);
+        }
+        is_key
+    };
+    let item = match (view.probe(KeyHash(key.secret_hash()), is_key), found) {
+        (Seen::At(_), Some(item)) => item,
+        (Seen::Nowhere, _) => return Found::Nowhere,
+        (Seen::Unsettled, _) => return Found::Unsettled,
+        (Seen::At(_), None) => unreachable!("a probe finds only an item with the key"),
     };
     debug_assert!(item.key() == key.bytes(), "I1: key and length of an item never change");
     if item.is_expired(second) {

@@ -5,20 +5,21 @@
 //!
 //! Invariants:
 //! - I1  A place that was found is valid until the next `find`, `put` or `remove`, because only
-//!   these move items. Marks are written in place.
+//!   these move items. Marks are written in place. An item that is read at a place shows the marks
+//!   that it had when it was found.
 
 use kachel_engine::{
     Block, EngineOptions, Key, Mark, NUMBER_BYTES_MAX, Now, Primitives, Put, PutValue, Refused,
     Side, decimal_digits,
 };
-use kachel_segment::{Added, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
+use kachel_segment::{Added, FoundItem, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
 
 use crate::cache::Cache;
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
 
 impl Primitives for Cache {
-    type At = ItemAt;
+    type At = FoundItem;
     type Item<'e> = CachedItem<'e>;
     type Upload = CacheUpload;
     type Pinned = CachePinned;
@@ -29,23 +30,25 @@ impl Primitives for Cache {
     }
 
     #[inline(always)]
-    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<ItemAt> {
+    fn find(&mut self, key: &Key<'_>, now: &Now) -> Option<FoundItem> {
         self.find_live(key, now)
     }
 
     #[inline]
-    fn item(&self, at: ItemAt) -> CachedItem<'_> {
-        CachedItem(self.segments.item(at))
+    fn item(&self, at: FoundItem) -> CachedItem<'_> {
+        CachedItem(self.segments.found(at))
     }
 
     #[inline]
-    fn remove(&mut self, key: &Key<'_>, at: ItemAt) {
+    fn remove(&mut self, key: &Key<'_>, at: FoundItem) {
+        let at = at.at();
         debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the place is still good");
         self.remove_at(key, at);
     }
 
     #[inline]
-    fn mark(&mut self, at: ItemAt, mark: Mark) {
+    fn mark(&mut self, at: FoundItem, mark: Mark) {
+        let at = at.at();
         if self.changes.is_recording() {
             self.note_mark(at);
         }
@@ -61,11 +64,12 @@ impl Primitives for Cache {
     fn put(
         &mut self,
         key: &Key<'_>,
-        found: Option<ItemAt>,
+        found: Option<FoundItem>,
         put: &Put,
         block: &mut Block<'_, CacheUpload>,
         now: &Now,
-    ) -> Result<ItemAt, Refused> {
+    ) -> Result<FoundItem, Refused> {
+        let found = found.map(|found| found.at());
         debug_assert!(
             found.is_none_or(|at| self.segments.key_is(at, key.bytes())),
             "I1: the place that was found is still good"
@@ -104,16 +108,16 @@ impl Primitives for Cache {
             // The memory of the upload belongs to the item now.
             *block = Block::None;
         }
-        Ok(at)
+        Ok(self.segments.item(at).found())
     }
 
     #[inline]
-    fn note_access(&self, at: ItemAt, now: &Now) {
-        self.segments.note_access(at, now.second);
+    fn note_access(&self, at: FoundItem, now: &Now) {
+        self.segments.note_access(at.at(), now.second);
     }
 
-    fn pin(&self, at: ItemAt) -> CachePinned {
-        CachePinned(self.segments.pin(at))
+    fn pin(&self, at: FoundItem) -> CachePinned {
+        CachePinned(self.segments.pin(at.at()))
     }
 }
 

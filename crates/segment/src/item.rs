@@ -152,7 +152,42 @@ pub struct Item<'a> {
     header: Header,
 }
 
+/// An item that was found: where it lies, and the header that it had.
+///
+/// The parts that never change are read without another load of the header. Its expiry and its
+/// marks are those of the moment when it was found.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundItem {
+    at: ItemAt,
+    header: Header,
+}
+
+impl FoundItem {
+    /// Where the item lies.
+    #[inline]
+    pub const fn at(&self) -> ItemAt {
+        self.at
+    }
+}
+
 impl<'a> Item<'a> {
+    /// The item that was found, in its place. Cost: nothing is read.
+    #[inline]
+    pub(crate) fn of(pool: &'a Pool, found: FoundItem) -> Self {
+        let FoundItem { at, header } = found;
+        debug_assert!(
+            Header::load(&pool.arena, at).has_lengths_of(header),
+            "key and length of an item never change"
+        );
+        Self { pool, at, header }
+    }
+
+    /// The item without its borrow.
+    #[inline]
+    pub const fn found(&self) -> FoundItem {
+        FoundItem { at: self.at, header: self.header }
+    }
+
     #[inline]
     pub(crate) fn load(pool: &'a Pool, at: ItemAt) -> Self {
         Self { pool, at, header: Header::load(&pool.arena, at) }

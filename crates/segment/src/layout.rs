@@ -167,6 +167,12 @@ impl Header {
         self.key_start() + self.key_bytes() + self.extent_bytes()
     }
 
+    /// Whether an item with this header lies as one with `other`: only marks and expiry differ.
+    pub(crate) const fn has_lengths_of(self, other: Self) -> bool {
+        let marks = STALE | WIN_SENT | DEAD | EXTENT_GIVEN | PROTOCOL_MARK | u32::MAX as u64;
+        (self.0 ^ other.0) & !marks == 0
+    }
+
     /// Bytes of the whole item, padding included.
     #[inline]
     pub(crate) const fn item_bytes(self) -> usize {

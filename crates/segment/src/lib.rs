@@ -29,7 +29,7 @@ mod segments;
 #[cfg(loom)]
 use arena_model as arena;
 pub use flush::FlushWord;
-pub use item::{Item, ItemValue, Parts};
+pub use item::{FoundItem, Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use kachel_host::{Budget, Region};
-use kachel_table::{KeyHash, Location, Table, prefetch};
+use kachel_table::{BucketChoice, KeyHash, Location, Table, prefetch};
 
 const BATCH: usize = 32;
 const ROUNDS: usize = 200;
@@ -82,15 +82,26 @@ fn find_batched(table: &Table, items: &Items, keys: u64, turn: &mut u64) {
             *turn += 1;
             *key = hash_number(*turn).0 % keys + 1;
             *hash = hash_number(*key);
-            table.prefetch(*hash);
+            table.prefetch_bucket(*hash, BucketChoice::First);
         }
-        for &hash in &hashes {
-            if let Some(location) = table.candidate(hash) {
-                items.prefetch(location);
+        let mut guesses = [None; BATCH];
+        for (guess, &hash) in guesses.iter_mut().zip(&hashes) {
+            *guess = table.guess(hash, BucketChoice::First);
+            match guess {
+                Some(guess) => items.prefetch(guess.location()),
+                None => table.prefetch_bucket(hash, BucketChoice::Second),
             }
         }
-        for (&hash, &key) in hashes.iter().zip(&wanted) {
-            black_box(table.find(hash, |seen| items.key(seen) == key));
+        for (guess, &hash) in guesses.iter_mut().zip(&hashes).filter(|(guess, _)| guess.is_none()) {
+            *guess = table.guess(hash, BucketChoice::Second);
+            if let Some(guess) = guess {
+                items.prefetch(guess.location());
+            }
+        }
+        for ((&hash, &key), guess) in hashes.iter().zip(&wanted).zip(guesses) {
+            let confirmed = guess.and_then(|guess| table.confirm(guess));
+            let is_key = |seen| items.key(seen) == key;
+            black_box(confirmed.filter(|&seen| is_key(seen)).or_else(|| table.find(hash, is_key)));
         }
     }
 }

@@ -36,5 +36,5 @@ pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use line::SLOTS_PER_BUCKET;
 pub use prefetch::prefetch;
 pub use reader::{Reader, Seen};
-pub use table::{Table, TableCounts};
+pub use table::{BucketChoice, Guess, Table, TableCounts};
 pub use tag::{KeyHash, Location};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 
-use crate::bucket::{Bucket, Slots};
+use crate::bucket::{Bucket, Entry, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
 use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::lines::Lines;
@@ -40,6 +40,31 @@ pub struct TableCounts {
     pub pathless: u64,
     /// Inserts answered with [`Full`](crate::Full).
     pub refused: u64,
+}
+
+/// One of the two buckets of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketChoice {
+    /// The one that is searched first.
+    First,
+    /// The other one.
+    Second,
+}
+
+/// A slot whose tag matched that of a key, and its content then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess {
+    bucket: u32,
+    slot: u32,
+    entry: Entry,
+}
+
+impl Guess {
+    /// The location in the slot.
+    #[inline]
+    pub fn location(self) -> Location {
+        self.entry.location()
+    }
 }
 
 /// The index of one shard: which location belongs to a key, given its hash.
@@ -133,13 +158,32 @@ impl Table {
         None
     }
 
-    /// The first location whose tag matches, without a comparison of keys. The caller prefetches
-    /// the item there before a `find`.
-    ///
-    /// Cost: one or two cache lines.
+    /// Prefetches one of the two cache lines that [`Self::find`] may read. Cost: no wait.
     #[inline]
-    pub fn candidate(&self, hash: KeyHash) -> Option<Location> {
-        self.find(hash, |_| true)
+    pub fn prefetch_bucket(&self, hash: KeyHash, choice: BucketChoice) {
+        prefetch(self.bucket(self.bucket_of(hash, choice)).0);
+    }
+
+    /// The first slot of one bucket whose tag matches, for a later [`Self::confirm`].
+    ///
+    /// Cost: a cache line.
+    #[inline]
+    pub fn guess(&self, hash: KeyHash, choice: BucketChoice) -> Option<Guess> {
+        let bucket = self.bucket_of(hash, choice);
+        let slot = self.bucket(bucket).slots_with(hash.tag()).next()?;
+        let entry = self.bucket(bucket).entry(slot)?;
+        debug_assert!(entry.tag() == hash.tag(), "a match of tags");
+        Some(Guess { bucket, slot: slot as u32, entry })
+    }
+
+    /// The location of a guess, if the slot is as it was. So the item there is in the table now.
+    /// The caller must compare its key.
+    ///
+    /// Cost: a load of a line that was read for the guess.
+    #[inline(always)]
+    pub fn confirm(&self, guess: Guess) -> Option<Location> {
+        let entry = self.bucket(guess.bucket).entry(guess.slot as usize)?;
+        (entry == guess.entry).then(|| entry.location())
     }
 
     /// Changes the slot that leads to `from`, so that it leads to `to`, in one store. Returns false
@@ -203,6 +247,15 @@ impl Table {
     pub(crate) fn buckets_of(&self, hash: KeyHash) -> [u32; 2] {
         let first = hash.first();
         [first, first.other(hash.tag())].map(|half| self.geometry.bucket_of(half))
+    }
+
+    #[inline]
+    fn bucket_of(&self, hash: KeyHash, choice: BucketChoice) -> u32 {
+        let first = hash.first();
+        self.geometry.bucket_of(match choice {
+            BucketChoice::First => first,
+            BucketChoice::Second => first.other(hash.tag()),
+        })
     }
 
     /// Bucket `index`, by I2.

@@ -10,7 +10,7 @@ use kachel_host::Budget;
 use proptest::prelude::{Strategy, any, prop, prop_oneof, proptest};
 
 use crate::bucket::known_bits;
-use crate::{Full, KeyHash, Location, PATH_MOVES_MAX, SLOTS_PER_BUCKET, Table};
+use crate::{BucketChoice, Full, KeyHash, Location, PATH_MOVES_MAX, SLOTS_PER_BUCKET, Table};
 
 /// A table and the hashes of its items: location n is item n.
 struct World {
@@ -43,7 +43,12 @@ impl World {
 
     fn find(&self, hash: KeyHash, location: u64) -> Option<Location> {
         let found = self.table.find(hash, |seen| seen.get() == location);
-        assert!(found.is_none() || self.table.candidate(hash).is_some());
+        let guessed = [BucketChoice::First, BucketChoice::Second]
+            .map(|choice| self.table.guess(hash, choice));
+        for guess in guessed.into_iter().flatten() {
+            assert_eq!(self.table.confirm(guess), Some(guess.location()), "nothing has changed");
+        }
+        assert!(found.is_none() || guessed.iter().any(Option::is_some));
         found
     }
 
@@ -144,6 +149,26 @@ proptest! {
         drop(world);
         assert_eq!(budget.spent_bytes(), 0);
     }
+}
+
+#[test]
+fn a_guess_is_confirmed_until_its_slot_changes() {
+    let mut world = World::new(1 << 20, 1 << 10);
+    let hash = hash_number(1);
+    world.insert(hash, 7).expect("room");
+    let guess = |table: &Table| {
+        let guess = |choice| table.guess(hash, choice);
+        guess(BucketChoice::First)
+            .or_else(|| guess(BucketChoice::Second))
+            .expect("the tag is there")
+    };
+    let first = guess(&world.table);
+    assert_eq!(world.table.confirm(first), Some(Location::new(7)));
+    assert!(world.table.swing(hash, Location::new(7), Location::new(8)));
+    assert_eq!(world.table.confirm(first), None, "the slot leads elsewhere");
+    let second = guess(&world.table);
+    assert!(world.table.remove(hash, Location::new(8)));
+    assert_eq!(world.table.confirm(second), None, "the slot is empty");
 }
 
 #[test]

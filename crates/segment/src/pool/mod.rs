@@ -62,6 +62,9 @@ pub(crate) const CACHE_LINE_BYTES: usize = 64;
 /// An item of at most this many cache lines is small: fetching it whole costs less than reading its
 /// length first.
 pub(crate) const SMALL_LINES: usize = 4;
+/// The most bytes that are prefetched without reading the length of the item: a byte of each of its
+/// lines, wherever it begins.
+const SMALL_BYTES_MAX: usize = (SMALL_LINES - 1) * CACHE_LINE_BYTES + 1;
 
 /// Readers that may register in addition to one per shard. A guess, for backends that read items in
 /// place.
@@ -131,6 +134,8 @@ pub struct Pool {
     /// See `pinned`. It has cache lines of its own, because all cores read the fields beside it for
     /// each item.
     pinned_bytes: CachePadded<AtomicU64>,
+    /// See [`Self::prefetch_small`].
+    small_bytes: AtomicU32,
     /// The readers of items by cores other than their owners.
     quiescence: Arc<Quiescence>,
     retired: AtomicU32,
@@ -180,6 +185,7 @@ impl Pool {
             gather_calls: AtomicU32::new(0),
             generations: AtomicU64::new(1),
             pinned_bytes: CachePadded::new(AtomicU64::new(0)),
+            small_bytes: AtomicU32::new(SMALL_BYTES_MAX as u32),
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
@@ -296,11 +302,24 @@ impl Pool {
         is_before(self.metas.get(self.segment_of(at), EPOCH), flushed.epoch())
     }
 
-    /// Prefetches an item, as `Segments::prefetch_small` does. Cost: a prefetch for each line,
-    /// needed or not.
+    /// Prefetches a small item, value included. The shards tell how long their items are, so no
+    /// line behind the item is fetched if all items have one length. Cost: a prefetch for each
+    /// line.
     #[inline]
     pub fn prefetch_small(&self, at: ItemAt) {
-        self.prefetch_lines(at, 0..SMALL_LINES);
+        let bytes = self.small_bytes.load(Ordering::Relaxed) as usize;
+        debug_assert!((1..=SMALL_BYTES_MAX).contains(&bytes), "a few lines");
+        self.prefetch_lines(at, 0..bytes.div_ceil(CACHE_LINE_BYTES));
+        self.arena.prefetch(at.offset() + bytes - 1);
+    }
+
+    /// Notes that the longest of the items that a shard has stored recently has `bytes` bytes.
+    pub(crate) fn note_longest(&self, bytes: usize) {
+        let bytes = bytes.clamp(1, SMALL_BYTES_MAX) as u32;
+        // All cores read the line with each item, so it is written only if it changes.
+        if self.small_bytes.load(Ordering::Relaxed) != bytes {
+            self.small_bytes.store(bytes, Ordering::Relaxed);
+        }
     }
 
     #[inline]

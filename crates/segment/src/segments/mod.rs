@@ -53,7 +53,7 @@ use self::context::Context;
 use self::log::{Log, LogOptions};
 pub use self::reclaimer::Reclaimed;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
-use crate::item::Item;
+use crate::item::{FoundItem, Item};
 use crate::layout::{Access, Header, ItemAt};
 use crate::pool::{CACHE_LINE_BYTES, Pinned, Pool, SMALL_LINES};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -108,8 +108,7 @@ impl Segments {
         self.log.pool()
     }
 
-    /// Prefetches a small item, value included. Cost: one prefetch per line, even for lines beyond
-    /// the item.
+    /// Prefetches a small item, as [`Pool::prefetch_small`] does.
     #[inline]
     pub fn prefetch_small(&self, at: ItemAt) {
         self.pool().prefetch_small(at);
@@ -147,6 +146,12 @@ impl Segments {
     #[inline]
     pub fn item(&self, at: ItemAt) -> Item<'_> {
         Item::load(self.log.pool(), at)
+    }
+
+    /// The item that was found. Cost: nothing is read.
+    #[inline]
+    pub fn found(&self, found: FoundItem) -> Item<'_> {
+        Item::of(self.log.pool(), found)
     }
 
     /// The key of the item at `at`.

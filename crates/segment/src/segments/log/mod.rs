@@ -24,6 +24,7 @@
 
 #[cfg(any(test, debug_assertions))]
 mod audit;
+mod lengths;
 pub(crate) mod open;
 mod owned;
 mod place;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 use kachel_stdx::{Place, Stamp};
 
+use self::lengths::Lengths;
 use self::open::{OpenSegments, Stream};
 use self::owned::Owned;
 use self::queues::{Queue, Queues};
@@ -86,6 +88,7 @@ pub(crate) struct Log {
     dead_bytes: usize,
     blocks: usize,
     items: u64,
+    lengths: Lengths,
     /// Calls of `audit_in_turn` since the last audit.
     #[cfg(debug_assertions)]
     audited: usize,
@@ -121,6 +124,7 @@ impl Log {
             dead_bytes: 0,
             blocks: 0,
             items: 0,
+            lengths: Lengths::default(),
             #[cfg(debug_assertions)]
             audited: 0,
             pool,
@@ -301,6 +305,7 @@ impl Log {
         self.blocks += blocks;
         self.queues.add_bytes(self.queue_of(segment), blocks * BLOCK_BYTES);
         self.items += 1;
+        self.lengths.note(bytes, &self.pool);
         at
     }
 

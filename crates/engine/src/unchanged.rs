@@ -9,7 +9,6 @@
 //!   answer that the owner gives for the same item in the same second.
 
 use crate::apply::lent_value;
-use crate::change::Change;
 use crate::item::ItemView;
 use crate::operation::GetTerms;
 use crate::outcome::{Outcome, Value, Verdict};
@@ -21,22 +20,25 @@ use crate::verb;
 ///
 /// If there is an answer and the terms note the access, the caller must note it. Cost: reads of the
 /// item's first cache lines; no allocation.
-#[inline]
+#[inline(always)]
 pub fn get_unchanged<'e, P>(
     terms: &GetTerms,
     found: Option<&impl ItemView<'e>>,
     now: &Now,
 ) -> Option<Outcome<'e, P>> {
-    let decision = verb::get::get(terms, found, now);
-    if decision.change != Change::None {
+    let Some(item) = found else {
+        let creates = terms.life.vivify().is_some();
+        return (!creates).then_some(Outcome { verdict: Verdict::Miss, value: Value::None });
+    };
+    let (facts, mark) = verb::get::on_hit(terms, item, now);
+    if mark.is_some() {
         return None;
     }
-    let value = match (decision.verdict, found) {
-        (Verdict::Hit(facts), Some(item)) if terms.value.is_wanted_at(facts.cas) => {
-            Value::Inline(lent_value(item, terms.value_bytes_max)?)
-        }
-        (Verdict::Hit(_), Some(_)) | (Verdict::Miss, None) => Value::None,
-        (verdict, _) => unreachable!("I1: a read that changes nothing decides {verdict:?}"),
+    let value = if terms.value.is_wanted_at(facts.cas) {
+        Value::Inline(lent_value(item, terms.value_bytes_max)?)
+    } else {
+        Value::None
     };
-    Some(Outcome { verdict: decision.verdict, value })
+    debug_assert!(facts.won <= terms.may_win, "I1: the decision of the owner");
+    Some(Outcome { verdict: Verdict::Hit(facts), value })
 }

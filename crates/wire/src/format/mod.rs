@@ -140,33 +140,39 @@ impl Tail {
     /// Formats the rest of the line before a value, after the key. This is done in place. A tail
     /// that is returned would be copied in wider pieces than it was written in, and the processor
     /// would wait for each of them.
-    #[inline]
+    #[inline(always)]
     fn of_value(&mut self, client_flags: u32, value_bytes: usize, cas: Option<u64>) -> &[u8] {
         if client_flags < 10 && value_bytes < FEW_DIGITS_LIMIT as usize && cas.is_none() {
-            return self.of_usual_value(client_flags, value_bytes as u32);
+            self.push_usual(client_flags, value_bytes as u32);
+        } else {
+            self.push_unusual(client_flags, value_bytes, cas);
         }
+        self.text()
+    }
+
+    /// The line of nearly every value, which has at most nine bytes, in one word. The ninth byte is
+    /// stored in any case; it is the last one if there are four digits.
+    #[inline(always)]
+    fn push_usual(&mut self, client_flags: u32, value_bytes: u32) {
+        let (digits, count) = few_digits(value_bytes);
+        let flags = u64::from_le_bytes([b' ', b'0', b' ', 0, 0, 0, 0, 0]);
+        let head = flags + (u64::from(client_flags) << 8);
+        let end = u64::from(u16::from_le_bytes([b'\r', b'\n'])) << (8 * (3 + count));
+        let word = head | (u64::from(digits) << 24) | end;
+        self.bytes[..8].copy_from_slice(&word.to_le_bytes());
+        self.bytes[8] = b'\n';
+        self.used = 5 + count as usize;
+    }
+
+    /// Any line. A function of its own, because it is rare and long.
+    #[inline(never)]
+    fn push_unusual(&mut self, client_flags: u32, value_bytes: usize, cas: Option<u64>) {
         self.push_number(u64::from(client_flags));
         self.push_number(value_bytes as u64);
         if let Some(cas) = cas {
             self.push_number(cas);
         }
         self.push(CRLF);
-        self.text()
-    }
-
-    /// Formats the line of nearly every value, which has at most nine bytes, in one word. The ninth
-    /// byte is stored in any case; it is the last one if there are four digits.
-    #[inline]
-    fn of_usual_value(&mut self, client_flags: u32, value_bytes: u32) -> &[u8] {
-        let (digits, count) = few_digits(value_bytes);
-        let flags = u64::from_le_bytes([b' ', b'0', b' ', 0, 0, 0, 0, 0]);
-        let end = u64::from(u16::from_le_bytes([b'\r', b'\n'])) << (8 * (3 + count));
-        let head = flags + (u64::from(client_flags) << 8);
-        let word = head | (u64::from(digits) << 24) | end;
-        self.bytes[..8].copy_from_slice(&word.to_le_bytes());
-        self.bytes[8] = b'\n';
-        self.used = 5 + count as usize;
-        self.text()
     }
 
     #[inline]

@@ -196,13 +196,17 @@ fn debug_and_dump_lines() {
 }
 
 #[test]
-fn every_short_line_before_a_value_is_the_usual_one() {
+fn a_value_has_its_length_before_it() {
+    let bytes = [b'v'; 10_100];
     let mut reply = Vec::new();
-    for value_bytes in 0..10_100 {
+    for length in 0..bytes.len() {
         for client_flags in [0, 9, 10] {
             reply.clear();
-            value_head(&mut reply, b"k", client_flags, value_bytes, None);
-            assert_eq!(reply, format!("VALUE k {client_flags} {value_bytes}\r\n").as_bytes());
+            crate::format::value(&mut reply, b"k", client_flags, &bytes[..length], None);
+            let head = format!("VALUE k {client_flags} {length}\r\n");
+            assert_eq!(reply[..head.len()], *head.as_bytes());
+            assert_eq!(reply[head.len()..][..length], bytes[..length]);
+            assert_eq!(reply[head.len() + length..], *b"\r\n");
         }
     }
 }

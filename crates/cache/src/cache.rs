@@ -145,25 +145,30 @@ impl Cache {
         }
     }
 
-    /// Stores `item`. It replaces the item under the same key, if there is one.
+    /// Stores `item` in place of `item.replaces`, which is the item under the same key, if there is
+    /// one.
     ///
-    /// Making room may move or drop other items, and the old item of this key, too. So a place that
-    /// was found before must be found again. Errors: nothing is left to evict, or nothing may be,
-    /// or the room is on its way.
+    /// Making room may move or drop other items, and the old item of this key, too. Errors: nothing
+    /// is left to evict, or nothing may be, or the room is on its way.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoSegment> {
         let (key, hash) = (item.key, KeyHash(item.hash));
         // An upload is taken over when it is appended, so it cannot be stored again later.
         let may_wait = !matches!(item.value, NewValue::Upload(_));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        index.replaced = item.replaces;
         let at = self.segments.append(item, now.second, &mut index)?;
+        let replaced = index.replaced;
         debug_assert!(self.segments.key_is(at, key), "an item is stored under its key");
+        debug_assert!(
+            self.table.find(hash, |place| self.segments.key_is(item_at(place), key))
+                == replaced.map(location),
+            "index, I2: where the table has the old item"
+        );
         self.changes.note(hash.0);
-        let segments = &self.segments;
-        let is_key = |location| segments.key_is(item_at(location), key);
-        if let Some(old) = self.table.find(hash, is_key) {
-            let swung = self.table.swing(hash, old, location(at));
+        if let Some(old) = replaced {
+            let swung = self.table.swing(hash, location(old), location(at));
             assert!(swung, "I1: a found item is in the table");
-            self.segments.kill(item_at(old));
+            self.segments.kill(old);
             return Ok(at);
         }
         if self.try_insert(hash, at) {

@@ -6,6 +6,8 @@
 //!
 //! Invariants:
 //! - I1  Every live item is in the table, except the one that is `pending`.
+//! - I2  `replaced` is where the table has the item, because every move and every drop of an item
+//!   is reported here.
 
 use kachel_engine::{ChangeList, KeyHasher};
 use kachel_segment::{Index, ItemAt};
@@ -19,6 +21,9 @@ pub(crate) struct TableIndex<'a> {
     /// An item that was appended and has no slot yet. It may be moved or dropped like any other
     /// item.
     pub(crate) pending: Option<ItemAt>,
+    /// The item that the appended one replaces. It is followed where it moves, until it is dropped
+    /// (I2).
+    pub(crate) replaced: Option<ItemAt>,
 }
 
 impl<'a> TableIndex<'a> {
@@ -27,7 +32,7 @@ impl<'a> TableIndex<'a> {
         hasher: &'a KeyHasher,
         changes: &'a mut ChangeList,
     ) -> Self {
-        Self { table, hasher, changes, pending: None }
+        Self { table, hasher, changes, pending: None, replaced: None }
     }
 }
 
@@ -47,6 +52,9 @@ impl Index for TableIndex<'_> {
         }
         let swung = self.table.swing(hash_of(self.hasher, key), location(from), location(to));
         assert!(swung, "I1: a live item is in the table");
+        if self.replaced == Some(from) {
+            self.replaced = Some(to);
+        }
     }
 
     fn remove(&mut self, key: &[u8], at: ItemAt) {
@@ -57,6 +65,9 @@ impl Index for TableIndex<'_> {
         let hash = hash_of(self.hasher, key);
         let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: a live item is in the table");
+        if self.replaced == Some(at) {
+            self.replaced = None;
+        }
         self.changes.note(hash.0);
     }
 

@@ -270,12 +270,16 @@ impl Table {
         (self.len + more) * 1000 > self.slots() * permille
     }
 
-    /// The bucket and the slot that lead to `location`.
+    /// The bucket and the slot that lead to `location`. The second bucket is read only if no slot
+    /// of the first one does, because a batch may not have fetched it.
     #[inline]
     fn slot_of(&self, hash: KeyHash, location: Location) -> Option<(Bucket<'_>, usize)> {
-        let buckets = self.buckets_of(hash).map(|index| self.bucket(index));
-        slots_with(buckets, hash.tag()).find(|&(bucket, slot)| {
-            bucket.entry(slot).is_some_and(|entry| entry.location() == location)
+        self.buckets_of(hash).into_iter().find_map(|index| {
+            let bucket = self.bucket(index);
+            let leads_there = |&slot: &usize| {
+                bucket.entry(slot).is_some_and(|entry| entry.location() == location)
+            };
+            Some((bucket, bucket.slots_with(hash.tag()).find(leads_there)?))
         })
     }
 }

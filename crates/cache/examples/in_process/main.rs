@@ -3,14 +3,15 @@
 //! Upstream:   `scripts/bench/in_process`.
 //! Downstream: `cores` (the engine), `reference` (the loop).
 //!
-//! usage: `in_process PART ITEMS SIZES ROUNDS [huge] [JSON]`; PART is `gets`, `two_cores`,
-//! `one_key` or `all`, SIZES is `16+32` or `8+8`.
+//! usage: `in_process PART ITEMS SIZES ROUNDS [huge] [JSON]`; PART is `gets`, `sets`,
+//! `two_cores`, `one_key` or `all`, SIZES is `16+32` or `8+8`.
 //!
 //! All ways take turns in one process, and each round gives one ratio, so that whatever else the
 //! machine does meets all ways. Compare ratios; the nanoseconds hold for this machine and moment.
 //!
 //! - `gets`: GETs in batches of 32 on one core, which owns the items (`owner`) or reads them beside
 //!   their owner (`beside`).
+//! - `sets`: SETs of keys that are there. `beside` is a core that takes the owner's lock for each.
 //! - `two_cores`: the same on two cores with a shard each, half of the keys of the other shard. The
 //!   throughput of two cores over that of one, beside the same of the reference loop.
 //! - `one_key`: changes of one key by all cores, beside those by one core.
@@ -96,11 +97,12 @@ fn timed(keys: usize, work: impl FnOnce()) -> f64 {
     start.elapsed().as_nanos() as f64 / keys as f64
 }
 
-fn gets<const K: usize, const V: usize>(run: &mut Run, draw: Draw) {
+/// GETs, or with `stores_percent` of 100 SETs of keys that are there.
+fn batches<const K: usize, const V: usize>(run: &mut Run, draw: Draw, stores_percent: u64) {
     let shards = Shards::<K, V>::new(1, run.items, run.huge);
     let reference = Reference::<K, V>::new(run.items, shards.index_bytes(), run.huge);
     let (mut owner, mut other) = (shards.core(Some(0)), shards.core(None));
-    let mut probes = Probes::new(run.items, draw, 0, 1);
+    let mut probes = Probes::new(run.items, draw, stores_percent, 1);
     let mut figures = [const { Figures::new() }; 3];
     for round in 0..run.rounds {
         for turn in 0..3 {
@@ -116,7 +118,8 @@ fn gets<const K: usize, const V: usize>(run: &mut Run, draw: Draw) {
         }
     }
     let [bare, owner, beside] = &figures;
-    let what = format!("gets {draw:?}").to_lowercase();
+    let verb = if stores_percent == 100 { "sets" } else { "gets" };
+    let what = format!("{verb} {draw:?}").to_lowercase();
     println!(
         "{}: reference {:.1} ns, owner {:.1} ns, beside {:.1} ns; of the reference: owner {}, \
          beside {}",
@@ -246,8 +249,11 @@ fn one_key<const K: usize, const V: usize>(run: &mut Run) {
 fn measure<const K: usize, const V: usize>(run: &mut Run, part: &str) {
     let wants = |name| part == name || part == "all";
     if wants("gets") {
-        gets::<K, V>(run, Draw::Uniform);
-        gets::<K, V>(run, Draw::Zipf);
+        batches::<K, V>(run, Draw::Uniform, 0);
+        batches::<K, V>(run, Draw::Zipf, 0);
+    }
+    if wants("sets") {
+        batches::<K, V>(run, Draw::Uniform, 100);
     }
     // A round of two cores takes longer.
     run.rounds = (run.rounds / 8).max(1);

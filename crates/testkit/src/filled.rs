@@ -90,9 +90,14 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
 
     /// Stores a key, as a SET does.
     pub fn store(&mut self, key: &[u8; KEY_BYTES]) {
+        assert!(self.try_store(key), "one core waits for no reader");
+    }
+
+    /// Stores a key, as a SET does. Returns `false` if the room for it waits for a reader.
+    pub fn try_store(&mut self, key: &[u8; KEY_BYTES]) -> bool {
         let operation = Operation::set(self.hasher.key(key), VALUE_BYTES, Ttl(0));
-        apply(&mut self.cache, &operation, &mut Block::Bytes(&[b'v'; VALUE_BYTES]), &self.now)
-            .expect("one core waits for no reader");
+        let mut value = Block::Bytes(&[b'v'; VALUE_BYTES]);
+        apply(&mut self.cache, &operation, &mut value, &self.now).is_ok()
     }
 
     /// Reads one key, as a GET does.

@@ -73,6 +73,13 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         }
     }
 
+    /// Takes the engine of a shard for a core, which memory that is freed does not wait for.
+    fn enter(&self, shard: u16, core: &Core) -> MutexGuard<'_, Filled<KEY_BYTES, VALUE_BYTES>> {
+        let mut held = self.hold(shard);
+        held.cache.enter(core.registration.place(), &self.now);
+        held
+    }
+
     /// Executes at most [`BATCH_MAX`] probes on a core.
     #[inline]
     pub(crate) fn run(&self, core: &mut Core, probes: &[Probe<KEY_BYTES>]) {
@@ -85,7 +92,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: true };
         let is_own = |owner: u16| core.own == Some(owner);
         let beside = requests().any(|&(_, owner, _)| !is_own(owner));
-        let mut own = core.own.map(|own| self.hold(own));
+        let mut own = core.own.map(|own| self.enter(own, core));
         if beside {
             if !core.registration.is_awake() {
                 core.registration.wake();
@@ -106,19 +113,19 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let mut stores_beside = 0_u32;
         for (index, (key, owner, stores)) in requests().enumerate() {
             match &mut own {
-                Some(own) if is_own(*owner) && *stores => own.store(&probes[index].key),
+                Some(own) if is_own(*owner) && *stores => store(own, &probes[index].key),
                 Some(own) if is_own(*owner) => read::<VALUE_BYTES>(&mut own.cache, key, &self.now),
                 _ if *stores => stores_beside |= 1 << index,
                 _ => self.read_beside(core, *owner, key),
             }
         }
         if beside {
-            core.registration.round_over();
+            core.registration.sleep(); // No owner waits for this core while it does other work.
         }
         drop(own); // C1
         for index in (0..probes.len()).filter(|index| stores_beside >> index & 1 == 1) {
             let key = self.hasher.key(&probes[index].key);
-            self.hold(self.hasher.owner(key.hashes())).store(&probes[index].key);
+            store(&mut self.enter(self.hasher.owner(key.hashes()), core), &probes[index].key);
         }
     }
 
@@ -155,7 +162,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         };
         for _ in 0..BATCH_MAX {
             match change {
-                Change::Store => held.store(&probe.key),
+                Change::Store => store(&mut held, &probe.key),
                 Change::Increment => {
                     let operation = Operation { key, verb: Verb::Arithmetic(up) };
                     let done = apply(&mut held.cache, &operation, &mut Block::None, &self.now);
@@ -163,6 +170,13 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
                 }
             }
         }
+    }
+}
+
+/// Stores a key, as soon as no reader is in the memory that was freed for it.
+fn store<const K: usize, const V: usize>(held: &mut Filled<K, V>, key: &[u8; K]) {
+    while !held.try_store(key) {
+        std::hint::spin_loop();
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Upstream:   `io` reports a new connection; another shard brings one to take over; `balance`
 //!             chooses connections.
-//! Downstream: `net` opens the connection; `doors` carries a socket to another shard.
+//! Downstream: `net` opens the connection; `mailboxes` carries a socket to another shard.
 //!
 //! Invariants:
 //! - I1  A connection is counted in the process from the moment when it is accepted until it
@@ -22,7 +22,7 @@ use kachel_wire::Reply;
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::doors::{Adopted, Doors};
+use crate::mailboxes::{Adopted, Mailboxes};
 use crate::memory::refund_all;
 
 /// The most ticks in which a shard tries to hand a connection over.
@@ -142,11 +142,12 @@ impl Acceptor {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<E::Pinned>,
-        doors: &Doors<E>,
+        mailboxes: &Mailboxes<E>,
     ) {
         let stopping = self.stopping;
-        self.leaving.retain_mut(|one| hand_one_over(one, stopping, io, context, clients, doors));
-        doors.wake_noted(context); // The adopters need not wait for the end of this tick.
+        self.leaving
+            .retain_mut(|one| hand_one_over(one, stopping, io, context, clients, mailboxes));
+        mailboxes.wake_noted(context); // The adopters need not wait for the end of this tick.
     }
 
     /// Takes over the connections that other shards have handed to this shard. Returns whether
@@ -156,10 +157,10 @@ impl Acceptor {
         io: &mut impl Io,
         context: &Context,
         clients: &mut Clients<E::Pinned>,
-        doors: &Doors<E>,
+        mailboxes: &Mailboxes<E>,
         sweep: u32,
     ) -> bool {
-        let mut adopted = doors.take_sockets(context.id);
+        let mut adopted = mailboxes.take_sockets(context.id);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
             let Adopted { socket, endpoint } = one.into_inner();
@@ -201,7 +202,7 @@ fn hand_one_over<E: Engine>(
     io: &mut impl Io,
     context: &Context,
     clients: &mut Clients<E::Pinned>,
-    doors: &Doors<E>,
+    mailboxes: &Mailboxes<E>,
 ) -> bool {
     let Some(open) = clients.connections.get(leaving.connection) else { return false };
     let socket = open.socket();
@@ -228,7 +229,7 @@ fn hand_one_over<E: Engine>(
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    doors.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint });
+    mailboxes.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint });
     false
 }
 

@@ -13,7 +13,8 @@
 //! pieces of listings --(one a tick, by the core of the shard)--> done
 //! ```
 //!
-//! Whoever holds the engine works off the queue. The core of the shard does the rest, once a tick.
+//! Each core that holds the engine executes requests of the queue. The core of the shard does the
+//! rest, once a tick.
 //!
 //! Invariants:
 //! - B1  Requests about one key are executed in the order in which they came: while one of them is
@@ -92,6 +93,7 @@ impl<E: Engine> Backlog<E> {
 
     /// Adds a request: at the end, or to the delayed ones if it has a ticket.
     pub(crate) fn push(&mut self, work: Work<Parked<E>>) {
+        debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
         if work.ticket.is_some() { self.delayed.push(work) } else { self.queue.push(work) }
     }
 
@@ -172,11 +174,18 @@ impl<E: Engine> Backlog<E> {
         }
     }
 
-    /// Executes the delayed requests that are ready, and adds to `done` the requests whose change
-    /// has become durable. The core of the shard calls this once a tick.
+    /// Executes the delayed requests that are ready, at most `count_max`, and adds to `done` the
+    /// requests whose change has become durable. The core of the shard calls this once a tick.
+    /// Returns how many were executed.
     ///
     /// Cost: a check of each request that waits.
-    pub(crate) fn retry(&mut self, context: &Context, engine: &mut E, done: &mut Chain<Parked<E>>) {
+    pub(crate) fn retry(
+        &mut self,
+        context: &Context,
+        engine: &mut E,
+        count_max: usize,
+        done: &mut Chain<Parked<E>>,
+    ) -> usize {
         engine.poll();
         let durable = engine.durable();
         while self.undurable.iter().next().is_some_and(|first| is_durable(first, durable)) {
@@ -184,15 +193,21 @@ impl<E: Engine> Backlog<E> {
         }
         debug_assert!(self.delayed.iter().all(|work| work.key_hash().is_some()), "about a key");
         let mut before = std::mem::take(&mut self.delayed);
+        let mut executed = 0;
         while let Some(mut work) = before.pop() {
-            let is_ready = work.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket));
-            let is_behind = self.delayed.iter().any(|other| other.key_hash() == work.key_hash());
-            if is_ready && !is_behind && work.execute(context, engine) {
+            // The requests that stay are searched only for one that is ready (B1).
+            let may_execute = executed < count_max
+                && work.ticket.as_ref().is_none_or(|ticket| engine.is_ready(ticket))
+                && !self.delayed.iter().any(|other| other.key_hash() == work.key_hash());
+            if may_execute && work.execute(context, engine) {
+                executed += 1;
+                debug_assert!(executed <= count_max, "engines, E1");
                 self.executed(work, done);
             } else {
-                self.delayed.push(work); // B1
+                self.delayed.push(work);
             }
         }
+        executed
     }
 }
 

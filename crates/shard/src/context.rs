@@ -32,7 +32,7 @@ pub(crate) struct Context {
     pub(crate) place: Place,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
-    /// Cores that this one must wake as soon as it holds no engine (`doors`, D2).
+    /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
     to_wake: RefCell<Vec<u16>>,
 }
 
@@ -58,6 +58,11 @@ impl Context {
         if !to_wake.contains(&core) {
             to_wake.push(core);
         }
+    }
+
+    /// Whether this core must wake others.
+    pub(crate) fn owes_wakes(&self) -> bool {
+        !self.to_wake.borrow().is_empty()
     }
 
     /// The next core that this one must wake. Cost: a load, if there is none.

@@ -2,11 +2,11 @@
 //!
 //! Upstream:   every stage that changes items; `serve` for a batch of requests, the other stages
 //!             for one bounded piece of work.
-//! Downstream: the engines; `backlog` for the requests that other cores leave; `doors` for their
-//!             answers.
+//! Downstream: the engines; `backlog` for the requests that other cores leave; `mailboxes` for
+//!             their answers.
 //!
 //! ```text
-//!             +-- free --> this core executes it, works off what was parked meanwhile, and
+//!             +-- free --> this core executes it, executes what was parked meanwhile, and
 //! a request --+            releases the engine
 //!             +-- held --> parked: the holder executes it before it releases the engine
 //!
@@ -17,13 +17,15 @@
 //! want more cannot wait for each other.
 //!
 //! Invariants:
-//! - E1  A core holds engines for a bounded piece of work, a batch of requests and
-//!   `PARKED_PER_HOLD_MAX` parked ones at most, and never across a system call.
+//! - E1  A core holds engines for a bounded piece of work, and never across a system call: for a
+//!   batch of requests, and for `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases.
+//!   Once a tick, the core of a shard also executes up to `PARKED_PER_TICK_MAX` requests of its
+//!   backlog in one hold.
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
 //! - E3  With `erew` only the core of a shard takes its engine.
-//! - E4  What waits with a free engine is known to the core of the shard: whoever leaves it there
-//!   wakes that core, unless it looks again soon anyway.
+//! - E4  The core of a shard knows of the requests that wait with its engine while the engine is
+//!   free: the core that leaves them there wakes it, unless it looks again soon anyway.
 //!
 //! Source: reads without a lock and writes under one as in Fan and others, "MemC3", NSDI 2013.
 //! MemC3 has one lock and takes it for each request. Here each shard has its own, and a core takes
@@ -39,7 +41,7 @@ use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, Work};
 
 use crate::backlog::{Backlog, Left};
 use crate::context::Context;
-use crate::doors::Doors;
+use crate::mailboxes::Mailboxes;
 use crate::parked::Parked;
 
 /// The most parked requests that a core executes for others before it releases an engine.
@@ -59,7 +61,7 @@ pub struct Engines<E: Engine> {
     locks: Vec<CachePadded<Lock<E>>>,
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
-    doors: Doors<E>,
+    mailboxes: Mailboxes<E>,
     common: E::Common,
 }
 
@@ -76,14 +78,19 @@ struct Kept<E: Engine> {
 pub struct Hold<'l, E: Engine> {
     guard: Option<EngineGuard<'l, E>>,
     shard: u16,
-    doors: &'l Doors<E>,
+    mailboxes: &'l Mailboxes<E>,
 }
 
 impl<E: Engine> Drop for Hold<'_, E> {
     /// Leaves what was parked to the core of the shard.
     fn drop(&mut self) {
-        self.guard.take().into_iter().for_each(Guard::release_leaving);
-        self.doors.wake(self.shard);
+        let Some(guard) = self.guard.take() else { return };
+        let is_left = !guard.backlog.is_empty();
+        let guard = if is_left { Some(guard) } else { guard.release().err() };
+        if let Some(guard) = guard {
+            guard.release_leaving();
+            self.mailboxes.wake(self.shard);
+        }
     }
 }
 
@@ -97,10 +104,10 @@ impl<E: Engine> Engines<E> {
         let common = engines.first().expect("a process has a shard").common();
         let crew = crew && engines.len() > 1;
         let readers = if crew { engines.iter().map(E::reader).collect() } else { Vec::new() };
-        let doors = Doors::new(engines.len());
+        let mailboxes = Mailboxes::new(engines.len());
         let keep = |engine| Kept { engine, found: DeadFound::default(), backlog: Backlog::new() };
         let locks = engines.into_iter().map(|engine| CachePadded::new(Lock::new(keep(engine))));
-        Arc::new(Self { locks: locks.collect(), readers, doors, common })
+        Arc::new(Self { locks: locks.collect(), readers, mailboxes, common })
     }
 
     /// What the engines have in common.
@@ -109,10 +116,10 @@ impl<E: Engine> Engines<E> {
         &self.common
     }
 
-    /// The doors of all cores.
+    /// The mailboxes of all cores.
     #[inline]
-    pub(crate) const fn doors(&self) -> &Doors<E> {
-        &self.doors
+    pub(crate) const fn mailboxes(&self) -> &Mailboxes<E> {
+        &self.mailboxes
     }
 
     /// The readers of all engines, by the numbers of their shards. None with `erew`.
@@ -167,7 +174,7 @@ impl<E: Engine> Engines<E> {
     /// core holds it.
     pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {
         let guard = Some(self.locks[usize::from(shard)].take()?);
-        Some(Hold { guard, shard, doors: &self.doors })
+        Some(Hold { guard, shard, mailboxes: &self.mailboxes })
     }
 
     /// Whether requests wait with an engine that no core holds (E4). Cost: a load.
@@ -179,8 +186,7 @@ impl<E: Engine> Engines<E> {
     /// Whether requests are parked with an engine that no core holds. Cost: a load.
     #[inline]
     pub(crate) fn have_parked(&self, shard: u16) -> bool {
-        let lock = &self.locks[usize::from(shard)];
-        lock.is_left() && lock.has_parked()
+        self.locks[usize::from(shard)].is_left_parked()
     }
 
     /// Takes the engine of a shard for this core. `None` if another core holds it.
@@ -205,8 +211,8 @@ impl<E: Engine> Engines<E> {
     ) -> Entered<'l, E> {
         context.catch_up();
         guard.engine.enter(context.place, &context.now());
-        let (guard, doors) = (Some(guard), &self.doors);
-        Entered { guard, shard, context, doors, is_changed: true }
+        let (guard, mailboxes) = (Some(guard), &self.mailboxes);
+        Entered { guard, shard, context, mailboxes, is_changed: true }
     }
 
     /// Leaves a request with the shard that executes it: with the core that holds its engine, with
@@ -236,28 +242,25 @@ impl<E: Engine> Engines<E> {
 
     /// Executes what waits with the engine of this core: delayed requests that are ready, then
     /// requests that other cores have left. A core calls this once a tick, with what was left
-    /// `before`. Returns what is left.
+    /// `before`. Returns what is left, and how many requests were executed.
     ///
     /// Cost: a load, if nothing waits.
-    pub(crate) fn step_backlog(&self, context: &Context, before: Left) -> Left {
+    pub(crate) fn step_backlog(&self, context: &Context, before: Left) -> (Left, usize) {
         if !E::DELAYS && before == Left::Nothing && !self.are_left(context.id) {
-            return Left::Nothing;
+            return (Left::Nothing, 0);
         }
         let Some(mut entered) = self.take(context.id, context) else {
-            // Whoever holds the engine works the queue off; the rest waits.
-            return if before == Left::Nothing { before } else { Left::Delayed };
+            // The core that holds the engine executes the queue; the delayed requests wait.
+            let left = if before == Left::Nothing { Left::Nothing } else { Left::Delayed };
+            return (left, 0);
         };
         debug_assert!(entered.shard == context.id, "each core steps its own backlog");
-        entered.take_parked();
-        let mut done = Chain::new();
-        let Kept { engine, backlog, .. } = entered.kept();
-        backlog.retry(context, engine, &mut done);
-        backlog.run(context, engine, PARKED_PER_TICK_MAX, &mut done);
+        let executed = entered.work_off(PARKED_PER_TICK_MAX, true);
+        entered.is_changed = false; // It was published.
+        let backlog = entered.backlog();
         let left = backlog.left();
         backlog.is_watched = left != Left::Nothing;
-        entered.publish();
-        self.doors.answer(context, done);
-        left
+        (left, executed)
     }
 }
 
@@ -267,7 +270,7 @@ pub(crate) struct Entered<'l, E: Engine> {
     guard: Option<EngineGuard<'l, E>>,
     shard: u16,
     context: &'l Context,
-    doors: &'l Doors<E>,
+    mailboxes: &'l Mailboxes<E>,
     /// Whether the statistics may have changed.
     is_changed: bool,
 }
@@ -326,17 +329,23 @@ impl<'l, E: Engine> Entered<'l, E> {
     }
 
     /// Executes what is parked, at most `count_max` requests, publishes the statistics, and hands
-    /// the answers back (E2). Returns how many requests were executed.
-    fn work_off(&mut self, count_max: usize) -> usize {
-        debug_assert!(self.guard.is_some(), "it is held");
-        let (context, doors) = (self.context, self.doors);
+    /// the answers back (E2). With `retry`, executes at most `count_max` delayed requests before,
+    /// which only the core of the shard does. Returns how many requests were executed.
+    fn work_off(&mut self, count_max: usize, retry: bool) -> usize {
+        debug_assert!(!retry || self.shard == self.context.id, "the core of the shard");
+        let (context, mailboxes) = (self.context, self.mailboxes);
         let mut done = Chain::new();
         self.take_parked();
         let Kept { engine, backlog, .. } = self.kept();
-        let count = backlog.run(context, engine, count_max, &mut done);
+        let mut executed = 0;
+        if retry {
+            executed += backlog.retry(context, engine, count_max, &mut done);
+        }
+        executed += backlog.run(context, engine, count_max, &mut done);
+        debug_assert!(executed <= 2 * count_max, "E1");
         self.publish();
-        doors.answer(context, done);
-        count
+        mailboxes.answer(context, done);
+        executed
     }
 
     /// Releases the engine while requests wait for it: executes those that can be executed, and
@@ -345,7 +354,7 @@ impl<'l, E: Engine> Entered<'l, E> {
     fn release_with_backlog(&mut self) {
         let mut room = PARKED_PER_HOLD_MAX;
         while room > 0 {
-            let executed = self.work_off(room);
+            let executed = self.work_off(room, false);
             debug_assert!(executed <= room, "E1");
             room -= executed;
             if self.backlog().is_empty() {
@@ -390,6 +399,7 @@ impl<E: Engine> Drop for Entered<'_, E> {
         if std::thread::panicking() {
             return; // The engine may be broken, so it stays held. The process is about to end.
         }
+        debug_assert!(self.guard.is_some(), "it is released once");
         if self.is_changed {
             self.publish();
         }
@@ -488,7 +498,7 @@ impl<'l, E: Engine> HeldEngines<'l, E> {
 
 impl<E: Engine> Drop for HeldEngines<'_, E> {
     /// Does a step of upkeep in each engine of another shard, whose own core may sleep. Then
-    /// releases all engines, and wakes the cores that wait for an answer (`doors`, D2).
+    /// releases all engines, and wakes the cores that wait for an answer (`mailboxes`, M2).
     fn drop(&mut self) {
         let (own, now) = (self.context.id, self.context.now());
         for engine in self.entered.iter_mut().filter(|entered| entered.shard != own) {
@@ -496,7 +506,7 @@ impl<E: Engine> Drop for HeldEngines<'_, E> {
             engine.maintain(&now);
         }
         self.entered.clear();
-        self.engines.doors.wake_noted(self.context);
+        self.engines.mailboxes.wake_noted(self.context);
     }
 }
 

@@ -45,7 +45,7 @@ mod batch;
 mod clients;
 mod engines;
 mod backlog;
-mod doors;
+mod mailboxes;
 mod parked;
 mod apply;
 mod reply;

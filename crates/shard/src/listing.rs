@@ -186,6 +186,7 @@ impl Listings {
         self.lines.clear();
         let Listing { keys_only, cursor, .. } = listing;
         let next = piece(step.context, &mut *engine, keys_only, cursor, &mut self.lines);
+        drop(engine);
         listing.go_on(next);
         step.clients.text(listing.connection, &self.lines);
         self.listings.push_back(listing);
@@ -270,7 +271,7 @@ fn answer_asked<E: Engine>(step: &Step<'_, E>) -> bool {
     work.ask = Ask::Piece { keys_only, cursor: next };
     let mut done = Chain::new();
     done.push(work);
-    engines.doors().answer(context, done);
+    engines.mailboxes().answer(context, done);
     true
 }
 

@@ -5,16 +5,16 @@
 //! Downstream: `backlog` executes it under the lock of the engine; `records` delivers its answer.
 //!
 //! The text of a line is the line that the client sent and its data block. The core that received
-//! them has checked that they are well-formed. Whoever executes it parses the terms of the line
-//! again, because a second encoding of requests would cost more to maintain. It does not parse or
-//! hash the key again: the record contains the hashes of the key and its place in the text. A key
-//! that was decoded from base64 is appended after the text.
+//! them has checked that they are well-formed. The core that executes the request parses the terms
+//! of the line again, because a second encoding of requests would cost more to maintain. It does
+//! not parse or hash the key again: the record contains the hashes of the key and its place in the
+//! text. A key that was decoded from base64 is appended after the text.
 //!
 //! Invariants:
 //! - P1  Every parked request is executed once and answered once, also if its client has left.
 //! - P2  The answer fits the room that was kept for it, because a value in an answer has at most
 //!   `value_bytes_max` bytes. A longer value is pinned and travels beside the text.
-//! - P3  Who executes a request neither parses nor hashes its key.
+//! - P3  The core that executes a request neither parses nor hashes its key.
 
 use kachel_engine::{
     Block, Cursor, Durability, Engine, INLINE_VALUE_BYTES_MAX, Key, KeyHashes, Lookup, Ticket,

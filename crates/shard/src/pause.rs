@@ -16,7 +16,7 @@ use kachel_net::{Connection, ConnectionIndex, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::records::Records;
+use crate::records::{NoRecord, Records};
 
 impl<P: ReadValue> Clients<P> {
     /// Pauses a connection: its next request waits.
@@ -62,10 +62,11 @@ pub(crate) fn pause_for_record<E: Engine>(
     clients: &mut Clients<E::Pinned>,
     records: &mut Records<E>,
     connection: ConnectionIndex,
+    none: NoRecord,
 ) {
     clients.pause(context, connection, Waiting::Record);
     if clients.connections.get(connection).is_some() {
         debug_assert!(clients.is_paused(connection), "I1");
-        records.wait(connection);
+        records.wait(connection, none);
     }
 }

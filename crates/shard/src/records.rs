@@ -6,7 +6,9 @@
 //!
 //! Invariants:
 //! - R1  A core has at most `SMALL_MAX` small records and `LARGE_MAX` large ones. While there is no
-//!   record for a request, its connection waits, and those that have waited longest go on first.
+//!   record of the size that a request needs, its connection waits. Once half of the records of
+//!   that size are back, the connections that have waited longest are served again. A request of
+//!   another connection may take a record before them.
 //! - R2  A record keeps its memory. So a core allocates only when it has more requests parked than
 //!   ever before.
 //! - R3  The answer of each record is delivered, in every state of its connection.
@@ -20,15 +22,18 @@ use kachel_wire::request::KEY_BYTES_MAX;
 
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
-use crate::doors::Doors;
+use crate::mailboxes::Mailboxes;
 use crate::parked::{ANSWER_BYTES_MAX, Ask, Parked, TEXT_BYTES_MAX};
 
-/// The most small records of a core: 2 MiB.
-const SMALL_MAX: usize = 1024;
-/// The most large records of a core: 1.2 MiB.
-const LARGE_MAX: usize = 32;
-/// Bytes of text, and bytes of answer, that a small record has room for.
-const SMALL_BYTES: usize = 1024;
+/// The most small records of a core: 1.8 MiB.
+const SMALL_MAX: usize = 512;
+/// The most large records of a core: 2.3 MiB.
+const LARGE_MAX: usize = 64;
+/// Bytes of text that a small record has room for.
+const SMALL_TEXT_BYTES: usize = 1024;
+/// Bytes of answer that a small record has room for: enough for the first request of a connection,
+/// whose values may have any length.
+const SMALL_ANSWER_BYTES: usize = 2560;
 /// The most connections that are resumed in a tick because there are records again. Each of them
 /// may need many.
 const RESUMED_MAX: usize = 64;
@@ -36,7 +41,9 @@ const RESUMED_MAX: usize = 64;
 /// There is no record for a request now. Nothing was done, and its connection must wait.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(crate) struct NoRecord;
+pub(crate) struct NoRecord {
+    is_large: bool,
+}
 
 /// A request that is about to be parked.
 #[derive(Clone, Copy)]
@@ -55,8 +62,6 @@ pub(crate) struct Outgoing<'a> {
 pub(crate) struct Records<E: Engine> {
     small: Stock<E>,
     large: Stock<E>,
-    /// Connections that wait for a record (R1).
-    waiting: VecDeque<ConnectionIndex>,
 }
 
 /// The records of one size.
@@ -68,11 +73,13 @@ struct Stock<E: Engine> {
     away_max: usize,
     /// Bytes of text and bytes of answer of each.
     bytes: [usize; 2],
+    /// Connections that wait for a record, the one that has waited longest first (R1).
+    waiting: VecDeque<ConnectionIndex>,
 }
 
 impl<E: Engine> Stock<E> {
     const fn new(away_max: usize, bytes: [usize; 2]) -> Self {
-        Self { spare: Chain::new(), away: 0, away_max, bytes }
+        Self { spare: Chain::new(), away: 0, away_max, bytes, waiting: VecDeque::new() }
     }
 
     fn take(&mut self) -> Option<Work<Parked<E>>> {
@@ -92,23 +99,37 @@ impl<E: Engine> Stock<E> {
         self.spare.push_first(work); // Its memory is in the caches.
     }
 
-    const fn is_half_back(&self) -> bool {
-        self.away <= self.away_max / 2
+    fn may_resume(&self) -> bool {
+        self.away <= self.away_max / 2 && !self.waiting.is_empty()
+    }
+
+    fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
+        if self.may_resume() {
+            debug_assert!(self.away < self.away_max, "R1");
+            let resumed = self.waiting.len().min(RESUMED_MAX);
+            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
+        }
     }
 }
 
 impl<E: Engine> Records<E> {
     /// No record exists yet.
     pub(crate) const fn new() -> Self {
-        let small = Stock::new(SMALL_MAX, [SMALL_BYTES; 2]);
-        let large = Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]);
-        Self { small, large, waiting: VecDeque::new() }
+        Self {
+            small: Stock::new(SMALL_MAX, [SMALL_TEXT_BYTES, SMALL_ANSWER_BYTES]),
+            large: Stock::new(LARGE_MAX, [TEXT_BYTES_MAX, ANSWER_BYTES_MAX]),
+        }
     }
 
     /// Adds a connection to those that wait for a record.
-    pub(crate) fn wait(&mut self, connection: ConnectionIndex) {
-        debug_assert!(self.small.away + self.large.away > 0, "a record comes back");
-        self.waiting.push_back(connection);
+    pub(crate) fn wait(&mut self, connection: ConnectionIndex, NoRecord { is_large }: NoRecord) {
+        let stock = self.stock(is_large);
+        debug_assert!(stock.away > 0, "a record comes back");
+        stock.waiting.push_back(connection);
+    }
+
+    const fn stock(&mut self, is_large: bool) -> &mut Stock<E> {
+        if is_large { &mut self.large } else { &mut self.small }
     }
 
     /// Fills a record with a request of a connection to `shard`, and keeps a reply slot and room
@@ -129,11 +150,10 @@ impl<E: Engine> Records<E> {
         let Outgoing { ask, text, key, reads_value, room } = outgoing;
         // A decoded key may follow the text.
         let is_large = matches!(ask, Ask::Piece { .. })
-            || text.len() + KEY_BYTES_MAX > SMALL_BYTES
-            || room.bytes() > SMALL_BYTES;
+            || text.len() + KEY_BYTES_MAX > SMALL_TEXT_BYTES
+            || room.bytes() > SMALL_ANSWER_BYTES;
         debug_assert!(text.len() <= TEXT_BYTES_MAX, "a large record has room for any request");
-        let stock = if is_large { &mut self.large } else { &mut self.small };
-        let mut work = stock.take().ok_or(NoRecord)?;
+        let mut work = self.stock(is_large).take().ok_or(NoRecord { is_large })?;
         work.is_large = is_large;
         work.fill(ask, text, key, reads_value, room.value_bytes);
         work.origin = context.id;
@@ -143,18 +163,15 @@ impl<E: Engine> Records<E> {
         Ok(work)
     }
 
-    /// Whether connections wait for a record, and half of them are back.
+    /// Whether connections wait for records, and half of these are back.
     pub(crate) fn may_resume(&self) -> bool {
-        !self.waiting.is_empty() && self.small.is_half_back() && self.large.is_half_back()
+        self.small.may_resume() || self.large.may_resume()
     }
 
     /// Lists connections as resumable that wait for a record (R1).
     pub(crate) fn resume(&mut self, clients: &mut Clients<E::Pinned>) {
-        if self.may_resume() {
-            debug_assert!(self.small.away < SMALL_MAX && self.large.away < LARGE_MAX, "R1");
-            let resumed = self.waiting.len().min(RESUMED_MAX);
-            self.waiting.drain(..resumed).for_each(|connection| clients.has_record(connection));
-        }
+        self.small.resume(clients);
+        self.large.resume(clients);
     }
 
     /// Delivers the answers that have come back (R3). Tells `listed` of each piece of a listing:
@@ -162,11 +179,11 @@ impl<E: Engine> Records<E> {
     pub(crate) fn take_answers(
         &mut self,
         context: &Context,
-        doors: &Doors<E>,
+        mailboxes: &Mailboxes<E>,
         clients: &mut Clients<E::Pinned>,
         mut listed: impl FnMut(u16, Option<ConnectionIndex>, Option<Cursor>),
     ) {
-        let mut answers = doors.take_answers(context.id);
+        let mut answers = mailboxes.take_answers(context.id);
         while let Some(mut work) = answers.pop() {
             debug_assert!(work.origin == context.id, "an answer comes back to its own core");
             if let Ask::Piece { cursor, .. } = work.ask {
@@ -183,7 +200,6 @@ impl<E: Engine> Records<E> {
 
     fn put_back(&mut self, mut work: Work<Parked<E>>) {
         work.upload = None;
-        let stock = if work.is_large { &mut self.large } else { &mut self.small };
-        stock.put_back(work);
+        self.stock(work.is_large).put_back(work);
     }
 }

@@ -18,7 +18,8 @@
 //! - I3  When the batch runs, each staged request of an open connection is carried out, or is left
 //!   in the input because the connection is rewound.
 //! - I4  While a request of a connection is parked, its later requests for the same shard are
-//!   executed after it. Those for other shards may be executed before it.
+//!   executed after it; if the engine delays it, only those for the same key are. Requests for
+//!   other shards may be executed before it.
 
 use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, Ticket};
 use kachel_io::Io;
@@ -38,7 +39,6 @@ use crate::engines::{Engines, HeldEngines};
 use crate::listing::Listings;
 use crate::memory::widen;
 use crate::parked::{Ask, Parked};
-use crate::pause::pause_for_record;
 use crate::records::{NoRecord, Outgoing, Records};
 use crate::upload::{Uploads, Values};
 
@@ -226,9 +226,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Pauses a connection until there is a record for its next request.
-    fn wait_for_record(&mut self, index: usize) {
+    fn wait_for_record(&mut self, index: usize, none: NoRecord) {
         self.ready[index].ended = true;
-        self.on.pause_for_record(self.ready[index].connection);
+        self.on.values().pause_for_record(self.ready[index].connection, none);
     }
 
     /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
@@ -271,8 +271,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if !self.fits(request, value_bytes) {
             if self.settled() {
                 let refused = self.on.values().refuse(connection, request, Reply::TooLarge);
-                if let Err(NoRecord) = refused {
-                    self.wait_for_record(index);
+                if let Err(none) = refused {
+                    self.wait_for_record(index, none);
                     return false;
                 }
                 self.advance(index, line_bytes);
@@ -433,10 +433,6 @@ impl<E: Engine> Serving<'_, E> {
         widen(self.context, &mut held, self.clients, connection, kept_bytes)
     }
 
-    fn pause_for_record(&mut self, connection: ConnectionIndex) {
-        pause_for_record(self.context, self.clients, self.records, connection);
-    }
-
     /// Executes one staged request, or parks it. If neither is possible now, rewinds the connection
     /// to it (I2, I3).
     fn carry_out(
@@ -463,7 +459,7 @@ impl<E: Engine> Serving<'_, E> {
             ready.offset = staged.start;
             match done {
                 Ok(()) => self.clients.pause(self.context, connection, Waiting::Reader),
-                Err(NoRecord) => self.pause_for_record(connection),
+                Err(none) => self.values().pause_for_record(connection, none),
             }
             if let Work::Key { from_here, .. } = staged.work {
                 self.clients.with(connection, |open| open.input_mut().set_resume(from_here));

@@ -17,7 +17,7 @@
 //!   close_late      closes clients that are too slow               late, slowest
 //!   adopt           takes over connections of other shards         accept
 //!   step_listings   lists some items                               listing
-//!   exchange        wakes the cores that wait for our answers;     doors, records
+//!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
 //!   send            sends replies, closes connections              send
 //!   maintain        has the engine do upkeep                       engine
@@ -143,7 +143,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let ShardOptions { id, hasher, origin } = options;
         let context = Context::new(id, shared, hasher, origin, core.place());
         let balance = Balance::new(&context);
-        engines.doors().set_waker(id, io.waker());
+        engines.mailboxes().set_waker(id, io.waker());
         Self {
             io,
             clock,
@@ -215,7 +215,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// This is a function of its own for the simulation, in which time passes between the two
     /// halves.
     pub fn prepare_wait(&mut self) -> Wait {
-        self.engines.doors().wake_noted(&self.context); // Noted since `exchange`.
+        self.engines.mailboxes().wake_noted(&self.context); // Noted since `exchange`.
         let busy = self.upkeep == Upkeep::Due
             || self.left == Left::Requests
             || !self.clients.dirty.is_empty()
@@ -228,7 +228,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
-        self.engines.doors().sleeper(self.context.id).prepare_sleep();
+        self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
         if self.has_visitors() {
             Wait::Now
         } else if self.left == Left::Delayed || self.upkeep == Upkeep::Held {
@@ -239,13 +239,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     }
 
     /// Whether other cores have brought something, or left requests that this core does not know
-    /// of. Cost: three loads.
+    /// of. Cost: a few loads.
     fn has_visitors(&self) -> bool {
         let Self { engines, context, left, .. } = self;
-        debug_assert!(context.next_to_wake().is_none(), "doors, D2");
-        !engines.doors().is_empty(context.id)
-            || *left == Left::Nothing && engines.are_left(context.id)
-            || engines.have_parked(context.id)
+        debug_assert!(!context.owes_wakes(), "mailboxes, M2");
+        let (id, knows_of_some) = (context.id, *left != Left::Nothing);
+        !engines.mailboxes().is_empty(id)
+            || if knows_of_some { engines.have_parked(id) } else { engines.are_left(id) }
     }
 
     /// How long the shard may sleep while it has nothing to do (I3).
@@ -266,8 +266,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.poll(wait)?;
         self.read_clock();
         self.sort_events();
-        let came = self.take_answers();
-        self.step_backlog();
+        let came = self.take_answers() | self.step_backlog();
+        self.uploads.note_mail(came);
         self.serve();
         self.close_late();
         self.adopt();
@@ -284,7 +284,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn poll(&mut self, wait: Wait) -> std::io::Result<()> {
         self.events.clear();
         let polled = self.io.poll(wait, &mut self.events);
-        self.engines.doors().sleeper(self.context.id).cancel();
+        self.engines.mailboxes().sleeper(self.context.id).cancel();
         if polled.is_err() {
             self.acceptor.stop(&self.context);
         }
@@ -318,7 +318,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
         self.events = events;
         let Self { io, context, engines, clients, records, acceptor, .. } = self;
-        acceptor.hand_over(io, context, clients, engines.doors());
+        acceptor.hand_over(io, context, clients, engines.mailboxes());
         records.resume(clients);
         self.arrivals.resume(context, clients, sweep);
     }
@@ -365,26 +365,30 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Takes the answers to requests that were parked. Returns whether another core has brought
     /// anything.
     fn take_answers(&mut self) -> bool {
-        let came = !self.engines.doors().is_empty(self.context.id);
+        let came = !self.engines.mailboxes().is_empty(self.context.id);
         if came {
             self.late.note_event();
             self.deliver_answers();
         }
-        self.uploads.note_mail(came);
         came
     }
 
     fn deliver_answers(&mut self) {
         let Self { context, engines, clients, records, listings, .. } = self;
-        records.take_answers(context, engines.doors(), clients, |shard, connection, cursor| {
+        records.take_answers(context, engines.mailboxes(), clients, |shard, connection, cursor| {
             listings.went_on(shard, connection, cursor);
         });
     }
 
     /// Executes the delayed requests for which the engine is ready now, and the requests that other
-    /// cores have left.
-    fn step_backlog(&mut self) {
-        self.left = self.engines.step_backlog(&self.context, self.left);
+    /// cores have left. Returns whether there were any.
+    fn step_backlog(&mut self) -> bool {
+        let (left, executed) = self.engines.step_backlog(&self.context, self.left);
+        self.left = left;
+        if executed > 0 {
+            self.late.note_event();
+        }
+        executed > 0
     }
 
     /// Serves the input of the ready connections, then keeps the input that cannot be served yet.
@@ -420,7 +424,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Takes over the connections that other shards have handed to this shard.
     fn adopt(&mut self) {
         let Self { io, context, engines, clients, acceptor, late, .. } = self;
-        acceptor.adopt(io, context, clients, engines.doors(), late.sweep());
+        if acceptor.adopt(io, context, clients, engines.mailboxes(), late.sweep()) {
+            late.note_event();
+        }
     }
 
     /// Continues the listings by one bounded piece, for all of them together.
@@ -433,7 +439,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// since the tick began: with them are those to requests that this core itself has executed
     /// when it released an engine.
     fn exchange(&mut self) {
-        self.engines.doors().wake_noted(&self.context);
+        self.engines.mailboxes().wake_noted(&self.context);
         self.deliver_answers();
     }
 
@@ -476,7 +482,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 continue;
             }
             drop(engine); // Waking a core is a system call (engines, E1).
-            engines.doors().wake(shard);
+            engines.mailboxes().wake(shard);
         }
     }
 
@@ -505,7 +511,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         // This shard goes on until no shard has a client, because clients of other shards may still
         // wait for its answers.
         debug_assert!(!self.acceptor.is_busy(), "nothing was accepted since it stopped");
-        let is_over = self.context.shared.is_over() && self.left == Left::Nothing;
+        let is_left = self.left != Left::Nothing || self.engines.are_left(self.context.id);
+        let is_over = self.context.shared.is_over() && !is_left;
         if is_over { Turn::Finished } else { Turn::Again }
     }
 

@@ -249,19 +249,19 @@ impl<'a, E: Engine> Values<'a, E> {
         uploading.trailer_bytes += come;
         let used = value.len() + come;
         if uploading.trailer_bytes == 2
-            && let Err(NoRecord) = self.complete(connection)
+            && let Err(none) = self.complete(connection)
         {
             // One byte of the trailer is given back, so that it is fed again.
             let uploading = self.uploads.get_mut(connection).expect("still uploading");
             uploading.trailer_bytes -= 1;
-            self.pause_for_record(connection);
+            self.pause_for_record(connection, none);
             return used - 1;
         }
         used
     }
 
-    fn pause_for_record(&mut self, connection: ConnectionIndex) {
-        pause_for_record(self.context, self.clients, self.records, connection);
+    pub(crate) fn pause_for_record(&mut self, connection: ConnectionIndex, none: NoRecord) {
+        pause_for_record(self.context, self.clients, self.records, connection, none);
     }
 
     /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
@@ -302,8 +302,9 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
         let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
         let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
-        let Ok(work) = records.prepare(context, clients, connection, asked, outgoing) else {
-            return self.pause_for_record(connection);
+        let work = match records.prepare(context, clients, connection, asked, outgoing) {
+            Ok(work) => work,
+            Err(none) => return self.pause_for_record(connection, none),
         };
         drop(engines.park(work, context));
         if let Some(uploading) = uploads.get_mut(connection) {
@@ -332,9 +333,9 @@ impl<'a, E: Engine> Values<'a, E> {
                 let mut space = [0; KEY_BYTES_MAX];
                 let key = Key::hashed(key_of(&request, &mut space), uploading.hashes);
                 let whole = Whole { request: &request, line: &uploading.line, key };
-                self.commit(connection, &whole, upload).map_err(|upload| {
+                self.commit(connection, &whole, upload).map_err(|(none, upload)| {
                     uploading.upload = Some(upload);
-                    NoRecord
+                    none
                 })
             }
         };
@@ -354,7 +355,7 @@ impl<'a, E: Engine> Values<'a, E> {
         connection: ConnectionIndex,
         whole: &Whole<'_>,
         mut upload: E::Upload,
-    ) -> Result<(), E::Upload> {
+    ) -> Result<(), (NoRecord, E::Upload)> {
         let Whole { request, line, key } = *whole;
         debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
         let context = self.context;
@@ -384,8 +385,9 @@ impl<'a, E: Engine> Values<'a, E> {
         let (ask, key) = (Ask::Line, Some(key));
         let outgoing = Outgoing { ask, text: line, key, reads_value: false, room };
         let Self { engines, clients, records, .. } = self;
-        let Ok(mut work) = records.prepare(context, clients, connection, owner, outgoing) else {
-            return Err(upload);
+        let mut work = match records.prepare(context, clients, connection, owner, outgoing) {
+            Ok(work) => work,
+            Err(none) => return Err((none, upload)),
         };
         (work.upload, work.ticket) = (Some(upload), ticket);
         match &mut engine {

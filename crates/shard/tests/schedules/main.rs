@@ -89,12 +89,12 @@ fn connections_that_are_handed_over_are_served() {
 
 #[test]
 fn nothing_is_lost_where_no_record_is_left() {
-    // Half of the requests are for the other shard, and a core has 32 records of this size.
+    // Half of the requests are for the other shard, and a core has 64 records of this size.
     let happened = explore("no record", servers(2, false), || {
         let value = "x".repeat(900);
         let mut asks = String::new();
         let mut answers = String::new();
-        for key in 0..100 {
+        for key in 0..180 {
             asks += &format!("set f{key} 0 0 900\r\n{value}\r\n");
             answers += "STORED\r\n";
         }

@@ -79,7 +79,7 @@ fn a_refused_value_leaves_no_stale_one_behind_though_there_was_no_record() {
 }
 
 #[test]
-fn those_who_wait_for_a_record_are_left_alone_until_there_is_one() {
+fn connections_that_wait_for_a_record_are_left_alone_until_there_is_one() {
     let mut world = parking();
     let clients = clients_of_one_shard(&mut world, FILLERS + 39);
     let (fillers, clients) = clients.split_at(FILLERS);

@@ -1,5 +1,5 @@
-//! A lock that nobody waits for: who finds it taken leaves work with the holder, who does it before
-//! releasing.
+//! A lock that no thread waits for: a thread that finds it held leaves its work with the holder,
+//! and the holder does that work before it releases the lock.
 //!
 //! Upstream:   threads that change a value together. A thread that wants to change it prepares
 //!             [`Work`], and takes the lock or parks the work.
@@ -22,8 +22,9 @@
 //!
 //! Invariants:
 //! - C1  While `HELD` is set, one guard exists, and only it touches the value.
-//! - C2  A node in the list is owned by the list. Only the holder takes nodes out, all at once, so
-//!   the address of a node in the list is not used again while another thread compares with it.
+//! - C2  A node in the list is owned by the list. Threads add one node at a time, and the holder
+//!   takes all of them at once. So an address that is used again does no harm: to add a node, a
+//!   thread needs only that `next` of the node is the newest one at that moment.
 //! - C3  [`Guard::release`] fails while a node is parked. So a node that was parked under a holder
 //!   is done by it, or left to be seen by [`CombiningLock::is_left`].
 //!
@@ -167,10 +168,11 @@ impl<T, W> CombiningLock<T, W> {
         tags(word) & HELD == 0 && !word.is_null()
     }
 
-    /// Whether work is in the list of the lock. Cost: a load.
+    /// Whether the lock is free and work is in its list. Cost: a load.
     #[inline]
-    pub fn has_parked(&self) -> bool {
-        !node_of(self.word.load(Ordering::Relaxed)).is_null()
+    pub fn is_left_parked(&self) -> bool {
+        let word = self.word.load(Ordering::Relaxed);
+        tags(word) & HELD == 0 && !node_of(word).is_null()
     }
 }
 

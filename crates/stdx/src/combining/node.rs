@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants:
-//! - N1  Each node has one owner: whoever has its [`Work`], a chain, or a stack of this folder.
+//! - N1  Each node has one owner: a [`Work`], a chain, or a stack of this folder.
 //! - N2  A chain's nodes are linked from `first` to `last`, and `last` links to null. Both are null
 //!   when the chain is empty.
 

@@ -37,12 +37,12 @@ fn what_is_left_is_seen_until_somebody_takes_the_lock() {
     let guard = taken(&lock);
     assert!(matches!(lock.take_or_park(Work::new(7)), Offered::Parked));
     guard.release_leaving();
-    assert!(lock.is_left() && lock.has_parked());
+    assert!(lock.is_left() && lock.is_left_parked());
     let mut guard = taken(&lock);
     assert!(!lock.is_left());
     assert_eq!(guard.take_parked().pop().as_deref(), Some(&7));
     guard.release_leaving();
-    assert!(lock.is_left() && !lock.has_parked(), "work is left in the value");
+    assert!(lock.is_left() && !lock.is_left_parked(), "work is left in the value");
     assert!(taken(&lock).release().is_ok());
     assert!(!lock.is_left());
 }

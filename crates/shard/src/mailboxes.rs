@@ -1,14 +1,14 @@
 //! What other cores may bring to a core: answers to its parked requests, sockets, and a wake-up.
 //!
-//! Upstream:   whoever executes a request of another core; `accept`, which hands a socket over;
-//!             whoever leaves requests with a shard.
+//! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
+//!             with a shard; `accept`, which hands a socket over.
 //! Downstream: the core takes what was brought, once a tick.
 //!
 //! Invariants:
-//! - D1  What is brought to an empty door wakes the core behind it if it sleeps. The core raises
-//!   its sleeping flag before it looks at its door for the last time.
-//! - D2  Waking is a system call, so a core notes whom it must wake while it holds engines, and
-//!   wakes them afterwards, before it sleeps itself.
+//! - M1  What is brought to an empty mailbox wakes the core behind it if it sleeps. The core raises
+//!   its sleeping flag before it looks at its mailbox for the last time.
+//! - M2  Waking is a system call. So while a core holds engines, it notes the cores that it must
+//!   wake. It wakes them afterwards, before it sleeps itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -29,8 +29,8 @@ pub(crate) struct Adopted {
     pub(crate) endpoint: EndpointIndex,
 }
 
-/// The door of one core.
-struct Door<E: Engine> {
+/// The mailbox of one core.
+struct Mailbox<E: Engine> {
     answers: Returned<Parked<E>>,
     sockets: Returned<Adopted>,
     sleeper: Sleeper,
@@ -38,22 +38,22 @@ struct Door<E: Engine> {
     waker: OnceLock<Waker>,
 }
 
-/// The doors of all cores of a process, by their numbers.
-pub(crate) struct Doors<E: Engine>(Vec<CachePadded<Door<E>>>);
+/// The mailboxes of all cores of a process, by their numbers.
+pub(crate) struct Mailboxes<E: Engine>(Vec<CachePadded<Mailbox<E>>>);
 
-impl<E: Engine> Doors<E> {
-    /// The doors of `cores` cores. Nothing was brought yet.
+impl<E: Engine> Mailboxes<E> {
+    /// The mailboxes of `cores` cores. Nothing was brought yet.
     pub(crate) fn new(cores: usize) -> Self {
-        let door = || Door {
+        let mailbox = || Mailbox {
             answers: Returned::new(),
             sockets: Returned::new(),
             sleeper: Sleeper::new(),
             waker: OnceLock::new(),
         };
-        Self((0..cores).map(|_| CachePadded::new(door())).collect())
+        Self((0..cores).map(|_| CachePadded::new(mailbox())).collect())
     }
 
-    fn of(&self, core: u16) -> &Door<E> {
+    fn of(&self, core: u16) -> &Mailbox<E> {
         debug_assert!(usize::from(core) < self.0.len(), "a core of this process");
         &self.0[usize::from(core)]
     }
@@ -72,8 +72,8 @@ impl<E: Engine> Doors<E> {
     /// Whether nothing was brought to a core. Cost: two loads.
     #[inline]
     pub(crate) fn is_empty(&self, core: u16) -> bool {
-        let door = self.of(core);
-        door.answers.is_empty() && door.sockets.is_empty()
+        let mailbox = self.of(core);
+        mailbox.answers.is_empty() && mailbox.sockets.is_empty()
     }
 
     /// Brings executed requests back to their cores. Notes the cores that must be woken.
@@ -82,7 +82,7 @@ impl<E: Engine> Doors<E> {
             let origin = work.origin;
             debug_assert!(origin < context.shards(), "parked, P1: some core waits for it");
             if self.of(origin).answers.push(work) && origin != context.id {
-                context.note_wake(origin); // D1, D2
+                context.note_wake(origin); // M1, M2
             }
         }
     }
@@ -109,15 +109,15 @@ impl<E: Engine> Doors<E> {
 
     /// Wakes a core if it sleeps. Cost: a fence and a load; a system call if it sleeps.
     pub(crate) fn wake(&self, core: u16) {
-        let door = self.of(core);
-        if door.sleeper.must_wake()
-            && let Some(waker) = door.waker.get()
+        let mailbox = self.of(core);
+        if mailbox.sleeper.must_wake()
+            && let Some(waker) = mailbox.waker.get()
         {
             waker.wake();
         }
     }
 
-    /// Wakes the cores that this one has noted (D2). This core holds no engine.
+    /// Wakes the cores that this one has noted (M2). This core holds no engine.
     #[inline]
     pub(crate) fn wake_noted(&self, context: &Context) {
         while let Some(core) = context.next_to_wake() {

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! look up --> live, dead or nowhere --> the verb decides --> no change -----> Done(outcome)
-//!        |                                              `--> a change ------> AskOwner
+//!        |                                              |--> a change ------> AskOwner
+//!        |                                              `--> `never read` --> AskOwner
 //!        `--> a large value, or slots that moved during each attempt -------> AskOwner
 //! ```
 //!
@@ -19,7 +20,8 @@
 //! - R2  A reader writes only the access word of an item, while fewer than three reads are counted
 //!   in it, and the flush word, if a delayed flush is due. It does not remove dead items.
 //! - R3  An answer is the one that the owner would have given at the moment of the read. If the
-//!   verb's decision changes an item, or a value must be pinned, only the owner can answer.
+//!   verb's decision changes an item, or a value must be pinned, or the answer says that the item
+//!   was never read, only the owner can answer.
 //! - R4  A reader never reads the blocks of a large value, because the owner may reuse them for
 //!   another item.
 

@@ -7,16 +7,19 @@
 //! Invariants:
 //! - I1  There is an answer only if the decision changes nothing and the value is lent. It is the
 //!   answer that the owner gives for the same item in the same second.
+//! - I2  Only the owner answers that an item was never read. Otherwise two cores could both say so,
+//!   or a core could say so of an item that the owner has just created by reading it.
 
 use crate::apply::lent_value;
-use crate::item::ItemView;
+use crate::item::{ItemView, Wanted};
 use crate::operation::GetTerms;
 use crate::outcome::{Outcome, Value, Verdict};
 use crate::time::Now;
 use crate::verb;
 
 /// The answer of [`crate::get`] for the item that was found. `None` if the owner must execute the
-/// read, because the read changes the item, creates one, or pins a value.
+/// read, because the read changes the item, creates one, pins a value, or says that the item was
+/// never read before.
 ///
 /// If there is an answer and the terms note the access, the caller must note it. Cost: reads of the
 /// item's first cache lines; no allocation.
@@ -31,7 +34,8 @@ pub fn get_unchanged<'e, P>(
         return (!creates).then_some(Outcome { verdict: Verdict::Miss, value: Value::None });
     };
     let (facts, mark) = verb::get::on_hit(terms, item, now);
-    if mark.is_some() {
+    let is_first = terms.wanted.has(Wanted::ACCESS) && !facts.hit_before; // I2
+    if mark.is_some() || is_first {
         return None;
     }
     let value = if terms.value.is_wanted_at(facts.cas) {

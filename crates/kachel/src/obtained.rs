@@ -7,7 +7,7 @@ use std::fmt;
 
 use kachel_host::{Cores, PageKind, Unpinned};
 
-/// What the threads of the shards obtained.
+/// The pages, the I/O backend and the cores that the threads of the shards obtained.
 #[derive(Clone, Debug)]
 pub(crate) struct Obtained {
     /// The pages of the items.

@@ -41,7 +41,7 @@ pub(crate) struct Running {
     obtained: Obtained,
 }
 
-/// What a thread tells when its shard is made.
+/// The facts that a thread reports to the main thread once its shard exists.
 struct Made {
     waker: Waker,
     io: &'static str,
@@ -315,7 +315,7 @@ impl Running {
         self.wakers.iter().for_each(Waker::wake);
     }
 
-    /// What the machine gave to the shards.
+    /// The pages, the I/O backend and the cores that the shards obtained.
     pub(crate) const fn obtained(&self) -> &Obtained {
         &self.obtained
     }

@@ -75,7 +75,7 @@ fn shard_of(key: &str, shards: u16) -> u16 {
     hasher.owner(hasher.key(key.as_bytes()).hashes())
 }
 
-/// What the server counts when a request needs another shard than the one that has the client.
+/// The number of requests that needed another shard than the one that serves their client.
 fn elsewhere(client: &mut Client) -> u64 {
     let stats = client.stats();
     let names = ["kachel_parked", "kachel_reads_beside", "kachel_writes_beside"];

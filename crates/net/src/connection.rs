@@ -47,8 +47,8 @@ pub enum Waiting {
     Reader,
     /// A listing of items must first be sent to its end.
     Listing,
-    /// Other shards must first answer all requests of this connection. Either they were asked to
-    /// free memory for a large value, or the next request is about all shards and so must come
+    /// All parked requests of this connection must first be answered. Either another core was asked
+    /// to free memory for a large value, or the next request is about all shards and so must come
     /// after the earlier ones.
     Answers,
     /// There must first be a record in which the next request can be parked.

@@ -5,8 +5,8 @@
 //!             and the flags of the process.
 //!
 //! Invariants:
-//! - I1  `flush_all` and `stats` concern all shards. They wait until other shards have answered all
-//!   earlier requests of their connection. So the requests of a connection take effect in order.
+//! - I1  `flush_all` and `stats` concern all shards. They wait until all parked requests of their
+//!   connection are answered. So the requests of a connection take effect in order.
 
 use kachel_engine::{Common as _, Engine};
 use kachel_net::{Connection, ConnectionIndex};
@@ -19,8 +19,8 @@ use crate::engines::Engines;
 use crate::listing::Listings;
 use crate::stats::Answering;
 
-/// Other shards have not answered all earlier requests of the connection, so an administrative
-/// request must wait. Nothing was done.
+/// Parked requests of the connection are not answered yet, so an administrative request must wait.
+/// Nothing was done.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct Awaits;

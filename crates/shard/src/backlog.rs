@@ -44,7 +44,7 @@ pub(crate) struct Backlog<E: Engine> {
     pub(crate) is_watched: bool,
 }
 
-/// What is left in a backlog.
+/// The kind of requests that are left in a backlog.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Left {
     #[default]
@@ -76,7 +76,7 @@ impl<E: Engine> Backlog<E> {
             && self.pieces.is_empty()
     }
 
-    /// What waits.
+    /// The kind of requests that wait here.
     pub(crate) const fn left(&self) -> Left {
         match (self.queue.is_empty() && self.pieces.is_empty(), self.is_empty()) {
             (false, _) => Left::Requests,

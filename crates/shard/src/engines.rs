@@ -65,7 +65,7 @@ pub struct Engines<E: Engine> {
     common: E::Common,
 }
 
-/// What lies behind a lock.
+/// The data that the lock of a shard protects.
 struct Kept<E: Engine> {
     engine: E,
     /// Dead items that the engine found, as far as they are counted.

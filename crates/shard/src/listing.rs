@@ -135,7 +135,8 @@ pub(crate) struct Step<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) records: &'a mut Records<E>,
-    /// What waits with the engine of this core. It may be pieces of listings.
+    /// The kind of requests that wait for the engine of this core; pieces of listings are among
+    /// [`Left::Requests`].
     pub(crate) left: Left,
 }
 

@@ -1,12 +1,13 @@
-//! What other cores may bring to a core: answers to its parked requests, sockets, and a wake-up.
+//! The mailbox of each core: other cores put answers to its parked requests and sockets there, and
+//! wake the core.
 //!
 //! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
 //!             with a shard; `accept`, which hands a socket over.
-//! Downstream: the core takes what was brought, once a tick.
+//! Downstream: the core empties its mailbox once a tick.
 //!
 //! Invariants:
-//! - M1  What is brought to an empty mailbox wakes the core behind it if it sleeps. The core raises
-//!   its sleeping flag before it looks at its mailbox for the last time.
+//! - M1  A core that puts something into an empty mailbox wakes the mailbox's core if it sleeps. A
+//!   core raises its sleeping flag before it checks its mailbox for the last time.
 //! - M2  Waking is a system call. So while a core holds engines, it notes the cores that it must
 //!   wake. It wakes them afterwards, before it sleeps itself.
 

@@ -1,5 +1,4 @@
-//! A parked request: everything that another core, or this one later, needs to carry it out, and
-//! its answer on the way back.
+//! A parked request: all data that a core needs to execute it later, and its answer.
 //!
 //! Upstream:   `records` fills a record for a request that this core does not execute now.
 //! Downstream: `backlog` executes it under the lock of the engine; `records` delivers its answer.

@@ -54,19 +54,19 @@ impl<P: ReadValue> Clients<P> {
             self.mark_resumable(connection);
         }
     }
-}
 
-/// Pauses a connection until there is a record for its next request.
-pub(crate) fn pause_for_record<E: Engine>(
-    context: &Context,
-    clients: &mut Clients<E::Pinned>,
-    records: &mut Records<E>,
-    connection: ConnectionIndex,
-    none: NoRecord,
-) {
-    clients.pause(context, connection, Waiting::Record);
-    if clients.connections.get(connection).is_some() {
-        debug_assert!(clients.is_paused(connection), "I1");
-        records.wait(connection, none);
+    /// Pauses a connection until there is a record for its next request.
+    pub(crate) fn pause_for_record<E: Engine<Pinned = P>>(
+        &mut self,
+        context: &Context,
+        records: &mut Records<E>,
+        connection: ConnectionIndex,
+        none: NoRecord,
+    ) {
+        self.pause(context, connection, Waiting::Record);
+        if self.connections.get(connection).is_some() {
+            debug_assert!(self.is_paused(connection), "I1");
+            records.wait(connection, none);
+        }
     }
 }

@@ -228,7 +228,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Pauses a connection until there is a record for its next request.
     fn wait_for_record(&mut self, index: usize, none: NoRecord) {
         self.ready[index].ended = true;
-        self.on.values().pause_for_record(self.ready[index].connection, none);
+        let Serving { context, clients, records, .. } = &mut *self.on;
+        clients.pause_for_record(context, records, self.ready[index].connection, none);
     }
 
     /// Stages each remaining key of a retrieval as a request of its own. `line` is the input from
@@ -459,7 +460,10 @@ impl<E: Engine> Serving<'_, E> {
             ready.offset = staged.start;
             match done {
                 Ok(()) => self.clients.pause(self.context, connection, Waiting::Reader),
-                Err(none) => self.values().pause_for_record(connection, none),
+                Err(none) => {
+                    let Self { context, clients, records, .. } = self;
+                    clients.pause_for_record(context, records, connection, none);
+                }
             }
             if let Work::Key { from_here, .. } = staged.work {
                 self.clients.with(connection, |open| open.input_mut().set_resume(from_here));

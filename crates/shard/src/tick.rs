@@ -78,7 +78,7 @@ pub struct ShardOptions {
     pub origin: ClockOrigin,
 }
 
-/// What the engine found to do in its step of upkeep in the last tick.
+/// The result of the last step of upkeep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upkeep {
     Nothing,
@@ -105,7 +105,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     engines: Arc<Engines<E>>,
     clients: Clients<E::Pinned>,
     records: Records<E>,
-    /// What waited with the engine of this shard when this core last looked.
+    /// The kind of requests that waited for the engine of this shard when this core last checked.
     left: Left,
     uploads: Uploads<E::Upload>,
     listings: Listings,

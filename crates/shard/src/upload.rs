@@ -31,7 +31,6 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::{Engines, Entered};
 use crate::parked::Ask;
-use crate::pause::pause_for_record;
 use crate::records::{NoRecord, Outgoing, Records};
 
 /// A large value that was not received completely yet.
@@ -131,7 +130,8 @@ impl<U> Uploads<U> {
         self.places.iter().flatten().count()
     }
 
-    /// Counts a tick. `came` says whether other shards sent anything in it.
+    /// Counts a tick. `came` says whether this core did anything for other cores in it, or got an
+    /// answer.
     pub(crate) const fn note_mail(&mut self, came: bool) {
         self.ticks_alone = if came { 0 } else { self.ticks_alone.saturating_add(1) };
     }
@@ -254,14 +254,11 @@ impl<'a, E: Engine> Values<'a, E> {
             // One byte of the trailer is given back, so that it is fed again.
             let uploading = self.uploads.get_mut(connection).expect("still uploading");
             uploading.trailer_bytes -= 1;
-            self.pause_for_record(connection, none);
+            let Self { context, clients, records, .. } = self;
+            clients.pause_for_record(context, records, connection, none);
             return used - 1;
         }
         used
-    }
-
-    pub(crate) fn pause_for_record(&mut self, connection: ConnectionIndex, none: NoRecord) {
-        pause_for_record(self.context, self.clients, self.records, connection, none);
     }
 
     /// Writes received bytes to the upload. If memory is full, makes room for them first (I2), or
@@ -304,7 +301,7 @@ impl<'a, E: Engine> Values<'a, E> {
         let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
         let work = match records.prepare(context, clients, connection, asked, outgoing) {
             Ok(work) => work,
-            Err(none) => return self.pause_for_record(connection, none),
+            Err(none) => return clients.pause_for_record(context, records, connection, none),
         };
         drop(engines.park(work, context));
         if let Some(uploading) = uploads.get_mut(connection) {

@@ -1,4 +1,4 @@
-//! What the engine costs in process, beside a bare loop that reads the same amount of memory.
+//! Measures the engine in process, beside a bare loop that reads the same amount of memory.
 //!
 //! Upstream:   `scripts/bench/in_process`.
 //! Downstream: `cores` (the engine), `reference` (the loop).

@@ -12,6 +12,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
+use kachel_testkit::Random;
 
 use crate::cache::{Cache, ShardOf};
 
@@ -79,13 +80,8 @@ impl World {
 #[test]
 fn a_prefetch_changes_no_answer() {
     let mut world = World::new();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut dice = Random::new(1);
+    let mut random = || dice.bits();
     for batch in 0..BATCHES {
         let mut numbers = [0; BATCH_MAX];
         numbers.fill_with(|| random() % KEYS);

@@ -12,6 +12,7 @@ use kachel_engine::{
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
+use kachel_testkit::Random;
 
 use crate::cache::{Cache, ShardOf};
 
@@ -106,13 +107,8 @@ impl Pair {
 #[test]
 fn a_listener_that_drops_what_changed_holds_no_old_copy() {
     let mut pair = Pair::new();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut dice = Random::new(1);
+    let mut random = || dice.bits();
     let mut checked = 0;
     for turn in 0..OPERATIONS {
         if turn % 200 == 0 {

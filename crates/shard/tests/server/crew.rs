@@ -20,10 +20,10 @@ fn key(number: usize) -> String {
     format!("key{number}")
 }
 
-/// What a request led to.
+/// The reply to a request, and the counts that it changed.
 struct Asked {
     reply: String,
-    /// Requests that hopped to another shard.
+    /// Requests that were parked.
     parked: u64,
     /// Reads of other shards' items.
     reads: u64,

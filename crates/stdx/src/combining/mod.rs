@@ -69,7 +69,7 @@ pub struct Guard<'l, T, W> {
     not_sent: PhantomData<*mut T>,
 }
 
-/// What became of a piece of work.
+/// The result of [`CombiningLock::take_or_park`].
 #[must_use]
 pub enum Offered<'l, T, W> {
     /// The lock was free, and the caller has it now, with its work.

@@ -10,7 +10,7 @@ use loom::thread;
 use super::*;
 use crate::Sleeper;
 use crate::model::explore;
-use crate::sync::{AtomicBool, AtomicU64};
+use crate::sync::AtomicU64;
 
 /// A number that only the holder may touch. loom reports a race on it.
 struct Sum(Cell<u64>);
@@ -29,8 +29,8 @@ fn work(number: u64) -> Work<Add> {
     Work::new(Add(Cell::new(number)))
 }
 
-fn shared() -> Arc<(Lock, Returned<Add>)> {
-    Arc::new((CombiningLock::new(Sum(Cell::new(0))), Returned::new()))
+fn fresh() -> (Lock, Returned<Add>) {
+    (CombiningLock::new(Sum(Cell::new(0))), Returned::new())
 }
 
 /// Does what is parked, in at most `rounds` rounds, and releases the lock. Returns whether work was
@@ -70,103 +70,113 @@ fn sum_at_rest((lock, returned): &(Lock, Returned<Add>), pieces: usize) -> u64 {
     sum
 }
 
+/// Starts two threads, which call `body` with what they share and a number each. The caller runs
+/// beside them, and joins them by calling the result.
+fn beside<T: Send + Sync + 'static>(
+    shared: &Arc<T>,
+    numbers: [u64; 2],
+    body: fn(&T, u64),
+) -> impl FnOnce() + use<T> {
+    let others = numbers.map(|number| {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || body(&shared, number))
+    });
+    move || others.into_iter().for_each(|other| other.join().expect("joins"))
+}
+
+/// The lock and a home thread that sleeps.
+struct Asleep {
+    shared: (Lock, Returned<Add>),
+    sleeper: Sleeper,
+    /// How often the home thread was woken.
+    told: AtomicU64,
+}
+
+impl Asleep {
+    fn new() -> Arc<Self> {
+        let (sleeper, told) = (Sleeper::new(), AtomicU64::new(0));
+        Arc::new(Self { shared: fresh(), sleeper, told })
+    }
+
+    fn tell(&self) {
+        if self.sleeper.must_wake() {
+            self.told.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 #[test]
 fn what_three_threads_change_is_done_once_each() {
     explore("combining", Some(3), || {
-        let shared = shared();
-        let others: Vec<_> = [2, 4]
-            .map(|number| {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || change(&shared, number))
-            })
-            .into_iter()
-            .collect();
+        let shared = Arc::new(fresh());
+        let join = beside(&shared, [2, 4], change);
         change(&shared, 1);
-        others.into_iter().for_each(|other| other.join().expect("joins"));
+        join();
         assert_eq!(sum_at_rest(&shared, 3), 7);
     });
 }
 
 #[test]
 fn what_a_holder_leaves_is_found_by_the_thread_that_it_wakes() {
-    // Two threads change the value, and leave what is parked meanwhile. The home thread
-    // falls asleep meanwhile. If the end finds work that is left, home must have been told.
+    // Two threads change the value, and leave the work that is parked meanwhile. The home thread
+    // falls asleep meanwhile. If work is left at the end, the home thread must have been told.
     explore("combining_left", Some(3), || {
-        let shared = shared();
-        let sleeper = Arc::new(Sleeper::new());
-        let told = Arc::new(AtomicBool::new(false));
-        let others: Vec<_> = [2, 4]
-            .map(|number| {
-                let (shared, sleeper) = (Arc::clone(&shared), Arc::clone(&sleeper));
-                let told = Arc::clone(&told);
-                thread::spawn(move || {
-                    let (lock, returned) = &*shared;
-                    if let Offered::Taken(guard, work) = lock.take_or_park(work(number)) {
-                        add(&guard, &work);
-                        returned.push(work);
-                        if finish(guard, returned, 0) && sleeper.must_wake() {
-                            told.store(true, Ordering::Relaxed);
-                        }
-                    }
-                })
-            })
-            .into_iter()
-            .collect();
-        let (lock, returned) = &*shared;
+        let asleep = Asleep::new();
+        let join = beside(&asleep, [2, 4], |asleep, number| {
+            let (lock, returned) = &asleep.shared;
+            if let Offered::Taken(guard, work) = lock.take_or_park(work(number)) {
+                add(&guard, &work);
+                returned.push(work);
+                finish(guard, returned, 0);
+                asleep.tell();
+            }
+        });
+        let Asleep { shared, sleeper, told } = &*asleep;
+        let (lock, returned) = shared;
         sleeper.prepare_sleep();
-        if lock.is_left() {
-            sleeper.cancel();
+        let sleeps = !lock.is_left();
+        if !sleeps {
+            sleeper.cancel(); // It is awake, and looks again at the end.
             if let Some(guard) = lock.take() {
                 finish(guard, returned, usize::MAX);
             }
-            told.store(true, Ordering::Relaxed); // It is awake, and looks again.
         }
-        others.into_iter().for_each(|other| other.join().expect("joins"));
+        join();
         if lock.is_left() {
-            assert!(told.load(Ordering::Relaxed), "home is told");
-            let guard = lock.take().expect("nobody holds it");
-            finish(guard, returned, usize::MAX);
+            assert!(!sleeps || told.load(Ordering::Relaxed) == 1, "the home thread is told");
+            finish(lock.take().expect("nobody holds it"), returned, usize::MAX);
         }
-        assert_eq!(sum_at_rest(&shared, 2), 6);
+        assert_eq!(sum_at_rest(shared, 2), 6);
     });
 }
 
 #[test]
 fn what_is_parked_with_a_free_lock_wakes_the_thread_that_takes_it() {
     explore("combining_parked", Some(3), || {
-        let shared = shared();
-        let sleeper = Arc::new(Sleeper::new());
-        let told = Arc::new(AtomicU64::new(0));
-        let others: Vec<_> = [1, 2]
-            .map(|number| {
-                let (shared, sleeper) = (Arc::clone(&shared), Arc::clone(&sleeper));
-                let told = Arc::clone(&told);
-                thread::spawn(move || {
-                    if shared.0.park(work(number)) && sleeper.must_wake() {
-                        told.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .into_iter()
-            .collect();
-        // The home thread: it does what is there, then sleeps unless more has come.
-        let home = |shared: &(Lock, Returned<Add>)| {
+        let asleep = Asleep::new();
+        let join = beside(&asleep, [1, 2], |asleep, number| {
+            if asleep.shared.0.park(work(number)) {
+                asleep.tell();
+            }
+        });
+        let Asleep { shared, sleeper, told } = &*asleep;
+        // The home thread does what is there, then sleeps unless more has come.
+        let home = || {
             let guard = shared.0.take().expect("only this thread takes it");
             finish(guard, &shared.1, usize::MAX)
         };
-        home(&shared);
+        home();
         sleeper.prepare_sleep();
         let sleeps = !shared.0.is_left();
         if !sleeps {
             sleeper.cancel();
-            home(&shared);
+            home();
         }
-        others.into_iter().for_each(|other| other.join().expect("joins"));
+        join();
         if shared.0.is_left() {
-            let told = told.load(Ordering::Relaxed);
-            assert!(!sleeps || told == 1, "a sleeping home is woken for what came");
-            home(&shared);
+            assert!(!sleeps || told.load(Ordering::Relaxed) == 1, "a sleeping home is woken");
+            home();
         }
-        assert_eq!(sum_at_rest(&shared, 2), 3);
+        assert_eq!(sum_at_rest(shared, 2), 3);
     });
 }

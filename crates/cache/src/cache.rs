@@ -151,7 +151,7 @@ impl Cache {
     /// Making room may move or drop other items, and the old item of this key, too. Errors: nothing
     /// is left to evict, or nothing may be, or the room is on its way.
     pub(crate) fn append(&mut self, item: NewItem<'_>, now: &Now) -> Result<ItemAt, NoSegment> {
-        let (key, hash) = (item.key, KeyHash(item.hash));
+        let (key, hash, keeps_access) = (item.key, KeyHash(item.hash), item.keeps_access);
         // An upload is taken over when it is appended, so it cannot be stored again later.
         let may_wait = !matches!(item.value, NewValue::Upload(_));
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
@@ -166,6 +166,9 @@ impl Cache {
         );
         self.changes.note(hash.0);
         if let Some(old) = replaced {
+            if keeps_access {
+                self.segments.move_access(old, at);
+            }
             let swung = self.table.swing(hash, location(old), location(at));
             assert!(swung, "I1: a found item is in the table");
             self.segments.kill(old);

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 
 use kachel_engine::{
-    Block, ClockOrigin, Common as _, DeadFound, Engine as _, EngineOptions, Facts, GetTerms,
-    KeyHasher, Now, Operation, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict,
-    Wanted, apply,
+    Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, Facts,
+    GetTerms, KeyHasher, Now, Operation, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb,
+    Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
@@ -119,6 +119,25 @@ fn touch(cache: &mut Cache, ttl: Ttl) {
     let key = wanted();
     let operation = Operation { key: hasher().key(&key), verb: Verb::Touch(ttl) };
     assert_eq!(execute(cache, &operation, b""), Some(Verdict::Touched));
+}
+
+/// Replaces the wanted key by a stale item with the same value and the same accesses.
+fn invalidate(cache: &mut Cache) {
+    let key = wanted();
+    let terms = DeleteTerms { marks_stale: true, ..DeleteTerms::default() };
+    let operation = Operation { key: hasher().key(&key), verb: Verb::Delete(terms) };
+    assert_eq!(execute(cache, &operation, b""), Some(Verdict::Invalidated));
+}
+
+/// Whether the wanted key was read, as the owner sees it.
+fn is_fetched(cache: &mut Cache) -> bool {
+    let key = wanted();
+    let terms = GetTerms { wanted: Wanted::ACCESS, notes_access: false, ..GetTerms::VALUE };
+    let operation = Operation { key: hasher().key(&key), verb: Verb::Get(terms) };
+    match execute(cache, &operation, b"") {
+        Some(Verdict::Hit(facts)) => facts.hit_before,
+        other => panic!("{other:?} is no hit"),
+    }
 }
 
 /// A core that reads the cache beside its owner.
@@ -316,6 +335,32 @@ fn a_key_that_is_always_present_is_never_missed_while_the_index_grows_and_shrink
         assert_eq!((counters.splits, counters.merges), (1, 1), "there and back");
     };
     beside("cache, growth and back", Some(3), fill, owning, reading, [0]);
+}
+
+#[test]
+fn a_first_read_is_noted_or_left_to_the_owner_while_the_item_is_replaced() {
+    let outcomes: Arc<[Count; 2]> = Arc::default();
+    let counts = Arc::clone(&outcomes);
+    explore("cache, note of a first read", None, move || {
+        let mut owner = Owner::new();
+        assert!(set(&mut owner.cache, wanted(), VALUES[0]));
+        let core = owner.core();
+        let reading = thread::spawn(move || {
+            let (wanted, mut dead_found) = (wanted(), DeadFound::default());
+            let key = hasher().key(&wanted);
+            let now = at_second(NOW);
+            let answer =
+                core.reader.read(&key, &GetTerms::VALUE, &core.round, &now, &mut dead_found);
+            matches!(answer, ReadAnswer::Done(_))
+        });
+        invalidate(&mut owner.cache);
+        let is_read = reading.join().expect("joins");
+        assert_eq!(is_fetched(&mut owner.cache), is_read, "what was answered was noted");
+        counts[usize::from(is_read)].fetch_add(1, Relaxed);
+    });
+    let [left, read] = outcomes.each_ref().map(|count| count.load(Relaxed));
+    println!("model note of a first read: answered in {read}, left to the owner in {left}");
+    assert!(left > 0 && read > 0);
 }
 
 #[test]

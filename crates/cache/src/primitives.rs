@@ -75,7 +75,6 @@ impl Primitives for Cache {
             "I1: the place that was found is still good"
         );
         let cas = self.cas_of(put.cas);
-        let kept = found.filter(|_| put.keeps_access);
         let mut digits;
         let value = match put.value {
             PutValue::Block => block_value(block),
@@ -98,7 +97,7 @@ impl Primitives for Cache {
             win_sent: put.win_sent,
             protocol_mark: put.protocol_mark,
             replaces: found,
-            access: kept.map(|old| self.segments.item(old).access()),
+            keeps_access: put.keeps_access,
         };
         let at = self.append(item, now).map_err(|none| match none {
             NoSegment::Refused => Refused::NoRoom,

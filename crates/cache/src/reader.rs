@@ -8,7 +8,8 @@
 //! look up --> live, dead or nowhere --> the verb decides --> no change -----> Done(outcome)
 //!        |                                              |--> a change ------> AskOwner
 //!        |                                              `--> `never read` --> AskOwner
-//!        `--> a large value, or slots that moved during each attempt -------> AskOwner
+//!        |--> a large value, or slots that moved during each attempt -------> AskOwner
+//!        `--> the item was moved before its read was noted -----------------> AskOwner
 //! ```
 //!
 //! A read takes place at the moment of the acquiring load of the slot. If the owner replaces or
@@ -129,9 +130,10 @@ impl ReadBeside for CacheReader {
             death.count_in(dead_found);
         }
         if let Some(CachedItem(item)) = found
-            && terms.notes_access
+            && terms.notes_access // R2
+            && !item.note_access(now.second)
         {
-            item.note_access(now.second); // R2
+            return ReadAnswer::AskOwner; // The owner has just moved the item.
         }
         ReadAnswer::Done(outcome)
     }

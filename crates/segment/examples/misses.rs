@@ -129,7 +129,7 @@ impl Cache {
             win_sent: false,
             protocol_mark: false,
             replaces: None,
-            access: None,
+            keeps_access: false,
         };
         let at = self.segments.append(item, SECOND, &mut self.index).expect("a cache makes room");
         self.index.0[number] = Some(at);

@@ -468,7 +468,7 @@ mod tests {
             win_sent: false,
             protocol_mark: false,
             replaces: None,
-            access: None,
+            keeps_access: false,
         };
         let at = segments.append(item, 1, &mut NoIndex).expect("memory suffices");
         pool.give(pool.segment_of(at), None);

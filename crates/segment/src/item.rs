@@ -73,14 +73,6 @@ impl<'a> Draft<'a> {
         Draft { header, extent, body: Body::Pieces { key, inline }, ..self }
     }
 
-    pub(crate) const fn with_access(self, access: Access) -> Self {
-        Self { access, ..self }
-    }
-
-    pub(crate) const fn access(&self) -> Access {
-        self.access
-    }
-
     pub(crate) const fn expiry(&self) -> u32 {
         self.header.expiry()
     }
@@ -334,9 +326,12 @@ impl<'a> Item<'a> {
     }
 
     /// Notes that the item was read in second `now`. Writes nothing once three reads are counted.
+    /// Returns `false` if the owner has replaced the item meanwhile by one that keeps its accesses:
+    /// then nothing was noted, and the caller must look for the item again.
     #[inline]
-    pub fn note_access(&self, now: u32) {
-        Access::note(&self.pool.arena, self.at, now);
+    #[must_use]
+    pub fn note_access(&self, now: u32) -> bool {
+        Access::note(&self.pool.arena, self.at, now)
     }
 
     /// Bytes that the item takes: in its segment, and in blocks.
@@ -386,6 +381,18 @@ impl Pool {
         }
         let item = Item::load(self, ItemAt::from_offset(self.segment_start(segment) + offset));
         Some((item, offset + item.header.item_bytes()))
+    }
+
+    /// The owner: moves the access word of the item at `from` to the item at `to`, which replaces
+    /// it, and whose location nobody else knows yet. The word that `to` gets is `changed`.
+    pub(crate) fn move_access(
+        &self,
+        from: ItemAt,
+        to: ItemAt,
+        changed: impl FnOnce(Access) -> Access,
+    ) {
+        debug_assert!(from != to, "the new item lies elsewhere");
+        changed(Access::take(&self.arena, from)).store(&self.arena, to);
     }
 
     /// Pins the value of the item at `at`.

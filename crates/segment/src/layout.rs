@@ -22,7 +22,9 @@
 //! - I1  Everything but header and access is written once, before the item's location is handed
 //!   out.
 //! - I2  The header is stored by the owner alone; the access word by any reader, and only while
-//!   fewer than three reads are counted.
+//!   fewer than three reads are counted. When the owner replaces an item by one that keeps its
+//!   access word, it marks the old word as left. A reader that comes too late to note its read sees
+//!   this mark, so no noted read is lost.
 //! - I3  An item begins at a multiple of 8 and lies in one segment.
 //! - I4  A short CAS is relative to the CAS base in its segment's head.
 use std::sync::atomic::Ordering;
@@ -228,6 +230,8 @@ impl Header {
 /// that it examines the item. *Turns* is how often eviction may still find the item unread and keep
 /// it. *Fetched* stays set until the item is replaced. The second has 27 bits, so after four years
 /// of uptime the last access appears four years too early.
+///
+/// A word that was left (I2) has three reads and is not fetched, which no other word has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u32);
 
@@ -287,6 +291,15 @@ impl Access {
         Self(now << Self::SECOND_SHIFT | self.0 & Self::TURNS_MASK | reads | Self::FETCHED)
     }
 
+    /// This word, marked as left (I2).
+    const fn left(self) -> Self {
+        Self(self.0 & !Self::FETCHED | Self::READS_MAX << Self::READS_SHIFT)
+    }
+
+    const fn is_left(self) -> bool {
+        !self.fetched() && self.reads() == Self::READS_MAX
+    }
+
     /// The word of an item that eviction keeps and owes this number of turns.
     pub(crate) const fn kept(self, turns: u32) -> Self {
         debug_assert!(turns <= Self::TURNS_MAX);
@@ -305,20 +318,42 @@ impl Access {
     }
 
     /// Any core: notes that the item at `at` was read in second `now`. Writes nothing once three
-    /// reads are counted (I2).
+    /// reads are counted (I2). Returns `false` if the word was left: then nothing was noted, and
+    /// the caller must look for the item again.
     ///
     /// Cost: a load; for an item's first three reads also a compare-and-swap, which is repeated if
     /// another core changed the word at the same time.
     #[inline]
-    pub(crate) fn note(arena: &Arena, at: ItemAt, now: u32) {
+    #[must_use]
+    pub(crate) fn note(arena: &Arena, at: ItemAt, now: u32) -> bool {
         let word = arena.half_word(at.offset() + 8);
         let mut there = Self(word.load(Ordering::Relaxed));
         while there.reads() < Self::READS_MAX {
             let order = Ordering::Relaxed;
             match word.compare_exchange(there.0, there.read(now).0, order, order) {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(other) => there = Self(other), // Another core counted a read.
             }
         }
+        !there.is_left()
+    }
+
+    /// The owner: takes the word of the item at `at`, and marks it as left if readers may still
+    /// change it (I2). The caller gives the word to another item of the same key, before it hands
+    /// out that item's location.
+    ///
+    /// Cost: a load; if fewer than three reads were counted also a compare-and-swap.
+    pub(crate) fn take(arena: &Arena, at: ItemAt) -> Self {
+        let word = arena.half_word(at.offset() + 8);
+        let mut there = Self(word.load(Ordering::Relaxed));
+        debug_assert!(!there.is_left(), "I2: the word of an item is taken once");
+        while there.reads() < Self::READS_MAX {
+            let order = Ordering::Relaxed;
+            match word.compare_exchange(there.0, there.left().0, order, order) {
+                Ok(_) => break,
+                Err(other) => there = Self(other), // A reader counted a read.
+            }
+        }
+        there
     }
 }

@@ -36,7 +36,8 @@ impl Segments {
     ///
     /// Cost: a copy of key and value; when room must be made, the work for one segment.
     /// Errors: there is no room, and none could be made. An upload is unchanged. In a store, the
-    /// caller must kill `item.replaces` before the next call.
+    /// caller must kill `item.replaces` before the next call. If the new item keeps the accesses of
+    /// the old one, the caller must call [`Self::move_access`].
     /// Panics: on an empty or overlong key, or an upload that is not whole.
     pub fn append(
         &mut self,
@@ -47,12 +48,11 @@ impl Segments {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
         let cas = item.cas.filter(|_| self.options.cas);
-        let access = item.access.unwrap_or(Access::unread(now));
-        let draft = Draft::new(item.key, cas, item.client_flags, access)
+        let draft = Draft::new(item.key, cas, item.client_flags, Access::unread(now))
             .with_life(item.expiry, item.stale, item.win_sent)
             .with_protocol_mark(item.protocol_mark);
         self.reclaimer.begin_request(&self.log, 0);
-        if !self.options.evict {
+        if !self.options.evict || item.keeps_access {
             self.reclaimer.protect(item.replaces);
         }
         let items_before = self.log.holdings().items;

@@ -182,7 +182,14 @@ impl Segments {
     /// reads are counted.
     #[inline]
     pub fn note_access(&self, at: ItemAt, now: u32) {
-        Access::note(&self.log.pool().arena, at, now);
+        let noted = Access::note(&self.log.pool().arena, at, now);
+        debug_assert!(noted, "layout, I2: an item of the index has its access word");
+    }
+
+    /// Gives the accesses of the item at `from` to the item at `to`, which was appended to replace
+    /// it and is not in the index yet.
+    pub fn move_access(&mut self, from: ItemAt, to: ItemAt) {
+        self.log.pool().move_access(from, to, |access| access);
     }
 
     /// Changes the second in which the item at `at` expires; 0 for never.

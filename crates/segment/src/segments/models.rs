@@ -79,7 +79,7 @@ impl Shard {
             win_sent: false,
             protocol_mark: false,
             replaces,
-            access: None,
+            keeps_access: false,
         };
         let at = self.segments.append(item, NOW, &mut self.index)?;
         if let Some(old) = replaces {
@@ -160,7 +160,7 @@ fn reads_are_counted_up_to_three_and_not_written_after_that() {
             let reader = pool.register_reader().expect("one");
             let item = pool.item(at, &reader);
             for now in [NOW + 1, NOW + 2, NOW + 3] {
-                item.note_access(now);
+                assert!(item.note_access(now), "nobody moves the item");
                 assert!(item.fetched(), "a read that was noted is not forgotten");
             }
             assert!(item.active(), "nor is the second");

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::layout::{Access, ItemAt};
+use crate::layout::ItemAt;
 use crate::pool::Upload;
 
 /// Why there is no segment for an item.
@@ -53,8 +53,9 @@ pub struct NewItem<'a> {
     /// The item of the same key that this one replaces, so that the new item keeps its queue. This
     /// is only a hint: the caller must kill the old item, at the location that the index then has.
     pub replaces: Option<ItemAt>,
-    /// The access word to begin with; `None` for an item never read.
-    pub access: Option<Access>,
+    /// Whether the caller will give the new item the accesses of `replaces`, which is then not
+    /// dropped to make room. Otherwise the new item was never read.
+    pub keeps_access: bool,
 }
 
 /// Where a new item's value comes from.

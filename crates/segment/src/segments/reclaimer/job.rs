@@ -313,14 +313,14 @@ impl Reclaimer {
         if !drops {
             self.counts.compacted += 1;
             let stream = Stream::copy(log.queue_of(segment));
-            let copied = self.copy(log, context, item, stream, None);
+            let copied = self.copy(log, context, item, stream, |access| access);
             debug_assert!(copied, "V2");
             return copied;
         }
         let turns = self.grant(log, item);
         if turns.is_some() || self.protected == Some(at) {
-            let access = item.access().kept(turns.unwrap_or(0));
-            if self.copy(log, context, item, Stream::fresh(Queue::Main), Some(access)) {
+            let kept = |access: Access| access.kept(turns.unwrap_or(0));
+            if self.copy(log, context, item, Stream::fresh(Queue::Main), kept) {
                 return true;
             }
             if self.protected == Some(at) {
@@ -364,27 +364,27 @@ impl Reclaimer {
         }
     }
 
-    /// Copies a living item out of the victim, with another access word if one is given, and
-    /// updates the index. Returns `false` if there is no segment for the copy.
+    /// Copies a living item out of the victim, with its access word as `changed`, and updates the
+    /// index. Returns `false` if there is no segment for the copy.
     fn copy(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         item: &Item<'_>,
         stream: Stream,
-        access: Option<Access>,
+        changed: impl FnOnce(Access) -> Access,
     ) -> bool {
         let Some(&Job { segment: victim, .. }) = self.job.as_ref() else {
             unreachable!("V1: items are copied in a job")
         };
         let draft = item.draft();
-        let draft = draft.with_access(access.unwrap_or(draft.access()));
         let bucket = ttl_bucket(draft.expiry(), context.now);
         let purpose = Purpose::Job { victim };
         let Some(target) = log.place(stream, bucket, Need(&draft), purpose) else {
             return false;
         };
         let to = log.put(target, &draft);
+        log.pool().move_access(item.at(), to, changed);
         context.index.swing(item.key(), item.at(), to);
         self.follow(item.at(), to);
         log.bury(item.at());

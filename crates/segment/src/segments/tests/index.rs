@@ -104,16 +104,19 @@ impl Shard {
             win_sent: false,
             protocol_mark: false,
             replaces: self.at(key),
-            access: None,
+            keeps_access: false,
         }
     }
 
     /// Appends, swings the index to the new item and kills the old.
     pub(super) fn store(&mut self, item: NewItem<'_>, now: u32) -> Result<ItemAt, NoSegment> {
-        let key = item.key;
+        let (key, keeps_access) = (item.key, item.keeps_access);
         self.cas = self.cas.max(item.cas.unwrap_or(0).min(1 << 62));
         let at = self.segments.append(item, now, &mut self.index)?;
         if let Some(old) = self.index.map.insert(key.to_vec(), at) {
+            if keeps_access {
+                self.segments.move_access(old, at);
+            }
             self.segments.kill(old);
         }
         Ok(at)

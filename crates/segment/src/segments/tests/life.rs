@@ -308,7 +308,7 @@ fn a_shard_that_came_late_gets_its_share() {
             win_sent: false,
             protocol_mark: false,
             replaces: None,
-            access: None,
+            keeps_access: false,
         };
         let at = segments.append(item, 9, index)?;
         index.map.insert(key.to_vec(), at);

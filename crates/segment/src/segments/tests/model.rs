@@ -108,7 +108,7 @@ impl Model {
             win_sent: wanted.win_sent,
             protocol_mark: wanted.protocol_mark,
             replaces: self.shard.at(key),
-            access: None,
+            keeps_access: false,
         };
         let stored = self.shard.store(item, self.now);
         self.settle_removed(false);
@@ -155,7 +155,7 @@ impl Model {
             stale: wanted.stale,
             win_sent: wanted.win_sent,
             protocol_mark: wanted.protocol_mark,
-            access: Some(self.shard.segments.item(at).access()),
+            keeps_access: true,
             ..self.shard.new_item(key, value)
         };
         let stored = self.shard.store(item, self.now);

@@ -43,7 +43,7 @@ impl Side {
             win_sent: false,
             protocol_mark: false,
             replaces: self.index.map.get(&key[..]).copied(),
-            access: None,
+            keeps_access: false,
         };
         let Ok(at) = self.segments.append(item, 9, &mut self.index) else { return };
         if let Some(old) = self.index.map.insert(key.to_vec(), at) {

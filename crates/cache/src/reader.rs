@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use kachel_engine::{DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, get_unchanged};
 use kachel_segment::{Item, ItemAt, Pool};
-use kachel_table::{KeyHash, Location, Seen};
+use kachel_table::{BucketChoice, Guess, KeyHash, Location, Seen};
 
 use crate::cache::Cache;
 use crate::index::item_at;
@@ -55,13 +55,18 @@ const _: fn() = || {
 #[derive(Clone, Copy)]
 struct Beside<'v> {
     reader: &'v CacheReader,
+    guess: Option<Guess>,
     round: &'v kachel_stdx::Reader,
     second: u32,
 }
 
 impl<'v> View<'v> for Beside<'v> {
     #[inline]
-    fn probe(self, hash: KeyHash, is_key: impl FnMut(Location) -> bool) -> Seen {
+    fn probe(self, hash: KeyHash, mut is_key: impl FnMut(Location) -> bool) -> Seen {
+        let guessed = self.guess.and_then(|guess| self.reader.slots.confirm(guess));
+        if let Some(location) = guessed.filter(|&location| is_key(location)) {
+            return Seen::At(location);
+        }
         self.reader.slots.find(hash, is_key)
     }
 
@@ -84,29 +89,48 @@ impl Cache {
     }
 }
 
+impl CacheReader {
+    /// Guesses where an item is by one bucket, and prefetches the item.
+    #[inline]
+    fn guess_in(&self, lookup: Lookup, choice: BucketChoice) -> Option<Guess> {
+        let guess = self.slots.guess(KeyHash(lookup.secret_hash), choice)?;
+        self.pool.prefetch_small(item_at(guess.location()));
+        Some(guess)
+    }
+}
+
 impl ReadBeside for CacheReader {
     type Pinned = CachePinned;
+    type Guess = Guess;
 
     #[inline]
-    fn prefetch_index(&self, lookup: Lookup) {
-        self.slots.prefetch(KeyHash(lookup.secret_hash));
+    fn prefetch(&self, lookup: Lookup) {
+        self.slots.prefetch_bucket(KeyHash(lookup.secret_hash), BucketChoice::First);
     }
 
     #[inline]
-    fn prefetch_item(&self, lookup: Lookup) {
-        if let Some(location) = self.slots.candidate(KeyHash(lookup.secret_hash)) {
-            self.pool.prefetch_small(item_at(location));
+    fn guess(&self, lookup: Lookup) -> Option<Guess> {
+        let guess = self.guess_in(lookup, BucketChoice::First);
+        if guess.is_none() {
+            self.slots.prefetch_bucket(KeyHash(lookup.secret_hash), BucketChoice::Second);
         }
+        guess
     }
 
-    /// Cost: three or four cache lines of the table, one of the segment, one with the flush word,
-    /// and those of the item. R2 says which of them are written.
+    #[inline]
+    fn guess_again(&self, lookup: Lookup) -> Option<Guess> {
+        self.guess_in(lookup, BucketChoice::Second)
+    }
+
+    /// Cost: one cache line of the table if the guess is right, else three or four; one of the
+    /// segment, one with the flush word, and those of the item. R2 says which of them are written.
     ///
     /// Panics: `round` is asleep, or is registered with another pool (R1).
     #[inline]
     fn read<'r>(
         &'r self,
         key: &Key<'_>,
+        guess: Option<Guess>,
         terms: &GetTerms,
         round: &'r kachel_stdx::Reader,
         now: &Now,
@@ -114,7 +138,7 @@ impl ReadBeside for CacheReader {
     ) -> ReadAnswer<'r, CachePinned> {
         assert!(self.pool.is_read_by(round), "R1: a core that reads is registered, awake");
         debug_assert!(now.second != 0, "no second is 0");
-        let view = Beside { reader: self, round, second: now.second };
+        let view = Beside { reader: self, guess, round, second: now.second };
         let (found, death) = match look_up(view, key, now.second) {
             Found::Live(item) if item.is_large() => return ReadAnswer::AskOwner, // R4
             Found::Live(item) => (Some(CachedItem(item)), None),
@@ -126,6 +150,7 @@ impl ReadBeside for CacheReader {
             return ReadAnswer::AskOwner; // R3
         };
         debug_assert!(found.is_none() || death.is_none(), "a key has one item");
+        debug_assert!(found.as_ref().is_none_or(|item| !item.0.is_large()), "R4");
         if let Some(death) = death {
             death.count_in(dead_found);
         }

@@ -98,7 +98,7 @@ impl Beside {
             let (name, mut dead) = (key(number), DeadFound::default());
             let name = self.hasher.key(&name);
             let Self { reader, round, now, .. } = self;
-            let answer = reader.read(&name, &GetTerms::VALUE, round, now, &mut dead);
+            let answer = reader.read(&name, None, &GetTerms::VALUE, round, now, &mut dead);
             if let ReadAnswer::Done(outcome) = answer {
                 found += usize::from(matches!(outcome.value, Value::Inline(_)));
             }

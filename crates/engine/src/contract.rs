@@ -137,22 +137,34 @@ pub struct DeadFound {
     pub flushed: u64,
 }
 
-/// Reads the items of an engine on any core, while the owner of the engine works.
+/// Reads the items of an engine on any core, while the owner of the engine works. For a batch of
+/// reads, [`crate::ReadGuesses::of`] calls the steps that prefetch.
 pub trait ReadBeside: Clone + Send + Sync + 'static {
     /// A pinned large value. A reader never pins.
     type Pinned;
 
-    /// Prefetches the lines of the index that [`Self::read`] will look at. Cost: no wait.
-    fn prefetch_index(&self, lookup: Lookup);
+    /// Where an item probably is. It may be wrong or out of date by the time of [`Self::read`],
+    /// which then costs more and answers the same.
+    type Guess: Copy;
 
-    /// Prefetches the item that [`Self::read`] will probably find. Cost: two lines of the index.
-    fn prefetch_item(&self, lookup: Lookup);
+    /// The first step of a batch: prefetches the part of the index in which [`Self::guess`] looks.
+    /// Cost: no wait.
+    fn prefetch(&self, lookup: Lookup);
+
+    /// The second step: guesses where the item is, and prefetches it. `None` if it is not where
+    /// [`Self::prefetch`] looked; then prefetches the part for [`Self::guess_again`]. Cost: a line
+    /// of the index.
+    fn guess(&self, lookup: Lookup) -> Option<Self::Guess>;
+
+    /// The third step, if the second one had no guess. Cost: a line of the index.
+    fn guess_again(&self, lookup: Lookup) -> Option<Self::Guess>;
 
     /// Executes a read that changes nothing. `round` is the registration of the core that reads,
     /// awake; the value is lent until its round ends. `now` is the greatest second of the process.
     fn read<'r>(
         &'r self,
         key: &Key<'_>,
+        guess: Option<Self::Guess>,
         terms: &GetTerms,
         round: &'r Reader,
         now: &Now,

@@ -24,6 +24,7 @@ mod apply;
 mod change;
 mod change_list;
 mod contract;
+mod guesses;
 mod item;
 mod key;
 mod operation;
@@ -44,6 +45,7 @@ pub use contract::{
     Answer, BATCH_MAX, Common, Cursor, DeadFound, Durability, Engine, INLINE_VALUE_BYTES_MAX,
     Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Sequence, Ticket, WalkStep,
 };
+pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
 pub use operation::{

@@ -22,7 +22,9 @@
 //! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.
 
-use kachel_engine::{DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, Verb};
+use kachel_engine::{
+    DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb,
+};
 use kachel_stdx::Reader;
 use kachel_wire::request::Request;
 use kachel_wire::{format, retrieval_terms};
@@ -32,6 +34,9 @@ use crate::batch::Batch;
 use crate::context::Context;
 use crate::engines::HeldEngines;
 use crate::reply::ReplySink;
+
+/// A guess of the reader of an engine.
+pub(crate) type GuessOf<E> = <<E as Engine>::Reader as ReadBeside>::Guess;
 
 /// This core, as a reader of the items of all shards.
 #[derive(Debug)]
@@ -73,31 +78,32 @@ impl Core {
         held: &'a HeldEngines<'_, E>,
         context: &'a Context,
         shard: u16,
+        guess: Option<GuessOf<E>>,
     ) -> Option<Beside<'a, E>> {
         let reader = held.readers().get(usize::from(shard))?;
-        Some(Beside { reader, core: &self.registration, _held: held, context })
+        Some(Beside { reader, guess, core: &self.registration, _held: held, context })
     }
 }
 
-/// Prefetches the lines of the index for the requests that this core executes beside the owner, or
-/// in its place.
-pub(crate) fn prefetch_index<R: ReadBeside>(readers: &[R], batch: &Batch<'_>, except: Option<u16>) {
-    for staged in batch.iter().filter(|staged| Some(staged.owner) != except) {
-        readers[usize::from(staged.owner)].prefetch_index(staged.lookup());
-    }
-}
-
-/// Prefetches the items for those requests, once the lines of the index may have come.
-pub(crate) fn prefetch_items<R: ReadBeside>(readers: &[R], batch: &Batch<'_>, except: Option<u16>) {
-    for staged in batch.iter().filter(|staged| Some(staged.owner) != except) {
-        readers[usize::from(staged.owner)].prefetch_item(staged.lookup());
-    }
+/// Guesses where the items are of the requests that this core executes beside the owner, or in its
+/// place, and prefetches them. The engine of shard `except` does so for its requests.
+pub(crate) fn guess<R: ReadBeside>(
+    readers: &[R],
+    batch: &Batch<'_>,
+    except: Option<u16>,
+) -> ReadGuesses<R::Guess> {
+    ReadGuesses::of(batch.iter().map(|staged| {
+        let is_beside = Some(staged.owner) != except;
+        is_beside.then(|| (&readers[usize::from(staged.owner)], staged.lookup()))
+    }))
 }
 
 /// The parts that a read of another shard's item needs.
 pub(crate) struct Beside<'a, E: Engine> {
     /// The items of the shard that owns the key.
     pub(crate) reader: &'a E::Reader,
+    /// Where the item probably is.
+    guess: Option<GuessOf<E>>,
     /// The registration of this core, awake (B1).
     core: &'a Reader,
     /// The engines of this batch, which do not change while what was read is lent (`contract`, I4).
@@ -107,10 +113,10 @@ pub(crate) struct Beside<'a, E: Engine> {
 
 impl<'a, E: Engine> Beside<'a, E> {
     fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
-        let Self { reader, core, context, .. } = self;
+        let Self { reader, guess, core, context, .. } = self;
         debug_assert!(core.is_awake(), "B1");
         let mut found = DeadFound::default();
-        match reader.read(key, terms, core, &context.now(), &mut found) {
+        match reader.read(key, *guess, terms, core, &context.now(), &mut found) {
             ReadAnswer::Done(outcome) => {
                 context.counters.note_dead(found);
                 Some(outcome)

@@ -21,7 +21,7 @@
 //!   executed after it; if the engine delays it, only those for the same key are. Requests for
 //!   other shards may be executed before it.
 
-use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, Ticket};
+use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_stdx::Work as Record;
@@ -32,7 +32,7 @@ use crate::admin::{Administration, Awaits};
 use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
 use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
-use crate::beside::{Core, prefetch_index, prefetch_items};
+use crate::beside::{Core, GuessOf, guess};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::{Engines, HeldEngines};
@@ -379,22 +379,22 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             !readers.is_empty() && self.batch.iter().any(|staged| Some(staged.owner) != except);
         if beside {
             on.core.wake();
-            prefetch_index(readers, &self.batch, except);
         }
         if let Some(engine) = own {
             engine.prefetch(self.batch.iter().filter(is_own).map(Staged::lookup));
         }
-        if beside {
-            prefetch_items(readers, &self.batch, except);
-        }
-        for staged in self.batch.iter() {
+        let guesses = match beside {
+            true => guess(readers, &self.batch, except),
+            false => ReadGuesses::NONE,
+        };
+        for (place, staged) in self.batch.iter().enumerate() {
             let ready = &mut self.ready[staged.ready as usize];
             debug_assert!(
                 ready.ended || staged.start <= ready.offset,
                 "I2: rewound to the first request that waits"
             );
             if !ready.ended {
-                on.carry_out(&mut held, ready, &self.batch, staged);
+                on.carry_out(&mut held, ready, &self.batch, staged, guesses.at(place));
             }
         }
         if beside {
@@ -442,6 +442,7 @@ impl<E: Engine> Serving<'_, E> {
         ready: &mut Ready,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
     ) {
         let connection = ready.connection;
         let Some(open) = self.clients.connections.get_mut(connection) else { return };
@@ -453,7 +454,7 @@ impl<E: Engine> Serving<'_, E> {
         let done = if is_full {
             Ok(())
         } else {
-            self.execute_or_park(held, connection, batch, staged, awaits)
+            self.execute_or_park(held, connection, batch, staged, guess, awaits)
         };
         if is_full || done.is_err() {
             ready.ended = true;
@@ -486,10 +487,11 @@ impl<E: Engine> Serving<'_, E> {
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
         awaits: bool,
     ) -> Result<(), NoRecord> {
         let is_own = staged.owner == self.context.id;
-        if !is_own && !awaits && self.read_beside(held, connection, batch, staged) {
+        if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2
         }
         // What an engine may delay always has a record.
@@ -506,7 +508,7 @@ impl<E: Engine> Serving<'_, E> {
             };
         }
         let may_read = !E::DELAYS && is_own && !awaits && !held.has(staged.owner);
-        if may_read && self.read_beside(held, connection, batch, staged) {
+        if may_read && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(());
         }
         self.park(held, connection, batch, staged, None)
@@ -568,12 +570,13 @@ impl<E: Engine> Serving<'_, E> {
         connection: ConnectionIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
+        guess: Option<GuessOf<E>>,
     ) -> bool {
         if !staged.is_read {
             return false;
         }
         let Self { context, clients, core, .. } = self;
-        let Some(beside) = core.beside(held, context, staged.owner) else { return false };
+        let Some(beside) = core.beside(held, context, staged.owner, guess) else { return false };
         let Some(mut sink) = clients.sink(connection) else { return true };
         let key = batch.key(staged);
         let done = match &staged.work {

@@ -25,9 +25,11 @@
 //!   copy is stored: a reader that misses and finds both of its buckets' versions, and the shape
 //!   of the table, as they were when it began has not been deceived by a move.
 
+use std::num::NonZero;
+
 use crate::line::{Line, SLOTS_PER_BUCKET};
-use crate::match_tag::match_tag;
-use crate::sync::{Ordering, fence};
+use crate::match_tag::{match_tag, match_tag_shared};
+use crate::sync::Ordering;
 use crate::tag::{Half, Location, Tag};
 
 const AHEAD_SHIFT: u32 = Location::BITS;
@@ -38,30 +40,35 @@ const _: () = assert!(TAG_SHIFT + u16::BITS == u64::BITS);
 
 /// The word of an occupied slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry(u64);
+pub(crate) struct Entry(NonZero<u64>);
 
 impl Entry {
+    #[inline]
+    fn occupying(word: u64) -> Self {
+        Self(NonZero::new(word).expect("I2: no location is 0"))
+    }
+
     /// The entry of the key with `tag` whose `half` leads to a bucket of depth `depth`.
     #[inline]
     pub(crate) fn new(tag: Tag, half: Half, depth: u32, location: Location) -> Self {
         let ahead = u64::from(half.0 >> ahead_start(depth) & 0xf);
-        Self(u64::from(tag.0) << TAG_SHIFT | ahead << AHEAD_SHIFT | location.get())
+        Self::occupying(u64::from(tag.0) << TAG_SHIFT | ahead << AHEAD_SHIFT | location.get())
     }
 
     #[inline]
     pub(crate) fn tag(self) -> Tag {
-        Tag((self.0 >> TAG_SHIFT) as u16)
+        Tag((self.0.get() >> TAG_SHIFT) as u16)
     }
 
     #[inline]
     pub(crate) fn location(self) -> Location {
-        Location::new(self.0 & ((1 << Location::BITS) - 1)) // I2
+        Location::new(self.0.get() & ((1 << Location::BITS) - 1)) // I2
     }
 
     /// The entry of the same key with another location.
     #[inline]
     pub(crate) fn with_location(self, location: Location) -> Self {
-        Self(self.0 & !((1 << Location::BITS) - 1) | location.get())
+        Self::occupying(self.0.get() & !((1 << Location::BITS) - 1) | location.get())
     }
 
     /// The half that led into bucket `bucket` of depth `depth`, as far as the entry knows it: the
@@ -69,7 +76,7 @@ impl Entry {
     #[inline]
     pub(crate) fn half_known(self, bucket: u32, depth: u32) -> Half {
         let start = ahead_start(depth);
-        let ahead = (self.0 >> AHEAD_SHIFT) as u32 & 0xf;
+        let ahead = (self.0.get() >> AHEAD_SHIFT) as u32 & 0xf;
         Half(bucket & !(0xf << start) | ahead << start)
     }
 }
@@ -95,7 +102,7 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn entry(self, slot: usize) -> Option<Entry> {
         let word = self.0[1 + slot].load(Ordering::Relaxed);
-        (word != 0).then_some(Entry(word))
+        NonZero::new(word).map(Entry)
     }
 
     /// The occupied slots and their entries.
@@ -117,17 +124,22 @@ impl Bucket<'_> {
         Slots(match_tag(self.0, 0)) // I2
     }
 
-    /// Any core: the locations in slots with `tag`, each with the item that it leads to (I3).
+    /// Any core: the slots in which `tag` was seen, in ascending order. The owner may have changed
+    /// them since.
     ///
-    /// The loads are relaxed until a slot matches, because most slots do not. On processors other
-    /// than x86, an acquiring load of each slot would delay the next load.
+    /// The loads are relaxed, because most slots do not match. On processors other than x86, an
+    /// acquiring load of each slot would delay the next load.
     #[inline]
-    pub(crate) fn locations_with(self, tag: Tag) -> impl Iterator<Item = Location> {
-        (0..SLOTS_PER_BUCKET).filter_map(move |slot| {
-            let entry = self.entry(slot).filter(|entry| entry.tag() == tag)?;
-            fence(Ordering::Acquire);
-            Some(entry.location())
-        })
+    pub(crate) fn slots_seen_with(self, tag: Tag) -> Slots {
+        debug_assert_ne!(tag.0, 0, "I2");
+        Slots(match_tag_shared(self.0, tag.0))
+    }
+
+    /// Any core: the entry of a slot, with the item that it leads to (I3).
+    #[inline]
+    pub(crate) fn entry_seen(self, slot: usize) -> Option<Entry> {
+        let word = self.0[1 + slot].load(Ordering::Acquire);
+        NonZero::new(word).map(Entry)
     }
 
     /// Any core: the version. Moves before it are visible (I4).
@@ -139,7 +151,7 @@ impl Bucket<'_> {
     /// Stores `entry` in slot `slot` (I3).
     #[inline]
     pub(crate) fn put(self, slot: usize, entry: Entry) {
-        self.0[1 + slot].store(entry.0, Ordering::Release);
+        self.0[1 + slot].store(entry.0.get(), Ordering::Release);
     }
 
     /// Empties slot `slot` of an item that is gone from the table.

@@ -16,6 +16,7 @@
 mod bucket;
 mod geometry;
 mod grow;
+mod guess;
 mod tag;
 mod insert;
 mod line;
@@ -32,9 +33,10 @@ mod table;
 mod tests;
 
 pub use grow::{MERGE_SLOTS_MAX, STEP_BYTES_MAX};
+pub use guess::{BucketChoice, Guess};
 pub use insert::{Full, INSERT_SLOTS_MAX, PATH_MOVES_MAX};
 pub use line::SLOTS_PER_BUCKET;
 pub use prefetch::prefetch;
 pub use reader::{Reader, Seen};
-pub use table::{BucketChoice, Guess, Table, TableCounts};
+pub use table::{Table, TableCounts};
 pub use tag::{KeyHash, Location};

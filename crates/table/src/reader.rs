@@ -18,9 +18,13 @@
 //!   before it was stored is visible.
 //! - I3  The item at a location stays what it is until the reader ends its tick, if the reader is
 //!   registered with `kachel_stdx::Quiescence`. The item may be dead by then; its header tells.
+//! - I4  A guess that is confirmed is as good as a search that ends at this slot: the owner clears
+//!   the slot before it changes where the item's copy elsewhere leads, and a bucket's memory stays.
 
 use std::sync::Arc;
 
+use crate::bucket::Entry;
+use crate::guess::{BucketChoice, Guess};
 use crate::lines::Lines;
 use crate::prefetch::prefetch;
 use crate::sync::{Ordering, fence};
@@ -53,26 +57,37 @@ impl Reader {
         Self { lines }
     }
 
-    /// Prefetches both cache lines that [`Self::find`] will read. Cost: a load, and no wait for the
-    /// lines.
+    /// Prefetches one of the two cache lines that [`Self::find`] may read. Cost: a load, and no
+    /// wait for the line.
     #[inline]
-    pub fn prefetch(&self, hash: KeyHash) {
-        let geometry = self.lines.shape().geometry();
-        let first = hash.first();
-        for half in [first, first.other(hash.tag())] {
-            prefetch(self.lines.bucket(geometry.bucket_of(half)).0);
-        }
+    pub fn prefetch_bucket(&self, hash: KeyHash, choice: BucketChoice) {
+        prefetch(self.lines.bucket(self.bucket_of(hash, choice)).0);
     }
 
-    /// The first location whose tag matches, no key compared: the item to prefetch before a
-    /// [`Self::find`]. Cost: one or two cache lines.
+    /// The first slot of one bucket whose tag matches, for a later [`Self::confirm`].
+    ///
+    /// Cost: a cache line.
     #[inline]
-    pub fn candidate(&self, hash: KeyHash) -> Option<Location> {
-        let geometry = self.lines.shape().geometry();
-        let (first, tag) = (hash.first(), hash.tag());
-        debug_assert!(tag.0 != 0, "`tag`, I1: no tag matches an empty slot");
-        let buckets = [first, first.other(tag)].map(|half| geometry.bucket_of(half));
-        buckets.into_iter().find_map(|index| self.lines.bucket(index).locations_with(tag).next())
+    pub fn guess(&self, hash: KeyHash, choice: BucketChoice) -> Option<Guess> {
+        let (index, tag) = (self.bucket_of(hash, choice), hash.tag());
+        let bucket = self.lines.bucket(index);
+        let slot = bucket.slots_seen_with(tag).next()?;
+        let entry = bucket.entry(slot).filter(|entry| entry.tag() == tag)?;
+        Some(Guess::new(index, slot, entry))
+    }
+
+    /// The location of a guess, if the slot is as it was. So the item there is in the table now
+    /// (I4). The caller must compare its key.
+    ///
+    /// Cost: a load of a line that was read for the guess.
+    #[inline(always)]
+    pub fn confirm(&self, guess: Guess) -> Option<Location> {
+        guess.confirmed_by(self.lines.bucket(guess.bucket()).entry_seen(guess.slot()))
+    }
+
+    #[inline]
+    fn bucket_of(&self, hash: KeyHash, choice: BucketChoice) -> u32 {
+        self.lines.shape().geometry().bucket_of(choice.half(hash))
     }
 
     /// The location whose item has the wanted key.
@@ -87,9 +102,14 @@ impl Reader {
             let buckets =
                 [first, first.other(tag)].map(|half| self.lines.bucket(geometry.bucket_of(half)));
             let versions = buckets.map(|bucket| bucket.version());
-            for location in buckets.into_iter().flat_map(|bucket| bucket.locations_with(tag)) {
-                if is_key(location) {
-                    return Seen::At(location);
+            for bucket in buckets {
+                for slot in bucket.slots_seen_with(tag) {
+                    let entry = bucket.entry_seen(slot).filter(|entry| entry.tag() == tag);
+                    if let Some(location) = entry.map(Entry::location)
+                        && is_key(location)
+                    {
+                        return Seen::At(location);
+                    }
                 }
             }
             fence(Ordering::Acquire); // A slot seen empty was cleared after the publication (I1).

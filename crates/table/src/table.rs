@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use kachel_host::Budget;
 
-use crate::bucket::{Bucket, Entry, Slots};
+use crate::bucket::{Bucket, Slots};
 use crate::geometry::{BUCKETS_MAX, BUCKETS_MIN, Geometry};
+use crate::guess::{BucketChoice, Guess};
 use crate::line::{BUCKET_BYTES, SLOTS_PER_BUCKET};
 use crate::lines::Lines;
 use crate::prefetch::prefetch;
@@ -40,31 +41,6 @@ pub struct TableCounts {
     pub pathless: u64,
     /// Inserts answered with [`Full`](crate::Full).
     pub refused: u64,
-}
-
-/// One of the two buckets of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BucketChoice {
-    /// The one that is searched first.
-    First,
-    /// The other one.
-    Second,
-}
-
-/// A slot whose tag matched that of a key, and its content then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guess {
-    bucket: u32,
-    slot: u32,
-    entry: Entry,
-}
-
-impl Guess {
-    /// The location in the slot.
-    #[inline]
-    pub fn location(self) -> Location {
-        self.entry.location()
-    }
 }
 
 /// The index of one shard: which location belongs to a key, given its hash.
@@ -173,7 +149,7 @@ impl Table {
         let slot = self.bucket(bucket).slots_with(hash.tag()).next()?;
         let entry = self.bucket(bucket).entry(slot)?;
         debug_assert!(entry.tag() == hash.tag(), "a match of tags");
-        Some(Guess { bucket, slot: slot as u32, entry })
+        Some(Guess::new(bucket, slot, entry))
     }
 
     /// The location of a guess, if the slot is as it was. So the item there is in the table now.
@@ -182,8 +158,7 @@ impl Table {
     /// Cost: a load of a line that was read for the guess.
     #[inline(always)]
     pub fn confirm(&self, guess: Guess) -> Option<Location> {
-        let entry = self.bucket(guess.bucket).entry(guess.slot as usize)?;
-        (entry == guess.entry).then(|| entry.location())
+        guess.confirmed_by(self.bucket(guess.bucket()).entry(guess.slot()))
     }
 
     /// Changes the slot that leads to `from`, so that it leads to `to`, in one store. Returns false
@@ -251,11 +226,7 @@ impl Table {
 
     #[inline]
     fn bucket_of(&self, hash: KeyHash, choice: BucketChoice) -> u32 {
-        let first = hash.first();
-        self.geometry.bucket_of(match choice {
-            BucketChoice::First => first,
-            BucketChoice::Second => first.other(hash.tag()),
-        })
+        self.geometry.bucket_of(choice.half(hash))
     }
 
     /// Bucket `index`, by I2.

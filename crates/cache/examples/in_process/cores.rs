@@ -12,10 +12,11 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use kachel_cache::{Cache, CacheReader};
 use kachel_engine::{
     ArithmeticTerms, BATCH_MAX, Block, Common as _, DeadFound, Direction, Engine as _, GetTerms,
-    Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, Ttl, Verb,
-    apply, get,
+    Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, ReadGuesses,
+    Ttl, Verb, apply, get,
 };
 use kachel_stdx::{CachePadded, Reader};
+use kachel_table::Guess;
 use kachel_testkit::{Filled, copy_out};
 
 use crate::probes::Probe;
@@ -93,30 +94,26 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let is_own = |owner: u16| core.own == Some(owner);
         let beside = requests().any(|&(_, owner, _)| !is_own(owner));
         let mut own = core.own.map(|own| self.enter(own, core));
-        if beside {
-            if !core.registration.is_awake() {
-                core.registration.wake();
-            }
-            for (key, owner, _) in requests().filter(|&&(_, owner, _)| !is_own(owner)) {
-                self.readers[usize::from(*owner)].prefetch_index(lookup(key));
-            }
+        if beside && !core.registration.is_awake() {
+            core.registration.wake();
         }
         if let Some(own) = &own {
             let lookups = requests().filter(|&&(_, owner, _)| is_own(owner));
             own.cache.prefetch(lookups.map(|(key, _, _)| lookup(key)));
         }
-        if beside {
-            for (key, owner, _) in requests().filter(|&&(_, owner, _)| !is_own(owner)) {
-                self.readers[usize::from(*owner)].prefetch_item(lookup(key));
-            }
-        }
+        let guesses = match beside {
+            true => ReadGuesses::of(requests().map(|(key, owner, _)| {
+                (!is_own(*owner)).then(|| (&self.readers[usize::from(*owner)], lookup(key)))
+            })),
+            false => ReadGuesses::NONE,
+        };
         let mut stores_beside = 0_u32;
         for (index, (key, owner, stores)) in requests().enumerate() {
             match &mut own {
                 Some(own) if is_own(*owner) && *stores => store(own, &probes[index].key),
                 Some(own) if is_own(*owner) => read::<VALUE_BYTES>(&mut own.cache, key, &self.now),
                 _ if *stores => stores_beside |= 1 << index,
-                _ => self.read_beside(core, *owner, key),
+                _ => self.read_beside(core, *owner, key, guesses.at(index)),
             }
         }
         if beside {
@@ -130,10 +127,10 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
     }
 
     #[inline]
-    fn read_beside(&self, core: &Core, owner: u16, key: &Key<'_>) {
+    fn read_beside(&self, core: &Core, owner: u16, key: &Key<'_>, guess: Option<Guess>) {
         let (reader, round) = (&self.readers[usize::from(owner)], &core.registration);
         let mut dead_found = DeadFound::default();
-        match reader.read(key, &GetTerms::VALUE, round, &self.now, &mut dead_found) {
+        match reader.read(key, guess, &GetTerms::VALUE, round, &self.now, &mut dead_found) {
             ReadAnswer::Done(outcome) => copy_out::<VALUE_BYTES, _>(outcome.value),
             ReadAnswer::AskOwner => panic!("no item is large, and none moves for long"),
         }

@@ -93,7 +93,7 @@ impl Pair {
     /// What the reader answers; `None`: ask the owner.
     fn read(&mut self, key: &[u8], terms: &GetTerms, now: &Now) -> Option<Told> {
         let key = self.hasher.key(key);
-        match self.reader.read(&key, terms, &self.round, now, &mut self.dead_found) {
+        match self.reader.read(&key, None, terms, &self.round, now, &mut self.dead_found) {
             ReadAnswer::Done(outcome) => Some(told(outcome)),
             ReadAnswer::AskOwner => None,
         }
@@ -313,7 +313,8 @@ fn hammer(bytes: u64) -> Seen {
                     let known = acknowledged[number as usize].load(Acquire);
                     let bytes = number.to_le_bytes();
                     let key = hasher.key(&bytes);
-                    let answer = reader.read(&key, &GetTerms::VALUE, &round, &now, &mut dead_found);
+                    let answer =
+                        reader.read(&key, None, &GetTerms::VALUE, &round, &now, &mut dead_found);
                     let ReadAnswer::Done(outcome) = answer else { continue };
                     let Value::Inline(value) = outcome.value else {
                         seen.misses += u64::from(known > 0);

@@ -1,12 +1,15 @@
 //! Finds the slots of a bucket that have a tag. There are two implementations.
 //!
 //! Upstream:   `bucket`.
-//! Downstream: `scalar` compares one tag at a time; `sse2` uses vectors, which every x86-64 has.
+//! Downstream: `scalar` compares one tag at a time, with atomic loads, so any core may call it;
+//!             `sse2` uses vectors, which every x86-64 has, and is for the owner alone.
 
-#[cfg(any(test, loom, not(target_arch = "x86_64")))]
 mod scalar;
 #[cfg(all(target_arch = "x86_64", not(loom)))]
 mod sse2;
+
+/// Any core may compare tags so.
+pub(crate) use scalar::match_tag as match_tag_shared;
 
 #[cfg(any(loom, not(target_arch = "x86_64")))]
 pub(crate) use scalar::match_tag;

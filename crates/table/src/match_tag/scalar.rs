@@ -1,6 +1,6 @@
 //! The tags of a bucket, compared one by one.
 //!
-//! Upstream:   `bucket`, where there are no vectors; the property test of both implementations.
+//! Upstream:   `bucket`, for readers, and for the owner where there are no vectors.
 //! Downstream: nothing.
 
 use crate::line::Line;

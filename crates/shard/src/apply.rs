@@ -10,13 +10,14 @@
 
 use kachel_engine::{Answer, Block, Durability, Engine, Key, Outcome, Ticket, Ttl};
 use kachel_net::AnswerRoom;
+use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
-use kachel_wire::{VALUE_END, format, retrieval_terms};
+use kachel_wire::retrieval_terms;
 
 use crate::context::Context;
 use crate::reply::{LargeValue, ReplySink};
 
-/// The most bytes of the line before a value, without its key.
+/// The most bytes of the line before a value, without its key, and of `END`.
 const VALUE_LINE_BYTES_MAX: u16 = 64;
 
 /// Room to keep for the answer to one key of a retrieval whose value is expected to have
@@ -33,11 +34,10 @@ pub(crate) fn room_for_answer(request: &Request<'_>, value_bytes: u16) -> Answer
     AnswerRoom { line_bytes: request.reply_bytes_max(), value_bytes }
 }
 
-/// How the keys of a retrieval are read.
+/// How a key of a retrieval is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadTerms {
-    /// Whether the reply shows CAS tokens.
-    pub(crate) with_cas: bool,
+    pub(crate) reply: KeyReply,
     /// The TTL to give to the item.
     pub(crate) ttl: Option<Ttl>,
 }
@@ -113,15 +113,15 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
-        let ReadTerms { with_cas, ttl } = terms;
-        let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
+        let ReadTerms { reply, ttl } = terms;
+        let get_terms = retrieval_terms(reply.with_cas, ttl, sink.value_bytes_max());
         let Context { counters, .. } = self.context;
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
                 counters.note_get(ttl.is_some(), verdict);
-                let value = format::answer_key(sink, &key, with_cas, verdict, value);
-                let value = value.map(|value| LargeValue { value, end: VALUE_END });
+                let value = format::answer_key(sink, &key, reply, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),

@@ -129,14 +129,14 @@ impl<'a, E: Engine> Beside<'a, E> {
     /// case nothing was done.
     #[inline]
     pub(crate) fn key(self, key: &Key<'_>, terms: ReadTerms, sink: &mut impl ReplySink) -> bool {
-        let ReadTerms { with_cas, ttl } = terms;
-        let get_terms = retrieval_terms(with_cas, ttl, sink.value_bytes_max());
+        let ReadTerms { reply, ttl } = terms;
+        let get_terms = retrieval_terms(reply.with_cas, ttl, sink.value_bytes_max());
         let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
         let counters = &self.context.counters;
         counters.requests.add(1);
         counters.reads_beside.add(1);
         counters.note_get(ttl.is_some(), &verdict);
-        let pinned = format::answer_key(sink, key, with_cas, &verdict, value);
+        let pinned = format::answer_key(sink, key, reply, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true
     }

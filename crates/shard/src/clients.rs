@@ -54,20 +54,22 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// The outbox of a client, so that a reply can be formatted into it. `None` if the client is
-    /// gone (I2).
+    /// The outbox of a client, so that a reply can be formatted into it, which is then sent (I1).
+    /// `None` if the client is gone (I2).
     #[inline]
-    pub(crate) fn sink(&mut self, connection: ConnectionIndex) -> Option<ToClient<'_, P>> {
+    pub(crate) fn answering(&mut self, connection: ConnectionIndex) -> Option<ToClient<'_, P>> {
         let open = self.connections.get_mut(connection)?;
+        if open.mark_dirty() {
+            self.dirty.push(connection);
+        }
         let (outbox, slots, blocks) = (open.outbox_mut(), &mut self.slots, &mut self.blocks);
         Some(ToClient { outbox, slots, blocks, connection })
     }
 
     /// Sends constant text to a client.
     pub(crate) fn text(&mut self, connection: ConnectionIndex, text: &[u8]) {
-        if let Some(mut sink) = self.sink(connection) {
+        if let Some(mut sink) = self.answering(connection) {
             sink.put(text);
-            self.mark_dirty(connection);
         }
     }
 

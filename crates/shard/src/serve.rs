@@ -25,6 +25,7 @@ use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, ReadGues
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, Resume, Waiting};
 use kachel_stdx::Work as Record;
+use kachel_wire::format::KeyReply;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
@@ -64,7 +65,7 @@ impl<E: Engine> Serving<'_, E> {
         decoded: &mut Vec<u8>,
     ) {
         let batch = Batch::new(std::mem::take(decoded));
-        let mut turn = Turn { on: self, ready, batch };
+        let mut turn = Turn { on: self, ready, batch, has_only_staged: false };
         for index in 0..turn.ready.len() {
             let input = inputs.of(&turn.ready[index]);
             turn.connection(index, input);
@@ -81,6 +82,27 @@ struct Turn<'a, 's, 'b, E: Engine> {
     on: &'a mut Serving<'s, E>,
     ready: &'a mut [Ready],
     batch: Batch<'b>,
+    /// Whether requests were staged, and nothing else was done, since the connection was prepared
+    /// for a request. Then it need not be prepared again for the next one.
+    has_only_staged: bool,
+}
+
+/// Why a staged request cannot be carried out now.
+enum Blocked {
+    /// The client does not read its replies.
+    Reader,
+    /// There is no record in which it could be parked.
+    Record(NoRecord),
+}
+
+/// What a connection does next.
+enum Next {
+    /// Its next request is parsed. `scanned_bytes` of it were searched for the end of a line.
+    Request { scanned_bytes: usize },
+    /// Something else was done, so it must be prepared again.
+    Again,
+    /// Nothing more in this tick.
+    Later,
 }
 
 impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
@@ -89,6 +111,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn connection(&mut self, index: usize, input: &'b [u8]) {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
+        self.has_only_staged = false;
         loop {
             if self.batch.is_full() {
                 self.run();
@@ -97,48 +120,65 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             if ended || offset == input.len() {
                 return;
             }
-            let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
-            if open.is_draining() {
-                self.ready[index].offset = input.len();
-                return;
-            }
             let rest = &input[offset..];
-            if open.input().is_skipping() {
-                let skipped = open.input_mut().note_skipped(rest.len());
-                self.advance(index, skipped);
-                continue;
-            }
-            let (uploading, listing) = (open.is_uploading(), open.is_listing());
-            let kept_bytes = self.ready[index].kept_bytes(offset);
-            let is_full = open.outbox().is_full(kept_bytes);
-            if (uploading || listing || is_full) && !self.batch.is_empty() {
-                self.run();
-                continue;
-            }
-            if listing || is_full && !self.on.widen(connection, kept_bytes) {
-                self.wait(index, if listing { Waiting::Listing } else { Waiting::Reader });
-                return;
-            }
-            if uploading {
-                let used = self.on.values().feed(connection, rest);
-                self.advance(index, used);
-                if self.on.clients.is_paused(connection) {
-                    self.ready[index].ended = true;
+            let mut scanned = 0;
+            if !self.has_only_staged {
+                match self.prepare(index, connection, rest) {
+                    Next::Request { scanned_bytes } => scanned = scanned_bytes,
+                    Next::Again => continue,
+                    Next::Later => return,
                 }
-                continue;
+                self.has_only_staged = true;
             }
-            let Some(open) = self.on.clients.connections.get_mut(connection) else { return };
-            if let Some(resume) = open.input_mut().take_resume() {
-                if !self.keys(index, rest, resume) {
-                    return;
-                }
-                continue;
-            }
-            let scanned = if offset == 0 { open.input().scanned_bytes() } else { 0 };
             if !self.request(index, connection, rest, scanned) {
                 return;
             }
         }
+    }
+
+    /// Does what comes before the next request of a connection: skips input, receives a large
+    /// value, continues a retrieval, or waits. `rest` is the input that is not served yet.
+    fn prepare(&mut self, index: usize, connection: ConnectionIndex, rest: &'b [u8]) -> Next {
+        let Ready { offset, .. } = self.ready[index];
+        debug_assert!(!rest.is_empty(), "there is input to serve");
+        let Some(open) = self.on.clients.connections.get_mut(connection) else {
+            return Next::Later;
+        };
+        if open.is_draining() {
+            self.advance(index, rest.len());
+            return Next::Later;
+        }
+        if open.input().is_skipping() {
+            let skipped = open.input_mut().note_skipped(rest.len());
+            self.advance(index, skipped);
+            return Next::Again;
+        }
+        let (uploading, listing) = (open.is_uploading(), open.is_listing());
+        let kept_bytes = self.ready[index].kept_bytes(offset);
+        let is_full = open.outbox().is_full(kept_bytes);
+        if (uploading || listing || is_full) && !self.batch.is_empty() {
+            self.run();
+            return Next::Again;
+        }
+        if listing || is_full && !self.on.widen(connection, kept_bytes) {
+            self.wait(index, if listing { Waiting::Listing } else { Waiting::Reader });
+            return Next::Later;
+        }
+        if uploading {
+            let used = self.on.values().feed(connection, rest);
+            self.advance(index, used);
+            if self.on.clients.is_paused(connection) {
+                self.ready[index].ended = true;
+            }
+            return Next::Again;
+        }
+        let Some(open) = self.on.clients.connections.get_mut(connection) else {
+            return Next::Later;
+        };
+        if let Some(resume) = open.input_mut().take_resume() {
+            return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
+        }
+        Next::Request { scanned_bytes: if offset == 0 { open.input().scanned_bytes() } else { 0 } }
     }
 
     /// Parses one request, and stages, answers or begins to receive it. Returns `false` if the rest
@@ -212,6 +252,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if !settled {
             self.run();
         }
+        self.has_only_staged = false;
         settled
     }
 
@@ -367,6 +408,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if self.batch.is_empty() {
             return;
         }
+        self.has_only_staged = false;
         on.uploads.ticks_alone = 0;
         let (id, engines) = (on.context.id, on.engines);
         let mut held = HeldEngines::new(engines, on.context);
@@ -452,27 +494,29 @@ impl<E: Engine> Serving<'_, E> {
         let is_full = open.outbox().is_full(kept_bytes)
             && !widen(self.context, held, self.clients, connection, kept_bytes);
         let done = if is_full {
-            Ok(())
+            Err(Blocked::Reader)
         } else {
-            self.execute_or_park(held, connection, batch, staged, guess, awaits)
+            let done = self.execute_or_park(held, connection, batch, staged, guess, awaits);
+            done.map_err(Blocked::Record)
         };
-        if is_full || done.is_err() {
-            ready.ended = true;
-            ready.offset = staged.start;
-            match done {
-                Ok(()) => self.clients.pause(self.context, connection, Waiting::Reader),
-                Err(none) => {
-                    let Self { context, clients, records, .. } = self;
-                    clients.pause_for_record(context, records, connection, none);
-                }
-            }
-            if let Work::Key { from_here, .. } = staged.work {
-                self.clients.with(connection, |open| open.input_mut().set_resume(from_here));
-            }
-            return;
+        if let Err(blocked) = done {
+            self.rewind(ready, staged, blocked);
         }
-        if let Work::Key { last: true, .. } = staged.work {
-            self.clients.text(connection, Reply::End.bytes());
+    }
+
+    /// Rewinds a connection to a staged request that cannot be carried out now, and pauses it (I2).
+    #[cold]
+    fn rewind(&mut self, ready: &mut Ready, staged: &Staged<'_>, blocked: Blocked) {
+        debug_assert!(!ready.ended, "it is rewound once");
+        let connection = ready.connection;
+        (ready.ended, ready.offset) = (true, staged.start);
+        let Self { context, clients, records, .. } = self;
+        match blocked {
+            Blocked::Reader => clients.pause(context, connection, Waiting::Reader),
+            Blocked::Record(none) => clients.pause_for_record(context, records, connection, none),
+        }
+        if let Work::Key { from_here, .. } = staged.work {
+            clients.with(connection, |open| open.input_mut().set_resume(from_here));
         }
     }
 
@@ -546,10 +590,12 @@ impl<E: Engine> Serving<'_, E> {
         staged: &Staged<'_>,
     ) -> Result<(), Ticket> {
         let key = batch.key(staged);
-        let Some(mut sink) = self.clients.sink(connection) else { return Ok(()) };
+        let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
         let applier = Applier { engine, context: self.context };
         let applied = match &staged.work {
-            Work::Key { from_here, .. } => applier.key(key, read_terms(from_here), None, &mut sink),
+            Work::Key { from_here, last } => {
+                applier.key(key, read_terms(from_here, *last), None, &mut sink)
+            }
             Work::Line(place) => {
                 let Line { request, block, .. } = batch.line(*place);
                 applier.request(request, key, &mut Block::Bytes(block), None, &mut sink)
@@ -558,7 +604,6 @@ impl<E: Engine> Serving<'_, E> {
         if let Some(value) = applied.at_once()? {
             sink.value(value);
         }
-        self.clients.mark_dirty(connection);
         Ok(())
     }
 
@@ -577,16 +622,14 @@ impl<E: Engine> Serving<'_, E> {
         }
         let Self { context, clients, core, .. } = self;
         let Some(beside) = core.beside(held, context, staged.owner, guess) else { return false };
-        let Some(mut sink) = clients.sink(connection) else { return true };
+        let Some(mut sink) = clients.answering(connection) else { return true };
         let key = batch.key(staged);
-        let done = match &staged.work {
-            Work::Key { from_here, .. } => beside.key(&key, read_terms(from_here), &mut sink),
+        match &staged.work {
+            Work::Key { from_here, last } => {
+                beside.key(&key, read_terms(from_here, *last), &mut sink)
+            }
             Work::Line(place) => beside.request(&batch.line(*place).request, key, &mut sink),
-        };
-        if done {
-            clients.mark_dirty(connection);
         }
-        done
     }
 
     /// A record of a staged request, or `None` if its client is gone.
@@ -603,9 +646,9 @@ impl<E: Engine> Serving<'_, E> {
         let value_bytes = open.outbox().value_room_bytes();
         let key = batch.key(staged);
         let (ask, text, room) = match &staged.work {
-            Work::Key { from_here, .. } => {
+            Work::Key { from_here, last } => {
                 let text = key.bytes();
-                (Ask::Key(read_terms(from_here)), text, room_for_key(text, value_bytes))
+                (Ask::Key(read_terms(from_here, *last)), text, room_for_key(text, value_bytes))
             }
             Work::Line(place) => {
                 let Line { request, text, .. } = batch.line(*place);
@@ -619,10 +662,11 @@ impl<E: Engine> Serving<'_, E> {
     }
 }
 
-/// The terms on which the rest of a retrieval is read.
+/// How a key of a retrieval is read.
 #[inline]
-const fn read_terms(resume: &Resume) -> ReadTerms {
-    ReadTerms { with_cas: resume.with_cas, ttl: resume.ttl }
+const fn read_terms(from_here: &Resume, is_last: bool) -> ReadTerms {
+    let Resume { with_cas, ttl, .. } = *from_here;
+    ReadTerms { reply: KeyReply { with_cas, is_last }, ttl }
 }
 
 /// The offset in `whole` at which `part` begins. `part` must be a slice of `whole`.

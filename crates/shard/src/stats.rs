@@ -66,9 +66,8 @@ impl<E: Engine> Answering<'_, E> {
     }
 
     fn stat(&mut self, name: &str, value: &[u8]) {
-        if let Some(mut sink) = self.clients.sink(self.connection) {
+        if let Some(mut sink) = self.clients.answering(self.connection) {
             format::stat(&mut sink, name.as_bytes(), value);
-            self.clients.mark_dirty(self.connection);
         }
     }
 

@@ -361,13 +361,12 @@ impl<'a, E: Engine> Values<'a, E> {
         let mut ticket = None;
         if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
-            let Some(mut sink) = self.clients.sink(connection) else { return Ok(()) };
+            let Some(mut sink) = self.clients.answering(connection) else { return Ok(()) };
             let applier = Applier { engine: &mut **engine, context };
             let applied = applier.request(request, key, &mut block, None, &mut sink);
             match applied.at_once() {
                 Ok(value) => {
                     assert!(value.is_none(), "the reply to a store shows no value");
-                    self.clients.mark_dirty(connection);
                     return Ok(());
                 }
                 Err(given) => {

@@ -28,7 +28,7 @@ pub mod client;
 pub use format::Sink;
 pub use line::Parsed;
 pub use meta::parse_key;
-pub use protocol::{VALUE_END, parse, retrieval_terms};
+pub use protocol::{parse, retrieval_terms};
 pub use refusal::ParseError;
 pub use reply::Reply;
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

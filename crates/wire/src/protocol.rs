@@ -21,7 +21,7 @@ use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
 /// The first byte of a request in the binary protocol, which is not built yet.
 const BINARY_MAGIC: u8 = 0x80;
 /// The bytes that follow a value in the text and meta protocols.
-pub const VALUE_END: &[u8] = b"\r\n";
+pub(crate) const VALUE_END: &[u8] = b"\r\n";
 /// Bytes of the longest reply line to a classic request that is not a retrieval.
 const CLASSIC_REPLY_BYTES_MAX: u16 = 96;
 /// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.

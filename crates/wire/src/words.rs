@@ -100,11 +100,31 @@ fn find_in_tail<const WANTED: u8>(tail: &[u8]) -> usize {
     tail.iter().position(|&byte| byte == WANTED).unwrap_or(tail.len())
 }
 
+/// The position of the first byte that is a space or below, or the length of the text.
+#[inline(always)]
+pub(crate) fn find_blank(text: &[u8]) -> usize {
+    const LIMITS: u64 = u64::from_ne_bytes([b' ' + 1; 8]);
+    let (chunks, tail) = text.as_chunks::<8>();
+    let mut start = 0;
+    for chunk in chunks {
+        let word = u64::from_le_bytes(*chunk);
+        // A borrow may falsely mark bytes above the lowest blank, but never below it.
+        let blanks = word.wrapping_sub(LIMITS) & !word & HIGH;
+        if blanks != 0 {
+            return start + blanks.trailing_zeros() as usize / 8;
+        }
+        start += 8;
+    }
+    start + tail.iter().position(|&byte| byte <= b' ').unwrap_or(tail.len())
+}
+
+/// The highest bit of each byte of a word.
+const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+
 /// The place of the lowest byte of `word` that is `wanted`.
 #[inline(always)]
 fn first_in_word(word: u64, wanted: u8) -> Option<usize> {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
     // A byte of `differences` is 0 at a match. Borrows may falsely mark bytes above the lowest
     // match, but never below it.
     let differences = word ^ u64::from_ne_bytes([wanted; 8]);
@@ -152,7 +172,7 @@ pub(crate) fn abbreviates(word: &[u8], full: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counted, WORDS_MAX, Words, abbreviates, find};
+    use super::{Counted, WORDS_MAX, Words, abbreviates, find, find_blank};
     use proptest::prelude::*;
 
     proptest! {
@@ -168,6 +188,24 @@ mod tests {
             if let Some(place) = full.get_mut(at) {
                 *place = b' ';
                 prop_assert_eq!(find::<b' '>(&full), at);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_blank_is_found(
+            text in proptest::collection::vec(0x1e_u8..0x24, 0..40),
+            at in 0..40_usize,
+            blank in 0..=b' ',
+        ) {
+            let expected = text.iter().position(|&byte| byte <= b' ').unwrap_or(text.len());
+            prop_assert_eq!(find_blank(&text), expected);
+            let mut full: Vec<u8> = text.iter().map(|byte| byte | 0x80).collect();
+            prop_assert_eq!(find_blank(&full), full.len());
+            if let Some(place) = full.get_mut(at) {
+                *place = blank;
+                prop_assert_eq!(find_blank(&full), at);
             }
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - I1  A request has one reply, or no reply if its client wants none.
-//! - I2  A returned value was announced in the head, and CR LF must follow it.
+//! - I2  A returned value was announced in the head, and its end must follow it.
 
 use kachel_engine::{Facts, Key, Value, Verdict};
 
@@ -17,21 +17,44 @@ use super::{value as put_value, value_head};
 use crate::reply::Reply;
 use crate::request::{Meta, Request};
 
-/// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss. Returns a
-/// value that must follow (I2).
+/// How the reply to one key of a retrieval looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyReply {
+    /// Whether the reply shows the CAS token.
+    pub with_cas: bool,
+    /// Whether the key is the last one, so that `END` follows.
+    pub is_last: bool,
+}
+
+impl KeyReply {
+    /// The bytes that follow the value of this key.
+    #[inline]
+    pub const fn value_end(self) -> &'static [u8] {
+        if self.is_last { b"\r\nEND\r\n" } else { CRLF }
+    }
+}
+
+/// Formats the reply to one key of a retrieval: `VALUE ...` on a hit, nothing on a miss, and `END`
+/// after the last key. Returns a value that must follow (I2), itself followed by
+/// [`KeyReply::value_end`].
 #[inline]
 pub fn answer_key<P>(
     sink: &mut impl Sink,
     key: &Key<'_>,
-    with_cas: bool,
+    reply: KeyReply,
     verdict: &Verdict,
     value: Value<'_, P>,
 ) -> Option<P> {
-    let Verdict::Hit(facts) = verdict else { return None };
-    let cas = with_cas.then_some(facts.cas);
+    let Verdict::Hit(facts) = verdict else {
+        if reply.is_last {
+            sink.put(Reply::End.bytes());
+        }
+        return None;
+    };
+    let cas = reply.with_cas.then_some(facts.cas);
     match value {
         Value::Inline(value) => {
-            put_value(sink, key.bytes(), facts.client_flags, value, cas);
+            put_value(sink, key.bytes(), facts.client_flags, value, cas, reply.value_end());
             None
         }
         Value::Pinned { pinned, bytes } => {

@@ -15,7 +15,7 @@ mod answer;
 
 use kachel_engine::{Facts, Inspection};
 
-pub use self::answer::answer_key;
+pub use self::answer::{KeyReply, answer_key};
 pub(crate) use self::answer::{answer_classic, answer_meta};
 use crate::base64;
 use crate::parse_key;
@@ -202,19 +202,27 @@ pub fn value_head(
     sink.put_all([b"VALUE ", key, tail.of_value(client_flags, value_bytes, cas)]);
 }
 
-/// Formats a value of the classic protocol, with the line before it and the CR LF after it, as one
-/// piece.
+/// Formats a value of the classic protocol, with the line before it and `end` after it, as one
+/// piece. `end` begins with CR LF.
 ///
 /// ```
 /// let mut reply = Vec::new();
-/// kachel_wire::format::value(&mut reply, b"k", 7, b"abc", None);
+/// kachel_wire::format::value(&mut reply, b"k", 7, b"abc", None, b"\r\n");
 /// assert_eq!(reply, b"VALUE k 7 3\r\nabc\r\n");
 /// ```
 #[inline]
-pub fn value(sink: &mut impl Sink, key: &[u8], client_flags: u32, value: &[u8], cas: Option<u64>) {
+pub fn value(
+    sink: &mut impl Sink,
+    key: &[u8],
+    client_flags: u32,
+    value: &[u8],
+    cas: Option<u64>,
+    end: &'static [u8],
+) {
+    debug_assert!(end.starts_with(CRLF), "I2");
     let mut tail = Tail::new();
     let tail = tail.of_value(client_flags, value.len(), cas);
-    sink.put_all([b"VALUE ", key, tail, value, CRLF]);
+    sink.put_all([b"VALUE ", key, tail, value, end]);
 }
 
 /// Formats a line with a number: the reply to `incr` and `decr`.

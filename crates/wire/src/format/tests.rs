@@ -202,7 +202,7 @@ fn a_value_has_its_length_before_it() {
     for length in 0..bytes.len() {
         for client_flags in [0, 9, 10] {
             reply.clear();
-            crate::format::value(&mut reply, b"k", client_flags, &bytes[..length], None);
+            crate::format::value(&mut reply, b"k", client_flags, &bytes[..length], None, b"\r\n");
             let head = format!("VALUE k {client_flags} {length}\r\n");
             assert_eq!(reply[..head.len()], *head.as_bytes());
             assert_eq!(reply[head.len()..][..length], bytes[..length]);

@@ -3,8 +3,8 @@
 //! Upstream:   `scripts/bench/in_process`.
 //! Downstream: `cores` (the engine), `reference` (the loop).
 //!
-//! usage: `in_process PART ITEMS SIZES ROUNDS [huge] [JSON]`; PART is `gets`, `sets`,
-//! `two_cores`, `one_key` or `all`, SIZES is `16+32` or `8+8`.
+//! usage: `in_process PART ITEMS SIZES ROUNDS [huge] [cores=N] [JSON]`; PART is `gets`, `sets`,
+//! `cores`, `one_key` or `all`, SIZES is `16+32` or `8+8`, and N is 2 if it is not given.
 //!
 //! All ways take turns in one process, and each round gives one ratio, so that whatever else the
 //! machine does meets all ways. Compare ratios; the nanoseconds hold for this machine and moment.
@@ -12,8 +12,8 @@
 //! - `gets`: GETs in batches of 32 on one core, which owns the items (`owner`) or reads them beside
 //!   their owner (`beside`).
 //! - `sets`: SETs of keys that are there. `beside` is a core that takes the owner's lock for each.
-//! - `two_cores`: the same on two cores with a shard each, half of the keys of the other shard. The
-//!   throughput of two cores over that of one, beside the same of the reference loop.
+//! - `cores`: the same on N cores with a shard each; a core reads the keys of all shards. The
+//!   throughput of N cores over that of one, beside the same of the reference loop.
 //! - `one_key`: changes of one key by all cores, beside those by one core.
 
 mod cores;
@@ -32,15 +32,15 @@ use crate::reference::Reference;
 
 /// Keys that one way reads in a round: so few that most rounds run undisturbed on a busy machine.
 const KEYS: usize = 64 * BATCH_MAX;
-/// The same for two cores, which begin together but do not end together.
+/// The same for several cores, which begin together but do not end together.
 const KEYS_OF_CORES: usize = 512 * BATCH_MAX;
-const CORES: u16 = 2;
 
 /// The options of a run.
 struct Run {
     items: u64,
     rounds: usize,
     huge: bool,
+    cores: u16,
     sizes: String,
     /// The raw figures, one JSON object a measurement.
     json: Vec<String>,
@@ -160,22 +160,22 @@ fn pin(core: usize) {
     let _unpinned_at_worst = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
-fn two_cores<const K: usize, const V: usize>(run: &mut Run) {
-    let shards = Shards::<K, V>::new(CORES, run.items, run.huge);
+fn on_cores<const K: usize, const V: usize>(run: &mut Run) {
+    let shards = Shards::<K, V>::new(run.cores, run.items, run.huge);
     let reference = Reference::<K, V>::new(run.items, shards.index_bytes(), run.huge);
-    let mut cores: Vec<Core> = (0..CORES).map(|id| shards.core(Some(id))).collect();
+    let mut cores: Vec<Core> = (0..run.cores).map(|id| shards.core(Some(id))).collect();
     for (what, draw, stores_percent) in [
-        ("two_cores reads", Draw::Uniform, 0),
-        ("two_cores zipf", Draw::Zipf, 0),
-        ("two_cores 5 % stores", Draw::Uniform, 5),
-        ("two_cores one key", Draw::One, 0),
+        ("cores reads", Draw::Uniform, 0),
+        ("cores zipf", Draw::Zipf, 0),
+        ("cores 5 % stores", Draw::Uniform, 5),
+        ("cores one key", Draw::One, 0),
     ] {
         let mut probes = Probes::new(run.items, draw, stores_percent, 2);
         let mut figures = [const { Figures::new() }; 4];
         for round in 0..run.rounds {
             for turn in 0..4 {
                 let way = (round + turn) % 4;
-                let count = 1 + way % 2;
+                let count = if way % 2 == 0 { 1 } else { run.cores };
                 let keys: Vec<Vec<Probe<K>>> =
                     (0..count).map(|_| probes.take(KEYS_OF_CORES)).collect();
                 let (shards, reference) = (&shards, &reference);
@@ -195,27 +195,28 @@ fn two_cores<const K: usize, const V: usize>(run: &mut Run) {
                 figures[way].push(throughput(KEYS_OF_CORES, works));
             }
         }
-        let [reference_1, reference_2, engine_1, engine_2] = &figures;
-        let (bare, ours) = (ratios(reference_2, reference_1), ratios(engine_2, engine_1));
+        let [reference_one, reference_all, engine_one, engine_all] = &figures;
+        let (bare, ours) = (ratios(reference_all, reference_one), ratios(engine_all, engine_one));
         println!(
-            "{}: two cores over one: reference {}, engine {}; engine over reference {}",
+            "{}: {} cores over one: reference {}, engine {}; engine over reference {}",
             run.name(what),
+            run.cores,
             spread(&bare),
             spread(&ours),
             spread(&ratios(&ours, &bare)),
         );
         let figures = [
-            ("reference_1", reference_1),
-            ("reference_2", reference_2),
-            ("engine_1", engine_1),
-            ("engine_2", engine_2),
+            ("reference_one", reference_one),
+            ("reference_all", reference_all),
+            ("engine_one", engine_one),
+            ("engine_all", engine_all),
         ];
         run.keep(what, "keys/ns", &figures);
     }
 }
 
 fn one_key<const K: usize, const V: usize>(run: &mut Run) {
-    let shards = Shards::<K, V>::new(CORES, 1000, run.huge);
+    let shards = Shards::<K, V>::new(run.cores, 1000, run.huge);
     let probe = Probes::new(1000, Draw::One, 0, 3).take(1)[0];
     for (what, change) in [("set", Change::Store), ("incr", Change::Increment)] {
         if change == Change::Increment {
@@ -225,7 +226,8 @@ fn one_key<const K: usize, const V: usize>(run: &mut Run) {
         for round in 0..run.rounds {
             for turn in 0..2 {
                 let way = (round + turn) % 2;
-                let works = (0..=way).map(|_| -> Work<'_> {
+                let count = if way == 0 { 1 } else { run.cores };
+                let works = (0..count).map(|_| -> Work<'_> {
                     Box::new(|| {
                         let batches = 0..KEYS_OF_CORES / BATCH_MAX;
                         batches.for_each(|_| shards.change(&probe, change));
@@ -236,8 +238,9 @@ fn one_key<const K: usize, const V: usize>(run: &mut Run) {
         }
         let [one, all] = &figures;
         println!(
-            "{what} of one key: one core {:.2} M/s, {CORES} cores {:.2} M/s; over one core {}",
+            "{what} of one key: one core {:.2} M/s, {} cores {:.2} M/s; over one core {}",
             quantile(one, 0.5) * 1e3,
+            run.cores,
             quantile(all, 0.5) * 1e3,
             spread(&ratios(all, one)),
         );
@@ -255,10 +258,10 @@ fn measure<const K: usize, const V: usize>(run: &mut Run, part: &str) {
     if wants("sets") {
         batches::<K, V>(run, Draw::Uniform, 100);
     }
-    // A round of two cores takes longer.
+    // A round of several cores takes longer.
     run.rounds = (run.rounds / 8).max(1);
-    if wants("two_cores") {
-        two_cores::<K, V>(run);
+    if wants("cores") {
+        on_cores::<K, V>(run);
     }
     if wants("one_key") {
         one_key::<K, V>(run);
@@ -269,13 +272,17 @@ fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let huge = arguments.iter().position(|word| word == "huge");
     let huge = huge.map(|place| arguments.remove(place)).is_some();
+    let cores = arguments.iter().position(|word| word.starts_with("cores="));
+    let cores =
+        cores.map_or("2".to_owned(), |place| arguments.remove(place)["cores=".len()..].to_owned());
     let [part, items, sizes, rounds, rest @ ..] = &arguments[..] else {
-        panic!("usage: in_process PART ITEMS SIZES ROUNDS [huge] [JSON]")
+        panic!("usage: in_process PART ITEMS SIZES ROUNDS [huge] [cores=N] [JSON]")
     };
     let mut run = Run {
         items: items.parse().expect("items"),
         rounds: rounds.parse().expect("rounds"),
         huge,
+        cores: cores.parse().expect("cores=N"),
         sizes: sizes.clone(),
         json: Vec::new(),
     };

@@ -205,7 +205,15 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     let next_key = offset_in(rest, retrieve.keys.rest);
                     let keys_end = next_key + retrieve.keys.rest.len();
                     let Retrieve { with_cas, ttl, .. } = *retrieve;
-                    self.keys(index, rest, Resume { next_key, keys_end, with_cas, ttl })
+                    let resume = Resume { next_key, keys_end, with_cas, ttl };
+                    if !retrieve.is_one {
+                        return self.keys(index, rest, resume);
+                    }
+                    let start = self.ready[index].offset;
+                    self.advance(index, line_bytes);
+                    let work = Work::Key { from_here: resume, last: true };
+                    self.push(index, start, KeyPlace::Input(retrieve.keys.rest), work);
+                    true
                 }
                 Request::Store(_) | Request::MetaSet { .. } => {
                     self.storage(index, connection, rest, request, line_bytes)

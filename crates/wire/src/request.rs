@@ -97,6 +97,8 @@ pub struct Retrieve<'b> {
     pub ttl: Option<Ttl>,
     /// The keys, all of them checked (I2).
     pub keys: Keys<'b>,
+    /// Whether there is one key and nothing else in `keys`.
+    pub is_one: bool,
 }
 
 /// The keys of a retrieval in the client's order: at least one, separated by spaces.

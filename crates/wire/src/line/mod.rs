@@ -77,9 +77,10 @@ macro_rules! request {
 /// `scanned_bytes` contain no newline.
 #[inline]
 pub(crate) fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
-    if let Some((keys, line_bytes)) = get_of_one(input) {
-        let request = Request::Retrieve(Retrieve { with_cas: false, ttl: None, keys });
-        return Parsed::Request { request, line_bytes };
+    if let Some((key, line_bytes)) = get_of_one(input) {
+        let keys = Keys { rest: key };
+        let found = Retrieve { with_cas: false, ttl: None, keys, is_one: true };
+        return Parsed::Request { request: Request::Retrieve(found), line_bytes };
     }
     let scanned = scanned_bytes.min(input.len());
     let Some(at) = find_newline(&input[scanned..]) else { return unfinished(input) };
@@ -94,12 +95,12 @@ pub(crate) fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
 /// The most common line: `get`, one key, CR LF. A single search finds the end of the key and of the
 /// line. Any other line is `None`, also one that [`parse_line`] reads in the same way.
 #[inline]
-fn get_of_one(input: &[u8]) -> Option<(Keys<'_>, usize)> {
+fn get_of_one(input: &[u8]) -> Option<(&[u8], usize)> {
     let text = input.strip_prefix(b"get ")?;
     let key_bytes = find_blank(&text[..text.len().min(KEY_BYTES_MAX + 2)]);
     let (key, rest) = text.split_at_checked(key_bytes)?;
     let is_one = (1..=KEY_BYTES_MAX).contains(&key_bytes) && rest.starts_with(b"\r\n");
-    is_one.then_some((Keys { rest: key }, b"get ".len() + key_bytes + 2))
+    is_one.then_some((key, b"get ".len() + key_bytes + 2))
 }
 
 /// The result for input without a newline.

@@ -93,8 +93,10 @@ fn lines_that_are_no_command() {
 
 #[test]
 fn retrievals() {
-    let retrieve =
-        |with_cas, ttl, rest| Request::Retrieve(Retrieve { with_cas, ttl, keys: Keys { rest } });
+    let retrieve = |with_cas, ttl, rest: &'static [u8]| {
+        let is_one = !rest.contains(&b' ');
+        Request::Retrieve(Retrieve { with_cas, ttl, keys: Keys { rest }, is_one })
+    };
     for (line, request) in [
         (&b"get txt\n"[..], retrieve(false, None, &b"txt"[..])),
         (b"get  txt  \r\n", retrieve(false, None, b"txt  ")),

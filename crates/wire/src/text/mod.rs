@@ -31,8 +31,8 @@ const NOREPLY: &[u8] = b"noreply";
 /// `get` and `gets`: `rest` holds the keys.
 #[inline]
 pub(crate) fn retrieve(rest: &[u8], with_cas: bool) -> Result<Retrieve<'_>, Reply> {
-    let keys = checked_keys(rest)?;
-    Ok(Retrieve { with_cas, ttl: None, keys })
+    let (keys, is_one) = checked_keys(rest)?;
+    Ok(Retrieve { with_cas, ttl: None, keys, is_one })
 }
 
 /// `gat` and `gats`: the TTL, then the keys.
@@ -45,13 +45,13 @@ pub(crate) fn retrieve_and_touch(rest: &[u8], with_cas: bool) -> Outcome<'_> {
     let ttl = read_i32(exptime).ok_or(Reply::InvalidExptime)?;
     let mut words = Words::new(rest);
     words.next();
-    let keys = checked_keys(words.rest)?;
-    Ok(Request::Retrieve(Retrieve { with_cas, ttl: Some(Ttl(ttl)), keys }))
+    let (keys, is_one) = checked_keys(words.rest)?;
+    Ok(Request::Retrieve(Retrieve { with_cas, ttl: Some(Ttl(ttl)), keys, is_one }))
 }
 
-/// The keys of a retrieval, all of them checked (I1).
+/// The keys of a retrieval, all of them checked (I1), and whether there is one and nothing else.
 #[inline]
-fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Reply> {
+fn checked_keys(text: &[u8]) -> Result<(Keys<'_>, bool), Reply> {
     let rest = Words::new(text).rest_from_next();
     let mut unchecked = rest;
     if unchecked.is_empty() {
@@ -65,7 +65,7 @@ fn checked_keys(text: &[u8]) -> Result<Keys<'_>, Reply> {
         }
         match unchecked.get(end + 1..) {
             Some(behind) => unchecked = behind,
-            None => return Ok(Keys { rest }),
+            None => return Ok((Keys { rest }, unchecked.len() == rest.len())),
         }
     }
 }

@@ -347,12 +347,17 @@ impl Connection {
     /// sent. So another shard can serve it as if its client had just connected, and nothing of it
     /// can be late.
     pub fn is_at_rest(&self) -> bool {
-        let is_in_a_list = self.ready.is_some() || self.dirty || self.resumable;
+        self.ready.is_none() && self.input.is_empty() && self.may_leave()
+    }
+
+    /// Whether it is at rest except for its input, of which nothing was carried out. So another
+    /// shard can serve it with this input as if its client had just connected.
+    pub fn may_leave(&self) -> bool {
+        let is_in_a_list = self.dirty || self.resumable;
         let has_work = self.uploading || self.listing || self.is_paused() || self.finished;
         self.phase == Phase::Reading
             && !(is_in_a_list || has_work)
-            && self.input.is_empty()
-            && !self.input.is_skipping()
+            && !self.input.is_begun()
             && self.outbox.owed_bytes() == 0
             && !self.outbox.awaits_answers()
     }
@@ -412,7 +417,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AnswerRoom, BlockPool, ConnectionIndex, Slots};
+    use crate::{AnswerRoom, BlockPool, ConnectionIndex, Resume, Slots};
 
     const NOW: u32 = 5;
 
@@ -507,6 +512,20 @@ mod tests {
         assert!(!open.may_land(), "its peer has ended its side");
         open.end_upload();
         assert!(!open.is_in_block() && open.is_served());
+    }
+
+    #[test]
+    fn it_leaves_with_input_of_which_nothing_was_carried_out() {
+        let mut open = fresh();
+        open.input.keep(b"get k\r\n".to_vec());
+        assert!(open.may_leave() && !open.is_at_rest());
+        open.input.set_resume(Resume { next_key: 4, keys_end: 9, with_cas: false, ttl: None });
+        assert!(!open.may_leave(), "a key is answered");
+        open.input.take_resume();
+        open.input.clear();
+        assert!(open.is_at_rest());
+        open.input.skip(3);
+        assert!(!open.may_leave());
     }
 
     #[test]

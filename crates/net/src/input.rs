@@ -195,6 +195,12 @@ impl Input {
         self.skip_bytes > 0
     }
 
+    /// Whether a part of the request at the front was carried out: it is a retrieval whose first
+    /// keys are answered, or its block is skipped.
+    pub const fn is_begun(&self) -> bool {
+        self.is_skipping() || self.resume.is_some()
+    }
+
     /// Skips as many of `bytes` received bytes as must be skipped. Returns their number.
     pub fn note_skipped(&mut self, bytes: usize) -> usize {
         let skipped = (bytes as u64).min(self.skip_bytes);

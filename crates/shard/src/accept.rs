@@ -8,10 +8,13 @@
 //! Invariants:
 //! - I1  A connection is counted in the process from the moment when it is accepted until it
 //!   closes, also while it moves between two shards.
-//! - I2  A connection moves only while nothing of it is under way: all its requests are answered,
-//!   and all its replies are sent. So its requests are executed in order, by one core after the
-//!   other.
+//! - I2  A connection moves only while nothing of it is under way: each of its requests that was
+//!   begun is answered, and all its replies are sent. So its requests are executed in order, by one
+//!   core after the other.
 //! - I3  A connection of an endpoint that says so stays with the shard that accepted it.
+//! - I4  A connection moves with unserved input only if the input came in the tick before. If it
+//!   cannot move now, this shard serves the input now. Other input stays, because its time limit
+//!   runs.
 
 use std::os::fd::OwnedFd;
 
@@ -20,6 +23,7 @@ use kachel_io::{Io, ListenerId, SocketId};
 use kachel_net::{ConnectionIndex, EndpointIndex};
 use kachel_wire::Reply;
 
+use crate::arrive::Arrivals;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::mailboxes::{Adopted, Mailboxes};
@@ -36,6 +40,8 @@ struct Leaving {
     attempts: u32,
     /// Whether it was just accepted.
     is_new: bool,
+    /// Whether it leaves with the input that came in the last tick (I4).
+    with_input: bool,
 }
 
 /// A connection that a client has made.
@@ -99,20 +105,24 @@ impl Acceptor {
         let adopter = self.next_adopter % awake;
         self.next_adopter = (adopter + 1) % awake;
         if adopter != context.id {
-            self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new: true });
+            let (is_new, with_input) = (true, false);
+            self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new, with_input });
         }
     }
 
     /// Has a connection handed over in the next ticks, as soon as nothing of it is under way (I2).
-    /// Nothing is received from it meanwhile.
+    /// Nothing is received from it meanwhile. If it leaves `with_input`, this tick serves none of
+    /// its input.
     pub(crate) fn leave(
         &mut self,
         io: &mut impl Io,
         (socket, connection): (SocketId, ConnectionIndex),
         adopter: u16,
+        with_input: bool,
     ) {
         io.pause(socket);
-        self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new: false });
+        let is_new = false;
+        self.leaving.push(Leaving { connection, adopter, attempts: 0, is_new, with_input });
     }
 
     /// The endpoint of a listener. A listener that the memory backend opened by itself belongs to
@@ -143,10 +153,16 @@ impl Acceptor {
         context: &Context,
         clients: &mut Clients<E::Pinned>,
         mailboxes: &Mailboxes<E>,
+        arrivals: &mut Arrivals,
     ) {
         let stopping = self.stopping;
-        self.leaving
-            .retain_mut(|one| hand_one_over(one, stopping, io, context, clients, mailboxes));
+        self.leaving.retain_mut(|one| {
+            let tries_again = hand_one_over(one, stopping, io, context, clients, mailboxes);
+            if std::mem::take(&mut one.with_input) {
+                arrivals.serve_kept(clients, one.connection); // I4
+            }
+            tries_again
+        });
         mailboxes.wake_noted(context); // The adopters need not wait for the end of this tick.
     }
 
@@ -158,18 +174,25 @@ impl Acceptor {
         context: &Context,
         clients: &mut Clients<E::Pinned>,
         mailboxes: &Mailboxes<E>,
+        arrivals: &mut Arrivals,
         sweep: u32,
     ) -> bool {
         let mut adopted = mailboxes.take_sockets(context.id);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
-            let Adopted { socket, endpoint } = one.into_inner();
+            let Adopted { socket, endpoint, input } = one.into_inner();
             let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
             };
             debug_assert!(clients.connections.find(socket).is_none(), "I1: it comes once");
+            debug_assert!(
+                input.capacity() == 0 || !input.is_empty(),
+                "an empty tail has no memory"
+            );
             let connection = open(context, clients, socket, endpoint, sweep);
+            clients.with(connection, |open| open.input_mut().keep(input));
+            arrivals.serve_kept(clients, connection);
             if self.stopping {
                 clients.drain(connection);
             }
@@ -206,7 +229,8 @@ fn hand_one_over<E: Engine>(
 ) -> bool {
     let Some(open) = clients.connections.get(leaving.connection) else { return false };
     let socket = open.socket();
-    let is_at_rest = open.is_at_rest();
+    let is_at_rest =
+        open.is_at_rest() || leaving.with_input && open.ready().is_none() && open.may_leave(); // I4
     let is_last = leaving.attempts == HAND_OVER_ATTEMPTS_MAX || leaving.is_new && !is_at_rest;
     if stopping || is_last {
         // A paused connection receives when its pause ends.
@@ -223,13 +247,16 @@ fn hand_one_over<E: Engine>(
     }
     let Some(fd) = io.give_up(socket) else { return true };
     let endpoint = open.endpoint();
-    if let Some(closed) = clients.connections.close(leaving.connection) {
+    let closed = clients.connections.close(leaving.connection);
+    let input = closed.map_or_else(Vec::new, |mut closed| {
         refund_all(context, &closed);
-    }
+        closed.input_mut().take()
+    });
+    debug_assert!(leaving.with_input || input.is_empty(), "I4");
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    mailboxes.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint });
+    mailboxes.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint, input });
     false
 }
 

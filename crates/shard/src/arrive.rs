@@ -154,6 +154,21 @@ impl Arrivals {
         clients.resumable = resumable;
     }
 
+    /// Makes a connection ready whose input was kept, if it may be served.
+    pub(crate) fn serve_kept<P: ReadValue>(
+        &mut self,
+        clients: &mut Clients<P>,
+        connection: ConnectionIndex,
+    ) {
+        debug_assert!(self.taken.is_empty(), "the tails are taken later in this tick");
+        if let Some(open) = clients.connections.get_mut(connection)
+            && !(open.input().is_empty() || open.is_paused())
+            && open.ready().is_none()
+        {
+            open.set_ready(Ready::add(&mut self.ready, connection, None));
+        }
+    }
+
     /// Takes the tails out of the ready connections, so that they can be served.
     pub(crate) fn take_tails<P: ReadValue>(&mut self, clients: &mut Clients<P>) {
         debug_assert!(self.taken.is_empty(), "the last tick has kept all tails");

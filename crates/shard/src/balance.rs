@@ -1,6 +1,6 @@
 //! Chooses the connections that other cores serve from now on.
 //!
-//! Upstream:   `tick`, after a core has served its clients.
+//! Upstream:   `tick`, before and after a core serves its clients.
 //! Downstream: `cores` decides how many cores are awake; `accept` hands the chosen connections
 //!             over.
 //!
@@ -12,8 +12,10 @@
 //! work than another one
 //! ```
 //!
-//! A core chooses only among the connections that it has just served. So an idle connection wakes
-//! nothing to be moved: a core that should sleep serves its next request, and then hands it over.
+//! A core chooses only among the connections that have input in this tick. So an idle connection
+//! wakes nothing to be moved: a core that should sleep serves its next request, and then hands it
+//! over. Only if the number rises and the core has a queue, connections leave before they are
+//! served, with their input.
 //!
 //! Invariants:
 //! - I1  A connection is chosen at most once in a round, so a round moves a bounded number of
@@ -26,7 +28,7 @@ use std::sync::Arc;
 
 use kachel_engine::ReadValue;
 use kachel_io::{Clock, SocketId, ThreadTime};
-use kachel_net::ConnectionIndex;
+use kachel_net::{Connection, ConnectionIndex};
 
 use crate::arrive::Arrivals;
 use crate::clients::Clients;
@@ -49,6 +51,15 @@ const LESS_BUSY_PERMILLE: u64 = 300;
 /// From here on a core may have more work than it can do. Then a smaller difference is enough.
 const FULL_PERMILLE: u64 = 950;
 const LESS_THAN_FULL_PERMILLE: u64 = 50;
+
+/// Ready connections are a queue if there are at least this many, and the core needs at least this
+/// time to serve them. Guesses: fewer say little about the load, and a shorter wait is not worth a
+/// move.
+const READY_MIN: u32 = 32;
+const WAIT_NS: u64 = 500_000;
+/// The least number of connections with which a queue is compared. A guess: clients that send at
+/// once, while the core serves the first of them, are no load that lasts.
+const SERVED_MIN: u32 = 4;
 
 /// Which connections are chosen in this round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +110,13 @@ pub(crate) struct Balance {
     active: u32,
     /// Counts the connections, so that they are dealt out evenly.
     dealt: u32,
+    /// When the last tick began, and the connections that were ready then.
+    looked_ns: u64,
+    ready: u32,
+    /// How many times a connection was ready since the last sample.
+    served: u32,
+    /// The time in which the thread ran for each of them, before the last sample.
+    each_ns: u64,
 }
 
 impl Balance {
@@ -114,6 +132,10 @@ impl Balance {
             sampled: Moment::default(),
             active: 0,
             dealt: u32::from(context.id),
+            looked_ns: 0,
+            ready: 0,
+            served: 0,
+            each_ns: 0,
         }
     }
 
@@ -128,6 +150,10 @@ impl Balance {
             let moment = Moment { now_ns, thread: clock.thread_time() };
             let before = std::mem::replace(&mut self.sampled, moment);
             let [busy, waiting] = moment.permille_since(before);
+            let ran_ns = moment.thread.ran_ns.saturating_sub(before.thread.ran_ns);
+            if let Some(each_ns) = ran_ns.checked_div(std::mem::take(&mut self.served).into()) {
+                self.each_ns = each_ns;
+            }
             counters.sampled_ns.set(now_ns);
             counters.busy_permille.set(busy);
             counters.waiting_permille.set(waiting);
@@ -136,7 +162,12 @@ impl Balance {
                 self.end_round(context, moment);
             }
         }
-        let change = cores.change();
+        self.follow(context);
+    }
+
+    /// Begins a round if the number of awake cores has changed.
+    fn follow(&mut self, context: &Context) {
+        let change = context.shared.cores.change();
         debug_assert!(change.to > 0, "core 0 is always awake");
         if change.number != self.change {
             self.change = change.number;
@@ -144,6 +175,32 @@ impl Balance {
             self.round_began = self.sampled;
             self.begin_round(Plan::after(change, context.id));
         }
+    }
+
+    /// Looks at the connections that are ready, before they are served. Has more cores awake if
+    /// this core cannot do its work. Returns whether some of the connections must leave before they
+    /// are served, because they would wait too long.
+    ///
+    /// Cost: a few instructions.
+    pub(crate) fn look_ahead(
+        &mut self,
+        context: &Context,
+        now_ns: u64,
+        arrivals: &Arrivals,
+    ) -> bool {
+        let ready = arrivals.ready.len() as u32;
+        let before = std::mem::replace(&mut self.ready, ready);
+        let took_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_ns, now_ns));
+        self.served = self.served.saturating_add(ready);
+        debug_assert!(self.looked_ns == now_ns, "once a tick");
+        if !is_queue(ready, self.each_ns) {
+            return false;
+        }
+        if let Some(load) = load(ready, before, took_ns, self.each_ns) {
+            context.shared.cores.spread(load);
+        }
+        self.follow(context);
+        matches!(self.plan, Plan::Part { .. })
     }
 
     fn begin_round(&mut self, plan: Plan) {
@@ -181,21 +238,49 @@ impl Balance {
         arrivals: &Arrivals,
         mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
     ) {
-        debug_assert!(self.round != 0, "I1: a new connection was seen in no round");
         for ready in &arrivals.ready {
             let Some(open) = clients.connections.get_mut(ready.connection) else { continue };
             debug_assert!(open.ready().is_none(), "it was served");
-            if !open.note_round(self.round) {
-                continue; // I1
-            }
-            self.active += 1;
-            if self.shared.options.endpoints.get(open.endpoint()).stays {
-                continue; // I3
-            }
-            if let Some(core) = self.plan.next(&mut self.dealt) {
+            if let Some(core) = self.choose_one(open) {
                 hand_over((open.socket(), ready.connection), core);
             }
         }
+    }
+
+    /// Calls `hand_over` with connections that another core must serve, and with that core, before
+    /// they are served. This core then keeps their input, and it leaves with them. A connection
+    /// whose request was incomplete before is served here.
+    pub(crate) fn choose_ahead<P: ReadValue>(
+        &mut self,
+        clients: &mut Clients<P>,
+        arrivals: &mut Arrivals,
+        mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
+    ) {
+        debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
+        for ready in &mut arrivals.ready {
+            debug_assert!(ready.offset == 0 && !ready.ended, "it is not served yet");
+            let Some(open) = clients.connections.get_mut(ready.connection) else { continue };
+            if ready.lent.is_some()
+                && open.may_leave()
+                && let Some(core) = self.choose_one(open)
+            {
+                ready.ended = true;
+                hand_over((open.socket(), ready.connection), core);
+            }
+        }
+    }
+
+    /// The core that must serve a connection from now on, if it is not this one.
+    fn choose_one(&mut self, open: &mut Connection) -> Option<u16> {
+        debug_assert!(self.round != 0, "I1: a new connection was seen in no round");
+        if !open.note_round(self.round) {
+            return None; // I1
+        }
+        self.active += 1;
+        if self.shared.options.endpoints.get(open.endpoint()).stays {
+            return None; // I3
+        }
+        self.plan.next(&mut self.dealt)
     }
 }
 
@@ -253,6 +338,23 @@ impl Plan {
     }
 }
 
+/// Whether the last of `ready` connections waits long, if a core needs `each_ns` for each.
+const fn is_queue(ready: u32, each_ns: u64) -> bool {
+    ready >= READY_MIN && ready as u64 * each_ns >= WAIT_NS
+}
+
+/// How many times the work that a core can do comes to it. It has a queue of `ready` connections,
+/// which became ready while it served `before` others, in `took_ns`. `None` if that is no sign of
+/// too much work: the queue does not grow, or the core has slept, served a long request or waited
+/// for a processor.
+fn load(ready: u32, before: u32, took_ns: u64, each_ns: u64) -> Option<f64> {
+    debug_assert!(is_queue(ready, each_ns), "connections wait");
+    let grows = before >= SERVED_MIN && ready / 2 >= before;
+    let has_grown_before = is_queue(before, each_ns) && ready > before;
+    let is_as_usual = took_ns <= 2 * u64::from(before) * each_ns;
+    ((grows || has_grown_before) && is_as_usual).then(|| f64::from(ready) / f64::from(before))
+}
+
 fn work_of_all(shared: &Shared, now_ns: u64) -> Work {
     let mut work = Work::default();
     for counters in &shared.counters {
@@ -277,6 +379,19 @@ mod tests {
             *counts.entry(plan.next(&mut dealt)).or_insert(0) += 1;
         }
         counts.into_iter().collect()
+    }
+
+    #[test]
+    fn a_queue_that_grows_is_too_much_work() {
+        const EACH_NS: u64 = 20_000;
+        assert!(is_queue(32, EACH_NS) && !is_queue(31, 1_000_000) && !is_queue(100, 4_000));
+        let loaded = |ready, before: u32| load(ready, before, before as u64 * 22_000, EACH_NS);
+        assert_eq!(loaded(58, 8), Some(7.25), "many come");
+        assert_eq!(loaded(50, 40), Some(1.25), "some waited before");
+        for (ready, before) in [(50, 30), (50, 50), (40, 200), (50, 3), (50, 1), (50, 0)] {
+            assert_eq!(loaded(ready, before), None, "{ready} after {before}");
+        }
+        assert_eq!(load(100, 8, 2_000_000, EACH_NS), None, "a long request, or a sleep");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Decides how many cores serve clients.
 //!
-//! Upstream:   `balance` samples the work of all cores every 2 ms.
+//! Upstream:   `balance` samples the work of all cores every 2 ms, and tells of a core that has a
+//!             growing queue.
 //! Downstream: nothing. [`Policy`] is a function of the samples and their times.
 //!
 //! Cores follow load. At low load the connections gather on few cores and the other cores sleep, so
@@ -41,6 +42,9 @@ const FULL: f64 = 0.95;
 /// If cores are full for this time, work has waited for them. A guess: a large value or a step of
 /// upkeep takes less.
 const FULL_NS: u64 = 3_000_000;
+/// If work has waited, this many times the cores are awake: it may be much more than the cores can
+/// do, and a second change while connections still move would deal them out unequally.
+const WAITED_TIMES: u16 = 4;
 /// Cores that are busy for this part of the time on average leave no room for bursts.
 const BUSY: f64 = 0.8;
 /// Work fits on a number of cores that are busy for this part of the time.
@@ -157,11 +161,27 @@ impl Policy {
         }
         self.note(now_ns, elapsed_ns as f64, work);
         let awake = self.wanted(now_ns);
+        self.change_to(awake)
+    }
+
+    /// Takes note that work waits for a core, and that `load` times what the core can do comes to
+    /// it. Returns how many cores must be awake from now on.
+    fn spread(&mut self, load: f64) -> u16 {
+        debug_assert!(load > 1.0, "less work is done by the core");
+        if self.trial.is_some() || self.is_contended() || self.is_settled() {
+            return self.awake;
+        }
+        let needed = f64::from(self.awake) * (load / FITS).max(f64::from(WAITED_TIMES));
+        debug_assert!(needed > f64::from(self.awake), "the number rises");
+        self.change_to(needed.ceil().min(f64::from(self.most)) as u16)
+    }
+
+    fn change_to(&mut self, awake: u16) -> u16 {
         debug_assert!((1..=self.most).contains(&awake), "P1");
         if awake != self.awake {
             self.awake = awake;
             self.full_ns = 0;
-            self.begin_peaks(now_ns);
+            self.begin_peaks();
         }
         awake
     }
@@ -186,8 +206,8 @@ impl Policy {
         self.last = busy;
     }
 
-    const fn begin_peaks(&mut self, now_ns: u64) {
-        self.peaks_since_ns = now_ns;
+    const fn begin_peaks(&mut self) {
+        self.peaks_since_ns = self.sampled_ns;
         (self.peak, self.burst) = (self.busy, 0.0);
     }
 
@@ -196,7 +216,7 @@ impl Policy {
             return if now_ns < trial.ends_ns { self.awake } else { self.judge(trial, now_ns) };
         }
         debug_assert!(self.peaks_since_ns <= now_ns, "the monotonic clock does not go back");
-        let is_contended = self.waiting >= CONTENDED * self.busy;
+        let is_contended = self.is_contended();
         self.settled = self.settled.filter(|rate| self.rate > rate / 2.0);
         let is_saturated = self.is_saturated();
         let may_grow = !is_contended && !self.is_settled();
@@ -206,16 +226,19 @@ impl Policy {
                 return other;
             }
         } else if is_saturated {
-            // Work that has waited may be much more than its cores can do.
-            let times = if self.full_ns >= FULL_NS { 4 } else { 2 };
+            let times = if self.full_ns >= FULL_NS { WAITED_TIMES } else { 2 };
             return self.awake.saturating_mul(times).min(self.most);
         }
         if now_ns - self.peaks_since_ns < HOLD_NS {
             return self.awake;
         }
         let needed = (self.peak / FITS).max(self.burst / FULL).ceil() as u16;
-        self.begin_peaks(now_ns);
+        self.begin_peaks();
         needed.clamp(1, self.awake) // P1
+    }
+
+    fn is_contended(&self) -> bool {
+        self.waiting >= CONTENDED * self.busy
     }
 
     fn is_saturated(&self) -> bool {
@@ -324,11 +347,23 @@ impl Cores {
 
     /// Has the policy take a sample. If another core does this now, nothing is done.
     pub(crate) fn sample(&self, now_ns: u64, work: impl FnOnce() -> Work) {
+        self.ask(|policy| policy.sample(now_ns, work()));
+    }
+
+    /// Tells the policy that work waits for a core, and that `load` times what the core can do
+    /// comes to it. If another core uses the policy now, nothing is done.
+    #[cold]
+    pub(crate) fn spread(&self, load: f64) {
+        self.ask(|policy| policy.spread(load));
+    }
+
+    /// Has the policy decide how many cores must be awake.
+    fn ask(&self, decide: impl FnOnce(&mut Policy) -> u16) {
         let Some(Ok(mut policy)) = self.policy.as_ref().map(Mutex::try_lock) else { return };
         let change = self.change();
         debug_assert!(change.to == policy.awake, "only the holder of the policy changes the word");
         let was_trial = policy.trial.is_some();
-        let awake = policy.sample(now_ns, work());
+        let awake = decide(&mut policy);
         if awake != change.to {
             debug_assert!(awake > 0, "P1");
             let counter = if awake > change.to { &self.spreads } else { &self.gathers };
@@ -409,6 +444,21 @@ mod tests {
         assert_eq!(machine.offer(10, 7.2), 8);
         assert_eq!(machine.offer(90, 0.8), 8, "they are held for a while");
         assert!(machine.offer(200, 0.8) <= 2);
+    }
+
+    #[test]
+    fn a_queue_has_cores_awake_at_once_unless_processors_are_contended() {
+        for (load, awake) in [(1.1, 4), (7.2, 12), (99.0, 16)] {
+            let mut machine = Machine::new(16);
+            machine.offer(1000, 0.4);
+            assert_eq!(machine.policy.spread(load), awake, "{load}");
+            assert_eq!(machine.offer(90, 0.4), awake, "they are held for a while");
+            assert_eq!(machine.offer(200, 0.4), 1);
+        }
+        let mut machine = Machine::new(16);
+        machine.policy.next_trial_ns = u64::MAX;
+        machine.run(1000, |_| [0.2, 0.2, 1e4]);
+        assert_eq!(machine.policy.spread(7.2), 1);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Adopted {
     pub(crate) socket: OwnedFd,
     /// The endpoint that its client connected to.
     pub(crate) endpoint: EndpointIndex,
+    /// Its input that is not served yet.
+    pub(crate) input: Vec<u8>,
 }
 
 /// The mailbox of one core.

@@ -13,9 +13,11 @@
 //!   sort_events     passes each event on                           arrive, accept
 //!   take_answers    takes answers to requests that were parked     records
 //!   step_backlog    executes requests that wait with our engine    engines, backlog
+//!   adopt           takes over connections of other shards         accept
+//!   look_ahead      chooses connections that leave before they     balance, cores
+//!                   are served, if they would wait too long
 //!   serve           parses, hashes, prefetches, applies, parks     serve
 //!   close_late      closes clients that are too slow               late, slowest
-//!   adopt           takes over connections of other shards         accept
 //!   step_listings   lists some items                               listing
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
@@ -268,9 +270,10 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.sort_events();
         let came = self.take_answers() | self.step_backlog();
         self.uploads.note_mail(came);
+        self.adopt();
+        self.look_ahead();
         self.serve();
         self.close_late();
-        self.adopt();
         self.step_listings();
         self.exchange();
         self.send();
@@ -317,10 +320,10 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             self.sort_event(event, sweep);
         }
         self.events = events;
-        let Self { io, context, engines, clients, records, acceptor, .. } = self;
-        acceptor.hand_over(io, context, clients, engines.mailboxes());
+        let Self { io, context, engines, clients, records, arrivals, acceptor, .. } = self;
+        acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals);
         records.resume(clients);
-        self.arrivals.resume(context, clients, sweep);
+        arrivals.resume(context, clients, sweep);
     }
 
     fn sort_event(&mut self, event: Event, sweep: u32) {
@@ -423,8 +426,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Takes over the connections that other shards have handed to this shard.
     fn adopt(&mut self) {
-        let Self { io, context, engines, clients, acceptor, late, .. } = self;
-        if acceptor.adopt(io, context, clients, engines.mailboxes(), late.sweep()) {
+        let Self { io, context, engines, clients, arrivals, acceptor, late, .. } = self;
+        if acceptor.adopt(io, context, clients, engines.mailboxes(), arrivals, late.sweep()) {
             late.note_event();
         }
     }
@@ -486,6 +489,15 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
     }
 
+    /// If more input is ready than this core can serve soon, has other cores serve a part of it.
+    fn look_ahead(&mut self) {
+        let Self { io, context, now_ns, clients, arrivals, acceptor, balance, .. } = self;
+        if !context.shared.cores.are_fixed() && balance.look_ahead(context, *now_ns, arrivals) {
+            let leave = |leaving, core| acceptor.leave(io, leaving, core, true);
+            balance.choose_ahead(clients, arrivals, leave);
+        }
+    }
+
     /// Chooses the connections that other cores serve from now on.
     fn balance(&mut self) {
         let Self { io, context, clock, now_ns, clients, arrivals, acceptor, balance, .. } = self;
@@ -493,7 +505,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             return;
         }
         balance.sample(context, clock, *now_ns);
-        balance.choose(clients, arrivals, |leaving, core| acceptor.leave(io, leaving, core));
+        balance.choose(clients, arrivals, |leaving, core| acceptor.leave(io, leaving, core, false));
     }
 
     /// Ends the shard once the process stops. The first call stops accepting clients; each client

@@ -19,6 +19,8 @@ struct Client {
     end: FarEnd,
     /// When its requests were sent that are not answered yet.
     sent_ns: VecDeque<u64>,
+    /// Whether the beginning of its next request was sent. `None` if requests are sent whole.
+    is_cut: Option<bool>,
 }
 
 struct Machine {
@@ -30,6 +32,8 @@ struct Machine {
     random: Random,
     /// Requests to be sent, in parts of [`REQUEST_NS`].
     due_ns: u64,
+    /// When each answered request was sent, and how long it waited.
+    waits_ns: Vec<[u64; 2]>,
 }
 
 impl Machine {
@@ -47,10 +51,14 @@ impl Machine {
             ..WorldOptions::default()
         };
         let world = World::new(options);
-        let clients = (0..CLIENTS).map(|_| Client { end: world.connect(), sent_ns: [].into() });
+        let clients = (0..CLIENTS).map(|_| {
+            let end = world.connect();
+            Client { end, sent_ns: VecDeque::new(), is_cut: None }
+        });
         let clients = clients.collect();
         let free_ns = vec![0; CORES.into()];
-        Self { world, clients, now_ns: 0, free_ns, random: Random::new(7), due_ns: 0 }
+        let random = Random::new(7);
+        Self { world, clients, now_ns: 0, free_ns, random, due_ns: 0, waits_ns: vec![] }
     }
 
     fn awake(&self) -> u16 {
@@ -61,12 +69,20 @@ impl Machine {
         self.world.sum(|counters| &counters.connections_moved)
     }
 
-    /// Lets time pass while clients send the work of `tenths` of a core. Returns the longest time
-    /// that a request waited for a core, of those that were sent in this time.
-    fn run(&mut self, ms: u64, tenths: u64) -> u64 {
-        let began_ns = self.now_ns;
-        let mut longest_ns = 0;
-        while self.now_ns < began_ns + ms * MS_NS {
+    /// How long the requests waited that were sent from `begin_ns` to `end_ns` and are answered.
+    fn waits_ns(&self, begin_ns: u64, end_ns: u64) -> impl Iterator<Item = u64> {
+        let sent = self.waits_ns.iter().filter(move |[sent, _]| (begin_ns..end_ns).contains(sent));
+        sent.map(|[_, wait]| *wait)
+    }
+
+    /// Lets time pass while clients send the work of `tenths` of a core.
+    fn run(&mut self, ms: u64, tenths: u64) {
+        self.run_ns(ms * MS_NS, tenths);
+    }
+
+    fn run_ns(&mut self, ns: u64, tenths: u64) {
+        let end_ns = self.now_ns + ns;
+        while self.now_ns < end_ns {
             self.now_ns += STEP_NS;
             self.world.clock.advance_ns(STEP_NS);
             self.due_ns += STEP_NS * tenths / 10;
@@ -81,13 +97,10 @@ impl Machine {
                 }
                 for _ in 0..client.end.read().len() / b"END\r\n".len() {
                     let sent_ns = client.sent_ns.pop_front().expect("one reply a request");
-                    if sent_ns > began_ns {
-                        longest_ns = longest_ns.max(self.now_ns - sent_ns);
-                    }
+                    self.waits_ns.push([sent_ns, self.now_ns - sent_ns]);
                 }
             }
         }
-        longest_ns
     }
 
     /// Sends a request from a client that is owed no reply, as far as there is one.
@@ -96,7 +109,12 @@ impl Machine {
         let mut clients = (first..CLIENTS).chain(0..first);
         let idle = clients.find(|client| self.clients[*client].sent_ns.is_empty());
         let client = &mut self.clients[idle.unwrap_or(first)];
-        client.end.write(b"get k\r\n");
+        client.end.write(match client.is_cut {
+            Some(true) => b"t k\r\n",
+            Some(false) => b"get k\r\nge",
+            None => b"get k\r\n",
+        });
+        client.is_cut = client.is_cut.map(|is_cut| !is_cut);
         client.sent_ns.push_back(self.now_ns);
     }
 
@@ -121,18 +139,28 @@ impl Machine {
 
 /// No request waits longer where each core has its share of the work.
 const WAIT_NS_MAX: u64 = 3 * MS_NS;
+/// The mean wait of the requests that are sent in 10 ms is shorter than this, if the load rose at
+/// least 10 ms before.
+const MEAN_WAIT_NS_MAX: u64 = MS_NS;
 
 #[test]
 fn connections_gather_at_low_load_and_spread_at_high_load() {
     let mut machine = Machine::new();
     machine.run(1000, 8);
     assert!(machine.awake() <= 2, "a tenth of the load has {} cores", machine.awake());
-    let before = machine.moved();
-    machine.run(10, 72);
-    assert_eq!(machine.awake(), CORES, "nine tenths, after ten milliseconds");
-    machine.run(90, 72); // What has waited is served.
-    let longest_ns = machine.run(100, 72);
-    assert!(longest_ns < WAIT_NS_MAX, "{longest_ns} ns");
+    let (before, rise_ns) = (machine.moved(), machine.now_ns);
+    machine.run(1, 72);
+    assert_eq!(machine.awake(), CORES, "nine tenths, after a millisecond");
+    machine.run(199, 72);
+    for ms in (0..200).step_by(10) {
+        let begin_ns = rise_ns + ms * MS_NS;
+        let waits_ns: Vec<u64> = machine.waits_ns(begin_ns, begin_ns + 10 * MS_NS).collect();
+        let mean_ns = waits_ns.iter().sum::<u64>() / waits_ns.len() as u64;
+        let longest_ns = waits_ns.iter().max().expect("requests are answered");
+        println!("from {ms} ms on: mean wait {mean_ns} ns, longest {longest_ns} ns");
+        assert!(ms < 10 || mean_ns < MEAN_WAIT_NS_MAX, "{mean_ns} ns on average from {ms} ms on");
+        assert!(ms < 10 || *longest_ns < WAIT_NS_MAX, "{longest_ns} ns from {ms} ms on");
+    }
     let moved = machine.moved() - before;
     assert!(moved <= CLIENTS as u64 * 3 / 2, "{moved} moves of {CLIENTS} connections");
     machine.run(1000, 8);
@@ -140,6 +168,19 @@ fn connections_gather_at_low_load_and_spread_at_high_load() {
     machine.run(2, 0);
     let waiting = machine.clients.iter().filter(|client| !client.sent_ns.is_empty()).count();
     assert_eq!(waiting, 0, "each request has its reply");
+}
+
+#[test]
+fn input_that_is_not_served_moves_with_its_connection() {
+    let mut machine = Machine::new();
+    machine.clients.iter_mut().for_each(|client| client.is_cut = Some(false));
+    machine.run(500, 8);
+    let before = machine.moved();
+    machine.run(5, 72);
+    assert!(machine.moved() > before + 100, "connections have moved");
+    machine.run(50, 8);
+    machine.run(2, 0);
+    assert!(machine.clients.iter().all(|client| client.sent_ns.is_empty()), "a reply each");
 }
 
 #[test]
@@ -156,17 +197,31 @@ fn clients_that_stay_are_served_by_the_core_that_accepted_them() {
 
 #[test]
 fn waves_of_load_move_each_connection_a_few_times() {
-    for (hertz, moves_max) in [(2, 5), (20, 1), (250, 1)] {
+    for (hertz, moves_max) in [(2, 5), (20, 1), (250, 1), (1000, 1)] {
         let mut machine = Machine::new();
-        let half_ms = 500 / hertz;
+        let half_ns = 500 * MS_NS / hertz;
         machine.run(500, 40);
         let before = machine.moved();
         for _ in 0..hertz {
-            machine.run(half_ms, 4);
-            machine.run(half_ms, 70);
+            machine.run_ns(half_ns, 4);
+            machine.run_ns(half_ns, 70);
         }
         let moved = machine.moved() - before;
         println!("{hertz} Hz: {moved} moves");
         assert!(moved <= moves_max * CLIENTS as u64, "{hertz} Hz: {moved} moves in a second");
+    }
+}
+
+#[test]
+fn any_rise_of_the_load_is_followed() {
+    for (before, after) in [(2, 72), (8, 30), (20, 50), (20, 72), (30, 72), (40, 72)] {
+        let mut machine = Machine::new();
+        machine.run(500, before);
+        let rise_ns = machine.now_ns;
+        machine.run(50, after);
+        let waits_ns = machine.waits_ns(rise_ns + 10 * MS_NS, rise_ns + 40 * MS_NS);
+        let (sum_ns, count) = waits_ns.fold((0, 0), |(sum, count), wait| (sum + wait, count + 1));
+        let mean_ns = sum_ns / count;
+        assert!(mean_ns < MEAN_WAIT_NS_MAX, "from {before} to {after} tenths: {mean_ns} ns");
     }
 }

@@ -123,6 +123,8 @@ pub(crate) struct Policy {
     settled: Option<f64>,
     next_trial_ns: u64,
     backoff_ns: u64,
+    /// When the last trial ended.
+    judged_ns: u64,
     /// The higher rate of requests of the last trial.
     tried_rate: f64,
 }
@@ -148,6 +150,7 @@ impl Policy {
             settled: None,
             next_trial_ns: 0,
             backoff_ns: BACKOFF_NS,
+            judged_ns: 0,
             tried_rate: 0.0,
         }
     }
@@ -173,7 +176,8 @@ impl Policy {
         }
         let needed = f64::from(self.awake) * (load / FITS).max(f64::from(WAITED_TIMES));
         debug_assert!(needed > f64::from(self.awake), "the number rises");
-        self.change_to(needed.ceil().min(f64::from(self.most)) as u16)
+        let awake = self.grow(needed.ceil().min(f64::from(self.most)) as u16);
+        self.change_to(awake)
     }
 
     fn change_to(&mut self, awake: u16) -> u16 {
@@ -227,7 +231,7 @@ impl Policy {
             }
         } else if is_saturated {
             let times = if self.full_ns >= FULL_NS { WAITED_TIMES } else { 2 };
-            return self.awake.saturating_mul(times).min(self.most);
+            return self.grow(self.awake.saturating_mul(times).min(self.most));
         }
         if now_ns - self.peaks_since_ns < HOLD_NS {
             return self.awake;
@@ -235,6 +239,17 @@ impl Policy {
         let needed = (self.peak / FITS).max(self.burst / FULL).ceil() as u16;
         self.begin_peaks();
         needed.clamp(1, self.awake) // P1
+    }
+
+    /// Has more cores awake without a trial. If they turn out to take processors from one another,
+    /// the trial of fewer cores need not wait as long as between two trials of one load.
+    fn grow(&mut self, awake: u16) -> u16 {
+        debug_assert!(awake >= self.awake, "it is no gathering");
+        if awake > self.awake {
+            self.backoff_ns = BACKOFF_NS;
+            self.next_trial_ns = self.next_trial_ns.min(self.judged_ns + BACKOFF_NS);
+        }
+        awake
     }
 
     fn is_contended(&self) -> bool {
@@ -271,7 +286,7 @@ impl Policy {
     /// Ends a trial: keeps the number of cores, or returns to the one before.
     fn judge(&mut self, trial: Trial, now_ns: u64) -> u16 {
         debug_assert!(trial.from != self.awake && trial.ends_ns <= now_ns, "a trial has two sides");
-        self.trial = None;
+        (self.trial, self.judged_ns) = (None, now_ns);
         let gain = self.rate / trial.rate;
         let is_more = self.awake > trial.from;
         let more_pay = match self.is_saturated() {
@@ -502,6 +517,18 @@ mod tests {
         machine.run(20_000, pays);
         let changes = machine.changes;
         assert!(changes <= 12 && machine.run(1000, pays) == 2, "{changes} changes");
+    }
+
+    #[test]
+    fn a_load_that_comes_again_is_tried_again_soon() {
+        // As above: a second core serves no more requests.
+        let vain = |awake: f64| if awake < 2.0 { [1.0, 0.0, 1e5] } else { [1.0, 0.9, 0.8e5] };
+        let mut machine = Machine::new(2);
+        for _ in 0..20 {
+            machine.run(3000, vain);
+            assert_eq!(machine.run(10, vain), 1, "after 3 s");
+            machine.offer(500, 0.01);
+        }
     }
 
     #[test]

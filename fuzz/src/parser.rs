@@ -203,7 +203,8 @@ fn meta_holds(meta: &Meta<'_>) {
 fn comes_back(request: &Request<'_>) {
     let mut line = Vec::new();
     match *request {
-        Request::Retrieve(Retrieve { with_cas, ttl: None, keys }) => {
+        Request::Retrieve(Retrieve { with_cas, ttl: None, keys, is_one }) => {
+            assert_eq!(is_one, !keys.rest.contains(&b' '), "one key and nothing else");
             get(&mut line, keys, with_cas);
             let Parsed::Request { request: Request::Retrieve(again), .. } = parse(&line, 0) else {
                 // The client code writes one space for several, so its line is never longer.
@@ -212,7 +213,7 @@ fn comes_back(request: &Request<'_>) {
             assert!(again.with_cas == with_cas && again.ttl.is_none() && again.keys.eq(keys));
             return;
         }
-        Request::Retrieve(Retrieve { with_cas: false, ttl: Some(ttl), keys })
+        Request::Retrieve(Retrieve { with_cas: false, ttl: Some(ttl), keys, .. })
             if keys.count() == 1 =>
         {
             let mut keys = keys;

@@ -1,6 +1,7 @@
 //! Input of clients: received from `io`, lent to `serve`, and kept if it cannot be served yet.
 //!
-//! Upstream:   `tick`, with the events of a poll; connections that may be resumed.
+//! Upstream:   `tick`, with the events of a poll; connections that may be resumed; `accept`, for
+//!             connections that moved with their input, or could not.
 //! Downstream: `serve`; the tail of each connection.
 //!
 //! Invariants:

@@ -1,8 +1,8 @@
-//! The mailbox of each core: other cores put answers to its parked requests and sockets there, and
-//! wake the core.
+//! The mailbox of each core: other cores put answers to its parked requests there, and connections
+//! that it takes over, and wake the core.
 //!
 //! Upstream:   `engines`, when a core has executed a request of another core, or leaves requests
-//!             with a shard; `accept`, which hands a socket over.
+//!             with a shard; `accept`, which hands a connection over.
 //! Downstream: the core empties its mailbox once a tick.
 //!
 //! Invariants:

@@ -95,7 +95,7 @@ enum Blocked {
     Record(NoRecord),
 }
 
-/// What a connection does next.
+/// The next step of serving a connection.
 enum Next {
     /// Its next request is parsed. `scanned_bytes` of it were searched for the end of a line.
     Request { scanned_bytes: usize },

@@ -1,8 +1,8 @@
 //! The table: its memory, and the operations that move no entries.
 //!
 //! Upstream:   `cache`, one table a shard, owned by the shard's thread.
-//! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `insert` and `grow`
-//! move them.
+//! Downstream: `geometry` says which two buckets, `bucket` holds the slots, `guess` remembers one,
+//! `insert` and `grow` move them.
 //!
 //! Invariants:
 //! - I1  A key is in at most one slot, and that is in one of its two buckets.

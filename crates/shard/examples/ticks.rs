@@ -73,12 +73,18 @@ fn ticking(shards: u16, crew: bool, before: &str, input: &str) {
     }
 }
 
+/// A request alone, as at low load.
+fn first_line(requests: &str) -> &str {
+    requests.split_inclusive('\n').next().expect("there are requests")
+}
+
 fn main() {
     let batch = std::env::args().nth(1).unwrap_or_default();
     let get = requests(|key| format!("get {key}\r\n"));
     let set = requests(|key| format!("set {key} 0 0 {VALUE_BYTES}\r\n{:100}\r\n", ""));
     match batch.as_str() {
         "tick_of_gets" => ticking(1, false, &set, &get),
+        "tick_of_one_get" => ticking(1, false, &set, first_line(&get)),
         "tick_of_sets" => ticking(1, false, &set, &set),
         "tick_of_parked" => ticking(2, false, &set, &get),
         "tick_of_reads_beside" => ticking(2, true, &set, &get),

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The most pieces of a landing. Adjoining pieces count as one.
-pub const LANDING_PIECES_MAX: usize = 4;
+pub const LANDING_PIECES_MAX: usize = 16;
 
 /// Bytes that a landing with a spill takes behind its pieces. So the few bytes that follow the
 /// awaited ones (an end mark, for example) arrive with them. A receiver that gets fewer bytes than

@@ -13,6 +13,7 @@
 mod canary;
 mod client;
 mod connection;
+mod login;
 mod parser;
 mod script;
 mod sequence;

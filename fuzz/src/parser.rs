@@ -19,6 +19,7 @@ use kachel_wire::request::{
 use kachel_wire::{Parsed, parse, parse_key, stats_topic};
 
 use crate::client::cuts;
+use crate::login;
 
 /// The most lines of one input that are checked.
 const LINES_MAX: usize = 16;
@@ -57,8 +58,12 @@ const TEXT_VERBS: [&[u8]; 24] = [
 pub const META_VERBS: [&[u8]; 6] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn "];
 
 /// Checks lines with classic verbs, and every other line that is not a meta request.
+///
+/// Then checks the same bytes as the commands of a client that must log in, and as a file of users.
 pub fn text(data: &[u8]) {
-    with_verb(&TEXT_VERBS, data);
+    let input = with_verb(&TEXT_VERBS, data);
+    login::login(&input);
+    login::users(data);
 }
 
 /// Checks lines with meta verbs.
@@ -66,13 +71,15 @@ pub fn meta(data: &[u8]) {
     with_verb(&META_VERBS, data);
 }
 
-fn with_verb(verbs: &[&[u8]], data: &[u8]) {
-    let Some((&pick, rest)) = data.split_first() else { return };
+/// Checks the lines of an input behind one of the verbs. Returns them.
+fn with_verb(verbs: &[&[u8]], data: &[u8]) -> Vec<u8> {
+    let Some((&pick, rest)) = data.split_first() else { return Vec::new() };
     let verb = verbs[usize::from(pick) % verbs.len()];
     let mut input = Vec::with_capacity(verb.len() + rest.len());
     input.extend_from_slice(verb);
     input.extend_from_slice(rest);
     lines(&input);
+    input
 }
 
 /// Checks each line of `input`.

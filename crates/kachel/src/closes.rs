@@ -16,6 +16,7 @@ fn sentence(closed: &ClosedClient) -> String {
     let (what, option) = match with {
         TooSlow::Line => ("its command line was not whole", "line-timeout"),
         TooSlow::Block => ("its data block was not whole", "block-timeout"),
+        TooSlow::Login => ("it did not log in", "login-timeout"),
         TooSlow::Reader => ("it read nothing of its replies", "reader-timeout"),
         TooSlow::Holder => ("it read large values slowly", "pinned-percent"),
     };
@@ -36,6 +37,7 @@ mod tests {
         let rows = [
             (peer, TooSlow::Line, "closed 10.0.0.7:4711, fd 9: its command line was not whole"),
             (Peer::Local, TooSlow::Block, "closed local client, fd 9: its data block was not"),
+            (peer, TooSlow::Login, "closed 10.0.0.7:4711, fd 9: it did not log in"),
             (peer, TooSlow::Reader, "closed 10.0.0.7:4711, fd 9: it read nothing of its replies"),
             (peer, TooSlow::Holder, "closed 10.0.0.7:4711, fd 9: it read large values slowly"),
         ];

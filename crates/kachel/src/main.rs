@@ -10,6 +10,7 @@ mod load;
 mod obtained;
 mod serve;
 mod shards;
+mod users;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

@@ -24,6 +24,7 @@ use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
 use crate::shards::{self, Running, Sockets};
+use crate::users::UsersFile;
 
 /// Files that the process opens in addition to one per connection: per shard, and in total.
 const FILES_PER_SHARD: u64 = 8;
@@ -78,6 +79,8 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
     raise_limits(&options, threads)?;
     give_up_rights(&options)?; // I1
+    let users_file = users_file(&options)?;
+    let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::os)?;
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
     let signals =
@@ -95,7 +98,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     };
     let sockets = Sockets { of_all: sockets, of_shards };
     let pins = cores.claim_pins(threads);
-    let running = shards::start(&options, threads, sockets, pins.is_ok())
+    let running = shards::start(&options, threads, sockets, pins.is_ok(), users)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
     // I3: from here on, other programs can see that the server listens.
@@ -117,7 +120,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
             .map_err(|error| Failure::os(format!("cannot leave the terminal: {error}")))?;
     }
 
-    let signals = wait_for_the_end(signals, &options);
+    let signals = wait_for_the_end(signals, &options, users_file.as_ref(), &running);
     running.stop();
     remove_pidfile(pidfile, &options);
     let failed = running.failed();
@@ -219,6 +222,12 @@ fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
         .map_err(|error| Failure::os(format!("-u {name}: cannot switch to that user: {error}")))
 }
 
+/// The file of `-Y`. It is read by the user that the server runs as, so that it can be read again.
+fn users_file(options: &ServeOptions) -> Result<Option<UsersFile>, Failure> {
+    let file = options.auth_file.as_deref().map(UsersFile::at).transpose();
+    file.map_err(|error| Failure::os(format!("-Y: {error}")))
+}
+
 fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {
     if !options.daemon {
         return Ok(None);
@@ -260,16 +269,26 @@ fn write_files(
     }
 }
 
-/// Waits for a signal that ends the process. SIGHUP does nothing, because there is nothing to
-/// reload yet.
-fn wait_for_the_end(mut signals: Signals, options: &ServeOptions) -> Signals {
+/// Waits for a signal that ends the process. At SIGHUP the file of users is read again.
+fn wait_for_the_end(
+    mut signals: Signals,
+    options: &ServeOptions,
+    users_file: Option<&UsersFile>,
+    running: &Running,
+) -> Signals {
     loop {
         match signals.wait() {
-            Ok(Signal::HangUp) => {
-                if options.verbosity > 0 {
-                    eprintln!("SIGHUP: there is nothing to reload");
+            Ok(Signal::HangUp) => match users_file.map(UsersFile::read) {
+                Some(Ok(users)) => {
+                    running.set_users(users);
+                    eprintln!("SIGHUP: the file of users was read again");
                 }
-            }
+                Some(Err(sentence)) => {
+                    eprintln!("SIGHUP: the users stay as they were; {sentence}");
+                }
+                None if options.verbosity > 0 => eprintln!("SIGHUP: there is nothing to reload"),
+                None => {}
+            },
             Ok(signal) => {
                 if options.verbosity > 0 {
                     eprintln!("ending: {signal:?}");

@@ -15,7 +15,7 @@ use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, PARTITIONS, Seeds};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
-use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints};
+use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints, Users};
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions,
 };
@@ -71,7 +71,8 @@ pub(crate) struct Sockets {
     pub(crate) of_shards: Vec<Vec<OwnedFd>>,
 }
 
-/// Starts `shards` threads that serve clients of `sockets`.
+/// Starts `shards` threads that serve clients of `sockets`. If there are `users`, clients must log
+/// in.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
@@ -79,6 +80,7 @@ pub(crate) fn start(
     shards: u16,
     sockets: Sockets,
     pin: bool,
+    users: Option<Users>,
 ) -> io::Result<Running> {
     let budget = Arc::new(Budget::new(options.memory_bytes));
     // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
@@ -98,6 +100,9 @@ pub(crate) fn start(
     check_address_space(&pool, shards)?;
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
     let shared = Arc::new(Shared::new(shared_options(options, shards, own_endpoint), budget));
+    if let Some(users) = users {
+        shared.set_users(users);
+    }
     let clock = SystemClock;
     let seeds = Seeds { hash_keys: kachel_host::entropy()? };
     let net_cores = options.roles.map_or(0, |roles| roles.net);
@@ -159,7 +164,8 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
 }
 
 fn shared_options(options: &ServeOptions, shards: u16, own: EndpointIndex) -> SharedOptions {
-    let endpoint = Endpoint { limits: limits(options), ..Endpoint::default() };
+    let asks_login = options.auth_file.is_some();
+    let endpoint = Endpoint { limits: limits(options), asks_login, ..Endpoint::default() };
     let mut endpoints = vec![endpoint; usize::from(own.0)];
     endpoints.push(Endpoint { stays: true, ..endpoint });
     let mut settings = options.settings(shards);
@@ -194,6 +200,7 @@ fn limits(options: &ServeOptions) -> ClientLimits {
     ClientLimits {
         line_s: options.line_timeout_s,
         block_s: options.block_timeout_s,
+        login_s: options.login_timeout_s,
         reader_s: options.reader_timeout_s,
         idle_s: options.idle_timeout_s,
     }
@@ -313,6 +320,11 @@ impl Running {
     pub(crate) fn stop(&self) {
         self.shared.stop();
         self.wakers.iter().for_each(Waker::wake);
+    }
+
+    /// Replaces the users who may log in.
+    pub(crate) fn set_users(&self, users: Users) {
+        self.shared.set_users(users);
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

@@ -23,7 +23,7 @@
 //!   for a list is set exactly while it is in the list.
 //! - I4  A connection has at most one listing and at most one upload at a time.
 
-use kachel_io::SocketId;
+use kachel_io::{Peer, SocketId};
 
 use crate::endpoint::EndpointIndex;
 use crate::input::Input;
@@ -53,6 +53,17 @@ pub enum Waiting {
     Answers,
     /// There must first be a record in which the next request can be parked.
     Record,
+    /// The login must not be checked before the next second.
+    Login,
+}
+
+/// A login that a client owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginOwed {
+    /// The sweep since which it is owed.
+    pub since: u32,
+    /// The client.
+    pub peer: Peer,
 }
 
 /// A socket with its input and its outbox.
@@ -76,6 +87,8 @@ pub struct Connection {
     listing: bool,
     /// Whether the peer has closed its sending side. The requests before that are still served.
     finished: bool,
+    /// The login that the client owes. `None` if it has logged in, or need not.
+    login: Option<LoginOwed>,
     /// The last round of balancing in which it was served. 0 if there was none.
     round: u32,
     /// The number of the last sweep at the time of the client's last sign of life.
@@ -106,6 +119,7 @@ impl Connection {
             uploading: false,
             listing: false,
             finished: false,
+            login: None,
             round: 0,
             active_sweep: sweep,
             asked_sweep: 0,
@@ -160,6 +174,23 @@ impl Connection {
     /// Stops reading requests. The connection closes once all replies are sent.
     pub fn drain(&mut self) {
         self.phase = Phase::Draining;
+    }
+
+    /// Has the client log in before any other request.
+    pub fn ask_login(&mut self, login: LoginOwed) {
+        debug_assert!(self.input.is_empty() && self.outbox.is_empty(), "nothing was served before");
+        self.login = Some(login);
+    }
+
+    /// The login that the client owes. `None` if it has logged in, or need not.
+    #[inline]
+    pub const fn login(&self) -> Option<LoginOwed> {
+        self.login
+    }
+
+    /// Notes that the client has logged in.
+    pub fn log_in(&mut self) {
+        assert!(self.login.take().is_some(), "a client logs in once");
     }
 
     /// Notes that the client gave a sign of life in `sweep`: it sent bytes, or read replies.
@@ -228,11 +259,23 @@ impl Connection {
         awaited
     }
 
+    /// Notes that a second has gone by. If the connection waits for that with a login, it is still
+    /// paused, but as [`Waiting::Reader`]. Returns whether it may be resumed for that reason.
+    pub fn note_login_turn(&mut self) -> bool {
+        let awaited = self.waiting == Waiting::Login;
+        debug_assert!(!awaited || self.login.is_some(), "only a login waits so");
+        if awaited {
+            self.waiting = Waiting::Reader;
+        }
+        awaited
+    }
+
     /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait
-    /// for a record is over only after [`Self::note_record`].
+    /// for a record is over only after [`Self::note_record`], that of a login after
+    /// [`Self::note_login_turn`].
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
-            Waiting::Nothing | Waiting::Record => false,
+            Waiting::Nothing | Waiting::Record | Waiting::Login => false,
             Waiting::Reader | Waiting::Listing => !self.listing,
             Waiting::Answers => !self.listing && !self.outbox.awaits_answers(),
         };

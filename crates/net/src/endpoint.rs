@@ -7,7 +7,7 @@
 //! Invariants:
 //! - I1  The table never changes while the process runs, so an index is valid on every shard.
 //!
-//! TLS and authentication of a listener will be added here.
+//! TLS of a listener will be added here.
 
 use crate::limits::ClientLimits;
 
@@ -30,6 +30,8 @@ pub struct Endpoint {
     pub protocol: ClientProtocol,
     /// The time limits of its clients.
     pub limits: ClientLimits,
+    /// Whether its clients must log in before anything else.
+    pub asks_login: bool,
     /// Whether its clients stay with the shard that has accepted them. Otherwise they are moved to
     /// the shards that have the least work.
     pub stays: bool,

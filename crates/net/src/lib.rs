@@ -25,9 +25,12 @@ mod holding;
 mod blocks;
 mod index;
 mod limits;
+mod users;
+mod attempts;
 
+pub use attempts::Attempts;
 pub use blocks::BlockPool;
-pub use connection::{Connection, Waiting};
+pub use connection::{Connection, LoginOwed, Waiting};
 pub use connections::Connections;
 pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
 pub use holding::{Holding, SlowHolder};
@@ -35,11 +38,12 @@ pub use index::ConnectionIndex;
 pub use input::{Input, Resume, add_to_tail};
 pub use limits::{
     BEGUN_BYTES_MAX, BLOCK_SECONDS_MAX, ClientLimits, DATA_BYTES_PER_SECOND_MIN,
-    FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, OWED_BYTES_MAX,
-    OWN_BYTES_PER_CONNECTION, PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX,
+    FAIR_BYTES_PER_SECOND, HELD_SECONDS_MIN, KEPT_BYTES_MAX, LINE_SECONDS_MAX, LOGIN_SECONDS_MAX,
+    OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION, PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX,
     STALLED_READER_SECONDS_MAX, STATE_BYTES, WIDENED_BYTES,
 };
 pub use outbox::Outbox;
 pub use overdue::{Overdue, TooSlow};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 pub use stream::{Source, Stream};
+pub use users::{BadUsers, USERS_KEY_BYTES, Users};

@@ -35,6 +35,8 @@ pub const BLOCK_SECONDS_MAX: u32 = 10;
 /// A data block may take one second more for every `DATA_BYTES_PER_SECOND_MIN` of its bytes. So
 /// this is the average rate that a client must keep up in a long block.
 pub const DATA_BYTES_PER_SECOND_MIN: u32 = 64 * 1024;
+/// Seconds within which a client must have logged in, where it must, unless an option changes it.
+pub const LOGIN_SECONDS_MAX: u32 = 10;
 /// Seconds for which a client may make no progress in reading its replies, unless an option changes
 /// it.
 pub const STALLED_READER_SECONDS_MAX: u32 = 60;
@@ -56,6 +58,8 @@ pub struct ClientLimits {
     pub line_s: u32,
     /// Seconds for a data block, and one more for each [`DATA_BYTES_PER_SECOND_MIN`] of it.
     pub block_s: u32,
+    /// Seconds without a login, where one is needed.
+    pub login_s: u32,
     /// Seconds without any progress in reading replies.
     pub reader_s: u32,
     /// Seconds without a request and without progress in reading. There is no limit by default.
@@ -67,6 +71,7 @@ impl Default for ClientLimits {
         Self {
             line_s: LINE_SECONDS_MAX,
             block_s: BLOCK_SECONDS_MAX,
+            login_s: LOGIN_SECONDS_MAX,
             reader_s: STALLED_READER_SECONDS_MAX,
             idle_s: 0,
         }

@@ -22,6 +22,8 @@ pub enum TooSlow {
     Line,
     /// Its data block is not whole.
     Block,
+    /// It has not logged in.
+    Login,
     /// It has read nothing of its replies.
     Reader,
     /// It takes large values slowly while too much memory is pinned.
@@ -38,10 +40,19 @@ pub struct Overdue {
 }
 
 impl Connection {
-    /// Whether the client has exceeded a time limit at `sweep`, in sending a request or in reading
-    /// replies. The caller must call [`Self::wants_answer`] first.
+    /// Whether the client has exceeded a time limit at `sweep`, in logging in, in sending a request
+    /// or in reading replies. The caller must call [`Self::wants_answer`] first.
     pub fn overdue(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
-        self.unfinished(sweep, limits).or_else(|| self.unread(sweep, limits))
+        self.logged_out(sweep, limits)
+            .or_else(|| self.unfinished(sweep, limits))
+            .or_else(|| self.unread(sweep, limits))
+    }
+
+    /// Whether the login is late.
+    fn logged_out(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
+        let seconds = sweep - self.login()?.since;
+        let is_late = limits.login_s != 0 && seconds > limits.login_s;
+        is_late.then_some(Overdue { with: TooSlow::Login, seconds })
     }
 
     /// Whether the request in progress is late.

@@ -77,6 +77,9 @@ impl PartialOptions {
             return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
         }
         serve.apply_roles()?;
+        if serve.auth_file.is_some() && serve.protocol == Protocol::Binary {
+            return usage("-Y: the binary protocol has no such login; leave out -B binary".into());
+        }
         self.listen()?;
         if self.serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary)
             || self.serve.protocol == Protocol::Binary

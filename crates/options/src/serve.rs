@@ -112,6 +112,8 @@ pub struct ServeOptions {
     pub daemon: bool,
     /// The file for the process ID.
     pub pidfile: Option<PathBuf>,
+    /// The file of users, of whom each client must log in as one (`-Y`).
+    pub auth_file: Option<PathBuf>,
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
@@ -127,6 +129,8 @@ pub struct ServeOptions {
     pub line_timeout_s: u32,
     /// Seconds that a data block may take, and one more for each 64 KiB of it; 0: any number.
     pub block_timeout_s: u32,
+    /// Seconds within which a client must have logged in (with `-Y`); 0: any number.
+    pub login_timeout_s: u32,
     /// Seconds for which a client may read nothing of its replies; 0: any number.
     pub reader_timeout_s: u32,
     /// How long a request may wait so that one wake-up serves several, in microseconds.
@@ -245,6 +249,7 @@ impl ServeOptions {
             user: None,
             daemon: false,
             pidfile: None,
+            auth_file: None,
             flush_allowed: true,
             dumps_allowed: is_memcached,
             watch_allowed: true,
@@ -252,6 +257,7 @@ impl ServeOptions {
             idle_timeout_s: 0,
             line_timeout_s: 10,
             block_timeout_s: 10,
+            login_timeout_s: 10,
             reader_timeout_s: 60,
             slack_us: 0,
             pinned_percent: 25,

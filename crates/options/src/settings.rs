@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use crate::{CoreChoice, EngineMode, IoChoice, Reads, ServeOptions};
+use crate::{CoreChoice, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
 
 /// The pairs made so far.
 struct Pairs(Vec<(String, String)>);
@@ -66,9 +66,11 @@ impl ServeOptions {
         pairs.say("reqs_per_event", self.requests_per_tick);
         pairs.yes_no("cas_enabled", self.cas);
         pairs.say("tcp_backlog", self.backlog);
-        pairs.say("binding_protocol", self.protocol.settings_word());
+        // Only the text protocol has this login.
+        let protocol = if self.auth_file.is_some() { Protocol::Ascii } else { self.protocol };
+        pairs.say("binding_protocol", protocol.settings_word());
         pairs.yes_no("auth_enabled_sasl", false);
-        pairs.yes_no("auth_enabled_ascii", false);
+        pairs.yes_no("auth_enabled_ascii", self.auth_file.is_some());
         pairs.say("item_size_max", self.item_bytes_max);
         pairs.yes_no("maxconns_fast", self.maxconns_fast);
     }

@@ -315,6 +315,13 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, given| set(&mut partial.serve.block_timeout_s, given.integer()),
     ),
     own(
+        "login-timeout",
+        Integer("seconds", 0, U32_MAX),
+        "10",
+        "with -Y, close a client that has not logged in after this time; 0: never",
+        |partial, given| set(&mut partial.serve.login_timeout_s, given.integer()),
+    ),
+    own(
         "slack",
         Integer("us", 0, 1_000_000),
         "0",
@@ -378,6 +385,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "file for the process ID; removed at the end only with -d",
         |partial, given| set(&mut partial.serve.pidfile, Some(PathBuf::from(given.text()))),
     ),
+    works(
+        ('Y', "auth-file"),
+        Text("file"),
+        "",
+        "clients must log in as one of the users in this file, which has a line USER:PASSWORD for \
+         each; SIGHUP reads it again. A login is a \"set\" of any key to the value \"USER PASSWORD\"",
+        |partial, given| set(&mut partial.serve.auth_file, Some(PathBuf::from(given.text()))),
+    ),
     works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {
         |partial, _| set(&mut partial.serve.core_dumps, true)
     }),
@@ -431,13 +446,6 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "authentication for the binary protocol is not built yet; without it, every client would \
          have access",
         "authenticate binary clients",
-    ),
-    refused(
-        ('Y', "auth-file"),
-        Text("file"),
-        "authentication for the text protocol is not built yet; without it, every client would \
-         have access",
-        "authenticate text clients by a file",
     ),
     refused(
         ('Z', "enable-ssl"),

@@ -180,7 +180,6 @@ fn the_item_limit_takes_units() {
 fn what_protects_and_is_not_built_is_refused_in_words() {
     for args in [
         &["-S"][..],
-        &["-Y", "file"],
         &["-Z"],
         &["-e", "file"],
         &["-U", "11211"],

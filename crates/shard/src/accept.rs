@@ -19,8 +19,8 @@
 use std::os::fd::OwnedFd;
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_io::{Io, ListenerId, SocketId};
-use kachel_net::{ConnectionIndex, EndpointIndex};
+use kachel_io::{Io, ListenerId, Peer, SocketId};
+use kachel_net::{ConnectionIndex, EndpointIndex, LoginOwed};
 use kachel_wire::Reply;
 
 use crate::arrive::Arrivals;
@@ -49,6 +49,7 @@ struct Leaving {
 pub(crate) struct Accepted {
     pub(crate) socket: SocketId,
     pub(crate) listener: ListenerId,
+    pub(crate) peer: Peer,
 }
 
 /// The new connections of a shard, and its listeners.
@@ -84,7 +85,7 @@ impl Acceptor {
         accepted: Accepted,
         sweep: u32,
     ) {
-        let Accepted { socket, listener } = accepted;
+        let Accepted { socket, listener, peer } = accepted;
         debug_assert!(clients.connections.find(socket).is_none(), "a new socket is no client's");
         if self.stopping || !context.shared.admit() {
             context.counters.connections_rejected.add(1);
@@ -97,8 +98,13 @@ impl Acceptor {
         }
         context.counters.connections_opened.add(1);
         let endpoint = self.endpoint_of(listener);
+        let terms = context.shared.options.endpoints.get(endpoint);
         let connection = open(context, clients, socket, endpoint, sweep);
-        if context.shared.options.endpoints.get(endpoint).stays {
+        if terms.asks_login {
+            let login = LoginOwed { since: sweep, peer };
+            clients.with(connection, |open| open.ask_login(login));
+        }
+        if terms.stays {
             return; // I3
         }
         let awake = context.shared.cores.change().to;
@@ -154,10 +160,12 @@ impl Acceptor {
         clients: &mut Clients<E::Pinned>,
         mailboxes: &Mailboxes<E>,
         arrivals: &mut Arrivals,
+        sweep: u32,
     ) {
         let stopping = self.stopping;
         self.leaving.retain_mut(|one| {
-            let tries_again = hand_one_over(one, stopping, io, context, clients, mailboxes);
+            let tries_again =
+                hand_one_over(one, (stopping, sweep), io, context, clients, mailboxes);
             if std::mem::take(&mut one.with_input) {
                 arrivals.serve_kept(clients, one.connection); // I4
             }
@@ -180,7 +188,7 @@ impl Acceptor {
         let mut adopted = mailboxes.take_sockets(context.id);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
-            let Adopted { socket, endpoint, input } = one.into_inner();
+            let Adopted { socket, endpoint, login_s, input } = one.into_inner();
             let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
@@ -191,6 +199,11 @@ impl Acceptor {
                 "an empty tail has no memory"
             );
             let connection = open(context, clients, socket, endpoint, sweep);
+            if let Some(login_s) = login_s {
+                let since = sweep.saturating_sub(login_s);
+                let login = LoginOwed { since, peer: io.name(socket).peer };
+                clients.with(connection, |open| open.ask_login(login));
+            }
             clients.with(connection, |open| open.input_mut().keep(input));
             arrivals.serve_kept(clients, connection);
             if self.stopping {
@@ -221,7 +234,7 @@ impl Acceptor {
 /// tick.
 fn hand_one_over<E: Engine>(
     leaving: &mut Leaving,
-    stopping: bool,
+    (stopping, sweep): (bool, u32),
     io: &mut impl Io,
     context: &Context,
     clients: &mut Clients<E::Pinned>,
@@ -247,6 +260,7 @@ fn hand_one_over<E: Engine>(
     }
     let Some(fd) = io.give_up(socket) else { return true };
     let endpoint = open.endpoint();
+    let login_s = open.login().map(|login| sweep - login.since);
     let closed = clients.connections.close(leaving.connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {
         refund_all(context, &closed);
@@ -256,7 +270,8 @@ fn hand_one_over<E: Engine>(
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    mailboxes.hand_over(context, leaving.adopter, Adopted { socket: fd, endpoint, input });
+    let adopted = Adopted { socket: fd, endpoint, login_s, input };
+    mailboxes.hand_over(context, leaving.adopter, adopted);
     false
 }
 

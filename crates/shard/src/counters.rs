@@ -46,6 +46,7 @@ impl Counters {
         match with {
             TooSlow::Line => &self.line_closes,
             TooSlow::Block => &self.block_closes,
+            TooSlow::Login => &self.login_closes,
             TooSlow::Reader => &self.reader_closes,
             TooSlow::Holder => &self.pinned_closes,
         }
@@ -110,8 +111,14 @@ counters! {
     line_closes,
     /// Connections closed for a data block that was not whole in time.
     block_closes,
+    /// Connections closed because their clients had not logged in in time.
+    login_closes,
     /// Connections closed because they read nothing of their replies.
     reader_closes,
+    /// Logins, refused ones included.
+    auth_cmds,
+    /// Logins with an unknown user or a wrong password.
+    auth_errors,
     /// Keys requested.
     cmd_get,
     /// Storage requests.

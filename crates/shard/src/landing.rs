@@ -29,9 +29,9 @@ const LANDING_BYTES_MIN: usize = 4 * 1024;
 /// KB values with their p99 alone. It was 2.4 to 3.1 times as long with landings of 64 KiB on a
 /// busy machine, and 2.8 to 2.9 times with 32 KiB and epoll on a quiet machine.
 const BLOCKS_BESIDE_REQUESTS: usize = 1;
-/// Blocks of a landing while there are no small requests. A value of 900 KB then takes 9 system calls
-/// instead of the 17 with 4 blocks, and 2 to 3 % less processor time. Its copy takes 27 us for each
-/// landing, which a small request that comes after all waits for.
+/// Blocks of a landing while there are no small requests. A value of 900 KB then takes 9 system
+/// calls instead of the 17 with 4 blocks, and 2 to 3 % less processor time. The copy of a landing
+/// takes 27 us, and a small request that comes after all waits for it.
 const BLOCKS_ALONE: usize = 16;
 /// After this many ticks without a small request, none is expected soon. A guess: a client that
 /// sends one small request after another is served every second or third tick.

@@ -162,10 +162,13 @@ fn collect_late<I: Io, P: ReadValue>(
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
         let limits = &endpoints.get(open.endpoint()).limits;
-        is_quiet &= limits.idle_s == 0 && open.is_at_rest();
+        is_quiet &= limits.idle_s == 0 && open.is_at_rest() && open.login().is_none();
         owed_bytes += open.outbox().memory_bytes() as u64;
         if open.is_paused() && open.idle_sweeps(sweep) > 1 {
             open.input_mut().shrink_to(KEPT_BYTES_MAX);
+        }
+        if open.note_login_turn() && open.may_resume() && open.mark_resumable() {
+            clients.resumable.push(index);
         }
         let idle = limits.idle_s != 0
             && open.outbox().is_empty()

@@ -28,6 +28,8 @@ pub(crate) struct Adopted {
     pub(crate) socket: OwnedFd,
     /// The endpoint that its client connected to.
     pub(crate) endpoint: EndpointIndex,
+    /// How long its client has owed a login, in seconds. `None` if it owes none.
+    pub(crate) login_s: Option<u32>,
     /// Its input that is not served yet.
     pub(crate) input: Vec<u8>,
 }

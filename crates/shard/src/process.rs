@@ -3,14 +3,14 @@
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use kachel_engine::Now;
 use kachel_host::{Budget, Usage};
-use kachel_io::SocketName;
-use kachel_net::{Endpoints, Overdue, PINNED_PERCENT_MAX};
+use kachel_io::{Peer, SocketName};
+use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, Users};
 
 use crate::cores::Cores;
 use crate::counters::{Counter, Counters};
@@ -96,6 +96,10 @@ pub struct Shared {
     before: Vec<Counters>,
     /// The memory budget of the process (`-m`).
     pub budget: Arc<Budget>,
+    /// The users who may log in. Without any, nobody can.
+    users: RwLock<Option<Users>>,
+    /// The logins that have failed.
+    attempts: Mutex<Attempts>,
     /// The cores that serve clients.
     pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
@@ -123,6 +127,8 @@ impl Shared {
             options,
             counters,
             budget,
+            users: RwLock::new(None),
+            attempts: Mutex::default(),
             second: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
@@ -138,6 +144,35 @@ impl Shared {
         let shards = self.counters.iter().zip(&self.before);
         let since = |(now, before)| counter(now).value().wrapping_sub(counter(before).value());
         shards.map(|(now, before)| since((&**now, before))).fold(0, u64::wrapping_add)
+    }
+
+    /// Replaces the users who may log in. A login under way sees the old ones or the new ones.
+    pub fn set_users(&self, users: Users) {
+        let mut place = self.users.write().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(users);
+    }
+
+    /// Whether `peer` may log in with this user and password. `None` if it has failed so often that
+    /// it must wait until the next second.
+    ///
+    /// Cost: as [`Users::knows`]; a lock that only `set_users` takes exclusively, for a move; and a
+    /// lock on the failures, for a lookup.
+    pub(crate) fn knows_user(
+        &self,
+        peer: Peer,
+        (user, password): (&[u8], &[u8]),
+        now: &Now,
+    ) -> Option<bool> {
+        let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !attempts().may_try(peer, now.second) {
+            return None;
+        }
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        let is_known = users.as_ref().is_some_and(|users| users.knows(user, password));
+        if !is_known {
+            attempts().note_failure(peer, now.second);
+        }
+        Some(is_known)
     }
 
     /// Lets all counters begin anew (`stats reset`). Any core may call this.

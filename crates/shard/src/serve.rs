@@ -23,7 +23,7 @@
 
 use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, Resume, Waiting};
+use kachel_net::{ConnectionIndex, LoginOwed, Resume, Waiting};
 use kachel_stdx::Work as Record;
 use kachel_wire::format::KeyReply;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
@@ -38,6 +38,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::{Engines, HeldEngines};
 use crate::listing::Listings;
+use crate::login::LoggingIn;
 use crate::memory::widen;
 use crate::parked::{Ask, Parked};
 use crate::records::{NoRecord, Outgoing, Records};
@@ -137,7 +138,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Does what comes before the next request of a connection: skips input, receives a large
-    /// value, continues a retrieval, or waits. `rest` is the input that is not served yet.
+    /// value, has the client log in, continues a retrieval, or waits. `rest` is the input that is
+    /// not served yet.
     fn prepare(&mut self, index: usize, connection: ConnectionIndex, rest: &'b [u8]) -> Next {
         let Ready { offset, .. } = self.ready[index];
         debug_assert!(!rest.is_empty(), "there is input to serve");
@@ -175,10 +177,32 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
         };
+        if let Some(login) = open.login() {
+            return self.log_in(index, connection, login, rest);
+        }
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
         }
         Next::Request { scanned_bytes: if offset == 0 { open.input().scanned_bytes() } else { 0 } }
+    }
+
+    /// Serves one command of a client that must log in first.
+    #[cold]
+    fn log_in(
+        &mut self,
+        index: usize,
+        connection: ConnectionIndex,
+        login: LoginOwed,
+        rest: &[u8],
+    ) -> Next {
+        debug_assert!(self.ready[index].offset + rest.len() == self.ready[index].input_bytes);
+        let Serving { context, clients, .. } = &mut *self.on;
+        let Some(served) = (LoggingIn { context, clients, connection }).serve(login, rest) else {
+            self.ready[index].ended = self.on.clients.is_paused(connection);
+            return Next::Later;
+        };
+        self.advance(index, served);
+        Next::Again
     }
 
     /// Parses one request, and stages, answers or begins to receive it. Returns `false` if the rest

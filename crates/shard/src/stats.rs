@@ -104,10 +104,7 @@ impl<E: Engine> Answering<'_, E> {
         self.seconds("rusage_system", usage.system_us);
         self.number("max_connections", u64::from(options.connections_max));
         self.number("curr_connections", u64::from(shared.open_connections()));
-        self.sums(BEFORE_AUTHENTICATION);
-        // No client can authenticate.
-        self.number("auth_cmds", 0);
-        self.number("auth_errors", 0);
+        self.sums(BEFORE_IDLE);
         self.sums(BEFORE_LIMITS);
         self.number("limit_maxbytes", shared.budget.limit_bytes());
         self.number("threads", u64::from(options.shards));
@@ -122,8 +119,8 @@ impl<E: Engine> Answering<'_, E> {
     }
 }
 
-/// memcached's keys from `total_connections` to `store_no_memory`.
-const BEFORE_AUTHENTICATION: &[(&str, Pick)] = &[
+/// memcached's keys from `total_connections` to `auth_errors`.
+const BEFORE_IDLE: &[(&str, Pick)] = &[
     ("total_connections", |c| &c.connections_opened),
     ("rejected_connections", |c| &c.connections_rejected),
     ("cmd_get", |c| &c.cmd_get),
@@ -148,6 +145,8 @@ const BEFORE_AUTHENTICATION: &[(&str, Pick)] = &[
     ("touch_misses", |c| &c.touch_misses),
     ("store_too_large", |c| &c.store_too_large),
     ("store_no_memory", |c| &c.store_no_memory),
+    ("auth_cmds", |c| &c.auth_cmds),
+    ("auth_errors", |c| &c.auth_errors),
 ];
 
 /// memcached's keys from `idle_kicks` to `bytes_written`.
@@ -174,6 +173,7 @@ const BEHIND_LIMITS: &[(&str, Pick)] = &[
     ("kachel_pinned_closes", |c| &c.pinned_closes),
     ("kachel_line_closes", |c| &c.line_closes),
     ("kachel_block_closes", |c| &c.block_closes),
+    ("kachel_login_closes", |c| &c.login_closes),
     ("kachel_reader_closes", |c| &c.reader_closes),
     ("kachel_resumptions", |c| &c.resumptions),
     ("kachel_long_lines", |c| &c.long_lines),

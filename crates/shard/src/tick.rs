@@ -321,7 +321,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
         self.events = events;
         let Self { io, context, engines, clients, records, arrivals, acceptor, .. } = self;
-        acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals);
+        acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals, sweep);
         records.resume(clients);
         arrivals.resume(context, clients, sweep);
     }
@@ -343,8 +343,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 }
             }
             Event::Taken { socket, block_bytes } => clients.taken(socket, block_bytes, sweep),
-            Event::Accepted { socket, listener, .. } => {
-                let accepted = Accepted { socket, listener };
+            Event::Accepted { socket, listener, peer } => {
+                let accepted = Accepted { socket, listener, peer };
                 acceptor.accepted(io, context, clients, accepted, sweep);
             }
             // The peer sends nothing more. The shard serves what the peer sent before, sends the

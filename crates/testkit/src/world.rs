@@ -54,6 +54,8 @@ pub struct WorldOptions {
     pub usage: fn() -> Usage,
     /// Limits on slow clients.
     pub limits: ClientLimits,
+    /// Whether clients must log in first.
+    pub asks_login: bool,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
     /// Percent of memory that values may pin while they are being sent.
@@ -79,6 +81,7 @@ impl Default for WorldOptions {
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
             limits: ClientLimits::default(),
+            asks_login: false,
             stays: false,
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
@@ -195,6 +198,7 @@ impl<A: Around, E: Engine> World<A, E> {
                 usage: options.usage,
                 endpoints: Endpoints::new(vec![Endpoint {
                     limits: options.limits,
+                    asks_login: options.asks_login,
                     stays: options.stays,
                     ..Endpoint::default()
                 }]),
@@ -241,7 +245,12 @@ impl<A: Around, E: Engine> World<A, E> {
 
     /// A new client: the client's end of a connection that the server accepts in a later tick.
     pub fn connect(&self) -> FarEnd {
-        self.net.connect(0, self.listener, Peer::Local)
+        self.connect_from(Peer::Local)
+    }
+
+    /// A new client, at an address.
+    pub fn connect_from(&self, peer: Peer) -> FarEnd {
+        self.net.connect(0, self.listener, peer)
     }
 
     /// Lets one shard see the time as it was `ns` ago.

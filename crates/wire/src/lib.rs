@@ -31,4 +31,5 @@ pub use meta::parse_key;
 pub use protocol::{parse, retrieval_terms};
 pub use refusal::ParseError;
 pub use reply::Reply;
+pub use text::login::{Login, TOKEN_BYTES_MAX, parse_login};
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

@@ -12,6 +12,7 @@ mod input;
 mod large_values;
 mod limits;
 mod listings;
+mod logins;
 mod pinned;
 mod readers;
 mod replies;

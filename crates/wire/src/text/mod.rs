@@ -14,6 +14,7 @@
 //! Source: the observed behavior of 1.6.45. `docs/glossary.md` defines the terms.
 
 pub(crate) mod admin;
+pub(crate) mod login;
 pub(crate) mod stats;
 
 use crate::number::{read_i32, read_loose_i32, read_loose_u32, read_u64};

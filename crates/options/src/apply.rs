@@ -3,13 +3,15 @@
 //! Upstream:   `getopt.rs` finds rows and values.
 //! Downstream: [`ServeOptions`], checked, or a text to print.
 
+use crate::file;
 use crate::getopt::{Found, Scan};
 use crate::partial::PartialOptions;
 use crate::row::{Answer, Class};
 use crate::value::{classify, read};
 use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, ServeOptions, text};
 
-/// Reads the arguments of `kachel serve`, or of `memcached`.
+/// Reads the arguments of `kachel serve`, or of `memcached`. The options of a file come before
+/// them, so an option of the command line counts more.
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
     let mut partial = PartialOptions {
         serve: ServeOptions::defaults(called_as),
@@ -18,6 +20,37 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
         unix_path: None,
         unix_mode: 0o700,
     };
+    if let Some(path) = config_of(words) {
+        let words = file::words(path)?;
+        let answered = apply(&mut partial, &words).map_err(|error| file::in_file(path, &error))?;
+        if let Some(answer) = answered {
+            return Ok(answer);
+        }
+    }
+    // Listeners of the command line replace those of the file.
+    let of_file = std::mem::take(&mut partial.listen);
+    if let Some(answer) = apply(&mut partial, words)? {
+        return Ok(answer);
+    }
+    if partial.listen.is_empty() {
+        partial.listen = of_file;
+    }
+    partial.finish().map(|options| Command::Serve(Box::new(options)))
+}
+
+/// The file of `--config`, if it comes before an option that only asks for a text.
+fn config_of(words: &[String]) -> Option<&str> {
+    let rows = Scan::new(words).map_while(Result::ok).filter_map(|found| match found {
+        Found::Option(row, value) => Some((row, value)),
+        Found::Operand(_) => None,
+    });
+    let mut rows = rows.take_while(|(row, _)| !matches!(row.class, Class::Answers(_)));
+    rows.find(|(row, _)| row.long == "config").and_then(|(_, value)| value)
+}
+
+/// Applies options in order. Returns the text that one of them asks for.
+fn apply(partial: &mut PartialOptions, words: &[String]) -> Result<Option<Command>, OptionsError> {
+    let called_as = partial.serve.called_as;
     for found in Scan::new(words) {
         match found? {
             Found::Option(row, value) => {
@@ -28,11 +61,11 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
                     (None, Some(value)) => format!("--{}={value}", row.long),
                 };
                 if let Class::Answers(text) = row.class {
-                    return Ok(answer(text, called_as));
+                    return Ok(Some(answer(text, called_as)));
                 }
                 let given = read(&spelled, value, row.takes, &mut partial.serve.reports)?;
                 classify(&spelled, row.class, &mut partial.serve.reports)?;
-                (row.effect)(&mut partial, given)?;
+                (row.effect)(partial, given)?;
             }
             // memcached ignores such a word. For `kachel serve` it is an error, because a dash is
             // probably missing.
@@ -46,7 +79,7 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
             }
         }
     }
-    partial.finish().map(|options| Command::Serve(Box::new(options)))
+    Ok(None)
 }
 
 /// The text that an option asks for.

@@ -2,7 +2,8 @@
 //!
 //! Upstream:   `kachel` passes the arguments of the command line.
 //! Downstream: `kachel` executes the [`Command`]; `shard` answers `stats settings` from
-//!             [`ServeOptions::settings`]; `docs/options.md` is printed from the same table.
+//!             [`ServeOptions::settings`]; `docs/options.md`, `packaging/kachel.toml`, man pages
+//!             and completions are printed from the same tables.
 //!
 //! Invariants:
 //! - I1  An option has one row in one table (`table.rs`, `suboptions.rs`): its names, value, help
@@ -15,6 +16,7 @@
 
 mod apply;
 mod effects;
+mod file;
 mod getopt;
 mod listen;
 mod manual;
@@ -35,7 +37,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
-pub use manual::manual;
+pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use serve::{CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, ServeOptions};
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.

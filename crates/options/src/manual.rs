@@ -1,9 +1,12 @@
-//! Generates `docs/options.md` from the tables.
+//! Generates `docs/options.md` and `packaging/kachel.toml` from the tables, and lists the options
+//! for man pages and completions.
 //!
 //! Upstream:   the rows of `table.rs` and `suboptions.rs`.
-//! Downstream: the file; a test fails if it differs from the tables.
+//! Downstream: the files; a test fails if they differ from the tables. The example `pages` writes
+//!             man pages and completions for a package.
 
-use crate::row::Class;
+use crate::row::OptionRow;
+use crate::row::{Class, Takes};
 use crate::suboptions::SUBOPTIONS;
 use crate::table::OPTIONS;
 use crate::text::spelling;
@@ -57,6 +60,124 @@ pub fn manual() -> String {
     }
     text
 }
+
+/// An option that works, as a page shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The letter after one dash.
+    pub short: Option<char>,
+    /// The name after two dashes, or the name of an option of `-o`. May be empty.
+    pub long: &'static str,
+    /// The name of its value; `None` if it takes none.
+    pub value: Option<&'static str>,
+    /// The words that may be its value. Empty if others may be, too.
+    pub words: &'static [&'static str],
+    /// Its default, as text; may be empty.
+    pub default: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+}
+
+impl Shown {
+    fn new(long: &'static str, takes: Takes, default: &'static str, help: &'static str) -> Self {
+        let (value, words): (_, &[&str]) = match takes {
+            Takes::Nothing => (None, &[]),
+            Takes::Word(words) => (Some("word"), words),
+            Takes::Text(name)
+            | Takes::OptionalText(name)
+            | Takes::Integer(name, ..)
+            | Takes::OptionalInteger(name, ..)
+            | Takes::Real(name, ..) => (Some(name), &[]),
+        };
+        Self { short: None, long, value, words, default, help }
+    }
+}
+
+/// The options that work, in the order of help.
+pub fn options_shown() -> impl Iterator<Item = Shown> {
+    let works = |class| matches!(class, Class::Works | Class::Own);
+    OPTIONS.iter().filter(move |row| works(row.class)).map(|row| Shown {
+        short: row.short,
+        ..Shown::new(row.long, row.takes, row.default, row.help)
+    })
+}
+
+/// The options of `-o` that work.
+pub fn suboptions_shown() -> impl Iterator<Item = Shown> {
+    let works = SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works));
+    works.map(|row| Shown::new(row.name, row.takes, row.default, row.help))
+}
+
+/// The whole of `packaging/kachel.toml`: each option that works, commented out, with a value that
+/// it takes.
+pub fn example_file() -> String {
+    let mut text = EXAMPLE_INTRODUCTION.to_string();
+    let in_file = |row: &&OptionRow| {
+        matches!(row.class, Class::Works | Class::Own)
+            && !matches!(row.long, "" | "config" | "extended")
+    };
+    for row in OPTIONS.iter().filter(in_file) {
+        example(&mut text, row.long, row.takes, row.default, row.help);
+    }
+    text.push_str("\n# The options of -o.\n[extended]\n");
+    for row in SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works)) {
+        example(&mut text, row.name, row.takes, row.default, row.help);
+    }
+    text
+}
+
+fn example(text: &mut String, name: &str, takes: Takes, default: &str, help: &str) {
+    let of_default = |digits: fn(char) -> bool| {
+        let number: String = default.chars().take_while(|letter| digits(*letter)).collect();
+        (!number.is_empty()).then_some(number)
+    };
+    let value = match takes {
+        Takes::Nothing => "true".to_string(),
+        Takes::OptionalText(_) => "1".to_string(),
+        Takes::Text(name) => {
+            let first = default.split(';').next().unwrap_or_default();
+            let is_word = !first.is_empty() && !first.contains(' ');
+            let shown = if is_word { first } else { name };
+            format!("\"{}\"", shown.replace("net=A,shard=B", "net=1,shard=3"))
+        }
+        Takes::Integer(_, low, _) | Takes::OptionalInteger(_, low, ..) => {
+            of_default(|letter| letter.is_ascii_digit()).unwrap_or_else(|| low.max(1).to_string())
+        }
+        Takes::Real(_, _, high) => of_default(|letter| letter.is_ascii_digit() || letter == '.')
+            .unwrap_or_else(|| high.to_string()),
+        Takes::Word(words) => {
+            let word = words.iter().find(|word| **word == default).or(words.first());
+            format!("\"{}\"", word.copied().unwrap_or_default())
+        }
+    };
+    text.push('\n');
+    let mut line = String::from("#");
+    let sentence = match default {
+        "" => help.to_string(),
+        default => format!("{help} (default: {default})"),
+    };
+    for word in sentence.split_whitespace() {
+        if line.len() + 1 + word.len() > EXAMPLE_COLUMNS {
+            text.push_str(&line);
+            text.push('\n');
+            line = String::from("#");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    text.push_str(&format!("{line}\n#{name} = {value}\n"));
+}
+
+/// Columns of a comment in the example file.
+const EXAMPLE_COLUMNS: usize = 90;
+
+const EXAMPLE_INTRODUCTION: &str = "\
+# Options of `kachel serve --config FILE`. Generated from the tables in crates/options/src by
+# `KACHEL_BLESS=1 cargo test -p kachel-options`.
+#
+# A key is the long name of an option. Remove the `#` before a key to set it. An option of the
+# command line counts more than this file. An option that may be repeated takes a list.
+";
 
 /// A table cell with code. A `|` is escaped, because it would end the cell.
 fn cell(code: &str) -> String {

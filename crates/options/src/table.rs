@@ -368,6 +368,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         effects::extended,
     ),
     // The process.
+    own(
+        "config",
+        Text("file"),
+        "",
+        "read options from a TOML file, whose keys are the long names; options of the command line \
+         count more",
+        |_, _| Ok(()),
+    ),
     works(('d', "daemon"), Nothing, "off", "run in the background, once the server listens", {
         |partial, _| set(&mut partial.serve.daemon, true)
     }),

@@ -1,0 +1,62 @@
+//! Writes the man page and the completions of `kachel` from the tables of options.
+//!
+//! Upstream:   `packaging/deb`: pages FOLDER
+//! Downstream: FOLDER gets `kachel.1` and a completion for bash, zsh and fish.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Command};
+use clap_complete::{Shell, generate_to};
+use kachel_options::{KACHEL_VERSION, Shown, options_shown, suboptions_shown};
+
+/// An option of the tables, as clap describes it. One option has a letter only.
+fn argument(shown: &Shown) -> Arg {
+    let name = if shown.long.is_empty() { "letter" } else { shown.long };
+    let default = match shown.default {
+        "" => String::new(),
+        default => format!(" (default: {default})"),
+    };
+    let mut argument = Arg::new(name).help(format!("{}{default}", shown.help));
+    if let Some(letter) = shown.short {
+        argument = argument.short(letter);
+    }
+    if !shown.long.is_empty() {
+        argument = argument.long(shown.long);
+    }
+    match shown.value {
+        None => argument.action(ArgAction::SetTrue),
+        Some(_) if !shown.words.is_empty() => argument.value_parser(shown.words.to_vec()),
+        Some(value) => argument.value_name(value),
+    }
+}
+
+/// The command line, with the subcommands whose options are known here.
+fn command() -> Command {
+    let extended = suboptions_shown().map(|shown| {
+        let value = shown.value.map_or_else(String::new, |value| format!("={value}"));
+        format!("{}{value}: {}\n\n", shown.long, shown.help)
+    });
+    let serve = Command::new("serve")
+        .about("Start the server, with memcached's options")
+        .after_help(format!("Options of -o:\n\n{}", extended.collect::<String>()))
+        .disable_help_flag(true)
+        .args(options_shown().map(|shown| argument(&shown)));
+    Command::new("kachel")
+        .version(KACHEL_VERSION)
+        .about("A drop-in replacement for memcached, for machines with many cores")
+        .after_help("`kachel load` starts `kachel-lab load`, which describes its options itself.")
+        .disable_help_subcommand(true)
+        .subcommand(serve)
+}
+
+fn main() -> std::io::Result<()> {
+    let folder = PathBuf::from(std::env::args_os().nth(1).expect("usage: pages FOLDER"));
+    std::fs::create_dir_all(&folder)?;
+    clap_mangen::generate_to(command(), &folder)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(shell, &mut command(), "kachel", &folder)?;
+    }
+    // A page without its sections would be installed unnoticed.
+    File::open(folder.join("kachel.1")).and(File::open(folder.join("kachel-serve.1"))).map(drop)
+}

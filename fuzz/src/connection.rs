@@ -60,9 +60,9 @@ const NOISE_EVERY: usize = 16;
 /// With these words, the replies may depend on the cuts: the server checks whether earlier replies
 /// are still being sent.
 const UNDEFINED: [&[u8]; 2] = [b"lru_crawler", b"watch"];
-/// With these words, the replies may depend on the number of shards: a request names a CAS token,
-/// or it changes the memory that the shards divide.
-const UNDEFINED_OVER_SHARDS: [&[u8]; 4] = [b"cas ", b" C", b" E", b"cache_memlimit"];
+/// With these words, the replies may depend on the number of shards: a request names a CAS token or
+/// the token of a lease, or it uses or changes memory that the shards divide.
+const UNDEFINED_OVER_SHARDS: [&[u8]; 5] = [b"cas ", b" C", b" E", b"cache_memlimit", b"lease-"];
 
 /// The result of playing a script.
 struct Played {

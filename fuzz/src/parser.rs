@@ -8,13 +8,13 @@
 
 use kachel_engine::Facts;
 use kachel_wire::client::{
-    ClientReply, ReplyParsed, StoreRequest, decr, delete, get, get_and_touch, incr,
+    ClientReply, ReplyParsed, StoreRequest, decr, delete, get, get_and_touch, incr, lease_get,
     meta_arithmetic, meta_delete, meta_get, meta_set, parse_reply, store_head, touch,
 };
 use kachel_wire::format::{MetaCode, MetaVerb, meta_head, meta_plain, value_head};
 use kachel_wire::request::{
     Admin, Direction, KEY_BYTES_MAX, LINE_BYTES_MAX, META_FLAGS_MAX, Meta, MetaKey,
-    OPAQUE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, Store, StoreMode,
+    OPAQUE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, RetrieveForm, Store, StoreMode,
 };
 use kachel_wire::{Parsed, parse, parse_key, stats_topic};
 
@@ -28,7 +28,7 @@ const WORDED_VALUE_BYTES_MAX: u32 = 4096;
 
 /// The verbs from which the text target's first byte selects. The first one is empty, so that the
 /// rest of the input is the whole line.
-const TEXT_VERBS: [&[u8]; 24] = [
+const TEXT_VERBS: [&[u8]; 26] = [
     b"",
     b"get ",
     b"gets ",
@@ -53,6 +53,8 @@ const TEXT_VERBS: [&[u8]; 24] = [
     b"slabs ",
     b"watch ",
     b"shutdown ",
+    b"lease-get ",
+    b"lease-set ",
 ];
 /// The verbs from which the meta target's first byte selects.
 pub const META_VERBS: [&[u8]; 6] = [b"mg ", b"ms ", b"md ", b"ma ", b"me ", b"mn "];
@@ -165,7 +167,12 @@ fn request_holds(request: &Request<'_>) {
         Request::Store(store) => {
             key_holds(store.key);
             assert!(store.value_bytes <= i32::MAX as u32 - 2);
-            assert!(store.compare_cas.is_none() || store.mode == StoreMode::Set);
+            let has_token = store.compare_cas.is_some();
+            match store.mode {
+                StoreMode::Set => {}
+                StoreMode::Lease => assert!(has_token, "a lease has a token"),
+                _ => assert!(!has_token),
+            }
         }
         Request::Delete { key, .. }
         | Request::Touch { key, .. }
@@ -210,17 +217,23 @@ fn meta_holds(meta: &Meta<'_>) {
 fn comes_back(request: &Request<'_>) {
     let mut line = Vec::new();
     match *request {
-        Request::Retrieve(Retrieve { with_cas, ttl: None, keys, is_one }) => {
+        Request::Retrieve(Retrieve { form, ttl: None, keys, is_one }) => {
             assert_eq!(is_one, !keys.rest.contains(&b' '), "one key and nothing else");
-            get(&mut line, keys, with_cas);
+            if form.is_lease() {
+                assert_eq!(form == RetrieveForm::LeaseOfOne, keys.count() == 1);
+                lease_get(&mut line, keys);
+            } else {
+                get(&mut line, keys, form.with_cas());
+            }
             let Parsed::Request { request: Request::Retrieve(again), .. } = parse(&line, 0) else {
                 // The client code writes one space for several, so its line is never longer.
                 panic!("{}", line.escape_ascii());
             };
-            assert!(again.with_cas == with_cas && again.ttl.is_none() && again.keys.eq(keys));
+            assert!((again.form, again.ttl) == (form, None));
+            assert!(again.keys.eq(keys));
             return;
         }
-        Request::Retrieve(Retrieve { with_cas: false, ttl: Some(ttl), keys, .. })
+        Request::Retrieve(Retrieve { form: RetrieveForm::Value, ttl: Some(ttl), keys, .. })
             if keys.count() == 1 =>
         {
             let mut keys = keys;
@@ -263,7 +276,7 @@ fn comes_back(request: &Request<'_>) {
 fn same(one: &Request<'_>, other: &Request<'_>) -> bool {
     match (one, other) {
         (Request::Retrieve(one), Request::Retrieve(other)) => {
-            (one.with_cas, one.ttl) == (other.with_cas, other.ttl) && one.keys.eq(other.keys)
+            (one.form, one.ttl) == (other.form, other.ttl) && one.keys.eq(other.keys)
         }
         _ => one == other,
     }
@@ -298,7 +311,7 @@ fn answers_are_read(request: &Request<'_>) {
     };
     let (meta, verb) = match request {
         Request::Retrieve(retrieve) => {
-            retrieve.keys.take(4).for_each(|key| value_is_read(key, retrieve.with_cas));
+            retrieve.keys.take(4).for_each(|key| value_is_read(key, retrieve.form.with_cas()));
             return;
         }
         Request::MetaGet(meta) => (meta, MetaVerb::Get),

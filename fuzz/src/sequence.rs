@@ -15,9 +15,11 @@
 
 use std::collections::BTreeMap;
 
-use kachel_check::{Mode, Model, Operation, Outcome, Rules, State, Value, Window, operations};
+use kachel_check::{
+    LeaseRules, Mode, Model, Operation, Outcome, Rules, State, Value, Window, operations,
+};
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
-use kachel_wire::request::{Admin, Request};
+use kachel_wire::request::{Admin, Request, RetrieveForm};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::connection::START_UNIX_S;
@@ -66,6 +68,7 @@ pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_
     let rules = Rules {
         item_bytes_max,
         unix_s: Some(START_UNIX_S - i64::from(FIRST_SECOND)),
+        leases: Some(LeaseRules::DEFAULT),
         ..Rules::new(Mode::Store) // I2
     };
     let beliefs = vec![Belief {
@@ -147,6 +150,10 @@ impl<'r> Judging<'r> {
             Parsed::Request { request, line_bytes } => match request {
                 Request::Retrieve(retrieve) if retrieve.keys.count() > KEYS_MAX => {
                     Err(End::Unknown)
+                }
+                Request::Retrieve(retrieve) if retrieve.form == RetrieveForm::LeaseOfOne => {
+                    self.operation(&operation(&rest[..line_bytes]), false);
+                    Ok(line_bytes)
                 }
                 Request::Retrieve(_) => Ok(self.retrieval(rest)),
                 Request::Store(store) => {
@@ -317,12 +324,21 @@ impl Belief<'_> {
         Some(self)
     }
 
-    /// The value of `key` and the length of its reply, if that is the next reply.
+    /// What the next reply shows of `key`, and the length of the reply, if it may show `key`.
     fn hit(&self, key: &[u8]) -> Option<(Outcome, usize)> {
         let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(self.rest) else { return None };
-        let ClientReply::Value { key: told, client_flags, value, cas } = reply else { return None };
-        let value = (told == key).then(|| Value::new(&self.rest[value]))?;
-        Some((Outcome::Hit { value, client_flags, cas }, reply_bytes))
+        let value = |range| Value::new(&self.rest[range]);
+        let outcome = match reply {
+            ClientReply::Value { key: told, client_flags, value: range, cas } if told == key => {
+                Outcome::Hit { value: value(range), client_flags, cas }
+            }
+            ClientReply::Leased { key: told, token, client_flags, value: range } if told == key => {
+                Outcome::Leased { token, client_flags, value: value(range) }
+            }
+            ClientReply::NotFoundHot => Outcome::NotFoundHot,
+            _ => return None,
+        };
+        Some((outcome, reply_bytes))
     }
 
     /// The states of the operation's key after `outcome`. No state: the outcome is impossible.

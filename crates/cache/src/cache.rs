@@ -16,7 +16,10 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{ChangeList, DeadFound, EngineOptions, Key, KeyHasher, Now};
+use kachel_engine::{
+    Block, ChangeList, DeadFound, EngineOptions, Key, KeyHasher, NO_TOKEN_MAX, Now, Put, PutValue,
+    Refused,
+};
 use kachel_host::Budget;
 use kachel_segment::{
     ItemAt, NewItem, NewValue, NoSegment, Pool, Reclaimed, SegmentOptions, Segments,
@@ -25,6 +28,8 @@ use kachel_table::{KeyHash, Location, Table};
 
 use crate::guesses::Guesses;
 use crate::index::{TableIndex, hash_of, item_at, location};
+use crate::large::CacheUpload;
+use crate::leases::Leases;
 
 /// The most work of upkeep in one tick: slots moved, and items copied or dropped.
 pub const MAINTENANCE_ITEMS_MAX: usize = 64;
@@ -87,6 +92,10 @@ pub struct Cache {
     cas_count: u64,
     cas_stride: u64,
     cas_shard: u64,
+    /// The memory that values of deleted items take.
+    pub(crate) leases: Leases,
+    /// The budget of the process.
+    pub(crate) budget: Arc<Budget>,
     /// Lookups that found a dead item, without those of readers.
     pub(crate) dead_found: DeadFound,
     /// The keys that changed.
@@ -109,13 +118,15 @@ impl Cache {
         assert!(shard < shards, "a shard is one of {shards}");
         let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
         Ok(Self {
-            table: Table::new(budget, slots_max(pool.bytes_max(), shards))?,
+            table: Table::new(Arc::clone(&budget), slots_max(pool.bytes_max(), shards))?,
             segments: Segments::new(pool, segment_options)?,
             hasher,
             options,
             cas_count: 0,
             cas_stride: u64::from(shards),
             cas_shard: u64::from(shard),
+            leases: Leases::default(),
+            budget,
             dead_found: DeadFound::default(),
             changes: ChangeList::default(),
             guesses: Guesses::default(),
@@ -136,13 +147,47 @@ impl Cache {
         self.cas_count * self.cas_stride + self.cas_shard
     }
 
-    /// The token of a new item, if items have tokens.
-    pub(crate) fn cas_of(&mut self, chosen: Option<u64>) -> Option<u64> {
-        match chosen {
-            _ if !self.options.cas => None,
+    /// The token of a new item, if it has one. A remnant has one even if other items have none.
+    pub(crate) fn cas_of(&mut self, put: &Put) -> Option<u64> {
+        debug_assert!(!put.remnant || self.leases.has_leased(), "it was admitted");
+        match put.cas {
+            _ if !self.options.cas && !put.remnant => None,
             Some(chosen) => Some(chosen),
             None => Some(self.next_cas()),
         }
+    }
+
+    /// Charges a new remnant to the share of the memory that values of deleted items have.
+    ///
+    /// Errors: the share is used. Nothing was charged.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn admit_remnant(
+        &mut self,
+        put: &Put,
+        found: Option<ItemAt>,
+        block: &Block<'_, CacheUpload>,
+        now: &Now,
+    ) -> Result<(), Refused> {
+        debug_assert!(put.remnant, "any other item may take all memory");
+        let value_bytes = match (put.value, block, found) {
+            (PutValue::Block, Block::Bytes(bytes), _) => bytes.len(),
+            (PutValue::Block, Block::Upload(upload), _) => upload.0.total_bytes(),
+            (PutValue::Unchanged, _, Some(at)) => self.segments.item(at).value().bytes(),
+            _ => {
+                self.leases.begin();
+                0
+            }
+        };
+        let options = &self.options.leases;
+        let share = self.budget.limit_bytes() / 100 * u64::from(options.stale_percent);
+        let share = share / self.cas_stride;
+        if !self.leases.admit(value_bytes as u64, share, options.stale_s, now.second) {
+            return Err(Refused::NoRoom);
+        }
+        self.cas_count = self.cas_count.max(NO_TOKEN_MAX);
+        debug_assert!(put.stale && self.leases.has_leased(), "only leases keep remnants");
+        Ok(())
     }
 
     /// Stores `item` in place of `item.replaces`, which is the item under the same key, if there is

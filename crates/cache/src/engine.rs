@@ -181,7 +181,8 @@ impl Engine for Cache {
     ) -> WalkStep {
         let mut at = WalkCursor::from_u64(cursor.to_u64());
         self.note_flush(now);
-        let show = |item: Item<'_>| show(item.key(), &CachedItem(item));
+        // No client sees a remnant.
+        let show = |item: Item<'_>| item.is_remnant() || show(item.key(), &CachedItem(item));
         let walked = self.segments.walk(&mut at, now.second, items_max, show);
         assert!(walked.items <= items_max, "a walk looks at no more than it may");
         *cursor = Cursor::from_u64(at.to_u64());

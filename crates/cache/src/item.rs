@@ -47,6 +47,11 @@ impl<'e> ItemView<'e> for CachedItem<'e> {
     }
 
     #[inline]
+    fn is_remnant(&self) -> bool {
+        self.0.is_remnant()
+    }
+
+    #[inline]
     fn protocol_mark(&self) -> bool {
         self.0.protocol_mark()
     }

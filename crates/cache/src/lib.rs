@@ -18,6 +18,7 @@ mod guesses;
 mod index;
 mod item;
 mod large;
+mod leases;
 mod lookup;
 #[cfg(all(test, loom))]
 mod models;

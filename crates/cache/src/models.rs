@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64 as Count, Ordering::Relaxed};
 
 use kachel_engine::{
     Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, Facts,
-    GetTerms, KeyHasher, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, Seeds, Ttl, Value,
-    Verb, Verdict, Wanted, apply,
+    GetTerms, KeyHasher, LeaseOptions, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, Seeds,
+    Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions, SEGMENT_BYTES_MIN};
@@ -65,7 +65,12 @@ impl Owner {
         let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
         let pool = Pool::new(Arc::new(Budget::new(3 * segment_bytes)), options);
         let budget = Arc::new(Budget::new(1 << 20));
-        let options = EngineOptions { evict: false, cas: false, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: false,
+            cas: false,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let pool = pool.expect("address space");
         let cache = Cache::new(pool, budget, hasher(), options, ShardOf::ONE);
         Self {

@@ -74,7 +74,10 @@ impl Primitives for Cache {
             found.is_none_or(|at| self.segments.key_is(at, key.bytes())),
             "I1: the place that was found is still good"
         );
-        let cas = self.cas_of(put.cas);
+        if put.remnant {
+            self.admit_remnant(put, found, block, now)?;
+        }
+        let cas = self.cas_of(put);
         let mut digits;
         let value = match put.value {
             PutValue::Block => block_value(block),
@@ -95,6 +98,7 @@ impl Primitives for Cache {
             cas,
             stale: put.stale,
             win_sent: put.win_sent,
+            remnant: put.remnant,
             protocol_mark: put.protocol_mark,
             replaces: found,
             keeps_access: put.keeps_access,
@@ -113,6 +117,11 @@ impl Primitives for Cache {
     #[inline]
     fn note_access(&self, at: FoundItem, now: &Now) {
         self.segments.note_access(at.at(), now.second);
+    }
+
+    #[inline]
+    fn has_leased(&self) -> bool {
+        self.leases.has_leased()
     }
 
     fn pin(&self, at: FoundItem) -> CachePinned {

@@ -126,7 +126,7 @@ impl ReadBeside for CacheReader {
     /// segment, one with the flush word, and those of the item. R2 says which of them are written.
     ///
     /// Panics: `round` is asleep, or is registered with another pool (R1).
-    #[inline]
+    #[inline(always)]
     fn read<'r>(
         &'r self,
         key: &Key<'_>,
@@ -156,6 +156,7 @@ impl ReadBeside for CacheReader {
         }
         if let Some(CachedItem(item)) = found
             && terms.notes_access // R2
+            && !item.is_remnant() // A request that misses it, or a lease, does not read it.
             && !item.note_access(now.second)
         {
             return ReadAnswer::AskOwner; // The owner has just moved the item.

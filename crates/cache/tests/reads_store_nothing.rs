@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use kachel_cache::{Cache, CacheReader, Pool, PoolOptions, ShardOf};
 use kachel_engine::{
-    Block, ClockOrigin, DeadFound, EngineOptions, GetTerms, KeyHasher, Now, Operation, ReadAnswer,
-    ReadBeside, Seeds, Ttl, Value, apply,
+    Block, ClockOrigin, DeadFound, EngineOptions, GetTerms, KeyHasher, LeaseOptions, Now,
+    Operation, ReadAnswer, ReadBeside, Seeds, Ttl, Value, apply,
 };
 use kachel_host::Budget;
 use rustix::mm::MprotectFlags;
@@ -121,7 +121,12 @@ fn a_read_stores_nothing_once_reads_are_counted() {
         (KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1), Arc::new(Budget::new(BYTES)));
     let pool = PoolOptions { shards: 1, reserve_bytes: BYTES, huge: false };
     let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
-    let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+    let options = EngineOptions {
+        evict: true,
+        cas: true,
+        item_bytes_max: 1 << 20,
+        leases: LeaseOptions::DEFAULT,
+    };
     let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, ShardOf::ONE);
     let mut cache = cache.expect("address space");
     let now = ClockOrigin::new(0, 1_800_000_000).at(0);

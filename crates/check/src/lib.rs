@@ -34,7 +34,7 @@ mod violation;
 pub use file::{FileError, read_history, write_history};
 pub use history::{Entry, History, NEVER, Window};
 pub use judge::{STEPS_MAX, check_history};
-pub use model::{Item, Mode, Model, Rules, Span, State};
+pub use model::{Item, LeaseRules, Mode, Model, Remnant, Rules, Span, State};
 pub use operation::{Operation, operations};
 pub use outcome::Outcome;
 pub use stats::Stats;

@@ -31,6 +31,19 @@ pub enum Outcome {
         /// The CAS token, if the client requested it.
         cas: Option<u64>,
     },
+    /// `LVALUE` and `END`.
+    Leased {
+        /// The token of the lease; 1 while another client has it.
+        token: u64,
+        /// The client flags of the stale value.
+        client_flags: u32,
+        /// The stale value; empty if there is none.
+        value: Value,
+    },
+    /// `NOT_FOUND_HOT`.
+    NotFoundHot,
+    /// `STALE_STORED`.
+    StaleStored,
     /// `STORED`.
     Stored,
     /// `NOT_STORED`.
@@ -76,6 +89,16 @@ impl Outcome {
                 reply.extend_from_slice(b"\r\nEND\r\n");
                 reply
             }
+            Self::Leased { token, client_flags, value } => {
+                let mut reply = Vec::new();
+                let bytes = value.bytes();
+                format::leased_head(&mut reply, key, *token, *client_flags, bytes.len());
+                reply.extend_from_slice(bytes);
+                reply.extend_from_slice(b"\r\nEND\r\n");
+                reply
+            }
+            Self::NotFoundHot => line(b"NOT_FOUND_HOT"),
+            Self::StaleStored => line(b"STALE_STORED"),
             Self::Stored => line(b"STORED"),
             Self::NotStored => line(b"NOT_STORED"),
             Self::Exists => line(b"EXISTS"),
@@ -117,14 +140,15 @@ impl Outcome {
         let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(input) else { return None };
         let outcome = match reply {
             ClientReply::Value { client_flags, value, cas, .. } => {
-                let end = parse_reply(&input[reply_bytes..]);
-                let ReplyParsed::Reply { reply: ClientReply::End, reply_bytes: end_bytes } = end
-                else {
-                    return None;
-                };
                 let value = Value::new(&input[value]);
-                return Some((Self::Hit { value, client_flags, cas }, reply_bytes + end_bytes));
+                return with_end(Self::Hit { value, client_flags, cas }, input, reply_bytes);
             }
+            ClientReply::Leased { token, client_flags, value, .. } => {
+                let value = Value::new(&input[value]);
+                return with_end(Self::Leased { token, client_flags, value }, input, reply_bytes);
+            }
+            ClientReply::NotFoundHot => Self::NotFoundHot,
+            ClientReply::StaleStored => Self::StaleStored,
             ClientReply::End => Self::Miss,
             ClientReply::Stored => Self::Stored,
             ClientReply::NotStored => Self::NotStored,
@@ -147,6 +171,16 @@ impl Outcome {
     }
 }
 
+/// An outcome whose reply ends with `END`, after `reply_bytes`.
+fn with_end(outcome: Outcome, input: &[u8], reply_bytes: usize) -> Option<(Outcome, usize)> {
+    match parse_reply(&input[reply_bytes..]) {
+        ReplyParsed::Reply { reply: ClientReply::End, reply_bytes: end_bytes } => {
+            Some((outcome, reply_bytes + end_bytes))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Outcome;
@@ -157,6 +191,10 @@ mod tests {
             &b"END\r\n"[..],
             b"VALUE k 7 3\r\na\nc\r\nEND\r\n",
             b"VALUE k 0 0 9\r\n\r\nEND\r\n",
+            b"LVALUE k 1 7 3\r\na\nc\r\nEND\r\n",
+            b"LVALUE k 42 0 0\r\n\r\nEND\r\n",
+            b"NOT_FOUND_HOT\r\n",
+            b"STALE_STORED\r\n",
             b"STORED\r\n",
             b"NOT_STORED\r\n",
             b"EXISTS\r\n",

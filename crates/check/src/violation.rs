@@ -107,7 +107,7 @@ struct Shown<'s>(&'s State);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let State { item, token_floor, flush } = self.0;
+        let State { item, remnant, token_floor, flush } = self.0;
         match item {
             None => write!(formatter, "absent")?,
             Some(item) => {
@@ -130,6 +130,16 @@ impl fmt::Display for Shown<'_> {
                     write!(formatter, ", key in base64")?;
                 }
             }
+        }
+        if let Some(remnant) = remnant {
+            write!(formatter, "; for leases {:?}", remnant.value)?;
+            match remnant.token {
+                Some(token) => write!(formatter, ", token {token}")?,
+                None if remnant.win_sent => write!(formatter, ", its token is invalid")?,
+                None => write!(formatter, ", no token")?,
+            }
+            let (first, last) = (remnant.expiry.first, remnant.expiry.last);
+            write!(formatter, ", until second {first}..{last}")?;
         }
         if let Some(due) = flush {
             write!(formatter, "; a flush is due in second {}..{}", due.first, due.last)?;

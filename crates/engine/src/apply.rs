@@ -62,6 +62,9 @@ pub trait Primitives {
     /// Notes that an item was read.
     fn note_access(&self, at: Self::At, now: &Now);
 
+    /// Whether a client has ever asked for a lease. Before that, a delete leaves nothing for them.
+    fn has_leased(&self) -> bool;
+
     /// A handle by which the item's value is read later, even if the item is gone by then.
     fn pin(&self, at: Self::At) -> Self::Pinned;
 }
@@ -93,6 +96,9 @@ pub fn apply<'e, E: Primitives>(
         let item = found.map(|at| engine.item(at));
         verb::decide(operation, item.as_ref(), engine.options(), now)
     };
+    if matches!(decision.change, Change::Remove) && engine.has_leased() {
+        leave_for_leases(engine, found, &mut decision, now);
+    }
     let at = change(engine, key, found, &mut decision, block, now)?;
     if let Some(at) = at.filter(|_| decision.notes_access) {
         engine.note_access(at, now);
@@ -113,9 +119,13 @@ pub fn get<'e, E: Primitives>(
     terms: &GetTerms,
     now: &Now,
 ) -> Result<Outcome<'e, E::Pinned>, NotYet> {
-    let Some(at) = engine.find(key, now) else {
+    let found = engine.find(key, now);
+    if terms.leases {
+        return lease(engine, key, found, terms, now);
+    }
+    let Some(at) = found.filter(|&at| !engine.item(at).is_remnant()) else {
         return if terms.life.vivify().is_some() {
-            create(engine, key, terms, now)
+            create(engine, key, found, terms, now)
         } else {
             Ok(Outcome { verdict: Verdict::Miss, value: Value::None })
         };
@@ -128,18 +138,46 @@ pub fn get<'e, E: Primitives>(
     Ok(read(engine, at, terms, facts, now))
 }
 
-/// Creates an item, because none was found.
+/// Reads an item, or takes a lease on its key.
+#[cold]
+#[inline(never)]
+fn lease<'e, E: Primitives>(
+    engine: &'e mut E,
+    key: &Key<'_>,
+    found: Option<E::At>,
+    terms: &GetTerms,
+    now: &Now,
+) -> Result<Outcome<'e, E::Pinned>, NotYet> {
+    let mut decision = {
+        let item = found.map(|at| engine.item(at));
+        verb::lease::get(terms, item.as_ref(), &engine.options().leases, now)
+    };
+    let at = change_rarely(engine, key, found, &mut decision, now)?;
+    let verdict = decision.verdict;
+    Ok(match (at, verdict) {
+        (Some(at), Verdict::Hit(facts)) => read(engine, at, terms, facts, now),
+        (Some(at), Verdict::Leased { token, client_flags }) => {
+            let token = token.map(|_| engine.item(at).cas());
+            let verdict = Verdict::Leased { token, client_flags };
+            Outcome { verdict, value: value(engine, at, terms.value_bytes_max) }
+        }
+        _ => Outcome { verdict, value: Value::None },
+    })
+}
+
+/// Creates an item, because none was found, or only a remnant, which it replaces.
 #[cold]
 #[inline(never)]
 fn create<'e, E: Primitives>(
     engine: &'e mut E,
     key: &Key<'_>,
+    found: Option<E::At>,
     terms: &GetTerms,
     now: &Now,
 ) -> Result<Outcome<'e, E::Pinned>, NotYet> {
     let mut decision = verb::get::on_miss(terms, now);
     debug_assert!(decision.is_possible(false), "change, I2: nothing was found");
-    let at = change(engine, key, None, &mut decision, &mut Block::None, now)?;
+    let at = change_rarely(engine, key, found, &mut decision, now)?;
     Ok(match (at, decision.verdict) {
         (Some(at), Verdict::Hit(facts)) => read(engine, at, terms, facts, now),
         (_, verdict) => Outcome { verdict, value: Value::None },
@@ -216,19 +254,27 @@ fn change<E: Primitives>(
                 decision.verdict.set_cas(engine.item(at).cas());
                 Some(at)
             }
-            Err(Refused::NotYet) => return Err(NotYet),
-            Err(Refused::NoRoom) => {
+            // A delete does not wait for memory: it leaves nothing then.
+            Err(Refused::NotYet) if !(put.remnant && put.removes_when_refused) => {
+                return Err(NotYet);
+            }
+            Err(_) => {
                 // Making room may have moved the old item, or evicted it.
                 if put.removes_when_refused
                     && let Some(old) = engine.find(key, now)
                 {
                     engine.remove(key, old);
                 }
+                let was_miss = matches!(decision.verdict,
+                    Verdict::Number { facts, .. } if facts.created);
                 // As in memcached, the old value stays as it is if there is no memory for the
                 // longer one.
                 decision.verdict = match put.value {
+                    PutValue::Unchanged if put.remnant => decision.verdict,
                     PutValue::Joined(_) => Verdict::NotStored,
-                    _ => Verdict::NoMemory { found: found.is_some() },
+                    // A stale value is not worth an error.
+                    PutValue::Block if put.remnant => Verdict::NotStored,
+                    _ => Verdict::NoMemory { found: found.is_some() && !was_miss },
                 };
                 None
             }
@@ -237,4 +283,34 @@ fn change<E: Primitives>(
             unreachable!("only an item that was found is marked or removed")
         }
     })
+}
+
+/// Makes a delete store what leases need of the item, instead of removing it.
+#[cold]
+#[inline(never)]
+fn leave_for_leases<E: Primitives>(
+    engine: &E,
+    found: Option<E::At>,
+    decision: &mut Decision,
+    now: &Now,
+) {
+    let item = engine.item(found.expect("what is removed was found"));
+    if let Some(left) = verb::lease::left_by_delete(&item, &engine.options().leases, now) {
+        debug_assert!(left.remnant && left.removes_when_refused, "others see nothing of it");
+        decision.change = Change::Put(left);
+    }
+}
+
+/// Applies a change of an operation that is rare, so that the code is not inlined twice.
+#[cold]
+#[inline(never)]
+fn change_rarely<E: Primitives>(
+    engine: &mut E,
+    key: &Key<'_>,
+    found: Option<E::At>,
+    decision: &mut Decision,
+    now: &Now,
+) -> Result<Option<E::At>, NotYet> {
+    debug_assert!(decision.is_possible(found.is_some()), "change, I2");
+    change(engine, key, found, decision, &mut Block::None, now)
 }

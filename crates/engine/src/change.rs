@@ -112,6 +112,8 @@ pub struct Put {
     pub stale: bool,
     /// Whether the right to refill the item was already given away.
     pub win_sent: bool,
+    /// Whether the item is a remnant: see [`crate::ItemView::is_remnant`].
+    pub remnant: bool,
     /// The protocol's mark: see [`crate::ItemView::protocol_mark`].
     pub protocol_mark: bool,
     /// Whether the item counts as read if the item that it replaces was read.

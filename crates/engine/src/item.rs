@@ -21,6 +21,9 @@ pub trait ItemView<'e> {
     fn is_stale(&self) -> bool;
     /// Whether a client was given the right to refill the item.
     fn is_win_sent(&self) -> bool;
+    /// Whether the item is a remnant: what a delete or a lease left for leases. No other request
+    /// sees it. A remnant is always stale.
+    fn is_remnant(&self) -> bool;
     /// One bit that the protocol of the storing client keeps with an item. It has no meaning for an
     /// engine. `wire` uses it to note whether the key was sent in base64.
     fn protocol_mark(&self) -> bool;

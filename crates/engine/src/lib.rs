@@ -52,9 +52,9 @@ pub use operation::{
     ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
     StoreMode, StoreTerms, ValueWanted, Verb,
 };
-pub use options::EngineOptions;
+pub use options::{EngineOptions, LeaseOptions};
 pub use outcome::{Inspection, Outcome, Value, Verdict};
 pub use stats::EngineStats;
 pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;
-pub use verb::{NUMBER_BYTES_MAX, decide, decimal_digits};
+pub use verb::{NO_TOKEN_MAX, NUMBER_BYTES_MAX, decide, decimal_digits};

@@ -47,9 +47,9 @@ impl<'o> Operation<'o> {
 /// The kind of an operation, and its terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Read an item (`get`, `gat`, `mg`).
+    /// Read an item (`get`, `gat`, `mg`, `lease-get`).
     Get(GetTerms),
-    /// Store a value (`set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`).
+    /// Store a value (`set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`, `lease-set`).
     Store(StoreTerms),
     /// Remove or invalidate an item (`delete`, `md`).
     Delete(DeleteTerms),
@@ -76,6 +76,8 @@ pub struct GetTerms {
     pub notes_access: bool,
     /// Whether this read may win the right to refill a stale item.
     pub may_win: bool,
+    /// Whether a miss gives the client a lease (`lease-get`). A stale item is a miss then.
+    pub leases: bool,
     /// The facts that are wanted; [`ValueWanted::UnlessCas`] needs the CAS token among them.
     pub wanted: Wanted,
 }
@@ -89,6 +91,7 @@ impl GetTerms {
         value_bytes_max: usize::MAX,
         notes_access: true,
         may_win: false,
+        leases: false,
         wanted: Wanted::CLIENT_FLAGS,
     };
 }
@@ -194,6 +197,8 @@ pub enum StoreMode {
     Append,
     /// Before the item's value.
     Prepend,
+    /// Only for the holder of the lease, whose token is `compare_cas` (`lease-set`).
+    Lease,
 }
 
 /// The terms of a store.

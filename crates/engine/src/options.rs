@@ -15,6 +15,30 @@ pub struct EngineOptions {
     pub cas: bool,
     /// The largest item, `-I`: key, value, and what memcached counts with them.
     pub item_bytes_max: u64,
+    /// How leases behave.
+    pub leases: LeaseOptions,
+}
+
+/// How leases behave (`lease-get`, `lease-set`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// How long a token is good, in seconds. Meanwhile no other client gets one for its key.
+    pub lease_s: u32,
+    /// How long the value of a deleted item is kept for leases, in seconds; 0: not at all.
+    pub stale_s: u32,
+    /// The most memory for values of deleted items, in percent of the memory limit; 0: none.
+    pub stale_percent: u32,
+}
+
+impl LeaseOptions {
+    /// One token a key in ten seconds, as in Nishtala and others, NSDI 2013; deleted values for a
+    /// minute.
+    pub const DEFAULT: Self = Self { lease_s: 10, stale_s: 60, stale_percent: 5 };
+
+    /// Whether the value of a deleted item is kept.
+    pub const fn keeps_values(&self) -> bool {
+        self.stale_s != 0 && self.stale_percent != 0
+    }
 }
 
 impl EngineOptions {

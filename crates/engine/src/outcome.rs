@@ -37,6 +37,14 @@ pub enum Verdict {
     Miss,
     /// An item is there, or was created by this operation.
     Hit(Facts),
+    /// No fresh item is there. The value of the outcome is the stale one, if there is one.
+    Leased {
+        /// The token with which the client may store a value. `None` while another client has the
+        /// lease.
+        token: Option<u64>,
+        /// The client flags of the stale value.
+        client_flags: u32,
+    },
     /// Stored.
     Stored {
         /// The CAS token of the item; 0 if items have no tokens.
@@ -44,6 +52,8 @@ pub enum Verdict {
         /// Bytes of the value. After appending, those of the whole value.
         value_bytes: usize,
     },
+    /// The client's lease was invalid. Its value was stored as a stale one, for leases only.
+    StaleStored,
     /// The mode's condition does not hold, or there is no memory for a value to be appended.
     NotStored,
     /// The item has another CAS token.

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, PARTITIONS, Seeds};
+use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints, Users};
@@ -144,6 +144,11 @@ fn engines(
         evict: options.evict,
         cas: options.cas,
         item_bytes_max: u64::from(options.item_bytes_max),
+        leases: LeaseOptions {
+            lease_s: options.lease_s,
+            stale_s: options.lease_stale_s,
+            stale_percent: options.lease_stale_percent,
+        },
     };
     let engines = (0..shards).map(|shard| {
         let of = ShardOf { shard, shards };

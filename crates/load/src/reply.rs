@@ -82,6 +82,9 @@ pub(crate) fn scan(input: &[u8]) -> Scanned<'_> {
         ClientReply::Error(words) => Line::Refused(words),
         ClientReply::Meta { .. }
         | ClientReply::Debug(_)
+        | ClientReply::Leased { .. }
+        | ClientReply::NotFoundHot
+        | ClientReply::StaleStored
         | ClientReply::Stat(_)
         | ClientReply::Version(_) => return Scanned::Garbled,
     };

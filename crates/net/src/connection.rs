@@ -562,7 +562,8 @@ mod tests {
         let mut open = fresh();
         open.input.keep(b"get k\r\n".to_vec());
         assert!(open.may_leave() && !open.is_at_rest());
-        open.input.set_resume(Resume { next_key: 4, keys_end: 9, with_cas: false, ttl: None });
+        let form = kachel_wire::request::RetrieveForm::Value;
+        open.input.set_resume(Resume { next_key: 4, keys_end: 9, form, ttl: None });
         assert!(!open.may_leave(), "a key is answered");
         open.input.take_resume();
         open.input.clear();

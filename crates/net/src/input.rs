@@ -9,7 +9,7 @@
 //! - I2  While bytes must be skipped, the tail is empty: skipped bytes are never stored.
 //! - I3  While a retrieval is kept to be resumed, the tail begins with its line.
 
-use kachel_wire::request::Ttl;
+use kachel_wire::request::{RetrieveForm, Ttl};
 
 use crate::limits::OWN_BYTES_PER_CONNECTION;
 
@@ -21,8 +21,8 @@ pub struct Resume {
     pub next_key: usize,
     /// The offset of the end of the last key.
     pub keys_end: usize,
-    /// Whether the reply shows CAS tokens.
-    pub with_cas: bool,
+    /// What the reply shows of each key.
+    pub form: RetrieveForm,
     /// The TTL that the items get, if the retrieval sets one.
     pub ttl: Option<Ttl>,
 }
@@ -337,7 +337,8 @@ mod tests {
     #[test]
     fn a_retrieval_is_resumed_once() {
         let mut input = Input::new();
-        let resume = Resume { next_key: 4, keys_end: 9, with_cas: true, ttl: Some(Ttl(3)) };
+        let form = RetrieveForm::WithCas;
+        let resume = Resume { next_key: 4, keys_end: 9, form, ttl: Some(Ttl(3)) };
         input.set_resume(resume);
         assert_eq!((input.take_resume(), input.take_resume()), (Some(resume), None));
         input.note_scanned(12);

@@ -138,6 +138,12 @@ pub struct ServeOptions {
     /// Percent of `-m` that values may pin while they are sent; above it, slow readers are closed.
     /// 0: no limit.
     pub pinned_percent: u32,
+    /// Seconds for which the token of a lease is good.
+    pub lease_s: u32,
+    /// Seconds for which the value of a deleted item is kept for leases; 0: none is kept.
+    pub lease_stale_s: u32,
+    /// The most of `-m` that values of deleted items take, in percent; 0: none is kept.
+    pub lease_stale_percent: u32,
     /// The byte that ends a key's prefix in `stats detail`.
     pub prefix_delimiter: u8,
     /// Whether prefixes are counted from the start (with `-D`).
@@ -261,6 +267,9 @@ impl ServeOptions {
             reader_timeout_s: 60,
             slack_us: 0,
             pinned_percent: 25,
+            lease_s: 10,
+            lease_stale_s: 60,
+            lease_stale_percent: 5,
             prefix_delimiter: b':',
             detail_at_start: false,
             protocol: Protocol::Auto,

@@ -159,5 +159,8 @@ impl ServeOptions {
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);
         pairs.say("kachel_slack", self.slack_us);
         pairs.say("kachel_pinned_percent", self.pinned_percent);
+        pairs.say("kachel_lease_seconds", self.lease_s);
+        pairs.say("kachel_lease_stale_seconds", self.lease_stale_s);
+        pairs.say("kachel_lease_stale_percent", self.lease_stale_percent);
     }
 }

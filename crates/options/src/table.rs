@@ -75,6 +75,8 @@ const fn answers(
 
 const I32_MAX: i64 = i32::MAX as i64;
 const U32_MAX: i64 = u32::MAX as i64;
+/// Seconds of the longest relative TTL.
+const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 /// Most megabytes that `-m` takes, so that bytes fit an `i64`.
 const MEGABYTES_MAX: i64 = i64::MAX >> 20;
 
@@ -343,6 +345,29 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "close the slowest readers of large values while values that are being sent pin more than \
          this share of -m; 0: never",
         |partial, given| set(&mut partial.serve.pinned_percent, given.integer()),
+    ),
+    // Leases, for clients that send lease-get and lease-set.
+    own(
+        "lease-seconds",
+        Integer("seconds", 1, RELATIVE_S_MAX),
+        "10",
+        "how long the token of a lease is good; meanwhile no other client gets one for its key",
+        |partial, given| set(&mut partial.serve.lease_s, given.integer()),
+    ),
+    own(
+        "lease-stale-seconds",
+        Integer("seconds", 0, RELATIVE_S_MAX),
+        "60",
+        "once a client has asked for a lease, how long deleted values are kept for leases; 0: not at \
+         all",
+        |partial, given| set(&mut partial.serve.lease_stale_s, given.integer()),
+    ),
+    own(
+        "lease-stale-percent",
+        Integer("num", 0, 100),
+        "5",
+        "deleted values that are kept for leases take at most this share of -m; 0: none are kept",
+        |partial, given| set(&mut partial.serve.lease_stale_percent, given.integer()),
     ),
     no_meaning(
         ('W', "disable-watch"),

@@ -251,6 +251,27 @@ fn limits_of_slow_clients_are_seconds_and_percent_and_memcached_has_the_same_def
 }
 
 #[test]
+fn leases_have_three_options() {
+    let leases = |options: &ServeOptions| {
+        [options.lease_s, options.lease_stale_s, options.lease_stale_percent]
+    };
+    assert_eq!([leases(&kachel(&[])), leases(&memcached(&[]))], [[10, 60, 5]; 2]);
+    let given = ["--lease-seconds=3", "--lease-stale-seconds", "4", "--lease-stale-percent=6"];
+    assert_eq!(leases(&kachel(&given)), [3, 4, 6]);
+    assert_eq!(leases(&kachel(&["--lease-stale-percent=0", "--lease-stale-s=0"])), [10, 0, 0]);
+    let settings = kachel(&given).settings(1);
+    for (key, value) in [
+        ("kachel_lease_seconds", "3"),
+        ("kachel_lease_stale_seconds", "4"),
+        ("kachel_lease_stale_percent", "6"),
+    ] {
+        assert!(settings.iter().any(|said| *said == (key.to_owned(), value.to_owned())), "{key}");
+    }
+    let error = refusal(&["--lease-seconds=0"]).message;
+    assert_eq!(error, "--lease-seconds=0: must be 1 to 2592000");
+}
+
+#[test]
 fn the_name_decides_where_to_listen_and_whether_dumps_are_answered() {
     let (ours, theirs) = (kachel(&[]), memcached(&[]));
     assert_eq!(ours.listeners.tcp, [named("127.0.0.1", 11211)]);

@@ -127,6 +127,7 @@ impl Cache {
             cas: Some(turn as u64),
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces: None,
             keeps_access: false,

@@ -466,6 +466,7 @@ mod tests {
             cas: Some(1),
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces: None,
             keeps_access: false,

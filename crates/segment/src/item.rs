@@ -15,7 +15,7 @@ use crate::BLOCK_BYTES;
 use crate::arena::Arena;
 use crate::layout::{
     Access, EXTENT, EXTENT_GIVEN, FIXED_BYTES, HAS_CAS, HAS_CLIENT_FLAGS, Header, ItemAt, LONG_CAS,
-    PROTOCOL_MARK, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
+    PROTOCOL_MARK, REMNANT, SEGMENT_HEAD_BYTES, STALE, WIN_SENT,
 };
 use crate::meta::{NONE, USED};
 use crate::pool::{ExtentId, Pinned, Pool};
@@ -60,6 +60,11 @@ impl<'a> Draft<'a> {
     /// This draft with the protocol's mark, or without it.
     pub(crate) fn with_protocol_mark(self, wanted: bool) -> Self {
         Self { header: self.header.marked(PROTOCOL_MARK, wanted), ..self }
+    }
+
+    /// This draft as an item that is kept for leases only, or as any other item.
+    pub(crate) fn with_remnant(self, wanted: bool) -> Self {
+        Self { header: self.header.with_remnant(wanted), ..self }
     }
 
     /// This draft with a value, whose inline part comes in up to two pieces.
@@ -286,6 +291,12 @@ impl<'a> Item<'a> {
     #[inline]
     pub const fn protocol_mark(&self) -> bool {
         self.header.has(PROTOCOL_MARK)
+    }
+
+    /// Whether the item is kept for leases only.
+    #[inline]
+    pub const fn is_remnant(&self) -> bool {
+        self.header.has(REMNANT)
     }
 
     /// The access word as it is now.

@@ -13,7 +13,7 @@
 //!      +-----------------+--------+--------+--------+-----+-----------+-------+---------+
 //! header, low bits first:  expiry:32 | key bytes:8 | value bytes:14 | client flags:1 | CAS:1 |
 //!                          long CAS:1 | stale:1 | win sent:1 | extent:1 | dead:1 |
-//!                          extent given:1 | protocol mark:1 | 0:1
+//!                          extent given:1 | protocol mark:1 | remnant:1
 //! access, low bits first:  fetched:1 | reads:2 | turns:2 | second of the last access:27
 //! extent, low bits first:  extent:32 | blocks:32; 'value' then holds what follows the whole blocks
 //! ```
@@ -100,6 +100,8 @@ const DEAD: u64 = 1 << 60;
 pub(crate) const EXTENT_GIVEN: u64 = 1 << 61;
 /// One bit that the protocol keeps with the item.
 pub(crate) const PROTOCOL_MARK: u64 = 1 << 62;
+/// The item is kept for leases only. It is the sign bit, which is the cheapest to test.
+pub(crate) const REMNANT: u64 = 1 << 63;
 
 impl Header {
     #[inline]
@@ -213,6 +215,11 @@ impl Header {
 
     pub(crate) const fn with_extent_given(self) -> Self {
         Self(self.0 | EXTENT_GIVEN)
+    }
+
+    /// The header of an item that is kept for leases only, if `wanted`.
+    pub(crate) const fn with_remnant(self, wanted: bool) -> Self {
+        Self(self.0 | (wanted as u64) << REMNANT.trailing_zeros())
     }
 
     pub(crate) const fn with_win_sent(self) -> Self {

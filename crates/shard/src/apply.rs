@@ -8,11 +8,13 @@
 //! - I1  Every request that is executed is counted once and answered once. A request that the
 //!   engine delays is neither counted nor answered yet.
 
-use kachel_engine::{Answer, Block, Durability, Engine, Key, Outcome, Ticket, Ttl};
+use kachel_engine::{
+    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb,
+};
 use kachel_net::AnswerRoom;
 use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
-use kachel_wire::retrieval_terms;
+use kachel_wire::{lease_terms, retrieval_terms};
 
 use crate::context::Context;
 use crate::reply::{LargeValue, ReplySink};
@@ -112,9 +114,12 @@ impl<E: Engine> Applier<'_, E> {
         ticket: Option<Ticket>,
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
-        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
         let ReadTerms { reply, ttl } = terms;
-        let get_terms = retrieval_terms(reply.with_cas, ttl, sink.value_bytes_max());
+        if reply.form.is_lease() {
+            return self.lease(key, reply, ticket, sink);
+        }
+        debug_assert!(ticket.is_none() || E::DELAYS, "I1: a ticket comes from a delay");
+        let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
         let Context { counters, .. } = self.context;
         match self.engine.read(&key, &get_terms, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
@@ -125,6 +130,33 @@ impl<E: Engine> Applier<'_, E> {
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => later::<E>(ticket),
+        }
+    }
+
+    /// Applies one key of `lease-get` and formats its reply. It may wait for room, as a store does.
+    #[cold]
+    #[inline(never)]
+    fn lease(
+        self,
+        key: Key<'_>,
+        reply: KeyReply,
+        ticket: Option<Ticket>,
+        sink: &mut impl ReplySink,
+    ) -> Applied<E::Pinned> {
+        let terms = lease_terms(sink.value_bytes_max());
+        let Context { counters, .. } = self.context;
+        debug_assert!(terms.leases && reply.form.is_lease(), "a key of `lease-get`");
+        let operation = Operation { key, verb: Verb::Get(terms) };
+        let now = self.context.now();
+        match self.engine.execute(&operation, &mut Block::None, ticket, &now) {
+            Answer::Done(Outcome { ref verdict, value }, durability) => {
+                counters.requests.add(1);
+                counters.note_get(false, verdict);
+                let value = format::answer_lease(sink, &operation.key, reply, verdict, value);
+                let value = value.map(|value| LargeValue { value, end: reply.value_end() });
+                Applied::Answered(value, durability)
+            }
+            Answer::Later(ticket) => Applied::Later(ticket), // I1
         }
     }
 }

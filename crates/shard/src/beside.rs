@@ -26,8 +26,9 @@ use kachel_engine::{
     DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb,
 };
 use kachel_stdx::Reader;
+use kachel_wire::format::KeyReply;
 use kachel_wire::request::Request;
-use kachel_wire::{format, retrieval_terms};
+use kachel_wire::{format, lease_terms, retrieval_terms};
 
 use crate::apply::ReadTerms;
 use crate::batch::Batch;
@@ -112,6 +113,7 @@ pub(crate) struct Beside<'a, E: Engine> {
 }
 
 impl<'a, E: Engine> Beside<'a, E> {
+    #[inline(always)]
     fn read(&self, key: &Key<'_>, terms: &GetTerms) -> Option<Outcome<'a, E::Pinned>> {
         let Self { reader, guess, core, context, .. } = self;
         debug_assert!(core.is_awake(), "B1");
@@ -130,13 +132,33 @@ impl<'a, E: Engine> Beside<'a, E> {
     #[inline]
     pub(crate) fn key(self, key: &Key<'_>, terms: ReadTerms, sink: &mut impl ReplySink) -> bool {
         let ReadTerms { reply, ttl } = terms;
-        let get_terms = retrieval_terms(reply.with_cas, ttl, sink.value_bytes_max());
+        if reply.form.is_lease() {
+            return self.lease(key, reply, sink);
+        }
+        let get_terms = retrieval_terms(reply.form.with_cas(), ttl, sink.value_bytes_max());
         let Some(Outcome { verdict, value }) = self.read(key, &get_terms) else { return false };
         let counters = &self.context.counters;
         counters.requests.add(1);
         counters.reads_beside.add(1);
         counters.note_get(ttl.is_some(), &verdict);
         let pinned = format::answer_key(sink, key, reply, &verdict, value);
+        assert!(pinned.is_none(), "a value that is read beside its owner is lent");
+        true
+    }
+
+    /// Answers one key of `lease-get`, if the client gets no lease. Returns `false` if only the
+    /// owner can answer it. In that case nothing was done.
+    #[cold]
+    #[inline(never)]
+    fn lease(self, key: &Key<'_>, reply: KeyReply, sink: &mut impl ReplySink) -> bool {
+        debug_assert!(reply.form.is_lease(), "a key of `lease-get`");
+        let terms = lease_terms(sink.value_bytes_max());
+        let Some(Outcome { verdict, value }) = self.read(key, &terms) else { return false };
+        let counters = &self.context.counters;
+        counters.requests.add(1);
+        counters.reads_beside.add(1);
+        counters.note_get(false, &verdict);
+        let pinned = format::answer_lease(sink, key, reply, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true
     }

@@ -265,7 +265,7 @@ impl Counters {
                 true
             }
             Verdict::Touched => true,
-            Verdict::Miss => false,
+            Verdict::Miss | Verdict::Leased { .. } => false,
             _ => return,
         };
         let (all, hits, misses) = if touches {

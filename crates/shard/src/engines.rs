@@ -513,7 +513,7 @@ impl<E: Engine> Drop for HeldEngines<'_, E> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-    use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, Seeds};
+    use kachel_engine::{ClockOrigin, Common as _, EngineOptions, KeyHasher, LeaseOptions, Seeds};
     use kachel_host::Budget;
 
     use super::*;
@@ -527,7 +527,12 @@ mod tests {
         let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let caches = (0..SHARDS).map(|shard| {
             let of = ShardOf { shard, shards: SHARDS };
             let cache = Cache::new(Arc::clone(&pool), Arc::clone(&budget), hasher, options, of);

@@ -228,8 +228,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     }
                     let next_key = offset_in(rest, retrieve.keys.rest);
                     let keys_end = next_key + retrieve.keys.rest.len();
-                    let Retrieve { with_cas, ttl, .. } = *retrieve;
-                    let resume = Resume { next_key, keys_end, with_cas, ttl };
+                    let Retrieve { form, ttl, .. } = *retrieve;
+                    let resume = Resume { next_key, keys_end, form, ttl };
                     if !retrieve.is_one {
                         return self.keys(index, rest, resume);
                     }
@@ -697,8 +697,8 @@ impl<E: Engine> Serving<'_, E> {
 /// How a key of a retrieval is read.
 #[inline]
 const fn read_terms(from_here: &Resume, is_last: bool) -> ReadTerms {
-    let Resume { with_cas, ttl, .. } = *from_here;
-    ReadTerms { reply: KeyReply { with_cas, is_last }, ttl }
+    let Resume { form, ttl, .. } = *from_here;
+    ReadTerms { reply: KeyReply { form, is_last }, ttl }
 }
 
 /// The offset in `whole` at which `part` begins. `part` must be a slice of `whole`.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{
-    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, Key, KeyHasher, Lookup,
-    Now, Operation, Seeds, Ttl, Value, apply, get,
+    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, Key, KeyHasher,
+    LeaseOptions, Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 
@@ -70,7 +70,12 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
         let pool_options = PoolOptions { shards, reserve_bytes, huge };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let now = ClockOrigin::new(0, 1_800_000_000).at(0);
         let new = |shard| {
             let (pool, budget) = (Arc::clone(&pool), Arc::clone(&budget));

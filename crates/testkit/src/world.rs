@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
-use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, Seeds};
+use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer, ThreadTime};
@@ -46,6 +46,8 @@ pub struct WorldOptions {
     pub connections_max: u32,
     /// Largest item, in bytes.
     pub item_bytes_max: u64,
+    /// How leases behave.
+    pub leases: LeaseOptions,
     /// Unix time at which the server starts, in seconds.
     pub start_unix_s: i64,
     /// Keys of the secret hash.
@@ -77,6 +79,7 @@ impl Default for WorldOptions {
             net_cores: None,
             connections_max: 200,
             item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
             start_unix_s: 1_800_000_000,
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
@@ -218,6 +221,7 @@ impl<A: Around, E: Engine> World<A, E> {
             evict: options.evict,
             cas: true,
             item_bytes_max: options.item_bytes_max,
+            leases: options.leases,
         };
         let origin = ClockOrigin::new(0, options.start_unix_s);
         let times = || (0..options.shards).map(|_| Rc::default()).collect();

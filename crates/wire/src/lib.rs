@@ -28,7 +28,7 @@ pub mod client;
 pub use format::Sink;
 pub use line::Parsed;
 pub use meta::parse_key;
-pub use protocol::{parse, retrieval_terms};
+pub use protocol::{lease_terms, parse, retrieval_terms};
 pub use refusal::ParseError;
 pub use reply::Reply;
 pub use text::login::{Login, TOKEN_BYTES_MAX, parse_login};

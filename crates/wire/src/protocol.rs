@@ -249,8 +249,14 @@ pub const fn retrieval_terms(with_cas: bool, ttl: Option<Ttl>, value_bytes_max: 
         value_bytes_max,
         notes_access: true,
         may_win: false,
+        leases: false,
         wanted: if with_cas { flags.with(Wanted::CAS) } else { flags },
     }
+}
+
+/// The terms on which each key of `lease-get` is read.
+pub const fn lease_terms(value_bytes_max: usize) -> GetTerms {
+    GetTerms { leases: true, ..retrieval_terms(false, None, value_bytes_max) }
 }
 
 impl Store<'_> {
@@ -318,6 +324,7 @@ impl Meta<'_> {
             value_bytes_max,
             notes_access: !letters.has(b'u'),
             may_win: true,
+            leases: false,
             wanted,
         }
     }

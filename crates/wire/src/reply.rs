@@ -40,8 +40,10 @@ replies! {
     // Outcomes of the classic verbs.
     Stored = "STORED",
     NotStored = "NOT_STORED",
+    StaleStored = "STALE_STORED",
     Exists = "EXISTS",
     NotFound = "NOT_FOUND",
+    NotFoundHot = "NOT_FOUND_HOT",
     Deleted = "DELETED",
     Touched = "TOUCHED",
     Ok = "OK",

@@ -29,9 +29,9 @@ pub const OPAQUE_BYTES_MAX: usize = 32;
 /// The request of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
-    /// `get`, `gets`, `gat`, `gats`: one `VALUE` per key that is found, then `END`.
+    /// `get`, `gets`, `gat`, `gats`, `lease-get`: one `VALUE` per key that is found, then `END`.
     Retrieve(Retrieve<'b>),
-    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`; a data block follows (I3).
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, `lease-set`; a data block follows (I3).
     Store(Store<'b>),
     /// `delete`.
     Delete {
@@ -91,14 +91,41 @@ pub enum Request<'b> {
 /// A retrieval of one or more keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retrieve<'b> {
-    /// Whether the reply shows the CAS token (`gets`, `gats`).
-    pub with_cas: bool,
+    /// What the reply shows of each key.
+    pub form: RetrieveForm,
     /// The new TTL, for `gat` and `gats`.
     pub ttl: Option<Ttl>,
     /// The keys, all of them checked (I2).
     pub keys: Keys<'b>,
     /// Whether there is one key and nothing else in `keys`.
     pub is_one: bool,
+}
+
+/// What the reply to a retrieval shows of each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetrieveForm {
+    /// The value (`get`, `gat`).
+    Value,
+    /// The value and the CAS token (`gets`, `gats`).
+    WithCas,
+    /// The value or a lease; it is a `lease-get` of one key.
+    LeaseOfOne,
+    /// The value or a lease; it is a `lease-get` of several keys.
+    LeaseOfMany,
+}
+
+impl RetrieveForm {
+    /// Whether the reply shows CAS tokens.
+    #[inline]
+    pub const fn with_cas(self) -> bool {
+        matches!(self, Self::WithCas)
+    }
+
+    /// Whether it is a `lease-get`.
+    #[inline]
+    pub const fn is_lease(self) -> bool {
+        matches!(self, Self::LeaseOfOne | Self::LeaseOfMany)
+    }
 }
 
 /// The keys of a retrieval in the client's order: at least one, separated by spaces.
@@ -137,7 +164,7 @@ pub struct Store<'b> {
     pub ttl: Ttl,
     /// Bytes of the value in the data block.
     pub value_bytes: u32,
-    /// `cas`: the token that must match.
+    /// `cas`: the token that must match. `lease-set`: the token of the lease.
     pub compare_cas: Option<u64>,
     /// Whether the reply is withheld.
     pub noreply: bool,

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kachel_engine::{
-    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, KeyHasher, Lookup, Now,
-    Operation, Seeds, Ttl, Value, apply, get,
+    BATCH_MAX, Block, ClockOrigin, Engine as _, EngineOptions, GetTerms, KeyHasher, LeaseOptions,
+    Lookup, Now, Operation, Seeds, Ttl, Value, apply, get,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -32,7 +32,12 @@ impl World {
         let pool = PoolOptions { shards: 1, reserve_bytes: 16 << 20, huge: false };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("space");
         let now = ClockOrigin::new(0, 1_800_000_000).start();
         Self { cache, hasher, now, values: HashMap::new() }

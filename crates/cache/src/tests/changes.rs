@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, Changed, ClockOrigin, Common as _, Engine as _, EngineOptions, GetTerms, KeyHasher, Now,
-    Operation, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
+    Block, Changed, ClockOrigin, Common as _, Engine as _, EngineOptions, GetTerms, KeyHasher,
+    LeaseOptions, Now, Operation, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -45,7 +45,12 @@ impl Pair {
         let pool = PoolOptions { shards: 1, reserve_bytes: bytes, huge: false };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(SEEDS, 1);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let mut cache = Cache::new(pool, budget, hasher, options, ShardOf::ONE).expect("space");
         cache.record_changes();
         let origin = ClockOrigin::new(0, 1_800_000_000);

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, ClockOrigin, Common as _, Engine as _, EngineOptions, KeyHasher, NoRoom, Now, Operation,
-    Seeds, Ttl, Verdict, apply,
+    Block, ClockOrigin, Common as _, Engine as _, EngineOptions, KeyHasher, LeaseOptions, NoRoom,
+    Now, Operation, Seeds, Ttl, Verdict, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -151,7 +151,12 @@ impl Watched {
         let options = PoolOptions { shards: 1, reserve_bytes, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let engine = Cache::new(pool, Arc::clone(&budget), hasher, options, ShardOf::ONE)
             .expect("address space");
         let now = ClockOrigin::new(0, 1_800_000_000).at(0);

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rele
 
 use kachel_engine::{
     Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, GetTerms,
-    KeyHasher, LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer, ReadBeside as _,
-    ReceiveValue as _, Seeds, Ttl, Value, ValueWanted, Verb, Verdict, Wanted, apply,
+    KeyHasher, LeaseOptions, LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer,
+    ReadBeside as _, ReceiveValue as _, Seeds, Ttl, Value, ValueWanted, Verb, Verdict, Wanted,
+    apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -58,7 +59,12 @@ impl Pair {
         let options = PoolOptions { shards: 1, reserve_bytes: bytes, huge: false };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [7, 9] }, 1);
-        let options = EngineOptions { evict: true, cas: true, item_bytes_max: 1 << 20 };
+        let options = EngineOptions {
+            evict: true,
+            cas: true,
+            item_bytes_max: 1 << 20,
+            leases: LeaseOptions::DEFAULT,
+        };
         let cache = Cache::new(Arc::clone(&pool), budget, hasher, options, ShardOf::ONE);
         let mut cache = cache.expect("address space");
         let owner = cache.common().register_core().expect("a place");

@@ -366,8 +366,13 @@ impl<'h> Search<'h> {
             _ => false,
         };
         let reads = match operation.request() {
-            Request::Retrieve(retrieve) => retrieve.ttl.is_none() && !self.model.watches_access,
+            Request::Retrieve(retrieve) => {
+                let may_lease = retrieve.form.is_lease() && !matches!(outcome, Outcome::Hit { .. });
+                retrieve.ttl.is_none() && !self.model.watches_access && !may_lease
+            }
             Request::MetaDebug(_) => true,
+            // A delete that finds no item may make the token of a lease invalid.
+            Request::Delete { .. } | Request::MetaDelete(_) => return false,
             _ => false,
         };
         self.returned(index) != NEVER && (fails || reads)

@@ -26,6 +26,9 @@ pub(super) fn is_foreseen(line: &[u8]) -> bool {
 pub(super) enum Answer<'r> {
     /// A hit that shows the item that the operation leaves.
     Hit { with_cas: bool },
+    /// `LVALUE` with this value: with the token of the lease if the client gets it, and else
+    /// with 1.
+    Leased { value: Value, client_flags: u32, is_holder: bool },
     /// Exactly this outcome.
     Plain(Outcome),
     /// The refusal of a value that is not a number. `q` does not withhold it.
@@ -115,6 +118,14 @@ impl Seen<'_> {
                     None => Some(next),
                 }
             }
+            (
+                Answer::Leased { value, client_flags, is_holder },
+                Outcome::Leased { token, client_flags: seen_flags, value: seen },
+            ) => match (*token, value == *seen && client_flags == *seen_flags) {
+                (_, false) | (0, _) => None,
+                (1, true) => (!is_holder).then_some(next),
+                (token, true) => is_holder.then(|| next.leased(token)).flatten(),
+            },
             (Answer::Meta(meta), Outcome::Meta { code, flags, value }) => {
                 let same = meta.code.letters() == code && meta.value == *value;
                 if meta.is_hidden || !same { None } else { self.meta(&meta, flags, next) }

@@ -25,11 +25,6 @@ pub(super) fn retrieve<'r>(state: &State, ttl: Option<Option<Span>>, with_cas: b
     Branch { answer: Answer::Hit { with_cas }, next }
 }
 
-pub(super) fn delete<'r>(state: &State) -> Branch<'r> {
-    let outcome = if state.item.is_some() { Outcome::Deleted } else { Outcome::NotFound };
-    Branch { answer: Answer::Plain(outcome), next: state.without_item() }
-}
-
 pub(super) fn touch<'r>(state: &State, expiry: Option<Span>) -> Branch<'r> {
     let Some(item) = &state.item else {
         return Branch { answer: Answer::Plain(Outcome::NotFound), next: state.clone() };
@@ -159,6 +154,7 @@ impl Model {
         // For append and prepend, token 0 means no token. For set and replace, it matches no item.
         let asked = terms.compare_cas.filter(|token| !(joins && *token == 0));
         match (terms.mode, asked) {
+            (StoreMode::Lease, _) => unreachable!("`lease` executes it"),
             (StoreMode::Add, _) => vec![(Stored::No, state.clone())],
             (StoreMode::Set | StoreMode::Replace, None) => {
                 vec![(yes(value.bytes().len()), state.with(fresh))]
@@ -283,7 +279,7 @@ fn store_on_miss(state: &State, terms: StoreTerms, fresh: Item) -> (Stored, Stat
         }
         (StoreMode::Set | StoreMode::Add, _) => fresh.expiry,
         (StoreMode::Append | StoreMode::Prepend, Some(expiry)) => expiry,
-        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend, _) => {
+        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend | StoreMode::Lease, _) => {
             return (Stored::No, state.clone());
         }
     };

@@ -13,6 +13,7 @@ use kachel_wire::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, StoreMode};
 
 use super::answer::{Answer, MetaAnswer, Return};
 use super::classic::{Compared, StoreTerms, Stored, changed, compare};
+use super::lease::delete_remnant;
 use super::{Branch, Item, Model, Span, State};
 use crate::{Operation, Value, Window};
 
@@ -256,7 +257,8 @@ impl Model {
     ) {
         let answer = |code| plain(MetaVerb::Delete, code, meta);
         if state.item.is_none() {
-            branches.push(Branch { answer: answer(MetaCode::Nf), next: state.clone() });
+            let nexts = delete_remnant(state).into_iter();
+            branches.extend(nexts.map(|next| Branch { answer: answer(MetaCode::Nf), next }));
             return;
         }
         let ways = match meta.compare_cas {
@@ -265,19 +267,20 @@ impl Model {
         };
         for (compared, known) in ways {
             if compared == Compared::Matches {
-                let next = self.marked_or_gone(&known, meta, window);
-                branches.push(Branch { answer: answer(MetaCode::Hd), next });
+                for next in self.marked_or_gone(&known, meta, window) {
+                    branches.push(Branch { answer: answer(MetaCode::Hd), next });
+                }
             } else {
                 branches.push(Branch { answer: answer(MetaCode::Ex), next: known });
             }
         }
     }
 
-    /// The state after `md`: no item, or an item that is stale (`I`), emptied (`x`) or both.
-    fn marked_or_gone(&self, state: &State, meta: &Meta<'_>, window: Window) -> State {
+    /// The states after `md`: no item, or an item that is stale (`I`), emptied (`x`) or both.
+    fn marked_or_gone(&self, state: &State, meta: &Meta<'_>, window: Window) -> Vec<State> {
         let (empties, stale) = (meta.letters.has(b'x'), meta.letters.has(b'I'));
         let Some(item) = state.item.as_ref().filter(|_| empties || stale) else {
-            return state.without_item();
+            return self.deleted(state, window);
         };
         let ttl = meta.ttl.map(|ttl| self.rules.expiry(ttl, window));
         // Emptying an item keeps its token. Marking it stale gives it a new token.
@@ -293,7 +296,7 @@ impl Model {
             next.fetched = Some(false);
             next.since_s = window.earliest_s;
         }
-        state.with(next)
+        vec![state.with(next)]
     }
 
     pub(super) fn meta_arithmetic<'r>(

@@ -10,6 +10,7 @@
 //! - a second that is known only within bounds: an item that may have expired may be gone;
 //! - eviction, in `Mode::Cache`: any item may be gone at any time;
 //! - a CAS token that no client has seen: it may or may not equal the token of a request;
+//! - a remnant that a delete leaves for leases: it may be missing, because its memory is bounded;
 //! - an unknown outcome: the operation may or may not have been executed.
 //!
 //! Invariants:
@@ -26,6 +27,7 @@
 
 mod answer;
 mod classic;
+mod lease;
 mod meta;
 
 use crate::{Operation, Outcome, Value, Window};
@@ -63,13 +65,30 @@ pub struct Rules {
     pub memory_may_be_short: bool,
     /// The Unix time of second 0 of the windows. Without it an absolute TTL may mean any second.
     pub unix_s: Option<i64>,
+    /// How leases behave. `None`: a delete leaves nothing for them.
+    pub leases: Option<LeaseRules>,
+}
+
+/// How leases behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRules {
+    /// How long a token is good, in seconds.
+    pub lease_s: u32,
+    /// How long the value of a deleted item may be kept for leases, in seconds.
+    pub stale_s: u32,
+}
+
+impl LeaseRules {
+    /// Those of a server without options.
+    pub const DEFAULT: Self = Self { lease_s: 10, stale_s: 60 };
 }
 
 impl Rules {
     /// The rules of a server without options.
     pub const fn new(mode: Mode) -> Self {
         let (item_bytes_max, memory_may_be_short) = (1 << 20, false);
-        Self { mode, cas: true, item_bytes_max, memory_may_be_short, unix_s: None }
+        let (unix_s, leases) = (None, None);
+        Self { mode, cas: true, item_bytes_max, memory_may_be_short, unix_s, leases }
     }
 
     /// When an item that gets this TTL in this window expires. `None`: never.
@@ -142,11 +161,28 @@ pub struct Item {
     pub since_s: u32,
 }
 
+/// What is kept of a key without an item, for leases only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Remnant {
+    /// The stale value; empty if there was none.
+    pub value: Value,
+    /// The client flags of the stale value.
+    pub client_flags: u32,
+    /// The token with which a client may store a value, if a client has a good one.
+    pub token: Option<u64>,
+    /// Whether a client was given a lease.
+    pub win_sent: bool,
+    /// When the remnant is gone.
+    pub expiry: Span,
+}
+
 /// Everything that determines the possible replies to the next operation on a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct State {
     /// The item, if there is one.
     pub item: Option<Item>,
+    /// What is kept for leases, if there is no item.
+    pub remnant: Option<Remnant>,
     /// The largest token that the server chose and that clients know (I1).
     pub token_floor: u64,
     /// When a pending delayed flush takes effect.
@@ -155,11 +191,25 @@ pub struct State {
 
 impl State {
     fn with(&self, item: Item) -> Self {
-        Self { item: Some(item), ..self.clone() }
+        Self { item: Some(item), remnant: None, ..self.clone() }
     }
 
     fn without_item(&self) -> Self {
-        Self { item: None, ..self.clone() }
+        Self { item: None, remnant: None, ..self.clone() }
+    }
+
+    fn with_remnant(&self, remnant: Remnant) -> Self {
+        Self { item: None, remnant: Some(remnant), ..self.clone() }
+    }
+
+    /// The state if a lease was given with this token. `None`: it cannot be.
+    fn leased(mut self, token: u64) -> Option<Self> {
+        let Some(remnant) = self.remnant.as_mut() else { return self.bound(token) };
+        if token <= self.token_floor {
+            return None; // I1
+        }
+        (remnant.token, self.token_floor) = (Some(token), token);
+        Some(self)
     }
 
     /// The state if the item has this token. `None`: it cannot have this token.
@@ -250,14 +300,14 @@ impl Model {
             if let Outcome::Refused(line) = outcome
                 && !answer::is_foreseen(line)
             {
-                refusal(living, &request, line, into);
+                self.refusal(living, &request, line, window, into);
                 continue;
             }
             let is_unseen =
                 is_noreply && *outcome == Outcome::Silent || *outcome == Outcome::Unknown;
             let may_refuse = self.rules.memory_may_be_short && self.rules.mode == Mode::Store;
             if is_unseen && may_refuse {
-                refusal(living.clone(), &request, UNSEEN_REFUSAL, into);
+                self.refusal(living.clone(), &request, UNSEEN_REFUSAL, window, into);
             }
             let mut branches = Vec::new();
             self.carry_out(&living, operation, &request, window, &mut branches);
@@ -278,17 +328,25 @@ impl Model {
         window: Window,
         branches: &mut Vec<Branch<'r>>,
     ) {
-        if let Some(next) = self.too_large(state, operation, request) {
-            branches.push(Branch { answer: Answer::TooLarge, next });
+        let refused = self.too_large(state, operation, request, window);
+        if !refused.is_empty() {
+            let refused = refused.into_iter();
+            branches.extend(refused.map(|next| Branch { answer: Answer::TooLarge, next }));
             return;
         }
         match *request {
+            Request::Retrieve(retrieve) if retrieve.form.is_lease() => {
+                self.lease_get(state, window, branches);
+            }
             Request::Retrieve(retrieve) => {
                 let ttl = retrieve.ttl.map(|ttl| self.rules.expiry(ttl, window));
-                branches.push(classic::retrieve(state, ttl, retrieve.with_cas));
+                branches.push(classic::retrieve(state, ttl, retrieve.form.with_cas()));
+            }
+            Request::Store(store) if store.mode == StoreMode::Lease => {
+                self.lease_set(state, operation, &store, window, branches);
             }
             Request::Store(store) => self.classic_store(state, operation, &store, window, branches),
-            Request::Delete { .. } => branches.push(classic::delete(state)),
+            Request::Delete { .. } => self.classic_delete(state, window, branches),
             Request::Touch { ttl, .. } => {
                 branches.push(classic::touch(state, self.rules.expiry(ttl, window)));
             }
@@ -312,27 +370,32 @@ impl Model {
     }
 
     /// The state after a request whose value is too large for an item. `set`, and `ms` in every
-    /// mode, remove the old item, so that no outdated value stays. `None`: the value is not too
+    /// mode, remove the old item, so that no outdated value stays. No state: the value is not too
     /// large.
     fn too_large(
         &self,
         state: &State,
         operation: &Operation,
         request: &Request<'_>,
-    ) -> Option<State> {
+        window: Window,
+    ) -> Vec<State> {
         let (client_flags, removes) = match request {
             Request::Store(store) => {
                 let is_set = store.mode == StoreMode::Set && store.compare_cas.is_none();
                 (store.client_flags, is_set)
             }
             Request::MetaSet { meta, .. } => (meta.client_flags, true),
-            _ => return None,
+            _ => return Vec::new(),
         };
-        let value_bytes = operation.value()?.bytes().len();
+        let value_bytes = operation.value().map_or(0, |value| value.bytes().len());
         if self.rules.fits(operation.key().len(), value_bytes, client_flags) {
-            return None;
+            return Vec::new();
         }
-        Some(if removes { state.without_item() } else { state.clone() })
+        match (removes, &state.item) {
+            (true, Some(_)) => self.deleted(state, window),
+            (true, None) => lease::delete_remnant(state),
+            (false, _) => vec![state.clone()],
+        }
     }
 
     /// The states that `state` may have become without a request: unchanged, flushed, expired or
@@ -343,12 +406,12 @@ impl Model {
         if let Some(due) = state.flush {
             flushes = !due.must_have_come(window);
             if due.may_have_come(window) {
-                lives.push(State { item: None, flush: None, ..state.clone() });
+                lives.push(State { flush: None, ..state.without_item() });
             }
         }
         let Some(item) = state.item.as_ref().filter(|_| flushes) else {
             if flushes {
-                lives.push(state.clone());
+                self.remnants(state, window, &mut lives);
             }
             return lives;
         };
@@ -363,6 +426,18 @@ impl Model {
         lives
     }
 
+    /// The states that a state without an item may have become: the remnant may be gone.
+    fn remnants(&self, state: &State, window: Window, lives: &mut Vec<State>) {
+        let expiry = state.remnant.as_ref().map(|remnant| remnant.expiry);
+        let may_be_dropped = self.rules.mode == Mode::Cache || self.rules.memory_may_be_short;
+        if expiry.is_some_and(|expiry| may_be_dropped || expiry.may_have_come(window)) {
+            lives.push(state.without_item());
+        }
+        if !expiry.is_some_and(|expiry| expiry.must_have_come(window)) {
+            lives.push(state.clone());
+        }
+    }
+
     /// `flush_all`, for this key. It replaces a pending flush, whether it has a delay or not.
     fn flush<'r>(&self, state: &State, delay: Ttl, window: Window, branches: &mut Vec<Branch<'r>>) {
         let answer = || Answer::Plain(Outcome::Ok);
@@ -373,7 +448,7 @@ impl Model {
             _ => (true, true),
         };
         if now {
-            let next = State { item: None, flush: None, ..state.clone() };
+            let next = State { flush: None, ..state.without_item() };
             branches.push(Branch { answer: answer(), next });
         }
         if let Some(due) = due.filter(|_| later) {
@@ -388,22 +463,33 @@ impl Model {
     fn new_token(&self, chosen: Option<u64>) -> Option<u64> {
         if self.rules.cas { chosen } else { Some(0) }
     }
-}
 
-/// Adds the states that may follow a refusal: the unchanged state, and the state without the item
-/// if memory was short for the value of a plain `set`.
-fn refusal(state: State, request: &Request<'_>, line: &[u8], into: &mut Vec<State>) {
-    let sets = match request {
-        Request::Store(store) => store.mode == StoreMode::Set && store.compare_cas.is_none(),
-        Request::MetaSet { meta, mode, .. } => {
-            *mode == StoreMode::Set && meta.compare_cas.is_none()
+    /// Adds the states that may follow a refusal: the unchanged state, and the state without the
+    /// item if memory was short for the value of a plain `set`.
+    fn refusal(
+        &self,
+        state: State,
+        request: &Request<'_>,
+        line: &[u8],
+        window: Window,
+        into: &mut Vec<State>,
+    ) {
+        let sets = match request {
+            Request::Store(store) => store.mode == StoreMode::Set && store.compare_cas.is_none(),
+            Request::MetaSet { meta, mode, .. } => {
+                *mode == StoreMode::Set && meta.compare_cas.is_none()
+            }
+            _ => false,
+        };
+        if sets && line.starts_with(b"SERVER_ERROR") {
+            if state.item.is_some() {
+                into.extend(self.deleted(&state, window));
+            } else if state.remnant.is_some() {
+                into.extend(lease::delete_remnant(&state));
+            }
         }
-        _ => false,
-    };
-    if sets && line.starts_with(b"SERVER_ERROR") && state.item.is_some() {
-        into.push(state.without_item());
+        into.push(state);
     }
-    into.push(state);
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Upstream:   `decide`.
 //! Downstream: a decision: the item is removed, emptied, or marked stale.
 
+use super::lease;
 use crate::change::{Change, Decision, Put, PutValue};
 use crate::item::ItemView;
 use crate::operation::DeleteTerms;
@@ -16,6 +17,9 @@ pub(super) fn delete<'e>(
     now: &Now,
 ) -> Decision {
     let Some(item) = found else { return Decision::unchanged(Verdict::Miss) };
+    if item.is_remnant() {
+        return lease::delete_remnant(item);
+    }
     if terms.compare_cas.is_some_and(|token| token != item.cas()) {
         return Decision::unchanged(Verdict::Exists);
     }
@@ -41,6 +45,7 @@ fn invalidated<'e>(terms: &DeleteTerms, item: &impl ItemView<'e>, now: &Now) -> 
         cas: terms.new_cas.or_else(|| (!terms.marks_stale).then(|| item.cas())),
         stale: terms.marks_stale,
         win_sent: false,
+        remnant: false,
         protocol_mark: item.protocol_mark() && !terms.empties,
         keeps_access: !terms.empties,
         removes_when_refused: false,

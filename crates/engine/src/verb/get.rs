@@ -71,6 +71,7 @@ fn create(terms: &GetTerms, ttl: Ttl, now: &Now) -> Decision {
         cas: terms.new_cas,
         stale: false,
         win_sent: true,
+        remnant: false,
         protocol_mark: false,
         keeps_access: false,
         removes_when_refused: false,

@@ -9,11 +9,13 @@ mod arithmetic;
 mod delete;
 pub(crate) mod get;
 mod inspect;
+pub(crate) mod lease;
 mod life_terms;
 mod store;
 mod touch;
 
 pub use arithmetic::{NUMBER_BYTES_MAX, decimal_digits};
+pub use lease::NO_TOKEN_MAX;
 
 use crate::change::Decision;
 use crate::item::ItemView;
@@ -21,7 +23,8 @@ use crate::operation::{Operation, Verb};
 use crate::options::EngineOptions;
 use crate::time::Now;
 
-/// Decides what an operation does to the item that was found, and the answer.
+/// Decides what an operation does to the item that was found, and the answer. Only leases and
+/// deletes see a remnant; it is a miss for all others.
 ///
 /// Cost: reads of the item's first cache lines; no allocation.
 #[inline]
@@ -31,13 +34,16 @@ pub fn decide<'e>(
     options: &EngineOptions,
     now: &Now,
 ) -> Decision {
+    // Retrievals, stores and deletes look at a remnant by themselves.
+    let seen = || found.filter(|item| !item.is_remnant());
     let decision = match &operation.verb {
-        Verb::Get(terms) => get::get(terms, found, now),
+        Verb::Get(terms) if terms.leases => lease::get(terms, found, &options.leases, now),
+        Verb::Get(terms) => get::get(terms, seen(), now),
         Verb::Store(terms) => store::store(terms, operation.key.bytes().len(), found, options, now),
         Verb::Delete(terms) => delete::delete(terms, found, now),
-        Verb::Arithmetic(terms) => arithmetic::arithmetic(terms, found, now),
-        Verb::Touch(ttl) => touch::touch(*ttl, found, now),
-        Verb::Inspect => inspect::inspect(found, now),
+        Verb::Arithmetic(terms) => arithmetic::arithmetic(terms, seen(), now),
+        Verb::Touch(ttl) => touch::touch(*ttl, seen(), now),
+        Verb::Inspect => inspect::inspect(seen(), now),
     };
     debug_assert!(decision.is_possible(found.is_some()), "change, I2");
     decision

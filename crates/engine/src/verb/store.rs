@@ -1,8 +1,10 @@
-//! The verb that stores a value: `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`.
+//! The verb that stores a value: `set`, `add`, `replace`, `append`, `prepend`, `cas`, `ms`,
+//! `lease-set`.
 //!
 //! Upstream:   `decide`, after the whole value was received.
 //! Downstream: a decision to store one new item, or to change nothing.
 
+use super::lease;
 use crate::change::{Change, Decision, Put, PutValue, Side};
 use crate::item::ItemView;
 use crate::operation::{StoreMode, StoreTerms};
@@ -47,7 +49,8 @@ impl StoreTerms {
     }
 
     /// The new item that these terms describe.
-    fn put(&self, now: &Now) -> Put {
+    #[inline(always)]
+    pub(super) fn put(&self, now: &Now) -> Put {
         Put {
             value: PutValue::Block,
             client_flags: self.client_flags,
@@ -55,6 +58,7 @@ impl StoreTerms {
             cas: self.new_cas,
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: self.protocol_mark,
             keeps_access: false,
             removes_when_refused: self.removes_when_refused(),
@@ -71,6 +75,9 @@ pub(super) fn store<'e>(
     now: &Now,
 ) -> Decision {
     let Some(item) = found else { return on_miss(terms, now) };
+    if item.is_remnant() {
+        return on_remnant(terms, item, now);
+    }
     let compared = terms.compared(item.cas());
     let mut put = terms.put(now);
     let side = match terms.mode {
@@ -92,6 +99,7 @@ pub(super) fn store<'e>(
             }
             return stored(put, terms.value_bytes);
         }
+        StoreMode::Lease => return lease::set(terms, item, now),
         StoreMode::Append => Side::After,
         StoreMode::Prepend => Side::Before,
     };
@@ -110,6 +118,17 @@ pub(super) fn store<'e>(
     stored(put, value_bytes)
 }
 
+/// A remnant is no item, except for a lease.
+#[cold]
+#[inline(never)]
+fn on_remnant<'e>(terms: &StoreTerms, remnant: &impl ItemView<'e>, now: &Now) -> Decision {
+    debug_assert!(remnant.is_remnant(), "an item is no miss");
+    match terms.mode {
+        StoreMode::Lease => lease::set(terms, remnant, now),
+        _ => on_miss(terms, now),
+    }
+}
+
 fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
     if terms.needs_match() {
         return Decision::unchanged(Verdict::Miss);
@@ -119,7 +138,7 @@ fn on_miss(terms: &StoreTerms, now: &Now) -> Decision {
     match (terms.mode, terms.vivify) {
         (StoreMode::Set | StoreMode::Add, _) => {}
         (StoreMode::Append | StoreMode::Prepend, Some(ttl)) => put.expiry = now.expiry(ttl),
-        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend, _) => {
+        (StoreMode::Replace | StoreMode::Append | StoreMode::Prepend | StoreMode::Lease, _) => {
             return Decision::unchanged(Verdict::NotStored);
         }
     }

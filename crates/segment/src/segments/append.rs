@@ -47,9 +47,10 @@ impl Segments {
     ) -> Result<ItemAt, NoSegment> {
         assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
         let queue = self.queue_for(&item);
-        let cas = item.cas.filter(|_| self.options.cas);
+        let cas = item.cas.filter(|_| self.options.cas || item.remnant);
         let draft = Draft::new(item.key, cas, item.client_flags, Access::unread(now))
             .with_life(item.expiry, item.stale, item.win_sent)
+            .with_remnant(item.remnant)
             .with_protocol_mark(item.protocol_mark);
         self.reclaimer.begin_request(&self.log, 0);
         if !self.options.evict || item.keeps_access {

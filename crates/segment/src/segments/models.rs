@@ -77,6 +77,7 @@ impl Shard {
             cas: None,
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces,
             keeps_access: false,

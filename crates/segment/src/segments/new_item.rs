@@ -48,6 +48,8 @@ pub struct NewItem<'a> {
     pub stale: bool,
     /// Whether a client already has the right to refill the item.
     pub win_sent: bool,
+    /// Whether the item is kept for leases only. Such an item has a token in any case.
+    pub remnant: bool,
     /// One bit that the protocol keeps with the item.
     pub protocol_mark: bool,
     /// The item of the same key that this one replaces, so that the new item keeps its queue. This

@@ -10,6 +10,7 @@ mod full_store;
 mod gathering;
 mod input;
 mod large_values;
+mod leases;
 mod limits;
 mod listings;
 mod logins;

@@ -34,6 +34,21 @@ pub fn get<'k>(sink: &mut impl Sink, keys: impl IntoIterator<Item = &'k [u8]>, w
     sink.put(CRLF);
 }
 
+/// Formats `lease-get` of one or more keys.
+///
+/// ```
+/// let mut request = Vec::new();
+/// kachel_wire::client::lease_get(&mut request, [&b"a"[..], b"b"]);
+/// assert_eq!(request, b"lease-get a b\r\n");
+/// ```
+pub fn lease_get<'k>(sink: &mut impl Sink, keys: impl IntoIterator<Item = &'k [u8]>) {
+    sink.put(b"lease-get");
+    for key in keys {
+        sink.put_all([b" ", key]);
+    }
+    sink.put(CRLF);
+}
+
 /// Formats `gat` of one key.
 ///
 /// ```
@@ -120,7 +135,8 @@ pub struct StoreRequest<'k> {
     pub client_flags: u32,
     /// The TTL.
     pub ttl: i32,
-    /// With a token, the request is a `cas`; `mode` must be `Set`.
+    /// With a token, the request is a `cas` if `mode` is `Set`, and a `lease-set` if it is `Lease`,
+    /// which needs one. No other mode has a token.
     pub compare_cas: Option<u64>,
     /// Whether to ask for no reply.
     pub noreply: bool,
@@ -159,8 +175,12 @@ pub fn store(sink: &mut impl Sink, request: &StoreRequest<'_>, value: &[u8]) {
 /// Formats the line of a storage request; the caller must add the value and CR LF.
 #[inline]
 pub fn store_head(sink: &mut impl Sink, request: &StoreRequest<'_>, value_bytes: usize) {
-    debug_assert!(request.compare_cas.is_none() || request.mode == StoreMode::Set);
+    let lease_token = request.compare_cas.filter(|_| request.mode == StoreMode::Lease);
+    debug_assert!(
+        request.compare_cas.is_none() || request.mode == StoreMode::Set || lease_token.is_some()
+    );
     sink.put(match (request.mode, request.compare_cas) {
+        (StoreMode::Lease, _) => b"lease-set ",
         (_, Some(_)) => b"cas ",
         (StoreMode::Set, None) => b"set ",
         (StoreMode::Add, None) => b"add ",
@@ -170,12 +190,16 @@ pub fn store_head(sink: &mut impl Sink, request: &StoreRequest<'_>, value_bytes:
     });
     sink.put(request.key);
     sink.put(b" ");
+    if let Some(token) = lease_token {
+        put_u64(sink, token);
+        sink.put(b" ");
+    }
     put_u64(sink, u64::from(request.client_flags));
     sink.put(b" ");
     put_i64(sink, i64::from(request.ttl));
     sink.put(b" ");
     put_u64(sink, value_bytes as u64);
-    if let Some(token) = request.compare_cas {
+    if let Some(token) = request.compare_cas.filter(|_| lease_token.is_none()) {
         sink.put(b" ");
         put_u64(sink, token);
     }

@@ -49,6 +49,21 @@ pub enum ClientReply<'b> {
         /// The CAS token, if requested.
         cas: Option<u64>,
     },
+    /// `LVALUE`, with the stale value and its CR LF.
+    Leased {
+        /// The key.
+        key: &'b [u8],
+        /// The token of the lease; 1 while another client has the lease.
+        token: u64,
+        /// The client flags.
+        client_flags: u32,
+        /// The range of the value in the input.
+        value: Range<usize>,
+    },
+    /// `NOT_FOUND_HOT`: another client has the lease.
+    NotFoundHot,
+    /// `STALE_STORED`.
+    StaleStored,
     /// `END`.
     End,
     /// `STORED`.
@@ -109,6 +124,9 @@ pub fn parse_reply(input: &[u8]) -> ReplyParsed<'_> {
     if let Some(rest) = line.strip_prefix(b"VALUE ") {
         return value(input, rest, line_bytes);
     }
+    if let Some(rest) = line.strip_prefix(b"LVALUE ") {
+        return leased(input, rest, line_bytes);
+    }
     if let Some(rest) = line.strip_prefix(b"VA ") {
         return meta_value(input, rest, line_bytes);
     }
@@ -126,6 +144,8 @@ fn plain(line: &[u8]) -> Option<ClientReply<'_>> {
         b"NOT_STORED" => ClientReply::NotStored,
         b"EXISTS" => ClientReply::Exists,
         b"NOT_FOUND" => ClientReply::NotFound,
+        b"NOT_FOUND_HOT" => ClientReply::NotFoundHot,
+        b"STALE_STORED" => ClientReply::StaleStored,
         b"DELETED" => ClientReply::Deleted,
         b"TOUCHED" => ClientReply::Touched,
         b"OK" | b"RESET" => ClientReply::Ok,
@@ -184,6 +204,26 @@ fn value<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyParsed<
         client_flags,
         value,
         cas,
+    })
+}
+
+/// `LVALUE`: `rest` is the line after that word.
+fn leased<'b>(input: &'b [u8], rest: &'b [u8], line_bytes: usize) -> ReplyParsed<'b> {
+    let mut words = Words::new(rest);
+    let (Some(key), Some(token), Some(client_flags), Some(value_bytes), None) = (
+        words.next(),
+        words.next().and_then(read_u64),
+        words.next().and_then(read_u32),
+        words.next().and_then(read_u32),
+        words.next(),
+    ) else {
+        return ReplyParsed::Garbage;
+    };
+    with_block(input, line_bytes, value_bytes, |value| ClientReply::Leased {
+        key,
+        token,
+        client_flags,
+        value,
     })
 }
 

@@ -31,7 +31,7 @@ fn worded(word: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 fn the_parser_reads_what_the_client_words() {
     let line = worded(|line| get(line, [&b"a"[..], b"b"], true));
     let (Request::Retrieve(retrieve), _) = parsed(&line) else { panic!() };
-    assert!(retrieve.with_cas && retrieve.keys.eq([&b"a"[..], b"b"]));
+    assert!(retrieve.form.with_cas() && retrieve.keys.eq([&b"a"[..], b"b"]));
 
     let line = worded(|line| get_and_touch(line, b"a", -1));
     let (Request::Retrieve(retrieve), _) = parsed(&line) else { panic!() };

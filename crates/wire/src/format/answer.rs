@@ -8,20 +8,20 @@
 //! - I1  A request has one reply, or no reply if its client wants none.
 //! - I2  A returned value was announced in the head, and its end must follow it.
 
-use kachel_engine::{Facts, Key, Value, Verdict};
+use kachel_engine::{Facts, Key, NO_TOKEN_MAX, Value, Verdict};
 
 use super::{
     CRLF, MetaCode, MetaVerb, Sink, meta_debug, meta_head, meta_plain, number, quiet_hides,
 };
-use super::{value as put_value, value_head};
+use super::{leased_head, value as put_value, value_head};
 use crate::reply::Reply;
-use crate::request::{Meta, Request};
+use crate::request::{Meta, Request, RetrieveForm};
 
 /// How the reply to one key of a retrieval looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyReply {
-    /// Whether the reply shows the CAS token.
-    pub with_cas: bool,
+    /// What the reply shows of the key.
+    pub form: RetrieveForm,
     /// Whether the key is the last one, so that `END` follows.
     pub is_last: bool,
 }
@@ -51,7 +51,7 @@ pub fn answer_key<P>(
         }
         return None;
     };
-    let cas = reply.with_cas.then_some(facts.cas);
+    let cas = reply.form.with_cas().then_some(facts.cas);
     match value {
         Value::Inline(value) => {
             put_value(sink, key.bytes(), facts.client_flags, value, cas, reply.value_end());
@@ -63,6 +63,61 @@ pub fn answer_key<P>(
         }
         Value::None => unreachable!("a retrieval wants the value"),
     }
+}
+
+/// Formats the reply to one key of `lease-get`: `VALUE ...` on a hit, `LVALUE ...` with a token on
+/// a miss. While another client has the lease, `LVALUE` with token 1 shows a stale value, and
+/// `NOT_FOUND_HOT` says that there is none. `END` follows the last key. But `NOT_FOUND_HOT`, or a
+/// refusal, is the whole reply to a request of one key. Returns a value that must follow (I2),
+/// itself followed by [`KeyReply::value_end`].
+#[cold]
+#[inline(never)]
+pub fn answer_lease<P>(
+    sink: &mut impl Sink,
+    key: &Key<'_>,
+    reply: KeyReply,
+    verdict: &Verdict,
+    value: Value<'_, P>,
+) -> Option<P> {
+    debug_assert!(reply.form.is_lease(), "a plain retrieval gives no lease");
+    let mut head = |token: Option<u64>, client_flags, bytes| match token {
+        Some(token) => leased_head(sink, key.bytes(), token, client_flags, bytes),
+        None => value_head(sink, key.bytes(), client_flags, bytes, None),
+    };
+    let (token, client_flags) = match *verdict {
+        Verdict::Hit(facts) => (None, facts.client_flags),
+        Verdict::Leased { token, client_flags } => {
+            debug_assert!(token.is_none_or(|token| token > NO_TOKEN_MAX), "0 and 1 are no tokens");
+            (Some(token.unwrap_or(NO_TOKEN_MAX)), client_flags)
+        }
+        Verdict::NoMemory { .. } => return lease_line(sink, reply, Reply::OutOfMemory),
+        ref other => unreachable!("{other:?} is no verdict on a lease"),
+    };
+    match value {
+        Value::Inline(b"") | Value::None if token == Some(NO_TOKEN_MAX) => {
+            lease_line(sink, reply, Reply::NotFoundHot)
+        }
+        Value::None => unreachable!("a lease shows a value, if only an empty one"),
+        Value::Inline(value) => {
+            head(token, client_flags, value.len());
+            sink.put_all([value, reply.value_end()]);
+            None
+        }
+        Value::Pinned { pinned, bytes } => {
+            head(token, client_flags, bytes);
+            Some(pinned)
+        }
+    }
+}
+
+/// Formats a line in the place of a value.
+fn lease_line<P>(sink: &mut impl Sink, reply: KeyReply, line: Reply) -> Option<P> {
+    debug_assert!(reply.form.is_lease(), "a plain retrieval has no such line");
+    sink.put(line.bytes());
+    if reply.is_last && reply.form == RetrieveForm::LeaseOfMany {
+        sink.put(Reply::End.bytes());
+    }
+    None
 }
 
 /// Formats the reply to a meta request. Returns a value that must follow (I2).
@@ -97,6 +152,7 @@ pub(crate) fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdic
         Verdict::Number { number: changed, .. } => return number(sink, *changed),
         Verdict::Stored { .. } => Reply::Stored,
         Verdict::NotStored => Reply::NotStored,
+        Verdict::StaleStored => Reply::StaleStored,
         Verdict::Exists => Reply::Exists,
         Verdict::Miss => Reply::NotFound,
         Verdict::Deleted => Reply::Deleted,
@@ -106,7 +162,7 @@ pub(crate) fn answer_classic(sink: &mut impl Sink, request: &Request<'_>, verdic
             Reply::OutOfMemoryStoring
         }
         Verdict::NoMemory { .. } => Reply::OutOfMemory,
-        Verdict::Hit(_) | Verdict::Invalidated | Verdict::Inspected(_) => {
+        Verdict::Hit(_) | Verdict::Leased { .. } | Verdict::Invalidated | Verdict::Inspected(_) => {
             unreachable!("{verdict:?} is no verdict on a classic request of one key")
         }
     };

@@ -15,7 +15,7 @@ mod answer;
 
 use kachel_engine::{Facts, Inspection};
 
-pub use self::answer::{KeyReply, answer_key};
+pub use self::answer::{KeyReply, answer_key, answer_lease};
 pub(crate) use self::answer::{answer_classic, answer_meta};
 use crate::base64;
 use crate::parse_key;
@@ -223,6 +223,28 @@ pub fn value(
     let mut tail = Tail::new();
     let tail = tail.of_value(client_flags, value.len(), cas);
     sink.put_all([b"VALUE ", key, tail, value, end]);
+}
+
+/// Formats the line before the value of a key that is leased: `LVALUE key token flags bytes`.
+///
+/// ```
+/// let mut reply = Vec::new();
+/// kachel_wire::format::leased_head(&mut reply, b"k", 42, 7, 3);
+/// assert_eq!(reply, b"LVALUE k 42 7 3\r\n");
+/// ```
+pub fn leased_head(
+    sink: &mut impl Sink,
+    key: &[u8],
+    token: u64,
+    client_flags: u32,
+    value_bytes: usize,
+) {
+    let mut tail = Tail::new();
+    for number in [token, u64::from(client_flags), value_bytes as u64] {
+        tail.push_number(number);
+    }
+    tail.push(CRLF);
+    sink.put_all([b"LVALUE ", key, tail.text()]);
 }
 
 /// Formats a line with a number: the reply to `incr` and `decr`.

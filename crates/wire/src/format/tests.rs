@@ -1,12 +1,13 @@
 //! Tests of the format of replies.
 
-use kachel_engine::{Facts, Inspection, decimal_digits};
+use kachel_engine::{Facts, Inspection, KeyHasher, Seeds, Value, Verdict, decimal_digits};
 
 use super::{
-    DumpFacts, MetaCode, MetaVerb, key_fits_a_line, meta_debug, meta_head, meta_plain,
-    metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64, quiet_hides, value_head,
+    DumpFacts, KeyReply, MetaCode, MetaVerb, answer_lease, key_fits_a_line, meta_debug, meta_head,
+    meta_plain, metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64, quiet_hides,
+    value_head,
 };
-use crate::request::{Meta, MetaKey, Request};
+use crate::request::{Meta, MetaKey, Request, RetrieveForm};
 use crate::{Parsed, parse};
 use proptest::prelude::*;
 
@@ -47,6 +48,61 @@ const FACTS: Facts = Facts {
     win_sent: false,
     protocol_mark: None,
 };
+
+/// The reply to a key of `lease-get`. `^` in an expected reply is a line end.
+#[track_caller]
+fn check_lease(form: RetrieveForm, is_last: bool, told: (Verdict, Option<&[u8]>), expected: &str) {
+    let (verdict, value) = told;
+    let value: Value<'_, ()> = value.map_or(Value::None, Value::Inline);
+    let key = KeyHasher::new(Seeds { hash_keys: [1, 2] }, 1).key(b"k");
+    let mut reply = Vec::new();
+    let key_reply = KeyReply { form, is_last };
+    assert!(answer_lease(&mut reply, &key, key_reply, &verdict, value).is_none());
+    assert_eq!(reply.escape_ascii().to_string(), expected.replace('^', "\\r\\n"));
+}
+
+#[test]
+fn every_reply_of_a_lease() {
+    let (one, several) = (RetrieveForm::LeaseOfOne, RetrieveForm::LeaseOfMany);
+    let leased = |token| Verdict::Leased { token, client_flags: 7 };
+    let hit = Verdict::Hit(FACTS);
+    let old = Some(&b"old"[..]);
+    check_lease(one, true, (hit, old), "VALUE k 7 3^old^END^");
+    check_lease(several, false, (hit, old), "VALUE k 7 3^old^");
+    check_lease(one, true, (leased(Some(42)), old), "LVALUE k 42 7 3^old^END^");
+    check_lease(several, false, (leased(Some(42)), old), "LVALUE k 42 7 3^old^");
+    check_lease(
+        one,
+        true,
+        (leased(Some(u64::MAX)), Some(b"")),
+        &format!("LVALUE k {} 7 0^^END^", u64::MAX),
+    );
+    // Another client has the lease.
+    check_lease(one, true, (leased(None), old), "LVALUE k 1 7 3^old^END^");
+    for nothing in [Some(&b""[..]), None] {
+        check_lease(one, true, (leased(None), nothing), "NOT_FOUND_HOT^");
+        check_lease(several, false, (leased(None), nothing), "NOT_FOUND_HOT^");
+        check_lease(several, true, (leased(None), nothing), "NOT_FOUND_HOT^END^");
+    }
+    let full = Verdict::NoMemory { found: false };
+    check_lease(one, true, (full, None), "SERVER_ERROR out of memory^");
+    check_lease(several, true, (full, None), "SERVER_ERROR out of memory^END^");
+}
+
+#[test]
+fn a_value_that_was_not_stored_for_all_says_so() {
+    let Parsed::Request { request, .. } = parse(b"lease-set k 5 0 0 1\r\n", 0) else { panic!() };
+    for (verdict, expected) in [
+        (Verdict::Stored { cas: 9, value_bytes: 1 }, &b"STORED\r\n"[..]),
+        (Verdict::StaleStored, b"STALE_STORED\r\n"),
+        (Verdict::NotStored, b"NOT_STORED\r\n"),
+        (Verdict::NoMemory { found: true }, b"SERVER_ERROR out of memory storing object\r\n"),
+    ] {
+        let mut reply = Vec::new();
+        assert!(request.answer::<()>(&mut reply, &verdict, Value::None).is_none());
+        assert_eq!(reply, expected);
+    }
+}
 
 #[test]
 fn a_meta_get_returns_what_was_asked_for_in_that_order() {

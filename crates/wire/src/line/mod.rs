@@ -15,7 +15,7 @@ use crate::refusal::{Failure, Outcome, ParseError};
 use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request,
-    Retrieve, StoreMode,
+    Retrieve, RetrieveForm, StoreMode,
 };
 use crate::words::{find, find_blank};
 use crate::{meta, text};
@@ -24,8 +24,10 @@ use crate::{meta, text};
 const LINE_BYTES_MIN: usize = 4;
 /// Bytes at the front that are searched for a newline first.
 const NEAR_BYTES: usize = 128;
-/// Bytes of the longest verb that is recognized here.
+/// Bytes of the longest verb that is recognized here by its length.
 const VERB_BYTES_MAX: usize = 7;
+/// Bytes of `lease-get` and `lease-set`.
+const LEASE_VERB_BYTES: usize = 9;
 
 /// The result of parsing the front of a connection's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ macro_rules! request {
 pub(crate) fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
     if let Some((key, line_bytes)) = get_of_one(input) {
         let keys = Keys { rest: key };
-        let found = Retrieve { with_cas: false, ttl: None, keys, is_one: true };
+        let found = Retrieve { form: RetrieveForm::Value, ttl: None, keys, is_one: true };
         return Parsed::Request { request: Request::Retrieve(found), line_bytes };
     }
     let scanned = scanned_bytes.min(input.len());
@@ -138,7 +140,8 @@ fn parse_line(line: &[u8]) -> Parsed<'_> {
     };
     // The most common request comes first: `get` of any number of keys.
     if let Some(rest) = body.strip_prefix(b"get ") {
-        return request!(line_bytes, text::retrieve(rest, false), found => Request::Retrieve(found));
+        let found = text::retrieve(rest, RetrieveForm::Value);
+        return request!(line_bytes, found, found => Request::Retrieve(found));
     }
     if line.len() < LINE_BYTES_MIN {
         return Failure::from(Reply::BadLine).parsed(line_bytes); // I3
@@ -153,7 +156,8 @@ fn parse_line(line: &[u8]) -> Parsed<'_> {
             })
         }
         b"gets" => {
-            request!(line_bytes, text::retrieve(rest, true), found => Request::Retrieve(found))
+            let found = text::retrieve(rest, RetrieveForm::WithCas);
+            request!(line_bytes, found, found => Request::Retrieve(found))
         }
         b"set" | b"add" | b"replace" | b"append" | b"prepend" => {
             let mode = match verb[0..2] {
@@ -187,8 +191,8 @@ fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
         b"mn" => Ok(Request::MetaNoop),
         // `get` with keys was handled before.
         b"get" => Err(Reply::BadLine.into()),
-        b"gat" => text::retrieve_and_touch(rest, false),
-        b"gats" => text::retrieve_and_touch(rest, true),
+        b"gat" => text::retrieve_and_touch(rest, RetrieveForm::Value),
+        b"gats" => text::retrieve_and_touch(rest, RetrieveForm::WithCas),
         b"cas" => text::compare_and_store(rest),
         b"delete" => text::delete(rest),
         b"touch" => text::touch(rest),
@@ -198,6 +202,12 @@ fn parse_rarer<'b>(body: &'b [u8], verb: &[u8], rest: &'b [u8]) -> Outcome<'b> {
         b"version" => Ok(Request::Admin(Admin::Version)),
         b"stats" => Ok(Request::Admin(Admin::Stats { topic: trim_spaces(rest) })),
         b"watch" => text::admin::watch(rest),
+        // The first eight bytes of a longer verb.
+        b"lease-ge" | b"lease-se" => match body.split_at_checked(LEASE_VERB_BYTES) {
+            Some((b"lease-get", rest @ ([] | [b' ', ..]))) => text::lease::get(rest),
+            Some((b"lease-set", rest @ ([] | [b' ', ..]))) => text::lease::set(rest),
+            _ => text::admin::other(body),
+        },
         _ => text::admin::other(body),
     }
 }

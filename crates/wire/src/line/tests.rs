@@ -5,7 +5,7 @@ use crate::parse;
 use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, DumpForm, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Letters, Meta, MetaKey,
-    RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, Store, StoreMode, Ttl,
+    RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, RetrieveForm, Store, StoreMode, Ttl,
 };
 use proptest::prelude::*;
 
@@ -95,7 +95,8 @@ fn lines_that_are_no_command() {
 fn retrievals() {
     let retrieve = |with_cas, ttl, rest: &'static [u8]| {
         let is_one = !rest.contains(&b' ');
-        Request::Retrieve(Retrieve { with_cas, ttl, keys: Keys { rest }, is_one })
+        let form = if with_cas { RetrieveForm::WithCas } else { RetrieveForm::Value };
+        Request::Retrieve(Retrieve { form, ttl, keys: Keys { rest }, is_one })
     };
     for (line, request) in [
         (&b"get txt\n"[..], retrieve(false, None, &b"txt"[..])),

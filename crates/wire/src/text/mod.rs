@@ -14,13 +14,16 @@
 //! Source: the observed behavior of 1.6.45. `docs/glossary.md` defines the terms.
 
 pub(crate) mod admin;
+pub(crate) mod lease;
 pub(crate) mod login;
 pub(crate) mod stats;
 
 use crate::number::{read_i32, read_loose_i32, read_loose_u32, read_u64};
 use crate::refusal::{Failure, Outcome, ParseError};
 use crate::reply::Reply;
-use crate::request::{Direction, KEY_BYTES_MAX, Keys, Request, Retrieve, Store, StoreMode, Ttl};
+use crate::request::{
+    Direction, KEY_BYTES_MAX, Keys, Request, Retrieve, RetrieveForm, Store, StoreMode, Ttl,
+};
 use crate::words::{Words, find};
 
 /// Bytes of the longest value that a line may announce: 1.6.45 counts the block's CR LF in an
@@ -31,13 +34,13 @@ const NOREPLY: &[u8] = b"noreply";
 
 /// `get` and `gets`: `rest` holds the keys.
 #[inline]
-pub(crate) fn retrieve(rest: &[u8], with_cas: bool) -> Result<Retrieve<'_>, Reply> {
+pub(crate) fn retrieve(rest: &[u8], form: RetrieveForm) -> Result<Retrieve<'_>, Reply> {
     let (keys, is_one) = checked_keys(rest)?;
-    Ok(Retrieve { with_cas, ttl: None, keys, is_one })
+    Ok(Retrieve { form, ttl: None, keys, is_one })
 }
 
 /// `gat` and `gats`: the TTL, then the keys.
-pub(crate) fn retrieve_and_touch(rest: &[u8], with_cas: bool) -> Outcome<'_> {
+pub(crate) fn retrieve_and_touch(rest: &[u8], form: RetrieveForm) -> Outcome<'_> {
     let mut words = Words::new(rest);
     let exptime = words.next().ok_or(Reply::BadLine)?;
     if words.next().is_none() {
@@ -47,7 +50,8 @@ pub(crate) fn retrieve_and_touch(rest: &[u8], with_cas: bool) -> Outcome<'_> {
     let mut words = Words::new(rest);
     words.next();
     let (keys, is_one) = checked_keys(words.rest)?;
-    Ok(Request::Retrieve(Retrieve { with_cas, ttl: Some(Ttl(ttl)), keys, is_one }))
+    let ttl = Some(Ttl(ttl));
+    Ok(Request::Retrieve(Retrieve { form, ttl, keys, is_one }))
 }
 
 /// The keys of a retrieval, all of them checked (I1), and whether there is one and nothing else.
@@ -107,6 +111,12 @@ impl<'b> StoreFields<'b> {
     fn read(rest: &'b [u8]) -> Result<(Words<'b>, Self), Reply> {
         let mut words = Words::new(rest);
         let key = words.next().ok_or(Reply::BadLine)?;
+        Self::read_after(key, words)
+    }
+
+    /// Takes the words after the key, up to the length.
+    #[inline(always)]
+    fn read_after(key: &'b [u8], mut words: Words<'b>) -> Result<(Words<'b>, Self), Reply> {
         let flags_text = words.rest_from_next();
         let flags = words.next_maybe_short().ok_or(Reply::BadLine)?;
         let exptime_text = words.rest_from_next();

@@ -102,6 +102,7 @@ impl Shard {
             cas: Some(self.cas + 1),
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces: self.at(key),
             keeps_access: false,

@@ -306,6 +306,7 @@ fn a_shard_that_came_late_gets_its_share() {
             cas: None,
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces: None,
             keeps_access: false,

@@ -14,6 +14,7 @@ struct Wanted {
     cas: u64,
     stale: bool,
     win_sent: bool,
+    remnant: bool,
     protocol_mark: bool,
 }
 
@@ -72,6 +73,7 @@ impl Model {
             cas: if self.random.below(10) == 0 { random_cas } else { self.shard.cas + 1 },
             stale: self.random.below(9) == 0,
             win_sent: self.random.below(9) == 0,
+            remnant: self.random.below(9) == 0,
             protocol_mark: self.random.below(7) == 0,
         };
         let half = wanted.value.len() / 2;
@@ -106,6 +108,7 @@ impl Model {
             cas: Some(wanted.cas),
             stale: wanted.stale,
             win_sent: wanted.win_sent,
+            remnant: wanted.remnant,
             protocol_mark: wanted.protocol_mark,
             replaces: self.shard.at(key),
             keeps_access: false,
@@ -154,6 +157,7 @@ impl Model {
             expiry: wanted.expiry,
             stale: wanted.stale,
             win_sent: wanted.win_sent,
+            remnant: wanted.remnant,
             protocol_mark: wanted.protocol_mark,
             keeps_access: true,
             ..self.shard.new_item(key, value)
@@ -200,6 +204,7 @@ impl Model {
             cas: item.cas(),
             stale: item.stale(),
             win_sent: item.win_sent(),
+            remnant: item.is_remnant(),
             protocol_mark: item.protocol_mark(),
         };
         assert_eq!(found, *wanted);

@@ -41,6 +41,7 @@ impl Side {
             cas: Some(seed),
             stale: false,
             win_sent: false,
+            remnant: false,
             protocol_mark: false,
             replaces: self.index.map.get(&key[..]).copied(),
             keeps_access: false,

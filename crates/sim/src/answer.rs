@@ -46,6 +46,8 @@ pub(crate) struct Asked {
     next_key: usize,
     /// The bytes of each of its replies, with the index of the key of the reply.
     pub(crate) replies: Vec<(usize, Vec<u8>)>,
+    /// The tokens of leases in its replies so far, each with its key.
+    leases: Vec<(Vec<u8>, u64)>,
     /// Whether a refusal came that may belong to it or to another quiet request.
     pub(crate) murky: bool,
 }
@@ -53,7 +55,8 @@ pub(crate) struct Asked {
 impl Asked {
     /// A request that ends at byte `end` of its connection.
     pub(crate) fn new(ask: Ask, end: u64) -> Self {
-        Self { ask, end, arrived: None, next_key: 0, replies: Vec::new(), murky: false }
+        let (replies, leases) = (Vec::new(), Vec::new());
+        Self { ask, end, arrived: None, next_key: 0, replies, leases, murky: false }
     }
 
     /// Whether the client waits for a reply to it.
@@ -65,7 +68,7 @@ impl Asked {
     pub(crate) fn may_bring_large(&self) -> bool {
         let may_show = match &self.ask.expect {
             // Numbers are never large.
-            Expect::Values(keys) => keys.iter().any(|key| key[0] != b'n'),
+            Expect::Values(keys) | Expect::Leases(keys) => keys.iter().any(|key| key[0] != b'n'),
             Expect::Meta { .. } => self.ask.text.starts_with(b"mg "),
             _ => false,
         };
@@ -75,6 +78,12 @@ impl Asked {
     /// Whether the server refused it for lack of memory.
     pub(crate) fn is_refused(&self) -> bool {
         self.replies.iter().any(|(_, reply)| reply.starts_with(OUT_OF_MEMORY))
+    }
+
+    /// Whether it is a `lease-set` that got this reply.
+    pub(crate) fn is_lease(&self, wanted: &[u8]) -> bool {
+        self.ask.text.starts_with(b"lease-set ")
+            && self.replies.iter().any(|(_, reply)| reply == wanted)
     }
 
     fn is_quiet(&self) -> bool {
@@ -95,6 +104,8 @@ pub(crate) struct Settled {
     pub(crate) answered: Vec<Asked>,
     /// The CAS tokens seen, each with its key.
     pub(crate) tokens: Vec<(Vec<u8>, u64)>,
+    /// The tokens of leases that were given, each with its key.
+    pub(crate) leases: Vec<(Vec<u8>, u64)>,
     /// The length of the replies in bytes.
     pub(crate) bytes: usize,
     /// Whether the server has refused to read more.
@@ -175,7 +186,7 @@ fn take(
     if first.arrived.is_none() {
         return Err(format!("a reply before its request arrived: {}", shown(&first.ask.text)));
     }
-    let done = match_one(reply, text, first, writes, &mut settled.tokens)?;
+    let done = match_one(reply, text, first, writes, settled)?;
     if done {
         settled.answered.extend(asked.pop_front());
     }
@@ -188,7 +199,7 @@ fn match_one(
     text: &[u8],
     first: &mut Asked,
     writes: u64,
-    tokens: &mut Vec<(Vec<u8>, u64)>,
+    settled: &mut Settled,
 ) -> Result<bool, String> {
     let wrong = || format!("not a reply to {}", shown(&first.ask.text));
     match (&first.ask.expect, reply) {
@@ -199,7 +210,7 @@ fn match_one(
             };
             genuine(key, &text[value.clone()], writes)?;
             if let Some(token) = cas {
-                tokens.push((key.to_vec(), *token));
+                settled.tokens.push((key.to_vec(), *token));
             }
             let place = first.next_key + ahead;
             first.next_key = place + 1;
@@ -208,6 +219,7 @@ fn match_one(
             }
             return Ok(false);
         }
+        (Expect::Leases(_), reply) => return match_lease(reply, text, first, writes, settled),
         (Expect::Values(_), ClientReply::End) | (Expect::Stats, ClientReply::End) => {}
         (Expect::Stats, ClientReply::Stat(_)) => return Ok(false),
         (Expect::Version, ClientReply::Version(_)) => {}
@@ -236,11 +248,53 @@ fn match_one(
     Ok(true)
 }
 
+/// Adds a reply to `first`, which is a `lease-get`. Returns whether it was the last one. The client
+/// uses no token before that, because without the last reply the outcome is unknown.
+fn match_lease(
+    reply: &ClientReply<'_>,
+    text: &[u8],
+    first: &mut Asked,
+    writes: u64,
+    settled: &mut Settled,
+) -> Result<bool, String> {
+    let wrong = || format!("not a reply to a lease-get: {}", shown(text));
+    let Asked { ask, next_key, replies, leases, .. } = first;
+    let Expect::Leases(keys) = &ask.expect else { return Err(wrong()) };
+    let Some(key) = keys.get(*next_key) else {
+        settled.leases.append(leases);
+        return if *reply == ClientReply::End { Ok(true) } else { Err(wrong()) };
+    };
+    let is_value = match reply {
+        ClientReply::Value { key: shown, value, .. } if shown == key => {
+            genuine(key, &text[value.clone()], writes)?;
+            true
+        }
+        ClientReply::Leased { key: shown, value, token, .. } if shown == key => {
+            if !value.is_empty() {
+                genuine(key, &text[value.clone()], writes)?;
+            }
+            if *token > 1 {
+                leases.push((key.clone(), *token));
+            }
+            true
+        }
+        ClientReply::NotFoundHot => false,
+        ClientReply::Error(line) if line.starts_with(OUT_OF_MEMORY) => false,
+        _ => return Err(wrong()),
+    };
+    let end: &[u8] = if is_value { b"END\r\n" } else { b"" };
+    replies.push((*next_key, [text, end].concat()));
+    *next_key += 1;
+    Ok(keys.len() == 1 && !is_value)
+}
+
 fn answers(verb: Verb, reply: &ClientReply<'_>) -> bool {
-    use ClientReply::{Deleted, Error, Exists, NotFound, NotStored, Number, Ok, Stored, Touched};
+    use ClientReply::{
+        Deleted, Error, Exists, NotFound, NotStored, Number, Ok, StaleStored, Stored, Touched,
+    };
     match verb {
         Verb::Store => {
-            matches!(reply, Stored | NotStored | Exists | NotFound)
+            matches!(reply, Stored | StaleStored | NotStored | Exists | NotFound)
                 || matches!(reply, Error(line) if line.starts_with(OUT_OF_MEMORY))
         }
         Verb::Delete => matches!(reply, Deleted | NotFound),

@@ -34,6 +34,9 @@ pub(crate) const NUMBER_DIGITS: u64 = 4;
 pub(crate) enum Expect {
     /// Values of some of these keys, in this order, then `END`.
     Values(Vec<Vec<u8>>),
+    /// Values or leases of these keys, all of them in this order, then `END` unless it is one key
+    /// that another client has the lease of.
+    Leases(Vec<Vec<u8>>),
     /// One line.
     Line(Verb),
     /// One meta reply with this opaque; perhaps none if the request is quiet (I2).
@@ -130,10 +133,18 @@ impl Asker {
         }
     }
 
-    /// The next request of a client. `cas` is the CAS token that it saw last, with its key.
-    pub(crate) fn ask(&mut self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
+    /// The next request of a client. `cas` is the CAS token that it saw last, with its key, and
+    /// `lease` the token of the lease that it got last.
+    pub(crate) fn ask(
+        &mut self,
+        dice: &mut Random,
+        cas: Option<&(Vec<u8>, u64)>,
+        lease: Option<&(Vec<u8>, u64)>,
+    ) -> Ask {
         match dice.below(1000) {
-            0..240 => self.retrieve(dice, 1),
+            0..190 => self.retrieve(dice, 1),
+            190..215 => self.lease_get(dice),
+            215..240 => self.lease_set(dice, lease),
             240..330 => {
                 let keys = dice.skewed(2, 24);
                 self.retrieve(dice, keys)
@@ -211,6 +222,42 @@ impl Asker {
             way => client::get(&mut text, keys.iter().map(Vec::as_slice), way < 4),
         }
         Ask::new(text, Expect::Values(keys), judged)
+    }
+
+    fn lease_get(&self, dice: &mut Random) -> Ask {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let count = if dice.chance(700) { 1 } else { 4 };
+        for _ in 0..count {
+            let key = self.hot_text(dice);
+            if !keys.contains(&key) {
+                keys.push(key); // I1
+            }
+        }
+        let mut text = Vec::new();
+        client::lease_get(&mut text, keys.iter().map(Vec::as_slice));
+        Ask::new(text, Expect::Leases(keys), true)
+    }
+
+    /// Stores a value with the token of a lease, or sometimes with another one.
+    fn lease_set(&mut self, dice: &mut Random, lease: Option<&(Vec<u8>, u64)>) -> Ask {
+        let (mut key, mut token) = (self.hot_text(dice), dice.below(1_000));
+        if let Some((leased, given)) = lease.filter(|_| dice.chance(900)) {
+            key.clone_from(leased);
+            token = *given;
+        }
+        let padding = self.padding(dice);
+        let value = self.value(dice, &key, padding);
+        let request = StoreRequest {
+            mode: StoreMode::Lease,
+            key: &key,
+            client_flags: dice.below(3) as u32,
+            ttl: ttl(dice),
+            compare_cas: Some(token),
+            noreply: dice.chance(100),
+        };
+        let mut text = Vec::new();
+        client::store(&mut text, &request, &value);
+        line(text, Verb::Store, request.noreply)
     }
 
     /// A line of hundreds of keys, more than an outbox holds.

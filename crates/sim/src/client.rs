@@ -63,6 +63,8 @@ pub(crate) struct Client {
     depth: usize,
     think_ns: u64,
     cas: Option<(Vec<u8>, u64)>,
+    /// The token of the lease that it got last, with its key.
+    lease: Option<(Vec<u8>, u64)>,
     /// The server's clock when the client last waited for nothing.
     calm_ns: u64,
     /// The server's clock when the server last certainly held no large value for this client.
@@ -124,6 +126,12 @@ pub struct Tally {
     pub flushes: u64,
     /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
     pub flush_reads: u64,
+    /// Tokens of leases that clients got.
+    pub leases: u64,
+    /// Values that were stored with the token of a lease.
+    pub lease_fills: u64,
+    /// Values that were stored for leases only, because their token was invalid.
+    pub stale_stores: u64,
 }
 
 impl Client {
@@ -143,6 +151,7 @@ impl Client {
             depth,
             think_ns,
             cas: None,
+            lease: None,
             calm_ns: 0,
             free_ns: 0,
             faults: options.faults,
@@ -334,10 +343,11 @@ impl Client {
     }
 
     fn asks(&mut self, around: &mut Around<'_>, count: u64) -> Vec<Ask> {
-        let (asker, dice, cas) = (&mut *around.asker, &mut self.dice, self.cas.as_ref());
+        let (asker, dice) = (&mut *around.asker, &mut self.dice);
+        let (cas, lease) = (self.cas.as_ref(), self.lease.as_ref());
         let mut asks = Vec::new();
         for _ in 0..count {
-            let ask = asker.ask(dice, cas);
+            let ask = asker.ask(dice, cas, lease);
             let look = ask.silent_key().filter(|_| dice.chance(800)).map(get);
             asks.push(ask);
             asks.extend(look);
@@ -532,6 +542,14 @@ impl Client {
             link.leaving |= settled.is_last;
             if let Some(seen) = settled.tokens.last() {
                 self.cas = Some(seen.clone());
+            }
+            let count =
+                |reply| settled.answered.iter().filter(|asked| asked.is_lease(reply)).count();
+            around.tally.leases += settled.leases.len() as u64;
+            around.tally.lease_fills += count(b"STORED\r\n") as u64;
+            around.tally.stale_stores += count(b"STALE_STORED\r\n") as u64;
+            if let Some(given) = settled.leases.pop() {
+                self.lease = Some(given);
             }
         }
         let mut unknown = VecDeque::new();

@@ -16,14 +16,14 @@
 use std::collections::BTreeMap;
 
 use kachel_check::{
-    Entry, History, Mode, NEVER, Operation, Outcome, Rules, Stats, Violation, Window,
+    Entry, History, LeaseRules, Mode, NEVER, Operation, Outcome, Rules, Stats, Violation, Window,
     check_history, operations,
 };
 
 use crate::answer::{Asked, shown};
 use crate::ask::Expect;
 use crate::refused::ITEM_BYTES_MAX;
-use crate::server::START_UNIX_S;
+use crate::server::{LEASES, START_UNIX_S};
 
 /// The parts of a nanosecond (I2).
 const PARTS: u64 = 1 << 16;
@@ -153,8 +153,13 @@ pub struct Judged {
 
 fn check(history: &History, mode: Mode, memory_may_be_short: bool) -> Result<Stats, String> {
     let unix_s = Some(START_UNIX_S - 2);
-    let rules =
-        Rules { unix_s, item_bytes_max: ITEM_BYTES_MAX, memory_may_be_short, ..Rules::new(mode) };
+    let rules = Rules {
+        unix_s,
+        item_bytes_max: ITEM_BYTES_MAX,
+        memory_may_be_short,
+        leases: Some(LeaseRules { lease_s: LEASES.lease_s, stale_s: LEASES.stale_s }),
+        ..Rules::new(mode)
+    };
     match check_history(history, &rules) {
         Ok(stats) | Err(Violation::TooLarge { stats, .. }) => Ok(stats),
         Err(violation) => Err(violation.to_string()),

@@ -35,6 +35,12 @@ pub struct Coverage {
     pub sleeps: u64,
     /// Times that a client read all hot keys right after a flush or when a delayed one fell due.
     pub flush_reads: u64,
+    /// Tokens of leases that clients got.
+    pub leases: u64,
+    /// Values that were stored with the token of a lease.
+    pub lease_fills: u64,
+    /// Values that were stored for leases only, because their token was invalid.
+    pub stale_stores: u64,
     /// Connections closed because of the memory that they pinned.
     pub pinned_closes: u64,
     /// Operations executed by engines that delayed at least one.
@@ -57,7 +63,7 @@ pub struct Coverage {
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 21;
+    pub const COUNT: usize = 24;
 
     pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
         let mut seen =
@@ -135,6 +141,9 @@ impl Coverage {
             ("too large", &mut self.too_large),
             ("sleeps", &mut self.sleeps),
             ("reads after a flush", &mut self.flush_reads),
+            ("leases", &mut self.leases),
+            ("stored with a lease", &mut self.lease_fills),
+            ("stored as stale", &mut self.stale_stores),
             ("pinned closes", &mut self.pinned_closes),
             ("operations of engines that delay", &mut self.delayable),
             ("delayed before", &mut self.delayed_before),

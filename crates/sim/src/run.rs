@@ -183,7 +183,8 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
         let now = self.moment();
         let judged = self.record.judge(now, self.options.evict)?;
         // Coverage counts only what happened before the last flush.
-        let coverage = Coverage { flush_reads: self.tally.flush_reads, ..before };
+        let Tally { flush_reads, leases, lease_fills, stale_stores, .. } = self.tally;
+        let coverage = Coverage { flush_reads, leases, lease_fills, stale_stores, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 

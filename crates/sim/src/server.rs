@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use kachel_cache::Cache;
-use kachel_engine::Seeds;
+use kachel_engine::{LeaseOptions, Seeds};
 use kachel_io::Wait;
 use kachel_shard::{Engines, Hold};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
@@ -35,6 +35,9 @@ use crate::refused::ITEM_BYTES_MAX;
 
 /// The Unix time at which every run begins.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
+
+/// Leases as in a server, but so short that they end within a run.
+pub(crate) const LEASES: LeaseOptions = LeaseOptions { lease_s: 2, stale_s: 3, stale_percent: 5 };
 
 /// The state of a shard's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,7 @@ impl<const LATE: bool> Server<LATE> {
             crew: options.crew,
             cores_max: options.gathering.then_some(options.shards),
             item_bytes_max: ITEM_BYTES_MAX,
+            leases: LEASES,
             start_unix_s: START_UNIX_S,
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },
             ..WorldOptions::default()

@@ -11,7 +11,7 @@
 use kachel_engine::{
     Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb,
 };
-use kachel_net::AnswerRoom;
+use kachel_net::{AnswerRoom, Resume};
 use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
 use kachel_wire::{lease_terms, retrieval_terms};
@@ -42,6 +42,15 @@ pub(crate) struct ReadTerms {
     pub(crate) reply: KeyReply,
     /// The TTL to give to the item.
     pub(crate) ttl: Option<Ttl>,
+}
+
+impl ReadTerms {
+    /// The terms of the key at which a retrieval continues.
+    #[inline]
+    pub(crate) const fn of(from_here: &Resume, is_last: bool) -> Self {
+        let Resume { form, ttl, .. } = *from_here;
+        Self { reply: KeyReply { form, is_last }, ttl }
+    }
 }
 
 /// The result of passing a request to the engine.
@@ -97,8 +106,7 @@ impl<E: Engine> Applier<'_, E> {
                 }
                 counters.note(&operation.verb, verdict);
                 let value = request.answer(sink, verdict, value);
-                let end = request.value_end();
-                let value = value.map(|value| LargeValue { value, end });
+                let value = value.map(|value| LargeValue { value, end: request.value_end() });
                 Applied::Answered(value, durability)
             }
             Answer::Later(ticket) => Applied::Later(ticket), // I1

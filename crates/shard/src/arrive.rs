@@ -127,6 +127,9 @@ impl Arrivals {
             open.set_ready(Ready::add(&mut self.ready, connection, None));
         }
         values.uploads.take_back(connection, landing, bytes);
+        if values.uploads.is_whole(connection) {
+            self.serve_whole_value(values.clients, connection);
+        }
         values.offer(io, connection);
     }
 
@@ -147,12 +150,28 @@ impl Arrivals {
                 continue;
             }
             open.resume(sweep);
-            if !open.input().is_empty() && open.ready().is_none() {
+            // The input of an upload may be empty: its value may be whole.
+            let may_serve = !open.input().is_empty() || open.is_uploading();
+            if may_serve && open.ready().is_none() {
                 open.set_ready(Ready::add(&mut self.ready, connection, None));
             }
             clients.mark_dirty(connection);
         }
         clients.resumable = resumable;
+    }
+
+    /// Makes a connection ready whose value is whole, so that the value is stored in this tick
+    /// (`upload`, I4). It may have no input.
+    fn serve_whole_value<P: ReadValue>(
+        &mut self,
+        clients: &mut Clients<P>,
+        connection: ConnectionIndex,
+    ) {
+        let Some(open) = clients.connections.get_mut(connection) else { return };
+        debug_assert!(open.is_uploading(), "its value is not stored yet");
+        if open.ready().is_none() {
+            open.set_ready(Ready::add(&mut self.ready, connection, None));
+        }
     }
 
     /// Makes a connection ready whose input was kept, if it may be served.

@@ -215,3 +215,10 @@ impl<'b> Batch<'b> {
         self.lines.clear();
     }
 }
+
+/// The offset in `whole` at which `part` begins. `part` must be a slice of `whole`.
+pub(crate) fn offset_in(whole: &[u8], part: &[u8]) -> usize {
+    let offset = part.as_ptr().addr() - whole.as_ptr().addr();
+    debug_assert!(offset + part.len() <= whole.len(), "`part` is a slice of `whole`");
+    offset
+}

@@ -21,18 +21,17 @@
 //!   executed after it; if the engine delays it, only those for the same key are. Requests for
 //!   other shards may be executed before it.
 
-use kachel_engine::{Block, Common as _, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
+use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
 use kachel_io::Io;
 use kachel_net::{ConnectionIndex, LoginOwed, Resume, Waiting};
 use kachel_stdx::Work as Record;
-use kachel_wire::format::KeyReply;
 use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::admin::{Administration, Awaits};
 use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
 use crate::arrive::Inputs;
-use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work};
+use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work, offset_in};
 use crate::beside::{Core, GuessOf, guess};
 use crate::clients::Clients;
 use crate::context::Context;
@@ -42,7 +41,7 @@ use crate::login::LoggingIn;
 use crate::memory::widen;
 use crate::parked::{Ask, Parked};
 use crate::records::{NoRecord, Outgoing, Records};
-use crate::upload::{Uploads, Values};
+use crate::upload::{Uploads, Values, fits};
 
 /// The parts of a shard that serving needs.
 pub(crate) struct Serving<'a, E: Engine> {
@@ -113,6 +112,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
         self.has_only_staged = false;
+        if input.is_empty() && self.on.uploads.is_whole(self.ready[index].connection) {
+            self.run();
+            debug_assert!(self.batch.is_empty(), "I1");
+            self.prepare(index, self.ready[index].connection, input); // upload, I4
+            return;
+        }
         loop {
             if self.batch.is_full() {
                 self.run();
@@ -142,7 +147,6 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// not served yet.
     fn prepare(&mut self, index: usize, connection: ConnectionIndex, rest: &'b [u8]) -> Next {
         let Ready { offset, .. } = self.ready[index];
-        debug_assert!(!rest.is_empty(), "there is input to serve");
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
         };
@@ -259,20 +263,27 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     true
                 }
             },
+            refused => {
+                if self.settled() {
+                    self.refuse(index, connection, &refused);
+                }
+                true
+            }
+        }
+    }
+
+    /// Answers input that is no request, and skips what belongs to it, or closes the connection.
+    #[inline(never)]
+    fn refuse(&mut self, index: usize, connection: ConnectionIndex, refused: &Parsed<'_>) {
+        debug_assert!(self.batch.is_empty(), "I1");
+        match refused {
             Parsed::Refused { refusal, line_bytes } => {
-                if self.settled() {
-                    self.advance(index, line_bytes);
-                    self.on.clients.text(connection, refusal.reply.bytes());
-                    self.skip(connection, refusal.skip_bytes);
-                }
-                true
+                self.advance(index, *line_bytes);
+                self.on.clients.text(connection, refusal.reply.bytes());
+                self.skip(connection, refusal.skip_bytes);
             }
-            Parsed::Close => {
-                if self.settled() {
-                    self.on.clients.drain(connection);
-                }
-                true
-            }
+            Parsed::Close => self.on.clients.drain(connection),
+            Parsed::NeedMore | Parsed::Request { .. } => unreachable!("nothing is wrong with it"),
         }
     }
 
@@ -342,7 +353,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     ) -> bool {
         let value_bytes =
             request.announced_bytes().expect("a storage request announces its block") as usize;
-        if !self.fits(request, value_bytes) {
+        if !fits(self.on.engines, request, value_bytes) {
             if self.settled() {
                 let refused = self.on.values().refuse(connection, request, Reply::TooLarge);
                 if let Err(none) = refused {
@@ -350,7 +361,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     return false;
                 }
                 self.advance(index, line_bytes);
-                self.skip(connection, value_bytes as u64 + 2);
+                self.skip(connection, (value_bytes + request.value_end().len()) as u64);
             }
             return true;
         }
@@ -362,13 +373,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
             return true;
         }
-        let text_bytes = line_bytes + value_bytes + 2;
+        let end = request.value_end();
+        let text_bytes = line_bytes + value_bytes + end.len();
         if rest.len() < text_bytes {
             self.on.clients.with(connection, |open| open.input_mut().note_announced(value_bytes));
             return false;
         }
         let block = &rest[line_bytes..text_bytes];
-        let Some(value) = block.strip_suffix(b"\r\n") else {
+        if !(end.is_empty() || block.ends_with(b"\r\n")) {
             if self.settled() {
                 self.advance(index, text_bytes);
                 if !request.is_noreply() {
@@ -376,18 +388,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 }
             }
             return true;
-        };
-        self.stage(index, request, &rest[..text_bytes], value);
+        }
+        self.stage(index, request, &rest[..text_bytes], &block[..value_bytes]);
         true
-    }
-
-    /// Whether the item of a storage request is within the size limit (`-I`).
-    fn fits(&self, request: &Request<'_>, value_bytes: usize) -> bool {
-        let key_bytes = match request.key_text() {
-            Some(key) => key.len(),
-            None => request.key(&mut [0; KEY_BYTES_MAX]).map_or(0, <[u8]>::len),
-        };
-        self.on.engines.common().options().fits(key_bytes, value_bytes, request.client_flags())
     }
 
     fn stage(&mut self, index: usize, request: &Request<'b>, text: &'b [u8], block: &'b [u8]) {
@@ -626,7 +629,7 @@ impl<E: Engine> Serving<'_, E> {
         let applier = Applier { engine, context: self.context };
         let applied = match &staged.work {
             Work::Key { from_here, last } => {
-                applier.key(key, read_terms(from_here, *last), None, &mut sink)
+                applier.key(key, ReadTerms::of(from_here, *last), None, &mut sink)
             }
             Work::Line(place) => {
                 let Line { request, block, .. } = batch.line(*place);
@@ -658,7 +661,7 @@ impl<E: Engine> Serving<'_, E> {
         let key = batch.key(staged);
         match &staged.work {
             Work::Key { from_here, last } => {
-                beside.key(&key, read_terms(from_here, *last), &mut sink)
+                beside.key(&key, ReadTerms::of(from_here, *last), &mut sink)
             }
             Work::Line(place) => beside.request(&batch.line(*place).request, key, &mut sink),
         }
@@ -680,7 +683,7 @@ impl<E: Engine> Serving<'_, E> {
         let (ask, text, room) = match &staged.work {
             Work::Key { from_here, last } => {
                 let text = key.bytes();
-                (Ask::Key(read_terms(from_here, *last)), text, room_for_key(text, value_bytes))
+                (Ask::Key(ReadTerms::of(from_here, *last)), text, room_for_key(text, value_bytes))
             }
             Work::Line(place) => {
                 let Line { request, text, .. } = batch.line(*place);
@@ -692,16 +695,4 @@ impl<E: Engine> Serving<'_, E> {
         let outgoing = Outgoing { ask, text, key: Some(key), reads_value, room };
         records.prepare(context, clients, connection, staged.owner, outgoing).map(Some)
     }
-}
-
-/// How a key of a retrieval is read.
-#[inline]
-const fn read_terms(from_here: &Resume, is_last: bool) -> ReadTerms {
-    let Resume { form, ttl, .. } = *from_here;
-    ReadTerms { reply: KeyReply { form, is_last }, ttl }
-}
-
-/// The offset in `whole` at which `part` begins. `part` must be a slice of `whole`.
-fn offset_in(whole: &[u8], part: &[u8]) -> usize {
-    part.as_ptr().addr() - whole.as_ptr().addr()
 }

@@ -17,6 +17,8 @@
 //!   then the others do in turn. The connection waits meanwhile.
 //! - I3  If there is no memory for a value, it is read to its end and then refused, so that the
 //!   next request is found.
+//! - I4  A value that is whole is stored in the same tick, unless there is no record to park its
+//!   request. A value without an end of its own may be whole without further input.
 
 use kachel_engine::{
     Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, ReceiveValue as _, Room,
@@ -29,6 +31,7 @@ use kachel_wire::{Parsed, Reply, parse};
 use crate::apply::{Applier, room_for_answer};
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::counters::Counters;
 use crate::engines::{Engines, Entered};
 use crate::parked::Ask;
 use crate::records::{NoRecord, Outgoing, Records};
@@ -41,10 +44,12 @@ pub(crate) struct Uploading<U> {
     /// Where the bytes are written. `None` if there is no memory for them (I3).
     pub(crate) upload: Option<U>,
     pub(crate) value_bytes_left: usize,
-    /// The received bytes of the CR LF that ends the data block.
+    /// The received bytes of the end of the data block: CR LF, or nothing.
     trailer: [u8; 2],
     /// The number of bytes received into `trailer`.
     trailer_bytes: usize,
+    /// The number of bytes that the end of the data block has.
+    trailer_bytes_max: usize,
     /// The hashes of its key.
     hashes: KeyHashes,
     /// The shard that will own the value.
@@ -125,6 +130,13 @@ impl<U> Uploads<U> {
         self.places.get_mut(connection.0 as usize)?.take()
     }
 
+    /// Whether the value of a connection was received whole and is not stored yet. That is so for a
+    /// value without an end of its own, which landed, or which waits for a record.
+    pub(crate) fn is_whole(&self, connection: ConnectionIndex) -> bool {
+        let uploading = self.places.get(connection.0 as usize).and_then(Option::as_ref);
+        uploading.is_some_and(Uploading::is_whole)
+    }
+
     /// The number of uploads. Cost: a read of each place.
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count()
@@ -151,6 +163,10 @@ const ASKS_MAX: u32 = 32;
 const ASKED_PER_TICK_MAX: u16 = 8;
 
 impl<U> Uploading<U> {
+    const fn is_whole(&self) -> bool {
+        self.value_bytes_left == 0 && self.trailer_bytes == self.trailer_bytes_max
+    }
+
     /// Frees memory for the next `bytes` bytes (I2). Returns whether there is room. If not, the
     /// room is on its way, other cores hold engines, or the shards that were asked have nothing
     /// left to evict.
@@ -222,6 +238,7 @@ impl<'a, E: Engine> Values<'a, E> {
             value_bytes_left: value_bytes,
             trailer: [0; 2],
             trailer_bytes: 0,
+            trailer_bytes_max: request.value_end().len(),
             hashes,
             owner: self.context.hasher.owner(hashes),
             asked: 0,
@@ -243,20 +260,17 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(value.len() <= uploading.value_bytes_left, "no byte behind the value");
         uploading.value_bytes_left -= value.len();
         let trailer = &input[value.len()..];
-        let missing = &mut uploading.trailer[uploading.trailer_bytes..];
+        let missing = &mut uploading.trailer[uploading.trailer_bytes..uploading.trailer_bytes_max];
         let come = trailer.len().min(missing.len());
         missing[..come].copy_from_slice(&trailer[..come]);
         uploading.trailer_bytes += come;
         let used = value.len() + come;
-        if uploading.trailer_bytes == 2
+        if uploading.is_whole()
             && let Err(none) = self.complete(connection)
         {
-            // One byte of the trailer is given back, so that it is fed again.
-            let uploading = self.uploads.get_mut(connection).expect("still uploading");
-            uploading.trailer_bytes -= 1;
+            // It is completed again when the connection is resumed.
             let Self { context, clients, records, .. } = self;
             clients.pause_for_record(context, records, connection, none);
-            return used - 1;
         }
         used
     }
@@ -319,7 +333,7 @@ impl<'a, E: Engine> Values<'a, E> {
             unreachable!("the line was parsed before");
         };
         let done = match uploading.upload.take() {
-            _ if uploading.trailer != *b"\r\n" => {
+            _ if uploading.trailer[..uploading.trailer_bytes] != *request.value_end() => {
                 if !request.is_noreply() {
                     self.clients.text(connection, Reply::BadDataChunk.bytes());
                 }
@@ -408,9 +422,8 @@ impl<'a, E: Engine> Values<'a, E> {
         (!awaits || engine.is_clear()).then_some(engine) // serve, I4
     }
 
-    /// Refuses a storage request whose value is not stored. `set`, and `ms` in the mode `set`
-    /// without a token to compare, also remove the old value of the key, which is stale now. If the
-    /// value is too large, `ms` removes it in every mode, as in memcached.
+    /// Refuses a storage request whose value is not stored. If its old value must not stay
+    /// (`Request::removes_when_refused`), removes it.
     ///
     /// Errors: there is no record to park the removal, and nothing was done.
     pub(crate) fn refuse(
@@ -419,35 +432,26 @@ impl<'a, E: Engine> Values<'a, E> {
         request: &Request<'_>,
         reply: Reply,
     ) -> Result<(), NoRecord> {
-        let removes = request.store_terms().is_some_and(|terms| terms.removes_when_refused());
-        let removal: Option<[&[u8]; 3]> = match request {
-            Request::Store(store) if removes => Some([b"delete ", store.key, b" noreply\r\n"]),
-            Request::MetaSet { meta, .. } if removes || reply == Reply::TooLarge => {
-                let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
-                Some([b"md ", meta.key.text, end])
-            }
-            _ => None,
-        };
-        if let Some(removal) = removal {
-            let mut line = self.uploads.keep_line(b"");
-            removal.iter().for_each(|piece| line.extend_from_slice(piece));
-            let removed = self.remove_stale(connection, request, &line);
-            self.uploads.reuse_line(line);
-            removed?;
-        }
         debug_assert!(
             matches!(reply, Reply::TooLarge | Reply::OutOfMemoryStoring),
             "a value is refused for its size or for want of memory"
         );
-        let counters = &self.context.counters;
-        let counter = if reply == Reply::TooLarge {
-            &counters.store_too_large
+        let is_too_large = reply == Reply::TooLarge;
+        if request.removes_when_refused(is_too_large) {
+            let mut removal = self.uploads.keep_line(b"");
+            request.put_removal(&mut removal);
+            let removed = self.remove_stale(connection, request, &removal);
+            self.uploads.reuse_line(removal);
+            removed?;
+        }
+        let Counters { store_too_large, store_no_memory, .. } = &*self.context.counters;
+        if is_too_large {
+            store_too_large.add(1)
         } else {
-            &counters.store_no_memory
-        };
-        counter.add(1);
-        if !request.is_noreply() {
-            self.clients.text(connection, reply.bytes());
+            store_no_memory.add(1)
+        }
+        if let Some(mut sink) = self.clients.answering(connection) {
+            request.answer_refusal(&mut sink, reply);
         }
         Ok(())
     }
@@ -458,7 +462,7 @@ impl<'a, E: Engine> Values<'a, E> {
         request: &Request<'_>,
         removal: &[u8],
     ) -> Result<(), NoRecord> {
-        debug_assert!(removal.ends_with(b"\r\n"), "a removal is a whole line");
+        debug_assert!(matches!(parse(removal, 0), Parsed::Request { .. }), "a removal is whole");
         let mut space = [0; KEY_BYTES_MAX];
         let context = self.context;
         let key = context.hasher.key(key_of(request, &mut space));
@@ -485,6 +489,19 @@ struct Whole<'w> {
     request: &'w Request<'w>,
     line: &'w [u8],
     key: Key<'w>,
+}
+
+/// Whether the item of a storage request is within the size limit (`-I`).
+pub(crate) fn fits<E: Engine>(
+    engines: &Engines<E>,
+    request: &Request<'_>,
+    value_bytes: usize,
+) -> bool {
+    let key_bytes = match request.key_text() {
+        Some(key) => key.len(),
+        None => request.key(&mut [0; KEY_BYTES_MAX]).map_or(0, <[u8]>::len),
+    };
+    engines.common().options().fits(key_bytes, value_bytes, request.client_flags())
 }
 
 /// The key of a storage request.

@@ -16,6 +16,7 @@ use kachel_engine::{
 use crate::format::{Sink, answer_classic, answer_meta};
 use crate::line::{self, Parsed};
 use crate::meta::parse_key;
+use crate::reply::Reply;
 use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
 
 /// The first byte of a request in the binary protocol, which is not built yet.
@@ -194,8 +195,9 @@ impl<'b> Request<'b> {
                 life: LifeTerms::NONE,
             }),
             Self::MetaGet(meta) => Verb::Get(meta.get_terms(value_bytes_max)),
-            Self::Store(_) | Self::MetaSet { .. } => {
-                Verb::Store(self.store_terms().expect("a storage request has terms"))
+            Self::Store(store) => Verb::Store(store.terms()),
+            Self::MetaSet { meta, mode, value_bytes } => {
+                Verb::Store(meta.store_terms(*mode, *value_bytes as usize))
             }
             Self::MetaDelete(meta) => Verb::Delete(meta.delete_terms()),
             Self::MetaArithmetic { meta, direction } => Verb::Arithmetic(ArithmeticTerms {
@@ -214,10 +216,43 @@ impl<'b> Request<'b> {
         Operation { key, verb }
     }
 
-    /// The bytes that follow a value that [`Self::answer`] returned.
+    /// The bytes that follow a value in the protocol of the request: the value that it brings, and
+    /// the value that [`Self::answer`] returned.
     #[inline]
     pub const fn value_end(&self) -> &'static [u8] {
         VALUE_END
+    }
+
+    /// Whether a storage request whose value is not stored removes the old value of its key, which
+    /// is stale now. `is_too_large` says that the value is refused for its size.
+    ///
+    /// As in memcached: `set`, and `ms` in the mode `set` without a token to compare. If the value
+    /// is too large, `ms` removes it in every mode.
+    pub fn removes_when_refused(&self, is_too_large: bool) -> bool {
+        let removes = self.store_terms().is_some_and(|terms| terms.removes_when_refused());
+        match self {
+            Self::Store(_) => removes,
+            Self::MetaSet { .. } => removes || is_too_large,
+            _ => false,
+        }
+    }
+
+    /// Formats a request that removes the item of a storage request, in the same protocol. Its
+    /// reply is of no use.
+    pub fn put_removal(&self, sink: &mut impl Sink) {
+        match self {
+            Self::Store(store) => sink.put_all([b"delete ", store.key, b" noreply\r\n"]),
+            Self::MetaSet { meta, .. } => {
+                let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
+                sink.put_all([b"md ", meta.key.text, end]);
+            }
+            other => unreachable!("{other:?} stores nothing"),
+        }
+    }
+
+    /// Formats the reply to a storage request whose value is refused. `reply` says why.
+    pub fn answer_refusal(&self, sink: &mut impl Sink, reply: Reply) {
+        sink.put(reply.unless(self.is_noreply()).bytes());
     }
 
     /// Formats the reply to a request of one key. A returned value is too large for the sink. The

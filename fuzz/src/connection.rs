@@ -30,6 +30,8 @@
 use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
+use kachel_wire::request::{Admin, Request};
+use kachel_wire::{Parsed, begins_binary, parse_binary};
 
 use crate::client::lot;
 use crate::script::Script;
@@ -95,8 +97,11 @@ pub fn connection(data: &[u8]) {
     }
 }
 
-/// Checks that each request gets a correct reply (I4).
+/// Checks that each request gets a correct reply (I4). The model does not know the binary protocol.
 fn judged(script: &Script, played: &Played) {
+    if is_binary(script) {
+        return;
+    }
     let (is_whole, closed) = (played.is_whole(), played.closed);
     judge(script, item_bytes_max(script), &Answered { reply: &played.reply, is_whole, closed });
 }
@@ -105,6 +110,9 @@ fn judged(script: &Script, played: &Played) {
 fn compared(script: &Script, cut: &Played) {
     let plain = play(script, &Manner { spread: None, in_pieces: false, is_loud: false });
     judged(script, &plain);
+    if is_binary(script) {
+        return compared_binary(script, &plain, cut);
+    }
     if contains_any(&script.stream, &[b"stats"]) {
         if script.home.is_none() {
             same_lines(&plain, cut);
@@ -128,6 +136,76 @@ fn compared(script: &Script, cut: &Played) {
         let both = one.len().min(other.len());
         assert!(one[..both] == other[..both], "I2: {}", difference(&one, &other));
     }
+}
+
+/// Whether the first byte of a script selects the binary protocol.
+fn is_binary(script: &Script) -> bool {
+    script.stream.first().is_some_and(|&first| begins_binary(first))
+}
+
+/// Checks that a binary script gets the same replies as when it is played as `plain` (I1, I2), and
+/// that these are whole (I3).
+fn compared_binary(script: &Script, plain: &Played, cut: &Played) {
+    if depends_on_state(&script.stream, script.home.is_some()) {
+        return;
+    }
+    let (one, other) = (binary_without_tokens(plain), binary_without_tokens(cut));
+    if plain.is_whole() && cut.is_whole() {
+        assert!(one == other, "I1, I2: {}", difference(&one, &other));
+        assert_eq!(plain.closed, cut.closed, "closed");
+    } else {
+        let both = one.len().min(other.len());
+        assert!(one[..both] == other[..both], "I1, I2: {}", difference(&one, &other));
+    }
+}
+
+/// Whether a reply depends on the counters of the server, or on the tokens that its shards choose,
+/// if there are several.
+fn depends_on_state(stream: &[u8], is_spread: bool) -> bool {
+    let mut rest = stream;
+    loop {
+        let (line_bytes, more) = match parse_binary(rest) {
+            Parsed::Request { request, line_bytes } => {
+                match request {
+                    Request::BinaryAdmin { admin: Admin::Stats { .. }, .. } => return true,
+                    Request::Binary(binary) if binary.compare_cas.is_some() && is_spread => {
+                        return true;
+                    }
+                    _ => {}
+                }
+                (line_bytes, u64::from(request.announced_bytes().unwrap_or(0)))
+            }
+            Parsed::RefusedBinary { refusal, line_bytes } if !refusal.closes => {
+                (line_bytes, refusal.skip_bytes)
+            }
+            _ => return false,
+        };
+        let more = usize::try_from(more).expect("64 bits");
+        let Some(behind) = rest.get(line_bytes + more..) else { return false };
+        rest = behind;
+    }
+}
+
+/// The replies without their CAS tokens; all of them are whole (I3).
+fn binary_without_tokens(played: &Played) -> Vec<u8> {
+    const HEADER_BYTES: usize = 24;
+    let mut text = Vec::with_capacity(played.reply.len());
+    let mut rest = &played.reply[..];
+    while !rest.is_empty() {
+        let whole = rest.first_chunk::<HEADER_BYTES>().and_then(|header| {
+            let body = u32::from_be_bytes(*header[8..].first_chunk()?) as usize;
+            rest.split_at_checked(HEADER_BYTES + body)
+        });
+        let Some((reply, behind)) = whole else {
+            assert!(!played.is_whole(), "I3: {}", excerpt(rest));
+            return text;
+        };
+        assert_eq!(reply[0], 0x81, "I3: {}", excerpt(rest));
+        text.extend_from_slice(&reply[..16]);
+        text.extend_from_slice(&reply[HEADER_BYTES..]);
+        rest = behind;
+    }
+    text
 }
 
 fn item_bytes_max(script: &Script) -> u64 {

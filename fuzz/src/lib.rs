@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod binary;
 mod canary;
 mod client;
 mod connection;
@@ -18,6 +19,7 @@ mod parser;
 mod script;
 mod sequence;
 
+pub use binary::binary;
 pub use canary::canary;
 pub use client::client;
 pub use connection::connection;

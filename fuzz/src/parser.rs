@@ -4,7 +4,7 @@
 //!
 //! Upstream:   the text and meta targets. The first byte of an input selects a verb, so that the
 //!             fuzzer need not discover each verb.
-//! Downstream: `kachel_wire::parse`, and the functions of `wire` that read parsed requests.
+//! Downstream: `kachel_wire::parse_text`, and the functions of `wire` that read parsed requests.
 
 use kachel_engine::Facts;
 use kachel_wire::client::{
@@ -16,7 +16,7 @@ use kachel_wire::request::{
     Admin, Direction, KEY_BYTES_MAX, LINE_BYTES_MAX, META_FLAGS_MAX, Meta, MetaKey,
     OPAQUE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, RetrieveForm, Store, StoreMode,
 };
-use kachel_wire::{Parsed, parse, parse_key, stats_topic};
+use kachel_wire::{Parsed, parse_key, parse_text, stats_topic};
 
 use crate::client::cuts;
 use crate::login;
@@ -88,7 +88,7 @@ fn with_verb(verbs: &[&[u8]], data: &[u8]) -> Vec<u8> {
 fn lines(input: &[u8]) {
     let mut rest = input;
     for _ in 0..LINES_MAX {
-        let parsed = parse(rest, 0);
+        let parsed = parse_text(rest, 0);
         let line_bytes = match parsed {
             Parsed::NeedMore => return unfinished(rest),
             Parsed::Close => return pieces(rest, rest.len(), parsed),
@@ -102,6 +102,7 @@ fn lines(input: &[u8]) {
                 assert!(refusal.skip_bytes < 1 << 31);
                 line_bytes
             }
+            Parsed::RefusedBinary { .. } => panic!("a refusal of another protocol"),
         };
         let line = &rest[..line_bytes];
         assert!(line.ends_with(b"\n") && !line[..line_bytes - 1].contains(&b'\n'));
@@ -115,11 +116,11 @@ fn lines(input: &[u8]) {
 
 /// Checks that a newline completes an unfinished line.
 fn unfinished(input: &[u8]) {
-    assert!(!input.contains(&b'\n') && input.first() != Some(&0x80));
+    assert!(!input.contains(&b'\n'));
     let mut line = input.to_vec();
     line.push(b'\n');
-    match parse(&line, input.len()) {
-        Parsed::NeedMore => panic!("a whole line is not enough"),
+    match parse_text(&line, input.len()) {
+        Parsed::NeedMore | Parsed::RefusedBinary { .. } => panic!("a whole line is enough"),
         Parsed::Request { line_bytes, .. } | Parsed::Refused { line_bytes, .. } => {
             assert_eq!(line_bytes, line.len());
         }
@@ -132,24 +133,24 @@ fn unfinished(input: &[u8]) {
 /// `Close`.
 fn pieces(input: &[u8], line_bytes: usize, parsed: Parsed<'_>) {
     for cut in cuts(&input[..line_bytes]) {
-        let first = parse(&input[..cut], 0);
+        let first = parse_text(&input[..cut], 0);
         match first {
             Parsed::NeedMore => {
                 if matches!(parsed, Parsed::Request { .. } | Parsed::Refused { .. }) {
-                    assert_eq!(parse(input, cut), parsed, "known up to {cut}");
+                    assert_eq!(parse_text(input, cut), parsed, "known up to {cut}");
                 }
             }
             Parsed::Close => assert_eq!(parsed, Parsed::Close, "cut at {cut}"),
             other => {
                 // This holds for `Close` too: a complete line before the one that closes would be
-                // the first, and `parse` would return it.
+                // the first, and `parse_text` would return it.
                 panic!("cut at {cut} of {line_bytes}: {other:?}, whole {parsed:?}");
             }
         }
     }
     if let Parsed::Request { .. } | Parsed::Refused { .. } = parsed {
-        assert_eq!(parse(&input[..line_bytes], 0), parsed, "with nothing behind it");
-        assert_eq!(parse(input, line_bytes - 1), parsed);
+        assert_eq!(parse_text(&input[..line_bytes], 0), parsed, "with nothing behind it");
+        assert_eq!(parse_text(input, line_bytes - 1), parsed);
     }
 }
 
@@ -189,6 +190,7 @@ fn request_holds(request: &Request<'_>) {
             let _topic = stats_topic(topic);
         }
         Request::Admin(_) => {}
+        Request::Binary(_) | Request::BinaryAdmin { .. } => panic!("a request of another protocol"),
     }
 }
 
@@ -225,7 +227,8 @@ fn comes_back(request: &Request<'_>) {
             } else {
                 get(&mut line, keys, form.with_cas());
             }
-            let Parsed::Request { request: Request::Retrieve(again), .. } = parse(&line, 0) else {
+            let Parsed::Request { request: Request::Retrieve(again), .. } = parse_text(&line, 0)
+            else {
                 // The client code writes one space for several, so its line is never longer.
                 panic!("{}", line.escape_ascii());
             };
@@ -263,7 +266,7 @@ fn comes_back(request: &Request<'_>) {
         }
         _ => return,
     }
-    match parse(&line, 0) {
+    match parse_text(&line, 0) {
         Parsed::Request { request: again, .. } if same(&again, request) => {}
         // The client code may write a number with more digits, so its line may be too long.
         Parsed::Close if line.len() > LINE_BYTES_MAX => {}

@@ -20,7 +20,7 @@ use kachel_check::{
 };
 use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
 use kachel_wire::request::{Admin, Request, RetrieveForm};
-use kachel_wire::{Parsed, Reply, parse};
+use kachel_wire::{Parsed, Reply, parse_text};
 
 use crate::connection::START_UNIX_S;
 use crate::script::Script;
@@ -61,7 +61,8 @@ enum End {
     Unknown,
 }
 
-/// Judges `answered` as the replies to the stream of `script`, from a server that started empty.
+/// Judges `answered` as the replies to the stream of `script`, which is text, from a server that
+/// started empty.
 ///
 /// Panics: if these replies are impossible.
 pub(crate) fn judge(script: &Script, item_bytes_max: u64, answered: &Answered<'_>) {
@@ -117,7 +118,7 @@ fn cut_off(rests: &[&[u8]], answered: &Answered<'_>) -> bool {
 
 /// The number of bytes that the server needs to execute the request at the front of `rest`.
 fn whole_bytes(rest: &[u8]) -> usize {
-    let Parsed::Request { request, line_bytes } = parse(rest, 0) else { return 0 };
+    let Parsed::Request { request, line_bytes } = parse_text(rest, 0) else { return 0 };
     let value_bytes = match request {
         Request::Store(store) => store.value_bytes,
         Request::MetaSet { value_bytes, .. } => value_bytes,
@@ -140,9 +141,10 @@ impl<'r> Judging<'r> {
 
     /// Judges the request at the front of `rest` and returns its length in bytes.
     fn request(&mut self, rest: &[u8]) -> Result<usize, End> {
-        match parse(rest, 0) {
+        match parse_text(rest, 0) {
             Parsed::NeedMore => Err(End::Over { closed: false }),
             Parsed::Close => Err(End::Over { closed: true }),
+            Parsed::RefusedBinary { .. } => unreachable!("a stream of text"),
             Parsed::Refused { refusal, line_bytes } => {
                 self.answered_by(refusal.reply);
                 Ok(line_bytes.saturating_add(refusal.skip_bytes as usize)) // I1

@@ -4,7 +4,8 @@
 //! Downstream: `model` executes it; `violation` and the history file show it.
 //!
 //! Invariants:
-//! - I1  The bytes are one whole request that `kachel_wire::parse` accepts, with its data block.
+//! - I1  The bytes are one whole request that `kachel_wire::parse_text` accepts, with its data
+//!   block.
 //! - I2  A retrieval has one key. A multiget becomes one operation per key, because the protocol
 //!   promises nothing about its keys together.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use kachel_wire::client;
 use kachel_wire::request::{Admin, KEY_BYTES_MAX, Request};
-use kachel_wire::{Parsed, parse};
+use kachel_wire::{Parsed, parse_text};
 
 use crate::Value;
 
@@ -36,7 +37,7 @@ pub struct Operation {
 /// assert_eq!(operations[1].wire(), b"get b\r\n");
 /// ```
 pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
-    let Parsed::Request { request, line_bytes } = parse(input, 0) else { return None };
+    let Parsed::Request { request, line_bytes } = parse_text(input, 0) else { return None };
     let value_bytes = match request {
         Request::Store(store) => Some(store.value_bytes as usize),
         Request::MetaSet { value_bytes, .. } => Some(value_bytes as usize),
@@ -114,7 +115,7 @@ impl Operation {
 
     /// The parsed request.
     pub fn request(&self) -> Request<'_> {
-        match parse(&self.wire[..self.line_bytes], 0) {
+        match parse_text(&self.wire[..self.line_bytes], 0) {
             Parsed::Request { request, .. } => request,
             other => unreachable!("I1: {other:?}"),
         }

@@ -10,12 +10,14 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use kachel_io::listener;
-use kachel_options::{Host, Listeners, TcpListen};
+use kachel_options::{Host, Listeners, Protocol, TcpListen};
 
 /// Listening sockets, and their addresses.
 #[derive(Default)]
 pub(crate) struct Open {
     pub(crate) sockets: Vec<OwnedFd>,
+    /// The protocol of each socket.
+    pub(crate) protocols: Vec<Protocol>,
     /// The addresses, for the log.
     pub(crate) places: Vec<String>,
     /// The lines of memcached's port file, one for each TCP port.
@@ -34,6 +36,7 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
         let socket = listener::unix(&unix.path, unix.mode, backlog)
             .map_err(|error| format!("cannot listen on {place}: {error}"))?;
         open.sockets.push(socket);
+        open.protocols.push(unix.protocol);
         open.places.push(place);
     }
     Ok(open)
@@ -71,7 +74,10 @@ fn backlog_of(backlog: i32) -> u32 {
 impl Open {
     fn tcp(&mut self, wanted: &TcpListen, backlog: u32) -> Result<(), String> {
         let addresses = addresses(wanted)?;
-        self.listen(&wanted.host, &addresses, |address| listener::tcp(address, backlog, false))
+        self.listen(&wanted.host, &addresses, |address| listener::tcp(address, backlog, false))?;
+        debug_assert!(self.protocols.len() < self.sockets.len(), "an address was listened on");
+        self.protocols.resize(self.sockets.len(), wanted.protocol);
+        Ok(())
     }
 
     /// Listens on all addresses of `host`; `make` makes a socket. Addresses that this machine
@@ -143,7 +149,7 @@ fn is_lacking(host: &Host, error: &io::Error) -> bool {
 mod tests {
     use std::path::PathBuf;
 
-    use kachel_options::{Protocol, UnixListen};
+    use kachel_options::UnixListen;
 
     use super::*;
 
@@ -203,9 +209,9 @@ mod tests {
     fn a_unix_socket_is_opened_where_it_is_asked_for() {
         let folder = tempfile::tempdir().expect("a folder");
         let path: PathBuf = folder.path().join("socket");
-        let unix = Some(UnixListen { path: path.clone(), mode: 0o700 });
+        let unix = Some(UnixListen { path: path.clone(), mode: 0o700, protocol: Protocol::Binary });
         let open = open(&Listeners { tcp: Vec::new(), unix }, 8).expect("a socket");
         assert!(path.exists() && open.port_lines.is_empty());
-        assert_eq!(open.sockets.len(), 1);
+        assert_eq!((open.sockets.len(), open.protocols), (1, vec![Protocol::Binary]));
     }
 }

@@ -87,7 +87,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
         Signals::block() // I2
             .map_err(|error| Failure::os(format!("cannot wait for signals: {error}")))?;
 
-    let Open { sockets, places, port_lines } =
+    let Open { sockets, protocols, places, port_lines } =
         listeners::open(&options.listeners, options.backlog).map_err(Failure::os)?;
     let of_shards = match &shard_ports {
         Some(ports) => {
@@ -96,7 +96,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
         }
         None => Vec::new(),
     };
-    let sockets = Sockets { of_all: sockets, of_shards };
+    let sockets = Sockets { of_all: sockets, protocols, of_shards };
     let pins = cores.claim_pins(threads);
     let running = shards::start(&options, threads, sockets, pins.is_ok(), users)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;

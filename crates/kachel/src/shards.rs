@@ -15,9 +15,9 @@ use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
-use kachel_net::{ClientLimits, Endpoint, EndpointIndex, Endpoints, Users};
+use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, Users};
 use kachel_options::{
-    CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Reads, ServeOptions,
+    CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Protocol, Reads, ServeOptions,
 };
 use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn};
 
@@ -67,6 +67,8 @@ struct Plan {
 pub(crate) struct Sockets {
     /// Those whose clients any shard may serve.
     pub(crate) of_all: Vec<OwnedFd>,
+    /// The protocol of each of those.
+    pub(crate) protocols: Vec<Protocol>,
     /// For each shard, those whose clients it serves. Empty without `--shard-ports`.
     pub(crate) of_shards: Vec<Vec<OwnedFd>>,
 }
@@ -99,7 +101,8 @@ pub(crate) fn start(
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;
     check_address_space(&pool, shards)?;
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
-    let shared = Arc::new(Shared::new(shared_options(options, shards, own_endpoint), budget));
+    let endpoints = endpoints(options, &sockets.protocols);
+    let shared = Arc::new(Shared::new(shared_options(options, shards, endpoints), budget));
     if let Some(users) = users {
         shared.set_users(users);
     }
@@ -168,11 +171,26 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
-fn shared_options(options: &ServeOptions, shards: u16, own: EndpointIndex) -> SharedOptions {
-    let asks_login = options.auth_file.is_some();
-    let endpoint = Endpoint { limits: limits(options), asks_login, ..Endpoint::default() };
-    let mut endpoints = vec![endpoint; usize::from(own.0)];
-    endpoints.push(Endpoint { stays: true, ..endpoint });
+/// The endpoints of the listeners for clients of all shards, and the one of the listeners that are
+/// one shard's own, which speak the protocol of `-B`.
+fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
+    let (limits, asks_login) = (limits(options), options.auth_file.is_some());
+    let endpoint = |protocol, stays| {
+        let protocol = match protocol {
+            // The binary protocol has no such login.
+            _ if asks_login => ClientProtocol::Text,
+            Protocol::Auto => ClientProtocol::Negotiated,
+            Protocol::Ascii => ClientProtocol::Text,
+            Protocol::Binary => ClientProtocol::Binary,
+        };
+        Endpoint { protocol, limits, asks_login, stays }
+    };
+    debug_assert!(!protocols.is_empty(), "clients come in somewhere");
+    let of_all = protocols.iter().map(|&protocol| endpoint(protocol, false));
+    Endpoints::new(of_all.chain([endpoint(options.protocol, true)]).collect())
+}
+
+fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> SharedOptions {
     let mut settings = options.settings(shards);
     settings.push(("kachel_partitions".to_string(), PARTITIONS.to_string()));
     SharedOptions {
@@ -183,7 +201,7 @@ fn shared_options(options: &ServeOptions, shards: u16, own: EndpointIndex) -> Sh
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
-        endpoints: Endpoints::new(endpoints),
+        endpoints,
         pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
@@ -221,7 +239,7 @@ fn spawn<I: Io + 'static>(
     let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     // The first shard accepts the clients of all, and hands them over.
-    let Sockets { of_all, of_shards } = sockets;
+    let Sockets { of_all, of_shards, .. } = sockets;
     let mut of_all = Some(of_all);
     let mut of_shards = of_shards.into_iter();
     let mut threads = Vec::new();

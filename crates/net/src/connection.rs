@@ -25,7 +25,7 @@
 
 use kachel_io::{Peer, SocketId};
 
-use crate::endpoint::EndpointIndex;
+use crate::endpoint::{ClientProtocol, EndpointIndex};
 use crate::input::Input;
 use crate::outbox::Outbox;
 
@@ -71,6 +71,8 @@ pub struct LoginOwed {
 pub struct Connection {
     socket: SocketId,
     endpoint: EndpointIndex,
+    /// The protocol of its client, once the first byte has come.
+    protocol: ClientProtocol,
     phase: Phase,
     waiting: Waiting,
     /// Whether `io` was told to stop receiving.
@@ -110,6 +112,7 @@ impl Connection {
         Self {
             socket,
             endpoint,
+            protocol: ClientProtocol::Negotiated,
             phase: Phase::Reading,
             waiting: Waiting::Nothing,
             receiving_stopped: false,
@@ -139,6 +142,26 @@ impl Connection {
     #[inline]
     pub const fn endpoint(&self) -> EndpointIndex {
         self.endpoint
+    }
+
+    /// The protocol of its client, as far as it is known.
+    #[inline]
+    pub const fn protocol(&self) -> ClientProtocol {
+        self.protocol
+    }
+
+    /// Sets the protocol of its client: that of its endpoint, or the one that it has spoken on
+    /// another shard. A new connection negotiates.
+    pub fn set_protocol(&mut self, protocol: ClientProtocol) {
+        debug_assert!(self.protocol == ClientProtocol::Negotiated, "a client keeps its protocol");
+        self.protocol = protocol;
+    }
+
+    /// The protocol of its next request, which begins with `first`. The connection keeps it.
+    #[inline]
+    pub const fn settle_protocol(&mut self, first: u8) -> ClientProtocol {
+        self.protocol = self.protocol.settled_by(first);
+        self.protocol
     }
 
     /// The input that is not served yet.

@@ -7,7 +7,10 @@
 //! Invariants:
 //! - I1  The table never changes while the process runs, so an index is valid on every shard.
 //!
-//! TLS of a listener will be added here.
+//! A connection also carries the protocol that it speaks: that of its endpoint, or the one that its
+//! first byte has selected. TLS of a listener will be added here.
+
+use kachel_wire::begins_binary;
 
 use crate::limits::ClientLimits;
 
@@ -15,12 +18,30 @@ use crate::limits::ClientLimits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointIndex(pub u16);
 
-/// The protocol that the clients of a listener speak.
+/// The protocol that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientProtocol {
-    /// memcached's text protocol, its meta commands included.
+    /// The first byte of the connection selects it.
     #[default]
+    Negotiated,
+    /// memcached's text protocol, its meta commands included.
     Text,
+    /// memcached's binary protocol.
+    Binary,
+}
+
+impl ClientProtocol {
+    /// The protocol of a connection whose next request begins with `first`. It is not
+    /// [`Self::Negotiated`].
+    #[inline]
+    #[must_use]
+    pub const fn settled_by(self, first: u8) -> Self {
+        match self {
+            Self::Negotiated if begins_binary(first) => Self::Binary,
+            Self::Negotiated => Self::Text,
+            settled => settled,
+        }
+    }
 }
 
 /// A listener, as its clients see it.
@@ -77,6 +98,14 @@ mod tests {
         let endpoints = Endpoints::new(endpoints.to_vec());
         assert_eq!(endpoints.get(EndpointIndex(1)).limits.line_s, 99);
         assert_eq!(*endpoints.get(EndpointIndex(0)), Endpoint::default());
+    }
+
+    #[test]
+    fn the_first_byte_selects_the_protocol_unless_the_listener_does() {
+        let settled = |protocol: ClientProtocol| [0x80, 0x81, b'g'].map(|b| protocol.settled_by(b));
+        let (text, binary) = (ClientProtocol::Text, ClientProtocol::Binary);
+        assert_eq!(settled(ClientProtocol::Negotiated), [binary, text, text]);
+        assert_eq!((settled(text), settled(binary)), ([text; 3], [binary; 3]));
     }
 
     #[test]

@@ -65,6 +65,8 @@ pub struct UnixListen {
     pub path: PathBuf,
     /// The permission bits of the socket.
     pub mode: u32,
+    /// The protocol of its connections.
+    pub protocol: Protocol,
 }
 
 /// Reads one `-l` list; `port` is the default port. Sentences about parts without effect go to

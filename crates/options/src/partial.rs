@@ -77,14 +77,14 @@ impl PartialOptions {
             return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
         }
         serve.apply_roles()?;
-        if serve.auth_file.is_some() && serve.protocol == Protocol::Binary {
-            return usage("-Y: the binary protocol has no such login; leave out -B binary".into());
-        }
         self.listen()?;
-        if self.serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary)
-            || self.serve.protocol == Protocol::Binary
-        {
-            return usage("-B binary: the binary protocol is not built yet.".to_string());
+        let serve = &self.serve;
+        let speaks_binary = serve.protocol == Protocol::Binary
+            || serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary);
+        if serve.auth_file.is_some() && speaks_binary {
+            return usage(
+                "-Y: the binary protocol has no such login; listen for text only.".into(),
+            );
         }
         self.serve.shard_ports(self.serve.threads.unwrap_or(1))?;
         assert!(
@@ -117,7 +117,8 @@ impl PartialOptions {
             if !self.listen.is_empty() {
                 serve.reports.push("-l: ignored: with -s there is no TCP".to_string());
             }
-            let unix = UnixListen { path: PathBuf::from(path), mode: self.unix_mode };
+            let (path, mode) = (PathBuf::from(path), self.unix_mode);
+            let unix = UnixListen { path, mode, protocol: serve.protocol };
             serve.listeners = Listeners { tcp: Vec::new(), unix: Some(unix) };
             return Ok(());
         }

@@ -139,7 +139,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         ('B', "protocol"),
         Word(&["auto", "ascii", "binary"]),
         "auto",
-        "protocol to speak; binary is not built yet",
+        "protocol of clients; with auto, the first byte of each connection selects it",
         |partial, given| {
             set(
                 &mut partial.serve.protocol,

@@ -180,6 +180,8 @@ fn the_item_limit_takes_units() {
 fn what_protects_and_is_not_built_is_refused_in_words() {
     for args in [
         &["-S"][..],
+        &["-Y", "file", "-B", "binary"],
+        &["-Y", "file", "-l", "proto[binary]:127.0.0.1"],
         &["-Z"],
         &["-e", "file"],
         &["-U", "11211"],
@@ -188,8 +190,6 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-o", "drop_privileges"],
         &["-o", "ext_path=/data/file:1G"],
         &["--engine=tree"],
-        &["-B", "binary"],
-        &["-l", "proto[binary]:127.0.0.1"],
     ] {
         let error = refusal(args);
         assert_eq!(error.exit_code, 64, "{error}");

@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, ListenerId, Peer, SocketId};
-use kachel_net::{ConnectionIndex, EndpointIndex, LoginOwed};
+use kachel_net::{ClientProtocol, ConnectionIndex, EndpointIndex, LoginOwed};
 use kachel_wire::Reply;
 
 use crate::arrive::Arrivals;
@@ -99,7 +99,7 @@ impl Acceptor {
         context.counters.connections_opened.add(1);
         let endpoint = self.endpoint_of(listener);
         let terms = context.shared.options.endpoints.get(endpoint);
-        let connection = open(context, clients, socket, endpoint, sweep);
+        let connection = open(context, clients, socket, (endpoint, terms.protocol), sweep);
         if terms.asks_login {
             let login = LoginOwed { since: sweep, peer };
             clients.with(connection, |open| open.ask_login(login));
@@ -188,7 +188,7 @@ impl Acceptor {
         let mut adopted = mailboxes.take_sockets(context.id);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
-            let Adopted { socket, endpoint, login_s, input } = one.into_inner();
+            let Adopted { socket, endpoint, protocol, login_s, input } = one.into_inner();
             let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
@@ -198,7 +198,7 @@ impl Acceptor {
                 input.capacity() == 0 || !input.is_empty(),
                 "an empty tail has no memory"
             );
-            let connection = open(context, clients, socket, endpoint, sweep);
+            let connection = open(context, clients, socket, (endpoint, protocol), sweep);
             if let Some(login_s) = login_s {
                 let since = sweep.saturating_sub(login_s);
                 let login = LoginOwed { since, peer: io.name(socket).peer };
@@ -259,7 +259,7 @@ fn hand_one_over<E: Engine>(
         return true;
     }
     let Some(fd) = io.give_up(socket) else { return true };
-    let endpoint = open.endpoint();
+    let (endpoint, protocol) = (open.endpoint(), open.protocol());
     let login_s = open.login().map(|login| sweep - login.since);
     let closed = clients.connections.close(leaving.connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {
@@ -270,7 +270,7 @@ fn hand_one_over<E: Engine>(
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    let adopted = Adopted { socket: fd, endpoint, login_s, input };
+    let adopted = Adopted { socket: fd, endpoint, protocol, login_s, input };
     mailboxes.hand_over(context, leaving.adopter, adopted);
     false
 }
@@ -280,9 +280,11 @@ fn open<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,
     socket: SocketId,
-    endpoint: EndpointIndex,
+    (endpoint, protocol): (EndpointIndex, ClientProtocol),
     sweep: u32,
 ) -> ConnectionIndex {
     context.counters.connections.add(1);
-    clients.connections.open(socket, endpoint, sweep)
+    let connection = clients.connections.open(socket, endpoint, sweep);
+    clients.with(connection, |open| open.set_protocol(protocol));
+    connection
 }

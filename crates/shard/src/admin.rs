@@ -10,8 +10,8 @@
 
 use kachel_engine::{Common as _, Engine};
 use kachel_net::{Connection, ConnectionIndex};
-use kachel_wire::request::{Admin, DumpForm, Request, Ttl};
-use kachel_wire::{Reply, StatsTopic, stats_topic};
+use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
+use kachel_wire::{Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -38,6 +38,8 @@ pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) listings: &'a mut Listings,
     pub(crate) connection: ConnectionIndex,
+    /// The head that replies of the binary protocol repeat. `None` in other protocols.
+    pub(crate) head: Option<BinaryHead>,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
 }
@@ -54,6 +56,10 @@ impl<E: Engine> Administration<'_, E> {
         let admin = match request {
             Request::MetaNoop => return self.done(Reply::Mn, false),
             Request::Admin(admin) => admin,
+            Request::BinaryAdmin { head, admin } => {
+                self.head = Some(*head);
+                admin
+            }
             other => unreachable!("{other:?} is about a key"),
         };
         match *admin {
@@ -63,15 +69,15 @@ impl<E: Engine> Administration<'_, E> {
                 self.done(reply, noreply)
             }
             Admin::Version => {
-                for text in [b"VERSION ", options.version.as_bytes(), b"\r\n"] {
-                    self.clients.text(self.connection, text);
-                }
+                self.version();
                 Ok(())
             }
             Admin::Verbosity { noreply, .. } => self.done(Reply::Ok, noreply),
             Admin::Quit => {
+                // Only the binary protocol has a reply to it.
+                let replies = self.head.is_some();
                 self.clients.drain(self.connection);
-                Ok(())
+                self.done(Reply::Ok, !replies)
             }
             Admin::Shutdown { .. } if !options.shutdown_allowed => {
                 self.done(Reply::ShutdownNotEnabled, false)
@@ -89,16 +95,9 @@ impl<E: Engine> Administration<'_, E> {
                 let reply = self.dump(form);
                 self.done(reply, false)
             }
-            Admin::Stats { topic } if stats_topic(topic) == StatsTopic::Reset => {
-                self.settle_before()?;
-                context.shared.reset_counters();
-                self.done(Reply::Reset, false)
-            }
             Admin::Stats { topic } => {
                 self.settle_before()?;
-                let Self { engines, clients, connection, io_kind, .. } = self;
-                let (engines, connection) = (*engines, *connection);
-                Answering { context, engines, clients, connection }.stats(topic, io_kind);
+                self.stats(topic);
                 Ok(())
             }
             Admin::Settled { reply: Reply::WatchNotAllowed, .. } if self.is_pipelined() => {
@@ -116,9 +115,31 @@ impl<E: Engine> Administration<'_, E> {
     #[expect(clippy::unnecessary_wraps, reason = "what every request ends with")]
     fn done(&mut self, reply: Reply, noreply: bool) -> Result<(), Awaits> {
         if !noreply {
-            self.clients.text(self.connection, reply.bytes());
+            self.clients.reply(self.connection, self.head, reply);
         }
         Ok(())
+    }
+
+    fn version(&mut self) {
+        let version = self.context.shared.options.version.as_bytes();
+        let Some(mut sink) = self.clients.answering(self.connection) else { return };
+        debug_assert!(!version.is_empty(), "a server has a version");
+        match self.head {
+            Some(head) => head.put_body(&mut sink, version),
+            None => sink.put_all([b"VERSION ", version, b"\r\n"]),
+        }
+    }
+
+    fn stats(&mut self, topic: &[u8]) {
+        let topic =
+            if self.head.is_some() { binary_stats_topic(topic) } else { stats_topic(topic) };
+        let Self { context, engines, connection, head, .. } = *self;
+        if topic == StatsTopic::Reset {
+            context.shared.reset_counters();
+            return self.clients.reply(connection, head, Reply::Reset);
+        }
+        let clients = &mut *self.clients;
+        Answering { context, engines, clients, connection, head }.stats(topic, self.io_kind);
     }
 
     /// Checks that other shards have answered all earlier requests of the connection.

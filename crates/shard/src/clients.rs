@@ -16,7 +16,8 @@ use kachel_engine::ReadValue;
 use kachel_net::{
     AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, SlotIndex, Slots, Stream,
 };
-use kachel_wire::Sink;
+use kachel_wire::request::BinaryHead;
+use kachel_wire::{BinaryRefusal, Reply, Sink};
 
 use crate::reply::{LargeValue, ToClient};
 
@@ -70,6 +71,31 @@ impl<P: ReadValue> Clients<P> {
     pub(crate) fn text(&mut self, connection: ConnectionIndex, text: &[u8]) {
         if let Some(mut sink) = self.answering(connection) {
             sink.put(text);
+        }
+    }
+
+    /// Sends a constant reply to a client; `head` is that of its request in the binary protocol.
+    pub(crate) fn reply(
+        &mut self,
+        connection: ConnectionIndex,
+        head: Option<BinaryHead>,
+        reply: Reply,
+    ) {
+        let Some(mut sink) = self.answering(connection) else { return };
+        match head {
+            Some(head) => head.put_reply(&mut sink, reply),
+            None => sink.put(reply.bytes()),
+        }
+    }
+
+    /// Answers a binary request that is refused, and stops reading from its client if it must.
+    pub(crate) fn refuse_binary(&mut self, connection: ConnectionIndex, refusal: &BinaryRefusal) {
+        debug_assert!(!refusal.closes || refusal.skip_bytes == 0, "nothing is read any more");
+        if let Some(mut sink) = self.answering(connection) {
+            refusal.head.put_status(&mut sink, refusal.status);
+        }
+        if refusal.closes {
+            self.drain(connection);
         }
     }
 

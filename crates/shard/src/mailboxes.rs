@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use kachel_engine::Engine;
 use kachel_io::Waker;
-use kachel_net::EndpointIndex;
+use kachel_net::{ClientProtocol, EndpointIndex};
 use kachel_stdx::{CachePadded, Chain, Returned, Sleeper, Work};
 
 use crate::context::Context;
@@ -28,6 +28,8 @@ pub(crate) struct Adopted {
     pub(crate) socket: OwnedFd,
     /// The endpoint that its client connected to.
     pub(crate) endpoint: EndpointIndex,
+    /// The protocol of its client, as far as it is known.
+    pub(crate) protocol: ClientProtocol,
     /// How long its client has owed a login, in seconds. `None` if it owes none.
     pub(crate) login_s: Option<u32>,
     /// Its input that is not served yet.

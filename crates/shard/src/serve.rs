@@ -23,10 +23,12 @@
 
 use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, LoginOwed, Resume, Waiting};
+use kachel_net::{ClientProtocol, ConnectionIndex, LoginOwed, Resume, Waiting};
 use kachel_stdx::Work as Record;
-use kachel_wire::request::{KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve};
-use kachel_wire::{Parsed, Reply, parse};
+use kachel_wire::request::{
+    BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
+};
+use kachel_wire::{Parsed, Reply, parse_binary, parse_text};
 
 use crate::admin::{Administration, Awaits};
 use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
@@ -65,7 +67,8 @@ impl<E: Engine> Serving<'_, E> {
         decoded: &mut Vec<u8>,
     ) {
         let batch = Batch::new(std::mem::take(decoded));
-        let mut turn = Turn { on: self, ready, batch, has_only_staged: false };
+        let protocol = ClientProtocol::Negotiated;
+        let mut turn = Turn { on: self, ready, batch, has_only_staged: false, protocol };
         for index in 0..turn.ready.len() {
             let input = inputs.of(&turn.ready[index]);
             turn.connection(index, input);
@@ -85,6 +88,8 @@ struct Turn<'a, 's, 'b, E: Engine> {
     /// Whether requests were staged, and nothing else was done, since the connection was prepared
     /// for a request. Then it need not be prepared again for the next one.
     has_only_staged: bool,
+    /// The protocol of the connection, once it was prepared for a request.
+    protocol: ClientProtocol,
 }
 
 /// Why a staged request cannot be carried out now.
@@ -187,6 +192,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
         }
+        self.protocol = open.settle_protocol(rest[0]);
         Next::Request { scanned_bytes: if offset == 0 { open.input().scanned_bytes() } else { 0 } }
     }
 
@@ -220,7 +226,11 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         scanned: usize,
     ) -> bool {
         debug_assert!(scanned <= rest.len(), "what was searched is still there");
-        match parse(rest, scanned) {
+        let parsed = match self.protocol {
+            ClientProtocol::Binary => parse_binary(rest),
+            ClientProtocol::Text | ClientProtocol::Negotiated => parse_text(rest, scanned),
+        };
+        match parsed {
             Parsed::NeedMore => {
                 self.on.clients.with(connection, |open| open.input_mut().note_scanned(rest.len()));
                 false
@@ -243,10 +253,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     self.push(index, start, KeyPlace::Input(retrieve.keys.rest), work);
                     true
                 }
-                Request::Store(_) | Request::MetaSet { .. } => {
+                Request::Store(_)
+                | Request::MetaSet { .. }
+                | Request::Binary(BinaryRequest { verb: BinaryVerb::Store { .. }, .. }) => {
                     self.storage(index, connection, rest, request, line_bytes)
                 }
-                Request::MetaNoop | Request::Admin(_) => {
+                Request::MetaNoop | Request::Admin(_) | Request::BinaryAdmin { .. } => {
                     if self.settled() {
                         let done = self.on.administration(connection).carry_out(request);
                         if let Err(Awaits) = done {
@@ -280,6 +292,11 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             Parsed::Refused { refusal, line_bytes } => {
                 self.advance(index, *line_bytes);
                 self.on.clients.text(connection, refusal.reply.bytes());
+                self.skip(connection, refusal.skip_bytes);
+            }
+            Parsed::RefusedBinary { refusal, line_bytes } => {
+                self.advance(index, *line_bytes);
+                self.on.clients.refuse_binary(connection, refusal);
                 self.skip(connection, refusal.skip_bytes);
             }
             Parsed::Close => self.on.clients.drain(connection),
@@ -502,6 +519,7 @@ impl<E: Engine> Serving<'_, E> {
             clients: self.clients,
             listings: self.listings,
             connection,
+            head: None,
             io_kind: self.io_kind,
         }
     }

@@ -8,7 +8,8 @@
 
 use kachel_engine::{Common as _, Engine};
 use kachel_net::ConnectionIndex;
-use kachel_wire::{DetailTopic, Reply, StatsTopic, format, stats_topic};
+use kachel_wire::request::BinaryHead;
+use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -24,13 +25,15 @@ pub(crate) struct Answering<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) connection: ConnectionIndex,
+    /// The head that replies of the binary protocol repeat. `None` in other protocols.
+    pub(crate) head: Option<BinaryHead>,
 }
 
 impl<E: Engine> Answering<'_, E> {
     /// Answers `stats` with this topic.
-    pub(crate) fn stats(&mut self, topic: &[u8], io_kind: &str) {
+    pub(crate) fn stats(&mut self, topic: StatsTopic, io_kind: &str) {
         let dumps_allowed = self.context.shared.options.dumps_allowed;
-        match stats_topic(topic) {
+        match topic {
             StatsTopic::General => self.general(io_kind),
             StatsTopic::Reset => unreachable!("`admin` resets the counters"),
             StatsTopic::Settings => {
@@ -50,6 +53,11 @@ impl<E: Engine> Answering<'_, E> {
                 self.stat("sizes_status", b"disabled");
                 self.reply(Reply::End);
             }
+            StatsTopic::Detail(DetailTopic::Dump) if self.head.is_some() => {
+                // As in 1.6.45: one statistic, whose value is the text protocol's reply.
+                self.stat("detailed", Reply::End.bytes());
+                self.reply(Reply::End);
+            }
             // These topics have nothing to show yet: Kachel has neither the slabs nor the tiers of
             // memcached.
             StatsTopic::Detail(DetailTopic::Dump)
@@ -62,12 +70,15 @@ impl<E: Engine> Answering<'_, E> {
     }
 
     fn reply(&mut self, reply: Reply) {
-        self.clients.text(self.connection, reply.bytes());
+        self.clients.reply(self.connection, self.head, reply);
     }
 
     fn stat(&mut self, name: &str, value: &[u8]) {
         if let Some(mut sink) = self.clients.answering(self.connection) {
-            format::stat(&mut sink, name.as_bytes(), value);
+            match self.head {
+                Some(head) => head.put_stat(&mut sink, name.as_bytes(), value),
+                None => format::stat(&mut sink, name.as_bytes(), value),
+            }
         }
     }
 

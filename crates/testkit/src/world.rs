@@ -20,7 +20,7 @@ use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions,
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
 use kachel_io::{Clock, ListenerId, ManualClock, Peer, ThreadTime};
-use kachel_net::{ClientLimits, Endpoint, Endpoints, PINNED_PERCENT_MAX};
+use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX};
 use kachel_shard::{
     ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
 };
@@ -60,6 +60,8 @@ pub struct WorldOptions {
     pub asks_login: bool,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
+    /// The protocol that the listener sets for its clients.
+    pub protocol: ClientProtocol,
     /// Percent of memory that values may pin while they are being sent.
     pub pinned_percent: u32,
     /// A function that the server calls for each client that it closes because of a limit.
@@ -86,6 +88,7 @@ impl Default for WorldOptions {
             limits: ClientLimits::default(),
             asks_login: false,
             stays: false,
+            protocol: ClientProtocol::Negotiated,
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
         }
@@ -200,10 +203,10 @@ impl<A: Around, E: Engine> World<A, E> {
                 connections_max: options.connections_max,
                 usage: options.usage,
                 endpoints: Endpoints::new(vec![Endpoint {
+                    protocol: options.protocol,
                     limits: options.limits,
                     asks_login: options.asks_login,
                     stays: options.stays,
-                    ..Endpoint::default()
                 }]),
                 pinned_percent: options.pinned_percent,
                 tell_closed: options.tell_closed,

@@ -4,13 +4,16 @@
 //! Downstream: `shard` applies the operations of requests, and formats its answers with [`reply`]
 //!             and [`format`]; [`client`] is the client's side of the same protocols.
 //!
+//! The server's side speaks text, meta and binary; the client's side text and meta.
+//!
 //! Invariants:
 //! - I1  This crate does not allocate, read a clock or make a system call.
 //! - I2  No input causes a panic: a client's mistake is a value ([`ParseError`]).
-//! - I3  The meaning of a line does not depend on the pieces in which it arrived.
+//! - I3  The meaning of a request does not depend on the pieces in which it arrived.
 #![forbid(unsafe_code)]
 
 pub mod base64;
+mod binary;
 mod line;
 mod meta;
 pub mod number;
@@ -25,11 +28,12 @@ pub mod request;
 
 pub mod client;
 
+pub use binary::binary_stats_topic;
 pub use format::Sink;
 pub use line::Parsed;
 pub use meta::parse_key;
-pub use protocol::{lease_terms, parse, retrieval_terms};
-pub use refusal::ParseError;
-pub use reply::Reply;
+pub use protocol::{begins_binary, lease_terms, parse, parse_binary, parse_text, retrieval_terms};
+pub use refusal::{BinaryRefusal, ParseError};
+pub use reply::{BinaryStatus, Reply};
 pub use text::login::{Login, TOKEN_BYTES_MAX, parse_login};
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

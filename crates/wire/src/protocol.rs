@@ -3,7 +3,8 @@
 //! its cases here.
 //!
 //! Upstream:   `shard`, with the input of a connection, and once a request's key was hashed.
-//! Downstream: `line` parses, `format` formats; `engine`'s contract executes the operation.
+//! Downstream: `line` and `binary` parse, `format` and `binary` format; the engine executes the
+//!             operation.
 //!
 //! Invariants:
 //! - I1  Every request with a key makes exactly one operation. A retrieval makes one for each key.
@@ -13,14 +14,13 @@ use kachel_engine::{
     StoreTerms, Ttl, Value, ValueWanted, Verb, Verdict, Wanted,
 };
 
+use crate::binary::{self, BINARY_REPLY_BYTES_MAX, REQUEST_MAGIC};
 use crate::format::{Sink, answer_classic, answer_meta};
 use crate::line::{self, Parsed};
 use crate::meta::parse_key;
 use crate::reply::Reply;
 use crate::request::{KEY_BYTES_MAX, Meta, Request, Store};
 
-/// The first byte of a request in the binary protocol, which is not built yet.
-const BINARY_MAGIC: u8 = 0x80;
 /// The bytes that follow a value in the text and meta protocols.
 pub(crate) const VALUE_END: &[u8] = b"\r\n";
 /// Bytes of the longest reply line to a classic request that is not a retrieval.
@@ -28,7 +28,11 @@ const CLASSIC_REPLY_BYTES_MAX: u16 = 96;
 /// Bytes of the longest line of a meta reply: a key in base64, an opaque token, every flag.
 const META_REPLY_BYTES_MAX: u16 = 640;
 
-/// Reads one request from the front of `input`.
+/// Reads one request from the front of `input`. Its first byte selects the protocol: a request of
+/// the text or meta protocol never begins with that of the binary protocol.
+///
+/// A connection keeps its protocol. Where only its input is at hand that was parsed before, this
+/// function reads it again in the same way as [`parse_text`] or [`parse_binary`].
 ///
 /// The first `scanned_bytes` are known to contain no newline: they are the length of the input when
 /// this function last returned `NeedMore`. So a line that arrives in pieces is searched once. A
@@ -45,10 +49,39 @@ const META_REPLY_BYTES_MAX: u16 = 640;
 /// ```
 #[inline]
 pub fn parse(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
-    if input.first() == Some(&BINARY_MAGIC) {
-        return Parsed::Close;
+    if input.first() == Some(&REQUEST_MAGIC) {
+        return parse_binary(input);
     }
+    parse_text(input, scanned_bytes)
+}
+
+/// Reads one request of the text or meta protocol from the front of `input`, as [`parse`] does.
+///
+/// Cost: linear in the line; no allocation. Panics: never.
+#[inline]
+pub fn parse_text(input: &[u8], scanned_bytes: usize) -> Parsed<'_> {
     line::parse(input, scanned_bytes)
+}
+
+/// Reads one request of the binary protocol from the front of `input`. A byte that is not 0x80
+/// where a request must begin is `Close`.
+///
+/// Cost: constant; no allocation. Panics: never.
+///
+/// ```
+/// use kachel_wire::{Parsed, parse_binary};
+/// assert_eq!(parse_binary(&[0x80, 0x0a]), Parsed::NeedMore);
+/// assert_eq!(parse_binary(b"get k\r\n"), Parsed::Close);
+/// ```
+#[inline(never)]
+pub fn parse_binary(input: &[u8]) -> Parsed<'_> {
+    binary::parse(input)
+}
+
+/// Whether a connection that begins with this byte speaks the binary protocol.
+#[inline]
+pub const fn begins_binary(first: u8) -> bool {
+    first == REQUEST_MAGIC
 }
 
 impl<'b> Request<'b> {
@@ -69,7 +102,10 @@ impl<'b> Request<'b> {
             | Self::MetaSet { meta, .. }
             | Self::MetaArithmetic { meta, .. } => parse_key(meta.key, space),
             Self::MetaDebug(key) => parse_key(key, space),
-            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => return None,
+            Self::Binary(binary) => binary.key,
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) | Self::BinaryAdmin { .. } => {
+                return None;
+            }
         })
     }
 
@@ -92,7 +128,8 @@ impl<'b> Request<'b> {
                     Some(key.text)
                 }
             }
-            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => None,
+            Self::Binary(binary) => Some(binary.key),
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) | Self::BinaryAdmin { .. } => None,
         }
     }
 
@@ -125,13 +162,21 @@ impl<'b> Request<'b> {
     /// Whether a request of one key may change nothing.
     #[inline]
     pub const fn is_read(&self) -> bool {
-        matches!(self, Self::MetaGet(_))
+        match self {
+            Self::MetaGet(_) => true,
+            Self::Binary(binary) => binary.is_read(),
+            _ => false,
+        }
     }
 
     /// Whether the reply to a request of one key shows the item's value.
     #[inline]
     pub const fn shows_value(&self) -> bool {
-        matches!(self, Self::MetaGet(meta) if meta.letters.has(b'v'))
+        match self {
+            Self::MetaGet(meta) => meta.letters.has(b'v'),
+            Self::Binary(binary) => binary.shows_value(),
+            _ => false,
+        }
     }
 
     /// Bytes of the longest reply to a request of one key, without the value that it shows. 0 for a
@@ -139,6 +184,8 @@ impl<'b> Request<'b> {
     pub const fn reply_bytes_max(&self) -> u16 {
         if self.is_meta() {
             META_REPLY_BYTES_MAX
+        } else if matches!(self, Self::Binary(_)) {
+            BINARY_REPLY_BYTES_MAX
         } else if self.is_noreply() {
             0
         } else {
@@ -146,12 +193,13 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Bytes of the value that a storage request announces, without the CR LF after it.
+    /// Bytes of the value that a storage request announces, without [`Self::value_end`].
     #[inline]
     pub const fn announced_bytes(&self) -> Option<u32> {
         match self {
             Self::Store(store) => Some(store.value_bytes),
             Self::MetaSet { value_bytes, .. } => Some(*value_bytes),
+            Self::Binary(binary) => binary.announced_bytes(),
             _ => None,
         }
     }
@@ -161,6 +209,7 @@ impl<'b> Request<'b> {
         match self {
             Self::Store(store) => store.client_flags,
             Self::MetaSet { meta, .. } => meta.client_flags,
+            Self::Binary(binary) => binary.client_flags(),
             _ => 0,
         }
     }
@@ -173,6 +222,7 @@ impl<'b> Request<'b> {
             Self::MetaSet { meta, mode, value_bytes } => {
                 Some(meta.store_terms(*mode, *value_bytes as usize))
             }
+            Self::Binary(binary) => binary.store_terms(),
             _ => None,
         }
     }
@@ -209,7 +259,8 @@ impl<'b> Request<'b> {
                 life: meta.life(),
             }),
             Self::MetaDebug(_) => Verb::Inspect,
-            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) => {
+            Self::Binary(binary) => binary.engine_verb(value_bytes_max),
+            Self::Retrieve(_) | Self::MetaNoop | Self::Admin(_) | Self::BinaryAdmin { .. } => {
                 unreachable!("I1: {self:?} is not about one key")
             }
         };
@@ -220,19 +271,20 @@ impl<'b> Request<'b> {
     /// the value that [`Self::answer`] returned.
     #[inline]
     pub const fn value_end(&self) -> &'static [u8] {
-        VALUE_END
+        if matches!(self, Self::Binary(_)) { b"" } else { VALUE_END }
     }
 
     /// Whether a storage request whose value is not stored removes the old value of its key, which
     /// is stale now. `is_too_large` says that the value is refused for its size.
     ///
-    /// As in memcached: `set`, and `ms` in the mode `set` without a token to compare. If the value
-    /// is too large, `ms` removes it in every mode.
+    /// As in memcached: `set` and a binary `SET`, and `ms` in the mode `set` without a token to
+    /// compare. If the value is too large, `ms` removes it in every mode.
     pub fn removes_when_refused(&self, is_too_large: bool) -> bool {
         let removes = self.store_terms().is_some_and(|terms| terms.removes_when_refused());
         match self {
             Self::Store(_) => removes,
             Self::MetaSet { .. } => removes || is_too_large,
+            Self::Binary(binary) => binary.removes_when_refused(),
             _ => false,
         }
     }
@@ -246,13 +298,17 @@ impl<'b> Request<'b> {
                 let end: &[u8] = if meta.key.base64 { b" b q\r\n" } else { b" q\r\n" };
                 sink.put_all([b"md ", meta.key.text, end]);
             }
+            Self::Binary(binary) => binary.put_removal(sink),
             other => unreachable!("{other:?} stores nothing"),
         }
     }
 
     /// Formats the reply to a storage request whose value is refused. `reply` says why.
     pub fn answer_refusal(&self, sink: &mut impl Sink, reply: Reply) {
-        sink.put(reply.unless(self.is_noreply()).bytes());
+        match self {
+            Self::Binary(binary) => binary.head.put_reply(sink, reply),
+            _ => sink.put(reply.unless(self.is_noreply()).bytes()),
+        }
     }
 
     /// Formats the reply to a request of one key. A returned value is too large for the sink. The
@@ -266,6 +322,8 @@ impl<'b> Request<'b> {
     ) -> Option<P> {
         if self.is_meta() {
             answer_meta(sink, self, verdict, value)
+        } else if let Self::Binary(binary) = self {
+            binary::answer(sink, binary, verdict, value)
         } else {
             answer_classic(sink, self, verdict);
             None

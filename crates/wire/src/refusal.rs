@@ -1,10 +1,10 @@
 //! Refusals: the reply to a line that cannot be executed, and the number of bytes to skip after it.
 //!
-//! Upstream:   the parsers of `text` and `meta`.
-//! Downstream: `line` returns the refusal; the connection answers it and skips the bytes.
+//! Upstream:   the parsers of `text`, `meta` and `binary`.
+//! Downstream: the parser returns the refusal; the connection answers it and skips the bytes.
 
-use crate::reply::Reply;
-use crate::request::Request;
+use crate::reply::{BinaryStatus, Reply};
+use crate::request::{BinaryHead, Request};
 
 /// A line that was refused. This is a mistake of the client, never a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,19 @@ impl ParseError {
     pub(crate) fn with_block(reply: Reply, value_bytes: u32) -> Self {
         Self { reply, skip_bytes: u64::from(value_bytes) + 2 }
     }
+}
+
+/// A request that was refused. This is a mistake of the client, never a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BinaryRefusal {
+    /// What the reply repeats.
+    pub head: BinaryHead,
+    /// The status of the reply.
+    pub status: BinaryStatus,
+    /// Bytes to skip after the header (I2).
+    pub skip_bytes: u64,
+    /// Whether the connection is closed after the reply (I2).
+    pub closes: bool,
 }
 
 /// The reason why a verb's parser made no request of a line.

@@ -1,4 +1,5 @@
-//! All replies with constant text, in one table.
+//! All replies with constant text: the table of the text and meta protocols, and that of the binary
+//! protocol.
 //!
 //! Upstream:   the parsers name a reply in a refusal; `shard` and `net` name one as an answer.
 //! Downstream: [`Reply::bytes`] is sent to the socket unchanged.
@@ -7,6 +8,8 @@
 //! - I1  Every reply except `Nothing` is one line that ends in CR LF and contains no other CR or
 //!   LF.
 //! - I2  No two replies have the same bytes.
+//!
+//! The text of a binary reply is its body. It has no line end.
 //!
 //! Source: what memcached 1.6.45 sends.
 
@@ -153,6 +156,65 @@ impl Reply {
     #[must_use]
     pub const fn unless(self, noreply: bool) -> Self {
         if noreply { Self::Nothing } else { self }
+    }
+}
+
+/// The status of a reply. A failure has a text as its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryStatus {
+    /// Done.
+    Success,
+    /// No item is there.
+    NotFound,
+    /// An item is there, or has another CAS token.
+    Exists,
+    /// The item would be too large.
+    TooLarge,
+    /// The lengths in the header are wrong.
+    InvalidArguments,
+    /// There is no item to append to, or the result would be too large.
+    NotStored,
+    /// The value is not a number.
+    NonNumeric,
+    /// The request is not allowed.
+    NotAllowed,
+    /// The opcode is unknown.
+    UnknownCommand,
+    /// There is no memory for the item.
+    OutOfMemory,
+}
+
+impl BinaryStatus {
+    /// The number in the header.
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Success => 0x00,
+            Self::NotFound => 0x01,
+            Self::Exists => 0x02,
+            Self::TooLarge => 0x03,
+            Self::InvalidArguments => 0x04,
+            Self::NotStored => 0x05,
+            Self::NonNumeric => 0x06,
+            Self::NotAllowed => 0x20,
+            Self::UnknownCommand => 0x81,
+            Self::OutOfMemory => 0x82,
+        }
+    }
+
+    /// The body of a failure; empty for a success.
+    pub const fn text(self) -> &'static [u8] {
+        match self {
+            Self::Success => b"",
+            Self::NotFound => b"Not found",
+            Self::Exists => b"Data exists for key.",
+            Self::TooLarge => b"Too large.",
+            Self::InvalidArguments => b"Invalid arguments",
+            Self::NotStored => b"Not stored.",
+            Self::NonNumeric => b"Non-numeric server-side value for incr or decr",
+            Self::NotAllowed => b"Auth failure.",
+            Self::UnknownCommand => b"Unknown command",
+            Self::OutOfMemory => b"Out of memory",
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! The requests of clients, borrowed from their input.
 //!
-//! Upstream:   `parse` makes requests out of lines.
+//! Upstream:   `parse` makes requests out of lines, and of the headers of the binary protocol.
 //! Downstream: `shard` routes a request by its key and executes it.
 //!
 //! Invariants:
 //! - I1  A request owns nothing: every slice points into the line it was parsed from.
 //! - I2  Every key of a request, decoded, has 1 to `KEY_BYTES_MAX` bytes.
-//! - I3  A storage request's data block (`value_bytes` bytes and CR LF) follows its line and is not
-//!   part of the request; `shard` collects it.
+//! - I3  A storage request's data block follows its line and is not part of the request; `shard`
+//!   collects it. It has `value_bytes` bytes and the protocol's end of a value: CR LF, or nothing.
+//! - I4  The "line" of a binary request is its header, its extras and its key.
 //!
 //! The terms are defined in `docs/glossary.md`. Source: memcached's protocol.txt, and where it is
 //! incomplete, 1.6.45's replies.
@@ -26,7 +27,7 @@ pub const META_FLAGS_MAX: usize = 20;
 /// Bytes of the longest opaque token, its letter `O` included.
 pub const OPAQUE_BYTES_MAX: usize = 32;
 
-/// The request of one line.
+/// The request of one line (I4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
     /// `get`, `gets`, `gat`, `gats`, `lease-get`: one `VALUE` per key that is found, then `END`.
@@ -86,6 +87,15 @@ pub enum Request<'b> {
     MetaNoop,
     /// A request that is not about one key.
     Admin(Admin<'b>),
+    /// A request of the binary protocol about one key; its value may follow (I3).
+    Binary(BinaryRequest<'b>),
+    /// A request of the binary protocol that is not about one key.
+    BinaryAdmin {
+        /// What the reply repeats.
+        head: BinaryHead,
+        /// What is asked for. `NOOP` is settled with [`crate::Reply::Ok`].
+        admin: Admin<'b>,
+    },
 }
 
 /// A retrieval of one or more keys.
@@ -213,6 +223,66 @@ impl Meta<'_> {
     pub fn letters_in_order(&self) -> impl Iterator<Item = u8> {
         Words::new(self.flags).map(|flag| flag[0])
     }
+}
+
+/// The fields of a request's header that its reply repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BinaryHead {
+    /// The opcode.
+    pub opcode: u8,
+    /// Any bytes of the client.
+    pub opaque: [u8; 4],
+}
+
+/// A request of the binary protocol about one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BinaryRequest<'b> {
+    /// What the reply repeats.
+    pub head: BinaryHead,
+    /// The key: any bytes.
+    pub key: &'b [u8],
+    /// The CAS token that must match. `None` if the header has 0.
+    pub compare_cas: Option<u64>,
+    /// What is asked for.
+    pub verb: BinaryVerb,
+}
+
+/// What a request of the binary protocol asks for on its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryVerb {
+    /// `GET`, `GETK`, `GAT`, `GATK`, `TOUCH`.
+    Get {
+        /// The new TTL, if the request sets one.
+        ttl: Option<Ttl>,
+        /// Whether the reply has the value; `TOUCH` returns only the client flags.
+        with_value: bool,
+        /// Whether the reply has the key.
+        with_key: bool,
+    },
+    /// `SET`, `ADD`, `REPLACE`, `APPEND`, `PREPEND`; a value follows (I3).
+    Store {
+        /// The store mode. With a token to compare, `ADD` and `REPLACE` do what `SET` does.
+        mode: StoreMode,
+        /// The client flags.
+        client_flags: u32,
+        /// The TTL.
+        ttl: Ttl,
+        /// Bytes of the value.
+        value_bytes: u32,
+    },
+    /// `DELETE`.
+    Delete,
+    /// `INCREMENT`, `DECREMENT`.
+    Arithmetic {
+        /// Up or down.
+        direction: Direction,
+        /// The amount of the change.
+        delta: u64,
+        /// The first value of a number that is created.
+        initial: u64,
+        /// The TTL of a number that is created. `None` if none is created.
+        create: Option<Ttl>,
+    },
 }
 
 /// A set of ASCII letters.

@@ -35,6 +35,12 @@ const LARGE: [Large; 4] = [
     (b"append l 0 0 17000 noreply\r\n", b"y", 17_000, b"\r\nmd l q\r\nset l 0 0 3\r\nabc\r\n"),
 ];
 
+/// A stream of the binary target: set, get, incr, touch, an unknown opcode and a noop.
+const BINARY_FIELDS: &[u8] = &[
+    1, 0x01, 2, 3, 9, 0, 0x00, 0, 3, 0, 0, 0x15, 3, 3, 0, 1, 0x1c, 1, 250, 0, 0, 0xff, 0, 3, 2, 0,
+    0x0a, 0, 0, 0, 0,
+];
+
 /// A script with a pause, which the cases lack too. `main` makes a seed for each place of a pause.
 const TIMES: &[u8] = b"set a 0 1 1\r\na\r\nset b 0 2 1\r\nb\r\nset c 0 0 1\r\nc\r\n\
                        touch c 1\r\nms d 1 T1\r\nd\r\nmg d t v\r\nflush_all 2\r\n\
@@ -46,9 +52,13 @@ fn main() -> Result<()> {
     let fixture: Value = serde_json::from_str(FIXTURE).expect("the fixture is JSON");
     let cases = fixture["cases"].as_array().expect("cases");
     let (mut text, mut meta) = (BTreeSet::new(), BTreeSet::new());
+    let mut binary = BTreeSet::from([BINARY_FIELDS.to_vec()]);
     let (mut client, mut connection) = (BTreeSet::new(), BTreeSet::new());
     for case in cases {
         let stream = words(&case["input"]);
+        if stream.first() == Some(&0x80) {
+            binary.insert([&[0], &stream[..]].concat());
+        }
         for line in stream.split_inclusive(|&byte| byte == b'\n') {
             let verb = META_VERBS.iter().position(|verb| line.starts_with(verb));
             let (verb, seeds, line) = match verb {
@@ -79,9 +89,13 @@ fn main() -> Result<()> {
             connection.insert([TIMES, &plan(way, &[cut])].concat());
         }
     }
-    for (target, seeds) in
-        [("text", text), ("meta", meta), ("client", client), ("connection", connection)]
-    {
+    for (target, seeds) in [
+        ("text", text),
+        ("meta", meta),
+        ("binary", binary),
+        ("client", client),
+        ("connection", connection),
+    ] {
         write(&folder.join(target), &seeds)?;
     }
     // The canary target needs no special seed, only a folder with a seed to start from.

@@ -365,7 +365,10 @@ impl Model {
             Request::Admin(Admin::FlushAll { delay, .. }) => {
                 self.flush(state, delay, window, branches);
             }
-            Request::MetaNoop | Request::Admin(_) => unreachable!("no operation is made of it"),
+            Request::MetaNoop
+            | Request::Admin(_)
+            | Request::Binary(_)
+            | Request::BinaryAdmin { .. } => unreachable!("no operation is made of it"),
         }
     }
 

@@ -17,8 +17,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_millis(10);
 
 /// Asked after a reply: what comes then shows that the reply was whole and the connection is open.
-const PROBE: &[u8] = b"mn\r\n";
-const PROBE_REPLY: &[u8] = b"MN\r\n";
+const PROBE: (&[u8], &[u8]) = (b"mn\r\n", b"MN\r\n");
+/// The same in the binary protocol: `NOOP`.
+const BINARY_PROBE: (&[u8], &[u8]) = (
+    b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    b"\x81\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+);
 
 /// A connection to the server under test.
 struct Connection {
@@ -169,15 +173,16 @@ pub(crate) fn run(
         }
     };
     received.drain(..end);
-    if !connection.send(PROBE)? {
+    let (probe, probe_reply) = if case.input.starts_with(b"\x80") { BINARY_PROBE } else { PROBE };
+    if !connection.send(probe)? {
         return Err("closed, not open".to_owned());
     }
-    while compare(PROBE_REPLY, &received) == Match::Beginning {
+    while compare(probe_reply, &received) == Match::Beginning {
         if connection.receive(&mut received)?.is_none() {
             return Err("closed, not open".to_owned());
         }
     }
-    if received != PROBE_REPLY {
+    if received != probe_reply {
         return Err(format!("after the reply came {}", shown(&received)));
     }
     Ok(())

@@ -184,6 +184,20 @@ fn input_that_is_not_served_moves_with_its_connection() {
 }
 
 #[test]
+fn a_connection_that_moves_keeps_its_protocol() {
+    let mut machine = Machine::new();
+    machine.run(500, 8);
+    let before = machine.moved();
+    machine.run(5, 72);
+    assert!(machine.moved() > before + 100, "connections have moved");
+    machine.run(2, 0);
+    for client in &machine.clients {
+        // On a new connection, this byte would select the binary protocol.
+        assert_eq!(machine.world.ask(&client.end, b"\x80 is text\r\n"), b"ERROR\r\n");
+    }
+}
+
+#[test]
 fn clients_that_stay_are_served_by_the_core_that_accepted_them() {
     let mut machine = Machine::with(true);
     machine.run(100, 2);

@@ -1,6 +1,7 @@
 //! The whole server but for the kernel: shards over the in-memory door, on one thread.
 
 mod allocation;
+mod binary;
 mod clocks;
 mod crew;
 mod ending;

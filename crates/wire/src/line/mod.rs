@@ -11,7 +11,7 @@
 
 use memchr::memchr;
 
-use crate::refusal::{Failure, Outcome, ParseError};
+use crate::refusal::{BinaryRefusal, Failure, Outcome, ParseError};
 use crate::reply::Reply;
 use crate::request::{
     Admin, Direction, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, RETRIEVE_LINE_BYTES_MAX, Request,
@@ -34,8 +34,7 @@ const LEASE_VERB_BYTES: usize = 9;
 pub enum Parsed<'b> {
     /// There is no complete line yet, and the input is within the limits.
     NeedMore,
-    /// A request. The data block of a `Store` or `MetaSet` (`value_bytes` and CR LF) follows the
-    /// line.
+    /// A request. The data block of a storage request follows the line.
     Request {
         /// The request.
         request: Request<'b>,
@@ -47,6 +46,13 @@ pub enum Parsed<'b> {
         /// The reply and the bytes to skip.
         refusal: ParseError,
         /// Bytes of the line, its end included.
+        line_bytes: usize,
+    },
+    /// A request of the binary protocol is refused.
+    RefusedBinary {
+        /// The reply, and how the next request is found.
+        refusal: BinaryRefusal,
+        /// Bytes of the header.
         line_bytes: usize,
     },
     /// The rest of the input cannot be parsed: close without a reply.

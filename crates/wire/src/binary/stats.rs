@@ -1,0 +1,42 @@
+//! The topics of `STAT`.
+//!
+//! Upstream:   `Admin::Stats` of a binary request contains its key.
+//! Downstream: `shard` answers each topic.
+//!
+//! Source: the replies of 1.6.45. `reset`, `settings` and `detail` count also with more text behind
+//! them; topics that only the text protocol has are unknown.
+
+use crate::text::stats::{DetailTopic, StatsTopic};
+
+/// Reads the topic of `STAT`: the key of the request.
+///
+/// ```
+/// use kachel_wire::{StatsTopic, binary_stats_topic};
+/// assert_eq!(binary_stats_topic(b""), StatsTopic::General);
+/// assert_eq!(binary_stats_topic(b"settings?"), StatsTopic::Settings);
+/// assert_eq!(binary_stats_topic(b"s"), StatsTopic::Unknown);
+/// ```
+pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
+    match key {
+        b"" => StatsTopic::General,
+        [b'r', b'e', b's', b'e', b't', ..] => StatsTopic::Reset,
+        b"items" => StatsTopic::Items,
+        b"slabs" => StatsTopic::Slabs,
+        b"sizes" => StatsTopic::Sizes,
+        _ if key.starts_with(b"settings") => StatsTopic::Settings,
+        _ => match key.strip_prefix(b"detail") {
+            Some(form) => StatsTopic::Detail(detail(form)),
+            None => StatsTopic::Unknown,
+        },
+    }
+}
+
+fn detail(form: &[u8]) -> DetailTopic {
+    let forms = [
+        (&b" on"[..], DetailTopic::On),
+        (b" off", DetailTopic::Off),
+        (b" dump", DetailTopic::Dump),
+    ];
+    let found = forms.into_iter().find(|(text, _)| form.starts_with(text));
+    found.map_or(DetailTopic::Usage, |(_, topic)| topic)
+}

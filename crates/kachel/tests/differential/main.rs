@@ -6,6 +6,7 @@
 //! Environment: `KACHEL_PEER` names another memcached, `KACHEL_DIFF_COMMANDS` a number of commands,
 //! `KACHEL_DIFF_SEED` the seed, `KACHEL_DIFF_SERVER` another program in the place of ours.
 
+mod binary;
 mod clock;
 mod command;
 mod compare;
@@ -33,6 +34,8 @@ const COMMANDS: u64 = 200_000;
 const COUNTED_COMMANDS: usize = 200_000;
 /// How often each verb, and each flag of each meta verb, must at least be asked.
 const EACH_MIN: usize = 200;
+/// Binary requests are one in so many: more of them have large values.
+const BINARY_SHARE: usize = 8;
 /// Within how many commands a planted fault finds its place.
 const PLANTED_COMMANDS: usize = 20_000;
 /// An item of one second that is there for so long stays for ever.
@@ -103,6 +106,24 @@ fn random_commands_get_the_same_replies() {
         let malformed: usize = outcome.malformed.values().sum();
         assert!(malformed * 20 >= outcome.commands, "only {malformed} commands were malformed");
     }
+}
+
+#[test]
+fn random_commands_of_the_binary_protocol_get_the_same_replies() {
+    let (ours, peer) = servers();
+    let requests = setting("KACHEL_DIFF_COMMANDS", COMMANDS) as usize / BINARY_SHARE;
+    let seed = setting("KACHEL_DIFF_SEED", 1);
+    let replies = binary::compare([&ours, &peer], seed, requests, false);
+    let said = ours.last_words();
+    let replies = replies.unwrap_or_else(|difference| panic!("{difference}; ours said: {said}"));
+    println!("seed {seed}: {requests} binary requests, {replies} replies");
+    assert!(replies * 3 >= requests, "only {replies} replies");
+}
+
+#[test]
+fn a_wrong_status_of_the_binary_protocol_is_caught() {
+    let (ours, peer) = servers();
+    binary::compare([&ours, &peer], 2, PLANTED_COMMANDS, true).expect_err("a wrong reply is found");
 }
 
 /// Runs until the wrong reply is in and found; it must be found in the batch that it was put into.

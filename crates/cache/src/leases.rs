@@ -3,15 +3,15 @@
 //! Upstream:   `primitives`, before it stores a remnant.
 //! Downstream: nothing.
 //!
-//! Time is divided into windows that are as long as such a value is kept. What was stored in this
-//! window and in the one before is at least what still lives, so no value need be followed to its
-//! end.
+//! Time is divided into windows, each as long as such a value is kept. A value that still lives was
+//! stored in this window or in the one before. So it is enough to count the bytes of two windows;
+//! the end of a value need not be noticed.
 //!
 //! Invariants:
 //! - I1  The bytes that were admitted in two consecutive windows are at most the share that was
 //!   passed.
 
-/// What the leases of one shard have used.
+/// The memory that the leases of one shard have used.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     has_leased: bool,

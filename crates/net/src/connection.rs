@@ -8,7 +8,9 @@
 //! Nothing -----------------------------------> Reader, ... --------------------------> Nothing
 //!    |                                            ^
 //!    |   pause(Record)                             | note_record
-//!    +-----------------------------------> Record
+//!    +-----------------------------------> Record -+
+//!    |   pause(Login)                              | note_login_turn
+//!    +-----------------------------------> Login --+
 //!
 //! Reading --(quit, invalid input, the process stops: drain)--> Draining --(all sent)--> closed
 //! ```
@@ -22,6 +24,8 @@
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
 //!   for a list is set exactly while it is in the list.
 //! - I4  A connection has at most one listing and at most one upload at a time.
+//! - I5  While a login is owed, only logins are served. The debt goes with a connection that moves
+//!   to another shard, and so does its time.
 
 use kachel_io::{Peer, SocketId};
 

@@ -21,7 +21,7 @@ pub struct Resume {
     pub next_key: usize,
     /// The offset of the end of the last key.
     pub keys_end: usize,
-    /// What the reply shows of each key.
+    /// The form of the reply.
     pub form: RetrieveForm,
     /// The TTL that the items get, if the retrieval sets one.
     pub ttl: Option<Ttl>,

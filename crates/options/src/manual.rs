@@ -74,7 +74,7 @@ pub struct Shown {
     pub words: &'static [&'static str],
     /// Its default, as text; may be empty.
     pub default: &'static str,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub help: &'static str,
 }
 

@@ -1,5 +1,6 @@
-//! The sweep: once a second, a check of all clients for late requests, idle clients, clients that
-//! do not read their replies, and clients that hold much and read it slowly.
+//! The sweep: once a second, a check of all clients for late requests and logins, idle clients,
+//! clients that do not read their replies, and clients that hold much and read it slowly. Logins
+//! that had to wait for the next second may go on.
 //!
 //! Upstream:   `tick` reports that a second has begun. It calls `close` after serving, so input
 //!             that has just arrived is in time.

@@ -1,15 +1,15 @@
 //! Pauses connections, and lists those that may be resumed.
 //!
 //! Upstream:   `serve` and `upload`, when a client does not read its replies or there is no record;
-//!             `send`, when a block was sent or replies were settled; `records`, when there are
-//!             records again.
+//!             `login`, when a login must wait; `send`, when a block was sent or replies were
+//!             settled; `records`, when there are records again.
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
 //! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of
-//!   `records`. If it does not wait for a record, the cause of its pause ends only when a block was
-//!   sent or replies were settled, and `send` checks the connection after both. So no tick checks
-//!   all paused connections.
+//!   `records`. `late` ends the wait of a login, once a second. The cause of any other pause ends
+//!   only when a block was sent or replies were settled, and `send` checks the connection after
+//!   both. So no tick checks all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_net::{Connection, ConnectionIndex, Waiting};

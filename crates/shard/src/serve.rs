@@ -4,7 +4,7 @@
 //! Upstream:   `tick`, with the connections that have input.
 //! Downstream: `beside` for reads of other shards' keys, `apply` under the lock of an engine,
 //!             `records` for requests that must be parked, `upload` for large values, `admin` for
-//!             requests that have no key.
+//!             requests that have no key, `login` for clients that must log in first.
 //!
 //! A request is *carried out* when this core executes it, or parks it with the shard that owns its
 //! key.

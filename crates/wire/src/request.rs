@@ -101,7 +101,7 @@ pub enum Request<'b> {
 /// A retrieval of one or more keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retrieve<'b> {
-    /// What the reply shows of each key.
+    /// The form of the reply.
     pub form: RetrieveForm,
     /// The new TTL, for `gat` and `gats`.
     pub ttl: Option<Ttl>,

@@ -161,7 +161,7 @@ pub struct Item {
     pub since_s: u32,
 }
 
-/// What is kept of a key without an item, for leases only.
+/// A stale value that only leases see. Its key has no item.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Remnant {
     /// The stale value; empty if there was none.
@@ -181,7 +181,7 @@ pub struct Remnant {
 pub struct State {
     /// The item, if there is one.
     pub item: Option<Item>,
-    /// What is kept for leases, if there is no item.
+    /// The stale value for leases, if there is no item.
     pub remnant: Option<Remnant>,
     /// The largest token that the server chose and that clients know (I1).
     pub token_floor: u64,

@@ -140,7 +140,7 @@ pub(super) fn delete_remnant<'e>(item: &impl ItemView<'e>) -> Decision {
     Decision { change, notes_access: false, verdict: Verdict::Miss }
 }
 
-/// What a delete stores in place of the item. `None` if values are not kept.
+/// The remnant that a delete stores in place of the item. `None` if values are not kept.
 ///
 /// It has another token (L1), and lives no longer than the item (L2).
 pub(crate) fn left_by_delete<'e>(

@@ -34,7 +34,8 @@ const COMMANDS: u64 = 200_000;
 const COUNTED_COMMANDS: usize = 200_000;
 /// How often each verb, and each flag of each meta verb, must at least be asked.
 const EACH_MIN: usize = 200;
-/// Binary requests are one in so many: more of them have large values.
+/// The commands for one binary request. There are fewer of these, because more of them have large
+/// values.
 const BINARY_SHARE: usize = 8;
 /// Within how many commands a planted fault finds its place.
 const PLANTED_COMMANDS: usize = 20_000;

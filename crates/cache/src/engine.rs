@@ -12,7 +12,7 @@ use kachel_engine::{
     WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
-use kachel_stdx::{Landing, Place, Reader};
+use kachel_stdx::{Landing, Place, Reader, SizeClasses};
 
 use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
 use crate::index::TableIndex;
@@ -82,6 +82,10 @@ impl Common for CacheCommon {
 
     fn bytes_max(&self) -> u64 {
         self.pool.bytes_max()
+    }
+
+    fn size_classes(&self) -> &Arc<SizeClasses> {
+        &self.pool.size_classes
     }
 
     fn pinned_bytes(&self) -> u64 {

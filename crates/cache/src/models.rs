@@ -62,7 +62,7 @@ impl Owner {
     fn new() -> Self {
         // A segment, its line, and its part of the table of blocks.
         let segment_bytes = (SEGMENT_BYTES_MIN + 64 + 2 * 32) as u64;
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::new(Budget::new(3 * segment_bytes)), options);
         let budget = Arc::new(Budget::new(1 << 20));
         let options = EngineOptions {

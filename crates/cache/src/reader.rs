@@ -28,8 +28,10 @@
 
 use std::sync::Arc;
 
-use kachel_engine::{DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, get_unchanged};
-use kachel_segment::{Item, ItemAt, Pool};
+use kachel_engine::{
+    ClassStats, DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, get_unchanged,
+};
+use kachel_segment::{ClassCounts, Item, ItemAt, Pool};
 use kachel_table::{BucketChoice, Guess, KeyHash, Location, Seen};
 
 use crate::cache::Cache;
@@ -37,12 +39,14 @@ use crate::index::item_at;
 use crate::item::CachedItem;
 use crate::large::CachePinned;
 use crate::lookup::{Found, View, look_up};
+use crate::stats::class_stats;
 
 /// Reads the items of one shard from any core. [`Cache::reader`] makes it.
 #[derive(Clone, Debug)]
 pub struct CacheReader {
     slots: kachel_table::Reader,
     pool: Arc<Pool>,
+    classes: Arc<ClassCounts>,
 }
 
 /// All cores may share one reader.
@@ -85,7 +89,11 @@ impl Cache {
     /// Returns a reader of this cache for other cores. The reader keeps the address space of the
     /// index and the items, so after the cache is dropped it still finds the last items.
     pub fn reader(&self) -> CacheReader {
-        CacheReader { slots: self.table.reader(), pool: Arc::clone(self.segments.pool()) }
+        CacheReader {
+            slots: self.table.reader(),
+            pool: Arc::clone(self.segments.pool()),
+            classes: Arc::clone(self.segments.class_counts()),
+        }
     }
 }
 
@@ -162,5 +170,9 @@ impl ReadBeside for CacheReader {
             return ReadAnswer::AskOwner; // The owner has just moved the item.
         }
         ReadAnswer::Done(outcome)
+    }
+
+    fn class_stats(&self, class: u8) -> ClassStats {
+        class_stats(self.classes.of(class))
     }
 }

@@ -3,10 +3,24 @@
 //! Upstream:   `engine`'s contract.
 //! Downstream: the counts of `table` and `segment`.
 
-use kachel_engine::EngineStats;
+use kachel_engine::{ClassStats, EngineStats};
 use kachel_segment::BLOCK_BYTES;
 
 use crate::cache::Cache;
+
+/// Translates the counts of the segments, which do not know the contract.
+pub(crate) fn class_stats(counts: kachel_segment::ClassTotals) -> ClassStats {
+    debug_assert!(counts.evicted_unfetched <= counts.evicted, "they are evicted, too");
+    ClassStats {
+        evicted: counts.evicted,
+        evicted_with_expiry: counts.evicted_with_expiry,
+        evicted_age_s: counts.evicted_age_s,
+        evicted_unfetched: counts.evicted_unfetched,
+        evicted_active: counts.evicted_active,
+        reclaimed: counts.reclaimed,
+        expired_unfetched: counts.expired_unfetched,
+    }
+}
 
 impl Cache {
     /// The statistics of the cache. Cost: a few loads.

@@ -119,7 +119,7 @@ fn a_read_stores_nothing_once_reads_are_counted() {
     let before = writable();
     let (hasher, budget) =
         (KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1), Arc::new(Budget::new(BYTES)));
-    let pool = PoolOptions { shards: 1, reserve_bytes: BYTES, huge: false };
+    let pool = PoolOptions { shards: 1, reserve_bytes: BYTES, ..PoolOptions::default() };
     let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
     let options = EngineOptions {
         evict: true,

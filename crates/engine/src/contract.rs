@@ -25,7 +25,9 @@
 //!   changes no engine while it holds what it read: a value is lent for as long as its round is
 //!   borrowed.
 
-use kachel_stdx::{Held, Landing, Place, Reader};
+use std::sync::Arc;
+
+use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
 use crate::change_list::Changed;
@@ -34,7 +36,7 @@ use crate::key::Key;
 use crate::operation::{Block, GetTerms, Operation};
 use crate::options::EngineOptions;
 use crate::outcome::Outcome;
-use crate::stats::EngineStats;
+use crate::stats::{ClassStats, EngineStats};
 use crate::time::Now;
 
 /// The largest number of operations that are prefetched together.
@@ -170,6 +172,10 @@ pub trait ReadBeside: Clone + Send + Sync + 'static {
         now: &Now,
         dead_found: &mut DeadFound,
     ) -> ReadAnswer<'r, Self::Pinned>;
+
+    /// What became of the items of a size class ([`Common::size_classes`]). Nothing if there is no
+    /// such class. Cost: a few loads.
+    fn class_stats(&self, class: u8) -> ClassStats;
 }
 
 /// A large value that is being received, directly into the memory where it will be stored.
@@ -242,6 +248,10 @@ pub trait Common: Clone + Send + Sync + 'static {
 
     /// The highest value, in bytes, that the memory limit can be raised to.
     fn bytes_max(&self) -> u64;
+
+    /// The size classes by which items are counted. An item belongs to the class of its nominal
+    /// size ([`EngineOptions::nominal_bytes`]).
+    fn size_classes(&self) -> &Arc<SizeClasses>;
 
     /// The number of pinned bytes of large values. A byte is pinned as long as a handle of
     /// [`Engine::Pinned`], or a [`Held`] that came from one, keeps it.

@@ -54,7 +54,7 @@ pub use operation::{
 };
 pub use options::{EngineOptions, LeaseOptions};
 pub use outcome::{Inspection, Outcome, Value, Verdict};
-pub use stats::EngineStats;
+pub use stats::{ClassStats, EngineStats};
 pub use time::{ClockOrigin, Now, Ttl};
 pub use unchanged::get_unchanged;
 pub use verb::{NO_TOKEN_MAX, NUMBER_BYTES_MAX, decide, decimal_digits};

@@ -42,14 +42,25 @@ impl LeaseOptions {
 }
 
 impl EngineOptions {
-    /// Whether an item of this size may be stored at all.
+    /// Whether an item of this nominal size may be stored at all.
+    pub fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
+        debug_assert!((1..=KEY_BYTES_MAX).contains(&key_bytes), "key, I1");
+        self.nominal_bytes(key_bytes, value_bytes, client_flags) as u64 <= self.item_bytes_max
+    }
+
+    /// The *nominal size* of an item: the number of bytes that memcached counts for it.
     ///
     /// memcached counts a header of 48 bytes, 8 for the CAS token, the key and a NUL, 4 for client
     /// flags that are not 0, the value and CR LF.
-    pub fn fits(&self, key_bytes: usize, value_bytes: usize, client_flags: u32) -> bool {
-        debug_assert!((1..=KEY_BYTES_MAX).contains(&key_bytes), "key, I1");
-        let header = 48 + 8 * u64::from(self.cas) + 4 * u64::from(client_flags != 0);
-        let bytes = header + key_bytes as u64 + 1 + value_bytes as u64 + 2;
-        bytes <= self.item_bytes_max
+    #[inline]
+    pub const fn nominal_bytes(
+        &self,
+        key_bytes: usize,
+        value_bytes: usize,
+        client_flags: u32,
+    ) -> usize {
+        debug_assert!(key_bytes <= KEY_BYTES_MAX, "key, I1");
+        let header = 48 + if self.cas { 8 } else { 0 } + if client_flags != 0 { 4 } else { 0 };
+        header + key_bytes + 1 + value_bytes + 2
     }
 }

@@ -30,6 +30,21 @@ pub enum Value<'e, P> {
     },
 }
 
+impl<P> Value<'_, P> {
+    /// Bytes of the value, if there is one.
+    #[inline]
+    pub const fn bytes(&self) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::Inline(value) => Some(value.len()),
+            Self::Pinned { bytes, .. } => {
+                debug_assert!(*bytes > 0, "an empty value is lent");
+                Some(*bytes)
+            }
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

@@ -43,3 +43,22 @@ pub struct EngineStats {
     /// Items refused because no room was found.
     pub refused: u64,
 }
+
+/// What became of the items of a size class in one engine since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Items evicted.
+    pub evicted: u64,
+    /// Items evicted that had an expiry.
+    pub evicted_with_expiry: u64,
+    /// Seconds from the last access of the item that was evicted last to its eviction.
+    pub evicted_age_s: u64,
+    /// Items evicted that were never read.
+    pub evicted_unfetched: u64,
+    /// Items evicted although they were read not long before.
+    pub evicted_active: u64,
+    /// Items found expired.
+    pub reclaimed: u64,
+    /// Expired items that were never read.
+    pub expired_unfetched: u64,
+}

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
+use kachel_cache::{Cache, Pool, PoolOptions, ShardOf, SizeClassOptions};
 use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
@@ -97,7 +97,13 @@ pub(crate) fn start(
     } else {
         kachel_host::physical_memory_bytes().max(options.memory_bytes)
     };
-    let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages };
+    let classes = SizeClassOptions {
+        // memcached adds its header to the bytes that the option says.
+        first_bytes: options.echo.chunk_size.saturating_add(48),
+        last_bytes: options.echo.slab_chunk_bytes_max,
+        growth_factor: options.echo.growth_factor,
+    };
+    let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes };
     let pool = Pool::new(Arc::clone(&budget), pool_options)?;
     check_address_space(&pool, shards)?;
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
@@ -201,6 +207,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
+        tracks_sizes: options.track_sizes,
         endpoints,
         pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),

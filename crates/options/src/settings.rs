@@ -108,6 +108,8 @@ impl ServeOptions {
         pairs.say("read_buf_mem_limit", echo.read_buf_bytes_max);
         pairs.yes_no("track_sizes", self.track_sizes);
         pairs.yes_no("inline_ascii_response", false);
+        say_second_tier(pairs);
+        say_absent(pairs);
         pairs.say("num_napi_ids", echo.napi_ids);
         pairs.say("memory_file", "(null)");
         pairs.say("client_flags_size", 4);
@@ -163,4 +165,36 @@ impl ServeOptions {
         pairs.say("kachel_lease_stale_seconds", self.lease_stale_s);
         pairs.say("kachel_lease_stale_percent", self.lease_stale_percent);
     }
+}
+
+/// The lines of memcached's second tier, with its defaults: there is none here.
+fn say_second_tier(pairs: &mut Pairs) {
+    pairs.say("ext_item_size", 512);
+    pairs.say("ext_item_age", u32::MAX);
+    pairs.say("ext_low_ttl", 0);
+    pairs.say("ext_recache_rate", 2000);
+    pairs.say("ext_wbuf_size", 4 << 20);
+    pairs.say("ext_compact_under", 0);
+    pairs.say("ext_drop_under", 0);
+    pairs.say("ext_max_sleep", 1_000_000);
+    pairs.say("ext_max_frag", "0.80");
+    pairs.say("slab_automove_freeratio", "0.010");
+    pairs.yes_no("ext_drop_unread", false);
+}
+
+/// The lines about TLS and the proxy, which memcached prints if it is built with them.
+fn say_absent(pairs: &mut Pairs) {
+    pairs.yes_no("ssl_enabled", false);
+    pairs.say("ssl_chain_cert", "NULL");
+    pairs.say("ssl_key", "NULL");
+    pairs.say("ssl_verify_mode", 0);
+    pairs.say("ssl_keyformat", 1);
+    pairs.say("ssl_ciphers", "NULL");
+    pairs.say("ssl_ca_cert", "NULL");
+    pairs.say("ssl_wbuf_size", 16 << 10);
+    pairs.yes_no("ssl_session_cache", false);
+    pairs.yes_no("ssl_kernel_tls", false);
+    pairs.say("ssl_min_version", "tlsv1.2");
+    pairs.yes_no("proxy_enabled", false);
+    pairs.yes_no("proxy_uring_enabled", false);
 }

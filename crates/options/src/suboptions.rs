@@ -65,9 +65,13 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
         "close connections that are idle for this time",
         |partial, given| set(&mut partial.serve.idle_timeout_s, given.integer()),
     ),
-    no_meaning("track_sizes", Nothing, "off", "\"stats sizes\" is not built yet", |partial, _| {
-        set(&mut partial.serve.track_sizes, true)
-    }),
+    works(
+        "track_sizes",
+        Nothing,
+        "off",
+        "\"stats sizes\" counts the sizes of items when a client asks",
+        |partial, _| set(&mut partial.serve.track_sizes, true),
+    ),
     works("modern", Nothing, "on", "the default", nothing),
     works(
         "relaxed_privileges",
@@ -133,11 +137,11 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
     ),
     no_meaning("slab_automove_freeratio", Real("num", 0.0, 1.0), "0.01", NO_SLABS, nothing),
     no_meaning("slab_sizes", Text("list"), "", NO_SLABS, nothing),
-    no_meaning(
+    works(
         "slab_chunk_max",
         Integer("kilobytes", 1, 1024),
         "512",
-        NO_SLABS,
+        "longest size class of \"stats items\" and \"stats slabs\"",
         |partial, given| {
             set(&mut partial.serve.echo.slab_chunk_bytes_max, given.integer::<u32>() << 10)
         },

@@ -448,20 +448,18 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
     ),
     answers(('i', "license"), Answer::License, "the licence"),
     // No meaning here.
-    no_meaning(
+    works(
         ('f', "slab-growth-factor"),
         Real("num", 1.0, f64::MAX),
         "1.25",
-        "no slabs",
-        "growth factor of slab classes",
+        "growth factor of the size classes of \"stats items\" and \"stats slabs\"",
         |partial, given| set(&mut partial.serve.echo.growth_factor, given.real()),
     ),
-    no_meaning(
+    works(
         ('n', "slab-min-size"),
         Integer("bytes", 1, I32_MAX),
         "48",
-        "no slabs",
-        "smallest slab chunk",
+        "bytes of key and value in the first size class of \"stats items\"",
         |partial, given| set(&mut partial.serve.echo.chunk_size, given.integer()),
     ),
     no_meaning(

@@ -200,14 +200,15 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
 
 #[test]
 fn what_has_no_meaning_is_accepted_and_reported() {
-    let options = memcached(&["-f", "1.5", "-o", "slab_automove,lru_crawler_sleep=7,modern"]);
+    let options = memcached(&["-N", "2", "-o", "slab_automove,lru_crawler_sleep=7,modern"]);
     assert_eq!(
-        options.reports[0], "-f 1.5: accepted, has no meaning here: no slabs",
+        options.reports[0],
+        "-N 2: accepted, has no meaning here: connections are assigned to threads in another way",
         "{:?}",
         options.reports
     );
     assert_eq!(options.reports.len(), 3, "modern is no news: {:?}", options.reports);
-    assert_eq!(options.echo.growth_factor, 1.5);
+    assert_eq!(options.echo.napi_ids, 2);
     assert_eq!(options.echo.lru_crawler_sleep, 7);
 }
 
@@ -370,7 +371,7 @@ fn settings_have_the_keys_of_memcached_in_its_order() {
     let options = memcached(&["-l", "127.0.0.1", "-p", "21998"]);
     let said = options.settings(4);
     let lines: Vec<String> = said.iter().map(|(key, value)| format!("{key} {value}")).collect();
-    // What memcached 1.6.45, built without its second tier, answers to `stats settings`.
+    // What memcached 1.6.45 answers to `stats settings`, built with its second tier, TLS and proxy.
     let memcached = "maxbytes 67108864|maxconns 1024|tcpport 21998|udpport 0|inter 127.0.0.1|verbosity 0|\
         oldest 0|evictions on|domain_socket NULL|umask 700|shutdown_command no|growth_factor 1.25|\
         chunk_size 48|num_threads 4|num_threads_per_udp 4|stat_key_prefix :|detail_enabled no|\
@@ -382,7 +383,13 @@ fn settings_have_the_keys_of_memcached_in_its_order() {
         hash_algorithm murmur3|lru_maintainer_thread yes|lru_segmented yes|hot_lru_pct 20|\
         warm_lru_pct 40|hot_max_factor 0.20|warm_max_factor 2.00|temp_lru no|temporary_ttl 61|\
         idle_timeout 0|watcher_logbuf_size 262144|worker_logbuf_size 65536|read_buf_mem_limit 0|\
-        track_sizes no|inline_ascii_response no|num_napi_ids 0|memory_file (null)|client_flags_size 4";
+        track_sizes no|inline_ascii_response no|ext_item_size 512|ext_item_age 4294967295|\
+        ext_low_ttl 0|ext_recache_rate 2000|ext_wbuf_size 4194304|ext_compact_under 0|\
+        ext_drop_under 0|ext_max_sleep 1000000|ext_max_frag 0.80|slab_automove_freeratio 0.010|\
+        ext_drop_unread no|ssl_enabled no|ssl_chain_cert NULL|ssl_key NULL|ssl_verify_mode 0|\
+        ssl_keyformat 1|ssl_ciphers NULL|ssl_ca_cert NULL|ssl_wbuf_size 16384|\
+        ssl_session_cache no|ssl_kernel_tls no|ssl_min_version tlsv1.2|proxy_enabled no|\
+        proxy_uring_enabled no|num_napi_ids 0|memory_file (null)|client_flags_size 4";
     let memcached: Vec<&str> = memcached.split('|').collect();
     assert_eq!(lines[..memcached.len()], memcached[..]);
     assert!(said[memcached.len()..].iter().all(|(key, _)| key.starts_with("kachel_")));

@@ -101,7 +101,8 @@ struct Cache {
 impl Cache {
     fn new(limit_bytes: u64, keys: usize) -> Self {
         let budget = Arc::new(Budget::new(limit_bytes));
-        let options = PoolOptions { shards: 1, reserve_bytes: limit_bytes, huge: false };
+        let options =
+            PoolOptions { shards: 1, reserve_bytes: limit_bytes, ..PoolOptions::default() };
         let pool = Pool::new(budget, options).expect("address space");
         let segments = Segments::new(pool, SegmentOptions { evict: true, cas: true, shard: 0 })
             .expect("address space");

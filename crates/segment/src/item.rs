@@ -190,6 +190,11 @@ impl<'a> Item<'a> {
         Self { pool, at, header: Header::load(&pool.arena, at) }
     }
 
+    /// The pool in which the item lies.
+    pub(crate) const fn pool(&self) -> &'a Pool {
+        self.pool
+    }
+
     #[inline]
     fn field(&self, start: usize, length: usize) -> &'a [u8] {
         self.pool.arena.bytes(self.at.offset() + start, length)

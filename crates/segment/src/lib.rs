@@ -25,6 +25,7 @@ mod layout;
 mod meta;
 mod pool;
 mod segments;
+mod size_classes;
 
 #[cfg(loom)]
 use arena_model as arena;
@@ -36,6 +37,7 @@ pub use segments::{
     Added, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SegmentOptions, SegmentStats,
     Segments, WalkCursor, Walked,
 };
+pub use size_classes::{ClassCounts, ClassTotals};
 
 /// Bytes of the longest value that lies in a segment whole; longer values take blocks.
 pub const INLINE_VALUE_BYTES_MAX: usize = (1 << 14) - 1;

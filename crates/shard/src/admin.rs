@@ -11,11 +11,12 @@
 use kachel_engine::{Common as _, Engine};
 use kachel_net::{Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
-use kachel_wire::{Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic};
+use kachel_wire::{Cachedump, Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic};
 
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
+use crate::form::Form;
 use crate::listing::Listings;
 use crate::stats::Answering;
 
@@ -136,7 +137,11 @@ impl<E: Engine> Administration<'_, E> {
         let Self { context, engines, connection, head, .. } = *self;
         if topic == StatsTopic::Reset {
             context.shared.reset_counters();
+            engines.reset_class_stats();
             return self.clients.reply(connection, head, Reply::Reset);
+        }
+        if let Some(form) = self.form_of(topic) {
+            return self.begin_listing(form);
         }
         let clients = &mut *self.clients;
         Answering { context, engines, clients, connection, head }.stats(topic, self.io_kind);
@@ -195,10 +200,31 @@ impl<E: Engine> Administration<'_, E> {
         if self.is_pipelined() {
             return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
         }
-        self.clients.with(self.connection, Connection::begin_listing);
-        // The next step of the listings sends `OK` and the first lines.
-        self.listings.begin(self.connection, keys_only);
+        self.begin_listing(if keys_only { Form::Mgdump } else { Form::Metadump });
         Reply::Nothing
+    }
+
+    /// Begins a listing. The next step of the listings sends its first lines.
+    fn begin_listing(&mut self, form: Form) {
+        self.clients.with(self.connection, Connection::begin_listing);
+        self.context.counters.listings_begun.add(1);
+        self.listings.begin(self.connection, self.head, form);
+    }
+
+    /// The listing that answers a topic of `stats`, if one does.
+    fn form_of(&self, topic: StatsTopic) -> Option<Form> {
+        let options = &self.context.shared.options;
+        match topic {
+            StatsTopic::Items => Some(Form::Items),
+            StatsTopic::Slabs => Some(Form::Slabs),
+            StatsTopic::Sizes if options.tracks_sizes => Some(Form::Sizes),
+            StatsTopic::Cachedump(Ok(Cachedump { class, limit })) if options.dumps_allowed => {
+                debug_assert!(class < 64, "the parser refuses other classes");
+                let lines_left = if limit == 0 { u32::MAX } else { limit };
+                Some(Form::Cachedump { class: class as u8, lines_left })
+            }
+            _ => None,
+        }
     }
 
     /// Whether replies to earlier requests were not sent yet.

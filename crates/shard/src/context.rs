@@ -10,8 +10,10 @@ use std::sync::Arc;
 use kachel_engine::{ClockOrigin, KeyHasher, Now};
 use kachel_stdx::Place;
 
+use crate::by_class::CLASSED_PER_TICK_MAX;
 use crate::counters::Counters;
 use crate::process::Shared;
+use crate::sizes::Sizes;
 
 /// Cores to wake that a batch can note without an allocation.
 const TO_WAKE_AT_FIRST: usize = 64;
@@ -30,6 +32,10 @@ pub(crate) struct Context {
     pub(crate) origin: ClockOrigin,
     /// The place of this core among those that read items.
     pub(crate) place: Place,
+    /// The size classes by which requests are counted.
+    pub(crate) sizes: Sizes,
+    /// The requests of this tick that are still counted by class (`by_class`).
+    pub(crate) classed_left: Cell<u32>,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
@@ -44,11 +50,36 @@ impl Context {
         hasher: KeyHasher,
         origin: ClockOrigin,
         place: Place,
+        sizes: Sizes,
     ) -> Self {
         let counters = Arc::clone(&shared.counters[usize::from(id)]);
         let now = Cell::new(origin.start());
         let to_wake = RefCell::new(Vec::with_capacity(TO_WAKE_AT_FIRST));
-        Self { id, shared, counters, hasher, origin, place, now, to_wake }
+        Self {
+            id,
+            shared,
+            counters,
+            hasher,
+            origin,
+            place,
+            sizes,
+            classed_left: Cell::new(0),
+            now,
+            to_wake,
+        }
+    }
+
+    /// Whether a request is counted by the size class of its item. Cost: a load, from the third
+    /// request of a tick on.
+    #[inline]
+    pub(crate) fn counts_class(&self) -> bool {
+        let left = self.classed_left.get();
+        debug_assert!(left <= CLASSED_PER_TICK_MAX, "it was set at the beginning of the tick");
+        let counts = left > 0;
+        if counts {
+            self.classed_left.set(left - 1);
+        }
+        counts
     }
 
     /// Notes that this core must wake another one.

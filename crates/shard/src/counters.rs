@@ -9,36 +9,11 @@
 //!   core. Any core may read a number at any time; it sees a recent value.
 //! - I2  A counter is never set back: `stats reset` keeps a copy, and `stats` shows the difference.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
 
-/// A number that one thread at a time changes, and any thread may read.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `count`. Cost: a load and a store, no locked instruction.
-    #[inline]
-    pub fn add(&self, count: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
-    }
-
-    /// Replaces the number; used for gauges. An equal number is not written, because other shards
-    /// may have its cache line.
-    #[inline]
-    pub fn set(&self, value: u64) {
-        if self.0.load(Relaxed) != value {
-            self.0.store(value, Relaxed);
-        }
-    }
-
-    /// The number now.
-    pub fn value(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
+use crate::by_class::ByClass;
+use crate::counter::Counter;
 
 impl Counters {
     /// The counter of connections that were closed for this reason.
@@ -64,12 +39,15 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[$gauge_doc])* pub $gauge: Counter,)+
             $($(#[$doc])* pub $name: Counter,)+
+            /// A sample of the requests, by the size class of their item.
+            pub by_class: ByClass,
         }
 
         impl Counters {
             /// Copies what was counted so far. Gauges count nothing, so they stay 0 in the copy.
             pub(crate) fn copy_counts_from(&self, from: &Self) {
                 $(self.$name.set(from.$name.value());)+
+                self.by_class.copy_counts_from(&from.by_class);
             }
         }
     };
@@ -89,6 +67,8 @@ counters! {
     index_slots,
     /// Gauge: memory that holds replies which clients have not read. It is updated once per second.
     owed_bytes,
+    /// Gauge: listings that are being sent.
+    listings,
     /// Gauge: when the core took its last sample of its own work, in nanoseconds.
     sampled_ns,
     /// Gauge: thousandths of the time before that sample in which the core was busy.
@@ -119,16 +99,12 @@ counters! {
     auth_cmds,
     /// Logins with an unknown user or a wrong password.
     auth_errors,
-    /// Keys requested.
-    cmd_get,
     /// Storage requests.
     cmd_set,
     /// Items ever stored.
     total_items,
     /// `flush_all`s.
     cmd_flush,
-    /// Touches.
-    cmd_touch,
     /// Meta commands.
     cmd_meta,
     /// Keys found.
@@ -181,6 +157,8 @@ counters! {
     expired_unfetched,
     /// Items whose space came back because they had expired.
     reclaimed,
+    /// Listings ever begun.
+    listings_begun,
     /// Items examined for listings.
     listed_items,
     /// Times that a resumable connection was checked, and resumed if it still might be.
@@ -257,24 +235,19 @@ impl Counters {
             !matches!(verdict, Verdict::Stored { .. } | Verdict::Deleted),
             "a read neither stores nor deletes"
         );
-        let is_hit = match verdict {
-            Verdict::Hit(facts) => {
-                if facts.created {
-                    self.total_items.add(1);
-                }
-                true
-            }
-            Verdict::Touched => true,
-            Verdict::Miss | Verdict::Leased { .. } => false,
+        let counter = match (verdict, touches) {
+            (Verdict::Hit(_) | Verdict::Touched, false) => &self.get_hits,
+            (Verdict::Hit(_) | Verdict::Touched, true) => &self.touch_hits,
+            (Verdict::Miss | Verdict::Leased { .. }, false) => &self.get_misses,
+            (Verdict::Miss | Verdict::Leased { .. }, true) => &self.touch_misses,
             _ => return,
         };
-        let (all, hits, misses) = if touches {
-            (&self.cmd_touch, &self.touch_hits, &self.touch_misses)
-        } else {
-            (&self.cmd_get, &self.get_hits, &self.get_misses)
-        };
-        all.add(1);
-        if is_hit { hits.add(1) } else { misses.add(1) }
+        counter.add(1);
+        if let Verdict::Hit(facts) = verdict
+            && facts.created
+        {
+            self.total_items.add(1);
+        }
     }
 
     #[inline]

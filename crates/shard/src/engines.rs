@@ -33,11 +33,11 @@
 //! the holder see `kachel_stdx::CombiningLock`.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, DeadFound, Engine};
-use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, Work};
+use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, ReadBeside as _};
+use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::backlog::{Backlog, Left};
 use crate::context::Context;
@@ -61,6 +61,10 @@ pub struct Engines<E: Engine> {
     locks: Vec<CachePadded<Lock<E>>>,
     /// The readers of all engines, by the numbers of the shards. None with `erew`.
     readers: Vec<E::Reader>,
+    /// The counts of all engines by size class, by the numbers of the shards.
+    counted: Vec<E::Reader>,
+    /// The sums of these counts at the last `stats reset`, by class.
+    counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
     mailboxes: Mailboxes<E>,
     common: E::Common,
 }
@@ -103,11 +107,14 @@ impl<E: Engine> Engines<E> {
     pub fn new(engines: Vec<E>, crew: bool) -> Arc<Self> {
         let common = engines.first().expect("a process has a shard").common();
         let crew = crew && engines.len() > 1;
-        let readers = if crew { engines.iter().map(E::reader).collect() } else { Vec::new() };
+        let counted: Vec<_> = engines.iter().map(E::reader).collect();
+        let readers = if crew { counted.clone() } else { Vec::new() };
         let mailboxes = Mailboxes::new(engines.len());
         let keep = |engine| Kept { engine, found: DeadFound::default(), backlog: Backlog::new() };
         let locks = engines.into_iter().map(|engine| CachePadded::new(Lock::new(keep(engine))));
-        Arc::new(Self { locks: locks.collect(), readers, mailboxes, common })
+        let locks = locks.collect();
+        let counted_before = Mutex::new([ClassStats::default(); SizeClasses::MAX]);
+        Arc::new(Self { locks, readers, counted, counted_before, mailboxes, common })
     }
 
     /// What the engines have in common.
@@ -126,6 +133,49 @@ impl<E: Engine> Engines<E> {
     #[inline]
     pub(crate) fn readers(&self) -> &[E::Reader] {
         &self.readers
+    }
+
+    /// What became of the items of a size class in all engines since the last `stats reset`.
+    ///
+    /// Cost: a few loads for each shard.
+    pub(crate) fn class_stats(&self, class: u8) -> ClassStats {
+        debug_assert!(usize::from(class) < SizeClasses::MAX, "a class of the engine");
+        let mut sum = self.class_sums(class);
+        let before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = before[usize::from(class) % SizeClasses::MAX];
+        sum.evicted -= before.evicted;
+        sum.evicted_with_expiry -= before.evicted_with_expiry;
+        sum.evicted_unfetched -= before.evicted_unfetched;
+        sum.evicted_active -= before.evicted_active;
+        sum.reclaimed -= before.reclaimed;
+        sum.expired_unfetched -= before.expired_unfetched;
+        if sum.evicted == 0 {
+            sum.evicted_age_s = 0;
+        }
+        sum
+    }
+
+    /// The sums over all shards since the start. The age is the longest one.
+    fn class_sums(&self, class: u8) -> ClassStats {
+        debug_assert!(self.counted.len() == self.locks.len(), "each engine counts");
+        self.counted.iter().fold(ClassStats::default(), |sum, shard| {
+            let one = shard.class_stats(class);
+            ClassStats {
+                evicted: sum.evicted + one.evicted,
+                evicted_with_expiry: sum.evicted_with_expiry + one.evicted_with_expiry,
+                evicted_age_s: sum.evicted_age_s.max(one.evicted_age_s),
+                evicted_unfetched: sum.evicted_unfetched + one.evicted_unfetched,
+                evicted_active: sum.evicted_active + one.evicted_active,
+                reclaimed: sum.reclaimed + one.reclaimed,
+                expired_unfetched: sum.expired_unfetched + one.expired_unfetched,
+            }
+        })
+    }
+
+    /// Lets the counts by size class begin anew (`stats reset`). Any core may call this.
+    pub(crate) fn reset_class_stats(&self) {
+        let sums = std::array::from_fn(|class| self.class_sums(class as u8));
+        *self.counted_before.lock().unwrap_or_else(PoisonError::into_inner) = sums;
     }
 
     /// Whether any core may take the engine of any shard (E3).
@@ -518,13 +568,14 @@ mod tests {
 
     use super::*;
     use crate::process::{Shared, SharedOptions};
+    use crate::sizes::Sizes;
 
     const SHARDS: u16 = BATCH_MAX as u16 + 8;
 
     #[test]
     fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {
         let budget = Arc::new(Budget::new(64 << 20));
-        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, huge: false };
+        let options = PoolOptions { shards: SHARDS, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
         let options = EngineOptions {
@@ -542,7 +593,9 @@ mod tests {
         let options = SharedOptions { shards: SHARDS, ..SharedOptions::default() };
         let shared = Arc::new(Shared::new(options, budget));
         let core = engines.common().register_core().expect("a place");
-        let context = Context::new(0, shared, hasher, ClockOrigin::new(0, 0), core.place());
+        let sizes = Sizes::new(engines.common());
+        let origin = ClockOrigin::new(0, 0);
+        let context = Context::new(0, shared, hasher, origin, core.place(), sizes);
         let mut held = HeldEngines::new(&engines, &context);
         let last = BATCH_MAX as u16 - 1;
         for shard in 0..=last {

@@ -29,11 +29,13 @@ mod arrive;
 
 // Requests that are not about one small item.
 mod admin;
-mod stats;
 mod holdings;
 mod landing;
 mod upload;
 mod listing;
+mod class_stats;
+mod census;
+mod stats;
 
 // Requests that wait: for their clients, or for an engine that another core holds.
 mod pause;
@@ -48,6 +50,7 @@ mod engines;
 mod backlog;
 mod mailboxes;
 mod parked;
+mod form;
 mod apply;
 mod reply;
 
@@ -56,8 +59,13 @@ mod context;
 mod process;
 mod cores;
 mod counters;
+mod by_class;
+mod counter;
+mod sizes;
 
-pub use counters::{Counter, Counters};
+pub use by_class::{ByClass, ClassCounters};
+pub use counter::Counter;
+pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use process::{ClosedClient, Shared, SharedOptions};

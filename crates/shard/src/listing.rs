@@ -1,8 +1,10 @@
-//! Listings of all items: `lru_crawler metadump` and `mgdump`.
+//! Listings of all items: `lru_crawler metadump` and `mgdump`, `stats cachedump`, and the topics of
+//! `stats` that count items.
 //!
 //! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
 //!             `records` passes on the pieces that other cores have listed.
-//! Downstream: the engine of each shard in turn, which walks its segments.
+//! Downstream: the engine of each shard in turn, which walks its segments; `class_stats` formats
+//!             what was counted.
 //!
 //! ```text
 //! our listings, in turn --(engines that this core may take)--+
@@ -13,8 +15,9 @@
 //!
 //! Invariants:
 //! - I1  In one tick a core examines at most `LISTED_ITEMS_PER_TICK_MAX` items for all listings
-//!   together, those of its own clients and those of other cores. So other requests wait for at
-//!   most one piece, for any number of listings.
+//!   together, those of its own clients and those of other cores, or `COUNTED_ITEMS_PER_TICK_MAX`
+//!   if they are only counted. So other requests wait for at most one piece, for any number of
+//!   listings.
 //! - I2  While a listing runs, no other request of its connection is executed.
 //! - I3  With `erew` a core asks each other core for one piece at a time, so at most one request of
 //!   each other core waits here.
@@ -27,15 +30,19 @@ use std::collections::VecDeque;
 use kachel_engine::{Cursor, Engine, ReadValue};
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
 use kachel_stdx::Chain;
+use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
 
-use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::backlog::Left;
+use crate::census::{Census, NOTE_BYTES, take_note};
+use crate::class_stats::SIZE_STEP_BYTES;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
+use crate::form::{Ended, Form};
 use crate::parked::{ANSWER_BYTES_MAX, Ask};
 use crate::records::{Outgoing, Records};
+use crate::stats::Answering;
 
 /// Listings that one step checks for whether they may continue.
 const LISTINGS_CHECKED_MAX: usize = 64;
@@ -44,11 +51,26 @@ const LINE_BYTES_MAX: usize = 1024;
 /// Bytes of one piece, so that it fits an answer.
 const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - LINE_BYTES_MAX;
 
+/// The steps of `stats sizes`. Longer items count in the last one.
+const SIZE_STEPS_MAX: usize = 1 << 15;
+/// The most bytes that `stats cachedump` sends, about.
+const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
+/// Lines of what was counted that are sent in one tick.
+const COUNTED_LINES_PER_TICK_MAX: usize = 512;
+
+const _: () = assert!(Form::Items.items_max() * NOTE_BYTES <= PIECE_BYTES_MAX);
+
 /// A listing that a client waits for.
 #[derive(Debug)]
 struct Listing {
     connection: ConnectionIndex,
-    keys_only: bool,
+    /// The head that replies of the binary protocol repeat. `None` in other protocols.
+    head: Option<BinaryHead>,
+    form: Form,
+    /// What was counted so far.
+    census: Census,
+    /// Bytes of the lines that were sent.
+    sent_bytes: usize,
     /// The number of shards whose items are all listed. A listing begins with the shard of its
     /// client, so that many listings do not all need the same shard.
     listed_shards: u16,
@@ -66,11 +88,39 @@ impl Listing {
         (self.listed_shards < shards).then_some(owner as u16)
     }
 
-    /// Goes on after a piece. `None`: the piece was the last one of its shard.
-    fn go_on(&mut self, cursor: Option<Cursor>) {
+    /// Goes on after a piece of `shard`, whose lines or notes are `text`. Returns the lines to
+    /// send.
+    fn go_on<'t>(
+        &mut self,
+        context: &Context,
+        shard: u16,
+        text: &'t [u8],
+        ended: Ended,
+    ) -> &'t [u8] {
         debug_assert!(!self.awaited, "a listing goes on with the piece that it waited for");
-        self.listed_shards += u16::from(cursor.is_none());
-        self.cursor = cursor.unwrap_or_default();
+        debug_assert!(self.listed_shards < context.shards(), "it was not over");
+        let mut is_last = ended.next.is_none();
+        if self.form.counts() {
+            self.census.add(text, u64::from(ended.examined));
+            let cut = !is_last && self.census.is_enough(context.shards());
+            is_last |= cut;
+            if is_last {
+                let items = context.shared.counters[usize::from(shard)].items.value();
+                self.census.end_shard(cut.then_some(items));
+            }
+        } else {
+            self.sent_bytes += text.len();
+        }
+        self.listed_shards += u16::from(is_last);
+        self.cursor = if is_last { Cursor::default() } else { ended.next.unwrap_or_default() };
+        if let Form::Cachedump { lines_left, .. } = &mut self.form {
+            let lines = text.iter().filter(|&&byte| byte == b'\n').count();
+            *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
+            if *lines_left == 0 || self.sent_bytes >= CACHEDUMP_BYTES_MAX {
+                self.listed_shards = context.shards();
+            }
+        }
+        if self.form.counts() { b"" } else { text }
     }
 }
 
@@ -98,11 +148,19 @@ impl Listings {
         }
     }
 
-    /// Begins a listing for this client.
-    pub(crate) fn begin(&mut self, connection: ConnectionIndex, keys_only: bool) {
+    /// Begins a listing for this client. `head` is that of its request.
+    pub(crate) fn begin(
+        &mut self,
+        connection: ConnectionIndex,
+        head: Option<BinaryHead>,
+        form: Form,
+    ) {
         self.listings.push_back(Listing {
             connection,
-            keys_only,
+            head,
+            form,
+            census: Census::default(),
+            sent_bytes: 0,
             listed_shards: 0,
             cursor: Cursor::default(),
             awaited: false,
@@ -110,22 +168,22 @@ impl Listings {
         });
     }
 
-    /// Notes that another core has sent its piece. The listing goes on if its client is still
-    /// there.
-    pub(crate) fn went_on(
+    /// Notes that another core has sent its piece, whose lines or notes are `text`. The listing
+    /// goes on if its client is still there. Returns the lines to send.
+    pub(crate) fn went_on<'t>(
         &mut self,
-        shard: u16,
-        connection: Option<ConnectionIndex>,
-        cursor: Option<Cursor>,
-    ) {
+        context: &Context,
+        (shard, connection): (u16, Option<ConnectionIndex>),
+        text: &'t [u8],
+        ended: Ended,
+    ) -> &'t [u8] {
         let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
         assert!(was_awaited, "I3");
         let mut listings = self.listings.iter_mut();
         let waiting = listings.find(|dump| Some(dump.connection) == connection && dump.awaited);
-        if let Some(listing) = waiting {
-            listing.awaited = false;
-            listing.go_on(cursor);
-        }
+        let Some(listing) = waiting else { return b"" };
+        listing.awaited = false;
+        listing.go_on(context, shard, text, ended)
     }
 }
 
@@ -173,6 +231,7 @@ impl Listings {
             return;
         }
         let ours = self.check_all(&mut step);
+        step.context.counters.listings.set(self.listings.len() as u64);
         let theirs_first = self.was_ours || ours.is_none();
         if theirs_first && step.left == Left::Requests && answer_asked(&step) {
             self.was_ours = false;
@@ -185,11 +244,11 @@ impl Listings {
         let Some(mut listing) = self.listings.remove(place) else { return };
         debug_assert!(!listing.awaited, "I3: it needs this piece only");
         self.lines.clear();
-        let Listing { keys_only, cursor, .. } = listing;
-        let next = piece(step.context, &mut *engine, keys_only, cursor, &mut self.lines);
+        let Listing { form, cursor, .. } = listing;
+        let ended = piece(step.context, &mut *engine, form, cursor, &mut self.lines);
         drop(engine);
-        listing.go_on(next);
-        step.clients.text(listing.connection, &self.lines);
+        let lines = listing.go_on(step.context, shard, &self.lines, ended);
+        step.clients.text(listing.connection, lines);
         self.listings.push_back(listing);
     }
 
@@ -228,11 +287,14 @@ impl Listings {
         }
         if !listing.begun {
             listing.begun = true;
-            clients.text(connection, Reply::Ok.bytes());
+            if listing.form.begins_with_ok() {
+                clients.text(connection, Reply::Ok.bytes());
+            }
         }
         let Some(shard) = listing.owner(context.id, context.shards()) else {
-            let end = if listing.keys_only { Reply::En } else { Reply::End };
-            clients.text(connection, end.bytes());
+            if !finish(context, engines, clients, listing) {
+                return Check::Waits; // The other lines follow in the next ticks.
+            }
             // The requests after the listing can be served again.
             clients.with(connection, Connection::end_listing);
             clients.mark_dirty(connection);
@@ -244,7 +306,8 @@ impl Listings {
         if self.awaited[usize::from(shard)] {
             return Check::MustAsk;
         }
-        let ask = Ask::Piece { keys_only: listing.keys_only, cursor: Some(listing.cursor) };
+        let ask =
+            Ask::Piece { form: listing.form, cursor: listing.cursor, ended: Ended::default() };
         let outgoing =
             Outgoing { ask, text: b"", key: None, reads_value: false, room: AnswerRoom::default() };
         let Ok(work) = records.prepare(context, clients, connection, shard, outgoing) else {
@@ -264,46 +327,88 @@ fn answer_asked<E: Engine>(step: &Step<'_, E>) -> bool {
     let Step { context, engines, .. } = step;
     let Some(mut engine) = engines.take(context.id, context) else { return false };
     let Some(mut work) = engine.backlog().next_piece() else { return false };
-    let Ask::Piece { keys_only, cursor } = work.ask else { unreachable!("it is a piece") };
+    let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
     debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
     let mut lines = std::mem::take(&mut work.answer.text);
-    let next = piece(context, &mut *engine, keys_only, cursor.unwrap_or_default(), &mut lines);
+    let ended = piece(context, &mut *engine, form, cursor, &mut lines);
     work.answer.text = lines;
-    work.ask = Ask::Piece { keys_only, cursor: next };
+    work.ask = Ask::Piece { form, cursor, ended };
     let mut done = Chain::new();
     done.push(work);
     engines.mailboxes().answer(context, done);
     true
 }
 
-/// Formats one piece of the items of an engine (I1). Returns the cursor from which the next piece
-/// continues, or `None` if there is none.
+/// Sends the end of a listing whose items were all walked. Returns whether that was all.
+fn finish<E: Engine>(
+    context: &Context,
+    engines: &Engines<E>,
+    clients: &mut Clients<E::Pinned>,
+    listing: &mut Listing,
+) -> bool {
+    debug_assert!(listing.listed_shards == context.shards(), "all items were walked");
+    let Listing { connection, head, form, census, .. } = listing;
+    let (connection, head) = (*connection, *head);
+    let mut answering = Answering { context, engines, clients, connection, head };
+    match form {
+        Form::Metadump | Form::Cachedump { .. } => answering.reply(Reply::End),
+        Form::Mgdump => answering.reply(Reply::En),
+        Form::Items => answering.items(census),
+        Form::Slabs => answering.slabs(census),
+        Form::Sizes => return answering.sizes(census, COUNTED_LINES_PER_TICK_MAX),
+    }
+    true
+}
+
+/// Formats one piece of the items of an engine (I1), or takes notes of them.
 fn piece<E: Engine>(
     context: &Context,
     engine: &mut E,
-    keys_only: bool,
+    form: Form,
     mut cursor: Cursor,
     lines: &mut Vec<u8>,
-) -> Option<Cursor> {
-    let now = &context.now();
-    let walked = engine.walk(&mut cursor, now, LISTED_ITEMS_PER_TICK_MAX, |key, item| {
-        if keys_only {
-            format::mgdump_line(lines, key, item.protocol_mark());
-        } else {
-            let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
-            let facts = format::DumpFacts {
-                expiry_unix_s: (item.expiry() != 0).then(|| unix(item.expiry())),
-                access_unix_s: unix(item.last_access()),
-                cas: item.cas(),
-                fetched: item.is_fetched(),
-                item_bytes: item.memory_bytes(),
-                client_flags: item.client_flags(),
-            };
-            format::metadump_line(lines, key, &facts);
+) -> Ended {
+    let (now, sizes) = (&context.now(), &context.sizes);
+    let unix = |second| u64::try_from(now.unix(second)).unwrap_or(0);
+    let expiry = |second: u32| (second != 0).then(|| unix(second));
+    let mut lines_left = if let Form::Cachedump { lines_left, .. } = form { lines_left } else { 0 };
+    let walked = engine.walk(&mut cursor, now, form.items_max(), |key, item| {
+        let nominal = || sizes.nominal_bytes(key.len(), item.value_bytes(), item.client_flags());
+        match form {
+            Form::Mgdump => format::mgdump_line(lines, key, item.protocol_mark()),
+            Form::Metadump => {
+                let facts = format::DumpFacts {
+                    expiry_unix_s: expiry(item.expiry()),
+                    access_unix_s: unix(item.last_access()),
+                    cas: item.cas(),
+                    fetched: item.is_fetched(),
+                    class: sizes.of_nominal(nominal()),
+                    item_bytes: item.memory_bytes(),
+                    client_flags: item.client_flags(),
+                };
+                format::metadump_line(lines, key, &facts);
+            }
+            Form::Cachedump { class, .. } => {
+                if sizes.of_nominal(nominal()) == class {
+                    let expiry_unix_s = expiry(item.expiry()).unwrap_or(0);
+                    format::cachedump_line(lines, key, item.value_bytes(), expiry_unix_s);
+                    lines_left -= 1;
+                }
+                return lines_left > 0 && lines.len() < PIECE_BYTES_MAX;
+            }
+            Form::Items | Form::Slabs => {
+                let class = u32::from(sizes.of_nominal(nominal()));
+                take_note(lines, class, item.memory_bytes(), item.last_access());
+            }
+            Form::Sizes => {
+                let step = nominal().div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
+                let step = u32::try_from(step).unwrap_or(u32::MAX);
+                take_note(lines, step, item.memory_bytes(), item.last_access());
+            }
         }
         lines.len() < PIECE_BYTES_MAX
     });
-    assert!(walked.items <= LISTED_ITEMS_PER_TICK_MAX, "I1");
+    assert!(walked.items <= form.items_max(), "I1");
     context.counters.listed_items.add(walked.items as u64);
-    walked.more.then_some(cursor)
+    Ended { next: walked.more.then_some(cursor), examined: walked.items as u32 }
 }

@@ -24,6 +24,7 @@ use kachel_wire::{Parsed, parse};
 
 use crate::apply::{Applied, Applier, ReadTerms};
 use crate::context::Context;
+use crate::form::{Ended, Form};
 use crate::reply::{AnswerText, LargeValue};
 
 /// Bytes of the longest text: a line, an inline value, and a decoded key.
@@ -45,9 +46,9 @@ pub(crate) enum Ask {
     Key(ReadTerms),
     /// To free memory for a large value. There is no text.
     MakeRoom { bytes: usize },
-    /// A piece of a listing, from the cursor on. The answer sets the cursor to where the next piece
-    /// begins, or to `None` after the last one. There is no text.
-    Piece { keys_only: bool, cursor: Option<Cursor> },
+    /// A piece of a listing, from the cursor on. The answer says how the piece has ended. There is
+    /// no text.
+    Piece { form: Form, cursor: Cursor, ended: Ended },
 }
 
 /// Where the key of a parked request is in its text, and the hashes of the key.

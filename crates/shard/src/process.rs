@@ -12,8 +12,10 @@ use kachel_host::{Budget, Usage};
 use kachel_io::{Peer, SocketName};
 use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, Users};
 
+use crate::by_class::ClassCounters;
 use crate::cores::Cores;
-use crate::counters::{Counter, Counters};
+use crate::counter::Counter;
+use crate::counters::Counters;
 
 /// A client that was closed for being slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub struct SharedOptions {
     pub dumps_allowed: bool,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
+    /// Whether `stats sizes` counts the sizes of items (`-o track_sizes`).
+    pub tracks_sizes: bool,
     /// The endpoints of the process, with the limits of their clients.
     pub endpoints: Endpoints,
     /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
@@ -73,6 +77,7 @@ impl Default for SharedOptions {
             flush_allowed: true,
             dumps_allowed: true,
             shutdown_allowed: false,
+            tracks_sizes: false,
             endpoints: Endpoints::default(),
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
@@ -173,6 +178,16 @@ impl Shared {
             attempts().note_failure(peer, now.second);
         }
         Some(is_known)
+    }
+
+    /// The sum over all shards of the counter of one size class that `counter` selects, since the
+    /// last `stats reset`.
+    pub(crate) fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
+        let value = |counters: &Counters| counter(counters.by_class.of(class)).value();
+        let shards = self.counters.iter().zip(&self.before);
+        shards
+            .map(|(now, before)| value(now).wrapping_sub(value(before)))
+            .fold(0, u64::wrapping_add)
     }
 
     /// Lets all counters begin anew (`stats reset`). Any core may call this.

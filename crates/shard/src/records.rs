@@ -15,13 +15,14 @@
 
 use std::collections::VecDeque;
 
-use kachel_engine::{Cursor, Engine, Key};
+use kachel_engine::{Engine, Key};
 use kachel_net::{AnswerRoom, ConnectionIndex};
 use kachel_stdx::{Chain, Work};
 use kachel_wire::request::KEY_BYTES_MAX;
 
 use crate::clients::{Answered, Clients};
 use crate::context::Context;
+use crate::form::Ended;
 use crate::mailboxes::Mailboxes;
 use crate::parked::{ANSWER_BYTES_MAX, Ask, Parked, TEXT_BYTES_MAX};
 
@@ -174,22 +175,23 @@ impl<E: Engine> Records<E> {
         self.large.resume(clients);
     }
 
-    /// Delivers the answers that have come back (R3). Tells `listed` of each piece of a listing:
-    /// the shard, the connection, and where the next piece begins.
+    /// Delivers the answers that have come back (R3). Passes each piece of a listing to `listed`:
+    /// the shard and the connection, the text, and how the piece has ended. `listed` returns the
+    /// lines for the client.
     pub(crate) fn take_answers(
         &mut self,
         context: &Context,
         mailboxes: &Mailboxes<E>,
         clients: &mut Clients<E::Pinned>,
-        mut listed: impl FnMut(u16, Option<ConnectionIndex>, Option<Cursor>),
+        mut listed: impl for<'t> FnMut((u16, Option<ConnectionIndex>), &'t [u8], Ended) -> &'t [u8],
     ) {
         let mut answers = mailboxes.take_answers(context.id);
         while let Some(mut work) = answers.pop() {
             debug_assert!(work.origin == context.id, "an answer comes back to its own core");
-            if let Ask::Piece { cursor, .. } = work.ask {
+            if let Ask::Piece { ended, .. } = work.ask {
                 let connection = clients.slots.connection(work.slot);
-                listed(work.shard, connection, cursor);
-                clients.piece(work.slot, &work.answer.text);
+                let lines = listed((work.shard, connection), &work.answer.text, ended);
+                clients.piece(work.slot, lines);
             } else {
                 let value = work.value.take();
                 clients.answered(work.slot, Answered { text: &work.answer.text, value });

@@ -3,21 +3,20 @@
 //! Upstream:   `admin`.
 //! Downstream: the sums of the counters of all shards; the options of the process.
 //!
-//! The keys are those of memcached that apply to Kachel, in its order. Keys that only Kachel has
-//! begin with `kachel_`.
+//! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`.
+//! `class_stats` answers the topics about size classes.
 
 use kachel_engine::{Common as _, Engine};
+use kachel_io::SEND_BLOCK_BYTES;
 use kachel_net::ConnectionIndex;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::counters::{Counter, Counters};
+use crate::counter::Counter;
+use crate::counters::Counters;
 use crate::engines::Engines;
-
-/// Selects one counter of a shard.
-type Pick = fn(&Counters) -> &Counter;
 
 /// Answers `stats` to one client.
 pub(crate) struct Answering<'a, E: Engine> {
@@ -36,13 +35,7 @@ impl<E: Engine> Answering<'_, E> {
         match topic {
             StatsTopic::General => self.general(io_kind),
             StatsTopic::Reset => unreachable!("`admin` resets the counters"),
-            StatsTopic::Settings => {
-                let context = self.context;
-                for (name, value) in &context.shared.options.settings {
-                    self.stat(name, value.as_bytes());
-                }
-                self.reply(Reply::End);
-            }
+            StatsTopic::Settings => self.settings(),
             StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
             StatsTopic::Cachedump(_) if !dumps_allowed => self.reply(Reply::CachedumpNotAllowed),
             StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => self.reply(Reply::Ok),
@@ -50,6 +43,8 @@ impl<E: Engine> Answering<'_, E> {
             StatsTopic::Cachedump(Err(reply)) => self.reply(reply),
             StatsTopic::Unknown => self.reply(Reply::Error),
             StatsTopic::Sizes => {
+                // memcached counts sizes only with `-o track_sizes`, and so does this server, so
+                // that a client cannot cause a walk that the operator did not allow.
                 self.stat("sizes_status", b"disabled");
                 self.reply(Reply::End);
             }
@@ -58,22 +53,21 @@ impl<E: Engine> Answering<'_, E> {
                 self.stat("detailed", Reply::End.bytes());
                 self.reply(Reply::End);
             }
-            // These topics have nothing to show yet: Kachel has neither the slabs nor the tiers of
-            // memcached.
-            StatsTopic::Detail(DetailTopic::Dump)
-            | StatsTopic::Cachedump(Ok(_))
-            | StatsTopic::Conns
-            | StatsTopic::Extstore
-            | StatsTopic::Items
-            | StatsTopic::Slabs => self.reply(Reply::End),
+            StatsTopic::Items | StatsTopic::Slabs | StatsTopic::Cachedump(Ok(_)) => {
+                unreachable!("`admin` begins a listing")
+            }
+            // These topics have nothing to show yet.
+            StatsTopic::Detail(DetailTopic::Dump) | StatsTopic::Conns | StatsTopic::Extstore => {
+                self.reply(Reply::End)
+            }
         }
     }
 
-    fn reply(&mut self, reply: Reply) {
+    pub(crate) fn reply(&mut self, reply: Reply) {
         self.clients.reply(self.connection, self.head, reply);
     }
 
-    fn stat(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn stat(&mut self, name: &str, value: &[u8]) {
         if let Some(mut sink) = self.clients.answering(self.connection) {
             match self.head {
                 Some(head) => head.put_stat(&mut sink, name.as_bytes(), value),
@@ -82,7 +76,7 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    fn number(&mut self, name: &str, value: u64) {
+    pub(crate) fn number(&mut self, name: &str, value: u64) {
         self.stat(name, value.to_string().as_bytes());
     }
 
@@ -91,11 +85,31 @@ impl<E: Engine> Answering<'_, E> {
         self.stat(name, text.as_bytes());
     }
 
-    fn sums(&mut self, rows: &[(&str, Pick)]) {
-        let context = self.context;
-        for (name, counter) in rows {
-            self.number(name, context.shared.sum(*counter));
+    fn rows(&mut self, rows: &[(&str, Row)]) {
+        let shared = &self.context.shared;
+        debug_assert!(!rows.is_empty(), "rows of a table");
+        for (name, row) in rows {
+            match row {
+                Row::Sum(counter) => self.number(name, shared.sum(*counter)),
+                Row::Both(hits, misses) => {
+                    self.number(name, shared.sum(*hits) + shared.sum(*misses));
+                }
+                Row::Zero => self.number(name, 0),
+            }
         }
+    }
+
+    /// Sends the options of the process. Commands have changed some of them since the start.
+    fn settings(&mut self) {
+        let context = self.context;
+        let shared = &context.shared;
+        for (name, value) in &shared.options.settings {
+            match name.as_str() {
+                "maxbytes" => self.number(name, shared.budget.limit_bytes()),
+                _ => self.stat(name, value.as_bytes()),
+            }
+        }
+        self.reply(Reply::End);
     }
 
     /// Sends facts about the process, and the sums of the counters of all shards.
@@ -109,92 +123,158 @@ impl<E: Engine> Answering<'_, E> {
         self.stat("version", options.version.as_bytes());
         self.stat("kachel_version", options.own_version.as_bytes());
         self.stat("kachel_io", io_kind.as_bytes());
+        self.stat("libevent", b"none");
         self.number("pointer_size", 64);
         let usage = (options.usage)();
         self.seconds("rusage_user", usage.user_us);
         self.seconds("rusage_system", usage.system_us);
+        let connections = u64::from(shared.open_connections());
         self.number("max_connections", u64::from(options.connections_max));
-        self.number("curr_connections", u64::from(shared.open_connections()));
-        self.sums(BEFORE_IDLE);
-        self.sums(BEFORE_LIMITS);
+        self.number("curr_connections", connections);
+        self.rows(CONNECTIONS);
+        self.number("connection_structures", connections);
+        let reply_bytes = shared.sum(|c| &c.owed_bytes);
+        self.number("response_obj_oom", 0);
+        self.number("response_obj_count", reply_bytes / SEND_BLOCK_BYTES as u64);
+        self.number("response_obj_bytes", reply_bytes);
+        self.rows(REQUESTS);
         self.number("limit_maxbytes", shared.budget.limit_bytes());
+        self.number("accepting_conns", u64::from(!shared.is_stopping()));
+        // A connection above the limit is rejected, so no listener is ever disabled.
+        self.number("listen_disabled_num", 0);
+        self.number("time_in_listen_disabled_us", 0);
         self.number("threads", u64::from(options.shards));
         self.number("kachel_awake_cores", u64::from(shared.awake_cores()));
         self.number("kachel_spreads", shared.cores.spreads.value());
         self.number("kachel_gathers", shared.cores.gathers.value());
         self.number("kachel_core_trials", shared.cores.trials.value());
-        self.sums(BEHIND_LIMITS);
+        self.rows(&[("conn_yields", Row::Sum(|c| &c.conn_yields))]);
+        let slots = shared.sum(|c| &c.index_slots);
+        self.number("hash_power_level", u64::from(slots.max(1).ilog2()));
+        self.rows(SLABS);
+        self.stat("slab_reassign_last_busy_status", b"none");
+        self.rows(ITEMS);
         self.number("kachel_memory_spent", shared.budget.spent_bytes());
         self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
         self.reply(Reply::End);
     }
 }
 
-/// memcached's keys from `total_connections` to `auth_errors`.
-const BEFORE_IDLE: &[(&str, Pick)] = &[
-    ("total_connections", |c| &c.connections_opened),
-    ("rejected_connections", |c| &c.connections_rejected),
-    ("cmd_get", |c| &c.cmd_get),
-    ("cmd_set", |c| &c.cmd_set),
-    ("cmd_flush", |c| &c.cmd_flush),
-    ("cmd_touch", |c| &c.cmd_touch),
-    ("cmd_meta", |c| &c.cmd_meta),
-    ("get_hits", |c| &c.get_hits),
-    ("get_misses", |c| &c.get_misses),
-    ("get_expired", |c| &c.get_expired),
-    ("get_flushed", |c| &c.get_flushed),
-    ("delete_misses", |c| &c.delete_misses),
-    ("delete_hits", |c| &c.delete_hits),
-    ("incr_misses", |c| &c.incr_misses),
-    ("incr_hits", |c| &c.incr_hits),
-    ("decr_misses", |c| &c.decr_misses),
-    ("decr_hits", |c| &c.decr_hits),
-    ("cas_misses", |c| &c.cas_misses),
-    ("cas_hits", |c| &c.cas_hits),
-    ("cas_badval", |c| &c.cas_badval),
-    ("touch_hits", |c| &c.touch_hits),
-    ("touch_misses", |c| &c.touch_misses),
-    ("store_too_large", |c| &c.store_too_large),
-    ("store_no_memory", |c| &c.store_no_memory),
-    ("auth_cmds", |c| &c.auth_cmds),
-    ("auth_errors", |c| &c.auth_errors),
+/// The number of a line of `stats`.
+enum Row {
+    /// The sum of a counter over all shards.
+    Sum(fn(&Counters) -> &Counter),
+    /// The sum of two such counters, so that a request is counted once.
+    Both(fn(&Counters) -> &Counter, fn(&Counters) -> &Counter),
+    /// Always 0, because Kachel has nothing that the name counts.
+    Zero,
+}
+
+/// memcached's keys between `curr_connections` and `connection_structures`.
+const CONNECTIONS: &[(&str, Row)] = &[
+    ("total_connections", Row::Sum(|c| &c.connections_opened)),
+    ("rejected_connections", Row::Sum(|c| &c.connections_rejected)),
 ];
 
-/// memcached's keys from `idle_kicks` to `bytes_written`.
-const BEFORE_LIMITS: &[(&str, Pick)] = &[
-    ("idle_kicks", |c| &c.idle_kicks),
-    ("bytes_read", |c| &c.bytes_read),
-    ("bytes_written", |c| &c.bytes_written),
+/// memcached's keys from `read_buf_count` to `bytes_written`.
+const REQUESTS: &[(&str, Row)] = &[
+    // A connection has no buffer of its own for requests: received bytes are lent to it.
+    ("read_buf_count", Row::Zero),
+    ("read_buf_bytes", Row::Zero),
+    ("read_buf_bytes_free", Row::Zero),
+    ("read_buf_oom", Row::Zero),
+    ("reserved_fds", Row::Zero),
+    ("cmd_get", Row::Both(|c| &c.get_hits, |c| &c.get_misses)),
+    ("cmd_set", Row::Sum(|c| &c.cmd_set)),
+    ("cmd_flush", Row::Sum(|c| &c.cmd_flush)),
+    ("cmd_touch", Row::Both(|c| &c.touch_hits, |c| &c.touch_misses)),
+    ("cmd_meta", Row::Sum(|c| &c.cmd_meta)),
+    ("get_hits", Row::Sum(|c| &c.get_hits)),
+    ("get_misses", Row::Sum(|c| &c.get_misses)),
+    ("get_expired", Row::Sum(|c| &c.get_expired)),
+    ("get_flushed", Row::Sum(|c| &c.get_flushed)),
+    ("delete_misses", Row::Sum(|c| &c.delete_misses)),
+    ("delete_hits", Row::Sum(|c| &c.delete_hits)),
+    ("incr_misses", Row::Sum(|c| &c.incr_misses)),
+    ("incr_hits", Row::Sum(|c| &c.incr_hits)),
+    ("decr_misses", Row::Sum(|c| &c.decr_misses)),
+    ("decr_hits", Row::Sum(|c| &c.decr_hits)),
+    ("cas_misses", Row::Sum(|c| &c.cas_misses)),
+    ("cas_hits", Row::Sum(|c| &c.cas_hits)),
+    ("cas_badval", Row::Sum(|c| &c.cas_badval)),
+    ("touch_hits", Row::Sum(|c| &c.touch_hits)),
+    ("touch_misses", Row::Sum(|c| &c.touch_misses)),
+    ("store_too_large", Row::Sum(|c| &c.store_too_large)),
+    ("store_no_memory", Row::Sum(|c| &c.store_no_memory)),
+    ("auth_cmds", Row::Sum(|c| &c.auth_cmds)),
+    ("auth_errors", Row::Sum(|c| &c.auth_errors)),
+    ("idle_kicks", Row::Sum(|c| &c.idle_kicks)),
+    ("bytes_read", Row::Sum(|c| &c.bytes_read)),
+    ("bytes_written", Row::Sum(|c| &c.bytes_written)),
 ];
 
-/// memcached's keys from `conn_yields` to the end, then the keys of Kachel.
-const BEHIND_LIMITS: &[(&str, Pick)] = &[
-    ("conn_yields", |c| &c.conn_yields),
-    ("hash_bytes", |c| &c.index_bytes),
-    ("bytes", |c| &c.bytes),
-    ("curr_items", |c| &c.items),
-    ("total_items", |c| &c.total_items),
-    ("expired_unfetched", |c| &c.expired_unfetched),
-    ("evicted_unfetched", |c| &c.evicted_unfetched),
-    ("evicted_active", |c| &c.evicted_active),
-    ("evictions", |c| &c.evictions),
-    ("reclaimed", |c| &c.reclaimed),
-    ("kachel_index_slots", |c| &c.index_slots),
-    ("kachel_owed_bytes", |c| &c.owed_bytes),
-    ("kachel_pinned_closes", |c| &c.pinned_closes),
-    ("kachel_line_closes", |c| &c.line_closes),
-    ("kachel_block_closes", |c| &c.block_closes),
-    ("kachel_login_closes", |c| &c.login_closes),
-    ("kachel_reader_closes", |c| &c.reader_closes),
-    ("kachel_resumptions", |c| &c.resumptions),
-    ("kachel_long_lines", |c| &c.long_lines),
-    ("kachel_listed_items", |c| &c.listed_items),
-    ("kachel_parked", |c| &c.parked),
-    ("kachel_reads_beside", |c| &c.reads_beside),
-    ("kachel_writes_beside", |c| &c.writes_beside),
-    ("kachel_engines_held", |c| &c.engines_held),
-    ("kachel_connections_moved", |c| &c.connections_moved),
-    ("kachel_requests", |c| &c.requests),
-    ("kachel_ticks", |c| &c.ticks),
-    ("kachel_busy_ticks", |c| &c.busy_ticks),
+/// memcached's keys from `hash_bytes` to `slab_reassign_busy_nomem`. The index grows one bucket at
+/// a time, and no page moves between size classes.
+const SLABS: &[(&str, Row)] = &[
+    ("hash_bytes", Row::Sum(|c| &c.index_bytes)),
+    ("hash_is_expanding", Row::Zero),
+    ("slab_reassign_rescues", Row::Zero),
+    ("slab_reassign_chunk_rescues", Row::Zero),
+    ("slab_reassign_inline_reclaim", Row::Zero),
+    ("slab_reassign_busy_items", Row::Zero),
+    ("slab_reassign_busy_deletes", Row::Zero),
+    ("slab_reassign_busy_nomem", Row::Zero),
+];
+
+/// memcached's keys from `slab_reassign_running` to the end, then the keys of Kachel. There are no
+/// LRU lists. The crawler is the walk of a listing.
+const ITEMS: &[(&str, Row)] = &[
+    ("slab_reassign_running", Row::Zero),
+    ("slabs_moved", Row::Zero),
+    ("lru_crawler_running", Row::Sum(|c| &c.listings)),
+    ("lru_crawler_starts", Row::Sum(|c| &c.listings_begun)),
+    ("lru_maintainer_juggles", Row::Zero),
+    ("malloc_fails", Row::Zero),
+    ("log_worker_dropped", Row::Zero),
+    ("log_worker_written", Row::Zero),
+    ("log_watcher_skipped", Row::Zero),
+    ("log_watcher_sent", Row::Zero),
+    ("log_watchers", Row::Zero),
+    ("unexpected_napi_ids", Row::Zero),
+    ("round_robin_fallback", Row::Zero),
+    ("bytes", Row::Sum(|c| &c.bytes)),
+    ("curr_items", Row::Sum(|c| &c.items)),
+    ("total_items", Row::Sum(|c| &c.total_items)),
+    ("slab_global_page_pool", Row::Zero),
+    ("expired_unfetched", Row::Sum(|c| &c.expired_unfetched)),
+    ("evicted_unfetched", Row::Sum(|c| &c.evicted_unfetched)),
+    ("evicted_active", Row::Sum(|c| &c.evicted_active)),
+    ("evictions", Row::Sum(|c| &c.evictions)),
+    ("reclaimed", Row::Sum(|c| &c.reclaimed)),
+    ("crawler_reclaimed", Row::Zero),
+    ("crawler_items_checked", Row::Sum(|c| &c.listed_items)),
+    ("lrutail_reflocked", Row::Zero),
+    ("moves_to_cold", Row::Zero),
+    ("moves_to_warm", Row::Zero),
+    ("moves_within_lru", Row::Zero),
+    ("direct_reclaims", Row::Zero),
+    ("lru_bumps_dropped", Row::Zero),
+    ("kachel_index_slots", Row::Sum(|c| &c.index_slots)),
+    ("kachel_owed_bytes", Row::Sum(|c| &c.owed_bytes)),
+    ("kachel_pinned_closes", Row::Sum(|c| &c.pinned_closes)),
+    ("kachel_line_closes", Row::Sum(|c| &c.line_closes)),
+    ("kachel_block_closes", Row::Sum(|c| &c.block_closes)),
+    ("kachel_login_closes", Row::Sum(|c| &c.login_closes)),
+    ("kachel_reader_closes", Row::Sum(|c| &c.reader_closes)),
+    ("kachel_resumptions", Row::Sum(|c| &c.resumptions)),
+    ("kachel_long_lines", Row::Sum(|c| &c.long_lines)),
+    ("kachel_listed_items", Row::Sum(|c| &c.listed_items)),
+    ("kachel_parked", Row::Sum(|c| &c.parked)),
+    ("kachel_reads_beside", Row::Sum(|c| &c.reads_beside)),
+    ("kachel_writes_beside", Row::Sum(|c| &c.writes_beside)),
+    ("kachel_engines_held", Row::Sum(|c| &c.engines_held)),
+    ("kachel_connections_moved", Row::Sum(|c| &c.connections_moved)),
+    ("kachel_requests", Row::Sum(|c| &c.requests)),
+    ("kachel_ticks", Row::Sum(|c| &c.ticks)),
+    ("kachel_busy_ticks", Row::Sum(|c| &c.busy_ticks)),
 ];

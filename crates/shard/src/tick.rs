@@ -47,6 +47,7 @@ use crate::backlog::Left;
 use crate::balance::Balance;
 use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
+use crate::by_class::CLASSED_PER_TICK_MAX;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
@@ -57,6 +58,7 @@ use crate::process::Shared;
 use crate::records::Records;
 use crate::send::Sending;
 use crate::serve::Serving;
+use crate::sizes::Sizes;
 use crate::upload::{Uploads, Values};
 
 /// How long a shard may sleep in one poll, if a client may be late.
@@ -143,7 +145,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let core = engines.common().register_core();
         let core = core.expect("the engines have a place for each shard's core");
         let ShardOptions { id, hasher, origin } = options;
-        let context = Context::new(id, shared, hasher, origin, core.place());
+        let sizes = Sizes::new(engines.common());
+        let context = Context::new(id, shared, hasher, origin, core.place(), sizes);
         let balance = Balance::new(&context);
         engines.mailboxes().set_waker(id, io.waker());
         Self {
@@ -298,6 +301,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();
         self.context.set_clock(self.now_ns);
+        self.context.classed_left.set(CLASSED_PER_TICK_MAX);
         let now = self.context.now().second;
         let before = std::mem::replace(&mut self.second, now);
         debug_assert!(before <= now, "time does not go back");
@@ -378,8 +382,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     fn deliver_answers(&mut self) {
         let Self { context, engines, clients, records, listings, .. } = self;
-        records.take_answers(context, engines.mailboxes(), clients, |shard, connection, cursor| {
-            listings.went_on(shard, connection, cursor);
+        records.take_answers(context, engines.mailboxes(), clients, |from, text, ended| {
+            listings.went_on(context, from, text, ended)
         });
     }
 

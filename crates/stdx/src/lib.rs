@@ -13,6 +13,7 @@ mod landing;
 #[cfg(loom)]
 pub mod model;
 mod quiescence;
+mod size_classes;
 mod sleeper;
 mod sync;
 
@@ -24,4 +25,5 @@ pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
 };
 pub use quiescence::{Place, Quiescence, Reader, Stamp};
+pub use size_classes::{SizeClassOptions, SizeClasses};
 pub use sleeper::Sleeper;

@@ -67,7 +67,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Filled<KEY_BYTES, VALUE_B
         assert!(shards > 0 && items > 0, "some shard holds some item");
         let budget = Arc::new(Budget::new((items * 256).max(64 << 20)));
         let reserve_bytes = budget.limit_bytes();
-        let pool_options = PoolOptions { shards, reserve_bytes, huge };
+        let pool_options = PoolOptions { shards, reserve_bytes, huge, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [11, 13] }, shards);
         let options = EngineOptions {

@@ -58,6 +58,8 @@ pub struct WorldOptions {
     pub limits: ClientLimits,
     /// Whether clients must log in first.
     pub asks_login: bool,
+    /// Whether `stats sizes` counts the sizes of items.
+    pub tracks_sizes: bool,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
     /// The protocol that the listener sets for its clients.
@@ -87,6 +89,7 @@ impl Default for WorldOptions {
             usage: Usage::default,
             limits: ClientLimits::default(),
             asks_login: false,
+            tracks_sizes: false,
             stays: false,
             protocol: ClientProtocol::Negotiated,
             pinned_percent: PINNED_PERCENT_MAX,
@@ -192,7 +195,7 @@ impl<A: Around, E: Engine> World<A, E> {
         let pool_options = PoolOptions {
             shards: options.shards,
             reserve_bytes: options.memory_bytes,
-            huge: false,
+            ..PoolOptions::default()
         };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
         let shared = Arc::new(Shared::new(
@@ -202,6 +205,7 @@ impl<A: Around, E: Engine> World<A, E> {
                 net_cores: options.net_cores,
                 connections_max: options.connections_max,
                 usage: options.usage,
+                tracks_sizes: options.tracks_sizes,
                 endpoints: Endpoints::new(vec![Endpoint {
                     protocol: options.protocol,
                     limits: options.limits,

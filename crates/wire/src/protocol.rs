@@ -390,17 +390,13 @@ impl Meta<'_> {
     #[inline]
     fn get_terms(&self, value_bytes_max: usize) -> GetTerms {
         let letters = self.letters;
-        let mut wanted = Wanted::MARKS;
+        // The server counts each read by the size of its item, so it always wants the lengths.
+        let mut wanted = Wanted::MARKS.with(Wanted::VALUE_BYTES).with(Wanted::CLIENT_FLAGS);
         if letters.has(b'c') || self.compare_cas.is_some() {
             wanted = wanted.with(Wanted::CAS);
         }
-        for (letter, fact) in [
-            (b's', Wanted::VALUE_BYTES),
-            (b't', Wanted::TTL),
-            (b'f', Wanted::CLIENT_FLAGS),
-            (b'l', Wanted::ACCESS),
-            (b'h', Wanted::ACCESS),
-        ] {
+        for (letter, fact) in [(b't', Wanted::TTL), (b'l', Wanted::ACCESS), (b'h', Wanted::ACCESS)]
+        {
             if letters.has(letter) {
                 wanted = wanted.with(fact);
             }

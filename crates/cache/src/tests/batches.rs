@@ -29,7 +29,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let budget = Arc::new(Budget::new(16 << 20));
-        let pool = PoolOptions { shards: 1, reserve_bytes: 16 << 20, huge: false };
+        let pool = PoolOptions { shards: 1, reserve_bytes: 16 << 20, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions {

@@ -42,7 +42,7 @@ impl Pair {
     fn new() -> Self {
         let bytes = 2 << 20;
         let budget = Arc::new(Budget::new(bytes));
-        let pool = PoolOptions { shards: 1, reserve_bytes: bytes, huge: false };
+        let pool = PoolOptions { shards: 1, reserve_bytes: bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), pool).expect("address space");
         let hasher = KeyHasher::new(SEEDS, 1);
         let options = EngineOptions {

@@ -148,7 +148,7 @@ impl Watched {
     fn new() -> Self {
         let budget = Arc::new(Budget::new(ITEMS * ITEM_BYTES));
         let reserve_bytes = budget.limit_bytes();
-        let options = PoolOptions { shards: 1, reserve_bytes, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1);
         let options = EngineOptions {

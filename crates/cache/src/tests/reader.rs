@@ -56,7 +56,7 @@ fn life(step: LifeStep) -> LifeTerms {
 impl Pair {
     fn new(bytes: u64) -> Self {
         let budget = Arc::new(Budget::new(bytes));
-        let options = PoolOptions { shards: 1, reserve_bytes: bytes, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes: bytes, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         let hasher = KeyHasher::new(Seeds { hash_keys: [7, 9] }, 1);
         let options = EngineOptions {

@@ -28,7 +28,7 @@ use std::sync::{Arc, PoisonError};
 use std::sync::{Mutex, MutexGuard};
 
 use kachel_host::{Budget, PageKind};
-use kachel_stdx::{CachePadded, Place, Quiescence, Reader, Stamp};
+use kachel_stdx::{CachePadded, Place, Quiescence, Reader, SizeClassOptions, SizeClasses, Stamp};
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
 #[cfg(shuttle)]
@@ -84,7 +84,7 @@ const SEGMENT_BYTES_USUAL_MIN: usize = 64 << 10;
 const SEGMENTS_FEW_MAX: usize = 16;
 
 /// How a [`Pool`] is laid out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PoolOptions {
     /// Shards that will share the pool; with the budget's limit it decides the segment size.
     pub shards: u16,
@@ -93,6 +93,8 @@ pub struct PoolOptions {
     pub reserve_bytes: u64,
     /// Ask the kernel for huge pages.
     pub huge: bool,
+    /// The size classes by which items are counted.
+    pub classes: SizeClassOptions,
 }
 
 /// Where the segments of a [`Pool`] are, so that a check can add them up.
@@ -118,6 +120,8 @@ pub struct Pool {
     pub(crate) segment_shift: u32,
     pub(crate) extents: ExtentTable,
     pub(crate) flush_word: FlushWord,
+    /// The size classes by which items are counted.
+    pub size_classes: Arc<SizeClasses>,
     shards: u16,
     /// Segments in the arena.
     segments: u32,
@@ -175,6 +179,7 @@ impl Pool {
             segment_shift: segment_bytes.trailing_zeros(),
             extents: ExtentTable::reserve(blocks)?,
             flush_word: FlushWord::new(),
+            size_classes: Arc::new(SizeClasses::new(options.classes)),
             shards: options.shards.max(1),
             segments,
             touched: AtomicU32::new(0),
@@ -629,7 +634,7 @@ mod tests {
     #[test]
     fn a_segment_comes_back_once_no_reader_can_be_in_it() {
         let budget = Arc::new(Budget::new(1 << 20));
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
         let mut reader = pool.register_reader().expect("a place");
         let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
@@ -652,7 +657,7 @@ mod tests {
     #[test]
     fn what_the_table_of_blocks_backs_is_charged() {
         let budget = Arc::new(Budget::new(16 << 20));
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("addresses");
         // Values of one block: as many extents as blocks.
         let mut uploads = Vec::new();
@@ -672,7 +677,7 @@ mod tests {
     #[test]
     fn idle_segments_stay_charged_until_released() {
         let budget = Arc::new(Budget::new(1 << 20));
-        let options = PoolOptions { shards: 1, reserve_bytes: 0, huge: false };
+        let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(Arc::clone(&budget), options).expect("a megabyte of addresses");
         let taken: Vec<u32> = std::iter::from_fn(|| pool.take(0, None)).collect();
         assert_eq!(taken.len(), 31, "32 segments and their lines do not fit");

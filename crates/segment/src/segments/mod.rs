@@ -56,6 +56,7 @@ use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::{FoundItem, Item};
 use crate::layout::{Access, Header, ItemAt};
 use crate::pool::{CACHE_LINE_BYTES, Pinned, Pool, SMALL_LINES};
+use crate::size_classes::ClassCounts;
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 /// The fewest segments with which a shard can store: one that is being filled, and a spare one.
@@ -137,6 +138,11 @@ impl Segments {
         self.log.enter(core);
     }
 
+    /// What became of items, by size class.
+    pub const fn class_counts(&self) -> &Arc<ClassCounts> {
+        self.reclaimer.class_counts()
+    }
+
     /// Whether a store that found its room on the way may find it now.
     pub fn is_room_likely(&self) -> bool {
         self.log.segments_on_the_way() == 0 || self.log.may_take()
@@ -208,7 +214,8 @@ impl Segments {
     pub fn evict(&mut self, at: ItemAt, now: u32) {
         debug_assert!(!self.item(at).is_dead(), "the index names no dead item");
         if self.is_live(at, now) {
-            self.reclaimer.note_evicted(self.item(at).access());
+            let item = Item::load(self.log.pool(), at);
+            self.reclaimer.note_evicted(&item, now);
             self.kill(at);
         } else if self.is_flushed(at) {
             self.kill(at);
@@ -226,10 +233,10 @@ impl Segments {
 
     /// Kills an item as [`Self::kill`] does, and counts it as expired. The caller found it expired.
     pub fn expire(&mut self, at: ItemAt) {
-        let item = self.item(at);
+        let item = Item::load(self.log.pool(), at);
         debug_assert!(item.expiry() != 0, "an item that never expires is not found expired");
         if !item.is_dead() {
-            self.reclaimer.note_expired(self.item(at).access());
+            self.reclaimer.note_expired(&item);
             self.kill(at);
         }
     }

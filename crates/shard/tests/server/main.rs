@@ -19,6 +19,7 @@ mod pinned;
 mod readers;
 mod replies;
 mod roles;
+mod size_classes;
 mod sleeping;
 mod statistics;
 mod waiting;

@@ -44,7 +44,7 @@ impl Sink for Vec<u8> {
 }
 
 const CRLF: &[u8] = b"\r\n";
-/// The slab class that a reply shows where memcached shows one. There are no classes here.
+/// The slab class in the reply to `me`, which does not look it up.
 const CLASS: u64 = 1;
 /// Digits of the longest `u64`.
 const DIGITS_MAX: usize = 20;
@@ -519,6 +519,8 @@ pub struct DumpFacts {
     pub cas: u64,
     /// Whether the item was ever fetched.
     pub fetched: bool,
+    /// The size class of the item.
+    pub class: u8,
     /// Total size of the item in bytes.
     pub item_bytes: usize,
     /// The client flags.
@@ -531,7 +533,7 @@ pub struct DumpFacts {
 ///
 /// ```
 /// let mut line = Vec::new();
-/// let facts = kachel_wire::format::DumpFacts { access_unix_s: 5, ..Default::default() };
+/// let facts = kachel_wire::format::DumpFacts { access_unix_s: 5, class: 1, ..Default::default() };
 /// kachel_wire::format::metadump_line(&mut line, b"a/b", &facts);
 /// assert_eq!(line, b"key=a%2Fb exp=-1 la=5 cas=0 fetch=no cls=1 size=0 flags=0 \n");
 /// ```
@@ -549,12 +551,28 @@ pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
     put_u64(sink, facts.cas);
     sink.put(if facts.fetched { b" fetch=yes" } else { b" fetch=no" });
     sink.put(b" cls=");
-    put_u64(sink, CLASS);
+    put_u64(sink, u64::from(facts.class));
     sink.put(b" size=");
     put_u64(sink, facts.item_bytes as u64);
     sink.put(b" flags=");
     put_u64(sink, u64::from(facts.client_flags));
     sink.put(b" \n");
+}
+
+/// Formats one line of `stats cachedump`. The expiry is 0 for an item that never expires.
+/// [`crate::Reply::End`] comes after the last line.
+///
+/// ```
+/// let mut lines = Vec::new();
+/// kachel_wire::format::cachedump_line(&mut lines, b"key", 5, 0);
+/// assert_eq!(lines, b"ITEM key [5 b; 0 s]\r\n");
+/// ```
+pub fn cachedump_line(sink: &mut impl Sink, key: &[u8], value_bytes: usize, expiry_unix_s: u64) {
+    sink.put_all([b"ITEM ", key, b" ["]);
+    put_u64(sink, value_bytes as u64);
+    sink.put(b" b; ");
+    put_u64(sink, expiry_unix_s);
+    sink.put(b" s]\r\n");
 }
 
 /// Formats text with everything except letters, digits and `-._~` as `%XX`.

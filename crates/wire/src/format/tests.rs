@@ -236,11 +236,12 @@ fn debug_and_dump_lines() {
         access_unix_s: 1_699_999_999,
         cas: 9,
         fetched: true,
+        class: 3,
         item_bytes: 70,
         client_flags: 5,
     };
     metadump_line(&mut reply, b"a b\xff-._~", &dump);
-    let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=1 \
+    let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=3 \
         size=70 flags=5 \n";
     assert_eq!(reply, expected);
 

@@ -305,7 +305,7 @@ impl Reclaimer {
                 return true;
             }
             if item.header().is_expired(context.now) {
-                self.counts.note_expired(item.access());
+                self.note_expired(item);
                 self.discard(log, context.index, item);
                 return true;
             }
@@ -330,7 +330,7 @@ impl Reclaimer {
         if log.queue_of(segment) == Queue::Probation {
             self.ghosts.add(context.index.hash(item.key()));
         }
-        self.counts.note_evicted(item.access());
+        self.note_evicted(item, context.now);
         self.discard(log, context.index, item);
         true
     }

@@ -28,6 +28,7 @@ mod victim;
 mod worth;
 
 use std::io;
+use std::sync::Arc;
 
 use self::allowance::Allowance;
 use self::counts::Counts;
@@ -39,8 +40,10 @@ use self::worth::Weights;
 use super::context::{Context, Index};
 use super::log::Log;
 use crate::BLOCK_BYTES;
-use crate::layout::{Access, ItemAt};
+use crate::item::Item;
+use crate::layout::ItemAt;
 use crate::pool::Pool;
+use crate::size_classes::ClassCounts;
 
 /// Part of memory spent on ghosts, in percent. A guess until traces are run.
 pub(crate) const GHOST_PERCENT: u64 = 1;
@@ -102,6 +105,8 @@ pub(crate) struct Reclaimer {
     weights: Weights,
     ghosts: Ghosts,
     counts: Counts,
+    /// What became of items, by size class.
+    class_counts: Arc<ClassCounts>,
 }
 
 impl Reclaimer {
@@ -128,6 +133,7 @@ impl Reclaimer {
             weights: Weights::default(),
             ghosts,
             counts: Counts::default(),
+            class_counts: Arc::new(ClassCounts::new(&pool.size_classes)),
         })
     }
 
@@ -136,14 +142,21 @@ impl Reclaimer {
         &self.counts
     }
 
-    /// Counts an item as evicted.
-    pub(crate) fn note_evicted(&mut self, access: Access) {
-        self.counts.note_evicted(access);
+    /// What became of items, by size class.
+    pub(crate) const fn class_counts(&self) -> &Arc<ClassCounts> {
+        &self.class_counts
+    }
+
+    /// Counts an item as evicted in second `now`.
+    pub(crate) fn note_evicted(&mut self, item: &Item<'_>, now: u32) {
+        self.counts.note_evicted(item.access());
+        self.class_counts.note_evicted(item, now);
     }
 
     /// Counts an item as found expired.
-    pub(crate) fn note_expired(&mut self, access: Access) {
-        self.counts.note_expired(access);
+    pub(crate) fn note_expired(&mut self, item: &Item<'_>) {
+        self.counts.note_expired(item.access());
+        self.class_counts.note_expired(item);
     }
 
     /// Counts an item for which no room was found.

@@ -1,0 +1,229 @@
+//! `stats items`, `stats slabs` and `stats sizes`: the items by their sizes.
+//!
+//! Upstream:   `listing`, once it has walked all items.
+//! Downstream: its census; the counts of all engines by class, and the counters of all shards by
+//!             class.
+//!
+//! Kachel has no slabs: items of all classes lie in the same segments. The classes are those that
+//! memcached would make, so its tools show where the items are. The pages of a class are as many as
+//! memcached would need for its items, all on one LRU list, the cold one.
+//!
+//! `by_class` counts a sample of the requests by class, and here it is scaled up.
+//!
+//! Invariants:
+//! - I1  A class is shown if it has items, or has had any since the last `stats reset`. Both topics
+//!   show the same classes.
+//! - I2  The items and bytes of the classes add up to `curr_items` and `bytes`, if no core changes
+//!   items meanwhile, no item has expired, and there are not more items than a census examines.
+
+use kachel_engine::{ClassStats, Common as _, Engine};
+use kachel_stdx::SizeClasses;
+use kachel_wire::Reply;
+
+use crate::by_class::ClassCounters;
+use crate::census::{Census, Group};
+use crate::counter::Counter;
+use crate::counters::Counters;
+use crate::stats::Answering;
+
+/// Bytes of a step of `stats sizes`.
+pub(crate) const SIZE_STEP_BYTES: u32 = 32;
+
+/// Bytes of memcached's pages.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// A counter of a class, and the counter of all requests of its kind.
+type Pick = (fn(&ClassCounters) -> &Counter, fn(&Counters) -> &Counter);
+
+/// memcached's counters of a class, in its order.
+const REQUESTS: [(&str, Pick); 8] = [
+    ("get_hits", (|row| &row.get_hits, |all| &all.get_hits)),
+    ("cmd_set", (|row| &row.cmd_set, |all| &all.cmd_set)),
+    ("delete_hits", (|row| &row.delete_hits, |all| &all.delete_hits)),
+    ("incr_hits", (|row| &row.incr_hits, |all| &all.incr_hits)),
+    ("decr_hits", (|row| &row.decr_hits, |all| &all.decr_hits)),
+    ("cas_hits", (|row| &row.cas_hits, |all| &all.cas_hits)),
+    ("cas_badval", (|row| &row.cas_badval, |all| &all.cas_badval)),
+    ("touch_hits", (|row| &row.touch_hits, |all| &all.touch_hits)),
+];
+
+/// Values that were refused because there was no memory.
+const REFUSED: Pick = (|row| &row.store_no_memory, |all| &all.store_no_memory);
+
+/// The part of `all` requests that belongs to a class, if `counted` of `sample` requests do. Exact
+/// if the sample has all of them.
+fn part_of(all: u64, counted: u64, sample: u64) -> u64 {
+    debug_assert!(counted <= sample, "a class has a part of the sample");
+    let part = u128::from(all) * u128::from(counted) / u128::from(sample.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+/// The pages and chunks that memcached would need for the items of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chunks {
+    per_page: u64,
+    pages: u64,
+    used: u64,
+}
+
+impl Chunks {
+    /// Those of `items` items that take `bytes`, in chunks of `chunk_bytes`. An item that is longer
+    /// than a chunk takes several.
+    fn of(chunk_bytes: u64, Group { items, bytes, .. }: Group) -> Self {
+        let per_page = (PAGE_BYTES / chunk_bytes).max(1);
+        let used = items.max(bytes.div_ceil(chunk_bytes));
+        debug_assert!(used * chunk_bytes >= bytes, "the items have room");
+        Self { per_page, pages: used.div_ceil(per_page), used }
+    }
+
+    const fn total(self) -> u64 {
+        self.per_page * self.pages
+    }
+}
+
+/// The counts of one class.
+struct Class {
+    number: u8,
+    chunk_bytes: u64,
+    /// Its living items.
+    held: Group,
+    /// What became of others.
+    gone: ClassStats,
+}
+
+impl<E: Engine> Answering<'_, E> {
+    /// Calls `show` with each class that is shown (I1).
+    fn classes(&mut self, census: &Census, mut show: impl FnMut(&mut Self, &Class)) {
+        let (engines, context) = (self.engines, self.context);
+        let chunk_bytes = engines.common().size_classes().lengths();
+        debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
+        for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1) {
+            let (held, gone) = (census.of(u32::from(number)), engines.class_stats(number));
+            let sum = |(_, (row, _)): &(_, Pick)| context.shared.sum_of_class(number, *row);
+            let is_used = held.items + gone.evicted + gone.reclaimed > 0
+                || REQUESTS.iter().map(sum).any(|count| count > 0);
+            if is_used {
+                let chunk_bytes = u64::from(chunk_bytes);
+                show(self, &Class { number, chunk_bytes, held, gone });
+            }
+        }
+    }
+
+    /// The requests of one kind that belong to a class.
+    fn requests(&self, class: u8, (row, all): Pick) -> u64 {
+        let shared = &self.context.shared;
+        let sample = (0..SizeClasses::MAX as u8).map(|class| shared.sum_of_class(class, row)).sum();
+        part_of(shared.sum(all), shared.sum_of_class(class, row), sample)
+    }
+
+    /// Answers `stats items`.
+    pub(crate) fn items(&mut self, census: &Census) {
+        self.classes(census, Self::items_of);
+        self.reply(Reply::End);
+    }
+
+    fn items_of(&mut self, class: &Class) {
+        let Class { number: class, held, gone, .. } = *class;
+        let now = self.context.now().second;
+        let age = if held.items == 0 { 0 } else { now.saturating_sub(held.oldest) };
+        let hits = self.requests(class, REQUESTS[0].1);
+        let refused = self.requests(class, REFUSED);
+        debug_assert!(gone.evicted_with_expiry <= gone.evicted, "they are evicted, too");
+        let rows = [
+            ("number", held.items),
+            ("number_hot", 0),
+            ("number_warm", 0),
+            ("number_cold", held.items),
+            ("number_temp", 0),
+            ("age_hot", 0),
+            ("age_warm", 0),
+            ("age", u64::from(age)),
+            ("mem_requested", held.bytes),
+            ("evicted", gone.evicted),
+            ("evicted_nonzero", gone.evicted_with_expiry),
+            ("evicted_time", gone.evicted_age_s),
+            ("outofmemory", refused),
+            ("tailrepairs", 0),
+            ("reclaimed", gone.reclaimed),
+            ("expired_unfetched", gone.expired_unfetched),
+            ("evicted_unfetched", gone.evicted_unfetched),
+            ("evicted_active", gone.evicted_active),
+            ("crawler_reclaimed", 0),
+            ("crawler_items_checked", 0),
+            ("lrutail_reflocked", 0),
+            ("moves_to_cold", 0),
+            ("moves_to_warm", 0),
+            ("moves_within_lru", 0),
+            ("direct_reclaims", 0),
+            ("hits_to_hot", 0),
+            ("hits_to_warm", 0),
+            ("hits_to_cold", hits),
+            ("hits_to_temp", 0),
+        ];
+        for (name, number) in rows {
+            self.number(&format!("items:{class}:{name}"), number);
+        }
+    }
+
+    /// Answers `stats slabs`.
+    pub(crate) fn slabs(&mut self, census: &Census) {
+        let mut active = 0;
+        self.classes(census, |answering, class| {
+            active += 1;
+            answering.slab(class);
+        });
+        self.number("active_slabs", active);
+        self.number("total_malloced", self.context.shared.budget.spent_bytes());
+        self.reply(Reply::End);
+    }
+
+    fn slab(&mut self, class: &Class) {
+        let Class { number: class, chunk_bytes, held, .. } = *class;
+        let chunks = Chunks::of(chunk_bytes, held);
+        debug_assert!(chunks.total() >= chunks.used, "the pages have room for the chunks");
+        let rows = [
+            ("chunk_size", chunk_bytes),
+            ("chunks_per_page", chunks.per_page),
+            ("total_pages", chunks.pages),
+            ("total_chunks", chunks.total()),
+            ("used_chunks", chunks.used),
+            ("free_chunks", chunks.total() - chunks.used),
+            ("free_chunks_end", 0),
+        ];
+        for (name, number) in rows {
+            self.number(&format!("{class}:{name}"), number);
+        }
+        for (name, pick) in REQUESTS {
+            self.number(&format!("{class}:{name}"), self.requests(class, pick));
+        }
+    }
+
+    /// Sends the next lines of `stats sizes`, at most `lines_max`. Returns whether that was all.
+    pub(crate) fn sizes(&mut self, census: &mut Census, lines_max: usize) -> bool {
+        for _ in 0..lines_max {
+            let Some((step, group)) = census.pop() else {
+                self.reply(Reply::End);
+                return true;
+            };
+            debug_assert!(group.items > 0, "a step is counted with its first item");
+            self.number(&(step * SIZE_STEP_BYTES).to_string(), group.items);
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_have_room_for_the_items_of_a_class() {
+        let of = |items, bytes| Group { items, bytes, ..Group::default() };
+        let chunks = |per_page, pages, used| Chunks { per_page, pages, used };
+        assert_eq!(Chunks::of(96, of(0, 0)), chunks(10_922, 0, 0));
+        assert_eq!(Chunks::of(96, of(1, 24)), chunks(10_922, 1, 1));
+        assert_eq!(Chunks::of(96, of(10_923, 24 * 10_923)), chunks(10_922, 2, 10_923));
+        assert_eq!(Chunks::of(524_288, of(1, 1_000_000)), chunks(2, 1, 2), "a long item");
+        assert_eq!(Chunks::of(2 << 20, of(1, 1)), chunks(1, 1, 1), "a chunk above a page");
+    }
+}

@@ -1,0 +1,32 @@
+//! A number of `stats`.
+//!
+//! Upstream:   `counters` and `by_class` are made of them.
+//! Downstream: nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number that one thread at a time changes, and any thread may read.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `count`. Cost: a load and a store, no locked instruction.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// Replaces the number; used for gauges. An equal number is not written, because other shards
+    /// may have its cache line.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        if self.0.load(Relaxed) != value {
+            self.0.store(value, Relaxed);
+        }
+    }
+
+    /// The number now.
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

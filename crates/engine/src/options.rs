@@ -60,6 +60,7 @@ impl EngineOptions {
         client_flags: u32,
     ) -> usize {
         debug_assert!(key_bytes <= KEY_BYTES_MAX, "key, I1");
+        debug_assert!(value_bytes <= i32::MAX as usize, "parsers refuse longer values");
         let header = 48 + if self.cas { 8 } else { 0 } + if client_flags != 0 { 4 } else { 0 };
         header + key_bytes + 1 + value_bytes + 2
     }

@@ -108,7 +108,9 @@ pub(crate) fn start(
     check_address_space(&pool, shards)?;
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
     let endpoints = endpoints(options, &sockets.protocols);
-    let shared = Arc::new(Shared::new(shared_options(options, shards, endpoints), budget));
+    let mut shared = shared_options(options, shards, endpoints);
+    shared.listeners = sockets.of_all.iter().map(|socket| address_of(socket, options)).collect();
+    let shared = Arc::new(Shared::new(shared, budget));
     if let Some(users) = users {
         shared.set_users(users);
     }
@@ -136,6 +138,17 @@ pub(crate) fn start(
             spawn(&plan, shards, sockets, kachel_io::Uring::new)
         }
         IoChoice::Auto => spawn(&plan, shards, sockets, kachel_io::Epoll::new),
+    }
+}
+
+/// The address of a listening socket, as `stats conns` shows it.
+fn address_of(socket: &OwnedFd, options: &ServeOptions) -> String {
+    debug_assert!(options.echo.tcp_port != 0 || options.echo.unix_path.is_some(), "it listens");
+    match kachel_io::listener::local_addr(socket) {
+        Ok(address) if address.is_ipv4() => format!("tcp:{address}"),
+        Ok(address) => format!("tcp6:{address}"),
+        // It is the unix socket.
+        Err(_) => format!("unix:{}", options.echo.unix_path.as_deref().unwrap_or_default()),
     }
 }
 
@@ -207,8 +220,11 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         shutdown_allowed: options.shutdown_allowed,
+        prefix_delimiter: options.prefix_delimiter,
+        detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,
         endpoints,
+        listeners: Vec::new(), // The caller knows them.
         pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),

@@ -36,8 +36,12 @@ const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_ch
     free_chunks_end get_hits cmd_set delete_hits incr_hits decr_hits cas_hits cas_badval \
     touch_hits";
 
+fn server_program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_kachel"))
+}
+
 fn start(options: &[&str]) -> Server {
-    Launch::memcached(Path::new(env!("CARGO_BIN_EXE_kachel")), options).start()
+    Launch::memcached(server_program(), options).start()
 }
 
 /// The names and values of a topic.
@@ -181,4 +185,47 @@ fn the_settings_follow_what_commands_change() {
     assert_eq!(client.ask("cache_memlimit 32\r\n", "\n"), "OK\r\n");
     assert_eq!(number(&stats(&mut client, " settings"), "maxbytes"), 32 << 20);
     assert_eq!(number(&stats(&mut client, ""), "limit_maxbytes"), 32 << 20);
+    for (switch, told) in [("on", "yes"), ("off", "no")] {
+        assert_eq!(
+            value(&stats(&mut client, " settings"), "detail_enabled") == "yes",
+            told == "no"
+        );
+        assert_eq!(client.ask(format!("stats detail {switch}\r\n"), "\n"), "OK\r\n");
+        assert_eq!(value(&stats(&mut client, " settings"), "detail_enabled"), told);
+    }
+}
+
+#[test]
+fn prefixes_are_counted_from_the_start_with_a_delimiter_of_ones_own() {
+    let server = start(&["-t", "2", "-D", "/"]);
+    let mut client = server.connect();
+    client.set("a/b", b"value");
+    client.set("a:b", b"value");
+    let told = client.ask("stats detail dump\r\n", "END\r\n");
+    assert_eq!(told, "PREFIX a get 0 hit 0 set 1 del 0\r\nEND\r\n");
+}
+
+#[test]
+fn connections_are_told_with_their_addresses() {
+    let server = start(&["-t", "3"]);
+    let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.ask("version\r\n", "\n");
+    }
+    let told = stats(&mut clients[0], " conns");
+    let addresses = told.iter().filter(|(name, _)| name.ends_with(":addr"));
+    assert_eq!(addresses.clone().count(), 6, "{told:?}");
+    for (name, value) in addresses {
+        assert!(name.split_once(':').is_some_and(|(fd, _)| fd.parse::<u32>().is_ok()), "{name}");
+        assert!(value.starts_with("tcp:127.0.0.1:"), "{value}");
+    }
+    let listener = format!("tcp:127.0.0.1:{}", server.port());
+    let listeners = told.iter().filter(|(name, _)| name.ends_with(":listen_addr"));
+    assert_eq!(listeners.filter(|(_, value)| *value == listener).count(), 6, "{told:?}");
+    let launch = Launch { unix: true, ..Launch::memcached(server_program(), &[]) };
+    let server = launch.start();
+    let told = stats(&mut server.connect(), " conns");
+    let addresses = told.iter().filter(|(name, _)| name.ends_with(":addr"));
+    assert!(addresses.clone().all(|(_, value)| value.starts_with("unix:/")), "{told:?}");
+    assert!(addresses.count() >= 1, "{told:?}");
 }

@@ -33,6 +33,11 @@ impl Connections {
         self.count
     }
 
+    /// The number of places: every index in use is below it.
+    pub const fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// Opens a connection on `socket`, which was accepted at `endpoint`, in `sweep`.
     ///
     /// Panics: when a connection is open at its index, which is a bug in `io` (I1).

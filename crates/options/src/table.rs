@@ -377,11 +377,10 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "refuse the command \"watch\"",
         |partial, _| set(&mut partial.serve.watch_allowed, false),
     ),
-    no_meaning(
+    works(
         ('D', ""),
         Text("char"),
         ":",
-        "statistics by prefix are not built yet",
         "the character that ends the prefix of a key, for \"stats detail\"; enables counting",
         effects::prefix_delimiter,
     ),

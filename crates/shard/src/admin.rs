@@ -11,7 +11,9 @@
 use kachel_engine::{Common as _, Engine};
 use kachel_net::{Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
-use kachel_wire::{Cachedump, Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic};
+use kachel_wire::{
+    Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic,
+};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -206,6 +208,8 @@ impl<E: Engine> Administration<'_, E> {
 
     /// Begins a listing. The next step of the listings sends its first lines.
     fn begin_listing(&mut self, form: Form) {
+        let open = self.clients.connections.get(self.connection);
+        debug_assert!(open.is_none_or(|open| !open.is_listing()), "listing, I2: one at a time");
         self.clients.with(self.connection, Connection::begin_listing);
         self.context.counters.listings_begun.add(1);
         self.listings.begin(self.connection, self.head, form);
@@ -217,6 +221,8 @@ impl<E: Engine> Administration<'_, E> {
         match topic {
             StatsTopic::Items => Some(Form::Items),
             StatsTopic::Slabs => Some(Form::Slabs),
+            StatsTopic::Conns => Some(Form::Connections),
+            StatsTopic::Detail(DetailTopic::Dump) if options.dumps_allowed => Some(Form::Prefixes),
             StatsTopic::Sizes if options.tracks_sizes => Some(Form::Sizes),
             StatsTopic::Cachedump(Ok(Cachedump { class, limit })) if options.dumps_allowed => {
                 debug_assert!(class < 64, "the parser refuses other classes");

@@ -9,14 +9,14 @@
 //!   engine delays is neither counted nor answered yet.
 
 use kachel_engine::{
-    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb, Verdict,
+    Answer, Block, Durability, Engine, Key, Operation, Outcome, Ticket, Ttl, Verb,
 };
 use kachel_net::{AnswerRoom, Resume};
 use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
 use kachel_wire::{lease_terms, retrieval_terms};
 
-use crate::by_class::{Found, class_before, tells_no_lengths};
+use crate::by_class::{class_before, tells_no_lengths};
 use crate::context::Context;
 use crate::reply::{LargeValue, ReplySink};
 
@@ -100,7 +100,7 @@ impl<E: Engine> Applier<'_, E> {
         let operation = request.operation(key, sink.value_bytes_max());
         let Context { counters, sizes, .. } = self.context;
         let class_before = match tells_no_lengths(&operation.verb) {
-            true if !E::DELAYS && self.context.classed_left.get() > 0 => {
+            true if !E::DELAYS && self.context.sampled_left.get() > 0 => {
                 class_before(self.engine, &key, sizes, &self.context.now())
             }
             _ => 0,
@@ -112,9 +112,9 @@ impl<E: Engine> Applier<'_, E> {
                     counters.cmd_meta.add(1);
                 }
                 counters.note(&operation.verb, verdict);
-                if self.context.counts_class() {
+                if self.context.samples() {
                     let value_bytes = value.bytes();
-                    counters.by_class.note(&operation, verdict, value_bytes, class_before, sizes);
+                    self.context.sample_operation(&operation, verdict, value_bytes, class_before);
                 }
                 let value = request.answer(sink, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: request.value_end() });
@@ -144,13 +144,8 @@ impl<E: Engine> Applier<'_, E> {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
                 counters.note_get(ttl.is_some(), verdict);
-                if self.context.counts_class()
-                    && let Verdict::Hit(facts) = verdict
-                {
-                    let value_bytes = value.bytes().unwrap_or(0);
-                    let client_flags = facts.client_flags;
-                    let found = Found { key: key.bytes(), value_bytes, client_flags };
-                    counters.by_class.note_hit(ttl.is_some(), found, &self.context.sizes);
+                if self.context.samples() {
+                    self.context.sample_read(key.bytes(), ttl.is_some(), verdict, value.bytes());
                 }
                 let value = format::answer_key(sink, &key, reply, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: reply.value_end() });
@@ -179,9 +174,8 @@ impl<E: Engine> Applier<'_, E> {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
                 counters.note_get(false, verdict);
-                if self.context.counts_class() {
-                    let Context { sizes, .. } = self.context;
-                    counters.by_class.note(&operation, verdict, value.bytes(), 0, sizes);
+                if self.context.samples() {
+                    self.context.sample_operation(&operation, verdict, value.bytes(), 0);
                 }
                 let value = format::answer_lease(sink, &operation.key, reply, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: reply.value_end() });

@@ -23,7 +23,7 @@
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.
 
 use kachel_engine::{
-    DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb, Verdict,
+    DeadFound, Engine, GetTerms, Key, Outcome, ReadAnswer, ReadBeside, ReadGuesses, Verb,
 };
 use kachel_stdx::Reader;
 use kachel_wire::format::KeyReply;
@@ -32,7 +32,6 @@ use kachel_wire::{format, lease_terms, retrieval_terms};
 
 use crate::apply::ReadTerms;
 use crate::batch::Batch;
-use crate::by_class::Found;
 use crate::context::Context;
 use crate::engines::HeldEngines;
 use crate::reply::ReplySink;
@@ -142,13 +141,8 @@ impl<'a, E: Engine> Beside<'a, E> {
         counters.requests.add(1);
         counters.reads_beside.add(1);
         counters.note_get(ttl.is_some(), &verdict);
-        if self.context.counts_class()
-            && let Verdict::Hit(facts) = &verdict
-        {
-            let value_bytes = value.bytes().unwrap_or(0);
-            let client_flags = facts.client_flags;
-            let found = Found { key: key.bytes(), value_bytes, client_flags };
-            counters.by_class.note_hit(ttl.is_some(), found, &self.context.sizes);
+        if self.context.samples() {
+            self.context.sample_read(key.bytes(), ttl.is_some(), &verdict, value.bytes());
         }
         let pinned = format::answer_key(sink, key, reply, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
@@ -189,9 +183,8 @@ impl<'a, E: Engine> Beside<'a, E> {
         counters.reads_beside.add(1);
         counters.cmd_meta.add(u64::from(request.is_meta()));
         counters.note(&operation.verb, &verdict);
-        if self.context.counts_class() {
-            let sizes = &self.context.sizes;
-            counters.by_class.note(&operation, &verdict, value.bytes(), 0, sizes);
+        if self.context.samples() {
+            self.context.sample_operation(&operation, &verdict, value.bytes(), 0);
         }
         let pinned = request.answer(sink, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");

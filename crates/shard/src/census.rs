@@ -94,7 +94,6 @@ impl Census {
         self.examined = 0;
         let of_shard = std::mem::take(&mut self.of_shard);
         let seen: u64 = of_shard.values().map(|group| group.items).sum();
-        debug_assert!(items.is_none() || seen > 0 || self.of_shard.is_empty(), "N1");
         for (number, group) in of_shard {
             let group = items.map_or(group, |items| group.scaled(items.max(seen), seen)); // N1
             self.groups.entry(number).or_default().add(group);

@@ -55,6 +55,7 @@ const REFUSED: Pick = (|row| &row.store_no_memory, |all| &all.store_no_memory);
 fn part_of(all: u64, counted: u64, sample: u64) -> u64 {
     debug_assert!(counted <= sample, "a class has a part of the sample");
     let part = u128::from(all) * u128::from(counted) / u128::from(sample.max(1));
+    debug_assert!(part <= u128::from(all), "no more than all");
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 

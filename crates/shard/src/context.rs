@@ -10,8 +10,8 @@ use std::sync::Arc;
 use kachel_engine::{ClockOrigin, KeyHasher, Now};
 use kachel_stdx::Place;
 
-use crate::by_class::CLASSED_PER_TICK_MAX;
 use crate::counters::Counters;
+use crate::prefixes::Prefixes;
 use crate::process::Shared;
 use crate::sizes::Sizes;
 
@@ -34,8 +34,10 @@ pub(crate) struct Context {
     pub(crate) place: Place,
     /// The size classes by which requests are counted.
     pub(crate) sizes: Sizes,
-    /// The requests of this tick that are still counted by class (`by_class`).
-    pub(crate) classed_left: Cell<u32>,
+    /// The requests of this tick that are still in the sample (`sample`).
+    pub(crate) sampled_left: Cell<u32>,
+    /// The requests by prefix that this core has executed.
+    pub(crate) prefixes: RefCell<Prefixes>,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
@@ -63,23 +65,11 @@ impl Context {
             origin,
             place,
             sizes,
-            classed_left: Cell::new(0),
+            sampled_left: Cell::new(0),
+            prefixes: RefCell::default(),
             now,
             to_wake,
         }
-    }
-
-    /// Whether a request is counted by the size class of its item. Cost: a load, from the third
-    /// request of a tick on.
-    #[inline]
-    pub(crate) fn counts_class(&self) -> bool {
-        let left = self.classed_left.get();
-        debug_assert!(left <= CLASSED_PER_TICK_MAX, "it was set at the beginning of the tick");
-        let counts = left > 0;
-        if counts {
-            self.classed_left.set(left - 1);
-        }
-        counts
     }
 
     /// Notes that this core must wake another one.

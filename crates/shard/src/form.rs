@@ -25,12 +25,22 @@ pub(crate) enum Form {
     Slabs,
     /// `stats sizes`.
     Sizes,
+    /// `stats detail dump`: what each core has counted, not the items of its engine.
+    Prefixes,
+    /// `stats conns`: the connections of each core.
+    Connections,
 }
 
 impl Form {
     /// Whether the items are only counted.
     pub(crate) const fn counts(self) -> bool {
         matches!(self, Self::Items | Self::Slabs | Self::Sizes)
+    }
+
+    /// Whether only the core of a shard has what is told. Otherwise a core that holds the engine of
+    /// the shard has it.
+    pub(crate) const fn is_of_cores(self) -> bool {
+        matches!(self, Self::Prefixes | Self::Connections)
     }
 
     /// Whether `OK` comes before the first line.

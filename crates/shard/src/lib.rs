@@ -53,9 +53,11 @@ mod parked;
 mod form;
 mod apply;
 mod reply;
+mod sample;
 
 // What every stage reads.
 mod context;
+mod prefixes;
 mod process;
 mod cores;
 mod counters;

@@ -19,20 +19,23 @@
 //!   if they are only counted. So other requests wait for at most one piece, for any number of
 //!   listings.
 //! - I2  While a listing runs, no other request of its connection is executed.
-//! - I3  With `erew` a core asks each other core for one piece at a time, so at most one request of
-//!   each other core waits here.
+//! - I3  A core asks each other core for one piece at a time, so at most one request of each other
+//!   core waits here. It asks with `erew`, and for what only that core has.
 //! - I4  Each listing that can continue gets its turn: a core's own listings take turns with each
 //!   other, and with the pieces that other cores ask for. A listing whose client does not read
 //!   loses only its turns.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use kachel_engine::{Cursor, Engine, ReadValue};
+use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
 use kachel_stdx::Chain;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
 
+use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::backlog::Left;
 use crate::census::{Census, NOTE_BYTES, take_note};
 use crate::class_stats::SIZE_STEP_BYTES;
@@ -41,6 +44,7 @@ use crate::context::Context;
 use crate::engines::Engines;
 use crate::form::{Ended, Form};
 use crate::parked::{ANSWER_BYTES_MAX, Ask};
+use crate::prefixes::{self, PrefixCounts};
 use crate::records::{Outgoing, Records};
 use crate::stats::Answering;
 
@@ -69,6 +73,8 @@ struct Listing {
     form: Form,
     /// What was counted so far.
     census: Census,
+    /// What the cores have counted by prefix.
+    prefixes: BTreeMap<Vec<u8>, PrefixCounts>,
     /// Bytes of the lines that were sent.
     sent_bytes: usize,
     /// The number of shards whose items are all listed. A listing begins with the shard of its
@@ -108,6 +114,8 @@ impl Listing {
                 let items = context.shared.counters[usize::from(shard)].items.value();
                 self.census.end_shard(cut.then_some(items));
             }
+        } else if self.form == Form::Prefixes {
+            prefixes::read(text, &mut self.prefixes);
         } else {
             self.sent_bytes += text.len();
         }
@@ -120,7 +128,7 @@ impl Listing {
                 self.listed_shards = context.shards();
             }
         }
-        if self.form.counts() { b"" } else { text }
+        if self.form.counts() || self.form == Form::Prefixes { b"" } else { text }
     }
 }
 
@@ -155,11 +163,14 @@ impl Listings {
         head: Option<BinaryHead>,
         form: Form,
     ) {
+        // A client that is gone may have left a listing, and its index may be this client's now.
+        self.listings.retain(|other| other.connection != connection);
         self.listings.push_back(Listing {
             connection,
             head,
             form,
             census: Census::default(),
+            prefixes: BTreeMap::new(),
             sent_bytes: 0,
             listed_shards: 0,
             cursor: Cursor::default(),
@@ -196,6 +207,10 @@ pub(crate) struct Step<'a, E: Engine> {
     /// The kind of requests that wait for the engine of this core; pieces of listings are among
     /// [`Left::Requests`].
     pub(crate) left: Left,
+    /// Names a socket of this core.
+    pub(crate) names: &'a mut dyn FnMut(SocketId) -> SocketName,
+    /// The number of the last sweep.
+    pub(crate) sweep: u32,
 }
 
 /// The result of checking a listing.
@@ -233,20 +248,23 @@ impl Listings {
         let ours = self.check_all(&mut step);
         step.context.counters.listings.set(self.listings.len() as u64);
         let theirs_first = self.was_ours || ours.is_none();
-        if theirs_first && step.left == Left::Requests && answer_asked(&step) {
+        if theirs_first && step.left == Left::Requests && answer_asked(&mut step) {
             self.was_ours = false;
             return;
         }
         let Some((place, shard)) = ours else { return };
         self.was_ours = true;
-        // While another core holds the engine, the piece waits.
-        let Some(mut engine) = step.engines.take(shard, step.context) else { return };
+        let Some(&Listing { form, cursor, .. }) = self.listings.get(place) else { return };
+        self.lines.clear();
+        let ended = if form.is_of_cores() {
+            core_piece(&mut step, form, cursor, &mut self.lines)
+        } else {
+            // While another core holds the engine, the piece waits.
+            let Some(mut engine) = step.engines.take(shard, step.context) else { return };
+            piece(step.context, &mut *engine, form, cursor, &mut self.lines)
+        };
         let Some(mut listing) = self.listings.remove(place) else { return };
         debug_assert!(!listing.awaited, "I3: it needs this piece only");
-        self.lines.clear();
-        let Listing { form, cursor, .. } = listing;
-        let ended = piece(step.context, &mut *engine, form, cursor, &mut self.lines);
-        drop(engine);
         let lines = listing.go_on(step.context, shard, &self.lines, ended);
         step.clients.text(listing.connection, lines);
         self.listings.push_back(listing);
@@ -300,7 +318,11 @@ impl Listings {
             clients.mark_dirty(connection);
             return Check::Over;
         };
-        if engines.may_take(shard, context) {
+        let is_here = match listing.form.is_of_cores() {
+            true => shard == context.id,
+            false => engines.may_take(shard, context),
+        };
+        if is_here {
             return Check::Wants(shard);
         }
         if self.awaited[usize::from(shard)] {
@@ -313,8 +335,8 @@ impl Listings {
         let Ok(work) = records.prepare(context, clients, connection, shard, outgoing) else {
             return Check::MustAsk;
         };
-        let taken = engines.park(work, context);
-        debug_assert!(taken.is_none(), "only the core of that shard takes its engine");
+        // If this core has taken the engine, it leaves the piece to the core of that shard.
+        drop(engines.park(work, context));
         self.awaited[usize::from(shard)] = true;
         listing.awaited = true;
         Check::Waits
@@ -323,14 +345,19 @@ impl Listings {
 
 /// Answers the next piece that another core asks for. Returns `false` if none is asked for, or if
 /// another core holds the engine.
-fn answer_asked<E: Engine>(step: &Step<'_, E>) -> bool {
-    let Step { context, engines, .. } = step;
+fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
+    let (context, engines) = (step.context, step.engines);
     let Some(mut engine) = engines.take(context.id, context) else { return false };
     let Some(mut work) = engine.backlog().next_piece() else { return false };
     let Ask::Piece { form, cursor, .. } = work.ask else { unreachable!("it is a piece") };
     debug_assert!(work.answer.text.is_empty(), "parked, P1: it was not answered yet");
     let mut lines = std::mem::take(&mut work.answer.text);
-    let ended = piece(context, &mut *engine, form, cursor, &mut lines);
+    let ended = if form.is_of_cores() {
+        drop(engine);
+        core_piece(step, form, cursor, &mut lines)
+    } else {
+        piece(context, &mut *engine, form, cursor, &mut lines)
+    };
     work.answer.text = lines;
     work.ask = Ask::Piece { form, cursor, ended };
     let mut done = Chain::new();
@@ -347,11 +374,14 @@ fn finish<E: Engine>(
     listing: &mut Listing,
 ) -> bool {
     debug_assert!(listing.listed_shards == context.shards(), "all items were walked");
-    let Listing { connection, head, form, census, .. } = listing;
+    let Listing { connection, head, form, census, prefixes, .. } = listing;
     let (connection, head) = (*connection, *head);
     let mut answering = Answering { context, engines, clients, connection, head };
     match form {
-        Form::Metadump | Form::Cachedump { .. } => answering.reply(Reply::End),
+        Form::Metadump | Form::Cachedump { .. } | Form::Connections => {
+            answering.reply(Reply::End);
+        }
+        Form::Prefixes => return answering.prefixes(prefixes, COUNTED_LINES_PER_TICK_MAX),
         Form::Mgdump => answering.reply(Reply::En),
         Form::Items => answering.items(census),
         Form::Slabs => answering.slabs(census),
@@ -400,6 +430,7 @@ fn piece<E: Engine>(
                 let class = u32::from(sizes.of_nominal(nominal()));
                 take_note(lines, class, item.memory_bytes(), item.last_access());
             }
+            Form::Prefixes | Form::Connections => unreachable!("no engine has them"),
             Form::Sizes => {
                 let step = nominal().div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
                 let step = u32::try_from(step).unwrap_or(u32::MAX);
@@ -411,4 +442,64 @@ fn piece<E: Engine>(
     assert!(walked.items <= form.items_max(), "I1");
     context.counters.listed_items.add(walked.items as u64);
     Ended { next: walked.more.then_some(cursor), examined: walked.items as u32 }
+}
+
+/// Formats one piece of what this core has: its connections, or its counts by prefix.
+fn core_piece<E: Engine>(
+    step: &mut Step<'_, E>,
+    form: Form,
+    cursor: Cursor,
+    lines: &mut Vec<u8>,
+) -> Ended {
+    let from = usize::try_from(cursor.to_u64()).unwrap_or(usize::MAX);
+    let next = match form {
+        Form::Prefixes => step.context.prefixes().write(from, lines, PIECE_BYTES_MAX),
+        Form::Connections => connections(step, from, lines),
+        _ => unreachable!("a core does not have {form:?}"),
+    };
+    debug_assert!(next.is_none_or(|next| next > from), "a piece goes on");
+    Ended { next: next.map(|next| Cursor::from_u64(next as u64)), examined: 0 }
+}
+
+/// Formats the connections of this core from an index on, as `stats conns` shows them. Returns the
+/// index at which the next piece begins.
+fn connections<E: Engine>(
+    step: &mut Step<'_, E>,
+    from: usize,
+    lines: &mut Vec<u8>,
+) -> Option<usize> {
+    let Step { clients, names, sweep, .. } = step;
+    let table = &clients.connections;
+    let last = (from + LISTED_ITEMS_PER_TICK_MAX).min(table.places());
+    for index in from..last {
+        let at = ConnectionIndex(u32::try_from(index).unwrap_or(u32::MAX));
+        let Some(open) = table.get(at) else { continue };
+        let SocketName { peer, descriptor } = names(open.socket());
+        let state = match () {
+            () if open.is_draining() => "conn_closing",
+            () if open.is_listing() => "conn_parse_cmd",
+            () if open.outbox().owed_bytes() > 0 => "conn_mwrite",
+            () if open.is_uploading() => "conn_nread",
+            () if open.is_in_block() => "conn_swallow",
+            () if open.is_paused() => "conn_waiting",
+            () => "conn_read",
+        };
+        let mut line = |name: &str, value: &dyn fmt::Display| {
+            let name = format!("{descriptor}:{name}");
+            format::stat(lines, name.as_bytes(), value.to_string().as_bytes());
+        };
+        let endpoint = usize::from(open.endpoint().0);
+        let listener = step.context.shared.options.listeners.get(endpoint);
+        match peer {
+            Peer::Local => line("addr", listener.map_or(&"unix", |path| path)),
+            Peer::V4(address) => line("addr", &format_args!("tcp:{address}")),
+            Peer::V6(address) => line("addr", &format_args!("tcp6:{address}")),
+        }
+        if let Some(listener) = listener {
+            line("listen_addr", listener);
+        }
+        line("state", &state);
+        line("secs_since_last_cmd", &open.idle_sweeps(*sweep));
+    }
+    (last < table.places()).then_some(last)
 }

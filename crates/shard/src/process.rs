@@ -45,10 +45,17 @@ pub struct SharedOptions {
     pub dumps_allowed: bool,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
+    /// The byte that ends the prefix of a key (`-D`).
+    pub prefix_delimiter: u8,
+    /// Whether requests are counted by prefix from the start (`-D`).
+    pub detail_at_start: bool,
     /// Whether `stats sizes` counts the sizes of items (`-o track_sizes`).
     pub tracks_sizes: bool,
     /// The endpoints of the process, with the limits of their clients.
     pub endpoints: Endpoints,
+    /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
+    /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
+    pub listeners: Vec<String>,
     /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
     /// 0 means no limit.
     pub pinned_percent: u32,
@@ -77,8 +84,11 @@ impl Default for SharedOptions {
             flush_allowed: true,
             dumps_allowed: true,
             shutdown_allowed: false,
+            prefix_delimiter: b':',
+            detail_at_start: false,
             tracks_sizes: false,
             endpoints: Endpoints::default(),
+            listeners: Vec::new(),
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
             pid: 1,
@@ -116,6 +126,10 @@ pub struct Shared {
     stopping: AtomicBool,
     /// Shards that have stopped accepting.
     closed: AtomicU32,
+    /// Whether requests are counted by prefix (`stats detail`).
+    detailed: AtomicBool,
+    /// How often all counts began anew (`stats reset`).
+    resets: AtomicU32,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
     /// Set when the process must end, or when one thread has claimed the task to end it.
@@ -126,6 +140,7 @@ impl Shared {
     /// Makes the state of a process that starts.
     pub fn new(options: SharedOptions, budget: Arc<Budget>) -> Self {
         let counters = (0..options.shards).map(|_| Arc::default()).collect();
+        let detailed = AtomicBool::new(options.detail_at_start);
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
             cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
@@ -138,6 +153,8 @@ impl Shared {
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             closed: AtomicU32::new(0),
+            detailed,
+            resets: AtomicU32::new(0),
             shutdown: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
         }
@@ -196,6 +213,22 @@ impl Shared {
         for (before, now) in self.before.iter().zip(&self.counters) {
             before.copy_counts_from(now);
         }
+        self.resets.fetch_add(1, Relaxed);
+    }
+
+    /// Whether requests are counted by prefix.
+    pub(crate) fn is_detailed(&self) -> bool {
+        self.detailed.load(Relaxed)
+    }
+
+    /// Begins to count requests by prefix, or stops it (`stats detail`).
+    pub(crate) fn set_detailed(&self, detailed: bool) {
+        self.detailed.store(detailed, Relaxed);
+    }
+
+    /// How often all counts began anew.
+    pub(crate) fn resets(&self) -> u32 {
+        self.resets.load(Relaxed)
     }
 
     /// Asks all shards to finish. The caller must wake them afterwards. From now on,

@@ -6,6 +6,8 @@
 //! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`.
 //! `class_stats` answers the topics about size classes.
 
+use std::collections::BTreeMap;
+
 use kachel_engine::{Common as _, Engine};
 use kachel_io::SEND_BLOCK_BYTES;
 use kachel_net::ConnectionIndex;
@@ -17,6 +19,7 @@ use crate::context::Context;
 use crate::counter::Counter;
 use crate::counters::Counters;
 use crate::engines::Engines;
+use crate::prefixes::PrefixCounts;
 
 /// Answers `stats` to one client.
 pub(crate) struct Answering<'a, E: Engine> {
@@ -38,7 +41,12 @@ impl<E: Engine> Answering<'_, E> {
             StatsTopic::Settings => self.settings(),
             StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
             StatsTopic::Cachedump(_) if !dumps_allowed => self.reply(Reply::CachedumpNotAllowed),
-            StatsTopic::Detail(DetailTopic::On | DetailTopic::Off) => self.reply(Reply::Ok),
+            StatsTopic::Detail(topic @ (DetailTopic::On | DetailTopic::Off)) => {
+                self.context.shared.set_detailed(topic == DetailTopic::On);
+                // The requests after this one in the same tick follow it.
+                self.context.begin_sample();
+                self.reply(Reply::Ok);
+            }
             StatsTopic::Detail(DetailTopic::Usage) => self.reply(Reply::StatsDetailUsage),
             StatsTopic::Cachedump(Err(reply)) => self.reply(reply),
             StatsTopic::Unknown => self.reply(Reply::Error),
@@ -48,18 +56,13 @@ impl<E: Engine> Answering<'_, E> {
                 self.stat("sizes_status", b"disabled");
                 self.reply(Reply::End);
             }
-            StatsTopic::Detail(DetailTopic::Dump) if self.head.is_some() => {
-                // As in 1.6.45: one statistic, whose value is the text protocol's reply.
-                self.stat("detailed", Reply::End.bytes());
-                self.reply(Reply::End);
-            }
-            StatsTopic::Items | StatsTopic::Slabs | StatsTopic::Cachedump(Ok(_)) => {
-                unreachable!("`admin` begins a listing")
-            }
+            StatsTopic::Items
+            | StatsTopic::Slabs
+            | StatsTopic::Conns
+            | StatsTopic::Detail(DetailTopic::Dump)
+            | StatsTopic::Cachedump(Ok(_)) => unreachable!("`admin` begins a listing"),
             // These topics have nothing to show yet.
-            StatsTopic::Detail(DetailTopic::Dump) | StatsTopic::Conns | StatsTopic::Extstore => {
-                self.reply(Reply::End)
-            }
+            StatsTopic::Extstore => self.reply(Reply::End),
         }
     }
 
@@ -78,6 +81,42 @@ impl<E: Engine> Answering<'_, E> {
 
     pub(crate) fn number(&mut self, name: &str, value: u64) {
         self.stat(name, value.to_string().as_bytes());
+    }
+
+    /// Sends the next lines of `stats detail dump`, at most `lines_max`. Returns whether that was
+    /// all.
+    pub(crate) fn prefixes(
+        &mut self,
+        prefixes: &mut BTreeMap<Vec<u8>, PrefixCounts>,
+        lines_max: usize,
+    ) -> bool {
+        if self.head.is_some() {
+            self.detailed(prefixes);
+            return true;
+        }
+        for _ in 0..lines_max {
+            let Some(prefix) = prefixes.pop_first() else {
+                self.reply(Reply::End);
+                return true;
+            };
+            self.clients.text(self.connection, &prefix_line(prefix));
+        }
+        false
+    }
+
+    /// Sends the counts by prefix as the binary protocol does: one statistic, whose value is the
+    /// reply of the text protocol. It has whole lines, about `DETAILED_BYTES_MAX` of them.
+    fn detailed(&mut self, prefixes: &mut BTreeMap<Vec<u8>, PrefixCounts>) {
+        debug_assert!(self.head.is_some(), "a request of the binary protocol");
+        let mut text = Vec::new();
+        while text.len() < DETAILED_BYTES_MAX
+            && let Some(prefix) = prefixes.pop_first()
+        {
+            text.extend_from_slice(&prefix_line(prefix));
+        }
+        text.extend_from_slice(Reply::End.bytes());
+        self.stat("detailed", &text);
+        self.reply(Reply::End);
     }
 
     fn seconds(&mut self, name: &str, us: u64) {
@@ -106,6 +145,8 @@ impl<E: Engine> Answering<'_, E> {
         for (name, value) in &shared.options.settings {
             match name.as_str() {
                 "maxbytes" => self.number(name, shared.budget.limit_bytes()),
+                "detail_enabled" if shared.is_detailed() => self.stat(name, b"yes"),
+                "detail_enabled" => self.stat(name, b"no"),
                 _ => self.stat(name, value.as_bytes()),
             }
         }
@@ -158,6 +199,17 @@ impl<E: Engine> Answering<'_, E> {
         self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
         self.reply(Reply::End);
     }
+}
+
+/// The most bytes of the text of `stats detail dump` in the binary protocol, where it is one value.
+const DETAILED_BYTES_MAX: usize = 1 << 20;
+
+/// A line of `stats detail dump`.
+fn prefix_line((prefix, counts): (Vec<u8>, PrefixCounts)) -> Vec<u8> {
+    let PrefixCounts { gets, hits, sets, deletes } = counts;
+    debug_assert!(hits <= gets, "a hit is a get");
+    let counts = format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n");
+    [b"PREFIX ", &prefix[..], counts.as_bytes()].concat()
 }
 
 /// The number of a line of `stats`.

@@ -47,7 +47,6 @@ use crate::backlog::Left;
 use crate::balance::Balance;
 use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
-use crate::by_class::CLASSED_PER_TICK_MAX;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
@@ -301,7 +300,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn read_clock(&mut self) {
         self.now_ns = self.clock.now_ns();
         self.context.set_clock(self.now_ns);
-        self.context.classed_left.set(CLASSED_PER_TICK_MAX);
+        self.context.begin_sample();
         let now = self.context.now().second;
         let before = std::mem::replace(&mut self.second, now);
         debug_assert!(before <= now, "time does not go back");
@@ -438,8 +437,10 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// Continues the listings by one bounded piece, for all of them together.
     fn step_listings(&mut self) {
-        let Self { context, engines, clients, records, left, .. } = self;
-        self.listings.step(Step { context, engines, clients, records, left: *left });
+        let sweep = self.late.sweep();
+        let Self { io, context, engines, clients, records, left, .. } = self;
+        let names = &mut |socket| io.name(socket);
+        self.listings.step(Step { context, engines, clients, records, left: *left, names, sweep });
     }
 
     /// Wakes the cores that wait for what this one has done, and takes the answers that have come

@@ -625,7 +625,8 @@ fn statistics_are_those_of_the_text_protocol() {
     let mut world = world(2, true);
     let (client, text) = (world.connect(), world.connect());
     world.ask(&client, &[set("a", b"v"), get("a"), get("b")].concat());
-    for (key, topic) in [("", "stats\r\n"), ("settings", "stats settings\r\n")] {
+    for key in ["", "settings", "items", "slabs"] {
+        let topic = format!("stats {key}\r\n");
         let stats = replies(&world.ask(&client, &request(0x10, b"", key.as_bytes(), b"")));
         let lines = world.ask(&text, topic.as_bytes());
         let lines = String::from_utf8(lines).expect("text");
@@ -647,4 +648,21 @@ fn statistics_are_those_of_the_text_protocol() {
     {
         assert_eq!(stat(&mut world, name), value, "{name}");
     }
+}
+
+#[test]
+fn a_detail_dump_is_one_statistic_with_the_text_of_the_other_protocol() {
+    let mut world = world(2, true);
+    let (client, text) = (world.connect(), world.connect());
+    let stat = |key: &str| request(0x10, b"", key.as_bytes(), b"");
+    let told = world.ask(&client, &stat("detail on"));
+    assert_eq!(told, done(0x10, b"", b"", b""));
+    world.ask(&client, &[set("a:1", b"v"), get("a:1"), set("b:1", b"v"), get("b:2")].concat());
+    let told = world.ask(&client, &stat("detail dump"));
+    let lines = world.ask(&text, b"stats detail dump\r\n");
+    assert!(lines.starts_with(b"PREFIX a get 1 hit 1 set 1 del 0\r\n"), "both count");
+    let end = done(0x10, b"", b"", b"");
+    assert_eq!(told, [done(0x10, b"", b"detailed", &lines), end].concat());
+    let version = world.ask(&client, &request(0x0b, b"", b"", b""));
+    assert!(version.starts_with(&[0x81, 0x0b]), "the connection goes on after the listing");
 }

@@ -4,6 +4,7 @@ mod allocation;
 mod binary;
 mod clocks;
 mod crew;
+mod detail;
 mod ending;
 mod flushes;
 mod full_records;

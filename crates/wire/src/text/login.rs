@@ -7,7 +7,8 @@
 //! - I1  Nothing but a login is understood here, so no other request of a client that has not
 //!   logged in is ever parsed.
 //! - I2  Each command gets one reply, also one that is refused. A refused `set` is skipped with its
-//!   data block if its length is known, so the next command is found.
+//!   data block, so the next command is found. A block of more than `SKIPPED_BYTES_MAX` is not
+//!   skipped: as in memcached, the next line is the next command.
 //!
 //! Source: memcached's protocol.txt, "Authentication", and 1.6.45's replies.
 
@@ -20,6 +21,10 @@ use crate::words::Words;
 
 /// Bytes of the longest value of a login. memcached takes up to 16,384 bytes.
 pub const TOKEN_BYTES_MAX: usize = 4096;
+
+/// Bytes of the longest data block that is skipped. No client has a token as long, so a longer block
+/// will not come.
+const SKIPPED_BYTES_MAX: usize = 1 << 20;
 
 /// The first byte of a request in the binary protocol, in which this login is not possible.
 const BINARY: u8 = 0x80;
@@ -101,7 +106,7 @@ fn announced(line: &[u8]) -> Option<u32> {
 fn with_block(input: &[u8], line_bytes: usize, block_bytes: usize) -> Login<'_> {
     let bytes = line_bytes + block_bytes + 2;
     if block_bytes > TOKEN_BYTES_MAX {
-        let skip_bytes = block_bytes + 2;
+        let skip_bytes = if block_bytes > SKIPPED_BYTES_MAX { 0 } else { block_bytes + 2 };
         return Login::Refused { reply: Reply::AuthTokenTooLong, bytes: line_bytes, skip_bytes };
     }
     let Some(block) = input.get(line_bytes..bytes) else {
@@ -160,7 +165,9 @@ mod tests {
             (b"set x 0 0 5\r\nalice\r\n", Reply::AuthBadFormat, 0),
             (b"set x 0 0 0\r\n\r\n", Reply::AuthBadFormat, 0),
             (b"set x 0 0 4097\r\n", Reply::AuthTokenTooLong, 4099),
-            (b"set x 0 0 2147483647\r\n", Reply::AuthTokenTooLong, 2_147_483_649),
+            (b"set x 0 0 1048576\r\n", Reply::AuthTokenTooLong, 1_048_578),
+            (b"set x 0 0 1048577\r\n", Reply::AuthTokenTooLong, 0),
+            (b"set x 0 0 2147483647\r\n", Reply::AuthTokenTooLong, 0),
         ];
         for (input, reply, skip_bytes) in rows {
             let expected = Login::Refused { reply, bytes: input.len(), skip_bytes };

@@ -39,6 +39,7 @@ use crate::limits::{Limits, RECEIVE_AREA_BYTES};
 use crate::listener;
 use crate::send_block::SendBlock;
 use crate::send_queue::SendQueue;
+use crate::slack::Slack;
 use crate::slots::Slots;
 use crate::waker::Waker;
 use accept::Listener;
@@ -62,8 +63,8 @@ pub struct Epoll {
     tick: u32,
     waker: Waker,
     kernel_events: Vec<kernel::Event>,
-    /// How long a long wait may keep events back, in microseconds.
-    slack_us: u32,
+    /// How long a long wait may keep events back.
+    slack: Slack,
 }
 
 /// The state of one connection.
@@ -120,7 +121,7 @@ impl Epoll {
             tick: 0,
             waker,
             kernel_events: Vec::with_capacity(KERNEL_EVENTS_MAX),
-            slack_us: limits.slack_us,
+            slack: Slack::new(limits.slack_us),
         })
     }
 
@@ -165,15 +166,23 @@ impl Io for Epoll {
         self.flush(events);
         self.hold_or_watch_listeners();
         let busy = events.len() > before || !self.ready.is_empty();
-        if !busy && wait.has_slack() && self.slack_us > 0 {
+        let mut slept = false;
+        if !busy
+            && wait.has_slack()
+            && let Some(slack_us) = self.slack.next_us()
+        {
             debug_assert!(self.ready.is_empty(), "a socket that is ready makes the poll busy");
             self.take_edges(Wait::Now, events)?;
-            if events.len() == before {
-                std::thread::sleep(Duration::from_micros(self.slack_us.into()));
+            slept = events.len() == before;
+            if slept {
+                std::thread::sleep(Duration::from_micros(slack_us.into()));
             }
         }
         let busy = busy || events.len() > before;
         self.take_edges(if busy { Wait::Now } else { wait }, events)?;
+        if slept {
+            self.slack.note(self.kernel_events.len());
+        }
         self.receive_from_ready(events);
         Ok(())
     }

@@ -24,6 +24,7 @@ use super::buffers::{BUFFER_GROUP, Buffers};
 use super::gather::Gather;
 use crate::event::Wait;
 use crate::limits::{RECEIVE_BUFFER_BYTES, SLACK_EVENTS};
+use crate::slack::Slack;
 
 /// Bytes after which a multishot receive ends. So one poll returns at most this number of bytes for
 /// one socket. Otherwise the kernel would fill up to 32 buffers before the socket could be paused.
@@ -98,7 +99,7 @@ pub(super) struct Ring {
     /// Whether the kernel supports a byte limit for a multishot receive.
     ends_receives: bool,
     /// How long a long wait may go on for more than one completion, in microseconds.
-    slack_us: u32,
+    slack: Slack,
 }
 
 impl Ring {
@@ -119,7 +120,8 @@ impl Ring {
         }
         let buffers = Buffers::new(&ring.submitter())?;
         let backlog = VecDeque::with_capacity(COMPLETIONS_MAX as usize);
-        let mut ring = Self { ring, buffers, backlog, ends_receives: true, slack_us };
+        let mut ring =
+            Self { ring, buffers, backlog, ends_receives: true, slack: Slack::new(slack_us) };
         ring.ends_receives = ring.can_end_receives()?;
         Ok(ring)
     }
@@ -261,7 +263,14 @@ impl Ring {
     pub(super) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.backlog.is_empty() { wait } else { Wait::Now };
         let entered = match wait {
-            _ if wait.has_slack() && self.may_wait_for_several() => self.wait_for_several(wait),
+            _ if wait.has_slack()
+                && self.may_wait_for_several()
+                && let Some(slack_us) = self.slack.next_us() =>
+            {
+                let entered = self.wait_for_several(wait, slack_us);
+                self.slack.note(self.ring.completion().len());
+                entered
+            }
             Wait::Now => {
                 let queue = self.ring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
@@ -287,7 +296,7 @@ impl Ring {
     /// Whether nothing is there to report or to do, so that a wait may go on for several
     /// completions.
     fn may_wait_for_several(&mut self) -> bool {
-        if self.slack_us == 0 || !self.ring.completion().is_empty() {
+        if !self.ring.completion().is_empty() {
             return false;
         }
         debug_assert!(self.backlog.is_empty(), "what was taken is reported first");
@@ -298,8 +307,8 @@ impl Ring {
     /// Waits for `SLACK_EVENTS` completions, or for one once `slack_us` have passed since now. The
     /// kernel counts the time from the beginning of the wait (Linux 6.12), so an idle server is
     /// woken no more often.
-    fn wait_for_several(&self, wait: Wait) -> io::Result<usize> {
-        debug_assert!(wait.has_slack() && self.slack_us > 0, "a short wait has a cause");
+    fn wait_for_several(&self, wait: Wait, slack_us: u32) -> io::Result<usize> {
+        debug_assert!(wait.has_slack() && slack_us > 0, "a short wait has a cause");
         let limit_ns = match wait {
             Wait::AtMostNs(ns) => ns,
             // Without a limit, the kernel ignores the shorter time.
@@ -309,10 +318,10 @@ impl Ring {
             Timespec::new().sec(limit_ns / 1_000_000_000).nsec((limit_ns % 1_000_000_000) as u32);
         let submitter = self.ring.submitter();
         if self.ring.params().is_feature_min_timeout() {
-            let args = SubmitArgs::new().min_wait_usec(self.slack_us).timespec(&limit);
+            let args = SubmitArgs::new().min_wait_usec(slack_us).timespec(&limit);
             return submitter.submit_with_args(SLACK_EVENTS, &args);
         }
-        std::thread::sleep(Duration::from_micros(self.slack_us.into()));
+        std::thread::sleep(Duration::from_micros(slack_us.into()));
         submitter.submit_with_args(1, &SubmitArgs::new().timespec(&limit))
     }
 

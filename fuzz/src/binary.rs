@@ -2,7 +2,8 @@
 //! pieces in which a request arrives, the next request is found, and every reply is well-formed.
 //!
 //! Upstream:   the binary target. The first byte of an input decides whether the rest is a stream,
-//!             or fields from which headers with mostly right lengths are made.
+//!             fields from which headers with mostly right lengths are made, or messages of a
+//!             login.
 //! Downstream: `kachel_wire::parse_binary`, and the functions of `wire` that read its requests.
 
 use kachel_engine::{Facts, Key, KeyHasher, Seeds, Value, Verb, Verdict};
@@ -10,6 +11,7 @@ use kachel_wire::request::{KEY_BYTES_MAX, Request};
 use kachel_wire::{BinaryStatus, Parsed, Reply, binary_stats_topic, parse, parse_binary};
 
 use crate::client::cuts;
+use crate::login;
 
 /// The most requests of one input that are checked.
 const REQUESTS_MAX: usize = 16;
@@ -20,14 +22,21 @@ const REQUEST_BYTES_MAX: usize = HEADER_BYTES + 20 + KEY_BYTES_MAX;
 /// The lengths from which extras are chosen.
 const EXTRAS_BYTES: [u8; 4] = [0, 4, 8, 20];
 
-/// Checks requests of the binary protocol.
+/// Checks requests of the binary protocol, then the same bytes as the requests of a client that
+/// must log in by SASL. One input in eight is the messages of a login instead, because hashes take
+/// time.
 pub fn binary(data: &[u8]) {
     let Some((&pick, rest)) = data.split_first() else { return };
-    if pick % 2 == 0 {
-        requests(rest);
-    } else {
-        requests(&stream_of(rest));
+    match pick % 8 {
+        7 => login::exchange(rest),
+        0 | 2 | 4 | 6 => all(rest),
+        _ => all(&stream_of(rest)),
     }
+}
+
+fn all(stream: &[u8]) {
+    requests(stream);
+    login::sasl(stream);
 }
 
 /// A stream of requests. Each takes five bytes of `fields`: opcode, lengths of extras, key and

@@ -1,16 +1,46 @@
-//! Checks of the commands of clients that must log in, and of the file of users.
+//! Checks of the commands of clients that must log in, of the messages of SASL, and of the file of
+//! users.
 //!
-//! Upstream:   the text target, with each of its inputs.
-//! Downstream: `kachel_wire::parse_login`, `kachel_net::Users`.
+//! Upstream:   the text and the binary target, with each of their inputs.
+//! Downstream: `kachel_wire::parse_login` and `parse_sasl`, `kachel_net::Users` and `Exchange`.
 
-use kachel_net::{BadUsers, USERS_KEY_BYTES, Users};
+use std::sync::LazyLock;
+
+use kachel_net::{BadUsers, Exchange, Mechanisms, SaslMessage, SaslStep, USERS_KEY_BYTES, Users};
+use kachel_testkit::{scram_first, scram_proof};
 use kachel_wire::request::LINE_BYTES_MAX;
-use kachel_wire::{Login, TOKEN_BYTES_MAX, parse_login};
+use kachel_wire::{
+    Login, MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, TOKEN_BYTES_MAX,
+    parse_login, parse_sasl,
+};
+
+use crate::client::cuts;
 
 /// The most bytes of a command that is not whole yet.
 const PENDING_BYTES_MAX: usize = LINE_BYTES_MAX + TOKEN_BYTES_MAX + 2;
 /// The most commands of one input that are checked.
 const COMMANDS_MAX: usize = 8;
+/// Bytes of the header of the binary protocol.
+const HEADER_BYTES: usize = 24;
+/// The user of [`exchange`]. It is made once, because that takes thousands of hashes; nothing
+/// changes it.
+static USERS: LazyLock<Users> = LazyLock::new(|| {
+    let users = Users::read_for_sasl(b"u:p", [1; USERS_KEY_BYTES], Mechanisms::All);
+    users.expect("a good file")
+});
+/// The messages that prove the password in the challenge with the number 0.
+static PROOF: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+    let first = scram_first("u");
+    let mut exchange = Exchange::default();
+    let SaslStep::Continue(told) = exchange.answer(&USERS, scram(&first), 0) else {
+        panic!("no challenge");
+    };
+    [scram_proof("u", "p", &told), first]
+});
+
+fn scram(message: &[u8]) -> SaslMessage<'_> {
+    SaslMessage::First { mechanism: b"SCRAM-SHA-256", message }
+}
 
 /// Checks that each command is consumed whole or refused, that no prefix of a login is one, and
 /// that the input is bounded while a command is not whole.
@@ -59,4 +89,62 @@ pub(crate) fn users(text: &[u8]) {
             }
         }
     }
+}
+
+/// Checks that each request of a client that logs in by SASL is consumed whole or refused, that its
+/// cuts change nothing, and that the input is bounded while a request is not whole.
+pub(crate) fn sasl(input: &[u8]) {
+    let mut rest = input;
+    for _ in 0..COMMANDS_MAX {
+        let parsed = parse_sasl(rest);
+        let (bytes, skip_bytes) = match parsed {
+            SaslParsed::NeedMore => {
+                let most = HEADER_BYTES + MECHANISM_BYTES_MAX + SASL_MESSAGE_BYTES_MAX;
+                return assert!(rest.len() < most, "no more is awaited");
+            }
+            SaslParsed::Close => return assert_ne!(rest.first(), Some(&0x80)),
+            SaslParsed::Refused { refusal, .. } if refusal.closes => {
+                return assert_eq!(refusal.skip_bytes, 0);
+            }
+            SaslParsed::Refused { refusal, bytes } => (bytes, refusal.skip_bytes),
+            SaslParsed::Request { request, bytes, skip_bytes, .. } => {
+                if let SaslRequest::Begin { mechanism, message } = request {
+                    assert!((1..=MECHANISM_BYTES_MAX).contains(&mechanism.len()));
+                    assert!(message.len() <= SASL_MESSAGE_BYTES_MAX);
+                }
+                assert!(skip_bytes == 0 || request == SaslRequest::TooLong);
+                (bytes, skip_bytes)
+            }
+        };
+        for cut in cuts(&rest[..bytes]) {
+            assert_eq!(parse_sasl(&rest[..cut]), SaslParsed::NeedMore, "cut at {cut}");
+        }
+        assert_eq!(parse_sasl(&rest[..bytes]), parsed, "with nothing behind it");
+        let body_bytes = u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]);
+        let next = bytes as u64 + skip_bytes;
+        assert_eq!(next, HEADER_BYTES as u64 + u64::from(body_bytes));
+        let Some(behind) = rest.get(usize::try_from(next).expect("64 bits")..) else { return };
+        rest = behind;
+    }
+}
+
+/// Checks that no messages log a client in except those with the right password or a proof of it.
+pub(crate) fn exchange(data: &[u8]) {
+    let plain = SaslMessage::First { mechanism: b"PLAIN", message: data };
+    let is_right = matches!(data, b"\0u\0p" | b"u\0u\0p");
+    let mut exchange = Exchange::default();
+    let step = exchange.answer(&USERS, plain, 0);
+    assert_eq!(step == SaslStep::Known, is_right);
+    assert_eq!(matches!(step, SaslStep::Continue(_)), data.is_empty());
+    assert_eq!(exchange.answer(&USERS, SaslMessage::Next(data), 1), SaslStep::Unknown);
+
+    let challenged = exchange.answer(&USERS, scram(data), 2) != SaslStep::Unknown;
+    assert_eq!(challenged, exchange.is_begun());
+    let step = exchange.answer(&USERS, SaslMessage::Next(data), 3);
+    assert_eq!(step, SaslStep::Unknown, "one message is not both");
+    let [proof, first] = &*PROOF;
+    let begun = exchange.answer(&USERS, scram(first), 0);
+    assert!(matches!(begun, SaslStep::Continue(_)));
+    let step = exchange.answer(&USERS, SaslMessage::Next(data), 4);
+    assert_eq!(step != SaslStep::Unknown, data == proof);
 }

@@ -19,12 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kachel_host::{Cores, Daemon, Nodes, PageKind, Pidfile, Signal, Signals, Unpinned};
-use kachel_options::{CalledAs, KACHEL_VERSION, PORT_FILE_ENV, ServeOptions};
+use kachel_net::Mechanisms;
+use kachel_options::{
+    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
+};
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
 use crate::shards::{self, Running, Sockets};
-use crate::users::UsersFile;
+use crate::users::{LoginKind, UsersFile};
 
 /// Files that the process opens in addition to one per connection: per shard, and in total.
 const FILES_PER_SHARD: u64 = 8;
@@ -222,10 +225,30 @@ fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
         .map_err(|error| Failure::os(format!("-u {name}: cannot switch to that user: {error}")))
 }
 
-/// The file of `-Y`. It is read by the user that the server runs as, so that it can be read again.
+/// The file of `-Y` or `-S`. It is read by the user that the server runs as, so that it can be read
+/// again.
 fn users_file(options: &ServeOptions) -> Result<Option<UsersFile>, Failure> {
-    let file = options.auth_file.as_deref().map(UsersFile::at).transpose();
-    file.map_err(|error| Failure::os(format!("-Y: {error}")))
+    let (option, path, kind) = if let Some(path) = &options.auth_file {
+        ("-Y", path.clone(), LoginKind::Text)
+    } else if options.sasl {
+        let Some(path) = std::env::var_os(SASL_FILE_ENV) else {
+            let sentence = format!(
+                "-S: {SASL_FILE_ENV} is not set; it names the file of users, with a line \
+                 USER:PASSWORD for each"
+            );
+            return Err(Failure { exit_code: EXIT_USAGE, sentence });
+        };
+        let mechanisms = match options.sasl_mechanisms {
+            SaslChoice::All => Mechanisms::All,
+            SaslChoice::Plain => Mechanisms::Plain,
+            SaslChoice::ScramSha256 => Mechanisms::ScramSha256,
+        };
+        (SASL_FILE_ENV, PathBuf::from(path), LoginKind::Sasl(mechanisms))
+    } else {
+        return Ok(None);
+    };
+    let file = UsersFile::at(&path, kind);
+    file.map(Some).map_err(|error| Failure::os(format!("{option}: {error}")))
 }
 
 fn leave_terminal(options: &ServeOptions) -> Result<Option<Daemon>, Failure> {

@@ -193,11 +193,13 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
 /// The endpoints of the listeners for clients of all shards, and the one of the listeners that are
 /// one shard's own, which speak the protocol of `-B`.
 fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
-    let (limits, asks_login) = (limits(options), options.auth_file.is_some());
+    let (limits, asks_login) = (limits(options), options.auth_file.is_some() || options.sasl);
+    let is_binary = |protocol: &Protocol| *protocol == Protocol::Binary;
+    debug_assert!(!options.sasl || protocols.iter().all(is_binary), "the options were checked");
     let endpoint = |protocol, stays| {
         let protocol = match protocol {
-            // The binary protocol has no such login.
-            _ if asks_login => ClientProtocol::Text,
+            // The binary protocol has no such login. With `-S` all listeners are binary.
+            _ if options.auth_file.is_some() => ClientProtocol::Text,
             Protocol::Auto => ClientProtocol::Negotiated,
             Protocol::Ascii => ClientProtocol::Text,
             Protocol::Binary => ClientProtocol::Binary,

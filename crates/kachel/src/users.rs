@@ -1,4 +1,4 @@
-//! The file of users (`-Y`), read at the start and at each SIGHUP.
+//! The file of users (`-Y`, `-S`), read at the start and at each SIGHUP.
 //!
 //! Upstream:   `serve`.
 //! Downstream: `net` reads the lines; the shards ask about users.
@@ -10,13 +10,34 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use kachel_net::{USERS_KEY_BYTES, Users};
+use kachel_net::{Mechanisms, USERS_KEY_BYTES, Users};
+use kachel_options::SASL_FILE_ENV;
 
 /// Bytes of the largest file: some 100,000 users.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
+/// The login that the users make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginKind {
+    /// `-Y`
+    Text,
+    /// `-S`, with these mechanisms.
+    Sasl(Mechanisms),
+}
+
+impl LoginKind {
+    /// What names the file.
+    const fn source(self) -> &'static str {
+        match self {
+            Self::Text => "-Y",
+            Self::Sasl(_) => SASL_FILE_ENV,
+        }
+    }
+}
+
 /// Where the users are, and the key of this process for their passwords.
 pub(crate) struct UsersFile {
+    kind: LoginKind,
     path: PathBuf,
     key: [u8; USERS_KEY_BYTES],
 }
@@ -24,13 +45,13 @@ pub(crate) struct UsersFile {
 impl UsersFile {
     /// A file at `path`, which is taken from the working folder of now: a daemon leaves it.
     ///
-    /// Errors: there is no working folder, or the kernel has no random numbers.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+    /// Errors: the path is empty, there is no working folder, or the kernel has no random numbers.
+    pub(crate) fn at(path: &Path, kind: LoginKind) -> io::Result<Self> {
         let mut key = [0; USERS_KEY_BYTES];
         for (bytes, word) in key.chunks_exact_mut(8).zip(kachel_host::entropy()?) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
-        Ok(Self { path: std::path::absolute(path)?, key })
+        Ok(Self { kind, path: std::path::absolute(path)?, key })
     }
 
     /// Reads the users.
@@ -38,7 +59,9 @@ impl UsersFile {
     /// Errors: a sentence about a file that cannot be read, is too long, or has a bad line.
     pub(crate) fn read(&self) -> Result<Users, String> {
         debug_assert!(self.path.is_absolute(), "a daemon has left its folder");
-        let of = |error: &dyn std::fmt::Display| format!("-Y {}: {error}", self.path.display());
+        let source = self.kind.source();
+        let of =
+            |error: &dyn std::fmt::Display| format!("{source} {}: {error}", self.path.display());
         let mut text = Vec::new();
         File::open(&self.path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
@@ -46,6 +69,10 @@ impl UsersFile {
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(of(&format_args!("more than {FILE_BYTES_MAX} bytes")));
         }
-        Users::read(&text, self.key).map_err(|error| of(&error))
+        let users = match self.kind {
+            LoginKind::Text => Users::read(&text, self.key),
+            LoginKind::Sasl(mechanisms) => Users::read_for_sasl(&text, self.key, mechanisms),
+        };
+        users.map_err(|error| of(&error))
     }
 }

@@ -26,12 +26,15 @@
 //! - I4  A connection has at most one listing and at most one upload at a time.
 //! - I5  While a login is owed, only logins are served. The debt goes with a connection that moves
 //!   to another shard, and so does its time.
+//! - I6  While an exchange of SASL is under way, a login is owed, and the connection does not move.
 
 use kachel_io::{Peer, SocketId};
 
 use crate::endpoint::{ClientProtocol, EndpointIndex};
 use crate::input::Input;
+use crate::login::{Login, LoginOwed};
 use crate::outbox::Outbox;
+use crate::sasl::Exchange;
 
 /// Whether requests are still read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +64,6 @@ pub enum Waiting {
     Login,
 }
 
-/// A login that a client owes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoginOwed {
-    /// The sweep since which it is owed.
-    pub since: u32,
-    /// The client.
-    pub peer: Peer,
-}
-
 /// A socket with its input and its outbox.
 #[derive(Debug)]
 pub struct Connection {
@@ -93,8 +87,10 @@ pub struct Connection {
     listing: bool,
     /// Whether the peer has closed its sending side. The requests before that are still served.
     finished: bool,
-    /// The login that the client owes. `None` if it has logged in, or need not.
-    login: Option<LoginOwed>,
+    /// Whether the client must log in.
+    login: Login,
+    /// The login by SASL that is under way (I6).
+    exchange: Exchange,
     /// The last round of balancing in which it was served. 0 if there was none.
     round: u32,
     /// The number of the last sweep at the time of the client's last sign of life.
@@ -126,7 +122,8 @@ impl Connection {
             uploading: false,
             listing: false,
             finished: false,
-            login: None,
+            login: Login::NotAsked,
+            exchange: Exchange::NONE,
             round: 0,
             active_sweep: sweep,
             asked_sweep: 0,
@@ -206,18 +203,40 @@ impl Connection {
     /// Has the client log in before any other request.
     pub fn ask_login(&mut self, login: LoginOwed) {
         debug_assert!(self.input.is_empty() && self.outbox.is_empty(), "nothing was served before");
-        self.login = Some(login);
+        self.login = Login::Owed(login);
     }
 
     /// The login that the client owes. `None` if it has logged in, or need not.
     #[inline]
     pub const fn login(&self) -> Option<LoginOwed> {
-        self.login
+        self.login.owed()
+    }
+
+    /// The client, if it must log in or has. `None` if it need not.
+    pub const fn logs_in(&self) -> Option<Peer> {
+        self.login.peer()
     }
 
     /// Notes that the client has logged in.
     pub fn log_in(&mut self) {
-        assert!(self.login.take().is_some(), "a client logs in once");
+        let owed = self.login().expect("a client logs in once");
+        assert!(!self.exchange.is_begun(), "I6");
+        self.login = Login::Done(owed.peer);
+    }
+
+    /// Notes that the client begins another login, in this `sweep`. Until it has logged in again,
+    /// it owes a login. If it owes one already, nothing changes.
+    pub const fn log_out(&mut self, sweep: u32) {
+        if let Login::Done(peer) = self.login {
+            debug_assert!(!self.exchange.is_begun(), "I6");
+            self.login = Login::Owed(LoginOwed { since: sweep, peer });
+        }
+    }
+
+    /// Gives mutable access to the login by SASL of a client that owes one (I6).
+    pub fn exchange_mut(&mut self) -> &mut Exchange {
+        assert!(self.login().is_some(), "I6");
+        &mut self.exchange
     }
 
     /// Notes that the client gave a sign of life in `sweep`: it sent bytes, or read replies.
@@ -290,7 +309,7 @@ impl Connection {
     /// paused, but as [`Waiting::Reader`]. Returns whether it may be resumed for that reason.
     pub fn note_login_turn(&mut self) -> bool {
         let awaited = self.waiting == Waiting::Login;
-        debug_assert!(!awaited || self.login.is_some(), "only a login waits so");
+        debug_assert!(!awaited || self.login().is_some(), "only a login waits so");
         if awaited {
             self.waiting = Waiting::Reader;
         }
@@ -425,9 +444,9 @@ impl Connection {
     pub fn may_leave(&self) -> bool {
         let is_in_a_list = self.dirty || self.resumable;
         let has_work = self.uploading || self.listing || self.is_paused() || self.finished;
+        let is_begun = self.input.is_begun() || self.exchange.is_begun();
         self.phase == Phase::Reading
-            && !(is_in_a_list || has_work)
-            && !self.input.is_begun()
+            && !(is_in_a_list || has_work || is_begun)
             && self.outbox.owed_bytes() == 0
             && !self.outbox.awaits_answers()
     }
@@ -487,7 +506,9 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AnswerRoom, BlockPool, ConnectionIndex, Resume, Slots};
+    use crate::mechanism::Mechanisms;
+    use crate::sasl::{SaslMessage, SaslStep};
+    use crate::{AnswerRoom, BlockPool, ConnectionIndex, Resume, Slots, USERS_KEY_BYTES, Users};
 
     const NOW: u32 = 5;
 
@@ -597,6 +618,41 @@ mod tests {
         assert!(open.is_at_rest());
         open.input.skip(3);
         assert!(!open.may_leave());
+    }
+
+    #[test]
+    fn a_client_that_begins_another_login_owes_one_again() {
+        let mut open = fresh();
+        assert!(open.login().is_none() && open.logs_in().is_none());
+        let login = LoginOwed { since: NOW, peer: Peer::Local };
+        open.ask_login(login);
+        open.log_out(NOW + 3);
+        assert_eq!((open.login(), open.logs_in()), (Some(login), Some(Peer::Local)));
+        open.log_in();
+        assert_eq!((open.login(), open.logs_in()), (None, Some(Peer::Local)));
+        open.log_out(NOW + 7);
+        assert_eq!(open.login(), Some(LoginOwed { since: NOW + 7, ..login }));
+    }
+
+    #[test]
+    fn it_stays_while_an_exchange_is_under_way() {
+        let users = Users::read_for_sasl(b"a:b", [1; USERS_KEY_BYTES], Mechanisms::All)
+            .expect("a good file");
+        let mut open = fresh();
+        open.ask_login(LoginOwed { since: NOW, peer: Peer::Local });
+        assert!(open.is_at_rest());
+        let mechanism = b"SCRAM-SHA-256";
+        let first = SaslMessage::First { mechanism, message: b"n,,n=a,r=b" };
+        let step = open.exchange_mut().answer(&users, first, 1);
+        assert!(matches!(step, SaslStep::Continue(_)) && !open.may_leave());
+        let step = open.exchange_mut().answer(&users, SaslMessage::Next(b""), 2);
+        assert!(step == SaslStep::Unknown && open.is_at_rest());
+    }
+
+    #[test]
+    #[should_panic(expected = "I6")]
+    fn a_client_that_has_logged_in_has_no_exchange() {
+        let _none = fresh().exchange_mut();
     }
 
     #[test]

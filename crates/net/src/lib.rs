@@ -16,6 +16,7 @@
 mod connections;
 mod overdue;
 mod connection;
+mod login;
 mod endpoint;
 mod input;
 mod outbox;
@@ -25,12 +26,14 @@ mod holding;
 mod blocks;
 mod index;
 mod limits;
+mod sasl;
 mod users;
+mod mechanism;
 mod attempts;
 
 pub use attempts::Attempts;
 pub use blocks::BlockPool;
-pub use connection::{Connection, LoginOwed, Waiting};
+pub use connection::{Connection, Waiting};
 pub use connections::Connections;
 pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
 pub use holding::{Holding, SlowHolder};
@@ -42,8 +45,11 @@ pub use limits::{
     OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION, PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX,
     STALLED_READER_SECONDS_MAX, STATE_BYTES, WIDENED_BYTES,
 };
+pub use login::LoginOwed;
+pub use mechanism::Mechanisms;
 pub use outbox::Outbox;
 pub use overdue::{Overdue, TooSlow};
+pub use sasl::{Exchange, SaslMessage, SaslStep};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 pub use stream::{Source, Stream};
 pub use users::{BadUsers, USERS_KEY_BYTES, Users};

@@ -15,6 +15,7 @@ use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, ServeOptions, text};
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
     let mut partial = PartialOptions {
         serve: ServeOptions::defaults(called_as),
+        protocol: None,
         port: 11211,
         listen: Vec::new(),
         unix_path: None,

@@ -38,7 +38,9 @@ use std::fmt;
 
 pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
-pub use serve::{CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, ServeOptions};
+pub use serve::{
+    CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, SaslChoice, ServeOptions,
+};
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
@@ -48,6 +50,9 @@ pub const KACHEL_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The environment variable with the name of the file for the bound ports.
 pub const PORT_FILE_ENV: &str = "MEMCACHED_PORT_FILENAME";
+
+/// The environment variable with the name of the file of users for `-S`.
+pub const SASL_FILE_ENV: &str = "MEMCACHED_SASL_PWDB";
 
 /// Largest value of `-t`. Each thread is a shard, and the shards share 4,096 partitions.
 pub const THREADS_MAX: u16 = 1024;

@@ -11,6 +11,8 @@ use crate::{CalledAs, EXIT_USAGE, EngineMode, OptionsError, ServeOptions};
 /// The options read so far; `finish` turns them into [`ServeOptions`].
 pub(crate) struct PartialOptions {
     pub(crate) serve: ServeOptions,
+    /// The protocol, if one is given.
+    pub(crate) protocol: Option<Protocol>,
     pub(crate) port: i32,
     pub(crate) listen: Vec<String>,
     pub(crate) unix_path: Option<String>,
@@ -76,22 +78,35 @@ impl PartialOptions {
         {
             return usage(format!("-N {} is more than -t {threads}", echo.napi_ids));
         }
+        // As in memcached, `-S` selects the binary protocol.
+        let usual = if serve.sasl { Protocol::Binary } else { serve.protocol };
+        serve.protocol = self.protocol.unwrap_or(usual);
         serve.apply_roles()?;
         self.listen()?;
-        let serve = &self.serve;
-        let speaks_binary = serve.protocol == Protocol::Binary
-            || serve.listeners.tcp.iter().any(|tcp| tcp.protocol == Protocol::Binary);
-        if serve.auth_file.is_some() && speaks_binary {
-            return usage(
-                "-Y: the binary protocol has no such login; listen for text only.".into(),
-            );
-        }
+        self.check_logins()?;
         self.serve.shard_ports(self.serve.threads.unwrap_or(1))?;
         assert!(
             !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
             "a server without listeners was refused above"
         );
         Ok(self.serve)
+    }
+
+    /// Checks that the listeners have the protocol of the login that clients must make.
+    fn check_logins(&self) -> Result<(), OptionsError> {
+        let serve = &self.serve;
+        let tcp = serve.listeners.tcp.iter().map(|listen| listen.protocol);
+        let mut protocols = tcp.chain([serve.protocol]);
+        let message = if serve.auth_file.is_some() && serve.sasl {
+            "-S, -Y: a server has one kind of login; use -S for the binary protocol, or -Y for text."
+        } else if serve.auth_file.is_some() && protocols.any(|one| one == Protocol::Binary) {
+            "-Y: the binary protocol has no such login; listen for text only."
+        } else if serve.sasl && protocols.any(|one| one != Protocol::Binary) {
+            "-S: the text protocol has no such login; listen for the binary protocol only."
+        } else {
+            return Ok(());
+        };
+        Err(OptionsError::new(EXIT_USAGE, message))
     }
 
     /// Turns `-l`, `-p`, `-s` and `-a` into listeners.

@@ -65,6 +65,17 @@ pub enum CoreChoice {
     All,
 }
 
+/// The mechanisms by which clients may log in with `-S`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaslChoice {
+    /// All.
+    All,
+    /// PLAIN.
+    Plain,
+    /// SCRAM-SHA-256.
+    ScramSha256,
+}
+
 /// The I/O backend to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoChoice {
@@ -114,6 +125,11 @@ pub struct ServeOptions {
     pub pidfile: Option<PathBuf>,
     /// The file of users, of whom each client must log in as one (`-Y`).
     pub auth_file: Option<PathBuf>,
+    /// Whether each client must log in by SASL (`-S`). Then all listeners are for the binary
+    /// protocol, and the environment names the file of users ([`crate::SASL_FILE_ENV`]).
+    pub sasl: bool,
+    /// The mechanisms by which clients may log in by SASL.
+    pub sasl_mechanisms: SaslChoice,
     /// Whether `flush_all` does anything (`-F`: no).
     pub flush_allowed: bool,
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
@@ -129,7 +145,7 @@ pub struct ServeOptions {
     pub line_timeout_s: u32,
     /// Seconds that a data block may take, and one more for each 64 KiB of it; 0: any number.
     pub block_timeout_s: u32,
-    /// Seconds within which a client must have logged in (with `-Y`); 0: any number.
+    /// Seconds within which a client must have logged in (with `-Y` or `-S`); 0: any number.
     pub login_timeout_s: u32,
     /// Seconds for which a client may read nothing of its replies; 0: any number.
     pub reader_timeout_s: u32,
@@ -256,6 +272,8 @@ impl ServeOptions {
             daemon: false,
             pidfile: None,
             auth_file: None,
+            sasl: false,
+            sasl_mechanisms: SaslChoice::All,
             flush_allowed: true,
             dumps_allowed: is_memcached,
             watch_allowed: true,

@@ -69,7 +69,7 @@ impl ServeOptions {
         // Only the text protocol has this login.
         let protocol = if self.auth_file.is_some() { Protocol::Ascii } else { self.protocol };
         pairs.say("binding_protocol", protocol.settings_word());
-        pairs.yes_no("auth_enabled_sasl", false);
+        pairs.yes_no("auth_enabled_sasl", self.sasl);
         pairs.yes_no("auth_enabled_ascii", self.auth_file.is_some());
         pairs.say("item_size_max", self.item_bytes_max);
         pairs.yes_no("maxconns_fast", self.maxconns_fast);

@@ -11,7 +11,7 @@ use crate::listen::Protocol;
 use crate::partial::set;
 use crate::row::Takes::{Integer, Nothing, OptionalText, Real, Text, Word};
 use crate::row::{Answer, Class, Effect, OptionRow, Takes, nothing};
-use crate::serve::{CoreChoice, EngineMode, IoChoice, Reads};
+use crate::serve::{CoreChoice, EngineMode, IoChoice, Reads, SaslChoice};
 use crate::{EXIT_USAGE, OptionsError, Roles, THREADS_MAX};
 
 const fn works(
@@ -142,12 +142,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "protocol of clients; with auto, the first byte of each connection selects it",
         |partial, given| {
             set(
-                &mut partial.serve.protocol,
-                match given.text() {
+                &mut partial.protocol,
+                Some(match given.text() {
                     "ascii" => Protocol::Ascii,
                     "binary" => Protocol::Binary,
                     _ => Protocol::Auto,
-                },
+                }),
             )
         },
     ),
@@ -320,7 +320,7 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "login-timeout",
         Integer("seconds", 0, U32_MAX),
         "10",
-        "with -Y, close a client that has not logged in after this time; 0: never",
+        "with -Y or -S, close a client that has not logged in after this time; 0: never",
         |partial, given| set(&mut partial.serve.login_timeout_s, given.integer()),
     ),
     own(
@@ -425,6 +425,30 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
          each; SIGHUP reads it again. A login is a \"set\" of any key to the value \"USER PASSWORD\"",
         |partial, given| set(&mut partial.serve.auth_file, Some(PathBuf::from(given.text()))),
     ),
+    works(
+        ('S', "enable-sasl"),
+        Nothing,
+        "off",
+        "clients speak the binary protocol and must log in by SASL (PLAIN, SCRAM-SHA-256); the \
+         environment variable MEMCACHED_SASL_PWDB names the file of users. SIGHUP reads it again",
+        |partial, _| set(&mut partial.serve.sasl, true),
+    ),
+    own(
+        "sasl-mechanisms",
+        Word(&["all", "plain", "scram-sha-256"]),
+        "all",
+        "how clients may log in with -S; clients with a libmemcached before 1.1 may need plain",
+        |partial, given| {
+            set(
+                &mut partial.serve.sasl_mechanisms,
+                match given.text() {
+                    "plain" => SaslChoice::Plain,
+                    "scram-sha-256" => SaslChoice::ScramSha256,
+                    _ => SaslChoice::All,
+                },
+            )
+        },
+    ),
     works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {
         |partial, _| set(&mut partial.serve.core_dumps, true)
     }),
@@ -470,13 +494,6 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, given| set(&mut partial.serve.echo.napi_ids, given.integer()),
     ),
     // Refused until built.
-    refused(
-        ('S', "enable-sasl"),
-        Nothing,
-        "authentication for the binary protocol is not built yet; without it, every client would \
-         have access",
-        "authenticate binary clients",
-    ),
     refused(
         ('Z', "enable-ssl"),
         Nothing,

@@ -179,9 +179,13 @@ fn the_item_limit_takes_units() {
 #[test]
 fn what_protects_and_is_not_built_is_refused_in_words() {
     for args in [
-        &["-S"][..],
-        &["-Y", "file", "-B", "binary"],
+        &["-Y", "file", "-B", "binary"][..],
         &["-Y", "file", "-l", "proto[binary]:127.0.0.1"],
+        &["-S", "-B", "ascii"],
+        &["-S", "-B", "auto"],
+        &["-S", "-l", "proto[negotiating]:127.0.0.1"],
+        &["-S", "-l", "proto[ascii]:127.0.0.1"],
+        &["-S", "-Y", "file"],
         &["-Z"],
         &["-e", "file"],
         &["-U", "11211"],
@@ -358,9 +362,9 @@ fn tools_find_memcached_in_the_first_line() {
     assert_eq!(version.lines().next(), Some("memcached 1.6.45"));
     let Ok(Command::Help(help)) = parse_as("memcached", &["-h"]) else { panic!() };
     assert_eq!(help.lines().next(), Some("memcached 1.6.45"));
-    assert!(help.contains("unix-socket"));
+    assert!(help.contains("unix-socket") && help.contains("enable-sasl"));
     // memcached's own tests take these words for promises.
-    for word in ["sasl", "ext_path", "proxy_config", "enable-ssl", "drop_privileges"] {
+    for word in ["ext_path", "proxy_config", "enable-ssl", "drop_privileges"] {
         assert!(!help.to_lowercase().contains(word), "{word}");
     }
     assert!(help.lines().all(|line| line.len() <= 80), "{help}");
@@ -397,6 +401,16 @@ fn settings_have_the_keys_of_memcached_in_its_order() {
     assert!(odd.contains(&("domain_socket".into(), "/tmp/a?b".into())));
     assert!(odd.contains(&("stat_key_prefix".into(), "/".into())));
     assert!(odd.contains(&("evictions".into(), "off".into())));
+    for args in [&["-S"][..], &["--enable-sasl"], &["-B", "binary", "-S"]] {
+        let sasl = memcached_settings(args);
+        for (key, value) in [
+            ("binding_protocol", "binary"),
+            ("auth_enabled_sasl", "yes"),
+            ("auth_enabled_ascii", "no"),
+        ] {
+            assert!(sasl.contains(&(key.into(), value.into())), "{args:?} {key}");
+        }
+    }
 }
 
 fn memcached_settings(args: &[&str]) -> Vec<(String, String)> {

@@ -199,10 +199,15 @@ impl Acceptor {
                 "an empty tail has no memory"
             );
             let connection = open(context, clients, socket, (endpoint, protocol), sweep);
-            if let Some(login_s) = login_s {
-                let since = sweep.saturating_sub(login_s);
+            if context.shared.options.endpoints.get(endpoint).asks_login {
+                let since = sweep.saturating_sub(login_s.unwrap_or(0));
                 let login = LoginOwed { since, peer: io.name(socket).peer };
-                clients.with(connection, |open| open.ask_login(login));
+                clients.with(connection, |open| {
+                    open.ask_login(login);
+                    if login_s.is_none() {
+                        open.log_in();
+                    }
+                });
             }
             clients.with(connection, |open| open.input_mut().keep(input));
             arrivals.serve_kept(clients, connection);

@@ -23,6 +23,7 @@ mod slowest;
 mod send;
 mod accept;
 mod serve;
+mod sasl;
 mod login;
 mod balance;
 mod arrive;

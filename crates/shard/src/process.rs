@@ -4,7 +4,7 @@
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use kachel_engine::Now;
@@ -115,6 +115,8 @@ pub struct Shared {
     users: RwLock<Option<Users>>,
     /// The logins that have failed.
     attempts: Mutex<Attempts>,
+    /// Messages of logins by SASL so far.
+    messages: AtomicU64,
     /// The cores that serve clients.
     pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
@@ -149,6 +151,7 @@ impl Shared {
             budget,
             users: RwLock::new(None),
             attempts: Mutex::default(),
+            messages: AtomicU64::new(0),
             second: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
@@ -174,23 +177,22 @@ impl Shared {
         *place = Some(users);
     }
 
-    /// Whether `peer` may log in with this user and password. `None` if it has failed so often that
-    /// it must wait until the next second.
+    /// Whether `check` accepts a login of `peer`. `None` if this address has failed so often that
+    /// it must wait until the next second; then `check` was not called.
     ///
-    /// Cost: as [`Users::knows`]; a lock that only `set_users` takes exclusively, for a move; and a
+    /// Cost: that of `check`; a lock that only `set_users` takes exclusively, for a move; and a
     /// lock on the failures, for a lookup.
-    pub(crate) fn knows_user(
+    pub(crate) fn check_login(
         &self,
         peer: Peer,
-        (user, password): (&[u8], &[u8]),
         now: &Now,
+        check: impl FnOnce(&Users) -> bool,
     ) -> Option<bool> {
         let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         if !attempts().may_try(peer, now.second) {
             return None;
         }
-        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
-        let is_known = users.as_ref().is_some_and(|users| users.knows(user, password));
+        let is_known = self.with_users(check).unwrap_or(false);
         if !is_known {
             attempts().note_failure(peer, now.second);
         }
@@ -205,6 +207,17 @@ impl Shared {
         shards
             .map(|(now, before)| value(now).wrapping_sub(value(before)))
             .fold(0, u64::wrapping_add)
+    }
+
+    /// Calls `ask` with the users who may log in. `None` if there are none.
+    pub(crate) fn with_users<T>(&self, ask: impl FnOnce(&Users) -> T) -> Option<T> {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        users.as_ref().map(ask)
+    }
+
+    /// A number that no other message of a login in this process has.
+    pub(crate) fn number_of_message(&self) -> u64 {
+        self.messages.fetch_add(1, Relaxed)
     }
 
     /// Lets all counters begin anew (`stats reset`). Any core may call this.

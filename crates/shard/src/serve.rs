@@ -22,8 +22,8 @@
 //!   other shards may be executed before it.
 
 use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
-use kachel_io::Io;
-use kachel_net::{ClientProtocol, ConnectionIndex, LoginOwed, Resume, Waiting};
+use kachel_io::{Io, Peer};
+use kachel_net::{ClientProtocol, Connection, ConnectionIndex, Resume, Waiting};
 use kachel_stdx::Work as Record;
 use kachel_wire::request::{
     BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
@@ -56,6 +56,8 @@ pub(crate) struct Serving<'a, E: Engine> {
     pub(crate) core: &'a mut Core,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
+    /// The number of the last sweep.
+    pub(crate) sweep: u32,
 }
 
 impl<E: Engine> Serving<'_, E> {
@@ -187,7 +189,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return Next::Later;
         };
         if let Some(login) = open.login() {
-            return self.log_in(index, connection, login, rest);
+            return self.log_in(index, connection, login.peer, rest);
         }
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
@@ -196,18 +198,24 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         Next::Request { scanned_bytes: if offset == 0 { open.input().scanned_bytes() } else { 0 } }
     }
 
-    /// Serves one command of a client that must log in first.
+    /// Serves one command of a client that logs in.
     #[cold]
     fn log_in(
         &mut self,
         index: usize,
         connection: ConnectionIndex,
-        login: LoginOwed,
+        peer: Peer,
         rest: &[u8],
     ) -> Next {
         debug_assert!(self.ready[index].offset + rest.len() == self.ready[index].input_bytes);
-        let Serving { context, clients, .. } = &mut *self.on;
-        let Some(served) = (LoggingIn { context, clients, connection }).serve(login, rest) else {
+        let Serving { context, clients, sweep, .. } = &mut *self.on;
+        let protocol = clients.connections.get(connection).map(Connection::protocol);
+        let logging_in = LoggingIn { context, clients, connection, sweep: *sweep };
+        let served = match protocol {
+            Some(ClientProtocol::Binary) => logging_in.serve_sasl(peer, rest),
+            _ => logging_in.serve(peer, rest),
+        };
+        let Some(served) = served else {
             self.ready[index].ended = self.on.clients.is_paused(connection);
             return Next::Later;
         };
@@ -277,16 +285,23 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             },
             refused => {
                 if self.settled() {
-                    self.refuse(index, connection, &refused);
+                    return self.refuse(index, connection, rest, &refused);
                 }
                 true
             }
         }
     }
 
-    /// Answers input that is no request, and skips what belongs to it, or closes the connection.
+    /// Answers input that is no request, and skips what belongs to it, or closes the connection. A
+    /// login of a client that has logged in before is served. Returns `false` if it must wait.
     #[inline(never)]
-    fn refuse(&mut self, index: usize, connection: ConnectionIndex, refused: &Parsed<'_>) {
+    fn refuse(
+        &mut self,
+        index: usize,
+        connection: ConnectionIndex,
+        rest: &[u8],
+        refused: &Parsed<'_>,
+    ) -> bool {
         debug_assert!(self.batch.is_empty(), "I1");
         match refused {
             Parsed::Refused { refusal, line_bytes } => {
@@ -295,6 +310,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 self.skip(connection, refusal.skip_bytes);
             }
             Parsed::RefusedBinary { refusal, line_bytes } => {
+                let open = self.on.clients.connections.get(connection);
+                if refusal.is_login()
+                    && let Some(peer) = open.and_then(Connection::logs_in)
+                {
+                    return matches!(self.log_in(index, connection, peer, rest), Next::Again);
+                }
                 self.advance(index, *line_bytes);
                 self.on.clients.refuse_binary(connection, refusal);
                 self.skip(connection, refusal.skip_bytes);
@@ -302,6 +323,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             Parsed::Close => self.on.clients.drain(connection),
             Parsed::NeedMore | Parsed::Request { .. } => unreachable!("nothing is wrong with it"),
         }
+        true
     }
 
     /// Returns whether the batch is empty, so that an unstaged request may be executed now (I1). If

@@ -410,6 +410,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             listings: &mut self.listings,
             core: &mut self.core,
             io_kind: self.io.kind(),
+            sweep: self.late.sweep(),
         };
         serving.serve_all(ready, &inputs, &mut self.decoded_keys);
         let sweep = self.late.sweep();

@@ -9,6 +9,7 @@ mod output;
 #[cfg(feature = "process")]
 mod process;
 mod random;
+mod scram;
 mod settings;
 mod world;
 
@@ -22,5 +23,6 @@ pub use process::{
     set_request, user, wait_until, within,
 };
 pub use random::Random;
+pub use scram::{scram_first, scram_proof, scram_proof_with};
 pub use settings::setting;
 pub use world::{ShardClock, World, WorldOptions, WorldShard, is_rest};

@@ -28,7 +28,10 @@ pub mod request;
 
 pub mod client;
 
-pub use binary::binary_stats_topic;
+pub use binary::{
+    MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, binary_stats_topic,
+    parse_sasl,
+};
 pub use format::Sink;
 pub use line::Parsed;
 pub use meta::parse_key;

@@ -176,8 +176,10 @@ pub enum BinaryStatus {
     NotStored,
     /// The value is not a number.
     NonNumeric,
-    /// The request is not allowed.
+    /// The request is not allowed, or a login has failed.
     NotAllowed,
+    /// A login goes on. The body is the message of the server.
+    LoginContinues,
     /// The opcode is unknown.
     UnknownCommand,
     /// There is no memory for the item.
@@ -196,15 +198,16 @@ impl BinaryStatus {
             Self::NotStored => 0x05,
             Self::NonNumeric => 0x06,
             Self::NotAllowed => 0x20,
+            Self::LoginContinues => 0x21,
             Self::UnknownCommand => 0x81,
             Self::OutOfMemory => 0x82,
         }
     }
 
-    /// The body of a failure; empty for a success.
+    /// The body of a failure; empty for other replies.
     pub const fn text(self) -> &'static [u8] {
         match self {
-            Self::Success => b"",
+            Self::Success | Self::LoginContinues => b"",
             Self::NotFound => b"Not found",
             Self::Exists => b"Data exists for key.",
             Self::TooLarge => b"Too large.",

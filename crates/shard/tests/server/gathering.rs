@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use kachel_io::FarEnd;
+use kachel_net::{USERS_KEY_BYTES, Users};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 const CORES: u16 = 8;
@@ -38,17 +39,16 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        Self::with(false)
+        Self::with(WorldOptions::default())
     }
 
-    /// A machine whose first core keeps the clients that it accepts, if they `stay`.
-    fn with(stays: bool) -> Self {
+    /// A machine of a server with these options.
+    fn with(options: WorldOptions) -> Self {
         let options = WorldOptions {
             shards: CORES,
             cores_max: Some(CORES),
             connections_max: 1000,
-            stays,
-            ..WorldOptions::default()
+            ..options
         };
         let world = World::new(options);
         let clients = (0..CLIENTS).map(|_| {
@@ -198,8 +198,28 @@ fn a_connection_that_moves_keeps_its_protocol() {
 }
 
 #[test]
+fn a_connection_that_moves_stays_logged_in() {
+    let options = WorldOptions { asks_login: true, ..WorldOptions::default() };
+    let mut machine = Machine::with(options);
+    let users = Users::read(b"alice:secret\n", [3; USERS_KEY_BYTES]).expect("a good file");
+    machine.world.shared.set_users(users);
+    for client in &machine.clients {
+        let login = b"set x 0 0 12\r\nalice secret\r\n";
+        assert_eq!(machine.world.ask(&client.end, login), b"STORED\r\n");
+    }
+    machine.run(500, 8);
+    let before = machine.moved();
+    machine.run(5, 72);
+    assert!(machine.moved() > before + 100, "connections have moved");
+    machine.run(2, 0);
+    for client in &machine.clients {
+        assert_eq!(machine.world.ask(&client.end, b"get k\r\n"), b"END\r\n");
+    }
+}
+
+#[test]
 fn clients_that_stay_are_served_by_the_core_that_accepted_them() {
-    let mut machine = Machine::with(true);
+    let mut machine = Machine::with(WorldOptions { stays: true, ..WorldOptions::default() });
     machine.run(100, 2);
     machine.run(500, 30); // Three times what one core can do.
     machine.run(100, 2);

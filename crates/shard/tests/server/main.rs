@@ -20,6 +20,7 @@ mod pinned;
 mod readers;
 mod replies;
 mod roles;
+mod sasl;
 mod size_classes;
 mod sleeping;
 mod statistics;

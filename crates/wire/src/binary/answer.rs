@@ -62,7 +62,7 @@ impl BinaryHead {
     }
 
     /// Formats a reply without extras and key, in any case.
-    fn put(self, sink: &mut impl Sink, status: BinaryStatus, body: &[u8], cas: u64) {
+    pub(super) fn put(self, sink: &mut impl Sink, status: BinaryStatus, body: &[u8], cas: u64) {
         let lengths = Body { bytes: body.len(), ..Body::default() };
         sink.put_all([&self.header(status, lengths, cas), body]);
     }

@@ -22,6 +22,7 @@
 
 mod answer;
 mod opcode;
+mod sasl;
 mod stats;
 
 use kachel_engine::{
@@ -31,6 +32,9 @@ use kachel_engine::{
 
 pub(crate) use self::answer::answer;
 use self::opcode::Lengths;
+pub use self::sasl::{
+    MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, parse_sasl,
+};
 pub use self::stats::binary_stats_topic;
 use crate::format::Sink;
 use crate::line::Parsed;
@@ -104,8 +108,10 @@ impl Header {
         }
     }
 
-    /// The lengths of the parts of the body. Errors: a length is wrong, or the opcode is unknown.
-    fn lengths(&self) -> Result<Lengths, BinaryRefusal> {
+    /// The lengths of the parts of the body. Errors: they are more than the body, or the body is
+    /// too long.
+    #[inline]
+    fn split(&self) -> Result<Lengths, BinaryRefusal> {
         if self.body_bytes > BODY_BYTES_MAX {
             return Err(self.refused(BinaryStatus::InvalidArguments));
         }
@@ -113,18 +119,24 @@ impl Header {
         let Some(value_bytes) = self.body_bytes.checked_sub(before_value) else {
             return Err(self.refused(BinaryStatus::UnknownCommand));
         };
-        let lengths = Lengths {
+        Ok(Lengths {
             extras_bytes: usize::from(self.extras_bytes),
             key_bytes: usize::from(self.key_bytes),
             value_bytes,
-        };
+        })
+    }
+
+    /// As [`Self::split`], of a request that this parser reads. Errors: a length is wrong, or the
+    /// opcode is unknown.
+    fn lengths(&self) -> Result<Lengths, BinaryRefusal> {
+        let lengths = self.split()?;
         let (opcode, _) = opcode::without_quiet(self.head.opcode);
         let are_right = opcode::are_right(opcode, lengths);
         if lengths.key_bytes > KEY_BYTES_MAX || are_right == Some(false) {
             return Err(self.refused(BinaryStatus::InvalidArguments));
         }
-        let is_sasl = matches!(self.head.opcode, opcode::SASL_LIST_MECHS..=opcode::SASL_STEP);
-        if are_right.is_none() || is_sasl {
+        // Where clients log in by SASL, `sasl` reads these requests.
+        if are_right.is_none() || opcode::is_sasl(self.head.opcode) {
             let skip_bytes = u64::from(self.body_bytes);
             let refusal = self.refused(BinaryStatus::UnknownCommand);
             return Err(BinaryRefusal { skip_bytes, closes: false, ..refusal }); // I2

@@ -43,6 +43,12 @@ pub(super) const fn without_quiet(opcode: u8) -> (u8, bool) {
     }
 }
 
+/// Whether a request with this opcode is part of a login.
+#[inline]
+pub(super) const fn is_sasl(opcode: u8) -> bool {
+    matches!(opcode, SASL_LIST_MECHS..=SASL_STEP)
+}
+
 /// The lengths that a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lengths {

@@ -18,10 +18,12 @@ mod login;
 mod parser;
 mod script;
 mod sequence;
+mod udp;
 
 pub use binary::binary;
 pub use canary::canary;
 pub use client::client;
 pub use connection::connection;
 pub use parser::{META_VERBS, meta, text};
+pub use udp::udp;
 pub use script::{Script, escaped, plan, repeated};

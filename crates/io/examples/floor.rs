@@ -75,6 +75,8 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                 Event::Accepted { .. }
                 | Event::Landed { .. }
                 | Event::Taken { .. }
+                | Event::Datagram { .. }
+                | Event::DatagramsLost { .. }
                 | Event::Woken => {}
             }
         }

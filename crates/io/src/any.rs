@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 
 use kachel_stdx::Landing;
 
-use crate::{Epoll, Event, Io, Lent, Limits, ListenerId, SendBlock, SocketId, SocketName};
-use crate::{Uring, Wait, Waker};
+use crate::{DatagramPeer, DatagramSocketId, Epoll, Event, Io, Lent, Limits, ListenerId};
+use crate::{SendBlock, SocketId, SocketName, Uring, Wait, Waker};
 
 /// The backend that the options select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +104,22 @@ impl Io for AnyIo {
 
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         pass_on!(self, io => io.listen(listener))
+    }
+
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId {
+        pass_on!(self, io => io.receive_datagrams(socket))
+    }
+
+    fn hold_datagrams(&mut self, hold: bool) {
+        pass_on!(self, io => io.hold_datagrams(hold));
+    }
+
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]) {
+        pass_on!(self, io => io.send_datagram(to, pieces));
+    }
+
+    fn close_datagrams(&mut self) {
+        pass_on!(self, io => io.close_datagrams());
     }
 
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {

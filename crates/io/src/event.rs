@@ -25,6 +25,9 @@ use crate::send_block::SendBlock;
 pub struct SocketId(pub u64);
 
 impl SocketId {
+    /// The name of no connection (I1).
+    pub const NONE: Self = Self(0);
+
     /// Composes the name of the connection in a slot. `generation` is not 0 (I1).
     #[inline]
     #[must_use]
@@ -80,6 +83,28 @@ impl From<SocketAddr> for Peer {
     }
 }
 
+/// Names one datagram socket of one `Io`: its number in the order of `receive_datagrams` calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramSocketId(pub u32);
+
+impl DatagramSocketId {
+    /// The number as an index.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The two ends of a datagram: our socket, and the address of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramPeer {
+    /// Our socket.
+    pub socket: DatagramSocketId,
+    /// The address that the datagram came from, or goes to. A sender can forge it.
+    pub address: SocketAddr,
+}
+
 /// The name of a connection in messages to the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketName {
@@ -106,16 +131,28 @@ pub struct Lent {
     pub(crate) tick: u32,
     /// Where the bytes begin in the receive area.
     pub(crate) start: u32,
-    /// The number of bytes; never 0.
+    /// The number of bytes; 0 only in a datagram.
     pub(crate) bytes: u32,
 }
 
 impl Lent {
-    /// The number of lent bytes; at least 1 and at most `RECEIVE_BUFFER_BYTES`.
+    /// The number of lent bytes; at least 1, except in a datagram, and at most
+    /// `RECEIVE_BUFFER_BYTES`.
     #[inline]
     #[must_use]
     pub const fn byte_count(self) -> usize {
         self.bytes as usize
+    }
+
+    /// The lent bytes behind the first `count`.
+    ///
+    /// Panics: when there are fewer.
+    #[inline]
+    #[must_use]
+    pub const fn behind(self, count: usize) -> Self {
+        assert!(count <= self.bytes as usize, "a part of what is lent");
+        let count = count as u32;
+        Self { tick: self.tick, start: self.start + count, bytes: self.bytes - count }
     }
 }
 
@@ -178,6 +215,20 @@ pub enum Event {
         socket: SocketId,
         /// Bytes of the block that the kernel has accepted so far; at least 1.
         block_bytes: usize,
+    },
+    /// A datagram arrived. Its bytes are lent until the next poll.
+    Datagram {
+        /// Our socket, and the address of the sender.
+        from: DatagramPeer,
+        /// The datagram; it may be empty.
+        bytes: Lent,
+        /// Whether the datagram was longer than [`crate::DATAGRAM_BYTES_MAX`] and is cut.
+        is_cut: bool,
+    },
+    /// Datagrams that were to be sent are lost.
+    DatagramsLost {
+        /// Their number, at least 1.
+        count: u64,
     },
     /// Another thread called [`crate::Waker::wake`] since the last `Woken`.
     Woken,

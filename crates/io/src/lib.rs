@@ -7,7 +7,8 @@
 //!
 //! Reading order: `event` (the types), `send_block`, then [`Io`], then one backend. A large value
 //! is received into a [`Landing`], memory that its owner lends. In each backend one file is one
-//! operation: accept, receive, send, close.
+//! operation: accept, receive, send, close. Datagrams belong to no connection: `datagrams`, and a
+//! file of that name in each backend.
 //!
 //! No call on the request path allocates once the tables have grown to the number of connections;
 //! `limits` names every bound.
@@ -16,6 +17,7 @@ mod accept_hold;
 mod any;
 mod bell;
 mod clock;
+mod datagrams;
 mod epoll;
 mod event;
 mod inquiry;
@@ -40,11 +42,14 @@ use kachel_stdx::Landing;
 pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock, ThreadTime};
 pub use epoll::Epoll;
-pub use event::{Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait};
+pub use event::{
+    DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait,
+};
 pub use limits::{
-    ACCEPT_RETRY_NS, ACCEPTS_MAX, EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S,
-    KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS,
-    SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX, SLACK_WAIT_NS_MIN,
+    ACCEPT_RETRY_NS, ACCEPTS_MAX, DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, DATAGRAMS_QUEUED_MAX,
+    EVENTS_MAX, HELD_PIECES_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, Limits,
+    RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS, SEND_BLOCK_BYTES, SEND_GATHER_MAX, SEND_WHOLE_BYTES_MAX,
+    SLACK_WAIT_NS_MIN,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
 pub use rng::{Rng, SeededRng, SystemRng};
@@ -68,9 +73,9 @@ pub trait Io {
     /// [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
     ///
     /// A long wait may keep events back for `Limits::slack_us`, so that it reports several. That
-    /// time begins with the wait: an event that comes later ends the wait at once. After a wait that
-    /// reported a single event, the next ones are without slack. `Epoll`, and `Uring` before Linux
-    /// 6.12, sleep for that time and wait then. `Memory` has no slack.
+    /// time begins with the wait: an event that comes later ends the wait at once. After a wait
+    /// that reported a single event, the next ones are without slack. `Epoll`, and `Uring` before
+    /// Linux 6.12, sleep for that time and wait then. `Memory` has no slack.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.
@@ -141,6 +146,28 @@ pub trait Io {
     ///
     /// Panics: when `listener` is no socket.
     fn listen(&mut self, listener: OwnedFd) -> ListenerId;
+
+    /// Starts receiving from a bound datagram socket.
+    ///
+    /// Cost: the first call takes about 1 MiB of address space for receive buffers.
+    ///
+    /// Panics: when `socket` is no socket, or when memory is out.
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId;
+
+    /// Leaves further datagrams in the kernel's queues, or takes them out again. After a call with
+    /// `true`, the backend reports at most [`DATAGRAMS_MAX`] more datagrams until the call with
+    /// `false`.
+    fn hold_datagrams(&mut self, hold: bool);
+
+    /// Queues one datagram, which consists of the pieces; the next poll sends it. Datagrams that
+    /// the kernel does not take are lost, and so are those beyond [`DATAGRAMS_QUEUED_MAX`] in one
+    /// tick. `Event::DatagramsLost` reports their number.
+    ///
+    /// Cost: a copy. The next poll sends up to 16 datagrams by one system call.
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]);
+
+    /// Closes the datagram sockets. Queued datagrams are sent first.
+    fn close_datagrams(&mut self);
 
     /// Bytes that the kernel has taken of this connection's blocks and that have not reached the
     /// peer. With TCP, the peer's kernel has not acknowledged them. With a unix socket, the peer's

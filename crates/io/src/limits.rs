@@ -21,6 +21,12 @@ pub const SEND_GATHER_MAX: usize = 2 * (HELD_PIECES_MAX + 1);
 /// `Uring` reports the progress of longer sends. A guess: waiting for the whole send is up to 5 %
 /// cheaper with values of 32 KB, four pipelined, and equal with 900 KB.
 pub const SEND_WHOLE_BYTES_MAX: usize = 160 * 1024;
+/// The most datagrams that one poll reports.
+pub const DATAGRAMS_MAX: usize = 64;
+/// The most bytes of a datagram. A longer one is cut.
+pub const DATAGRAM_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES - 64;
+/// The most datagrams that wait to be sent.
+pub const DATAGRAMS_QUEUED_MAX: usize = 2048;
 /// The time after which `accept` is tried again when it ran out of descriptors or memory.
 pub const ACCEPT_RETRY_NS: u64 = 10_000_000;
 
@@ -32,6 +38,10 @@ pub const KEEPALIVE_INTERVAL_S: u64 = 10;
 pub const KEEPALIVE_PROBES: u32 = 3;
 
 pub(crate) const RECEIVE_AREA_BYTES: usize = RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES;
+
+/// The most datagrams that one system call receives or sends. A guess: more headers are longer to
+/// write for a call that finds one datagram.
+pub(crate) const DATAGRAMS_PER_CALL: usize = 16;
 
 const _: () = {
     assert!(RECEIVE_BUFFERS.is_power_of_two() && RECEIVE_BUFFERS <= 32 * 1024);

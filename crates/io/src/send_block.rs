@@ -134,7 +134,7 @@ impl SendBlock {
     }
 
     /// The bytes to send, in order; pieces may be empty.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut own_before = 0;
         let between = self.held.iter().flat_map(move |(place, piece)| {
             let own = &self.memory[own_before..*place as usize];

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use kachel_io::listener;
-use kachel_options::{Host, Listeners, Protocol, TcpListen};
+use kachel_options::{Host, IpListen, Listeners, Protocol};
 
 /// Listening sockets, and their addresses.
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub(crate) fn open_of_shards(
     backlog: i32,
     ports: RangeInclusive<u16>,
 ) -> Result<Vec<Vec<OwnedFd>>, String> {
-    let mut wanted: Vec<&TcpListen> = Vec::new();
+    let mut wanted: Vec<&IpListen> = Vec::new();
     for tcp in &listeners.tcp {
         if !wanted.iter().any(|other| other.host == tcp.host) {
             wanted.push(tcp);
@@ -58,7 +58,7 @@ pub(crate) fn open_of_shards(
     let of_shard = |port| {
         let mut open = Open::default();
         for &tcp in &wanted {
-            open.tcp(&TcpListen { port, ..tcp.clone() }, backlog_of(backlog))
+            open.tcp(&IpListen { port, ..tcp.clone() }, backlog_of(backlog))
                 .map_err(|error| format!("--shard-ports: {error}"))?;
         }
         debug_assert!(!open.sockets.is_empty(), "at least one address was listened on");
@@ -67,23 +67,95 @@ pub(crate) fn open_of_shards(
     ports.map(of_shard).collect()
 }
 
+/// The datagram sockets of the process.
+#[derive(Default)]
+pub(crate) struct OpenDatagrams {
+    /// For each shard that serves clients, its sockets, each with the number of its entry in the
+    /// list of listeners.
+    pub(crate) of_shards: Vec<Vec<(usize, OwnedFd)>>,
+    /// The ports of all sockets.
+    pub(crate) ports: Vec<RangeInclusive<u16>>,
+    /// The addresses, for the log.
+    pub(crate) places: Vec<String>,
+    /// The lines of memcached's port file, one for each UDP port of all shards.
+    pub(crate) port_lines: String,
+}
+
+/// Opens the datagram sockets: on each address of `listeners` one for each of `shards` shards,
+/// among which the kernel spreads the datagrams; with `own_ports` also one at the port of each
+/// shard. The error is a sentence.
+pub(crate) fn open_datagrams(
+    listeners: &[IpListen],
+    shards: u16,
+    own_ports: Option<RangeInclusive<u16>>,
+) -> Result<OpenDatagrams, String> {
+    let mut open = OpenDatagrams::default();
+    open.of_shards.resize_with(usize::from(shards), Vec::new);
+    for (entry, wanted) in listeners.iter().enumerate() {
+        open.shared_by_all(entry, wanted)?;
+    }
+    for (shard, port) in own_ports.clone().into_iter().flatten().enumerate() {
+        let mut hosts: Vec<&Host> = Vec::new();
+        for (entry, wanted) in listeners.iter().enumerate() {
+            if hosts.contains(&&wanted.host) {
+                continue;
+            }
+            hosts.push(&wanted.host);
+            let mut own = Open::default();
+            let addresses = addresses(&IpListen { port, ..wanted.clone() })?;
+            own.listen("UDP", &wanted.host, &addresses, |address| listener::udp(address, false))
+                .map_err(|error| format!("--udp-port-per-shard: {error}"))?;
+            open.of_shards[shard].extend(own.sockets.into_iter().map(|socket| (entry, socket)));
+        }
+    }
+    open.ports.extend(own_ports);
+    Ok(open)
+}
+
+impl OpenDatagrams {
+    /// Opens a socket of each shard on each address of an entry.
+    fn shared_by_all(&mut self, entry: usize, wanted: &IpListen) -> Result<(), String> {
+        let addresses = addresses(wanted)?;
+        let mut alone = Open::default();
+        // A socket that shares its address would be let in beside another process. So each address
+        // is first taken by a socket that does not share.
+        alone.listen("UDP", &wanted.host, &addresses, |address| listener::udp(address, false))?;
+        let Open { sockets, places, port_lines, .. } = alone;
+        drop(sockets);
+        for place in &places {
+            let address: SocketAddr = place.parse().expect("an address that was bound");
+            for sockets in &mut self.of_shards {
+                let socket = listener::udp(address, true)
+                    .map_err(|error| format!("cannot listen on UDP {address}: {error}"))?;
+                sockets.push((entry, socket));
+            }
+            self.ports.push(address.port()..=address.port());
+        }
+        self.places.extend(places.iter().map(|place| format!("UDP {place}")));
+        self.port_lines += &port_lines;
+        Ok(())
+    }
+}
+
 fn backlog_of(backlog: i32) -> u32 {
     u32::try_from(backlog).unwrap_or(0)
 }
 
 impl Open {
-    fn tcp(&mut self, wanted: &TcpListen, backlog: u32) -> Result<(), String> {
+    fn tcp(&mut self, wanted: &IpListen, backlog: u32) -> Result<(), String> {
         let addresses = addresses(wanted)?;
-        self.listen(&wanted.host, &addresses, |address| listener::tcp(address, backlog, false))?;
+        let make = |address| listener::tcp(address, backlog, false);
+        self.listen("TCP", &wanted.host, &addresses, make)?;
         debug_assert!(self.protocols.len() < self.sockets.len(), "an address was listened on");
         self.protocols.resize(self.sockets.len(), wanted.protocol);
         Ok(())
     }
 
-    /// Listens on all addresses of `host`; `make` makes a socket. Addresses that this machine
-    /// cannot have are skipped, but at least one must be left.
+    /// Listens on all addresses of `host`; `make` makes a socket of the kind that is named.
+    /// Addresses that this machine cannot have are skipped, but at least one must be left.
     fn listen(
         &mut self,
+        kind: &str,
         host: &Host,
         addresses: &[SocketAddr],
         make: impl Fn(SocketAddr) -> io::Result<OwnedFd>,
@@ -94,7 +166,8 @@ impl Open {
             let socket = match make(address) {
                 Ok(socket) => socket,
                 Err(error) => {
-                    let sentence = format!("cannot listen on {address}: {error}");
+                    let at = if kind == "TCP" { String::new() } else { format!("{kind} ") };
+                    let sentence = format!("cannot listen on {at}{address}: {error}");
                     if !is_lacking(host, &error) {
                         return Err(sentence);
                     }
@@ -105,7 +178,7 @@ impl Open {
             let bound = listener::local_addr(&socket)
                 .map_err(|error| format!("cannot tell the port of {address}: {error}"))?;
             let family = if bound.is_ipv4() { "INET" } else { "INET6" };
-            writeln!(self.port_lines, "TCP {family}: {}", bound.port()).expect("memory");
+            writeln!(self.port_lines, "{kind} {family}: {}", bound.port()).expect("memory");
             self.sockets.push(socket);
             self.places.push(bound.to_string());
         }
@@ -117,7 +190,7 @@ impl Open {
 }
 
 /// Every address of `wanted`.
-fn addresses(wanted: &TcpListen) -> Result<Vec<SocketAddr>, String> {
+fn addresses(wanted: &IpListen) -> Result<Vec<SocketAddr>, String> {
     let Host::Named(host) = &wanted.host else {
         let all = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         return Ok(all.map(|all| SocketAddr::new(all, wanted.port)).to_vec());
@@ -154,8 +227,8 @@ mod tests {
     use super::*;
 
     fn tcp(host: Host) -> Listeners {
-        let wanted = TcpListen { host, port: 0, protocol: Protocol::Auto };
-        Listeners { tcp: vec![wanted], unix: None }
+        let wanted = IpListen { host, port: 0, protocol: Protocol::Auto };
+        Listeners { tcp: vec![wanted], ..Listeners::default() }
     }
 
     #[test]
@@ -183,7 +256,7 @@ mod tests {
             let mut open = Open::default();
             // Another one listens already, which is of no help.
             open.tcp(&tcp(Host::Named("127.0.0.1".into())).tcp[0], 8).expect("a socket");
-            let listens = open.listen(&host, addresses, |address| match address {
+            let listens = open.listen("TCP", &host, addresses, |address| match address {
                 SocketAddr::V6(_) => Err(io::Error::from_raw_os_error(code)),
                 SocketAddr::V4(_) => listener::tcp(address, 8, false),
             });
@@ -206,11 +279,29 @@ mod tests {
     }
 
     #[test]
+    fn each_shard_has_datagram_sockets_of_its_own_on_a_port_of_all() {
+        let wanted = tcp(Host::Named("127.0.0.1".into())).tcp;
+        let open = open_datagrams(&wanted, 3, None).expect("sockets");
+        let [ports] = &open.ports[..] else { panic!("one address") };
+        assert_eq!(open.port_lines, format!("UDP INET: {}\n", ports.start()));
+        assert_eq!(open.places, [format!("UDP 127.0.0.1:{}", ports.start())]);
+        let of_shard = |sockets: &Vec<(usize, OwnedFd)>| {
+            let [(0, socket)] = &sockets[..] else { panic!("{sockets:?}") };
+            listener::local_addr(socket).expect("it is bound").port()
+        };
+        assert_eq!(open.of_shards.iter().map(of_shard).collect::<Vec<_>>(), [*ports.start(); 3]);
+        // Another server is refused, although the sockets share their address.
+        let taken = IpListen { port: *ports.start(), ..wanted[0].clone() };
+        let error = open_datagrams(&[taken], 3, None).err().expect("the port is taken");
+        assert!(error.contains(&format!("UDP 127.0.0.1:{}", ports.start())), "{error}");
+    }
+
+    #[test]
     fn a_unix_socket_is_opened_where_it_is_asked_for() {
         let folder = tempfile::tempdir().expect("a folder");
         let path: PathBuf = folder.path().join("socket");
         let unix = Some(UnixListen { path: path.clone(), mode: 0o700, protocol: Protocol::Binary });
-        let open = open(&Listeners { tcp: Vec::new(), unix }, 8).expect("a socket");
+        let open = open(&Listeners { unix, ..Listeners::default() }, 8).expect("a socket");
         assert!(path.exists() && open.port_lines.is_empty());
         assert_eq!((open.sockets.len(), open.protocols), (1, vec![Protocol::Binary]));
     }

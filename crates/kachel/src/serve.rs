@@ -12,6 +12,7 @@
 //! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
 //! - I3  When the daemon, the port file or the PID file is ready, the server listens.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -80,6 +81,10 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
         .shard_ports(threads)
         .map_err(|error| Failure { exit_code: error.exit_code, sentence: error.to_string() })?;
 
+    let udp_shard_ports = options
+        .udp_shard_ports(threads)
+        .map_err(|error| Failure { exit_code: error.exit_code, sentence: error.to_string() })?;
+
     raise_limits(&options, threads)?;
     give_up_rights(&options)?; // I1
     let users_file = users_file(&options)?;
@@ -90,16 +95,9 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
         Signals::block() // I2
             .map_err(|error| Failure::os(format!("cannot wait for signals: {error}")))?;
 
-    let Open { sockets, protocols, places, port_lines } =
-        listeners::open(&options.listeners, options.backlog).map_err(Failure::os)?;
-    let of_shards = match &shard_ports {
-        Some(ports) => {
-            listeners::open_of_shards(&options.listeners, options.backlog, ports.clone())
-                .map_err(Failure::os)?
-        }
-        None => Vec::new(),
-    };
-    let sockets = Sockets { of_all: sockets, protocols, of_shards };
+    let ports = Ports { shard_ports: shard_ports.clone(), udp: udp_shard_ports.clone() };
+    let Opened { sockets, places, port_lines } =
+        open_sockets(&options, threads, ports).map_err(Failure::os)?;
     let pins = cores.claim_pins(threads);
     let running = shards::start(&options, threads, sockets, pins.is_ok(), users)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
@@ -111,9 +109,12 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     }
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         let places = places.join(", ");
-        let ports = shard_ports.map_or_else(String::new, |ports| {
-            format!("; each has a port of its own, {} to {}", ports.start(), ports.end())
-        });
+        let ports = |kind, ports: Option<RangeInclusive<u16>>| {
+            ports.map_or_else(String::new, |ports| {
+                format!("; each has a {kind} of its own, {} to {}", ports.start(), ports.end())
+            })
+        };
+        let ports = ports("port", shard_ports) + &ports("UDP port", udp_shard_ports);
         eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads{ports}");
         say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
@@ -130,6 +131,42 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     end_in_time(signals, Arc::clone(&failed));
     running.join();
     Ok(exit_code(&failed))
+}
+
+/// The ports of the shards, for TCP and UDP.
+struct Ports {
+    shard_ports: Option<RangeInclusive<u16>>,
+    udp: Option<RangeInclusive<u16>>,
+}
+
+/// The sockets of the process, their addresses for the log, and the lines of the port file.
+struct Opened {
+    sockets: Sockets,
+    places: Vec<String>,
+    port_lines: String,
+}
+
+/// Opens all sockets. The error is a sentence.
+fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Opened, String> {
+    let Open { sockets, protocols, mut places, mut port_lines } =
+        listeners::open(&options.listeners, options.backlog)?;
+    let of_shards = match ports.shard_ports {
+        Some(ports) => listeners::open_of_shards(&options.listeners, options.backlog, ports)?,
+        None => Vec::new(),
+    };
+    // Threads that only own keys serve no datagrams either.
+    let with_clients = options.roles.map_or(threads, |roles| roles.net);
+    let datagrams = listeners::open_datagrams(&options.listeners.udp, with_clients, ports.udp)?;
+    places.extend(datagrams.places);
+    port_lines += &datagrams.port_lines;
+    let sockets = Sockets {
+        of_all: sockets,
+        protocols,
+        of_shards,
+        datagrams: datagrams.of_shards,
+        udp_ports: datagrams.ports,
+    };
+    Ok(Opened { sockets, places, port_lines })
 }
 
 /// Prints one line about the cores, the memory and the I/O backend of the server.
@@ -177,10 +214,12 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
         return Err(Failure::os("-r: the limit on core files is 0 and cannot be raised"));
     }
     let connections = u64::from(options.connections_max);
-    // A shard has a listener for each address of its port, often one for each version of IP.
+    // A shard has a listener for each address of its ports, often one for each version of IP.
     let own_listeners =
         if options.has_shard_ports { 2 * options.listeners.tcp.len() as u64 } else { 0 };
-    let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners);
+    let udp_sockets = 2 * options.listeners.udp.len() as u64;
+    let udp_sockets = udp_sockets << u32::from(options.udp.has_shard_ports);
+    let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners + udp_sockets);
     let wanted = connections + of_shards + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {

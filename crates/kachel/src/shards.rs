@@ -5,6 +5,7 @@
 //!             there are enough cores.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoint
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Protocol, Reads, ServeOptions,
 };
-use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn};
+use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions};
 
 use crate::closes;
 use crate::obtained::Obtained;
@@ -71,6 +72,20 @@ pub(crate) struct Sockets {
     pub(crate) protocols: Vec<Protocol>,
     /// For each shard, those whose clients it serves. Empty without `--shard-ports`.
     pub(crate) of_shards: Vec<Vec<OwnedFd>>,
+    /// For each shard with clients, its datagram sockets, each with the number of its entry in the
+    /// list of UDP listeners.
+    pub(crate) datagrams: Vec<Vec<(usize, OwnedFd)>>,
+    /// The ports of the datagram sockets.
+    pub(crate) udp_ports: Vec<RangeInclusive<u16>>,
+}
+
+/// The sockets of one shard.
+struct OwnSockets {
+    /// Those whose clients any shard may serve. Only the first shard has any.
+    of_all: Vec<OwnedFd>,
+    /// Those whose clients it serves.
+    own: Vec<OwnedFd>,
+    datagrams: Vec<(usize, OwnedFd)>,
 }
 
 /// Starts `shards` threads that serve clients of `sockets`. If there are `users`, clients must log
@@ -110,6 +125,7 @@ pub(crate) fn start(
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
     shared.listeners = sockets.of_all.iter().map(|socket| address_of(socket, options)).collect();
+    shared.udp.own_ports = sockets.udp_ports.clone();
     let shared = Arc::new(Shared::new(shared, budget));
     if let Some(users) = users {
         shared.set_users(users);
@@ -190,8 +206,8 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
-/// The endpoints of the listeners for clients of all shards, and the one of the listeners that are
-/// one shard's own, which speak the protocol of `-B`.
+/// The endpoints of the listeners for clients of all shards; then the one of the listeners that are
+/// one shard's own, which speak the protocol of `-B`; then those of UDP.
 fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
     let (limits, asks_login) = (limits(options), options.auth_file.is_some() || options.sasl);
     let is_binary = |protocol: &Protocol| *protocol == Protocol::Binary;
@@ -208,7 +224,9 @@ fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
     };
     debug_assert!(!protocols.is_empty(), "clients come in somewhere");
     let of_all = protocols.iter().map(|&protocol| endpoint(protocol, false));
-    Endpoints::new(of_all.chain([endpoint(options.protocol, true)]).collect())
+    let of_one = [endpoint(options.protocol, true)];
+    let of_udp = options.listeners.udp.iter().map(|udp| endpoint(udp.protocol, true));
+    Endpoints::new(of_all.chain(of_one).chain(of_udp).collect())
 }
 
 fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> SharedOptions {
@@ -226,7 +244,11 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,
         endpoints,
-        listeners: Vec::new(), // The caller knows them.
+        listeners: Vec::new(), // The caller knows them, and the ports.
+        udp: UdpOptions {
+            reply_datagrams_max: options.udp.reply_datagrams_max,
+            ..UdpOptions::default()
+        },
         pinned_percent: options.pinned_percent,
         tell_closed: (options.verbosity > 0).then_some(closes::tell),
         pid: std::process::id(),
@@ -264,16 +286,21 @@ fn spawn<I: Io + 'static>(
     let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     // The first shard accepts the clients of all, and hands them over.
-    let Sockets { of_all, of_shards, .. } = sockets;
+    let Sockets { of_all, of_shards, datagrams, .. } = sockets;
     let mut of_all = Some(of_all);
     let mut of_shards = of_shards.into_iter();
+    let mut datagrams = datagrams.into_iter();
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
     for (id, others) in (0..shards).zip(others) {
         let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
-        let listeners = [of_all.take(), of_shards.next()].map(Option::unwrap_or_default);
+        let sockets = OwnSockets {
+            of_all: of_all.take().unwrap_or_default(),
+            own: of_shards.next().unwrap_or_default(),
+            datagrams: datagrams.next().unwrap_or_default(),
+        };
         let body = move || {
-            if let Err(error) = run(&plan, id, listeners, open, &opened, &others) {
+            if let Err(error) = run(&plan, id, sockets, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
                 eprintln!("shard {id} has failed: {error}");
@@ -314,7 +341,7 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
 fn run<I: Io>(
     plan: &Plan,
     id: u16,
-    [of_all, own]: [Vec<OwnedFd>; 2],
+    sockets: OwnSockets,
     open: fn(Limits) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Made>)>,
     others: &Receiver<()>,
@@ -332,11 +359,16 @@ fn run<I: Io>(
     let _main_has_gone = opened.send((id, Ok(made)));
     // Arrives when all shards are made; never arrives if one could not be made.
     let Ok(()) = others.recv() else { return Ok(()) };
+    let OwnSockets { of_all, own, datagrams } = sockets;
     for (index, listener) in (0..).zip(of_all) {
         shard.listen(listener, EndpointIndex(index));
     }
     for listener in own {
         shard.listen(listener, plan.own_endpoint);
+    }
+    for (entry, socket) in datagrams {
+        let entry = u16::try_from(entry).expect("a few listeners");
+        shard.receive_datagrams(socket, EndpointIndex(plan.own_endpoint.0 + 1 + entry));
     }
     while shard.tick()? == Turn::Again {
         if plan.shared.take_shutdown() {

@@ -22,7 +22,8 @@
 //! - I2  A connection that waits for a record is in the list of those that do. Only that list ends
 //!   the wait.
 //! - I3  A connection is in each list of its shard (dirty, resumable, ready) at most once. Its mark
-//!   for a list is set exactly while it is in the list.
+//!   for a list is set exactly while it is in the list. An exchange is marked as dirty all the
+//!   time: it is in the list of exchanges instead.
 //! - I4  A connection has at most one listing and at most one upload at a time.
 //! - I5  While a login is owed, only logins are served. The debt goes with a connection that moves
 //!   to another shard, and so does its time.
@@ -137,6 +138,14 @@ impl Connection {
     #[inline]
     pub const fn socket(&self) -> SocketId {
         self.socket
+    }
+
+    /// Makes it an exchange: its input is one datagram, and its replies are not sent through a
+    /// socket. So it has no more input, and it is never in the list of dirty connections.
+    pub(crate) fn begin_exchange(&mut self) {
+        debug_assert!(self.socket == SocketId::NONE, "an exchange has no socket");
+        self.finished = true;
+        self.dirty = true;
     }
 
     /// The endpoint of the listener that accepted the connection.
@@ -347,7 +356,8 @@ impl Connection {
     pub fn set_receiving(&mut self) -> Option<bool> {
         let stop = self.is_paused();
         let changes = stop != std::mem::replace(&mut self.receiving_stopped, stop);
-        changes.then_some(stop)
+        // Only `io`'s sockets can be told.
+        (changes && self.socket != SocketId::NONE).then_some(stop)
     }
 
     /// Ends a stop of receiving if the connection is no longer paused. Returns whether the caller

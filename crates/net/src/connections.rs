@@ -8,11 +8,13 @@
 //!   is open.
 //! - I2  An event for a socket of another generation belongs to an earlier connection and is
 //!   dropped.
+//! - I3  The exchanges (`exchange`) have indices from `FIRST_EXCHANGE` on, which no socket has.
 
 use kachel_io::SocketId;
 
 use crate::connection::Connection;
 use crate::endpoint::EndpointIndex;
+use crate::exchange::Exchanges;
 use crate::index::ConnectionIndex;
 
 /// The shard's connections.
@@ -20,12 +22,14 @@ use crate::index::ConnectionIndex;
 pub struct Connections {
     places: Vec<Option<Box<Connection>>>,
     count: u32,
+    /// The exchanges with peers that have no connection (I3).
+    pub exchanges: Exchanges,
 }
 
 impl Connections {
     /// Makes a table without connections.
     pub const fn new() -> Self {
-        Self { places: Vec::new(), count: 0 }
+        Self { places: Vec::new(), count: 0, exchanges: Exchanges::NONE }
     }
 
     /// The number of open connections.
@@ -65,16 +69,22 @@ impl Connections {
         (place.socket() == socket).then_some(ConnectionIndex(index))
     }
 
-    /// The connection at `index`, if one is open there.
+    /// The connection or exchange at `index`, if one is open there.
     #[inline]
     pub fn get_mut(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
-        self.places.get_mut(index.0 as usize)?.as_deref_mut()
+        match self.places.get_mut(index.0 as usize) {
+            Some(place) => place.as_deref_mut(),
+            None => self.exchanges.connection_mut(index), // I3
+        }
     }
 
-    /// The connection at `index`, if one is open there.
+    /// The connection or exchange at `index`, if one is open there.
     #[inline]
     pub fn get(&self, index: ConnectionIndex) -> Option<&Connection> {
-        self.places.get(index.0 as usize)?.as_deref()
+        match self.places.get(index.0 as usize) {
+            Some(place) => place.as_deref(),
+            None => self.exchanges.connection(index), // I3
+        }
     }
 
     /// Closes the connection at `index` and returns it, so that the caller can give back all that

@@ -18,6 +18,8 @@ mod overdue;
 mod connection;
 mod login;
 mod endpoint;
+mod exchange;
+mod reflection;
 mod input;
 mod outbox;
 mod slots;
@@ -36,6 +38,9 @@ pub use blocks::BlockPool;
 pub use connection::{Connection, Waiting};
 pub use connections::Connections;
 pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
+pub use exchange::{
+    Asker, DATAGRAM_REPLY_BYTES_MAX, EXCHANGES_MAX, Exchanges, REPLY_DATAGRAMS_MAX, ReplyState,
+};
 pub use holding::{Holding, SlowHolder};
 pub use index::ConnectionIndex;
 pub use input::{Input, Resume, add_to_tail};
@@ -49,6 +54,7 @@ pub use login::LoginOwed;
 pub use mechanism::Mechanisms;
 pub use outbox::Outbox;
 pub use overdue::{Overdue, TooSlow};
+pub use reflection::is_answerable;
 pub use sasl::{Exchange, SaslMessage, SaslStep};
 pub use slots::{AnswerRoom, SlotIndex, Slots};
 pub use stream::{Source, Stream};

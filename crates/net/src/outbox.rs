@@ -409,6 +409,31 @@ impl Outbox {
         pool.put_back(block);
     }
 
+    /// Drops the replies that are complete: all before the first slot that awaits an answer. For a
+    /// connection whose replies are not sent.
+    pub(crate) fn discard<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
+        assert!(self.in_flight_blocks == 0, "the replies were not sent");
+        while let Some(head) = self.slots.head() {
+            if slots.awaited(head) > 0 {
+                break;
+            }
+            slots.read(head, |piece| self.slot_bytes -= piece.len());
+            self.streams -= usize::from(slots.stream_mut(head).take().is_some());
+            slots.pop(&mut self.slots);
+        }
+        for block in self.queued.drain(..).chain(self.open.take()) {
+            pool.put_back(block);
+        }
+        self.owed_bytes = 0;
+        self.holding = Holding::NONE;
+    }
+
+    /// The complete replies in order, piece by piece. For a connection whose replies are not sent
+    /// through a socket.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.queued.iter().chain(&self.open).flat_map(SendBlock::pieces)
+    }
+
     /// Drops all replies, because the connection is gone.
     pub fn abandon<S>(&mut self, pool: &mut BlockPool, slots: &mut Slots<S>) {
         slots.orphan(&mut self.slots);

@@ -16,7 +16,8 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
     let mut partial = PartialOptions {
         serve: ServeOptions::defaults(called_as),
         protocol: None,
-        port: 11211,
+        port: None,
+        udp_port: 0,
         listen: Vec::new(),
         unix_path: None,
         unix_mode: 0o700,

@@ -36,10 +36,10 @@ mod value;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-pub use listen::{Host, Listeners, Protocol, TcpListen, UnixListen};
+pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use serve::{
-    CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, SaslChoice, ServeOptions,
+    CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, SaslChoice, ServeOptions, Udp,
 };
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.
@@ -53,6 +53,8 @@ pub const PORT_FILE_ENV: &str = "MEMCACHED_PORT_FILENAME";
 
 /// The environment variable with the name of the file of users for `-S`.
 pub const SASL_FILE_ENV: &str = "MEMCACHED_SASL_PWDB";
+/// Largest value of `--udp-reply-datagrams`. The server keeps a reply in memory until it is whole.
+pub const UDP_REPLY_DATAGRAMS_MAX: u16 = 16;
 
 /// Largest value of `-t`. Each thread is a shard, and the shards share 4,096 partitions.
 pub const THREADS_MAX: u16 = 1024;

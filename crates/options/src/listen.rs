@@ -1,4 +1,4 @@
-//! Listeners: memcached's `-l` lists, `-p` and `-s`, as one list.
+//! Listeners: memcached's `-l` lists, `-p`, `-U` and `-s`, as one list.
 //!
 //! Upstream:   `partial.rs` has collected the options.
 //! Downstream: `kachel` resolves the names and opens the listeners.
@@ -33,19 +33,21 @@ impl Protocol {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listeners {
     /// TCP, in the order given.
-    pub tcp: Vec<TcpListen>,
-    /// A unix socket. It excludes TCP, as in memcached.
+    pub tcp: Vec<IpListen>,
+    /// UDP, in the order given; empty if it is off.
+    pub udp: Vec<IpListen>,
+    /// A unix socket. It excludes TCP and UDP, as in memcached.
     pub unix: Option<UnixListen>,
 }
 
-/// A TCP address to listen on.
+/// A TCP or UDP address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TcpListen {
+pub struct IpListen {
     /// Which interface.
     pub host: Host,
     /// The port; 0: a free one of the kernel's choice.
     pub port: u16,
-    /// The protocol of its connections.
+    /// The protocol of its clients.
     pub protocol: Protocol,
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn read_list(
     port: i32,
     protocol: Protocol,
     reports: &mut Vec<String>,
-) -> Result<Vec<TcpListen>, OptionsError> {
+) -> Result<Vec<IpListen>, OptionsError> {
     list.split([',', ';'])
         .map(str::trim)
         .filter(|entry| !entry.is_empty())
@@ -91,7 +93,7 @@ fn read_entry(
     port: i32,
     protocol: Protocol,
     reports: &mut Vec<String>,
-) -> Result<TcpListen, OptionsError> {
+) -> Result<IpListen, OptionsError> {
     for word in ["notls", "btls", "mtls"] {
         if entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(':')) {
             return Err(bad(entry, "TLS is not built yet, so this prefix is refused"));
@@ -123,7 +125,7 @@ fn read_entry(
         "" => return Err(bad(entry, "the address is missing")),
         host => Host::Named(host.to_string()),
     };
-    Ok(TcpListen { host, port, protocol })
+    Ok(IpListen { host, port, protocol })
 }
 
 /// `proto[word]:` before the address.

@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::listen::{Host, Listeners, Protocol, TcpListen, UnixListen, port_number, read_list};
+use crate::listen::{Host, IpListen, Listeners, Protocol, UnixListen, port_number, read_list};
+use crate::serve::DEFAULT_PORT;
 use crate::{CalledAs, EXIT_USAGE, EngineMode, OptionsError, ServeOptions};
 
 /// The options read so far; `finish` turns them into [`ServeOptions`].
@@ -13,7 +14,9 @@ pub(crate) struct PartialOptions {
     pub(crate) serve: ServeOptions,
     /// The protocol, if one is given.
     pub(crate) protocol: Option<Protocol>,
-    pub(crate) port: i32,
+    /// `-p`, if it is given.
+    pub(crate) port: Option<i32>,
+    pub(crate) udp_port: i32,
     pub(crate) listen: Vec<String>,
     pub(crate) unix_path: Option<String>,
     pub(crate) unix_mode: u32,
@@ -84,7 +87,19 @@ impl PartialOptions {
         serve.apply_roles()?;
         self.listen()?;
         self.check_logins()?;
-        self.serve.shard_ports(self.serve.threads.unwrap_or(1))?;
+        let serve = &mut self.serve;
+        let without_effect = [
+            ("--udp-port-per-shard", serve.udp.has_shard_ports),
+            ("--udp-reply-datagrams", serve.udp.reply_datagrams_max > 1),
+        ];
+        for (option, _) in without_effect.iter().filter(|(_, given)| *given) {
+            if serve.listeners.udp.is_empty() {
+                serve.reports.push(format!("{option}: has no effect without UDP (-U)"));
+            }
+        }
+        let threads = serve.threads.unwrap_or(1);
+        serve.shard_ports(threads)?;
+        serve.udp_shard_ports(threads)?;
         assert!(
             !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
             "a server without listeners was refused above"
@@ -97,19 +112,22 @@ impl PartialOptions {
         let serve = &self.serve;
         let tcp = serve.listeners.tcp.iter().map(|listen| listen.protocol);
         let mut protocols = tcp.chain([serve.protocol]);
+        let asks_login = serve.auth_file.is_some() || serve.sasl;
         let message = if serve.auth_file.is_some() && serve.sasl {
             "-S, -Y: a server has one kind of login; use -S for the binary protocol, or -Y for text."
         } else if serve.auth_file.is_some() && protocols.any(|one| one == Protocol::Binary) {
             "-Y: the binary protocol has no such login; listen for text only."
         } else if serve.sasl && protocols.any(|one| one != Protocol::Binary) {
             "-S: the text protocol has no such login; listen for the binary protocol only."
+        } else if asks_login && serve.echo.udp_port != 0 {
+            "-S, -Y: a datagram cannot log in, so there is no UDP with logins; leave out -U."
         } else {
             return Ok(());
         };
         Err(OptionsError::new(EXIT_USAGE, message))
     }
 
-    /// Turns `-l`, `-p`, `-s` and `-a` into listeners.
+    /// Turns `-l`, `-p`, `-U`, `-s` and `-a` into listeners.
     fn listen(&mut self) -> Result<(), OptionsError> {
         let serve = &mut self.serve;
         let mut entries: Vec<&str> = Vec::new();
@@ -124,7 +142,11 @@ impl PartialOptions {
         }
         let list = entries.join(",");
         serve.echo.inter = (!entries.is_empty()).then(|| list.clone());
-        serve.echo.tcp_port = self.port;
+        // As in memcached, the port of UDP is also that of TCP if only it is given.
+        let unless_given = if self.udp_port == 0 { DEFAULT_PORT } else { self.udp_port };
+        let port = self.port.unwrap_or(unless_given);
+        serve.echo.tcp_port = port;
+        serve.echo.udp_port = self.udp_port;
         serve.echo.unix_path = self.unix_path.clone();
         serve.echo.unix_mode = self.unix_mode;
 
@@ -132,26 +154,41 @@ impl PartialOptions {
             if !self.listen.is_empty() {
                 serve.reports.push("-l: ignored: with -s there is no TCP".to_string());
             }
+            if self.udp_port != 0 {
+                serve.reports.push("-U: ignored: with -s there is no UDP".to_string());
+            }
             let (path, mode) = (PathBuf::from(path), self.unix_mode);
             let unix = UnixListen { path, mode, protocol: serve.protocol };
-            serve.listeners = Listeners { tcp: Vec::new(), unix: Some(unix) };
+            serve.listeners = Listeners { unix: Some(unix), ..Listeners::default() };
             return Ok(());
         }
-        if self.port == 0 {
+        if port == 0 {
             let message =
                 "-p 0: there is nothing to listen on; give a port, or a unix socket with -s.";
             return Err(OptionsError::new(EXIT_USAGE, message));
         }
-        let tcp = if entries.is_empty() {
-            let port = port_number(self.port).expect("the row's range is that of ports");
-            vec![TcpListen { host: Host::Any, port, protocol: serve.protocol }]
-        } else {
-            read_list(&list, self.port, serve.protocol, &mut serve.reports)?
+        let protocol = serve.protocol;
+        let listen_at = |port, reports: &mut Vec<String>| {
+            if entries.is_empty() {
+                let port = port_number(port).expect("the row's range is that of ports");
+                Ok(vec![IpListen { host: Host::Any, port, protocol }])
+            } else {
+                read_list(&list, port, protocol, reports)
+            }
         };
+        let tcp = listen_at(port, &mut serve.reports)?;
         if tcp.is_empty() {
             return Err(OptionsError::new(EXIT_USAGE, "-l: the list is empty."));
         }
-        serve.listeners = Listeners { tcp, unix: None };
+        debug_assert!(port != 0, "there is a port to listen on");
+        // An entry of -l with a port has this port for UDP, too, as in memcached. What is said
+        // about the list was said above.
+        let udp = match self.udp_port {
+            0 => Vec::new(),
+            port => listen_at(port, &mut Vec::new())?,
+        };
+        debug_assert!(udp.is_empty() || udp.len() == tcp.len(), "UDP on each address of TCP");
+        serve.listeners = Listeners { tcp, udp, unix: None };
         Ok(())
     }
 }

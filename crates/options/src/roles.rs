@@ -62,6 +62,9 @@ impl ServeOptions {
         if self.has_shard_ports {
             return refused("--shard-ports is not possible: threads of shards serve no client");
         }
+        if self.udp.has_shard_ports {
+            return refused("--udp-port-per-shard is not possible: shards serve no client");
+        }
         (self.threads, self.reads, self.cores) =
             (Some(roles.threads()), Reads::Erew, CoreChoice::All);
         Ok(())

@@ -56,6 +56,15 @@ pub struct Roles {
     pub shard: u16,
 }
 
+/// How requests over UDP are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// The most datagrams of a reply (`--udp-reply-datagrams`).
+    pub reply_datagrams_max: u16,
+    /// Whether each shard also has a UDP port of its own (`--udp-port-per-shard`).
+    pub has_shard_ports: bool,
+}
+
 /// How many cores serve clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoreChoice {
@@ -87,6 +96,9 @@ pub enum IoChoice {
     Uring,
 }
 
+/// The port without `-p`.
+pub(crate) const DEFAULT_PORT: i32 = 11211;
+
 /// All options of `kachel serve` or `memcached`, defaults included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
@@ -101,6 +113,8 @@ pub struct ServeOptions {
     pub roles: Option<Roles>,
     /// Whether each shard also listens on a TCP port of its own (`--shard-ports`).
     pub has_shard_ports: bool,
+    /// How requests over UDP are answered.
+    pub udp: Udp,
     /// Bytes of data in the whole process (`-m`).
     pub memory_bytes: u64,
     /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
@@ -198,6 +212,8 @@ pub struct Echo {
     pub inter: Option<String>,
     /// The port as given, -1 included.
     pub tcp_port: i32,
+    /// `-U` as given, -1 included.
+    pub udp_port: i32,
     /// `-s` as given.
     pub unix_path: Option<String>,
     /// `-a`, also without a socket.
@@ -260,6 +276,7 @@ impl ServeOptions {
             threads: None,
             roles: None,
             has_shard_ports: false,
+            udp: Udp { reply_datagrams_max: 1, has_shard_ports: false },
             memory_bytes: 64 << 20,
             evict: true,
             item_bytes_max: 1 << 20,
@@ -310,7 +327,8 @@ impl Echo {
     const fn defaults() -> Self {
         Self {
             inter: None,
-            tcp_port: 11211,
+            tcp_port: DEFAULT_PORT,
+            udp_port: 0,
             unix_path: None,
             unix_mode: 0o700,
             growth_factor: 1.25,

@@ -4,6 +4,7 @@
 //! Downstream: the shards send the pairs to clients unchanged.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use crate::{CoreChoice, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
 
@@ -14,6 +15,14 @@ impl Pairs {
     fn say(&mut self, key: &'static str, value: impl Display) {
         // A path may contain a line end, which would end the line of the reply.
         self.0.push((key.to_string(), value.to_string().replace(char::is_control, "?")));
+    }
+
+    /// Says the first and the last port of the shards, or `off` if they have none.
+    fn say_ports(&mut self, key: &'static str, ports: Option<RangeInclusive<u16>>) {
+        match ports.map(RangeInclusive::into_inner) {
+            None => self.say(key, "off"),
+            Some((first, last)) => self.say(key, format_args!("{first}-{last}")),
+        }
     }
 
     fn yes_no(&mut self, key: &'static str, value: bool) {
@@ -45,7 +54,7 @@ impl ServeOptions {
         pairs.say("maxbytes", self.memory_bytes);
         pairs.say("maxconns", self.connections_max);
         pairs.say("tcpport", echo.tcp_port);
-        pairs.say("udpport", 0);
+        pairs.say("udpport", echo.udp_port);
         pairs.say("inter", echo.inter.as_deref().unwrap_or("NULL"));
         pairs.say("verbosity", self.verbosity);
         pairs.say("oldest", 0);
@@ -149,13 +158,10 @@ impl ServeOptions {
         }
         // A server does not start with ports that are refused.
         let ports = self.shard_ports(threads).ok().flatten();
-        match ports {
-            None => pairs.say("kachel_shard_ports", "off"),
-            Some(ports) => {
-                let (first, last) = ports.into_inner();
-                pairs.say("kachel_shard_ports", format_args!("{first}-{last}"));
-            }
-        }
+        pairs.say_ports("kachel_shard_ports", ports);
+        let ports = self.udp_shard_ports(threads).ok().flatten();
+        pairs.say_ports("kachel_udp_shard_ports", ports);
+        pairs.say("kachel_udp_reply_datagrams", self.udp.reply_datagrams_max);
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);

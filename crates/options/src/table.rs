@@ -12,7 +12,7 @@ use crate::partial::set;
 use crate::row::Takes::{Integer, Nothing, OptionalText, Real, Text, Word};
 use crate::row::{Answer, Class, Effect, OptionRow, Takes, nothing};
 use crate::serve::{CoreChoice, EngineMode, IoChoice, Reads, SaslChoice};
-use crate::{EXIT_USAGE, OptionsError, Roles, THREADS_MAX};
+use crate::{EXIT_USAGE, OptionsError, Roles, THREADS_MAX, UDP_REPLY_DATAGRAMS_MAX};
 
 const fn works(
     (short, long): (char, &'static str),
@@ -88,20 +88,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Integer("num", -1, 65535),
         "11211",
         "TCP port to listen on; 0: none, -1: a free one",
-        |partial, given| set(&mut partial.port, given.integer()),
+        |partial, given| set(&mut partial.port, Some(given.integer())),
     ),
     works(
         ('U', "udp-port"),
         Integer("num", -1, 65535),
         "0, off",
-        "UDP port to listen on; only 0, because UDP is not built yet",
-        |_, given| match given.integer::<i32>() {
-            0 => Ok(()),
-            port => Err(OptionsError::new(
-                EXIT_USAGE,
-                format!("-U {port}: UDP is not built yet; use -U 0 or leave it out."),
-            )),
-        },
+        "UDP port to listen on; 0: none, -1: a free one; without -p, also the TCP port; not with -Y",
+        |partial, given| set(&mut partial.udp_port, given.integer()),
     ),
     works(
         ('s', "unix-socket"),
@@ -262,6 +256,22 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "each thread also listens on a TCP port of its own: the first one on the port after -p, and so \
          on. Clients of such a port stay with its thread. See docs/steering.md",
         |partial, _| set(&mut partial.serve.has_shard_ports, true),
+    ),
+    own(
+        "udp-port-per-shard",
+        Nothing,
+        "off",
+        "each thread also has a UDP port of its own: the first one the port after -U, and so on. See \
+         docs/steering.md",
+        |partial, _| set(&mut partial.serve.udp.has_shard_ports, true),
+    ),
+    own(
+        "udp-reply-datagrams",
+        Integer("num", 1, UDP_REPLY_DATAGRAMS_MAX as i64),
+        "1",
+        "most datagrams of 1,400 bytes in a reply over UDP; a longer reply is refused with a pointer \
+         to TCP",
+        |partial, given| set(&mut partial.serve.udp.reply_datagrams_max, given.integer()),
     ),
     own(
         "io",

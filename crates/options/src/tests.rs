@@ -7,8 +7,8 @@ use crate::row::{Class, Takes};
 use crate::suboptions::SUBOPTIONS;
 use crate::table::OPTIONS;
 use crate::{
-    Command, EngineMode, Host, Listeners, OptionsError, Protocol, ServeOptions, TcpListen,
-    example_file, manual, parse,
+    Command, EngineMode, Host, IpListen, Listeners, OptionsError, Protocol, ServeOptions,
+    UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse,
 };
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -39,8 +39,8 @@ fn kachel(args: &[&str]) -> ServeOptions {
     }
 }
 
-fn named(host: &str, port: u16) -> TcpListen {
-    TcpListen { host: Host::Named(host.into()), port, protocol: Protocol::Auto }
+fn named(host: &str, port: u16) -> IpListen {
+    IpListen { host: Host::Named(host.into()), port, protocol: Protocol::Auto }
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-S", "-Y", "file"],
         &["-Z"],
         &["-e", "file"],
-        &["-U", "11211"],
+        &["-Y", "file", "-U", "11211"],
         &["-o", "ssl_key=file"],
         &["-o", "proxy_config=file"],
         &["-o", "drop_privileges"],
@@ -200,6 +200,42 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         assert!(error.message.ends_with('.') && error.message.len() > 20, "{error}");
     }
     assert!(memcached(&["-U", "0"]).reports.is_empty());
+}
+
+#[test]
+fn udp_is_off_until_it_is_asked_for() {
+    assert!(memcached(&[]).listeners.udp.is_empty());
+    assert!(memcached(&["-U", "0", "-Y", "file"]).listeners.udp.is_empty());
+    // The address, the TCP port, the UDP port; the port of UDP is also that of TCP without -p.
+    for (args, tcp, udp) in [
+        (&["-U", "7000"][..], 7000, 7000),
+        (&["-U", "7000", "-p", "7001"], 7001, 7000),
+        (&["-p", "7001", "-U", "7000"], 7001, 7000),
+        (&["-U", "-1"], 0, 0),
+        (&["-U", "-1", "-p", "7001"], 7001, 0),
+    ] {
+        let Listeners { tcp: with_tcp, udp: with_udp, .. } = memcached(args).listeners;
+        let ([with_tcp], [with_udp]) = (&with_tcp[..], &with_udp[..]) else {
+            panic!("{args:?}: {with_tcp:?} {with_udp:?}");
+        };
+        assert_eq!((with_tcp.port, with_udp.port), (tcp, udp), "{args:?}");
+        assert_eq!((&with_tcp.host, &with_udp.host), (&Host::Any, &Host::Any));
+    }
+    let options = memcached(&["-l", "proto[ascii]:127.0.0.1,::1:9,[::1]:9", "-U", "7000"]);
+    let ports: Vec<u16> = options.listeners.udp.iter().map(|each| each.port).collect();
+    assert_eq!(ports, [7000, 7000, 9]);
+    assert_eq!(options.listeners.udp[0].protocol, Protocol::Ascii);
+    let options = memcached(&["-U", "7000", "-s", "/tmp/socket"]);
+    assert!(options.listeners.udp.is_empty());
+    assert_eq!(options.reports, ["-U: ignored: with -s there is no UDP"]);
+    let options = memcached(&["-U", "7000", "--udp-reply-datagrams", "16"]);
+    assert_eq!(options.udp.reply_datagrams_max, UDP_REPLY_DATAGRAMS_MAX);
+    for wrong in ["0", "17", "-1", "x"] {
+        refusal(&["-U", "7000", "--udp-reply-datagrams", wrong]);
+    }
+    let said = memcached_settings(&["-U", "7000"]);
+    assert!(said.contains(&("udpport".into(), "7000".into())));
+    assert!(said.contains(&("tcpport".into(), "7000".into())));
 }
 
 #[test]
@@ -300,7 +336,7 @@ fn listeners_are_read_as_memcached_reads_them() {
     let options = memcached(&["-l", "proto[ascii]:tag[blue]:127.0.0.1:8,tag_b_:127.0.0.1:9"]);
     assert_eq!(
         options.listeners.tcp,
-        [TcpListen { protocol: Protocol::Ascii, ..named("127.0.0.1", 8) }, named("127.0.0.1", 9)]
+        [IpListen { protocol: Protocol::Ascii, ..named("127.0.0.1", 8) }, named("127.0.0.1", 9)]
     );
     assert_eq!(options.reports.len(), 2);
     for list in [
@@ -322,7 +358,7 @@ fn listeners_are_read_as_memcached_reads_them() {
 #[test]
 fn a_unix_socket_takes_the_place_of_tcp() {
     let options = memcached(&["-s", "/tmp/socket", "-a", "0777", "-l", "127.0.0.1"]);
-    let Listeners { tcp, unix: Some(unix) } = &options.listeners else { panic!("no socket") };
+    let Listeners { tcp, unix: Some(unix), .. } = &options.listeners else { panic!("no socket") };
     assert!(tcp.is_empty());
     assert_eq!((unix.path.clone(), unix.mode), (PathBuf::from("/tmp/socket"), 0o777));
     assert_eq!(options.reports.len(), 1, "-l is passed over");

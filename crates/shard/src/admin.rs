@@ -47,6 +47,23 @@ pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) io_kind: &'static str,
 }
 
+/// Whether an administrative request is carried out over UDP. Statistics and listings are longer
+/// than a datagram. Limits and the end of the process are not for a sender whose address may be
+/// forged.
+const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
+    match admin {
+        Admin::FlushAll { .. }
+        | Admin::Version
+        | Admin::Verbosity { .. }
+        | Admin::Quit
+        | Admin::Settled { .. } => true,
+        Admin::Shutdown { .. }
+        | Admin::CacheMemlimit { .. }
+        | Admin::Dump { .. }
+        | Admin::Stats { .. } => false,
+    }
+}
+
 impl<E: Engine> Administration<'_, E> {
     /// Executes `mn` or an administrative request.
     ///
@@ -65,6 +82,10 @@ impl<E: Engine> Administration<'_, E> {
             }
             other => unreachable!("{other:?} is about a key"),
         };
+        if self.connection.is_exchange() && !may_come_by_datagram(admin) {
+            let noreply = matches!(admin, Admin::CacheMemlimit { noreply: true, .. });
+            return self.done(Reply::NotOverUdp, noreply);
+        }
         match *admin {
             Admin::FlushAll { delay, noreply } => {
                 self.settle_before()?;

@@ -5,10 +5,10 @@
 //! Downstream: `net`.
 //!
 //! Invariants:
-//! - I1  An open connection whose `dirty` mark is set is in `dirty`, and one whose `resumable` mark
-//!   is set is in `resumable`. A list may also contain the index of a connection that has closed
-//!   since. The stage that takes such an index off finds no connection there, or one without the
-//!   mark.
+//! - I1  An open connection with a socket whose `dirty` mark is set is in `dirty`, and one whose
+//!   `resumable` mark is set is in `resumable`. A list may also contain the index of a connection
+//!   that has closed since. The stage that takes such an index off finds no connection there, or
+//!   one without the mark.
 //! - I2  A method that answers or changes a connection that is gone does nothing, because an answer
 //!   may come after its client has left.
 
@@ -34,6 +34,8 @@ pub(crate) struct Clients<P> {
     pub(crate) dirty: Vec<ConnectionIndex>,
     /// Paused connections whose cause to wait has ended (I1).
     pub(crate) resumable: Vec<ConnectionIndex>,
+    /// The exchanges that are under way (`datagrams`, I2).
+    pub(crate) exchanges: Vec<ConnectionIndex>,
 }
 
 /// The answer of another shard, or of the engine, to a request of a client.
@@ -52,6 +54,7 @@ impl<P: ReadValue> Clients<P> {
             blocks: BlockPool::new(),
             dirty: Vec::with_capacity(LISTED_AT_FIRST),
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
+            exchanges: Vec::new(),
         }
     }
 

@@ -141,6 +141,16 @@ counters! {
     store_too_large,
     /// Values refused because there was no memory.
     store_no_memory,
+    /// Datagrams received.
+    udp_datagrams,
+    /// Datagrams that are no request, or came from an address that is never answered.
+    udp_ignored,
+    /// Requests that were longer than their datagrams.
+    udp_incomplete,
+    /// Replies that were too long for their datagrams.
+    udp_too_long,
+    /// Requests for which no exchange was free, and datagrams that the kernel did not send.
+    udp_lost,
     /// Bytes received.
     bytes_read,
     /// Bytes sent.

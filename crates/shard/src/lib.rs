@@ -26,6 +26,7 @@ mod serve;
 mod sasl;
 mod login;
 mod balance;
+mod datagrams;
 mod arrive;
 
 // Requests that are not about one small item.
@@ -71,7 +72,7 @@ pub use counter::Counter;
 pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
-pub use process::{ClosedClient, Shared, SharedOptions};
+pub use process::{ClosedClient, Shared, SharedOptions, UdpOptions};
 pub use tick::{Shard, ShardOptions, Turn};
 
 /// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.

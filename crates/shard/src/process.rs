@@ -3,6 +3,7 @@
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -24,6 +25,22 @@ pub struct ClosedClient {
     pub name: SocketName,
     /// The limit that the client has exceeded.
     pub overdue: Overdue,
+}
+
+/// How requests over UDP are answered.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// The most datagrams of a reply, from 1 to `kachel_net::REPLY_DATAGRAMS_MAX`.
+    pub reply_datagrams_max: u16,
+    /// The UDP ports of this process. Nothing that comes from such a port is answered.
+    pub own_ports: Vec<RangeInclusive<u16>>,
+}
+
+impl Default for UdpOptions {
+    /// Replies of one datagram, by a process without UDP ports.
+    fn default() -> Self {
+        Self { reply_datagrams_max: 1, own_ports: Vec::new() }
+    }
 }
 
 /// The options with which the process was started.
@@ -56,6 +73,8 @@ pub struct SharedOptions {
     /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
     /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
     pub listeners: Vec<String>,
+    /// How requests over UDP are answered.
+    pub udp: UdpOptions,
     /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
     /// 0 means no limit.
     pub pinned_percent: u32,
@@ -89,6 +108,7 @@ impl Default for SharedOptions {
             tracks_sizes: false,
             endpoints: Endpoints::default(),
             listeners: Vec::new(),
+            udp: UdpOptions::default(),
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
             pid: 1,

@@ -37,6 +37,7 @@ use crate::batch::{Batch, KeyPlace, Line, Ready, Staged, Work, offset_in};
 use crate::beside::{Core, GuessOf, guess};
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::datagrams::refuse_incomplete;
 use crate::engines::{Engines, HeldEngines};
 use crate::listing::Listings;
 use crate::login::LoggingIn;
@@ -240,7 +241,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         };
         match parsed {
             Parsed::NeedMore => {
-                self.on.clients.with(connection, |open| open.input_mut().note_scanned(rest.len()));
+                if connection.is_exchange() {
+                    self.refuse_incomplete(index, connection, None, rest.len());
+                } else {
+                    let scanned = |open: &mut Connection| open.input_mut().note_scanned(rest.len());
+                    self.on.clients.with(connection, scanned);
+                }
                 false
             }
             Parsed::Request { ref request, line_bytes } => match request {
@@ -290,6 +296,21 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 true
             }
         }
+    }
+
+    /// Drops the rest of an exchange's input: its last request is not whole, and nothing more
+    /// comes.
+    #[cold]
+    fn refuse_incomplete(
+        &mut self,
+        index: usize,
+        connection: ConnectionIndex,
+        request: Option<&Request<'_>>,
+        rest_bytes: usize,
+    ) {
+        let Serving { context, clients, .. } = &mut *self.on;
+        refuse_incomplete(context, clients, connection, request);
+        self.advance(index, rest_bytes);
     }
 
     /// Answers input that is no request, and skips what belongs to it, or closes the connection. A
@@ -392,6 +413,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     ) -> bool {
         let value_bytes =
             request.announced_bytes().expect("a storage request announces its block") as usize;
+        if connection.is_exchange()
+            && rest.len() < line_bytes + value_bytes + request.value_end().len()
+        {
+            if self.settled() {
+                self.refuse_incomplete(index, connection, Some(request), rest.len());
+            }
+            return true;
+        }
         if !fits(self.on.engines, request, value_bytes) {
             if self.settled() {
                 let refused = self.on.values().refuse(connection, request, Reply::TooLarge);

@@ -10,7 +10,8 @@
 //! complete_tick
 //!   poll            receives events from the I/O backend           io
 //!   read_clock      reads the clock
-//!   sort_events     passes each event on                           arrive, accept
+//!   sort_events     passes each event on                           arrive, accept,
+//!                                                                  datagrams
 //!   take_answers    takes answers to requests that were parked     records
 //!   step_backlog    executes requests that wait with our engine    engines, backlog
 //!   adopt           takes over connections of other shards         accept
@@ -21,7 +22,7 @@
 //!   step_listings   lists some items                               listing
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
-//!   send            sends replies, closes connections              send
+//!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has the engine do upkeep                       engine
 //!   balance         chooses connections for other cores            balance, cores
 //!   finish          ends the shard when the process stops
@@ -49,6 +50,7 @@ use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::datagrams::{Arrived, Datagrams};
 use crate::engines::Engines;
 use crate::holdings::Holdings;
 use crate::late::LateClients;
@@ -114,6 +116,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     listings: Listings,
     arrivals: Arrivals,
     acceptor: Acceptor,
+    datagrams: Datagrams,
     late: LateClients,
     balance: Balance,
     core: Core,
@@ -160,6 +163,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             listings: Listings::new(shards),
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
+            datagrams: Datagrams::default(),
             late: LateClients::new(),
             balance,
             core: Core::new(core),
@@ -176,6 +180,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// there, as clients of `endpoint`.
     pub fn listen(&mut self, socket: OwnedFd, endpoint: EndpointIndex) {
         self.acceptor.listen(&mut self.io, socket, endpoint);
+    }
+
+    /// Receives requests over UDP on `socket`, which must be bound, as requests of `endpoint`.
+    pub fn receive_datagrams(&mut self, socket: OwnedFd, endpoint: EndpointIndex) {
+        self.datagrams.listen(&mut self.io, socket, endpoint);
     }
 
     /// Returns the waker by which other threads wake this shard.
@@ -364,6 +373,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 // The socket was rejected, or this tick has closed its connection already.
                 None => acceptor.close_rejected(io, socket),
             },
+            Event::Datagram { from, bytes, is_cut } => {
+                let arrived = Arrived { from, bytes, is_cut };
+                self.datagrams.arrived(io, context, clients, arrivals, arrived, sweep);
+            }
+            Event::DatagramsLost { count } => context.counters.udp_lost.add(count),
             Event::Woken => {}
         }
     }
@@ -455,6 +469,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).
     fn send(&mut self) {
         self.sending().1.send_all();
+        self.datagrams.send(&mut self.io, &self.context, &mut self.clients);
     }
 
     /// Has the engine do a step of upkeep. If another core holds the engine, that core does it.
@@ -522,6 +537,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
         if self.acceptor.stop(&self.context) {
             self.acceptor.close_listeners(&mut self.io);
+            self.datagrams.close(&mut self.io);
             let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
             open.into_iter().for_each(|connection| self.clients.drain(connection));
             return Turn::Again;

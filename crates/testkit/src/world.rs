@@ -12,6 +12,7 @@
 //! - I4  Each segment and block of the pool either belongs to a shard or is free.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,10 +20,13 @@ use kachel_cache::{Cache, Pool, PoolOptions, ShardOf};
 use kachel_engine::{ClockOrigin, Engine, EngineOptions, KeyHasher, LeaseOptions, Seeds};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Around, FarEnd, MemoryNet, Surrounded, Wait};
-use kachel_io::{Clock, ListenerId, ManualClock, Peer, ThreadTime};
-use kachel_net::{ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX};
+use kachel_io::{Clock, DatagramPeer, DatagramSocketId, ListenerId, ManualClock, Peer, ThreadTime};
+use kachel_net::{
+    ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX, REPLY_DATAGRAMS_MAX,
+};
 use kachel_shard::{
     ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
+    UdpOptions,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -64,6 +68,9 @@ pub struct WorldOptions {
     pub stays: bool,
     /// The protocol that the listener sets for its clients.
     pub protocol: ClientProtocol,
+    /// The most datagrams of a reply over UDP. `None` if the server has no UDP; otherwise each
+    /// shard has a datagram socket.
+    pub udp: Option<u16>,
     /// Percent of memory that values may pin while they are being sent.
     pub pinned_percent: u32,
     /// A function that the server calls for each client that it closes because of a limit.
@@ -92,8 +99,36 @@ impl Default for WorldOptions {
             tracks_sizes: false,
             stays: false,
             protocol: ClientProtocol::Negotiated,
+            udp: None,
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
+        }
+    }
+}
+
+impl WorldOptions {
+    /// The options of the server.
+    fn shared(&self) -> SharedOptions {
+        SharedOptions {
+            shards: self.shards,
+            cores_max: self.cores_max,
+            net_cores: self.net_cores,
+            connections_max: self.connections_max,
+            usage: self.usage,
+            tracks_sizes: self.tracks_sizes,
+            endpoints: Endpoints::new(vec![Endpoint {
+                protocol: self.protocol,
+                limits: self.limits,
+                asks_login: self.asks_login,
+                stays: self.stays || self.udp.is_some(),
+            }]),
+            udp: UdpOptions {
+                reply_datagrams_max: self.udp.unwrap_or(1),
+                own_ports: vec![OWN_UDP_PORT..=OWN_UDP_PORT],
+            },
+            pinned_percent: self.pinned_percent,
+            tell_closed: self.tell_closed,
+            ..SharedOptions::default()
         }
     }
 }
@@ -141,6 +176,8 @@ pub struct World<A: Around = (), E: Engine = Cache> {
     pub pool: Arc<Pool>,
 }
 
+/// The UDP port of a server in memory: nothing that comes from this port is answered.
+pub const OWN_UDP_PORT: u16 = 11311;
 /// Sleeps of each shard that end while a world settles.
 const SLEEPS: u32 = 4;
 /// Rounds within which a server comes to rest (I3): a long script of the fuzzer takes thousands.
@@ -198,30 +235,17 @@ impl<A: Around, E: Engine> World<A, E> {
             ..PoolOptions::default()
         };
         let pool = Pool::new(Arc::clone(&budget), pool_options).expect("address space");
-        let shared = Arc::new(Shared::new(
-            SharedOptions {
-                shards: options.shards,
-                cores_max: options.cores_max,
-                net_cores: options.net_cores,
-                connections_max: options.connections_max,
-                usage: options.usage,
-                tracks_sizes: options.tracks_sizes,
-                endpoints: Endpoints::new(vec![Endpoint {
-                    protocol: options.protocol,
-                    limits: options.limits,
-                    asks_login: options.asks_login,
-                    stays: options.stays,
-                }]),
-                pinned_percent: options.pinned_percent,
-                tell_closed: options.tell_closed,
-                ..SharedOptions::default()
-            },
-            budget,
-        ));
+        let shared = Arc::new(Shared::new(options.shared(), budget));
         let clock = ManualClock::new(options.start_unix_s);
         let net = MemoryNet::new();
         let mut endpoints: Vec<_> = (0..options.shards).map(|_| net.open()).collect();
         let listener = endpoints[0].listen_here();
+        if let Some(datagrams_max) = options.udp {
+            assert!((1..=REPLY_DATAGRAMS_MAX).contains(&datagrams_max), "as the server allows");
+            for endpoint in &mut endpoints {
+                endpoint.receive_datagrams_here();
+            }
+        }
         let net_cores = options.net_cores.unwrap_or(0);
         let hasher = KeyHasher::new(options.seeds, options.shards - net_cores).behind(net_cores);
         let engine_options = EngineOptions {
@@ -262,6 +286,22 @@ impl<A: Around, E: Engine> World<A, E> {
     /// A new client, at an address.
     pub fn connect_from(&self, peer: Peer) -> FarEnd {
         self.net.connect(0, self.listener, peer)
+    }
+
+    /// Sends a datagram from an address to a shard.
+    ///
+    /// # Panics
+    /// If the server has no UDP.
+    pub fn send_datagram(&self, shard: usize, from: SocketAddr, datagram: &[u8]) {
+        assert!(shard < self.shards.len(), "a shard of this server");
+        let peer = DatagramPeer { socket: DatagramSocketId(0), address: from };
+        self.net.send_datagram(shard, peer, datagram);
+    }
+
+    /// The datagrams that a shard has sent since the last call, with their addresses.
+    pub fn take_datagrams(&self, shard: usize) -> Vec<(SocketAddr, Vec<u8>)> {
+        assert!(shard < self.shards.len(), "a shard of this server");
+        self.net.take_datagrams(shard, DatagramSocketId(0))
     }
 
     /// Lets one shard see the time as it was `ns` ago.

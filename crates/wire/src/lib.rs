@@ -14,6 +14,7 @@
 
 pub mod base64;
 mod binary;
+mod frame;
 mod line;
 mod meta;
 pub mod number;
@@ -29,10 +30,11 @@ pub mod request;
 pub mod client;
 
 pub use binary::{
-    MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, binary_stats_topic,
-    parse_sasl,
+    MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, binary_head,
+    binary_stats_topic, parse_sasl,
 };
 pub use format::Sink;
+pub use frame::{FRAME_BYTES, Frame};
 pub use line::Parsed;
 pub use meta::parse_key;
 pub use protocol::{begins_binary, lease_terms, parse, parse_binary, parse_text, retrieval_terms};

@@ -11,7 +11,7 @@
 //!
 //! The text of a binary reply is its body. It has no line end.
 //!
-//! Source: what memcached 1.6.45 sends.
+//! Source: what memcached 1.6.45 sends, except for those that say otherwise.
 
 macro_rules! replies {
     ($($name:ident = $text:literal,)*) => {
@@ -142,6 +142,11 @@ replies! {
     WatcherTooMany = "WATCHER_TOO_MANY log watcher limit reached",
     WatcherFailed = "WATCHER_FAILED failed to add log watcher",
 
+    // UDP. 1.6.45 has none of these.
+    TooLongForUdp = "SERVER_ERROR reply too long for UDP; use TCP",
+    IncompleteInDatagram = "SERVER_ERROR request not whole in its datagram; use TCP",
+    NotOverUdp = "SERVER_ERROR not answered over UDP; use TCP",
+
     // Authentication.
     Unauthenticated = "CLIENT_ERROR unauthenticated",
     AuthFailure = "CLIENT_ERROR authentication failure",
@@ -180,6 +185,12 @@ pub enum BinaryStatus {
     NotAllowed,
     /// A login goes on. The body is the message of the server.
     LoginContinues,
+    /// The reply does not fit the datagrams of a reply over UDP.
+    TooLongForUdp,
+    /// The request is longer than its datagram.
+    IncompleteInDatagram,
+    /// The request is not answered over UDP. 1.6.45 has no such status.
+    NotOverUdp,
     /// The opcode is unknown.
     UnknownCommand,
     /// There is no memory for the item.
@@ -193,12 +204,14 @@ impl BinaryStatus {
             Self::Success => 0x00,
             Self::NotFound => 0x01,
             Self::Exists => 0x02,
-            Self::TooLarge => 0x03,
-            Self::InvalidArguments => 0x04,
+            Self::TooLarge | Self::TooLongForUdp => 0x03,
+            Self::InvalidArguments | Self::IncompleteInDatagram => 0x04,
             Self::NotStored => 0x05,
             Self::NonNumeric => 0x06,
             Self::NotAllowed => 0x20,
             Self::LoginContinues => 0x21,
+            // "Not supported" in the wiki of memcached.
+            Self::NotOverUdp => 0x83,
             Self::UnknownCommand => 0x81,
             Self::OutOfMemory => 0x82,
         }
@@ -215,6 +228,9 @@ impl BinaryStatus {
             Self::NotStored => b"Not stored.",
             Self::NonNumeric => b"Non-numeric server-side value for incr or decr",
             Self::NotAllowed => b"Auth failure.",
+            Self::TooLongForUdp => b"Reply too long for UDP; use TCP.",
+            Self::IncompleteInDatagram => b"Request not whole in its datagram; use TCP.",
+            Self::NotOverUdp => b"Not answered over UDP; use TCP.",
             Self::UnknownCommand => b"Unknown command",
             Self::OutOfMemory => b"Out of memory",
         }

@@ -3,7 +3,7 @@
 //! Each target has one folder, and each seed one file. The connection target's seeds are the inputs
 //! of the cases after the cases' set-up, played in three ways: in one piece, byte by byte, and by a
 //! slow client of a server with three shards. The parser targets' seeds are the lines of the cases.
-//! The client target's seeds are the replies.
+//! The client target's seeds are the replies. The udp target's seeds are the inputs as datagrams.
 
 use std::collections::BTreeSet;
 use std::io::Result;
@@ -54,6 +54,7 @@ fn main() -> Result<()> {
     let (mut text, mut meta) = (BTreeSet::new(), BTreeSet::new());
     let mut binary = BTreeSet::from([BINARY_FIELDS.to_vec()]);
     let (mut client, mut connection) = (BTreeSet::new(), BTreeSet::new());
+    let mut udp = BTreeSet::new();
     for case in cases {
         let stream = words(&case["input"]);
         if stream.first() == Some(&0x80) {
@@ -69,6 +70,7 @@ fn main() -> Result<()> {
             seed.extend_from_slice(line);
             seeds.insert(seed);
         }
+        udp.insert([&[0], &datagram(SET_UP)[..], &datagram(&stream)].concat());
         if !case["reply"].is_null() {
             client.insert(words(&case["reply"]));
         }
@@ -95,11 +97,18 @@ fn main() -> Result<()> {
         ("binary", binary),
         ("client", client),
         ("connection", connection),
+        ("udp", udp),
     ] {
         write(&folder.join(target), &seeds)?;
     }
     // The canary target needs no special seed, only a folder with a seed to start from.
     write(&folder.join("canary"), &BTreeSet::from([b"get k\r\n".to_vec()]))
+}
+
+/// The encoding of a datagram in a frame.
+fn datagram(request: &[u8]) -> Vec<u8> {
+    let [low, high] = (request.len() as u16 & 0x3fff).to_le_bytes();
+    [&[low, high], request].concat()
 }
 
 fn write(folder: &Path, seeds: &BTreeSet<Vec<u8>>) -> Result<()> {

@@ -1,13 +1,14 @@
 //! The epoll backend: readiness, then one `recv` and one `send` for each busy connection.
 //!
 //! Upstream:   the kernel reports which sockets are ready (`watch`).
-//! Downstream: `accept`, `receive` and `send` do the work and append the events.
+//! Downstream: `accept`, `receive`, `send` and `datagrams` do the work and append the events.
 //!
 //! Sockets are watched edge-triggered, so pausing, resuming and short reads cost no system call.
 //! Only listeners are watched level-triggered.
 //!
 //! ```text
-//! epoll data:  0 doorbell | 1 + listener number | SocketId (always above 32 bits)
+//! epoll data:  0 doorbell | 1 + listener number | 2^31 + datagram socket number
+//!              SocketId (always above 32 bits)
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
@@ -19,6 +20,7 @@
 //!   (`blocked`).
 
 mod accept;
+mod datagrams;
 mod receive;
 mod send;
 mod watch;
@@ -33,7 +35,9 @@ use kachel_stdx::Landing;
 use rustix::event::epoll as kernel;
 
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
+use crate::event::{
+    DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
+};
 use crate::inquiry;
 use crate::limits::{Limits, RECEIVE_AREA_BYTES};
 use crate::listener;
@@ -43,6 +47,7 @@ use crate::slack::Slack;
 use crate::slots::Slots;
 use crate::waker::Waker;
 use accept::Listener;
+use datagrams::Datagrams;
 
 /// Kernel events taken by one system call.
 const KERNEL_EVENTS_MAX: usize = 128;
@@ -52,6 +57,7 @@ pub struct Epoll {
     epoll: OwnedFd,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
+    datagrams: Datagrams,
     /// Sockets to be read from, oldest first.
     ready: VecDeque<SocketId>,
     /// Sockets with new blocks to send.
@@ -113,6 +119,7 @@ impl Epoll {
             epoll,
             sockets: Slots::new(limits.sockets_max),
             listeners: Vec::new(),
+            datagrams: Datagrams::default(),
             ready: VecDeque::new(),
             unsent: Vec::new(),
             area: vec![0; RECEIVE_AREA_BYTES].into_boxed_slice(),
@@ -164,8 +171,10 @@ impl Io for Epoll {
         self.landed_bytes = 0;
         let before = events.len();
         self.flush(events);
+        self.datagrams.flush(events);
         self.hold_or_watch_listeners();
         let busy = events.len() > before || !self.ready.is_empty();
+        let busy = busy || self.datagrams.are_ready();
         let mut slept = false;
         if !busy
             && wait.has_slack()
@@ -184,6 +193,7 @@ impl Io for Epoll {
             self.slack.note(self.kernel_events.len());
         }
         self.receive_from_ready(events);
+        self.receive_ready_datagrams(events);
         Ok(())
     }
 
@@ -267,6 +277,33 @@ impl Io for Epoll {
         self.listeners.push(Listener::new(listener));
         self.hold_or_watch_listeners();
         id
+    }
+
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId {
+        rustix::io::ioctl_fionbio(&socket, true).expect("a socket");
+        if self.area.len() < datagrams::AREA_BYTES {
+            self.area_used_bytes = 0; // Nothing is lent any more.
+            self.tick = self.tick.wrapping_add(1);
+            self.area = vec![0; datagrams::AREA_BYTES].into_boxed_slice();
+        }
+        let id = self.datagrams.next_id();
+        watch::watch_datagrams(&self.epoll, &socket, id).expect("memory to watch a socket");
+        let added = self.datagrams.add(socket);
+        debug_assert!(added == id, "the next one is added next");
+        added
+    }
+
+    fn hold_datagrams(&mut self, hold: bool) {
+        self.datagrams.hold(hold);
+    }
+
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]) {
+        self.datagrams.outgoing.push(to, pieces);
+    }
+
+    fn close_datagrams(&mut self) {
+        self.datagrams.flush(&mut Vec::new());
+        self.datagrams.close();
     }
 
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {

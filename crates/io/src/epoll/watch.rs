@@ -13,10 +13,12 @@ use rustix::io::Errno;
 
 use super::{Epoll, Flags};
 use crate::accept_hold::until_retry;
-use crate::event::{Event, SocketId, Wait};
+use crate::event::{DatagramSocketId, Event, SocketId, Wait};
 use crate::waker::Waker;
 
 const DOORBELL: u64 = 0;
+/// The data of the first datagram socket. There are fewer listeners.
+const FIRST_DATAGRAMS: u64 = 1 << 31;
 
 const SOCKET_EDGES: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
 const END_OR_ERROR: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
@@ -45,6 +47,16 @@ pub(super) fn watch_for_room(epoll: &OwnedFd, fd: &OwnedFd, id: SocketId, wanted
 pub(super) fn watch_listener(epoll: &OwnedFd, fd: impl AsFd, index: usize) -> Result<(), Errno> {
     let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
     kernel::add(epoll, fd, EventData::new_u64(1 + index as u64), flags)
+}
+
+/// Watches a datagram socket by edges.
+pub(super) fn watch_datagrams(
+    epoll: &OwnedFd,
+    fd: &OwnedFd,
+    id: DatagramSocketId,
+) -> Result<(), Errno> {
+    let data = EventData::new_u64(FIRST_DATAGRAMS + u64::from(id.0));
+    kernel::add(epoll, fd, data, EventFlags::IN | EventFlags::ET)
 }
 
 pub(super) fn unwatch_listener(epoll: &OwnedFd, fd: impl AsFd) {
@@ -86,6 +98,9 @@ impl Epoll {
         }
         let id = SocketId(data);
         if id.generation() == 0 {
+            if let Some(index) = data.checked_sub(FIRST_DATAGRAMS) {
+                return self.datagrams.note_readable(index as usize);
+            }
             return self.accept(data as usize - 1, events);
         }
         let Some(socket) = self.sockets.find(id) else { return };

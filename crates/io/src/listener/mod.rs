@@ -45,6 +45,25 @@ pub fn tcp(addr: SocketAddr, backlog: u32, reuseport: bool) -> io::Result<OwnedF
     Ok(socket)
 }
 
+/// A UDP socket that is bound to `addr`; port 0 takes a free one (see [`local_addr`]). An IPv6
+/// address serves IPv6 only. With `reuseport` each shard may have its own socket on the same
+/// address, and the kernel spreads the datagrams by the addresses of both ends. A socket without it
+/// is refused while another process has the port.
+///
+/// Errors: the address is in use, not ours, or forbidden.
+pub fn udp(addr: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, FLAGS, None)?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if reuseport {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &addr)?;
+    Ok(socket)
+}
+
 /// A unix stream socket that listens on `path`, with the permission bits of `mask` (say `0o700`).
 /// A socket left there by a dead process is removed first (I1).
 ///
@@ -84,9 +103,9 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     Ok(())
 }
 
-/// The address that a TCP socket is bound to.
+/// The address that a TCP or UDP socket is bound to.
 ///
-/// Errors: it is not a TCP socket.
+/// Errors: it is neither.
 pub fn local_addr(listener: impl AsFd) -> io::Result<SocketAddr> {
     let address = rustix::net::getsockname(listener)?;
     Ok(SocketAddr::try_from(address)?)

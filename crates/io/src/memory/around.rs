@@ -11,7 +11,9 @@ use kachel_stdx::Landing;
 
 use super::Memory;
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
+use crate::event::{
+    DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
+};
 use crate::send_block::SendBlock;
 use crate::waker::Waker;
 
@@ -101,6 +103,22 @@ impl<A: Around> Io for Surrounded<A> {
 
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         self.around.call(|| self.memory.listen(listener))
+    }
+
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId {
+        self.around.call(|| self.memory.receive_datagrams(socket))
+    }
+
+    fn hold_datagrams(&mut self, hold: bool) {
+        self.around.call(|| self.memory.hold_datagrams(hold));
+    }
+
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]) {
+        self.around.call(|| self.memory.send_datagram(to, pieces));
+    }
+
+    fn close_datagrams(&mut self) {
+        self.around.call(|| self.memory.close_datagrams());
     }
 
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {

@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::Memory;
-use crate::event::{ListenerId, Peer};
+use crate::event::{DatagramPeer, DatagramSocketId, ListenerId, Peer};
 use crate::limits::Limits;
 
 /// Clients that wait to be accepted: the number of their wire, and their address.
@@ -20,8 +21,17 @@ pub(super) struct Wires {
     pub(super) wires: Vec<Wire>,
     /// For each endpoint and each of its listeners: the clients that wait to be accepted.
     pub(super) endpoints: Vec<Vec<Backlog>>,
+    /// For each endpoint, the datagrams of each of its sockets.
+    pub(super) datagrams: Vec<Vec<DatagramQueues>>,
     /// Connections between `give_up` and `adopt`, by the token's descriptor.
     pub(super) handed_over: HashMap<i32, usize>,
+}
+
+/// The datagrams of one socket, with the address of the peer of each.
+#[derive(Debug, Default)]
+pub(super) struct DatagramQueues {
+    pub(super) incoming: VecDeque<(SocketAddr, Vec<u8>)>,
+    pub(super) outgoing: Vec<(SocketAddr, Vec<u8>)>,
 }
 
 /// One connection, from the client's end.
@@ -95,7 +105,33 @@ impl MemoryNet {
     pub fn open_with(&self, limits: Limits) -> Memory {
         let mut wires = self.wires.borrow_mut();
         wires.endpoints.push(Vec::new());
+        wires.datagrams.push(Vec::new());
         Memory::open(self.wires.clone(), wires.endpoints.len() - 1, limits)
+    }
+
+    /// Sends a datagram from an address to a socket of an endpoint. A later poll reports it, after
+    /// those that were sent before. So the caller decides which datagrams are lost, come twice, or
+    /// overtake others.
+    ///
+    /// Panics: if there is no such endpoint or socket.
+    pub fn send_datagram(&self, endpoint: usize, to: DatagramPeer, datagram: &[u8]) {
+        let mut wires = self.wires.borrow_mut();
+        let queues = &mut wires.datagrams[endpoint][to.socket.index()];
+        queues.incoming.push_back((to.address, datagram.to_vec()));
+    }
+
+    /// Takes the datagrams that a socket of an endpoint has sent since the last call, each with the
+    /// address that it goes to.
+    ///
+    /// Panics: if there is no such endpoint or socket.
+    #[must_use]
+    pub fn take_datagrams(
+        &self,
+        endpoint: usize,
+        socket: DatagramSocketId,
+    ) -> Vec<(SocketAddr, Vec<u8>)> {
+        let mut wires = self.wires.borrow_mut();
+        std::mem::take(&mut wires.datagrams[endpoint][socket.index()].outgoing)
     }
 
     /// Connects a client; the endpoint's next poll accepts it, or turns it away where the listener

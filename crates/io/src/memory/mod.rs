@@ -26,12 +26,17 @@ use kachel_stdx::Landing;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use around::{Around, Surrounded};
+use far_end::{DatagramQueues, Wire, Wires};
 pub use far_end::{FarEnd, MemoryNet};
-use far_end::{Wire, Wires};
 
 use crate::Io;
-use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
-use crate::limits::{ACCEPTS_MAX, Limits, RECEIVE_AREA_BYTES, RECEIVE_BUFFER_BYTES};
+use crate::event::{
+    DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
+};
+use crate::limits::{
+    ACCEPTS_MAX, DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, Limits, RECEIVE_AREA_BYTES,
+    RECEIVE_BUFFER_BYTES,
+};
 use crate::send_block::SendBlock;
 use crate::send_queue::SendQueue;
 use crate::slots::Slots;
@@ -44,6 +49,10 @@ pub struct Memory {
     endpoint: usize,
     sockets: Slots<NearEnd>,
     listeners_closed: Vec<bool>,
+    /// Datagram sockets; they stop receiving when they are closed.
+    datagram_sockets: usize,
+    datagrams_held: bool,
+    datagrams_closed: bool,
     area: Vec<u8>,
     tick: u32,
     /// Where the next poll begins, so that a full area starves no socket.
@@ -97,6 +106,9 @@ impl Memory {
             endpoint,
             sockets: Slots::new(limits.sockets_max),
             listeners_closed: Vec::new(),
+            datagram_sockets: 0,
+            datagrams_held: false,
+            datagrams_closed: false,
             area: Vec::new(), // Grows as needed, because a fuzzer opens many small backends.
             tick: 0,
             first_index: 0,
@@ -118,6 +130,42 @@ impl Memory {
         listener
     }
 
+    /// Starts receiving datagrams, as `receive_datagrams` does, without a descriptor.
+    pub fn receive_datagrams_here(&mut self) -> DatagramSocketId {
+        let socket = DatagramSocketId(self.datagram_sockets as u32);
+        self.datagram_sockets += 1;
+        self.wires.borrow_mut().datagrams[self.endpoint].push(DatagramQueues::default());
+        socket
+    }
+
+    /// Whether datagrams are received now.
+    fn receives_datagrams(&self) -> bool {
+        self.datagram_sockets > 0 && !self.datagrams_held && !self.datagrams_closed
+    }
+
+    /// Reports up to `DATAGRAMS_MAX` datagrams, each in one piece.
+    fn take_datagrams(&mut self, events: &mut Vec<Event>) {
+        if !self.receives_datagrams() {
+            return;
+        }
+        let mut wires = self.wires.borrow_mut();
+        let queues = &mut wires.datagrams[self.endpoint];
+        let mut room = DATAGRAMS_MAX;
+        for (index, queue) in (0..).zip(queues) {
+            let count = room.min(queue.incoming.len());
+            room -= count;
+            for (address, datagram) in queue.incoming.drain(..count) {
+                let is_cut = datagram.len() > DATAGRAM_BYTES_MAX;
+                let datagram = &datagram[..datagram.len().min(DATAGRAM_BYTES_MAX)];
+                let (start, count) = (self.area.len() as u32, datagram.len() as u32);
+                self.area.extend_from_slice(datagram);
+                let bytes = Lent { tick: self.tick, start, bytes: count };
+                let from = DatagramPeer { socket: DatagramSocketId(index), address };
+                events.push(Event::Datagram { from, bytes, is_cut });
+            }
+        }
+    }
+
     /// Does the work of a kernel between polls (I3), and returns whether the next poll has an event
     /// to report. A simulation lets its shard sleep only if this returns false.
     ///
@@ -129,6 +177,8 @@ impl Memory {
         let accepts = !self.sockets.is_full()
             && waiting.into_iter().any(|(backlog, closed)| !closed && !backlog.is_empty());
         let mut stirred = accepts || self.waker.bell().is_rung();
+        let mut queues = wires.datagrams[self.endpoint].iter();
+        stirred |= self.receives_datagrams() && queues.any(|queue| !queue.incoming.is_empty());
         for index in 0..self.sockets.len() {
             let (Some(_), near) = self.sockets.at(index) else { continue };
             let wire = &mut wires.wires[near.wire];
@@ -270,6 +320,7 @@ impl Io for Memory {
         }
         self.accept(events);
         self.send_and_receive(events);
+        self.take_datagrams(events);
         Ok(())
     }
 
@@ -348,6 +399,27 @@ impl Io for Memory {
     fn listen(&mut self, listener: OwnedFd) -> ListenerId {
         drop(listener);
         self.listen_here()
+    }
+
+    /// The descriptor is closed; datagrams come by [`MemoryNet::send_datagram`].
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId {
+        drop(socket);
+        self.receive_datagrams_here()
+    }
+
+    fn hold_datagrams(&mut self, hold: bool) {
+        self.datagrams_held = hold;
+    }
+
+    /// The datagram arrives at once.
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]) {
+        let mut wires = self.wires.borrow_mut();
+        let queues = &mut wires.datagrams[self.endpoint][to.socket.index()];
+        queues.outgoing.push((to.address, pieces.concat()));
+    }
+
+    fn close_datagrams(&mut self) {
+        self.datagrams_closed = true;
     }
 
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {

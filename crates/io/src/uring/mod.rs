@@ -2,8 +2,8 @@
 //!
 //! Upstream:   `ring` brings completions; a listener accepts and a socket receives again and again
 //!             (multishot) until cancelled.
-//! Downstream: `accept`, `receive`, `send` and `close` turn completions into events and queue new
-//!             ops; the next poll submits them all at once.
+//! Downstream: `accept`, `receive`, `send`, `close` and `datagrams` turn completions into events
+//!             and queue new ops; the next poll submits them all at once.
 //!
 //! Life of a slot:
 //! ```text
@@ -25,6 +25,7 @@
 mod accept;
 mod buffers;
 mod close;
+mod datagrams;
 mod gather;
 mod receive;
 mod ring;
@@ -36,7 +37,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::Io;
 use crate::accept_hold::until_retry;
-use crate::event::{Event, Lent, ListenerId, SocketId, SocketName, Wait};
+use crate::event::{
+    DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, SocketId, SocketName, Wait,
+};
 use crate::inquiry;
 use crate::limits::{EVENTS_MAX, Limits};
 use crate::listener;
@@ -45,6 +48,8 @@ use crate::send_queue::SendQueue;
 use crate::slots::Slots;
 use crate::waker::Waker;
 use accept::Listener;
+use buffers::Group;
+use datagrams::Datagrams;
 use gather::Gather;
 use kachel_stdx::Landing;
 use ring::{Completion, Operation, Ring, Token};
@@ -55,6 +60,7 @@ pub struct Uring {
     ring: Ring,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
+    datagrams: Datagrams,
     /// Sockets for which the next poll with room arms a receive (I3).
     unarmed: Vec<SocketId>,
     /// Sockets whose receive found no buffer. The next poll arms them before those of `unarmed`:
@@ -123,6 +129,7 @@ impl Uring {
             ring,
             sockets: Slots::new(limits.sockets_max),
             listeners: Vec::new(),
+            datagrams: Datagrams::default(),
             unarmed: Vec::new(),
             hungry: Vec::new(),
             unsent: Vec::new(),
@@ -169,7 +176,8 @@ impl Uring {
                 }
             }
             Operation::Accept => self.accepted(index, completion, events),
-            Operation::CancelAccept => {}
+            Operation::CancelAccept | Operation::CancelDatagrams => {}
+            Operation::Datagrams => self.received_datagram(index, completion, events),
             Operation::Receive => self.received(index, completion, events),
             Operation::Send => self.sent(index, completion, events),
             Operation::Cancel => self.op_ended(index),
@@ -207,11 +215,13 @@ impl fmt::Debug for Uring {
 impl Io for Uring {
     fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         self.tick = self.tick.wrapping_add(1);
-        self.ring.buffers.give_back();
+        self.ring.buffers.give_back(Group::Connections);
         let before = events.len();
         self.arm_unarmed();
         self.hold_or_arm_listeners();
+        self.arm_datagrams();
         self.flush(events);
+        self.datagrams.flush(events);
         let busy = events.len() > before || !self.unarmed.is_empty();
         self.enter(if busy { Wait::Now } else { wait }, events)?;
         for _ in 0..EVENTS_MAX {
@@ -299,6 +309,25 @@ impl Io for Uring {
         let id = ListenerId(self.listeners.len() as u32);
         self.listeners.push(Listener::new(listener));
         id
+    }
+
+    fn receive_datagrams(&mut self, socket: OwnedFd) -> DatagramSocketId {
+        rustix::io::ioctl_fionbio(&socket, false).expect("a socket");
+        self.ring.begin_datagrams().expect("memory for buffers");
+        self.datagrams.add(socket)
+    }
+
+    fn hold_datagrams(&mut self, hold: bool) {
+        self.datagrams.hold(hold);
+    }
+
+    fn send_datagram(&mut self, to: DatagramPeer, pieces: [&[u8]; 2]) {
+        self.datagrams.outgoing.push(to, pieces);
+    }
+
+    fn close_datagrams(&mut self) {
+        self.datagrams.flush(&mut Vec::new());
+        self.end_datagrams();
     }
 
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {

@@ -1,11 +1,13 @@
 //! The two rings shared with the kernel, and every op that we submit.
 //!
-//! Upstream:   the operations (`accept`, `receive`, `send`, `close`) ask for ops.
+//! Upstream:   the operations (`accept`, `receive`, `send`, `close`, `datagrams`) ask for ops.
 //! Downstream: the kernel; its completions come back as [`Completion`]s with the op's [`Token`].
 //!
 //! ```text
-//! user data:  index:32 (of a socket's slot or a listener) | zero:24 | operation:8 (high byte)
+//! user data:  index:32 | zero:24 | operation:8 (high byte)
 //! ```
+//!
+//! The index is that of a slot, a listener or a datagram socket.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Memory named by a submitted op stays where it is until the op's last completion. Dropping
@@ -20,7 +22,7 @@ use std::time::Duration;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use super::buffers::{BUFFER_GROUP, Buffers};
+use super::buffers::{Buffers, Group};
 use super::gather::Gather;
 use crate::event::Wait;
 use crate::limits::{RECEIVE_BUFFER_BYTES, SLACK_EVENTS};
@@ -46,6 +48,8 @@ pub(super) enum Operation {
     Receive,
     Send,
     Cancel,
+    Datagrams,
+    CancelDatagrams,
 }
 
 /// Which op a completion belongs to.
@@ -72,6 +76,8 @@ impl Token {
             4 => Operation::Receive,
             5 => Operation::Send,
             6 => Operation::Cancel,
+            7 => Operation::Datagrams,
+            8 => Operation::CancelDatagrams,
             other => unreachable!("no op of ours has the operation {other}"),
         };
         Self { operation, index: user_data as u32 }
@@ -157,7 +163,7 @@ impl Ring {
             receive_to_the_limit(fd)
         } else {
             opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BYTES_MAX)
-                .buf_group(BUFFER_GROUP)
+                .buf_group(Group::Connections as u16)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT)
         };
@@ -178,6 +184,30 @@ impl Ring {
         let op = opcode::RecvMsg::new(Fd(socket.as_raw_fd()), scatter.header_mut());
         // SAFETY:
         // - the memory outlives the op: discharged by the caller.
+        unsafe { self.push(op.build(), token) };
+    }
+
+    /// Has the kernel know the buffers of datagrams. Does nothing the second time.
+    pub(super) fn begin_datagrams(&mut self) -> io::Result<()> {
+        self.buffers.begin_datagrams(&self.ring.submitter())
+    }
+
+    /// Receives datagrams into provided buffers, again and again. Each buffer has an address of up
+    /// to `header.msg_namelen` bytes, and the datagram.
+    ///
+    /// # Safety
+    /// `header` stays in place and unchanged until the op's last completion.
+    pub(super) unsafe fn receive_datagrams(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        header: &libc::msghdr,
+        token: Token,
+    ) {
+        let fd = Fd(socket.as_raw_fd());
+        let op = opcode::RecvMsgMulti::new(fd, &raw const *header, Group::Datagrams as u16);
+        // SAFETY:
+        // - the header outlives the op: discharged by the caller.
+        // - the buffers are memory, but `self` owns them and outlives every op (I1).
         unsafe { self.push(op.build(), token) };
     }
 
@@ -343,7 +373,7 @@ impl Ring {
 
 /// A multishot receive that ends after `RECEIVE_BYTES_MAX`.
 fn receive_to_the_limit(socket: Fd) -> squeue::Entry {
-    let mut op = opcode::RecvMulti::new(socket, BUFFER_GROUP).build();
+    let mut op = opcode::RecvMulti::new(socket, Group::Connections as u16).build();
     // SAFETY:
     // - an entry is the kernel's `struct io_uring_sqe`, as `repr(C)` says: 16 words, aligned for
     //   them (asserted above), of which any value is valid.
@@ -373,7 +403,9 @@ mod tests {
     #[test]
     fn tokens_survive_the_kernel() {
         use Operation::{Accept, Cancel, CancelAccept, Doorbell, Receive, Send};
-        for operation in [Doorbell, Accept, CancelAccept, Receive, Send, Cancel] {
+        use Operation::{CancelDatagrams, Datagrams};
+        let connections = [Doorbell, Accept, CancelAccept, Receive, Send, Cancel];
+        for operation in connections.into_iter().chain([Datagrams, CancelDatagrams]) {
             let token = Token::new(operation, u32::MAX as usize);
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

@@ -6,7 +6,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use kachel_io::{
-    Event, FarEnd, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId, Wait, listener,
+    DatagramPeer, Event, FarEnd, Io, Limits, ListenerId, MemoryNet, Peer, SendBlock, SocketId,
+    Wait, listener,
 };
 use kachel_stdx::Landing;
 
@@ -38,6 +39,9 @@ pub(crate) struct Log {
     pub(crate) sent: Vec<(SocketId, SendBlock)>,
     /// Bytes of a block that had gone, each time some but not all had.
     pub(crate) taken: Vec<(SocketId, usize)>,
+    /// Datagrams, their senders, and whether each was cut.
+    pub(crate) datagrams: Vec<(DatagramPeer, Vec<u8>, bool)>,
+    pub(crate) datagrams_lost: u64,
     pub(crate) woken: usize,
     pub(crate) polls: usize,
     /// The most `Received` that one socket had in one poll.
@@ -163,6 +167,10 @@ impl Log {
                     assert!(block_bytes > 0 && !self.failed.contains(&socket));
                     self.taken.push((socket, block_bytes));
                 }
+                Event::Datagram { from, bytes, is_cut } => {
+                    self.datagrams.push((from, io.lent(bytes).to_vec(), is_cut));
+                }
+                Event::DatagramsLost { count } => self.datagrams_lost += count,
                 Event::Woken => self.woken += 1,
             }
         }

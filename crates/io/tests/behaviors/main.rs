@@ -6,6 +6,7 @@
 
 mod asking;
 mod bench;
+mod datagrams;
 mod landing;
 mod listening;
 mod moving;

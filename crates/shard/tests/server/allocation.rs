@@ -7,6 +7,7 @@ use kachel_io::{Around, FarEnd};
 use kachel_stdx::{CountingAllocator, counted, uncounted};
 
 use kachel_testkit::{World, WorldOptions};
+use kachel_wire::Frame;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -218,4 +219,37 @@ fn three_shards_serve_requests_without_allocation() {
 #[test]
 fn three_shards_that_read_each_others_items_serve_requests_without_allocation() {
     requests_are_served_without_allocation(3, true);
+}
+
+#[test]
+fn datagrams_are_served_without_allocation() {
+    const DATAGRAMS: u16 = 50;
+    for (shards, crew) in [(1, false), (3, false), (3, true)] {
+        let options = WorldOptions { shards, crew, udp: Some(2), ..WorldOptions::default() };
+        let mut world = World::surrounded(options, |_| Uncounted);
+        let mut round = |round: u16| {
+            for number in 0..DATAGRAMS {
+                let key = (round * 7 + number) % 200;
+                let request = match number % 4 {
+                    0 => with_value(&format!("set k{key} 0 0"), usize::from(key) * 9),
+                    1 => format!("get k{key}\r\nincr none 1\r\n").into_bytes(),
+                    2 => format!("mg k{key} v\r\nmn\r\n").into_bytes(),
+                    _ => format!("set k{key} 0 0 5\r\nab").into_bytes(),
+                };
+                let frame = Frame { request_id: number, sequence: 0, total: 1 };
+                let from = ([10, 0, 0, 7], 30_000 + number).into();
+                world.send_datagram(0, from, &[&frame.bytes()[..], &request].concat());
+            }
+            let allocations = counted(|| world.settle()).1;
+            assert!(world.take_datagrams(0).len() >= usize::from(DATAGRAMS));
+            allocations
+        };
+        assert!(round(0) > 0, "the counter does not count");
+        // The keys repeat after 200 rounds.
+        for number in 1..210 {
+            round(number);
+        }
+        let allocations: u64 = (210..240).map(round).sum();
+        assert_eq!(allocations, 0, "{shards} shards, crew: {crew}");
+    }
 }

@@ -24,5 +24,6 @@ mod sasl;
 mod size_classes;
 mod sleeping;
 mod statistics;
+mod udp;
 mod waiting;
 mod wire_cuts;

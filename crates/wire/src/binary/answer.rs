@@ -27,6 +27,9 @@ const fn status_of(reply: Reply) -> BinaryStatus {
         Reply::Ok | Reply::End | Reply::Reset => BinaryStatus::Success,
         Reply::FlushNotAllowed => BinaryStatus::NotAllowed,
         Reply::TooLarge => BinaryStatus::TooLarge,
+        Reply::TooLongForUdp => BinaryStatus::TooLongForUdp,
+        Reply::IncompleteInDatagram => BinaryStatus::IncompleteInDatagram,
+        Reply::NotOverUdp => BinaryStatus::NotOverUdp,
         Reply::OutOfMemoryStoring => BinaryStatus::OutOfMemory,
         // Topics of `STAT` that are unknown or not allowed.
         Reply::Error | Reply::StatsDetailUsage | Reply::StatsDetailNotAllowed => {

@@ -65,6 +65,13 @@ impl BinaryHead {
     }
 }
 
+/// The head of the request at the front of `input`, whatever its lengths are. `None` if its header
+/// is not whole, or it is of another protocol.
+pub fn binary_head(input: &[u8]) -> Option<BinaryHead> {
+    let header = input.first_chunk::<HEADER_BYTES>()?;
+    (header[0] == REQUEST_MAGIC).then(|| Header::read(header).head)
+}
+
 /// Reads one request from the front of `input`.
 pub(crate) fn parse(input: &[u8]) -> Parsed<'_> {
     if input.first().is_some_and(|&magic| magic != REQUEST_MAGIC) {

@@ -22,8 +22,8 @@ use crate::words::Words;
 /// Bytes of the longest value of a login. memcached takes up to 16,384 bytes.
 pub const TOKEN_BYTES_MAX: usize = 4096;
 
-/// Bytes of the longest data block that is skipped. No client has a token as long, so a longer block
-/// will not come.
+/// Bytes of the longest data block that is skipped. No client has a token as long, so a longer
+/// block will not come.
 const SKIPPED_BYTES_MAX: usize = 1 << 20;
 
 /// The first byte of a request in the binary protocol, in which this login is not possible.

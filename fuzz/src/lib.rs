@@ -25,5 +25,5 @@ pub use canary::canary;
 pub use client::client;
 pub use connection::connection;
 pub use parser::{META_VERBS, meta, text};
-pub use udp::udp;
 pub use script::{Script, escaped, plan, repeated};
+pub use udp::udp;

@@ -17,8 +17,8 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, ChangeList, DeadFound, EngineOptions, Key, KeyHasher, NO_TOKEN_MAX, Now, Put, PutValue,
-    Refused,
+    Block, ChangeList, DeadFound, EngineOptions, Key, KeyHasher, LastDead, NO_TOKEN_MAX, Now, Put,
+    PutValue, Refused,
 };
 use kachel_host::Budget;
 use kachel_segment::{
@@ -98,6 +98,7 @@ pub struct Cache {
     pub(crate) budget: Arc<Budget>,
     /// Lookups that found a dead item, without those of readers.
     pub(crate) dead_found: DeadFound,
+    pub(crate) last_dead: Arc<LastDead>,
     /// The keys that changed.
     pub(crate) changes: ChangeList,
     /// Where the items of the current batch probably are.
@@ -128,6 +129,7 @@ impl Cache {
             leases: Leases::default(),
             budget,
             dead_found: DeadFound::default(),
+            last_dead: Arc::default(),
             changes: ChangeList::default(),
             guesses: Guesses::default(),
         })
@@ -304,6 +306,16 @@ impl Cache {
         let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
         assert!(removed, "I1: a found item is in the table");
         self.changes.note(key.secret_hash());
+    }
+
+    /// Reclaims the space of an item that has expired or was flushed, and is in the table.
+    pub(crate) fn reclaim_expired(&mut self, at: ItemAt) {
+        debug_assert!(!self.segments.item(at).is_dead(), "it dies here");
+        let hash = hash_of(&self.hasher, self.segments.key(at));
+        let removed = self.table.remove(hash, location(at));
+        assert!(removed, "I1: an item that is not dead yet is in the table");
+        self.changes.note(hash.0);
+        if self.segments.is_flushed(at) { self.segments.kill(at) } else { self.segments.expire(at) }
     }
 
     /// Notes that the marks of an item changed.

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Changed, Common, Cursor, Durability, Engine, EngineOptions, EngineStats,
-    GetTerms, ItemView, Key, Lookup, NotYet, Now, Operation, Outcome, Room, Sequence, Ticket,
-    WalkStep, apply, get,
+    Answer, Block, Changed, Common, CrawlStep, Cursor, Durability, Engine, EngineOptions,
+    EngineStats, Evicted, GetTerms, ItemView, Key, LastDead, Lookup, NotYet, Now, Operation,
+    Outcome, Room, Sequence, Ticket, WalkStep, apply, get,
 };
 use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader, SizeClasses};
@@ -86,6 +86,10 @@ impl Common for CacheCommon {
 
     fn size_classes(&self) -> &Arc<SizeClasses> {
         &self.pool.size_classes
+    }
+
+    fn list_evictions(&self, on: bool) {
+        self.pool.list_evictions(on);
     }
 
     fn pinned_bytes(&self) -> u64 {
@@ -170,6 +174,28 @@ impl Engine for Cache {
         self.changes.take(tell);
     }
 
+    fn last_dead(&self) -> &Arc<LastDead> {
+        &self.last_dead
+    }
+
+    #[inline]
+    fn has_evicted(&self) -> bool {
+        self.segments.has_evicted()
+    }
+
+    fn take_evicted(&mut self, mut tell: impl FnMut(&Evicted<'_>)) -> u64 {
+        self.segments.take_evicted(|item| {
+            tell(&Evicted {
+                key: item.key,
+                value_bytes: item.value_bytes,
+                client_flags: item.client_flags,
+                expiry: item.expiry,
+                last_access: item.last_access,
+                is_fetched: item.is_fetched,
+            });
+        })
+    }
+
     fn maintain(&mut self, now: &Now) -> usize {
         let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
@@ -191,6 +217,28 @@ impl Engine for Cache {
         assert!(walked.items <= items_max, "a walk looks at no more than it may");
         *cursor = Cursor::from_u64(at.to_u64());
         WalkStep { items: walked.items, more: walked.more }
+    }
+
+    fn crawl(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        mut is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> CrawlStep {
+        let mut at = WalkCursor::from_u64(cursor.to_u64());
+        self.note_flush(now);
+        let mut expired = Vec::new();
+        let walked = self.segments.walk_expired(&mut at, now.second, items_max, |item| {
+            if is_wanted(item.key(), &CachedItem(item)) {
+                expired.push(item.at());
+            }
+        });
+        *cursor = Cursor::from_u64(at.to_u64());
+        let reclaimed = expired.len();
+        debug_assert!(reclaimed <= walked.items, "each was examined");
+        expired.into_iter().for_each(|at| self.reclaim_expired(at));
+        CrawlStep { walked: WalkStep { items: walked.items, more: walked.more }, reclaimed }
     }
 
     fn stats(&self) -> EngineStats {

@@ -119,9 +119,16 @@ impl Cache {
     fn bury(&mut self, key: &Key<'_>, at: ItemAt, death: Death) {
         debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the item that was looked up");
         self.unlink(key, at);
+        debug_assert!(!self.segments.item(at).is_dead(), "it dies here");
         match death {
-            Death::Expired => self.segments.expire(at),
-            Death::Flushed => self.segments.kill(at),
+            Death::Expired => {
+                self.segments.expire(at);
+                self.last_dead.note_expired(key.secret_hash());
+            }
+            Death::Flushed => {
+                self.segments.kill(at);
+                self.last_dead.note_flushed(key.secret_hash());
+            }
         }
         death.count_in(&mut self.dead_found);
     }

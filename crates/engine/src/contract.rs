@@ -33,6 +33,7 @@ use crate::change::NoRoom;
 use crate::change_list::Changed;
 use crate::item::ItemView;
 use crate::key::Key;
+use crate::last_dead::{DeadFound, LastDead};
 use crate::operation::{Block, GetTerms, Operation};
 use crate::options::EngineOptions;
 use crate::outcome::Outcome;
@@ -110,6 +111,15 @@ pub struct WalkStep {
     pub more: bool,
 }
 
+/// The result of one step of a walk that reclaims space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrawlStep {
+    /// What was examined.
+    pub walked: WalkStep,
+    /// The number of items whose space was reclaimed.
+    pub reclaimed: usize,
+}
+
 /// The result of making room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -130,13 +140,21 @@ pub enum ReadAnswer<'r, P> {
     AskOwner,
 }
 
-/// Lookups that found a dead item, since an owner's start or as one core counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeadFound {
-    /// Items that had expired.
-    pub expired: u64,
-    /// Items that were flushed.
-    pub flushed: u64,
+/// An item that was evicted, as the log of evictions shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted<'k> {
+    /// The key.
+    pub key: &'k [u8],
+    /// Bytes of the value.
+    pub value_bytes: usize,
+    /// The client flags.
+    pub client_flags: u32,
+    /// The second in which it would have expired; 0 for never.
+    pub expiry: u32,
+    /// The second of its last access.
+    pub last_access: u32,
+    /// Whether it was fetched since it was stored.
+    pub is_fetched: bool,
 }
 
 /// Reads the items of an engine on any core, while the owner of the engine works. For a batch of
@@ -253,6 +271,10 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// size ([`EngineOptions::nominal_bytes`]).
     fn size_classes(&self) -> &Arc<SizeClasses>;
 
+    /// Has all engines keep a list of the items that they evict, or no longer. See
+    /// [`Engine::take_evicted`]. Cost: a store.
+    fn list_evictions(&self, on: bool);
+
     /// The number of pinned bytes of large values. A byte is pinned as long as a handle of
     /// [`Engine::Pinned`], or a [`Held`] that came from one, keeps it.
     fn pinned_bytes(&self) -> u64;
@@ -349,6 +371,17 @@ pub trait Engine {
     /// it has executed, and drop the copies of the changed items. No shard does so yet.
     fn take_changes(&mut self, tell: impl FnMut(Changed));
 
+    /// The last dead item that a lookup of this engine has removed.
+    fn last_dead(&self) -> &Arc<LastDead>;
+
+    /// Whether there is something for [`Self::take_evicted`]. Cost: a load.
+    fn has_evicted(&self) -> bool;
+
+    /// Tells the items that were evicted since the last call, the oldest first, as far as they were
+    /// listed ([`Common::list_evictions`]). The list is bounded. Returns how many more items were
+    /// evicted than were listed.
+    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64;
+
     /// Executes a bounded step of upkeep. Returns the amount of work done; 0 means that there is no
     /// work for now.
     fn maintain(&mut self, now: &Now) -> usize;
@@ -364,6 +397,16 @@ pub trait Engine {
         items_max: usize,
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep;
+
+    /// Executes one step of a walk that reclaims the space of items which have expired or were
+    /// flushed, if `is_wanted` says so. Cursor and bounds are those of [`Self::walk`].
+    fn crawl(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> CrawlStep;
 
     /// What the engine holds, and what it has done since its start, in numbers. Cost: a few loads.
     fn stats(&self) -> EngineStats;

@@ -27,6 +27,7 @@ mod contract;
 mod guesses;
 mod item;
 mod key;
+mod last_dead;
 mod operation;
 mod options;
 mod outcome;
@@ -42,12 +43,14 @@ pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
 pub use change_list::{CHANGES_MAX, ChangeList, Changed};
 pub use contract::{
-    Answer, BATCH_MAX, Common, Cursor, DeadFound, Durability, Engine, INLINE_VALUE_BYTES_MAX,
-    Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room, Sequence, Ticket, WalkStep,
+    Answer, BATCH_MAX, Common, CrawlStep, Cursor, Durability, Engine, Evicted,
+    INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room,
+    Sequence, Ticket, WalkStep,
 };
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};
+pub use last_dead::{DeadFound, LastDead};
 pub use operation::{
     ArithmeticTerms, Block, DeleteTerms, Direction, GetTerms, LifeStep, LifeTerms, Operation,
     StoreMode, StoreTerms, ValueWanted, Verb,

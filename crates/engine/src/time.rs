@@ -41,6 +41,14 @@ impl ClockOrigin {
         Now { second: elapsed + FIRST_SECOND, origin: *self }
     }
 
+    /// The Unix time in microseconds at `now_ns` of the monotonic clock.
+    pub fn unix_us(&self, now_ns: u64) -> u64 {
+        let start_us =
+            self.unix_s.saturating_add(i64::from(FIRST_SECOND)).saturating_mul(1_000_000);
+        let elapsed_us = now_ns.saturating_sub(self.start_ns) / 1_000;
+        u64::try_from(start_us).unwrap_or(0).saturating_add(elapsed_us)
+    }
+
     /// The time at which the process starts.
     pub const fn start(&self) -> Now {
         Now { second: FIRST_SECOND, origin: *self }
@@ -99,6 +107,7 @@ mod tests {
         let origin = ClockOrigin::new(5_000_000_000, 1_700_000_000);
         let now = origin.at(15_500_000_000);
         assert_eq!(now.second, 12);
+        assert_eq!(origin.unix_us(15_500_000_000), 1_700_000_010_500_000);
         let rows = [
             (0, 0),
             (1, 13),

@@ -126,6 +126,10 @@ impl Io for AnyIo {
         pass_on!(self, io => io.unacknowledged_bytes(socket))
     }
 
+    fn descriptor(&mut self, socket: SocketId) -> i32 {
+        pass_on!(self, io => io.descriptor(socket))
+    }
+
     fn name(&mut self, socket: SocketId) -> SocketName {
         pass_on!(self, io => io.name(socket))
     }

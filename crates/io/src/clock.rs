@@ -45,6 +45,15 @@ thread_local! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
+impl SystemClock {
+    /// Nanoseconds since 1970 (UTC); may jump when the machine's clock is set.
+    pub fn unix_ns(self) -> u64 {
+        let now = clock_gettime(ClockId::Realtime);
+        let unix_s = u64::try_from(now.tv_sec).unwrap_or(0);
+        unix_s * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+    }
+}
+
 impl Clock for SystemClock {
     fn now_ns(&self) -> u64 {
         let now = clock_gettime(ClockId::Monotonic);

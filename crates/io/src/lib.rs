@@ -181,6 +181,9 @@ pub trait Io {
     /// Cost: a system call; `Memory` none.
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64>;
 
+    /// The descriptor of a connection in this process, as [`Self::name`] has it. Cost: a load.
+    fn descriptor(&mut self, socket: SocketId) -> i32;
+
     /// The name of a connection for the log. Cost: a system call; `Memory` none.
     fn name(&mut self, socket: SocketId) -> SocketName;
 

@@ -130,7 +130,10 @@ pub(crate) fn start(
     if let Some(users) = users {
         shared.set_users(users);
     }
-    let clock = SystemClock;
+    // Seconds begin when those of the Unix time do, so that the log shows fractions of these.
+    let (now_ns, unix_ns) = (SystemClock.now_ns(), SystemClock.unix_ns());
+    let second_ns = now_ns.saturating_sub(unix_ns % 1_000_000_000);
+    let unix_s = i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX);
     let seeds = Seeds { hash_keys: kachel_host::entropy()? };
     let net_cores = options.roles.map_or(0, |roles| roles.net);
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
@@ -138,7 +141,7 @@ pub(crate) fn start(
         engines: engines(options, shards, hasher, &pool, &shared.budget)?,
         shared: Arc::clone(&shared),
         hasher,
-        origin: ClockOrigin::new(clock.now_ns(), clock.unix_s()),
+        origin: ClockOrigin::new(second_ns, unix_s),
         limits: Limits {
             sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE),
             slack_us: options.slack_us,
@@ -239,6 +242,9 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         connections_max: options.connections_max,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
+        watch_allowed: options.watch_allowed && !options.watch_refused,
+        watcher_bytes_max: capacity(options.echo.watcher_logbuf_bytes),
+        log_bytes_max: capacity(options.echo.worker_logbuf_bytes),
         shutdown_allowed: options.shutdown_allowed,
         prefix_delimiter: options.prefix_delimiter,
         detail_at_start: options.detail_at_start,
@@ -257,6 +263,11 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         own_version: KACHEL_VERSION,
         settings,
     }
+}
+
+/// A number of bytes, for this machine.
+fn capacity(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// The most cores that serve clients at once, if cores follow the load. A core that serves clients

@@ -13,6 +13,8 @@
 //!    +-----------------------------------> Login --+
 //!
 //! Reading --(quit, invalid input, the process stops: drain)--> Draining --(all sent)--> closed
+//!    |                                                            ^
+//!    +--(watch: begin_watching)--> Watching --(the process stops)-+
 //! ```
 //!
 //! Invariants:
@@ -28,6 +30,7 @@
 //! - I5  While a login is owed, only logins are served. The debt goes with a connection that moves
 //!   to another shard, and so does its time.
 //! - I6  While an exchange of SASL is under way, a login is owed, and the connection does not move.
+//! - I7  A client that watches sends no requests any more. What it sends is dropped.
 
 use kachel_io::{Peer, SocketId};
 
@@ -42,8 +45,24 @@ use crate::sasl::Exchange;
 enum Phase {
     /// Requests are read and answered.
     Reading,
-    /// No more requests are read. The owed replies are sent, and then the connection closes.
-    Draining,
+    /// No more requests are read. The client is sent lines of the log (I7).
+    Watching,
+    /// No more requests are read. The owed replies are sent, and then the connection closes for
+    /// this reason.
+    Draining(CloseReason),
+}
+
+/// Why a connection closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// It broke, its client sent something that no request begins with, or was too slow.
+    Error,
+    /// Its client has closed it, or has asked for that.
+    Normal,
+    /// Its client was idle for too long.
+    IdleTimeout,
+    /// The process ends.
+    Shutdown,
 }
 
 /// What a connection's next request waits for.
@@ -198,15 +217,46 @@ impl Connection {
         &mut self.outbox
     }
 
-    /// Whether no more requests are read, and the connection closes once all replies are sent.
+    /// Whether requests are read. What a client sends is dropped otherwise.
     #[inline]
-    pub fn is_draining(&self) -> bool {
-        self.phase == Phase::Draining
+    pub fn is_reading(&self) -> bool {
+        self.phase == Phase::Reading
     }
 
-    /// Stops reading requests. The connection closes once all replies are sent.
-    pub fn drain(&mut self) {
-        self.phase = Phase::Draining;
+    /// Whether no more requests are read, and the connection closes once all replies are sent.
+    #[inline]
+    pub const fn is_draining(&self) -> bool {
+        matches!(self.phase, Phase::Draining(_))
+    }
+
+    /// Stops reading requests. The connection closes once all replies are sent. The first reason
+    /// for that counts.
+    pub fn drain(&mut self, reason: CloseReason) {
+        if !self.is_draining() {
+            self.phase = Phase::Draining(reason);
+        }
+        debug_assert!(self.is_draining() && !self.is_reading(), "nothing more is read");
+    }
+
+    /// Why the connection closes, if nothing of it has failed.
+    pub const fn close_reason(&self) -> CloseReason {
+        debug_assert!(self.finished || self.is_draining(), "something has ended it");
+        match self.phase {
+            Phase::Draining(reason) => reason,
+            Phase::Reading | Phase::Watching => CloseReason::Normal,
+        }
+    }
+
+    /// Whether the client is sent lines of the log (I7).
+    #[inline]
+    pub fn is_watching(&self) -> bool {
+        self.phase == Phase::Watching
+    }
+
+    /// Reads no more requests of the client, which watches from now on (I7).
+    pub fn begin_watching(&mut self) {
+        assert!(self.is_reading(), "a client begins to watch with a request");
+        self.phase = Phase::Watching;
     }
 
     /// Has the client log in before any other request.

@@ -35,7 +35,7 @@ mod attempts;
 
 pub use attempts::Attempts;
 pub use blocks::BlockPool;
-pub use connection::{Connection, Waiting};
+pub use connection::{CloseReason, Connection, Waiting};
 pub use connections::Connections;
 pub use endpoint::{ClientProtocol, Endpoint, EndpointIndex, Endpoints};
 pub use exchange::{

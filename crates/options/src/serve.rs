@@ -149,8 +149,10 @@ pub struct ServeOptions {
     /// Whether `stats cachedump`, `stats detail` and `lru_crawler metadump` are answered (`-X`:
     /// no).
     pub dumps_allowed: bool,
-    /// Whether `watch` is answered (`-W`: no).
+    /// Whether clients may watch the log, which shows keys as a listing does.
     pub watch_allowed: bool,
+    /// Whether `watch` is refused all the same (`-W`).
+    pub watch_refused: bool,
     /// Whether `shutdown` is answered (`-A`: yes).
     pub shutdown_allowed: bool,
     /// Seconds after which an idle connection is closed; 0: never.
@@ -293,7 +295,8 @@ impl ServeOptions {
             sasl_mechanisms: SaslChoice::All,
             flush_allowed: true,
             dumps_allowed: is_memcached,
-            watch_allowed: true,
+            watch_allowed: is_memcached,
+            watch_refused: false,
             shutdown_allowed: false,
             idle_timeout_s: 0,
             line_timeout_s: 10,

@@ -200,20 +200,20 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
     ),
     no_meaning("no_modern", Nothing, "off", "no slabs, no LRU lists", no_modern),
     // Buffers.
-    no_meaning(
+    works(
         "watcher_logbuf_size",
         Integer("kilobytes", 0, SIZE_MAX),
         "256",
-        "\"watch\" is not built yet",
+        "lines that may wait for each client of \"watch\", counted as memory of -m",
         |partial, given| {
             set(&mut partial.serve.echo.watcher_logbuf_bytes, given.integer::<u64>() << 10)
         },
     ),
-    no_meaning(
+    works(
         "worker_logbuf_size",
         Integer("kilobytes", 0, SIZE_MAX),
         "64",
-        "\"watch\" is not built yet",
+        "lines of \"watch\" that each thread may keep until it hands them on",
         |partial, given| {
             set(&mut partial.serve.echo.worker_logbuf_bytes, given.integer::<u64>() << 10)
         },

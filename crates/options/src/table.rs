@@ -307,8 +307,11 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "dumps",
         Nothing,
         "off; called as memcached: on",
-        "answer what -X refuses: every client can list keys and prefixes",
-        |partial, _| set(&mut partial.serve.dumps_allowed, true),
+        "answer what -X and -W refuse: every client can list keys and watch requests",
+        |partial, _| {
+            set(&mut partial.serve.dumps_allowed, true)?;
+            set(&mut partial.serve.watch_allowed, true)
+        },
     ),
     // Limits for slow clients. memcached has none of them.
     own(
@@ -379,13 +382,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "deleted values that are kept for leases take at most this share of -m; 0: none are kept",
         |partial, given| set(&mut partial.serve.lease_stale_percent, given.integer()),
     ),
-    no_meaning(
+    works(
         ('W', "disable-watch"),
         Nothing,
-        "off",
-        "\"watch\" is not built yet, and always refused",
+        "on; called as memcached: off",
         "refuse the command \"watch\"",
-        |partial, _| set(&mut partial.serve.watch_allowed, false),
+        |partial, _| set(&mut partial.serve.watch_refused, true),
     ),
     works(
         ('D', ""),

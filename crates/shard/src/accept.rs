@@ -19,8 +19,8 @@
 use std::os::fd::OwnedFd;
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_io::{Io, ListenerId, Peer, SocketId};
-use kachel_net::{ClientProtocol, ConnectionIndex, EndpointIndex, LoginOwed};
+use kachel_io::{Io, ListenerId, Peer, SocketId, SocketName};
+use kachel_net::{ClientProtocol, CloseReason, ConnectionIndex, EndpointIndex, LoginOwed};
 use kachel_wire::Reply;
 
 use crate::arrive::Arrivals;
@@ -100,6 +100,8 @@ impl Acceptor {
         let endpoint = self.endpoint_of(listener);
         let terms = context.shared.options.endpoints.get(endpoint);
         let connection = open(context, clients, socket, (endpoint, terms.protocol), sweep);
+        context.note_client(connection, SocketName { peer, descriptor: io.descriptor(socket) });
+        context.log_opened(connection);
         if terms.asks_login {
             let login = LoginOwed { since: sweep, peer };
             clients.with(connection, |open| open.ask_login(login));
@@ -199,9 +201,11 @@ impl Acceptor {
                 "an empty tail has no memory"
             );
             let connection = open(context, clients, socket, (endpoint, protocol), sweep);
+            let name = io.name(socket);
+            context.note_client(connection, name);
             if context.shared.options.endpoints.get(endpoint).asks_login {
                 let since = sweep.saturating_sub(login_s.unwrap_or(0));
-                let login = LoginOwed { since, peer: io.name(socket).peer };
+                let login = LoginOwed { since, peer: name.peer };
                 clients.with(connection, |open| {
                     open.ask_login(login);
                     if login_s.is_none() {
@@ -212,7 +216,7 @@ impl Acceptor {
             clients.with(connection, |open| open.input_mut().keep(input));
             arrivals.serve_kept(clients, connection);
             if self.stopping {
-                clients.drain(connection);
+                clients.drain(connection, CloseReason::Shutdown);
             }
         }
         any

@@ -9,10 +9,10 @@
 //!   connection are answered. So the requests of a connection take effect in order.
 
 use kachel_engine::{Common as _, Engine};
-use kachel_net::{Connection, ConnectionIndex};
+use kachel_net::{CloseReason, Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
 use kachel_wire::{
-    Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, binary_stats_topic, stats_topic,
+    Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic, stats_topic,
 };
 
 use crate::clients::Clients;
@@ -21,6 +21,7 @@ use crate::engines::Engines;
 use crate::form::Form;
 use crate::listing::Listings;
 use crate::stats::Answering;
+use crate::watching;
 
 /// Parked requests of the connection are not answered yet, so an administrative request must wait.
 /// Nothing was done.
@@ -59,8 +60,10 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
         | Admin::Settled { .. } => true,
         Admin::Shutdown { .. }
         | Admin::CacheMemlimit { .. }
+        | Admin::Crawl { .. }
         | Admin::Dump { .. }
-        | Admin::Stats { .. } => false,
+        | Admin::Stats { .. }
+        | Admin::Watch { .. } => false,
     }
 }
 
@@ -100,7 +103,7 @@ impl<E: Engine> Administration<'_, E> {
             Admin::Quit => {
                 // Only the binary protocol has a reply to it.
                 let replies = self.head.is_some();
-                self.clients.drain(self.connection);
+                self.clients.drain(self.connection, CloseReason::Normal);
                 self.done(Reply::Ok, !replies)
             }
             Admin::Shutdown { .. } if !options.shutdown_allowed => {
@@ -108,7 +111,7 @@ impl<E: Engine> Administration<'_, E> {
             }
             Admin::Shutdown { .. } => {
                 context.shared.ask_for_shutdown();
-                self.clients.drain(self.connection);
+                self.clients.drain(self.connection, CloseReason::Shutdown);
                 Ok(())
             }
             Admin::CacheMemlimit { megabytes, noreply } => {
@@ -124,8 +127,13 @@ impl<E: Engine> Administration<'_, E> {
                 self.stats(topic);
                 Ok(())
             }
-            Admin::Settled { reply: Reply::WatchNotAllowed, .. } if self.is_pipelined() => {
-                self.done(Reply::WatchPipelined, false)
+            Admin::Crawl { classes, noreply } => {
+                let reply = self.crawl(classes);
+                self.done(reply, noreply)
+            }
+            Admin::Watch { streams } => {
+                let reply = self.watch(streams);
+                self.done(reply, false)
             }
             Admin::Settled { reply: Reply::InvalidShutdownMode, .. }
                 if !options.shutdown_allowed =>
@@ -251,6 +259,34 @@ impl<E: Engine> Administration<'_, E> {
                 Some(Form::Cachedump { class: class as u8, lines_left })
             }
             _ => None,
+        }
+    }
+
+    /// Has all shards reclaim the space of dead items of these size classes.
+    fn crawl(&mut self, classes: u64) -> Reply {
+        let context = self.context;
+        debug_assert!(classes != 0, "the parser has found a class");
+        if !context.shared.crawler.begin(context.shards(), context.now().second, classes) {
+            return Reply::CrawlerBusy;
+        }
+        context.counters.listings_begun.add(1);
+        context.others().for_each(|core| context.note_wake(core));
+        Reply::Ok
+    }
+
+    /// Has the client watch these streams from now on.
+    fn watch(&mut self, streams: Option<Streams>) -> Reply {
+        let Self { context, engines, connection, .. } = *self;
+        if !context.shared.options.watch_allowed {
+            return Reply::WatchNotAllowed;
+        }
+        if self.is_pipelined() {
+            return Reply::WatchPipelined;
+        }
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        match streams {
+            Some(streams) => watching::begin(context, engines, self.clients, connection, streams),
+            None => Reply::Error,
         }
     }
 

@@ -16,8 +16,9 @@ use kachel_wire::format::{self, KeyReply};
 use kachel_wire::request::Request;
 use kachel_wire::{lease_terms, retrieval_terms};
 
-use crate::by_class::{class_before, tells_no_lengths};
+use crate::by_class::ItemBefore;
 use crate::context::Context;
+use crate::logging::Logged;
 use crate::reply::{LargeValue, ReplySink};
 
 /// The most bytes of the line before a value, without its key, and of `END`.
@@ -98,12 +99,11 @@ impl<E: Engine> Applier<'_, E> {
         sink: &mut impl ReplySink,
     ) -> Applied<E::Pinned> {
         let operation = request.operation(key, sink.value_bytes_max());
-        let Context { counters, sizes, .. } = self.context;
-        let class_before = match tells_no_lengths(&operation.verb) {
-            true if !E::DELAYS && self.context.sampled_left.get() > 0 => {
-                class_before(self.engine, &key, sizes, &self.context.now())
-            }
-            _ => 0,
+        let Context { counters, .. } = self.context;
+        let is_sampled = self.context.samples();
+        let before = match is_sampled {
+            true => self.context.look_before(self.engine, &operation),
+            false => ItemBefore::default(),
         };
         match self.engine.execute(&operation, block, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
@@ -112,9 +112,16 @@ impl<E: Engine> Applier<'_, E> {
                     counters.cmd_meta.add(1);
                 }
                 counters.note(&operation.verb, verdict);
-                if self.context.samples() {
-                    let value_bytes = value.bytes();
-                    self.context.sample_operation(&operation, verdict, value_bytes, class_before);
+                if is_sampled {
+                    let logged = Logged {
+                        operation: &operation,
+                        verdict,
+                        value_bytes: value.bytes(),
+                        before,
+                        is_meta: request.is_meta(),
+                        descriptor: 0,
+                    };
+                    self.context.sample_operation(logged, sink);
                 }
                 let value = request.answer(sink, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: request.value_end() });
@@ -145,7 +152,8 @@ impl<E: Engine> Applier<'_, E> {
                 counters.requests.add(1);
                 counters.note_get(ttl.is_some(), verdict);
                 if self.context.samples() {
-                    self.context.sample_read(key.bytes(), ttl.is_some(), verdict, value.bytes());
+                    let (touches, bytes) = (ttl.is_some(), value.bytes());
+                    self.context.sample_read(key.bytes(), touches, verdict, bytes, sink);
                 }
                 let value = format::answer_key(sink, &key, reply, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: reply.value_end() });
@@ -175,7 +183,13 @@ impl<E: Engine> Applier<'_, E> {
                 counters.requests.add(1);
                 counters.note_get(false, verdict);
                 if self.context.samples() {
-                    self.context.sample_operation(&operation, verdict, value.bytes(), 0);
+                    self.context.sample_read(
+                        operation.key.bytes(),
+                        false,
+                        verdict,
+                        value.bytes(),
+                        sink,
+                    );
                 }
                 let value = format::answer_lease(sink, &operation.key, reply, verdict, value);
                 let value = value.map(|value| LargeValue { value, end: reply.value_end() });

@@ -32,8 +32,10 @@ use kachel_wire::{format, lease_terms, retrieval_terms};
 
 use crate::apply::ReadTerms;
 use crate::batch::Batch;
+use crate::by_class::ItemBefore;
 use crate::context::Context;
 use crate::engines::HeldEngines;
+use crate::logging::Logged;
 use crate::reply::ReplySink;
 
 /// A guess of the reader of an engine.
@@ -120,7 +122,7 @@ impl<'a, E: Engine> Beside<'a, E> {
         let mut found = DeadFound::default();
         match reader.read(key, *guess, terms, core, &context.now(), &mut found) {
             ReadAnswer::Done(outcome) => {
-                context.counters.note_dead(found);
+                context.note_dead_beside(found);
                 Some(outcome)
             }
             ReadAnswer::AskOwner => None,
@@ -142,7 +144,8 @@ impl<'a, E: Engine> Beside<'a, E> {
         counters.reads_beside.add(1);
         counters.note_get(ttl.is_some(), &verdict);
         if self.context.samples() {
-            self.context.sample_read(key.bytes(), ttl.is_some(), &verdict, value.bytes());
+            let (touches, bytes) = (ttl.is_some(), value.bytes());
+            self.context.sample_read(key.bytes(), touches, &verdict, bytes, sink);
         }
         let pinned = format::answer_key(sink, key, reply, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
@@ -161,6 +164,9 @@ impl<'a, E: Engine> Beside<'a, E> {
         counters.requests.add(1);
         counters.reads_beside.add(1);
         counters.note_get(false, &verdict);
+        if self.context.samples() {
+            self.context.sample_read(key.bytes(), false, &verdict, value.bytes(), sink);
+        }
         let pinned = format::answer_lease(sink, key, reply, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");
         true
@@ -184,7 +190,15 @@ impl<'a, E: Engine> Beside<'a, E> {
         counters.cmd_meta.add(u64::from(request.is_meta()));
         counters.note(&operation.verb, &verdict);
         if self.context.samples() {
-            self.context.sample_operation(&operation, &verdict, value.bytes(), 0);
+            let logged = Logged {
+                operation: &operation,
+                verdict: &verdict,
+                value_bytes: value.bytes(),
+                before: ItemBefore::default(),
+                is_meta: request.is_meta(),
+                descriptor: 0,
+            };
+            self.context.sample_operation(logged, sink);
         }
         let pinned = request.answer(sink, &verdict, value);
         assert!(pinned.is_none(), "a value that is read beside its owner is lent");

@@ -69,23 +69,39 @@ pub(crate) const fn tells_no_lengths(verb: &Verb) -> bool {
     matches!(verb, Verb::Delete(_) | Verb::Touch(_) | Verb::Arithmetic(_))
 }
 
-/// The class of the item under `key`; 0 if there is none. Cost: a lookup.
+/// The item of a request before the request is executed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ItemBefore {
+    /// Whether there is an item, as far as that was looked up.
+    pub(crate) is_there: bool,
+    /// Its size class; 0 if there is none.
+    pub(crate) class: u8,
+    pub(crate) value_bytes: usize,
+    /// Seconds of life left; `None` if it never expires.
+    pub(crate) ttl_s: Option<u32>,
+}
+
+/// The item under `key`. Cost: a lookup.
 #[cold]
-pub(crate) fn class_before<E: Engine>(
+pub(crate) fn look_before<E: Engine>(
     engine: &mut E,
     key: &Key<'_>,
     sizes: &Sizes,
     now: &Now,
-) -> u8 {
+) -> ItemBefore {
     debug_assert!(!E::DELAYS, "a ticket of this lookup would be lost");
-    let wanted = Wanted::VALUE_BYTES.with(Wanted::CLIENT_FLAGS);
+    let wanted = Wanted::VALUE_BYTES.with(Wanted::CLIENT_FLAGS).with(Wanted::TTL);
     let (value, notes_access) = (ValueWanted::No, false);
     let terms = GetTerms { value, notes_access, wanted, ..GetTerms::VALUE };
     match engine.read(key, &terms, None, now) {
         Answer::Done(Outcome { verdict: Verdict::Hit(facts), .. }, _) => {
-            sizes.of(key.bytes().len(), facts.value_bytes, facts.client_flags)
+            let Facts { value_bytes, client_flags, ttl_before, .. } = facts;
+            let class = sizes.of(key.bytes().len(), value_bytes, client_flags);
+            debug_assert!(class > 0, "an item has a class");
+            let ttl_s = ttl_before.and_then(|ttl| u32::try_from(ttl).ok());
+            ItemBefore { is_there: true, class, value_bytes, ttl_s }
         }
-        _ => 0,
+        _ => ItemBefore::default(),
     }
 }
 
@@ -111,7 +127,7 @@ impl ByClass {
     }
 
     /// Counts an operation by its verdict (B1). `value_bytes` are those of the value in the
-    /// outcome, if it has one; `class_before` is that of [`class_before`].
+    /// outcome, if it has one; `class_before` is that of [`look_before`].
     #[cold]
     pub(crate) fn note(
         &self,

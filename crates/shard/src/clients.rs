@@ -14,12 +14,14 @@
 
 use kachel_engine::ReadValue;
 use kachel_net::{
-    AnswerRoom, BlockPool, Connection, ConnectionIndex, Connections, SlotIndex, Slots, Stream,
+    AnswerRoom, BlockPool, CloseReason, Connection, ConnectionIndex, Connections, SlotIndex, Slots,
+    Stream,
 };
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
 use crate::reply::{LargeValue, ToClient};
+use crate::watchers::WatcherId;
 
 /// Connections that each list has room for without an allocation.
 const LISTED_AT_FIRST: usize = 1024;
@@ -36,6 +38,17 @@ pub(crate) struct Clients<P> {
     pub(crate) resumable: Vec<ConnectionIndex>,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ConnectionIndex>,
+    /// Clients that watch the log (`watching`, W1).
+    pub(crate) watching: Vec<Watching>,
+}
+
+/// A client that watches the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watching {
+    pub(crate) connection: ConnectionIndex,
+    pub(crate) id: WatcherId,
+    /// Whether there may be lines for it.
+    pub(crate) has_more: bool,
 }
 
 /// The answer of another shard, or of the engine, to a request of a client.
@@ -55,6 +68,7 @@ impl<P: ReadValue> Clients<P> {
             dirty: Vec::with_capacity(LISTED_AT_FIRST),
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
             exchanges: Vec::new(),
+            watching: Vec::new(),
         }
     }
 
@@ -98,7 +112,7 @@ impl<P: ReadValue> Clients<P> {
             refusal.head.put_status(&mut sink, refusal.status);
         }
         if refusal.closes {
-            self.drain(connection);
+            self.drain(connection, CloseReason::Error);
         }
     }
 
@@ -163,9 +177,10 @@ impl<P: ReadValue> Clients<P> {
         }
     }
 
-    /// Stops reading from this client. The connection closes when all that it is owed was sent.
-    pub(crate) fn drain(&mut self, connection: ConnectionIndex) {
-        self.with(connection, Connection::drain);
+    /// Stops reading from this client, for this reason. The connection closes when all that it is
+    /// owed was sent.
+    pub(crate) fn drain(&mut self, connection: ConnectionIndex, reason: CloseReason) {
+        self.with(connection, |open| open.drain(reason));
         self.mark_dirty(connection);
     }
 

@@ -7,10 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use kachel_engine::{ClockOrigin, KeyHasher, Now};
+use kachel_engine::{ClockOrigin, DeadFound, KeyHasher, Now};
 use kachel_stdx::Place;
 
 use crate::counters::Counters;
+use crate::log::Log;
 use crate::prefixes::Prefixes;
 use crate::process::Shared;
 use crate::sizes::Sizes;
@@ -38,6 +39,10 @@ pub(crate) struct Context {
     pub(crate) sampled_left: Cell<u32>,
     /// The requests by prefix that this core has executed.
     pub(crate) prefixes: RefCell<Prefixes>,
+    /// The lines of the log that this core writes.
+    pub(crate) log: Log,
+    /// The time of this tick in nanoseconds of the monotonic clock.
+    now_ns: Cell<u64>,
     /// The time of this tick, or the second that another core has reached meanwhile.
     now: Cell<Now>,
     /// Cores that this one must wake as soon as it holds no engine (`mailboxes`, M2).
@@ -53,6 +58,7 @@ impl Context {
         origin: ClockOrigin,
         place: Place,
         sizes: Sizes,
+        log: Log,
     ) -> Self {
         let counters = Arc::clone(&shared.counters[usize::from(id)]);
         let now = Cell::new(origin.start());
@@ -67,6 +73,8 @@ impl Context {
             sizes,
             sampled_left: Cell::new(0),
             prefixes: RefCell::default(),
+            log,
+            now_ns: Cell::new(0),
             now,
             to_wake,
         }
@@ -104,6 +112,26 @@ impl Context {
         let now = self.shared.latest(self.origin.at(since_boot_ns));
         debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
         self.now.set(now);
+        self.now_ns.set(since_boot_ns);
+    }
+
+    /// The Unix time of this tick in microseconds.
+    pub(crate) fn unix_us(&self) -> u64 {
+        self.origin.unix_us(self.now_ns.get())
+    }
+
+    /// Notes dead items that a read beside their owner has found.
+    #[inline]
+    pub(crate) fn note_dead_beside(&self, found: DeadFound) {
+        if found != DeadFound::default() {
+            self.note_found(found);
+        }
+    }
+
+    #[cold]
+    fn note_found(&self, found: DeadFound) {
+        self.counters.note_dead(found);
+        self.log.note_found_beside(found);
     }
 
     /// Advances the time to the latest second that any core has reached. Each core does this when

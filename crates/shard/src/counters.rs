@@ -69,6 +69,8 @@ counters! {
     owed_bytes,
     /// Gauge: listings that are being sent.
     listings,
+    /// Gauge: clients that watch the log.
+    watchers,
     /// Gauge: when the core took its last sample of its own work, in nanoseconds.
     sampled_ns,
     /// Gauge: thousandths of the time before that sample in which the core was busy.
@@ -191,6 +193,16 @@ counters! {
     busy_ticks,
     /// Requests executed by this shard, for other shards too. Each key of a retrieval counts.
     requests,
+    /// Items whose space the crawler has reclaimed.
+    crawler_reclaimed,
+    /// Lines written to the log.
+    log_worker_written,
+    /// Lines dropped because there was no room in the log of this core.
+    log_worker_dropped,
+    /// Lines passed on to a client that watches.
+    log_watcher_sent,
+    /// Lines that a client which watches has missed, because it was too slow.
+    log_watcher_skipped,
     }
 }
 

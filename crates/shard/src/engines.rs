@@ -36,7 +36,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
-use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, ReadBeside as _};
+use kachel_engine::{BATCH_MAX, ClassStats, DeadFound, Engine, LastDead, ReadBeside as _};
 use kachel_stdx::{CachePadded, Chain, CombiningLock, Guard, Offered, SizeClasses, Work};
 
 use crate::backlog::{Backlog, Left};
@@ -67,6 +67,8 @@ pub struct Engines<E: Engine> {
     counted_before: Mutex<[ClassStats; SizeClasses::MAX]>,
     mailboxes: Mailboxes<E>,
     common: E::Common,
+    /// The last dead items that lookups have removed, by the numbers of the shards.
+    last_dead: Vec<Arc<LastDead>>,
 }
 
 /// The data that the lock of a shard protects.
@@ -110,11 +112,17 @@ impl<E: Engine> Engines<E> {
         let counted: Vec<_> = engines.iter().map(E::reader).collect();
         let readers = if crew { counted.clone() } else { Vec::new() };
         let mailboxes = Mailboxes::new(engines.len());
+        let last_dead = engines.iter().map(|engine| Arc::clone(engine.last_dead())).collect();
         let keep = |engine| Kept { engine, found: DeadFound::default(), backlog: Backlog::new() };
         let locks = engines.into_iter().map(|engine| CachePadded::new(Lock::new(keep(engine))));
         let locks = locks.collect();
         let counted_before = Mutex::new([ClassStats::default(); SizeClasses::MAX]);
-        Arc::new(Self { locks, readers, counted, counted_before, mailboxes, common })
+        Arc::new(Self { locks, readers, counted, counted_before, mailboxes, common, last_dead })
+    }
+
+    /// The last dead items that lookups have removed, by the numbers of the shards.
+    pub(crate) fn last_dead(&self) -> &[Arc<LastDead>] {
+        &self.last_dead
     }
 
     /// What the engines have in common.
@@ -365,7 +373,8 @@ impl<'l, E: Engine> Entered<'l, E> {
     /// Publishes the statistics (E2). Cost: a few loads, and a store for each one that changed.
     #[inline]
     fn publish(&mut self) {
-        let (shard, Context { shared, counters, .. }) = (self.shard, self.context);
+        let (shard, context) = (self.shard, self.context);
+        let Context { shared, counters, .. } = context;
         let kept = self.kept();
         let stats = kept.engine.stats();
         shared.counters[usize::from(shard)].publish(&stats);
@@ -376,6 +385,9 @@ impl<'l, E: Engine> Entered<'l, E> {
             expired: found.expired - before.expired,
             flushed: found.flushed - before.flushed,
         });
+        if kept.engine.has_evicted() {
+            context.log_evicted(&mut kept.engine);
+        }
     }
 
     /// Executes what is parked, at most `count_max` requests, publishes the statistics, and hands
@@ -567,6 +579,7 @@ mod tests {
     use kachel_host::Budget;
 
     use super::*;
+    use crate::log::Log;
     use crate::process::{Shared, SharedOptions};
     use crate::sizes::Sizes;
 
@@ -595,7 +608,8 @@ mod tests {
         let core = engines.common().register_core().expect("a place");
         let sizes = Sizes::new(engines.common());
         let origin = ClockOrigin::new(0, 0);
-        let context = Context::new(0, shared, hasher, origin, core.place(), sizes);
+        let log = Log::new(0, Vec::new());
+        let context = Context::new(0, shared, hasher, origin, core.place(), sizes, log);
         let mut held = HeldEngines::new(&engines, &context);
         let last = BATCH_MAX as u16 - 1;
         for shard in 0..=last {

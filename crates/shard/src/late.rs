@@ -13,7 +13,7 @@
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::Io;
-use kachel_net::{ConnectionIndex, KEPT_BYTES_MAX, Overdue, TooSlow};
+use kachel_net::{CloseReason, ConnectionIndex, KEPT_BYTES_MAX, Overdue, TooSlow};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -97,7 +97,7 @@ impl LateClients {
             while let Some((connection, overdue)) = self.late.pop() {
                 match overdue {
                     Some(overdue) => close_slow(on, connection, overdue),
-                    None => on.close(connection),
+                    None => on.close(connection, CloseReason::IdleTimeout),
                 }
             }
         }
@@ -138,7 +138,7 @@ fn close_slow<I: Io, E: Engine>(
     {
         tell(&ClosedClient { name: on.io.name(open.socket()), overdue });
     }
-    on.close(connection);
+    on.close(connection, CloseReason::Error);
 }
 
 /// Collects into `late` the connections whose time is up. Of the others, cuts the kept requests of
@@ -162,6 +162,10 @@ fn collect_late<I: Io, P: ReadValue>(
     let endpoints = &context.shared.options.endpoints;
     let mut owed_bytes = 0;
     for (index, open) in clients.connections.iter_mut() {
+        if open.is_watching() {
+            owed_bytes += open.outbox().memory_bytes() as u64;
+            continue; // A client that watches has no time limit: it misses lines if it is slow.
+        }
         let limits = &endpoints.get(open.endpoint()).limits;
         is_quiet &= limits.idle_s == 0 && open.is_at_rest() && open.login().is_none();
         owed_bytes += open.outbox().memory_bytes() as u64;

@@ -31,10 +31,12 @@ mod arrive;
 
 // Requests that are not about one small item.
 mod admin;
+mod watching;
 mod holdings;
 mod landing;
 mod upload;
 mod listing;
+mod crawl;
 mod class_stats;
 mod census;
 mod stats;
@@ -56,11 +58,15 @@ mod form;
 mod apply;
 mod reply;
 mod sample;
+mod logging;
 
 // What every stage reads.
 mod context;
+mod log;
 mod prefixes;
 mod process;
+mod watchers;
+mod crawler;
 mod cores;
 mod counters;
 mod by_class;

@@ -477,6 +477,7 @@ fn connections<E: Engine>(
         let SocketName { peer, descriptor } = names(open.socket());
         let state = match () {
             () if open.is_draining() => "conn_closing",
+            () if open.is_watching() => "conn_watch",
             () if open.is_listing() => "conn_parse_cmd",
             () if open.outbox().owed_bytes() > 0 => "conn_mwrite",
             () if open.is_uploading() => "conn_nread",

@@ -12,7 +12,7 @@
 
 use kachel_engine::ReadValue;
 use kachel_io::Peer;
-use kachel_net::{Connection, ConnectionIndex, Users, Waiting};
+use kachel_net::{CloseReason, Connection, ConnectionIndex, Users, Waiting};
 use kachel_wire::{Login, Reply, parse_login};
 
 use crate::clients::Clients;
@@ -42,7 +42,7 @@ impl<P: ReadValue> LoggingIn<'_, P> {
                 return None;
             }
             Login::Close => {
-                clients.drain(connection);
+                clients.drain(connection, CloseReason::Error);
                 return Some(0);
             }
             Login::Refused { reply, bytes, skip_bytes } => (reply, bytes, skip_bytes),

@@ -8,7 +8,7 @@
 //! - I1  The charge of a connection is refunded when it needs less, and when it closes.
 
 use kachel_engine::{Common, Engine, ReadValue, Room};
-use kachel_net::{Connection, ConnectionIndex, WIDENED_BYTES};
+use kachel_net::{CloseReason, Connection, ConnectionIndex, WIDENED_BYTES};
 use kachel_wire::Reply;
 
 use crate::clients::Clients;
@@ -17,7 +17,11 @@ use crate::engines::HeldEngines;
 
 /// Charges `bytes` to the budget. If necessary, the engine frees memory of items first. Returns
 /// `false`, and charges nothing, if there is not enough memory.
-fn charge<E: Engine>(context: &Context, held: &mut HeldEngines<'_, E>, bytes: u64) -> bool {
+pub(crate) fn charge<E: Engine>(
+    context: &Context,
+    held: &mut HeldEngines<'_, E>,
+    bytes: u64,
+) -> bool {
     let budget = &context.shared.budget;
     if budget.charge(bytes) {
         return true;
@@ -59,7 +63,7 @@ pub(crate) fn charge_input<E: Engine>(
             open.input_mut().clear();
             budget.refund(open.input_mut().set_charged_bytes(0));
             clients.text(connection, Reply::OutOfMemoryReading.bytes());
-            return clients.drain(connection);
+            return clients.drain(connection, CloseReason::Error);
         }
     }
     budget.refund(charged.saturating_sub(wanted));

@@ -17,6 +17,8 @@ use crate::by_class::ClassCounters;
 use crate::cores::Cores;
 use crate::counter::Counter;
 use crate::counters::Counters;
+use crate::crawler::Crawler;
+use crate::watchers::Watchers;
 
 /// A client that was closed for being slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,13 @@ pub struct SharedOptions {
     pub flush_allowed: bool,
     /// Whether items may be listed (not with `-X`).
     pub dumps_allowed: bool,
+    /// Whether clients may watch the log (not with `-W`).
+    pub watch_allowed: bool,
+    /// Bytes of lines that may wait for each client that watches (`-o watcher_logbuf_size`). They
+    /// are charged to the budget.
+    pub watcher_bytes_max: usize,
+    /// Bytes of lines that each core may keep before it hands them on (`-o worker_logbuf_size`).
+    pub log_bytes_max: usize,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
     /// The byte that ends the prefix of a key (`-D`).
@@ -102,6 +111,9 @@ impl Default for SharedOptions {
             connections_max: 1024,
             flush_allowed: true,
             dumps_allowed: true,
+            watch_allowed: true,
+            watcher_bytes_max: 256 << 10,
+            log_bytes_max: 64 << 10,
             shutdown_allowed: false,
             prefix_delimiter: b':',
             detail_at_start: false,
@@ -137,6 +149,10 @@ pub struct Shared {
     attempts: Mutex<Attempts>,
     /// Messages of logins by SASL so far.
     messages: AtomicU64,
+    /// The run of the crawler.
+    pub(crate) crawler: Crawler,
+    /// The clients that watch the log.
+    pub(crate) watchers: Watchers,
     /// The cores that serve clients.
     pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
@@ -166,6 +182,8 @@ impl Shared {
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
             cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
+            crawler: Crawler::default(),
+            watchers: Watchers::new(options.shards),
             options,
             counters,
             budget,

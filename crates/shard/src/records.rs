@@ -160,6 +160,9 @@ impl<E: Engine> Records<E> {
         work.origin = context.id;
         work.shard = shard;
         work.slot = clients.keep_slot(connection, room);
+        if context.log.is_on() {
+            work.answer.descriptor = context.log.name(connection).descriptor;
+        }
         context.counters.parked.add(1);
         Ok(work)
     }

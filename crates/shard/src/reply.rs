@@ -8,10 +8,15 @@ use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
+use crate::log::Log;
+
 /// A target for a reply that may contain a value.
 pub(crate) trait ReplySink: Sink {
     /// Bytes of the longest value that is formatted into the target. A longer value is pinned.
     fn value_bytes_max(&self) -> usize;
+
+    /// The descriptor of the client, for the log. Only known while somebody watches.
+    fn descriptor(&self, log: &Log) -> i32;
 }
 
 /// A large value that is sent to a client.
@@ -73,6 +78,11 @@ impl<P> ReplySink for ToClient<'_, P> {
     fn value_bytes_max(&self) -> usize {
         INLINE_VALUE_BYTES_MAX
     }
+
+    #[cold]
+    fn descriptor(&self, log: &Log) -> i32 {
+        log.name(self.connection).descriptor
+    }
 }
 
 /// The answer to a parked request.
@@ -81,12 +91,14 @@ pub(crate) struct AnswerText {
     pub(crate) text: Vec<u8>,
     /// Bytes of the longest value that the receiver of the answer keeps room for.
     pub(crate) value_bytes_max: u16,
+    /// The descriptor of the client, if somebody watched when the request was parked.
+    pub(crate) descriptor: i32,
 }
 
 impl AnswerText {
     /// An empty answer with memory for `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), value_bytes_max: 0 }
+        Self { text: Vec::with_capacity(bytes), value_bytes_max: 0, descriptor: 0 }
     }
 
     /// Begins the next answer.
@@ -108,5 +120,10 @@ impl ReplySink for AnswerText {
     #[inline]
     fn value_bytes_max(&self) -> usize {
         usize::from(self.value_bytes_max)
+    }
+
+    #[cold]
+    fn descriptor(&self, _log: &Log) -> i32 {
+        self.descriptor
     }
 }

@@ -14,7 +14,7 @@
 
 use kachel_engine::ReadValue;
 use kachel_io::Peer;
-use kachel_net::{Connection, SaslMessage, SaslStep, Users, Waiting};
+use kachel_net::{CloseReason, Connection, SaslMessage, SaslStep, Users, Waiting};
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryStatus, SaslParsed, SaslRequest, parse_sasl};
 
@@ -31,7 +31,7 @@ impl<P: ReadValue> LoggingIn<'_, P> {
                 return None;
             }
             SaslParsed::Close => {
-                self.clients.drain(connection);
+                self.clients.drain(connection, CloseReason::Error);
                 return Some(0);
             }
             SaslParsed::Refused { refusal, bytes } => {

@@ -11,7 +11,7 @@
 
 use kachel_engine::{Engine, ReadValue};
 use kachel_io::{Io, SendBlock, SocketId};
-use kachel_net::ConnectionIndex;
+use kachel_net::{CloseReason, ConnectionIndex};
 
 use crate::batch::Ready;
 use crate::clients::Clients;
@@ -19,6 +19,7 @@ use crate::context::Context;
 use crate::engines::Engines;
 use crate::memory::{narrow, refund_all};
 use crate::upload::Uploads;
+use crate::watching;
 
 /// The parts of a shard that sending and closing use.
 pub(crate) struct Sending<'a, I, E: Engine> {
@@ -49,8 +50,10 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
                 self.io.resume(open.socket());
             }
             let over = open.is_served() || open.is_draining();
-            if over && open.outbox().is_empty() {
-                self.close(connection);
+            // A client that watches is owed nothing when it leaves.
+            if over && (open.outbox().is_empty() || open.is_watching()) {
+                let reason = open.close_reason();
+                self.close(connection, reason);
             } else {
                 narrow(self.context, self.clients, connection);
                 self.clients.resume_if_free(connection);
@@ -58,8 +61,12 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
         }
     }
 
-    /// Closes a connection (I2).
-    pub(crate) fn close(&mut self, connection: ConnectionIndex) {
+    /// Closes a connection (I2). `reason` is for the log.
+    pub(crate) fn close(&mut self, connection: ConnectionIndex, reason: CloseReason) {
+        if self.clients.connections.get(connection).is_some() {
+            self.context.log_closed(connection, reason);
+            watching::end(self.context, self.engines, self.clients, connection);
+        }
         let Clients { connections, slots, blocks, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
         if let Some(place) = closed.ready() {

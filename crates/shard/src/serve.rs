@@ -23,7 +23,7 @@
 
 use kachel_engine::{Block, Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses, Ticket};
 use kachel_io::{Io, Peer};
-use kachel_net::{ClientProtocol, Connection, ConnectionIndex, Resume, Waiting};
+use kachel_net::{ClientProtocol, CloseReason, Connection, ConnectionIndex, Resume, Waiting};
 use kachel_stdx::Work as Record;
 use kachel_wire::request::{
     BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
@@ -158,7 +158,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
         };
-        if open.is_draining() {
+        if !open.is_reading() {
             self.advance(index, rest.len());
             return Next::Later;
         }
@@ -341,7 +341,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                 self.on.clients.refuse_binary(connection, refusal);
                 self.skip(connection, refusal.skip_bytes);
             }
-            Parsed::Close => self.on.clients.drain(connection),
+            Parsed::Close => self.on.clients.drain(connection, CloseReason::Error),
             Parsed::NeedMore | Parsed::Request { .. } => unreachable!("nothing is wrong with it"),
         }
         true

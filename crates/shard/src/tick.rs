@@ -20,10 +20,12 @@
 //!   serve           parses, hashes, prefetches, applies, parks     serve
 //!   close_late      closes clients that are too slow               late, slowest
 //!   step_listings   lists some items                               listing
+//!   send_lines      hands on the log; sends it to watchers         log, watching
 //!   exchange        wakes the cores that wait for our answers;     mailboxes, records
 //!                   takes the answers that have come meanwhile
 //!   send            sends replies, closes connections              send, datagrams
 //!   maintain        has the engine do upkeep                       engine
+//!   crawl           reclaims space of dead items, if asked         crawl
 //!   balance         chooses connections for other cores            balance, cores
 //!   finish          ends the shard when the process stops
 //! ```
@@ -40,7 +42,7 @@ use std::sync::Arc;
 
 use kachel_engine::{ClockOrigin, Common as _, Engine, KeyHasher};
 use kachel_io::{Clock, Event, Io, Wait};
-use kachel_net::{Connection, ConnectionIndex, EndpointIndex};
+use kachel_net::{CloseReason, Connection, ConnectionIndex, EndpointIndex};
 
 use crate::accept::{Accepted, Acceptor};
 use crate::arrive::Arrivals;
@@ -50,11 +52,13 @@ use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::crawl::Crawling;
 use crate::datagrams::{Arrived, Datagrams};
 use crate::engines::Engines;
 use crate::holdings::Holdings;
 use crate::late::LateClients;
 use crate::listing::{Listings, Step};
+use crate::log::Log;
 use crate::process::Shared;
 use crate::records::Records;
 use crate::send::Sending;
@@ -114,6 +118,7 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     left: Left,
     uploads: Uploads<E::Upload>,
     listings: Listings,
+    crawling: Crawling,
     arrivals: Arrivals,
     acceptor: Acceptor,
     datagrams: Datagrams,
@@ -148,7 +153,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let core = core.expect("the engines have a place for each shard's core");
         let ShardOptions { id, hasher, origin } = options;
         let sizes = Sizes::new(engines.common());
-        let context = Context::new(id, shared, hasher, origin, core.place(), sizes);
+        let log = Log::new(shared.options.log_bytes_max, engines.last_dead().to_vec());
+        let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log);
         let balance = Balance::new(&context);
         engines.mailboxes().set_waker(id, io.waker());
         Self {
@@ -161,6 +167,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             left: Left::Nothing,
             uploads: Uploads::new(),
             listings: Listings::new(shards),
+            crawling: Crawling::default(),
             arrivals: Arrivals::new(),
             acceptor: Acceptor::default(),
             datagrams: Datagrams::default(),
@@ -236,13 +243,15 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             || self.records.may_resume()
             || self.acceptor.is_busy()
             || self.late.is_busy()
-            || self.listings.may_go_on(&self.context, &self.clients);
+            || self.listings.may_go_on(&self.context, &self.clients)
+            || self.crawling.is_busy()
+            || self.context.log.is_on() && self.has_lines();
         if busy || self.has_visitors() {
             return Wait::Now;
         }
         debug_assert!(self.clients.dirty.is_empty(), "a shard that sleeps has sent what it owes");
         self.engines.mailboxes().sleeper(self.context.id).prepare_sleep();
-        if self.has_visitors() {
+        if self.has_visitors() || self.crawling.is_called(&self.context) {
             Wait::Now
         } else if self.left == Left::Delayed || self.upkeep == Upkeep::Held {
             Wait::AtMostNs(SLEEP_NS_WHILE_WAITING)
@@ -258,6 +267,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         debug_assert!(!context.owes_wakes(), "mailboxes, M2");
         let (id, knows_of_some) = (context.id, *left != Left::Nothing);
         !engines.mailboxes().is_empty(id)
+            || context.log.is_on() && context.shared.watchers.have_come(id)
             || if knows_of_some { engines.have_parked(id) } else { engines.are_left(id) }
     }
 
@@ -286,9 +296,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.serve();
         self.close_late();
         self.step_listings();
+        self.send_lines();
         self.exchange();
         self.send();
         self.maintain();
+        self.crawl();
         self.balance();
         self.context.counters.ticks.add(1);
         self.context.counters.busy_ticks.add(u64::from(came || !self.arrivals.ready.is_empty()));
@@ -369,7 +381,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 }
             }
             Event::Failed { socket } => match clients.connections.find(socket) {
-                Some(connection) => self.sending().1.close(connection),
+                Some(connection) => self.sending().1.close(connection, CloseReason::Error),
                 // The socket was rejected, or this tick has closed its connection already.
                 None => acceptor.close_rejected(io, socket),
             },
@@ -458,6 +470,36 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         self.listings.step(Step { context, engines, clients, records, left: *left, names, sweep });
     }
 
+    /// Whether this core has written lines of the log, or can send some to a client.
+    #[cold]
+    fn has_lines(&self) -> bool {
+        self.context.log.has_lines() || self.clients.may_get_lines()
+    }
+
+    /// Hands on the lines of the log that this core has written, and sends the lines that have come
+    /// to the clients that watch. Cost: a load, if nobody watches: then there are no lines, and no
+    /// client of this core waits for any.
+    #[inline]
+    fn send_lines(&mut self) {
+        if self.context.log.is_on() {
+            self.send_some_lines();
+        }
+    }
+
+    #[cold]
+    fn send_some_lines(&mut self) {
+        let Context { id, log, shared, counters, .. } = &self.context;
+        if log.has_lines() {
+            log.hand_on(&shared.watchers, counters, |core| {
+                if core != *id {
+                    self.context.note_wake(core);
+                }
+            });
+        }
+        debug_assert!(!self.clients.may_get_lines() || self.context.log.is_on(), "it is watched");
+        self.clients.send_lines(&self.context);
+    }
+
     /// Wakes the cores that wait for what this one has done, and takes the answers that have come
     /// since the tick began: with them are those to requests that this core itself has executed
     /// when it released an engine.
@@ -490,6 +532,15 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             && self.engines.are_open_to_all()
         {
             self.maintain_others();
+        }
+    }
+
+    /// Continues the run of the crawler, if there is one.
+    #[inline]
+    fn crawl(&mut self) {
+        let Self { context, engines, crawling, .. } = self;
+        if crawling.is_busy() || crawling.is_called(context) {
+            crawling.step(context, engines);
         }
     }
 
@@ -539,7 +590,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             self.acceptor.close_listeners(&mut self.io);
             self.datagrams.close(&mut self.io);
             let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
-            open.into_iter().for_each(|connection| self.clients.drain(connection));
+            open.into_iter()
+                .for_each(|connection| self.clients.drain(connection, CloseReason::Shutdown));
             return Turn::Again;
         }
         // This shard goes on until no shard has a client, because clients of other shards may still

@@ -21,18 +21,22 @@
 //!   request. A value without an end of its own may be whole without further input.
 
 use kachel_engine::{
-    Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, ReceiveValue as _, Room,
+    Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, Outcome, ReceiveValue as _,
+    Room, Verb,
 };
+use kachel_io::SocketName;
 use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
 
 use crate::apply::{Applier, room_for_answer};
+use crate::by_class::ItemBefore;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::engines::{Engines, Entered};
+use crate::logging::Logged;
 use crate::parked::Ask;
 use crate::records::{NoRecord, Outgoing, Records};
 
@@ -444,6 +448,9 @@ impl<'a, E: Engine> Values<'a, E> {
             self.uploads.reuse_line(removal);
             removed?;
         }
+        if self.context.log.is_on() {
+            self.log_refused(connection, request, is_too_large);
+        }
         let Counters { store_too_large, store_no_memory, .. } = &*self.context.counters;
         if is_too_large {
             store_too_large.add(1)
@@ -454,6 +461,16 @@ impl<'a, E: Engine> Values<'a, E> {
             request.answer_refusal(&mut sink, reply);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn log_refused(&self, connection: ConnectionIndex, request: &Request<'_>, is_too_large: bool) {
+        let mut space = [0; KEY_BYTES_MAX];
+        let key = self.context.hasher.key(key_of(request, &mut space));
+        debug_assert!(request.announced_bytes().is_some(), "only a store is refused so");
+        if let Verb::Store(terms) = request.operation(key, 0).verb {
+            self.context.log_refused(key.bytes(), &terms, is_too_large, connection);
+        }
     }
 
     fn remove_stale(
@@ -468,9 +485,22 @@ impl<'a, E: Engine> Values<'a, E> {
         let key = context.hasher.key(key_of(request, &mut space));
         let owner = context.hasher.owner(key.hashes());
         if let Some(mut engine) = self.take(connection, owner) {
-            let delete = Operation::delete(key);
-            let answer = engine.execute(&delete, &mut Block::None, None, &context.now());
-            assert!(matches!(answer, Answer::Done(..)), "a delete waits for no room");
+            let operation = &Operation::delete(key);
+            let before = match context.log.is_on() {
+                true => context.look_before(&mut *engine, operation),
+                false => ItemBefore::default(),
+            };
+            let answer = engine.execute(operation, &mut Block::None, None, &context.now());
+            let Answer::Done(Outcome { ref verdict, .. }, _) = answer else {
+                unreachable!("a delete waits for no room");
+            };
+            if context.log.is_on() {
+                let SocketName { descriptor, .. } = context.log.name(connection);
+                let (value_bytes, is_meta) = (None, request.is_meta());
+                let logged =
+                    Logged { operation, verdict, value_bytes, before, is_meta, descriptor };
+                context.log_operation(logged);
+            }
             return Ok(());
         }
         let Self { engines, clients, records, .. } = self;

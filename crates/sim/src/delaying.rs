@@ -17,10 +17,11 @@
 //!   operation.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Changed, Cursor, Durability, Engine, EngineStats, GetTerms, ItemView, Key,
-    Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
+    Answer, Block, Changed, CrawlStep, Cursor, Durability, Engine, EngineStats, Evicted, GetTerms,
+    ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Place;
 use kachel_testkit::Random;
@@ -257,6 +258,18 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         self.inner.take_changes(tell);
     }
 
+    fn last_dead(&self) -> &Arc<LastDead> {
+        self.inner.last_dead()
+    }
+
+    fn has_evicted(&self) -> bool {
+        self.inner.has_evicted()
+    }
+
+    fn take_evicted(&mut self, tell: impl FnMut(&Evicted<'_>)) -> u64 {
+        self.inner.take_evicted(tell)
+    }
+
     fn maintain(&mut self, now: &Now) -> usize {
         self.inner.maintain(now)
     }
@@ -269,6 +282,16 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         show: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
     ) -> WalkStep {
         self.inner.walk(cursor, now, items_max, show)
+    }
+
+    fn crawl(
+        &mut self,
+        cursor: &mut Cursor,
+        now: &Now,
+        items_max: usize,
+        is_wanted: impl FnMut(&[u8], &dyn ItemView<'_>) -> bool,
+    ) -> CrawlStep {
+        self.inner.crawl(cursor, now, items_max, is_wanted)
     }
 
     fn stats(&self) -> EngineStats {

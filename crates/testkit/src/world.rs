@@ -64,6 +64,10 @@ pub struct WorldOptions {
     pub asks_login: bool,
     /// Whether `stats sizes` counts the sizes of items.
     pub tracks_sizes: bool,
+    /// Whether clients may watch the log.
+    pub watch_allowed: bool,
+    /// Bytes of lines that may wait for each client that watches.
+    pub watcher_bytes_max: usize,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
     /// The protocol that the listener sets for its clients.
@@ -97,6 +101,8 @@ impl Default for WorldOptions {
             limits: ClientLimits::default(),
             asks_login: false,
             tracks_sizes: false,
+            watch_allowed: true,
+            watcher_bytes_max: 256 << 10,
             stays: false,
             protocol: ClientProtocol::Negotiated,
             udp: None,
@@ -116,6 +122,8 @@ impl WorldOptions {
             connections_max: self.connections_max,
             usage: self.usage,
             tracks_sizes: self.tracks_sizes,
+            watch_allowed: self.watch_allowed,
+            watcher_bytes_max: self.watcher_bytes_max,
             endpoints: Endpoints::new(vec![Endpoint {
                 protocol: self.protocol,
                 limits: self.limits,

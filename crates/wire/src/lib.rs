@@ -20,6 +20,7 @@ mod meta;
 pub mod number;
 mod protocol;
 mod refusal;
+mod streams;
 mod text;
 mod words;
 
@@ -40,5 +41,6 @@ pub use meta::parse_key;
 pub use protocol::{begins_binary, lease_terms, parse, parse_binary, parse_text, retrieval_terms};
 pub use refusal::{BinaryRefusal, ParseError};
 pub use reply::{BinaryStatus, Reply};
+pub use streams::Streams;
 pub use text::login::{Login, TOKEN_BYTES_MAX, parse_login};
 pub use text::stats::{Cachedump, DetailTopic, StatsTopic, stats_topic};

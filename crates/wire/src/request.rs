@@ -351,9 +351,20 @@ pub enum Admin<'b> {
         /// The text after `stats `, trimmed.
         topic: &'b [u8],
     },
+    /// `lru_crawler crawl`: space of items that have expired is reclaimed.
+    Crawl {
+        /// The size classes, one bit each.
+        classes: u64,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `watch`: the client gets the lines of the log from now on.
+    Watch {
+        /// The streams. `None` if one of the names is not that of a stream.
+        streams: Option<crate::Streams>,
+    },
     /// A request whose answer does not depend on the server's state: the tuning commands of
-    /// memcached (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here, and `watch`,
-    /// which is not built yet.
+    /// memcached (`lru`, `slabs`, `lru_crawler`), which have nothing to tune here.
     Settled {
         /// The answer.
         reply: crate::reply::Reply,

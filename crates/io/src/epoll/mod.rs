@@ -28,7 +28,7 @@ mod watch;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use kachel_stdx::Landing;
@@ -309,6 +309,11 @@ impl Io for Epoll {
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
         let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
         inquiry::unacknowledged_bytes(fd)
+    }
+
+    fn descriptor(&mut self, socket: SocketId) -> i32 {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        fd.as_raw_fd()
     }
 
     fn name(&mut self, socket: SocketId) -> SocketName {

@@ -125,6 +125,10 @@ impl<A: Around> Io for Surrounded<A> {
         self.around.call(|| self.memory.unacknowledged_bytes(socket))
     }
 
+    fn descriptor(&mut self, socket: SocketId) -> i32 {
+        self.memory.descriptor(socket)
+    }
+
     fn name(&mut self, socket: SocketId) -> SocketName {
         self.around.call(|| self.memory.name(socket))
     }

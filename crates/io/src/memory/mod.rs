@@ -427,11 +427,15 @@ impl Io for Memory {
         Some(self.wires.borrow().wires[wire].held_bytes() as u64)
     }
 
-    /// Uses the number of the wire in place of a descriptor.
+    /// The number of the wire takes the place of a descriptor.
+    fn descriptor(&mut self, socket: SocketId) -> i32 {
+        i32::try_from(self.sockets.live(socket).wire).unwrap_or(i32::MAX)
+    }
+
     fn name(&mut self, socket: SocketId) -> SocketName {
         let wire = self.sockets.live(socket).wire;
         let peer = self.wires.borrow().wires[wire].peer;
-        SocketName { peer, descriptor: i32::try_from(wire).unwrap_or(i32::MAX) }
+        SocketName { peer, descriptor: self.descriptor(socket) }
     }
 
     fn waker(&self) -> Waker {

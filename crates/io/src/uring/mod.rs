@@ -33,7 +33,7 @@ mod send;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::Io;
 use crate::accept_hold::until_retry;
@@ -333,6 +333,11 @@ impl Io for Uring {
     fn unacknowledged_bytes(&mut self, socket: SocketId) -> Option<u64> {
         let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
         inquiry::unacknowledged_bytes(fd)
+    }
+
+    fn descriptor(&mut self, socket: SocketId) -> i32 {
+        let fd = self.sockets.live(socket).fd.as_ref().expect("a live socket has a descriptor");
+        fd.as_raw_fd()
     }
 
     fn name(&mut self, socket: SocketId) -> SocketName {

@@ -154,16 +154,6 @@ fn every_text_case_is_answered_over_a_unix_socket_by_epoll() {
     run(Transport::Unix, "epoll");
 }
 
-#[test]
-fn watch_alone_is_refused_in_words() {
-    let server = subject::start(Transport::Tcp, "epoll");
-    if subject::is_other() {
-        return;
-    }
-    let case = Case::new("watch\r\n", "CLIENT_ERROR watch commands not allowed\r\n");
-    wire::run(&server, &case, &[case.input.len()], wire::PATIENCE).unwrap();
-}
-
 /// The suite itself: each way in which a reply can be wrong is seen.
 #[test]
 fn a_wrong_reply_is_seen() {

@@ -145,6 +145,8 @@ pub struct Pool {
     retired: AtomicU32,
     /// See I5.
     keeps_pages: AtomicBool,
+    /// Whether the reclaimers list what they evict.
+    lists_evictions: AtomicBool,
     free: Mutex<Free>,
 }
 
@@ -194,6 +196,7 @@ impl Pool {
             quiescence: Arc::new(Quiescence::new(usize::from(options.shards) + READERS_BESIDE)),
             retired: AtomicU32::new(0),
             keeps_pages: AtomicBool::new(false),
+            lists_evictions: AtomicBool::new(false),
             free: Mutex::new(Free {
                 // Reclaimed for all, so that a segment that comes back needs no allocation.
                 idle: Vec::with_capacity(segments as usize),
@@ -208,6 +211,16 @@ impl Pool {
     #[inline]
     pub const fn segment_bytes(&self) -> usize {
         1 << self.segment_shift
+    }
+
+    /// Has all shards list the items that they evict, or no longer. Cost: a store.
+    pub fn list_evictions(&self, on: bool) {
+        self.lists_evictions.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether evicted items are listed. Cost: a load.
+    pub(crate) fn lists_evictions(&self) -> bool {
+        self.lists_evictions.load(Ordering::Relaxed)
     }
 
     /// The pages that back its segments.

@@ -52,6 +52,7 @@ pub use walk::{WalkCursor, Walked};
 use self::context::Context;
 use self::log::{Log, LogOptions};
 pub use self::reclaimer::Reclaimed;
+pub use self::reclaimer::evicted::EvictedItem;
 use self::reclaimer::{GHOST_PERCENT, Reclaimer};
 use crate::item::{FoundItem, Item};
 use crate::layout::{Access, Header, ItemAt};
@@ -141,6 +142,18 @@ impl Segments {
     /// What became of items, by size class.
     pub const fn class_counts(&self) -> &Arc<ClassCounts> {
         self.reclaimer.class_counts()
+    }
+
+    /// Whether there is something for [`Self::take_evicted`]. Cost: a load.
+    #[inline]
+    pub const fn has_evicted(&self) -> bool {
+        !self.reclaimer.evicted().is_empty()
+    }
+
+    /// Tells the items that were evicted since the last call, as far as they were listed
+    /// ([`Pool::list_evictions`]). Returns how many more items were evicted than were listed.
+    pub fn take_evicted(&mut self, tell: impl FnMut(&EvictedItem<'_>)) -> u64 {
+        self.reclaimer.evicted_mut().take(tell)
     }
 
     /// Whether a store that found its room on the way may find it now.

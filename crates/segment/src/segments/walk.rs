@@ -67,6 +67,33 @@ impl Segments {
         items_max: usize,
         mut show: impl FnMut(Item<'_>) -> bool,
     ) -> Walked {
+        self.walk_all(cursor, items_max, |item| !self.is_live(item.at(), now) || show(item))
+    }
+
+    /// Passes the items that have expired or were flushed, and whose space did not come back yet,
+    /// to `found`, and moves the cursor as [`Self::walk`] does. All of them lie in one segment.
+    pub fn walk_expired(
+        &self,
+        cursor: &mut WalkCursor,
+        now: u32,
+        items_max: usize,
+        mut found: impl FnMut(Item<'_>),
+    ) -> Walked {
+        self.walk_all(cursor, items_max, |item| {
+            if !item.is_dead() && !self.is_live(item.at(), now) {
+                found(item);
+            }
+            true
+        })
+    }
+
+    /// Passes all items to `show`, dead items included.
+    fn walk_all(
+        &self,
+        cursor: &mut WalkCursor,
+        items_max: usize,
+        mut show: impl FnMut(Item<'_>) -> bool,
+    ) -> Walked {
         let touched = self.pool().segments_touched();
         let mut items = 0;
         for _ in 0..WALK_SEGMENTS_MAX {
@@ -76,11 +103,11 @@ impl Segments {
             }
             let is_own = self.log.owns(segment);
             if is_own {
-                let mut show_one = |item: Option<Item<'_>>| {
+                let mut show_one = |item: Item<'_>| {
                     items += 1;
-                    item.is_none_or(&mut show) && items < items_max
+                    show(item) && items < items_max
                 };
-                let is_whole = self.walk_segment(segment, cursor, now, &mut show_one);
+                let is_whole = self.walk_segment(segment, cursor, &mut show_one);
                 debug_assert!(items <= items_max.max(1), "a call looks at a bounded number");
                 if !is_whole {
                     break;
@@ -94,13 +121,12 @@ impl Segments {
         Walked { items, more: true }
     }
 
-    /// Passes one segment's items to `show`, dead items as `None`. Returns whether all were passed.
+    /// Passes one segment's items to `show`. Returns whether all were passed.
     fn walk_segment(
         &self,
         segment: u32,
         cursor: &mut WalkCursor,
-        now: u32,
-        show: &mut impl FnMut(Option<Item<'_>>) -> bool,
+        show: &mut impl FnMut(Item<'_>) -> bool,
     ) -> bool {
         let generation = self.pool().generation(segment);
         let start = self.pool().segment_start(segment);
@@ -115,7 +141,7 @@ impl Segments {
             let item = self.item(at);
             offset += item.header().item_bytes();
             debug_assert!(offset <= start + self.pool().segment_bytes(), "layout, I3");
-            if !show(self.is_live(at, now).then_some(item)) {
+            if !show(item) {
                 *cursor = WalkCursor::at(offset, generation);
                 return false;
             }

@@ -12,6 +12,7 @@
 //! Source: memcached's protocol.txt, and 1.6.45's replies where that text is incomplete.
 
 mod answer;
+pub mod log;
 
 use kachel_engine::{Facts, Inspection};
 

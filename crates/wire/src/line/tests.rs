@@ -7,6 +7,7 @@ use crate::request::{
     Admin, Direction, DumpForm, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Letters, Meta, MetaKey,
     RETRIEVE_LINE_BYTES_MAX, Request, Retrieve, RetrieveForm, Store, StoreMode, Ttl,
 };
+use crate::streams::Streams;
 use proptest::prelude::*;
 
 #[track_caller]
@@ -505,22 +506,38 @@ fn tuning_is_judged_and_settled() {
         (b"lru_crawler sleep x\r\n", Reply::BadLine),
         (b"lru_crawler tocrawl 0\r\n", Reply::Ok),
         (b"lru_crawler tocrawl -1\r\n", Reply::BadLine),
-        (b"lru_crawler crawl 1\r\n", Reply::Ok),
-        (b"lru_crawler crawl all\r\n", Reply::Ok),
         (b"lru_crawler crawl 0\r\n", Reply::CrawlerBadClass),
         (b"lru_crawler crawl 1,64\r\n", Reply::CrawlerBadClass),
-        (b"lru_crawler crawl +1\t2,3\r\n", Reply::Ok),
         (b"lru_crawler crawl ,\r\n", Reply::CrawlerNotStarted),
         (b"lru_crawler metadump 99\r\n", Reply::CrawlerBadClass),
-        (&line(&[b"lru_crawler crawl ", &b"1,".repeat(600), b"\r\n"]), Reply::Ok),
-        (b"watch\r\n", Reply::WatchNotAllowed),
-        (b"watch fetchers mutations\r\n", Reply::WatchNotAllowed),
-        (b"watch bogus\r\n", Reply::Error),
-        (b"watch fet foo\r\n", Reply::Error),
     ]);
     let silent = accepted(b"slabs automove 1 noreply\r\n");
     let expected = Admin::Settled { reply: Reply::Ok, noreply: true };
     assert_eq!(silent, Request::Admin(expected));
+}
+
+#[test]
+fn the_crawler_and_watchers_are_asked_for_classes_and_streams() {
+    for (target, classes) in [
+        (&b"1"[..], 1 << 1),
+        (b"all", u64::MAX),
+        (b"+1\t2,3", 1 << 1 | 1 << 3),
+        (b"63,1,1", 1 << 63 | 1 << 1),
+        (&b"1,".repeat(600), 1 << 1),
+    ] {
+        let line = line(&[b"lru_crawler crawl ", target, b"\r\n"]);
+        let crawl = Admin::Crawl { classes, noreply: false };
+        assert_eq!(accepted(&line), Request::Admin(crawl));
+    }
+    let both = Streams::FETCHERS.with(Streams::MUTATIONS);
+    for (line, streams) in [
+        (&b"watch\r\n"[..], Some(Streams::FETCHERS)),
+        (b"watch fetchers mutations\r\n", Some(both)),
+        (b"watch bogus\r\n", None),
+        (b"watch fet foo\r\n", None),
+    ] {
+        assert_eq!(accepted(line), Request::Admin(Admin::Watch { streams }), "{line:?}");
+    }
 }
 
 #[test]

@@ -5,13 +5,14 @@
 //!
 //! Invariants:
 //! - I1  A tuning command gets the reply of 1.6.45 and changes nothing, because Kachel has no slab
-//!   classes, no LRU lists and no crawler.
+//!   classes and no LRU lists, and its crawler runs only when a client asks for it.
 //! - I2  Spaces before these verbs are accepted, as in 1.6.45, but not before other verbs.
 
 use crate::number::{read_i32, read_loose_u32, read_u32};
 use crate::refusal::{Failure, Outcome};
 use crate::reply::Reply;
 use crate::request::{Admin, DumpForm, Request, Ttl};
+use crate::streams::Streams;
 use crate::words::{Counted, Words, abbreviates};
 
 /// The highest slab class of memcached. The lowest is 1.
@@ -21,24 +22,9 @@ const FRACTION_BYTES_MAX: usize = 31;
 /// The most microseconds that a crawler may sleep.
 const CRAWLER_SLEEP_US_MAX: u32 = 1_000_000;
 
-/// `watch`, which is refused because it is not built yet. A stream that memcached does not have is
-/// refused with another reply.
+/// `watch`, with the streams in `rest`.
 pub(crate) fn watch(rest: &[u8]) -> Outcome<'_> {
-    const STREAMS: [&[u8]; 10] = [
-        b"rawcmds",
-        b"evictions",
-        b"fetchers",
-        b"mutations",
-        b"sysevents",
-        b"connevents",
-        b"proxyreqs",
-        b"proxyevents",
-        b"proxyuser",
-        b"deletions",
-    ];
-    let is_known = |word: &[u8]| STREAMS.iter().any(|stream| abbreviates(word, stream));
-    let known = Words::new(rest).all(is_known);
-    settled(if known { Reply::WatchNotAllowed } else { Reply::Error }, false)
+    Ok(Request::Admin(Admin::Watch { streams: Streams::named(Words::new(rest)) }))
 }
 
 /// Parses every other line. `line` includes the verb.
@@ -92,7 +78,10 @@ fn lru_crawler<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
     let (subcommand, argument) = (words.at(1), words.at(2));
     let is = |full: &[u8]| abbreviates(subcommand, full);
     let reply = match words.count() {
-        3 if is(b"crawl") => crawled(argument).err().unwrap_or(Reply::Ok),
+        3 if is(b"crawl") => match crawled(argument) {
+            Ok(classes) => return Ok(Request::Admin(Admin::Crawl { classes, noreply })),
+            Err(reply) => reply,
+        },
         3 if is(b"metadump") => return dump(argument, DumpForm::Metadump, noreply),
         3 if is(b"mgdump") => return dump(argument, DumpForm::Mgdump, noreply),
         3 if is(b"tocrawl") => number(words, 2).map_or(Reply::BadLine, |_| Reply::Ok),
@@ -109,26 +98,23 @@ fn lru_crawler<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
 
 fn dump<'b>(classes: &[u8], form: DumpForm, noreply: bool) -> Outcome<'b> {
     match crawled(classes) {
-        Ok(()) => Ok(Request::Admin(Admin::Dump { form })),
+        Ok(_) => Ok(Request::Admin(Admin::Dump { form })),
         Err(reply) => settled(reply, noreply),
     }
 }
 
-/// Checks a crawler's target: `all`, `hash`, or slab classes with commas between them.
-fn crawled(target: &[u8]) -> Result<(), Reply> {
+/// Reads a crawler's target: `all`, `hash`, or slab classes with commas between them. Returns the
+/// classes, one bit each.
+fn crawled(target: &[u8]) -> Result<u64, Reply> {
     if target == b"all" || target == b"hash" {
-        return Ok(());
+        return Ok(u64::MAX);
     }
-    let mut classes = target.split(|&byte| byte == b',').filter(|class| !class.is_empty());
-    let mut found = false;
-    if classes.all(|class| {
-        found = true;
-        read_loose_u32(class).is_some_and(|class| (1..=CLASS_MAX).contains(&class))
-    }) {
-        if found { Ok(()) } else { Err(Reply::CrawlerNotStarted) }
-    } else {
-        Err(Reply::CrawlerBadClass)
+    let mut classes = 0;
+    for class in target.split(|&byte| byte == b',').filter(|class| !class.is_empty()) {
+        let class = read_loose_u32(class).filter(|class| (1..=CLASS_MAX).contains(class));
+        classes |= 1_u64 << class.ok_or(Reply::CrawlerBadClass)?;
     }
+    if classes == 0 { Err(Reply::CrawlerNotStarted) } else { Ok(classes) }
 }
 
 fn slabs(words: &Counted<'_>) -> Reply {

@@ -21,6 +21,7 @@
 
 pub(crate) mod allowance;
 pub(crate) mod counts;
+pub(crate) mod evicted;
 mod gather;
 mod ghost;
 mod job;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 
 use self::allowance::Allowance;
 use self::counts::Counts;
+use self::evicted::EvictedList;
 use self::gather::Gathering;
 use self::ghost::Ghosts;
 use self::job::Job;
@@ -107,6 +109,8 @@ pub(crate) struct Reclaimer {
     counts: Counts,
     /// What became of items, by size class.
     class_counts: Arc<ClassCounts>,
+    /// Items evicted since the owner last took the list.
+    evicted: EvictedList,
 }
 
 impl Reclaimer {
@@ -134,6 +138,7 @@ impl Reclaimer {
             ghosts,
             counts: Counts::default(),
             class_counts: Arc::new(ClassCounts::new(&pool.size_classes)),
+            evicted: EvictedList::default(),
         })
     }
 
@@ -151,6 +156,19 @@ impl Reclaimer {
     pub(crate) fn note_evicted(&mut self, item: &Item<'_>, now: u32) {
         self.counts.note_evicted(item.access());
         self.class_counts.note_evicted(item, now);
+        if item.pool().lists_evictions() {
+            self.evicted.add(item);
+        }
+    }
+
+    /// The items that were evicted since the owner last took the list.
+    pub(crate) const fn evicted(&self) -> &EvictedList {
+        &self.evicted
+    }
+
+    /// The same list, to be taken.
+    pub(crate) const fn evicted_mut(&mut self) -> &mut EvictedList {
+        &mut self.evicted
     }
 
     /// Counts an item as found expired.

@@ -1,0 +1,90 @@
+//! `lru_crawler crawl`: it reclaims the space of items that have expired, in all shards.
+
+use kachel_io::FarEnd;
+use kachel_testkit::{World, WorldOptions};
+
+/// One shard; three that change each other's items; three that ask each other.
+const SERVERS: [(u16, bool); 3] = [(1, true), (3, true), (3, false)];
+
+fn stat(world: &mut World, client: &FarEnd, name: &str) -> u64 {
+    let told = String::from_utf8(world.ask(client, b"stats\r\n")).expect("text");
+    let line = told.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    line.and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// A server with 3,000 items, of which a third lives, and a third has a value of class 6. Nothing
+/// but the crawler finds out that the others have expired.
+fn half_dead(shards: u16, crew: bool) -> (World, FarEnd) {
+    let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+    let client = world.connect();
+    for number in 0..3_000 {
+        let bytes = if number % 3 == 0 { 200 } else { 1 };
+        let value = "x".repeat(bytes);
+        let mut request = format!("set key{number} 0 10000 {bytes}\r\n{value}\r\n");
+        if number % 3 != 1 {
+            request += &format!("touch key{number} 1\r\n");
+        }
+        world.ask(&client, request.as_bytes());
+    }
+    world.clock.advance_s(5);
+    world.settle();
+    (world, client)
+}
+
+#[test]
+fn it_reclaims_what_has_expired_and_nothing_else() {
+    for (shards, crew) in SERVERS {
+        let (mut world, client) = half_dead(shards, crew);
+        assert_eq!(stat(&mut world, &client, "curr_items"), 3_000, "nobody has looked");
+        let watcher = world.connect();
+        assert_eq!(world.ask(&watcher, b"watch sysevents\r\n"), b"OK\r\n");
+        assert_eq!(world.ask(&client, b"lru_crawler crawl 6\r\n"), b"OK\r\n");
+        assert_eq!(stat(&mut world, &client, "curr_items"), 2_000, "those of this class");
+        assert_eq!(stat(&mut world, &client, "crawler_reclaimed"), 1_000);
+        let line = String::from_utf8(watcher.read()).expect("text");
+        assert!(line.contains(" type=lru_crawler crawler=0 lru=all "), "{line}");
+        assert!(line.ends_with(" elapsed=0 examined=3000 reclaimed=1000\n"), "{line}");
+        assert_eq!(world.ask(&client, b"lru_crawler crawl all\r\n"), b"OK\r\n");
+        assert_eq!(stat(&mut world, &client, "curr_items"), 1_000, "those that live");
+        assert_eq!(stat(&mut world, &client, "crawler_reclaimed"), 2_000);
+        for number in 0..3_000 {
+            let request = format!("mg key{number} s\r\n");
+            let expected: &[u8] = if number % 3 == 1 { b"HD s1\r\n" } else { b"EN\r\n" };
+            assert_eq!(world.ask(&client, request.as_bytes()), expected);
+        }
+        assert_eq!(world.ask(&client, b"flush_all\r\nlru_crawler crawl all\r\n"), b"OK\r\nOK\r\n");
+        assert_eq!(stat(&mut world, &client, "curr_items"), 0, "what was flushed");
+    }
+}
+
+#[test]
+fn there_is_one_run_at_a_time_and_a_step_is_bounded() {
+    for (shards, crew) in SERVERS {
+        let (mut world, client) = half_dead(shards, crew);
+        client.write(b"lru_crawler crawl all\r\nlru_crawler crawl 1\r\n");
+        world.settle();
+        assert_eq!(client.read(), b"OK\r\nBUSY currently processing crawler request\r\n");
+        assert_eq!(world.ask(&client, b"lru_crawler crawl all\r\n"), b"OK\r\n", "it is over");
+        let examined = world.sum(|counters| &counters.listed_items);
+        client.write(b"lru_crawler crawl all\r\n");
+        let mut before = examined;
+        for _ in 0..200 {
+            world.turn();
+            let now = world.sum(|counters| &counters.listed_items);
+            assert!(now - before <= 512 * u64::from(shards), "a step of each core");
+            before = now;
+        }
+        assert!(before > examined);
+        world.settle();
+    }
+}
+
+#[test]
+fn cores_that_sleep_take_part() {
+    let (mut world, client) = half_dead(3, true);
+    world.rest();
+    client.write(b"lru_crawler crawl all\r\n");
+    // No time passes, so only a core that is woken does anything.
+    world.rest();
+    assert_eq!(world.sum(|counters| &counters.crawler_reclaimed), 2_000);
+}

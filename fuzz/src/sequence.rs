@@ -199,8 +199,10 @@ impl<'r> Judging<'r> {
             Admin::Settled { reply, noreply } => reply.unless(noreply),
             Admin::FlushAll { .. }
             | Admin::CacheMemlimit { .. }
+            | Admin::Crawl { .. }
             | Admin::Dump { .. }
-            | Admin::Stats { .. } => return Err(End::Unknown),
+            | Admin::Stats { .. }
+            | Admin::Watch { .. } => return Err(End::Unknown),
         };
         self.answered_by(reply);
         Ok(())

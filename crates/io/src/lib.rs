@@ -73,9 +73,9 @@ pub trait Io {
     /// [`RECEIVE_BUFFER_BYTES`] or one landing per poll.
     ///
     /// A long wait may keep events back for `Limits::slack_us`, so that it reports several. That
-    /// time begins with the wait: an event that comes later ends the wait at once. After a wait
-    /// that reported a single event, the next ones are without slack. `Epoll`, and `Uring` before
-    /// Linux 6.12, sleep for that time and wait then. `Memory` has no slack.
+    /// time begins with the wait: an event that comes later ends the wait at once. While few events
+    /// come together, most waits are without slack. `Epoll`, and `Uring` before Linux 6.12, sleep
+    /// for that time and wait then. `Memory` has no slack.
     ///
     /// Cost: `Epoll` one system call, and one for each socket that sends or is readable; `Uring`
     /// one in all. `Memory` never waits.

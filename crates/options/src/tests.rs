@@ -189,6 +189,7 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-Z"],
         &["-e", "file"],
         &["-Y", "file", "-U", "11211"],
+        &["-S", "-U", "11211"],
         &["-o", "ssl_key=file"],
         &["-o", "proxy_config=file"],
         &["-o", "drop_privileges"],

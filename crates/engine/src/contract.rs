@@ -114,7 +114,7 @@ pub struct WalkStep {
 /// The result of one step of a walk that reclaims space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrawlStep {
-    /// What was examined.
+    /// The items that were examined.
     pub walked: WalkStep,
     /// The number of items whose space was reclaimed.
     pub reclaimed: usize,
@@ -191,8 +191,8 @@ pub trait ReadBeside: Clone + Send + Sync + 'static {
         dead_found: &mut DeadFound,
     ) -> ReadAnswer<'r, Self::Pinned>;
 
-    /// What became of the items of a size class ([`Common::size_classes`]). Nothing if there is no
-    /// such class. Cost: a few loads.
+    /// Counts of the items of a size class ([`Common::size_classes`]) that are gone. All are 0 if
+    /// there is no such class. Cost: a few loads.
     fn class_stats(&self, class: u8) -> ClassStats;
 }
 

@@ -44,7 +44,8 @@ pub struct EngineStats {
     pub refused: u64,
 }
 
-/// What became of the items of a size class in one engine since the start.
+/// Counts of the items of one size class that an engine has evicted or found expired since the
+/// start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassStats {
     /// Items evicted.

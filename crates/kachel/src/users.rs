@@ -26,7 +26,7 @@ pub(crate) enum LoginKind {
 }
 
 impl LoginKind {
-    /// What names the file.
+    /// The option or the environment variable that names the file.
     const fn source(self) -> &'static str {
         match self {
             Self::Text => "-Y",

@@ -97,7 +97,7 @@ fn plain(client: &mut Client, user: &str, password: &str) -> bool {
 
 fn scram(client: &mut Client, user: &str, password: &str) -> bool {
     let (status, server_first) = ask(client, request(AUTH, SCRAM, &scram_first(user)));
-    assert_eq!(status, 0x21, "a challenge, whoever it is");
+    assert_eq!(status, 0x21, "known and unknown users get a challenge");
     let proof = scram_proof(user, password, &server_first);
     let told = ask(client, request(STEP, SCRAM, &proof));
     if told.0 != 0x21 {

@@ -21,7 +21,7 @@ const LIMITS: [usize; 5] = [50, 75, 90, 99, 100];
 
 /// A login: a user and a password, or both messages of SCRAM.
 type Login = [Vec<u8>; 2];
-/// What is timed.
+/// The kind of login that is timed.
 type Check = fn(&Users, [&[u8]; 2]) -> bool;
 /// Makes a login of a user and a password.
 type Make = fn(&Users, [&str; 2]) -> Login;
@@ -91,7 +91,7 @@ fn greatest_t(users: &Users, check: Check, logins: &[Login; 2], samples: usize) 
     let mut taken: Vec<(u64, usize)> = Vec::with_capacity(samples);
     let mut inputs = Vec::with_capacity(INPUTS);
     while taken.len() < samples {
-        // What is timed must not follow the copy of an input, which depends on the class.
+        // The copy of an input depends on the class, so the timed part must not follow it.
         inputs.clear();
         inputs.extend((0..INPUTS).map(|_| {
             random ^= random << 13;

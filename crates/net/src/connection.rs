@@ -30,7 +30,7 @@
 //! - I5  While a login is owed, only logins are served. The debt goes with a connection that moves
 //!   to another shard, and so does its time.
 //! - I6  While an exchange of SASL is under way, a login is owed, and the connection does not move.
-//! - I7  A client that watches sends no requests any more. What it sends is dropped.
+//! - I7  No request of a client that watches is read. Its input is dropped.
 
 use kachel_io::{Peer, SocketId};
 
@@ -217,7 +217,7 @@ impl Connection {
         &mut self.outbox
     }
 
-    /// Whether requests are read. What a client sends is dropped otherwise.
+    /// Whether requests are read. Otherwise the input of the client is dropped.
     #[inline]
     pub fn is_reading(&self) -> bool {
         self.phase == Phase::Reading

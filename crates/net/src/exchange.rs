@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  An exchange keeps nothing of an earlier one, whoever its peer was.
+//! - I1  An exchange keeps nothing of an earlier one, of any peer.
 //! - I2  A reply has at most the datagrams that the server allows. A longer one is replaced by an
 //!   error.
 //! - I3  There are at most `EXCHANGES_MAX` exchanges. Their memory is kept for later ones.
@@ -45,7 +45,7 @@ const _: () = {
     assert!(reply_bytes_max < crate::limits::OWN_BYTES_PER_CONNECTION);
 };
 
-/// The one who has sent a request.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// Our socket, and the address of the peer.
@@ -105,7 +105,7 @@ struct Exchange {
     is_too_long: bool,
 }
 
-/// How an exchange stands after its replies were looked at.
+/// The state of an exchange after [`Exchanges::reply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyState {
     /// A request is not answered yet.

@@ -3,10 +3,9 @@
 //! Upstream:   `shard`, with the address that a datagram came from.
 //! Downstream: nothing; such a datagram is counted and dropped.
 //!
-//! Everybody can write any source address into a datagram. So a reply goes to whoever the sender
-//! wants to have it. Some addresses are never those of a client. A reply to them can only harm: it
-//! reaches many hosts at once, or a service that answers it, so that both servers answer each other
-//! without end.
+//! A sender can write any source address into a datagram, so it chooses where the reply goes. Some
+//! addresses are never those of a client. A reply to them can only harm: it reaches many hosts at
+//! once, or a service that answers it, so that both servers answer each other without end.
 //!
 //! Source: CERT CA-1996-01 (loops of echo and chargen); US-CERT TA14-017A, "UDP-Based Amplification
 //! Attacks", for the list of protocols; the port numbers are those of IANA's registry.

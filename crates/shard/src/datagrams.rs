@@ -1,7 +1,8 @@
 //! Datagrams: requests over UDP, each served as an exchange of its own.
 //!
-//! Upstream:   `io` reports a datagram. Downstream: `net` checks the address and begins an
-//!             exchange; `serve` serves its input; `net` cuts the reply into datagrams.
+//! Upstream:   `io` reports a datagram.
+//! Downstream: `net` checks the address and begins an exchange; `serve` serves its input; `net`
+//!             cuts the reply into datagrams.
 //!
 //! Invariants:
 //! - I1  Each datagram is parsed alone: its exchange begins with its first byte, has no other

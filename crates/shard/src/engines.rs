@@ -143,7 +143,8 @@ impl<E: Engine> Engines<E> {
         &self.readers
     }
 
-    /// What became of the items of a size class in all engines since the last `stats reset`.
+    /// Counts of the items of a size class that are gone, in all engines since the last `stats
+    /// reset`.
     ///
     /// Cost: a few loads for each shard.
     pub(crate) fn class_stats(&self, class: u8) -> ClassStats {

@@ -178,8 +178,8 @@ impl Context {
         self.log_line(Streams::DELETIONS, |line, at| log::deleted(line, at, &item, command));
     }
 
-    /// The TTL that an item gets, in seconds; 0 if it never expires. An item that is dead at once
-    /// has, as in memcached, so many that the number does not fit.
+    /// The TTL that an item gets, in seconds; 0 if it never expires. For an item that is dead at
+    /// once the number wraps around, as in memcached.
     fn ttl_s(&self, ttl: Ttl) -> u32 {
         let now = self.now();
         debug_assert!(now.second > 0, "no second is 0");

@@ -117,7 +117,12 @@ impl Cache {
         ShardOf { shard, shards }: ShardOf,
     ) -> std::io::Result<Self> {
         assert!(shard < shards, "a shard is one of {shards}");
-        let segment_options = SegmentOptions { evict: options.evict, cas: options.cas, shard };
+        let segment_options = SegmentOptions {
+            evict: options.evict,
+            cas: options.cas,
+            shard,
+            item_overhead_bytes: options.nominal_bytes(0, 0, 0),
+        };
         Ok(Self {
             table: Table::new(Arc::clone(&budget), slots_max(pool.bytes_max(), shards))?,
             segments: Segments::new(pool, segment_options)?,

@@ -104,8 +104,11 @@ impl Cache {
         let options =
             PoolOptions { shards: 1, reserve_bytes: limit_bytes, ..PoolOptions::default() };
         let pool = Pool::new(budget, options).expect("address space");
-        let segments = Segments::new(pool, SegmentOptions { evict: true, cas: true, shard: 0 })
-            .expect("address space");
+        let segments = Segments::new(
+            pool,
+            SegmentOptions { evict: true, cas: true, shard: 0, item_overhead_bytes: 0 },
+        )
+        .expect("address space");
         Self { segments, index: Numbers(vec![None; keys]) }
     }
 

@@ -455,7 +455,7 @@ mod tests {
     #[should_panic(expected = "takes the segment at")]
     fn a_segment_given_back_with_a_living_item_is_found() {
         let pool = pool();
-        let options = SegmentOptions { evict: true, cas: true, shard: 0 };
+        let options = SegmentOptions { evict: true, cas: true, shard: 0, item_overhead_bytes: 0 };
         let mut segments = Segments::new(Arc::clone(&pool), options).expect("address space");
         let item = NewItem {
             key: b"key",

@@ -14,36 +14,49 @@ use kachel_engine::{
     Answer, Direction, Engine, Facts, GetTerms, Key, Now, Operation, Outcome, ValueWanted, Verb,
     Verdict, Wanted,
 };
-use kachel_stdx::SizeClasses;
+use kachel_stdx::{Counter, SizeClasses};
 
-use crate::counter::Counter;
 use crate::sizes::Sizes;
 
 /// The requests of one tick that are counted by class.
 pub(crate) const CLASSED_PER_TICK_MAX: u32 = 2;
 
-/// Requests that found or stored an item of one size class.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub struct ClassCounters {
+macro_rules! class_counters {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// Requests that found or stored an item of one size class.
+        #[derive(Debug, Default)]
+        #[repr(align(64))]
+        pub struct ClassCounters {
+            $($(#[$doc])* pub $name: Counter,)+
+        }
+
+        impl ClassCounters {
+            fn copy_from(&self, from: &Self) {
+                $(self.$name.set(from.$name.value());)+
+            }
+        }
+    };
+}
+
+class_counters! {
     /// Keys found.
-    pub get_hits: Counter,
+    get_hits,
     /// Storage requests.
-    pub cmd_set: Counter,
+    cmd_set,
     /// Deletes that removed an item.
-    pub delete_hits: Counter,
+    delete_hits,
     /// `incr` requests that found an item.
-    pub incr_hits: Counter,
+    incr_hits,
     /// `decr` requests that found an item.
-    pub decr_hits: Counter,
+    decr_hits,
     /// `cas` requests whose token matched.
-    pub cas_hits: Counter,
+    cas_hits,
     /// `cas` requests whose token did not match.
-    pub cas_badval: Counter,
+    cas_badval,
     /// Touches that found an item.
-    pub touch_hits: Counter,
+    touch_hits,
     /// Values refused because there was no memory.
-    pub store_no_memory: Counter,
+    store_no_memory,
 }
 
 /// The counters of each size class.
@@ -114,15 +127,7 @@ impl ByClass {
 
     pub(crate) fn copy_counts_from(&self, from: &Self) {
         for (to, from) in self.0.iter().zip(&from.0) {
-            to.get_hits.set(from.get_hits.value());
-            to.cmd_set.set(from.cmd_set.value());
-            to.delete_hits.set(from.delete_hits.value());
-            to.incr_hits.set(from.incr_hits.value());
-            to.decr_hits.set(from.decr_hits.value());
-            to.cas_hits.set(from.cas_hits.value());
-            to.cas_badval.set(from.cas_badval.value());
-            to.touch_hits.set(from.touch_hits.value());
-            to.store_no_memory.set(from.store_no_memory.value());
+            to.copy_from(from);
         }
     }
 

@@ -17,12 +17,11 @@
 //!   items meanwhile, no item has expired, and there are not more items than a census examines.
 
 use kachel_engine::{ClassStats, Common as _, Engine};
-use kachel_stdx::SizeClasses;
+use kachel_stdx::{Counter, SizeClasses};
 use kachel_wire::Reply;
 
 use crate::by_class::ClassCounters;
 use crate::census::{Census, Group};
-use crate::counter::Counter;
 use crate::counters::Counters;
 use crate::stats::Answering;
 
@@ -88,7 +87,7 @@ struct Class {
     chunk_bytes: u64,
     /// Its living items.
     held: Group,
-    /// What became of others.
+    /// Counts of the items that are gone.
     gone: ClassStats,
 }
 

@@ -32,7 +32,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::counter::Counter;
+use kachel_stdx::Counter;
 
 /// The time between two samples. Shenango checks every 5 us, but from a core of its own. A sample
 /// costs each awake core 2 us, a thousandth of this time.

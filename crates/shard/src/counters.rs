@@ -11,9 +11,9 @@
 
 use kachel_engine::{DeadFound, Direction, EngineStats, StoreTerms, Verb, Verdict};
 use kachel_net::TooSlow;
+use kachel_stdx::Counter;
 
 use crate::by_class::ByClass;
-use crate::counter::Counter;
 
 impl Counters {
     /// The counter of connections that were closed for this reason.

@@ -70,14 +70,13 @@ mod crawler;
 mod cores;
 mod counters;
 mod by_class;
-mod counter;
 mod sizes;
 
 pub use by_class::{ByClass, ClassCounters};
-pub use counter::Counter;
 pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
+pub use kachel_stdx::Counter;
 pub use process::{ClosedClient, Shared, SharedOptions, UdpOptions};
 pub use tick::{Shard, ShardOptions, Turn};
 

@@ -403,7 +403,8 @@ fn piece<E: Engine>(
     let expiry = |second: u32| (second != 0).then(|| unix(second));
     let mut lines_left = if let Form::Cachedump { lines_left, .. } = form { lines_left } else { 0 };
     let walked = engine.walk(&mut cursor, now, form.items_max(), |key, item| {
-        let nominal = || sizes.nominal_bytes(key.len(), item.value_bytes(), item.client_flags());
+        let (value_bytes, client_flags) = (item.value_bytes(), item.client_flags());
+        let class_of = || sizes.of(key.len(), value_bytes, client_flags);
         match form {
             Form::Mgdump => format::mgdump_line(lines, key, item.protocol_mark()),
             Form::Metadump => {
@@ -412,27 +413,28 @@ fn piece<E: Engine>(
                     access_unix_s: unix(item.last_access()),
                     cas: item.cas(),
                     fetched: item.is_fetched(),
-                    class: sizes.of_nominal(nominal()),
+                    class: class_of(),
                     item_bytes: item.memory_bytes(),
-                    client_flags: item.client_flags(),
+                    client_flags,
                 };
                 format::metadump_line(lines, key, &facts);
             }
             Form::Cachedump { class, .. } => {
-                if sizes.of_nominal(nominal()) == class {
+                if class_of() == class {
                     let expiry_unix_s = expiry(item.expiry()).unwrap_or(0);
-                    format::cachedump_line(lines, key, item.value_bytes(), expiry_unix_s);
+                    format::cachedump_line(lines, key, value_bytes, expiry_unix_s);
                     lines_left -= 1;
                 }
                 return lines_left > 0 && lines.len() < PIECE_BYTES_MAX;
             }
             Form::Items | Form::Slabs => {
-                let class = u32::from(sizes.of_nominal(nominal()));
+                let class = u32::from(class_of());
                 take_note(lines, class, item.memory_bytes(), item.last_access());
             }
             Form::Prefixes | Form::Connections => unreachable!("no engine has them"),
             Form::Sizes => {
-                let step = nominal().div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
+                let bytes = sizes.nominal_bytes(key.len(), value_bytes, client_flags);
+                let step = bytes.div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
                 let step = u32::try_from(step).unwrap_or(u32::MAX);
                 take_note(lines, step, item.memory_bytes(), item.last_access());
             }

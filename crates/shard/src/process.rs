@@ -12,10 +12,10 @@ use kachel_engine::Now;
 use kachel_host::{Budget, Usage};
 use kachel_io::{Peer, SocketName};
 use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, Users};
+use kachel_stdx::Counter;
 
 use crate::by_class::ClassCounters;
 use crate::cores::Cores;
-use crate::counter::Counter;
 use crate::counters::Counters;
 use crate::crawler::Crawler;
 use crate::watchers::Watchers;

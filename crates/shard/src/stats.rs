@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use kachel_engine::{Common as _, Engine};
 use kachel_io::SEND_BLOCK_BYTES;
 use kachel_net::ConnectionIndex;
+use kachel_stdx::Counter;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::counter::Counter;
 use crate::counters::Counters;
 use crate::engines::Engines;
 use crate::prefixes::PrefixCounts;

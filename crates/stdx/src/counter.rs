@@ -1,9 +1,9 @@
-//! A number of `stats`.
+//! A count that costs no locked instruction.
 //!
-//! Upstream:   `counters` and `by_class` are made of them.
+//! Upstream:   `shard` and `segment` count with it what statistics tell.
 //! Downstream: nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A number that one thread at a time changes, and any thread may read.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// Replaces the number; used for gauges. An equal number is not written, because other shards
+    /// Replaces the number; used for gauges. An equal number is not written, because other cores
     /// may have its cache line.
     #[inline]
     pub fn set(&self, value: u64) {

@@ -8,6 +8,7 @@
 mod allocations;
 mod cache_padded;
 mod combining;
+mod counter;
 mod held;
 mod landing;
 #[cfg(loom)]
@@ -20,6 +21,7 @@ mod sync;
 pub use allocations::{CountingAllocator, counted, uncounted};
 pub use cache_padded::CachePadded;
 pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
+pub use counter::Counter;
 pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,

@@ -75,6 +75,9 @@ pub struct SegmentOptions {
     pub cas: bool,
     /// This shard's number.
     pub shard: u16,
+    /// Bytes that count with each item beside its key, value and client flags, when its size class
+    /// is computed.
+    pub item_overhead_bytes: usize,
 }
 
 /// One shard's items. Every location that it returns is valid until the next call with `&mut self`.
@@ -91,8 +94,8 @@ impl Segments {
     ///
     /// Errors: the ghosts' address space cannot be reserved.
     pub fn new(pool: Arc<Pool>, options: SegmentOptions) -> io::Result<Self> {
-        let SegmentOptions { evict, shard, .. } = options;
-        let reclaimer = Reclaimer::new(&pool, evict)?;
+        let SegmentOptions { evict, shard, item_overhead_bytes, .. } = options;
+        let reclaimer = Reclaimer::new(&pool, evict, item_overhead_bytes)?;
         let reserve = reserve::reserve_of(pool.fair_share(), evict);
         let log = Log::new(pool, LogOptions { evict, shard, reserve });
         Ok(Self { options, log, reclaimer })
@@ -139,7 +142,7 @@ impl Segments {
         self.log.enter(core);
     }
 
-    /// What became of items, by size class.
+    /// Counts of evicted and expired items, by size class.
     pub const fn class_counts(&self) -> &Arc<ClassCounts> {
         self.reclaimer.class_counts()
     }

@@ -57,7 +57,7 @@ impl Shard {
         let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
         let pool = Pool::new(budget, options).expect("address space");
         let table = Table::new(Arc::new(Budget::new(1 << 20)), 4).expect("a few words");
-        let options = SegmentOptions { evict: false, cas: false, shard: 0 };
+        let options = SegmentOptions { evict: false, cas: false, shard: 0, item_overhead_bytes: 0 };
         Self { segments: Segments::new(pool, options).expect("address space"), index: Slots(table) }
     }
 

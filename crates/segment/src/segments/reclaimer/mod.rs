@@ -107,7 +107,7 @@ pub(crate) struct Reclaimer {
     weights: Weights,
     ghosts: Ghosts,
     counts: Counts,
-    /// What became of items, by size class.
+    /// Counts of evicted and expired items, by size class.
     class_counts: Arc<ClassCounts>,
     /// Items evicted since the owner last took the list.
     evicted: EvictedList,
@@ -117,7 +117,7 @@ impl Reclaimer {
     /// A reclaimer for one shard over `pool`, whose budget it charges for its ghosts.
     ///
     /// Errors: the ghosts' address space cannot be reserved.
-    pub(crate) fn new(pool: &Pool, evict: bool) -> io::Result<Self> {
+    pub(crate) fn new(pool: &Pool, evict: bool, item_overhead_bytes: usize) -> io::Result<Self> {
         let share_bytes = pool.fair_share() as u64 * pool.charge_bytes();
         let groups = if evict {
             (share_bytes * GHOST_PERCENT / 100) as usize / ghost::GROUP_BYTES
@@ -137,7 +137,7 @@ impl Reclaimer {
             weights: Weights::default(),
             ghosts,
             counts: Counts::default(),
-            class_counts: Arc::new(ClassCounts::new(&pool.size_classes)),
+            class_counts: Arc::new(ClassCounts::new(&pool.size_classes, item_overhead_bytes)),
             evicted: EvictedList::default(),
         })
     }
@@ -147,7 +147,7 @@ impl Reclaimer {
         &self.counts
     }
 
-    /// What became of items, by size class.
+    /// Counts of evicted and expired items, by size class.
     pub(crate) const fn class_counts(&self) -> &Arc<ClassCounts> {
         &self.class_counts
     }

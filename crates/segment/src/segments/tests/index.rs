@@ -79,7 +79,8 @@ impl Shard {
         let pool = Pool::new(Arc::clone(&budget), options).expect("address space");
         budget.set_limit_bytes(limit_bytes);
         std::array::from_fn(|shard| {
-            let options = SegmentOptions { evict, cas: true, shard: shard as u16 };
+            let options =
+                SegmentOptions { evict, cas: true, shard: shard as u16, item_overhead_bytes: 0 };
             let segments = Segments::new(Arc::clone(&pool), options).expect("address space");
             Self { budget: Arc::clone(&budget), segments, index: MapIndex::default(), cas: 0 }
         })

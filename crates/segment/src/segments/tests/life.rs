@@ -290,7 +290,7 @@ fn a_shard_that_came_late_gets_its_share() {
     let pool = Pool::new(budget, options).expect("address space");
     let mut shards: Vec<(Segments, MapIndex)> = (0..2)
         .map(|shard| {
-            let options = SegmentOptions { evict: true, cas: true, shard };
+            let options = SegmentOptions { evict: true, cas: true, shard, item_overhead_bytes: 0 };
             (Segments::new(Arc::clone(&pool), options).expect("address space"), MapIndex::default())
         })
         .collect();

@@ -100,7 +100,7 @@ fn shards_on_two_threads_share_one_pool() {
     let ((sent_0, received_1), (sent_1, received_0)) = (channel(), channel());
     let sides =
         [(0, sent_0, received_0), (1, sent_1, received_1)].map(|(shard, sent, received)| {
-            let options = SegmentOptions { evict: true, cas: true, shard };
+            let options = SegmentOptions { evict: true, cas: true, shard, item_overhead_bytes: 0 };
             let segments = Segments::new(Arc::clone(&pool), options).expect("address space");
             let random = Random(41 + u64::from(shard));
             Side { segments, index: MapIndex::default(), random, sent, received }
@@ -140,7 +140,7 @@ fn pins_that_come_and_go_on_many_threads_leave_the_count_exact() {
     let budget = Arc::new(Budget::new(12 << 20));
     let options = PoolOptions { shards: 1, reserve_bytes: 0, ..PoolOptions::default() };
     let pool = Pool::new(budget, options).expect("address space");
-    let options = SegmentOptions { evict: true, cas: true, shard: 0 };
+    let options = SegmentOptions { evict: true, cas: true, shard: 0, item_overhead_bytes: 0 };
     let segments = Segments::new(Arc::clone(&pool), options).expect("address space");
     let (sent, _nobody) = channel();
     let (_nothing, received) = channel();

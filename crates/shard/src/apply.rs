@@ -1,6 +1,6 @@
 //! Applying a request to the engine: the operation, its counters, and the reply.
 //!
-//! Upstream:   `serve` and `upload`, for clients of this core; `parked`, for requests that were
+//! Upstream:   `carry_out` and `upload`, for clients of this core; `parked`, for requests that were
 //!             left with an engine.
 //! Downstream: the engine; `wire` makes the operation and formats the outcome.
 //!

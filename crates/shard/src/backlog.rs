@@ -1,7 +1,7 @@
 //! The requests that wait within the lock of an engine.
 //!
-//! Upstream:   `engines` adds the requests that were parked; `serve` and `upload` those that the
-//!             engine delays.
+//! Upstream:   `engines` adds the requests that were parked; `carry_out` and `upload` those that
+//!             the engine delays.
 //! Downstream: the engine; `engines` hands the executed requests back to their cores.
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! The batch: requests that are parsed and hashed, and that the shard executes together.
 //!
 //! Upstream:   `serve` parses the input of a connection and stages its requests.
-//! Downstream: `serve` runs the batch: the engine prefetches buckets and items, then `serve`
-//!             executes the requests in order.
+//! Downstream: `serve` runs the batch: the engine prefetches buckets and items, then `carry_out`
+//!             executes or parks the requests in order.
 //!
 //! Invariants:
 //! - I1  The staged requests of one connection are in the order in which they arrived.

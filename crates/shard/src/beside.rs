@@ -1,7 +1,7 @@
 //! Reads of other shards' keys on this core. Such a read takes no lock and wakes no core. While
 //! another core holds the engine of this shard, its own keys are read so, too.
 //!
-//! Upstream:   `serve`.
+//! Upstream:   `serve` for a batch, `carry_out` for each of its requests.
 //! Downstream: the reader of the engine that owns the key; `wire` formats the outcome.
 //!
 //! ```text
@@ -17,7 +17,8 @@
 //! Invariants:
 //! - B1  This core reads other shards only while it is awake as a reader. It holds nothing that it
 //!   read when the batch ends.
-//! - B2  A read is answered here only if its connection awaits no answer. `serve` checks that.
+//! - B2  A read is answered here only if its connection awaits no answer. `carry_out`
+//!   checks that.
 //!
 //! Source: concurrent reads and exclusive writes (CREW) as in Lim and others, "MICA", NSDI 2014. We
 //! read without a version in the item, because items are immutable and reclaimed by quiescence.

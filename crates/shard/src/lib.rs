@@ -23,6 +23,7 @@ mod slowest;
 mod send;
 mod accept;
 mod serve;
+mod carry_out;
 mod sasl;
 mod login;
 mod balance;

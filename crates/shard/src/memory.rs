@@ -1,7 +1,7 @@
 //! The memory that clients take: long input and wide outboxes are charged to `-m`, and pinned
 //! values have a limit.
 //!
-//! Upstream:   `serve`, `arrive`, `send` and `late`.
+//! Upstream:   `serve`, `carry_out`, `arrive`, `send` and `late`.
 //! Downstream: the budget of the process; the engine, which frees memory of items.
 //!
 //! Invariants:

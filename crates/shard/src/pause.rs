@@ -1,8 +1,8 @@
 //! Pauses connections, and lists those that may be resumed.
 //!
-//! Upstream:   `serve` and `upload`, when a client does not read its replies or there is no record;
-//!             `login`, when a login must wait; `send`, when a block was sent or replies were
-//!             settled; `records`, when there are records again.
+//! Upstream:   `serve`, `carry_out` and `upload`, when a client does not read its replies or there
+//!             is no record; `login`, when a login must wait; `send`, when a block was sent or
+//!             replies were settled; `records`, when there are records again.
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:

@@ -1,5 +1,5 @@
-//! Counts of evicted and expired items by size class, for `stats items`. The classes decide nothing:
-//! items of all classes lie in the same segments.
+//! Counts of evicted and expired items by size class, for `stats items`. The classes decide
+//! nothing: items of all classes lie in the same segments.
 //!
 //! Upstream:   the reclaimer counts the items that it drops; any core reads the counts.
 //! Downstream: the classes of the pool.

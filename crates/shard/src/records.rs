@@ -1,7 +1,8 @@
 //! The records of a core: it fills one for each request that it parks, and delivers the answer when
 //! the record comes back.
 //!
-//! Upstream:   `carry_out`, `upload` and `listing`, with requests that this core does not execute now.
+//! Upstream:   `carry_out`, `upload` and `listing`, with requests that this core does not execute
+//!             now.
 //! Downstream: `engines` parks the record; `clients` gets its answer.
 //!
 //! Invariants:

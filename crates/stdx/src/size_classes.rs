@@ -78,6 +78,7 @@ impl SizeClasses {
         for unit in 0..classes.table.len() {
             classes.table[unit] = classes.search(unit * UNIT_BYTES);
         }
+        debug_assert!(classes.table.iter().all(|&class| class > 0), "each size has a class");
         classes
     }
 

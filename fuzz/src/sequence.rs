@@ -197,6 +197,8 @@ impl<'r> Judging<'r> {
                 Reply::ShutdownNotEnabled
             }
             Admin::Settled { reply, noreply } => reply.unless(noreply),
+            // The server under test has no TLS.
+            Admin::RefreshCertificates { noreply } => Reply::Error.unless(noreply),
             Admin::FlushAll { .. }
             | Admin::CacheMemlimit { .. }
             | Admin::Crawl { .. }

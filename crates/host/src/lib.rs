@@ -34,5 +34,5 @@ pub use log::log_line;
 pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
-pub use signals::{Signal, Signals, ask_to_terminate};
+pub use signals::{Signal, Signals, ask_to_reload, ask_to_terminate};
 pub use usage::{Usage, entropy, usage};

@@ -113,8 +113,17 @@ fn awaited_set() -> libc::sigset_t {
 
 /// Sends this process SIGTERM, as if from outside.
 pub fn ask_to_terminate() {
+    send_to_myself(rustix::process::Signal::TERM);
+}
+
+/// Sends this process SIGHUP, as if from outside.
+pub fn ask_to_reload() {
+    send_to_myself(rustix::process::Signal::HUP);
+}
+
+fn send_to_myself(signal: rustix::process::Signal) {
     let myself = rustix::process::getpid();
-    let sent = rustix::process::kill_process(myself, rustix::process::Signal::TERM);
+    let sent = rustix::process::kill_process(myself, signal);
     assert!(sent.is_ok(), "a process may send itself signals: {sent:?}");
 }
 

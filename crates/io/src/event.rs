@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Range;
 
 use kachel_stdx::Landing;
 
@@ -124,6 +125,9 @@ impl fmt::Display for SocketName {
     }
 }
 
+/// Set in the `start` of bytes that a layer above a backend lends. No receive area is so long.
+const OF_LAYER: u32 = 1 << 31;
+
 /// Received bytes: a range of the receive area, valid until the next poll (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
@@ -153,6 +157,31 @@ impl Lent {
         assert!(count <= self.bytes as usize, "a part of what is lent");
         let count = count as u32;
         Self { tick: self.tick, start: self.start + count, bytes: self.bytes - count }
+    }
+
+    /// `bytes` bytes from `start` on in the area of a layer above a backend, such as TLS, which
+    /// lends them in its poll number `tick`.
+    ///
+    /// Panics: if the area is longer than 2 GiB.
+    #[must_use]
+    pub const fn of_layer(tick: u32, start: usize, bytes: usize) -> Self {
+        assert!(start < OF_LAYER as usize && bytes < OF_LAYER as usize, "a short area");
+        Self { tick, start: start as u32 | OF_LAYER, bytes: bytes as u32 }
+    }
+
+    /// Where the bytes are in the area of a layer. `None` if the backend itself lends them. `tick`
+    /// is the number of the layer's last poll.
+    ///
+    /// Panics: if an earlier poll of the layer has lent them (I2).
+    #[inline]
+    #[must_use]
+    pub fn range_in_layer(self, tick: u32) -> Option<Range<usize>> {
+        if self.start & OF_LAYER == 0 {
+            return None;
+        }
+        assert!(self.tick == tick, "I2: lent by an earlier poll");
+        let start = (self.start & !OF_LAYER) as usize;
+        Some(start..start + self.byte_count())
     }
 }
 
@@ -267,5 +296,18 @@ mod tests {
         assert_eq!(id.index(), u32::MAX as usize - 1);
         assert_eq!(id.generation(), 7);
         assert_ne!(id, SocketId::new(u32::MAX - 1, 8));
+    }
+
+    #[test]
+    fn bytes_of_a_layer_are_told_from_those_of_a_backend() {
+        let of_layer = Lent::of_layer(7, 100, 20);
+        assert_eq!((of_layer.range_in_layer(7), of_layer.byte_count()), (Some(100..120), 20));
+        assert_eq!(Lent { tick: 7, start: 100, bytes: 20 }.range_in_layer(7), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "I2")]
+    fn bytes_of_an_earlier_poll_are_not_lent() {
+        let _range = Lent::of_layer(7, 100, 20).range_in_layer(8);
     }
 }

@@ -129,7 +129,8 @@ impl SendBlock {
 
     /// Whether everything to send lies in one piece: the own bytes.
     #[inline]
-    pub(crate) fn is_one_piece(&self) -> bool {
+    #[must_use]
+    pub fn is_one_piece(&self) -> bool {
         self.held.is_empty()
     }
 

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 
 use kachel_io::listener;
-use kachel_options::{Host, IpListen, Listeners, Protocol};
+use kachel_options::{Host, IpListen, ListenTls, Listeners, Protocol};
 
 /// Listening sockets, and their addresses.
 #[derive(Default)]
@@ -18,10 +18,20 @@ pub(crate) struct Open {
     pub(crate) sockets: Vec<OwnedFd>,
     /// The protocol of each socket.
     pub(crate) protocols: Vec<Protocol>,
+    /// The TLS of each socket.
+    pub(crate) tls: Vec<ListenTls>,
     /// The addresses, for the log.
     pub(crate) places: Vec<String>,
     /// The lines of memcached's port file, one for each TCP port.
     pub(crate) port_lines: String,
+}
+
+/// The listening sockets of one shard's own port.
+#[derive(Default)]
+pub(crate) struct OfShard {
+    pub(crate) sockets: Vec<OwnedFd>,
+    /// The TLS of each socket.
+    pub(crate) tls: Vec<ListenTls>,
 }
 
 /// Opens the listeners for clients of all shards. The error is a sentence.
@@ -37,6 +47,7 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
             .map_err(|error| format!("cannot listen on {place}: {error}"))?;
         open.sockets.push(socket);
         open.protocols.push(unix.protocol);
+        open.tls.push(ListenTls::Off);
         open.places.push(place);
     }
     Ok(open)
@@ -48,7 +59,7 @@ pub(crate) fn open_of_shards(
     listeners: &Listeners,
     backlog: i32,
     ports: RangeInclusive<u16>,
-) -> Result<Vec<Vec<OwnedFd>>, String> {
+) -> Result<Vec<OfShard>, String> {
     let mut wanted: Vec<&IpListen> = Vec::new();
     for tcp in &listeners.tcp {
         if !wanted.iter().any(|other| other.host == tcp.host) {
@@ -62,7 +73,7 @@ pub(crate) fn open_of_shards(
                 .map_err(|error| format!("--shard-ports: {error}"))?;
         }
         debug_assert!(!open.sockets.is_empty(), "at least one address was listened on");
-        Ok(open.sockets)
+        Ok(OfShard { sockets: open.sockets, tls: open.tls })
     };
     ports.map(of_shard).collect()
 }
@@ -148,6 +159,7 @@ impl Open {
         self.listen("TCP", &wanted.host, &addresses, make)?;
         debug_assert!(self.protocols.len() < self.sockets.len(), "an address was listened on");
         self.protocols.resize(self.sockets.len(), wanted.protocol);
+        self.tls.resize(self.sockets.len(), wanted.tls);
         Ok(())
     }
 
@@ -227,7 +239,7 @@ mod tests {
     use super::*;
 
     fn tcp(host: Host) -> Listeners {
-        let wanted = IpListen { host, port: 0, protocol: Protocol::Auto };
+        let wanted = IpListen { host, port: 0, protocol: Protocol::Auto, tls: ListenTls::Off };
         Listeners { tcp: vec![wanted], ..Listeners::default() }
     }
 

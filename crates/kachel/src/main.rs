@@ -10,6 +10,7 @@ mod load;
 mod obtained;
 mod serve;
 mod shards;
+mod tls;
 mod users;
 
 use std::io::{ErrorKind, Write};

@@ -27,7 +27,8 @@ use kachel_options::{
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
-use crate::shards::{self, Running, Sockets};
+use crate::shards::{self, Admission, Running, Sockets};
+use crate::tls::Encryption;
 use crate::users::{LoginKind, UsersFile};
 
 /// Files that the process opens in addition to one per connection: per shard, and in total.
@@ -89,6 +90,8 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     give_up_rights(&options)?; // I1
     let users_file = users_file(&options)?;
     let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::os)?;
+    let encryption = Encryption::new(&options, threads)
+        .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
     let signals =
@@ -99,7 +102,8 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let Opened { sockets, places, port_lines } =
         open_sockets(&options, threads, ports).map_err(Failure::os)?;
     let pins = cores.claim_pins(threads);
-    let running = shards::start(&options, threads, sockets, pins.is_ok(), users)
+    let admission = Admission { users, encryption: encryption.clone() };
+    let running = shards::start(&options, threads, sockets, pins.is_ok(), admission)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
     // I3: from here on, other programs can see that the server listens.
@@ -124,7 +128,8 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
             .map_err(|error| Failure::os(format!("cannot leave the terminal: {error}")))?;
     }
 
-    let signals = wait_for_the_end(signals, &options, users_file.as_ref(), &running);
+    let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
+    let signals = wait_for_the_end(signals, &options, files, &running);
     running.stop();
     remove_pidfile(pidfile, &options);
     let failed = running.failed();
@@ -148,7 +153,7 @@ struct Opened {
 
 /// Opens all sockets. The error is a sentence.
 fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Opened, String> {
-    let Open { sockets, protocols, mut places, mut port_lines } =
+    let Open { sockets, protocols, tls, mut places, mut port_lines } =
         listeners::open(&options.listeners, options.backlog)?;
     let of_shards = match ports.shard_ports {
         Some(ports) => listeners::open_of_shards(&options.listeners, options.backlog, ports)?,
@@ -162,6 +167,7 @@ fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Op
     let sockets = Sockets {
         of_all: sockets,
         protocols,
+        tls,
         of_shards,
         datagrams: datagrams.of_shards,
         udp_ports: datagrams.ports,
@@ -220,7 +226,8 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     let udp_sockets = 2 * options.listeners.udp.len() as u64;
     let udp_sockets = udp_sockets << u32::from(options.udp.has_shard_ports);
     let of_shards = u64::from(threads) * (FILES_PER_SHARD + own_listeners + udp_sockets);
-    let wanted = connections + of_shards + FILES_OTHER;
+    let of_handshakes = if options.tls.enabled { Encryption::files(threads) } else { 0 };
+    let wanted = connections + of_shards + of_handshakes + FILES_OTHER;
     let limit = kachel_host::raise_open_files(wanted);
     if limit < connections {
         return Err(Failure::os(format!(
@@ -331,26 +338,23 @@ fn write_files(
     }
 }
 
-/// Waits for a signal that ends the process. At SIGHUP the file of users is read again.
+/// The files that are read again at SIGHUP.
+#[derive(Clone, Copy)]
+struct Files<'a> {
+    users: Option<&'a UsersFile>,
+    encryption: Option<&'a Encryption>,
+}
+
+/// Waits for a signal that ends the process. At SIGHUP files are read again.
 fn wait_for_the_end(
     mut signals: Signals,
     options: &ServeOptions,
-    users_file: Option<&UsersFile>,
+    files: Files<'_>,
     running: &Running,
 ) -> Signals {
     loop {
         match signals.wait() {
-            Ok(Signal::HangUp) => match users_file.map(UsersFile::read) {
-                Some(Ok(users)) => {
-                    running.set_users(users);
-                    eprintln!("SIGHUP: the file of users was read again");
-                }
-                Some(Err(sentence)) => {
-                    eprintln!("SIGHUP: the users stay as they were; {sentence}");
-                }
-                None if options.verbosity > 0 => eprintln!("SIGHUP: there is nothing to reload"),
-                None => {}
-            },
+            Ok(Signal::HangUp) => reload(files, options.verbosity, running),
             Ok(signal) => {
                 if options.verbosity > 0 {
                     eprintln!("ending: {signal:?}");
@@ -362,6 +366,37 @@ fn wait_for_the_end(
                 return signals;
             }
         }
+    }
+}
+
+/// Reads the files again that can be read again, because the operator or a client has asked.
+fn reload(files: Files<'_>, verbosity: u32, running: &Running) {
+    let Files { users, encryption } = files;
+    // The signal does not say who has sent it. It may be both, so both get what they want.
+    let asked = running.refresh_asked();
+    if let Some(encryption) = encryption {
+        let result = encryption.read_again();
+        match &result {
+            Ok(()) if asked.is_some() && verbosity == 0 => {}
+            Ok(()) => eprintln!("SIGHUP: the certificates were read again"),
+            Err(sentence) => eprintln!("SIGHUP: the certificates stay as they were; {sentence}"),
+        }
+        if let Some(asked) = asked {
+            running.answer_refresh(asked, result);
+        }
+    }
+    match users.map(UsersFile::read) {
+        Some(Ok(users)) => {
+            running.set_users(users);
+            if asked.is_none() || verbosity > 0 {
+                eprintln!("SIGHUP: the file of users was read again");
+            }
+        }
+        Some(Err(sentence)) => eprintln!("SIGHUP: the users stay as they were; {sentence}"),
+        None if encryption.is_none() && verbosity > 0 => {
+            eprintln!("SIGHUP: there is nothing to reload");
+        }
+        None => {}
     }
 }
 

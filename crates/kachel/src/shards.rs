@@ -18,12 +18,17 @@ use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, Users};
 use kachel_options::{
-    CoreChoice, IoChoice, KACHEL_VERSION, MEMCACHED_VERSION, Protocol, Reads, ServeOptions,
+    CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
+    ServeOptions,
 };
-use kachel_shard::{Engines, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions};
+use kachel_shard::{
+    Certificates, Engines, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions,
+};
 
 use crate::closes;
+use crate::listeners::OfShard;
 use crate::obtained::Obtained;
+use crate::tls::{CERTIFICATES_WITHOUT_TLS, Encryption};
 
 /// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
 pub(crate) const SOCKETS_SPARE: u32 = 128;
@@ -70,8 +75,10 @@ pub(crate) struct Sockets {
     pub(crate) of_all: Vec<OwnedFd>,
     /// The protocol of each of those.
     pub(crate) protocols: Vec<Protocol>,
+    /// The TLS of each of those.
+    pub(crate) tls: Vec<ListenTls>,
     /// For each shard, those whose clients it serves. Empty without `--shard-ports`.
-    pub(crate) of_shards: Vec<Vec<OwnedFd>>,
+    pub(crate) of_shards: Vec<OfShard>,
     /// For each shard with clients, its datagram sockets, each with the number of its entry in the
     /// list of UDP listeners.
     pub(crate) datagrams: Vec<Vec<(usize, OwnedFd)>>,
@@ -82,14 +89,22 @@ pub(crate) struct Sockets {
 /// The sockets of one shard.
 struct OwnSockets {
     /// Those whose clients any shard may serve. Only the first shard has any.
-    of_all: Vec<OwnedFd>,
+    of_all: OfShard,
     /// Those whose clients it serves.
-    own: Vec<OwnedFd>,
+    own: OfShard,
     datagrams: Vec<(usize, OwnedFd)>,
 }
 
-/// Starts `shards` threads that serve clients of `sockets`. If there are `users`, clients must log
-/// in.
+/// The means by which the process lets clients in, besides its sockets.
+#[derive(Default)]
+pub(crate) struct Admission {
+    /// The users of whom a client must log in as one.
+    pub(crate) users: Option<Users>,
+    /// The TLS of the listeners that have some.
+    pub(crate) encryption: Option<Encryption>,
+}
+
+/// Starts `shards` threads that serve clients of `sockets`, and those for handshakes.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
@@ -97,35 +112,25 @@ pub(crate) fn start(
     shards: u16,
     sockets: Sockets,
     pin: bool,
-    users: Option<Users>,
+    admission: Admission,
 ) -> io::Result<Running> {
+    let Admission { users, encryption } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
-    // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
-    // taken at the start, so there are only those of `-m`, and one for the end of the arena.
-    let takes_reserved_pages =
-        options.huge_pages && kachel_host::free_reserved_bytes() > options.memory_bytes;
-    let reserve_bytes = if !kachel_host::is_address_space_free() {
+    if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena();
-        options.memory_bytes
-    } else if takes_reserved_pages {
-        options.memory_bytes
-    } else {
-        kachel_host::physical_memory_bytes().max(options.memory_bytes)
-    };
-    let classes = SizeClassOptions {
-        // memcached adds its header to the bytes that the option says.
-        first_bytes: options.echo.chunk_size.saturating_add(48),
-        last_bytes: options.echo.slab_chunk_bytes_max,
-        growth_factor: options.echo.growth_factor,
-    };
-    let pool_options = PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes };
-    let pool = Pool::new(Arc::clone(&budget), pool_options)?;
+    }
+    let pool = Pool::new(Arc::clone(&budget), pool_options(options, shards))?;
     check_address_space(&pool, shards)?;
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
     shared.listeners = sockets.of_all.iter().map(|socket| address_of(socket, options)).collect();
     shared.udp.own_ports = sockets.udp_ports.clone();
+    if let Some(encryption) = &encryption {
+        encryption.start()?;
+        shared.certificates = Certificates::Readable;
+        shared.other_counts = Some(encryption.counts());
+    }
     let shared = Arc::new(Shared::new(shared, budget));
     if let Some(users) = users {
         shared.set_users(users);
@@ -150,14 +155,33 @@ pub(crate) fn start(
         pages: pool.pages(),
         own_endpoint,
     };
+    let encryption = encryption.as_ref();
     match options.io {
-        IoChoice::Epoll => spawn(&plan, shards, sockets, kachel_io::Epoll::new),
-        IoChoice::Uring => spawn(&plan, shards, sockets, kachel_io::Uring::new),
+        IoChoice::Epoll => spawn_with(&plan, shards, sockets, encryption, kachel_io::Epoll::new),
+        IoChoice::Uring => spawn_with(&plan, shards, sockets, encryption, kachel_io::Uring::new),
         IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
-            spawn(&plan, shards, sockets, kachel_io::Uring::new)
+            spawn_with(&plan, shards, sockets, encryption, kachel_io::Uring::new)
         }
-        IoChoice::Auto => spawn(&plan, shards, sockets, kachel_io::Epoll::new),
+        IoChoice::Auto => spawn_with(&plan, shards, sockets, encryption, kachel_io::Epoll::new),
     }
+}
+
+/// The memory that the items of all shards share, and how much address space is reserved for it.
+fn pool_options(options: &ServeOptions, shards: u16) -> PoolOptions {
+    // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
+    // taken at the start, so there are only those of `-m`, and one for the end of the arena.
+    let takes_reserved_pages =
+        options.huge_pages && kachel_host::free_reserved_bytes() > options.memory_bytes;
+    let may_grow = kachel_host::is_address_space_free() && !takes_reserved_pages;
+    let most = if may_grow { kachel_host::physical_memory_bytes() } else { 0 };
+    let reserve_bytes = most.max(options.memory_bytes);
+    let classes = SizeClassOptions {
+        // memcached adds its header to the bytes that the option says.
+        first_bytes: options.echo.chunk_size.saturating_add(48),
+        last_bytes: options.echo.slab_chunk_bytes_max,
+        growth_factor: options.echo.growth_factor,
+    };
+    PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes }
 }
 
 /// The address of a listening socket, as `stats conns` shows it.
@@ -169,6 +193,23 @@ fn address_of(socket: &OwnedFd, options: &ServeOptions) -> String {
         // It is the unix socket.
         Err(_) => format!("unix:{}", options.echo.unix_path.as_deref().unwrap_or_default()),
     }
+}
+
+/// Spawns the threads with backends that `open` opens, and with TLS over them if there is any. A
+/// process without TLS has the backend itself, so TLS costs its clients nothing.
+fn spawn_with<I: Io + 'static>(
+    plan: &Plan,
+    shards: u16,
+    sockets: Sockets,
+    encryption: Option<&Encryption>,
+    open: fn(Limits) -> io::Result<I>,
+) -> io::Result<Running> {
+    let Some(encryption) = encryption.cloned() else {
+        return spawn(plan, shards, sockets, move |limits, _| open(limits));
+    };
+    spawn(plan, shards, sockets, move |limits, listeners: &[ListenTls]| {
+        Ok(encryption.over(open(limits)?, listeners))
+    })
 }
 
 /// Makes the engines of all shards.
@@ -262,6 +303,8 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         version: MEMCACHED_VERSION,
         own_version: KACHEL_VERSION,
         settings,
+        certificates: CERTIFICATES_WITHOUT_TLS,
+        other_counts: None,
     }
 }
 
@@ -292,13 +335,13 @@ fn spawn<I: Io + 'static>(
     plan: &Plan,
     shards: u16,
     sockets: Sockets,
-    open: fn(Limits) -> io::Result<I>,
+    open: impl Fn(Limits, &[ListenTls]) -> io::Result<I> + Clone + Send + 'static,
 ) -> io::Result<Running> {
     let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     // The first shard accepts the clients of all, and hands them over.
-    let Sockets { of_all, of_shards, datagrams, .. } = sockets;
-    let mut of_all = Some(of_all);
+    let Sockets { of_all, tls, of_shards, datagrams, .. } = sockets;
+    let mut of_all = Some(OfShard { sockets: of_all, tls });
     let mut of_shards = of_shards.into_iter();
     let mut datagrams = datagrams.into_iter();
     let mut threads = Vec::new();
@@ -310,6 +353,7 @@ fn spawn<I: Io + 'static>(
             own: of_shards.next().unwrap_or_default(),
             datagrams: datagrams.next().unwrap_or_default(),
         };
+        let open = open.clone();
         let body = move || {
             if let Err(error) = run(&plan, id, sockets, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
@@ -353,12 +397,15 @@ fn run<I: Io>(
     plan: &Plan,
     id: u16,
     sockets: OwnSockets,
-    open: fn(Limits) -> io::Result<I>,
+    open: impl FnOnce(Limits, &[ListenTls]) -> io::Result<I>,
     opened: &Sender<(u16, io::Result<Made>)>,
     others: &Receiver<()>,
 ) -> io::Result<()> {
     let core = if plan.pin { pin(id) } else { None };
-    let made = open(plan.limits).map(|io| (io.kind(), make(plan, id, io)));
+    let OwnSockets { of_all, own, datagrams } = sockets;
+    // In the order in which the shard listens.
+    let tls = [of_all.tls, own.tls].concat();
+    let made = open(plan.limits, &tls).map(|io| (io.kind(), make(plan, id, io)));
     let (io, mut shard) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -370,11 +417,10 @@ fn run<I: Io>(
     let _main_has_gone = opened.send((id, Ok(made)));
     // Arrives when all shards are made; never arrives if one could not be made.
     let Ok(()) = others.recv() else { return Ok(()) };
-    let OwnSockets { of_all, own, datagrams } = sockets;
-    for (index, listener) in (0..).zip(of_all) {
+    for (index, listener) in (0..).zip(of_all.sockets) {
         shard.listen(listener, EndpointIndex(index));
     }
-    for listener in own {
+    for listener in own.sockets {
         shard.listen(listener, plan.own_endpoint);
     }
     for (entry, socket) in datagrams {
@@ -384,6 +430,9 @@ fn run<I: Io>(
     while shard.tick()? == Turn::Again {
         if plan.shared.take_shutdown() {
             kachel_host::ask_to_terminate();
+        }
+        if plan.shared.take_refresh() {
+            kachel_host::ask_to_reload();
         }
     }
     Ok(())
@@ -416,6 +465,17 @@ impl Running {
     /// Replaces the users who may log in.
     pub(crate) fn set_users(&self, users: Users) {
         self.shared.set_users(users);
+    }
+
+    /// The number of the last `refresh_certs`, if it is not answered yet.
+    pub(crate) fn refresh_asked(&self) -> Option<u64> {
+        self.shared.refresh_asked()
+    }
+
+    /// Has the shards answer `refresh_certs` up to number `asked`.
+    pub(crate) fn answer_refresh(&self, asked: u64, result: Result<(), String>) {
+        self.shared.note_refreshed(asked, result);
+        self.wakers.iter().for_each(Waker::wake);
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.

@@ -8,7 +8,7 @@
 //! - I1  The table never changes while the process runs, so an index is valid on every shard.
 //!
 //! A connection also carries the protocol that it speaks: that of its endpoint, or the one that its
-//! first byte has selected. TLS of a listener will be added here.
+//! first byte has selected. TLS is below this crate: the I/O backend encrypts (`kachel_tls`).
 
 use kachel_wire::begins_binary;
 

@@ -4,7 +4,7 @@
 //! Downstream: [`PartialOptions`].
 
 use crate::partial::{Given, PartialOptions, set};
-use crate::suboptions::SUBOPTIONS;
+use crate::suboptions::suboptions;
 use crate::value::{classify, read};
 use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
 
@@ -18,7 +18,7 @@ pub(crate) fn extended(partial: &mut PartialOptions, given: Given<'_>) -> Result
             Some((name, value)) => (name.trim_end(), Some(value.trim_start())),
             None => (word, None),
         };
-        let Some(row) = SUBOPTIONS.iter().find(|row| row.name == name) else {
+        let Some(row) = suboptions().find(|row| row.name == name) else {
             return Err(OptionsError::new(EXIT_FAILURE, format!("Illegal suboption \"{word}\"")));
         };
         let spelled = format!("-o {word}");

@@ -11,7 +11,7 @@
 use toml::{Table, Value};
 
 use crate::row::{OptionRow, Takes};
-use crate::suboptions::SUBOPTIONS;
+use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::{EXIT_FAILURE, OptionsError};
 
@@ -83,7 +83,7 @@ fn option(words: &mut Vec<String>, key: &str, value: &Value) -> Result<(), Strin
 /// Adds the words for the options of `-o`.
 fn extended(words: &mut Vec<String>, table: &Table) -> Result<(), String> {
     for (key, value) in table {
-        if !SUBOPTIONS.iter().any(|row| row.name == key) {
+        if !suboptions().any(|row| row.name == key) {
             return Err(format!("{EXTENDED}.{key}: no such option; `kachel serve -h` lists them"));
         }
         let suboption = match value {

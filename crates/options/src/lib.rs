@@ -31,6 +31,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tls;
+mod tls_rows;
 mod value;
 
 use std::ffi::{OsStr, OsString};
@@ -41,12 +43,16 @@ pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
 pub use serve::{
     CalledAs, CoreChoice, Echo, EngineMode, IoChoice, Reads, Roles, SaslChoice, ServeOptions, Udp,
 };
+pub use tls::{ListenTls, TlsOptions};
 
 /// The version of memcached whose command line, replies and statistics Kachel reproduces.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// Kachel's own version.
 pub const KACHEL_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Whether the server is built with TLS.
+pub const HAS_TLS: bool = cfg!(feature = "tls");
 
 /// The environment variable with the name of the file for the bound ports.
 pub const PORT_FILE_ENV: &str = "MEMCACHED_PORT_FILENAME";

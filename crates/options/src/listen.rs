@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::{EXIT_OS, OptionsError};
+use crate::tls::ListenTls;
+use crate::{EXIT_OS, HAS_TLS, OptionsError};
 
 /// Which protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct IpListen {
     pub port: u16,
     /// The protocol of its clients.
     pub protocol: Protocol,
+    /// The TLS of its connections.
+    pub tls: ListenTls,
 }
 
 /// An interface.
@@ -71,35 +74,38 @@ pub struct UnixListen {
     pub protocol: Protocol,
 }
 
-/// Reads one `-l` list; `port` is the default port. Sentences about parts without effect go to
-/// `reports`.
+/// What an entry of `-l` has if it does not say so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fallback {
+    pub(crate) port: i32,
+    pub(crate) protocol: Protocol,
+    pub(crate) tls: ListenTls,
+}
+
+/// Reads one `-l` list. Sentences about parts without effect go to `reports`.
 ///
-/// Errors: entries that memcached refuses, and listeners for TLS or the proxy.
+/// Errors: entries that memcached refuses, and listeners for the proxy, or for TLS where there is
+/// none.
 pub(crate) fn read_list(
     list: &str,
-    port: i32,
-    protocol: Protocol,
+    fallback: Fallback,
     reports: &mut Vec<String>,
 ) -> Result<Vec<IpListen>, OptionsError> {
     list.split([',', ';'])
         .map(str::trim)
         .filter(|entry| !entry.is_empty())
-        .map(|entry| read_entry(entry, port, protocol, reports))
+        .map(|entry| read_entry(entry, fallback, reports))
         .collect()
 }
 
 fn read_entry(
     entry: &str,
-    port: i32,
-    protocol: Protocol,
+    fallback: Fallback,
     reports: &mut Vec<String>,
 ) -> Result<IpListen, OptionsError> {
-    for word in ["notls", "btls", "mtls"] {
-        if entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(':')) {
-            return Err(bad(entry, "TLS is not built yet, so this prefix is refused"));
-        }
-    }
-    let (protocol, rest) = read_protocol(entry, protocol)?;
+    let Fallback { port, protocol, tls } = fallback;
+    let (tls, rest) = read_tls(entry, tls)?;
+    let (protocol, rest) = read_protocol(entry, rest, protocol)?;
     let rest = read_tag(entry, rest, reports)?;
 
     let (host, port_text) = if let Some(bracketed) = rest.strip_prefix('[') {
@@ -125,13 +131,35 @@ fn read_entry(
         "" => return Err(bad(entry, "the address is missing")),
         host => Host::Named(host.to_string()),
     };
-    Ok(IpListen { host, port, protocol })
+    Ok(IpListen { host, port, protocol, tls })
+}
+
+/// `notls:`, `btls:` or `mtls:` before all else. As in memcached, only with `-Z`.
+fn read_tls(entry: &str, fallback: ListenTls) -> Result<(ListenTls, &str), OptionsError> {
+    for (word, tls) in [
+        ("notls:", ListenTls::Off),
+        ("btls:", ListenTls::WithoutClientCertificate),
+        ("mtls:", ListenTls::WithClientCertificate),
+    ] {
+        let Some(rest) = entry.strip_prefix(word) else { continue };
+        if fallback == ListenTls::Off {
+            let why = if HAS_TLS { "with -Z" } else { "in a server that is built with TLS" };
+            return Err(bad(entry, &format!("this prefix is valid only {why}")));
+        }
+        debug_assert!(HAS_TLS && tls != fallback, "the fallback is that of -Z, which needs TLS");
+        return Ok((tls, rest));
+    }
+    Ok((fallback, entry))
 }
 
 /// `proto[word]:` before the address.
-fn read_protocol(entry: &str, fallback: Protocol) -> Result<(Protocol, &str), OptionsError> {
-    let Some(rest) = entry.strip_prefix("proto[") else {
-        return Ok((fallback, entry));
+fn read_protocol<'entry>(
+    entry: &str,
+    rest: &'entry str,
+    fallback: Protocol,
+) -> Result<(Protocol, &'entry str), OptionsError> {
+    let Some(rest) = rest.strip_prefix("proto[") else {
+        return Ok((fallback, rest));
     };
     let Some((word, rest)) = rest.split_once("]:") else {
         return Err(bad(entry, "the protocol must be in brackets, followed by a colon"));

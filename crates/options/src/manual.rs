@@ -7,7 +7,7 @@
 
 use crate::row::OptionRow;
 use crate::row::{Class, Takes};
-use crate::suboptions::SUBOPTIONS;
+use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::text::spelling;
 
@@ -17,15 +17,17 @@ pub fn manual() -> String {
     let of_class = |wanted: fn(Class) -> bool| OPTIONS.iter().filter(move |row| wanted(row.class));
 
     text.push_str("## Accepted\n\n| option | default | what it does |\n|---|---|---|\n");
-    for row in of_class(|class| matches!(class, Class::Works | Class::Own | Class::Answers(_))) {
-        let ours = if matches!(row.class, Class::Own) { " (Kachel's own)" } else { "" };
+    let is_accepted = |class| is_working(class) || matches!(class, Class::Answers(_));
+    for row in OPTIONS.iter().filter(|row| is_accepted(row.class)) {
+        let ours = remark(row.class);
         let cells = [cell(spelling(row).trim()), row.default.to_string()];
         text.push_str(&format!("| {} | {} | {}{ours} |\n", cells[0], cells[1], row.help));
     }
     text.push_str("\n### Options of `-o`\n\n| option | default | what it does |\n|---|---|---|\n");
-    for row in SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works)) {
+    for row in suboptions().filter(|row| is_working(row.class)) {
         let word = cell(&format!("{}{}", row.name, row.takes.suffix()));
-        text.push_str(&format!("| {word} | {} | {} |\n", row.default, row.help));
+        let remark = remark(row.class);
+        text.push_str(&format!("| {word} | {} | {}{remark} |\n", row.default, row.help));
     }
 
     text.push_str("\n## Accepted, without effect\n\n");
@@ -38,7 +40,7 @@ pub fn manual() -> String {
         let Class::NoMeaning(why) = row.class else { continue };
         text.push_str(&format!("| {} | {} | {why} |\n", cell(&spelling(row)), row.default));
     }
-    for row in SUBOPTIONS {
+    for row in suboptions() {
         let Class::NoMeaning(why) = row.class else { continue };
         let word = cell(&format!("-o {}{}", row.name, row.takes.suffix()));
         text.push_str(&format!("| {word} | {} | {why} |\n", row.default));
@@ -54,11 +56,25 @@ pub fn manual() -> String {
         let Class::Refused(why) = row.class else { continue };
         text.push_str(&format!("| {} | {why} |\n", cell(&spelling(row))));
     }
-    for row in SUBOPTIONS {
+    for row in suboptions() {
         let Class::Refused(why) = row.class else { continue };
         text.push_str(&format!("| {} | {why} |\n", cell(&format!("-o {}", row.name))));
     }
     text
+}
+
+/// Whether an option works, in a server that is built with TLS.
+const fn is_working(class: Class) -> bool {
+    matches!(class, Class::Works | Class::NeedsTls | Class::Own)
+}
+
+/// The words after the explanation of an option.
+const fn remark(class: Class) -> &'static str {
+    match class {
+        Class::Own => " (Kachel's own)",
+        Class::NeedsTls => " (in a build with TLS)",
+        _ => "",
+    }
 }
 
 /// An option that works, as a page shows it.
@@ -95,8 +111,7 @@ impl Shown {
 
 /// The options that work, in the order of help.
 pub fn options_shown() -> impl Iterator<Item = Shown> {
-    let works = |class| matches!(class, Class::Works | Class::Own);
-    OPTIONS.iter().filter(move |row| works(row.class)).map(|row| Shown {
+    OPTIONS.iter().filter(|row| is_working(row.class)).map(|row| Shown {
         short: row.short,
         ..Shown::new(row.long, row.takes, row.default, row.help)
     })
@@ -104,7 +119,7 @@ pub fn options_shown() -> impl Iterator<Item = Shown> {
 
 /// The options of `-o` that work.
 pub fn suboptions_shown() -> impl Iterator<Item = Shown> {
-    let works = SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works));
+    let works = suboptions().filter(|row| is_working(row.class));
     works.map(|row| Shown::new(row.name, row.takes, row.default, row.help))
 }
 
@@ -112,15 +127,13 @@ pub fn suboptions_shown() -> impl Iterator<Item = Shown> {
 /// it takes.
 pub fn example_file() -> String {
     let mut text = EXAMPLE_INTRODUCTION.to_string();
-    let in_file = |row: &&OptionRow| {
-        matches!(row.class, Class::Works | Class::Own)
-            && !matches!(row.long, "" | "config" | "extended")
-    };
+    let in_file =
+        |row: &&OptionRow| is_working(row.class) && !matches!(row.long, "" | "config" | "extended");
     for row in OPTIONS.iter().filter(in_file) {
         example(&mut text, row.long, row.takes, row.default, row.help);
     }
     text.push_str("\n# The options of -o.\n[extended]\n");
-    for row in SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works)) {
+    for row in suboptions().filter(|row| is_working(row.class)) {
         example(&mut text, row.name, row.takes, row.default, row.help);
     }
     text

@@ -5,9 +5,12 @@
 
 use std::path::PathBuf;
 
-use crate::listen::{Host, IpListen, Listeners, Protocol, UnixListen, port_number, read_list};
+use crate::listen::{
+    Fallback, Host, IpListen, Listeners, Protocol, UnixListen, port_number, read_list,
+};
 use crate::serve::DEFAULT_PORT;
-use crate::{CalledAs, EXIT_USAGE, EngineMode, OptionsError, ServeOptions};
+use crate::tls::{ListenTls, TlsOptions};
+use crate::{CalledAs, EXIT_USAGE, EngineMode, HAS_TLS, OptionsError, ServeOptions};
 
 /// The options read so far; `finish` turns them into [`ServeOptions`].
 pub(crate) struct PartialOptions {
@@ -87,6 +90,7 @@ impl PartialOptions {
         serve.apply_roles()?;
         self.listen()?;
         self.check_logins()?;
+        self.check_tls()?;
         let serve = &mut self.serve;
         let without_effect = [
             ("--udp-port-per-shard", serve.udp.has_shard_ports),
@@ -125,6 +129,40 @@ impl PartialOptions {
             return Ok(());
         };
         Err(OptionsError::new(EXIT_USAGE, message))
+    }
+
+    /// Checks the options of TLS together, and reports those without effect.
+    fn check_tls(&mut self) -> Result<(), OptionsError> {
+        let usage = |message: &str| Err(OptionsError::new(EXIT_USAGE, message));
+        let ServeOptions { tls, listeners, reports, .. } = &mut self.serve;
+        assert!(HAS_TLS || !tls.enabled, "a server without TLS has refused the option");
+        if !tls.enabled {
+            if *tls != TlsOptions::DEFAULTS {
+                reports.push("-o ssl_...: without -Z there is no TLS, as in memcached".to_string());
+            }
+            return Ok(());
+        }
+        if listeners.tcp.is_empty() {
+            return usage("-Z: TLS needs a TCP port; with -s there is none.");
+        }
+        if tls.chain_certificate.is_none() {
+            return usage("-Z: TLS needs a certificate: -o ssl_chain_cert=<file>.");
+        }
+        let has_mtls = listeners.tcp.iter().any(|tcp| tcp.tls == ListenTls::WithClientCertificate);
+        if (has_mtls || tls.verify_mode > 0) && tls.authorities.is_none() {
+            let report = "-Z: without -o ssl_ca_cert, no certificate of a client is good";
+            reports.push(report.to_string());
+        }
+        if (has_mtls || tls.verify_mode > 1) && !listeners.udp.is_empty() {
+            return usage(
+                "-Z, -U: a datagram shows no certificate, so there is no UDP where clients need one; \
+                 leave out -U.",
+            );
+        }
+        if !listeners.udp.is_empty() {
+            reports.push("-Z, -U: datagrams are not encrypted".to_string());
+        }
+        Ok(())
     }
 
     /// Turns `-l`, `-p`, `-U`, `-s` and `-a` into listeners.
@@ -168,12 +206,13 @@ impl PartialOptions {
             return Err(OptionsError::new(EXIT_USAGE, message));
         }
         let protocol = serve.protocol;
+        let tls = if serve.tls.enabled { ListenTls::OfProcess } else { ListenTls::Off };
         let listen_at = |port, reports: &mut Vec<String>| {
             if entries.is_empty() {
                 let port = port_number(port).expect("the row's range is that of ports");
-                Ok(vec![IpListen { host: Host::Any, port, protocol }])
+                Ok(vec![IpListen { host: Host::Any, port, protocol, tls }])
             } else {
-                read_list(&list, port, protocol, reports)
+                read_list(&list, Fallback { port, protocol, tls }, reports)
             }
         };
         let tcp = listen_at(port, &mut serve.reports)?;
@@ -187,6 +226,8 @@ impl PartialOptions {
             0 => Vec::new(),
             port => listen_at(port, &mut Vec::new())?,
         };
+        let udp: Vec<_> =
+            udp.into_iter().map(|udp| IpListen { tls: ListenTls::Off, ..udp }).collect();
         debug_assert!(udp.is_empty() || udp.len() == tcp.len(), "UDP on each address of TCP");
         serve.listeners = Listeners { tcp, udp, unix: None };
         Ok(())

@@ -49,6 +49,9 @@ impl Takes {
 pub(crate) enum Class {
     /// It works as in memcached, except for differences that its help names.
     Works,
+    /// It works as in memcached in a server that is built with TLS. Any other server refuses it
+    /// (I2).
+    NeedsTls,
     /// An option of Kachel's own.
     Own,
     /// It is checked and reported by `stats settings`, and has no effect; the text gives the reason

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::listen::{Listeners, Protocol};
+use crate::tls::TlsOptions;
 
 /// The name by which the binary was called. It selects the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +201,8 @@ pub struct ServeOptions {
     pub core_dumps: bool,
     /// Whether `stats sizes` counts.
     pub track_sizes: bool,
+    /// TLS for clients.
+    pub tls: TlsOptions,
     /// Values that only `stats settings` reports.
     pub echo: Echo,
     /// Sentences for the operator: options without effect, and warnings.
@@ -320,6 +323,7 @@ impl ServeOptions {
             huge_pages: false,
             core_dumps: false,
             track_sizes: false,
+            tls: TlsOptions::DEFAULTS,
             echo: Echo::defaults(),
             reports: Vec::new(),
         }

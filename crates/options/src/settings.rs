@@ -109,6 +109,21 @@ impl ServeOptions {
         pairs.say("temporary_ttl", echo.temporary_ttl.unwrap_or(61));
     }
 
+    fn say_tls(&self, pairs: &mut Pairs) {
+        let tls = &self.tls;
+        pairs.yes_no("ssl_enabled", tls.enabled);
+        pairs.say("ssl_chain_cert", tls.chain_certificate.as_deref().unwrap_or("NULL"));
+        pairs.say("ssl_key", tls.key.as_deref().unwrap_or("NULL"));
+        pairs.say("ssl_verify_mode", openssl_verify_mode(tls.verify_mode));
+        pairs.say("ssl_keyformat", tls.key_format);
+        pairs.say("ssl_ciphers", tls.ciphers.as_deref().unwrap_or("NULL"));
+        pairs.say("ssl_ca_cert", tls.authorities.as_deref().unwrap_or("NULL"));
+        pairs.say("ssl_wbuf_size", tls.wbuf_bytes);
+        pairs.yes_no("ssl_session_cache", tls.session_cache);
+        pairs.yes_no("ssl_kernel_tls", false);
+        pairs.say("ssl_min_version", if tls.min_version == 3 { "tlsv1.3" } else { "tlsv1.2" });
+    }
+
     fn say_rest(&self, threads: u16, pairs: &mut Pairs) {
         let echo = &self.echo;
         pairs.say("idle_timeout", self.idle_timeout_s);
@@ -118,6 +133,7 @@ impl ServeOptions {
         pairs.yes_no("track_sizes", self.track_sizes);
         pairs.yes_no("inline_ascii_response", false);
         say_second_tier(pairs);
+        self.say_tls(pairs);
         say_absent(pairs);
         pairs.say("num_napi_ids", echo.napi_ids);
         pairs.say("memory_file", "(null)");
@@ -188,19 +204,19 @@ fn say_second_tier(pairs: &mut Pairs) {
     pairs.yes_no("ext_drop_unread", false);
 }
 
-/// The lines about TLS and the proxy, which memcached prints if it is built with them.
+/// The lines about the proxy, which memcached prints if it is built with it.
 fn say_absent(pairs: &mut Pairs) {
-    pairs.yes_no("ssl_enabled", false);
-    pairs.say("ssl_chain_cert", "NULL");
-    pairs.say("ssl_key", "NULL");
-    pairs.say("ssl_verify_mode", 0);
-    pairs.say("ssl_keyformat", 1);
-    pairs.say("ssl_ciphers", "NULL");
-    pairs.say("ssl_ca_cert", "NULL");
-    pairs.say("ssl_wbuf_size", 16 << 10);
-    pairs.yes_no("ssl_session_cache", false);
-    pairs.yes_no("ssl_kernel_tls", false);
-    pairs.say("ssl_min_version", "tlsv1.2");
     pairs.yes_no("proxy_enabled", false);
     pairs.yes_no("proxy_uring_enabled", false);
+}
+
+/// The number that memcached shows for `ssl_verify_mode`: the flags of OpenSSL.
+const fn openssl_verify_mode(mode: u8) -> u8 {
+    assert!(mode <= 3, "the row's range");
+    match mode {
+        0 => 0,
+        1 => 1,
+        2 => 3,
+        _ => 7,
+    }
 }

@@ -7,6 +7,7 @@ use crate::OptionsError;
 use crate::partial::{Given, PartialOptions, set};
 use crate::row::Takes::{Integer, Nothing, OptionalInteger, Real, Text, Word};
 use crate::row::{Class, Effect, SuboptionRow, Takes, nothing};
+use crate::tls_rows;
 
 const U32_MAX: i64 = u32::MAX as i64;
 /// Largest number of kilobytes or megabytes in a size.
@@ -15,7 +16,7 @@ const SIZE_MAX: i64 = u32::MAX as i64;
 const NO_SLABS: &str = "no slabs";
 const NO_LRU: &str = "no LRU lists; memory is reclaimed by segments";
 const NO_PROXY: &str = "Kachel is not a proxy";
-const NO_TLS: &str = "TLS is not built yet; connections would not be encrypted";
+const NO_KERNEL_TLS: &str = "records are not encrypted by the kernel yet; the server does it";
 const NO_FLASH: &str = "no second tier on disk";
 
 const fn works(
@@ -43,7 +44,11 @@ const fn refused(name: &'static str, takes: Takes, why: &'static str) -> Subopti
 }
 
 /// Every option of `-o`.
-pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
+pub(crate) fn suboptions() -> impl Iterator<Item = &'static SuboptionRow> {
+    SUBOPTIONS.iter().chain(&tls_rows::SUBOPTIONS)
+}
+
+const SUBOPTIONS: &[SuboptionRow] = &[
     works(
         "maxconns_fast",
         Nothing,
@@ -256,17 +261,8 @@ pub(crate) const SUBOPTIONS: &[SuboptionRow] = &[
     no_meaning("ext_max_sleep", Text("num"), "1000000", NO_FLASH, nothing),
     no_meaning("ext_max_frag", Text("num"), "0.8", NO_FLASH, nothing),
     no_meaning("ext_drop_unread", Nothing, "off", NO_FLASH, nothing),
-    // TLS and the proxy.
-    refused("ssl_chain_cert", Text("file"), NO_TLS),
-    refused("ssl_key", Text("file"), NO_TLS),
-    refused("ssl_ca_cert", Text("file"), NO_TLS),
-    refused("ssl_verify_mode", Text("num"), NO_TLS),
-    refused("ssl_keyformat", Text("num"), NO_TLS),
-    refused("ssl_ciphers", Text("list"), NO_TLS),
-    refused("ssl_min_version", Text("num"), NO_TLS),
-    refused("ssl_session_cache", Nothing, NO_TLS),
-    refused("ssl_wbuf_size", Text("num"), NO_TLS),
-    refused("ssl_kernel_tls", Nothing, NO_TLS),
+    // TLS (`tls_rows.rs` has the others) and the proxy.
+    refused("ssl_kernel_tls", Nothing, NO_KERNEL_TLS),
     refused("proxy_config", Text("file"), NO_PROXY),
     refused("proxy_arg", Text("text"), NO_PROXY),
     refused("proxy_uring", Nothing, NO_PROXY),

@@ -116,7 +116,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         Text("addr"),
         "127.0.0.1; called as memcached: every interface",
         "address, host name or * to listen on, with an optional :port; a list, or repeated; IPv6 as \
-         [::1]:11211; an optional prefix proto[ascii]:",
+         [::1]:11211; an optional prefix proto[ascii]:; with -Z before it notls:, btls: (no certificate \
+         of the client) or mtls: (with one)",
         |partial, given| {
             partial.listen.push(given.text().to_string());
             Ok(())
@@ -505,13 +506,16 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "choose threads by network queue",
         |partial, given| set(&mut partial.serve.echo.napi_ids, given.integer()),
     ),
+    OptionRow {
+        short: Some('Z'),
+        long: "enable-ssl",
+        takes: Nothing,
+        default: "off",
+        class: Class::NeedsTls,
+        help: "TLS for clients of TCP listeners without the prefix notls:; needs -o ssl_chain_cert",
+        effect: |partial, _| set(&mut partial.serve.tls.enabled, true),
+    },
     // Refused until built.
-    refused(
-        ('Z', "enable-ssl"),
-        Nothing,
-        "TLS is not built yet; connections would not be encrypted",
-        "TLS",
-    ),
     refused(
         ('e', "memory-file"),
         Text("file"),

@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use crate::row::{Class, Takes};
-use crate::suboptions::SUBOPTIONS;
+use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::{
-    Command, EngineMode, Host, IpListen, Listeners, OptionsError, Protocol, ServeOptions,
-    UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse,
+    Command, EngineMode, HAS_TLS, Host, IpListen, ListenTls, Listeners, OptionsError, Protocol,
+    ServeOptions, TlsOptions, UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse,
 };
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -40,7 +40,8 @@ fn kachel(args: &[&str]) -> ServeOptions {
 }
 
 fn named(host: &str, port: u16) -> IpListen {
-    IpListen { host: Host::Named(host.into()), port, protocol: Protocol::Auto }
+    let (host, protocol) = (Host::Named(host.into()), Protocol::Auto);
+    IpListen { host, port, protocol, tls: ListenTls::Off }
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-e", "file"],
         &["-Y", "file", "-U", "11211"],
         &["-S", "-U", "11211"],
-        &["-o", "ssl_key=file"],
+        &["-o", "ssl_kernel_tls"],
         &["-o", "proxy_config=file"],
         &["-o", "drop_privileges"],
         &["-o", "ext_path=/data/file:1G"],
@@ -357,6 +358,80 @@ fn listeners_are_read_as_memcached_reads_them() {
 }
 
 #[test]
+fn tls_is_refused_in_words_by_a_server_without_it() {
+    if HAS_TLS {
+        return;
+    }
+    for args in [&["-Z"][..], &["-o", "ssl_key=file"], &["-o", "ssl_session_cache"]] {
+        let error = refusal(args);
+        assert_eq!(error.exit_code, 64, "{error}");
+        assert!(error.message.contains("without TLS"), "{error}");
+    }
+}
+
+#[test]
+fn tls_options_are_read_as_memcached_reads_them() {
+    if !HAS_TLS {
+        return;
+    }
+    let certificate = ["-Z", "-o", "ssl_chain_cert=a.pem,ssl_key=b.pem"];
+    let with = |more: &[&'static str]| [&certificate[..], more].concat();
+    let options = memcached(&with(&[
+        "-o",
+        "ssl_verify_mode=2,ssl_ca_cert=c.pem,ssl_min_version=3,ssl_session_cache,ssl_wbuf_size=64",
+        "-l",
+        "notls:127.0.0.1:1,btls:proto[ascii]:127.0.0.1:2,mtls:127.0.0.1:3,127.0.0.1:4",
+    ]));
+    let wanted = TlsOptions {
+        enabled: true,
+        chain_certificate: Some("a.pem".into()),
+        key: Some("b.pem".into()),
+        authorities: Some("c.pem".into()),
+        verify_mode: 2,
+        min_version: 3,
+        session_cache: true,
+        wbuf_bytes: 65536,
+        ..TlsOptions::DEFAULTS
+    };
+    assert_eq!(options.tls, wanted);
+    let of_listeners: Vec<ListenTls> = options.listeners.tcp.iter().map(|tcp| tcp.tls).collect();
+    let [off, without, with_one, process] = [
+        ListenTls::Off,
+        ListenTls::WithoutClientCertificate,
+        ListenTls::WithClientCertificate,
+        ListenTls::OfProcess,
+    ];
+    assert_eq!(of_listeners, [off, without, with_one, process]);
+    let settings = options.settings(1);
+    for pair in [("ssl_enabled", "yes"), ("ssl_verify_mode", "3"), ("ssl_min_version", "tlsv1.3")] {
+        assert!(settings.contains(&(pair.0.into(), pair.1.into())), "{pair:?}");
+    }
+    for (args, code) in [
+        (vec!["-Z"], 64),
+        (with(&["-s", "/tmp/socket"]), 64),
+        (with(&["-o", "ssl_min_version=0"]), 64),
+        (with(&["-o", "ssl_verify_mode=4"]), 1),
+        (with(&["-o", "ssl_keyformat=3"]), 1),
+        (with(&["-o", "ssl_chain_cert"]), 1),
+        (vec!["-l", "notls:127.0.0.1"], 71),
+        (with(&["-U", "1", "-o", "ssl_verify_mode=2,ssl_ca_cert=c.pem"]), 64),
+        (with(&["-U", "1", "-l", "mtls:127.0.0.1"]), 64),
+    ] {
+        assert_eq!(refusal(&args).exit_code, code, "{args:?}");
+    }
+    // Without authorities the server starts, as in memcached, and the operator is told.
+    for more in [["-o", "ssl_verify_mode=2"], ["-l", "mtls:127.0.0.1"]] {
+        assert_eq!(memcached(&with(&more)).reports.len(), 1);
+    }
+    // Datagrams have no TLS, and the operator is told.
+    let options = memcached(&with(&["-U", "1", "-o", "ssl_verify_mode=1,ssl_ca_cert=c.pem"]));
+    assert_eq!((options.listeners.udp[0].tls, options.reports.len()), (ListenTls::Off, 1));
+    // Without -Z they have no effect, as in memcached, and the operator is told.
+    let options = memcached(&["-o", "ssl_chain_cert=a.pem"]);
+    assert_eq!((options.listeners.tcp[0].tls, options.reports.len()), (ListenTls::Off, 1));
+}
+
+#[test]
 fn a_unix_socket_takes_the_place_of_tcp() {
     let options = memcached(&["-s", "/tmp/socket", "-a", "0777", "-l", "127.0.0.1"]);
     let Listeners { tcp, unix: Some(unix), .. } = &options.listeners else { panic!("no socket") };
@@ -401,8 +476,11 @@ fn tools_find_memcached_in_the_first_line() {
     assert_eq!(help.lines().next(), Some("memcached 1.6.45"));
     assert!(help.contains("unix-socket") && help.contains("enable-sasl"));
     // memcached's own tests take these words for promises.
-    for word in ["ext_path", "proxy_config", "enable-ssl", "drop_privileges"] {
+    for word in ["ext_path", "proxy_config", "drop_privileges"] {
         assert!(!help.to_lowercase().contains(word), "{word}");
+    }
+    for word in ["enable-ssl", "ssl_chain_cert"] {
+        assert_eq!(help.contains(word), HAS_TLS, "{word}");
     }
     assert!(help.lines().all(|line| line.len() <= 80), "{help}");
 }
@@ -471,8 +549,8 @@ fn every_name_stands_in_one_row_and_every_range_fits_its_option() {
             }
         }
     }
-    for (index, row) in SUBOPTIONS.iter().enumerate() {
-        assert!(!SUBOPTIONS[..index].iter().any(|other| other.name == row.name), "{}", row.name);
+    for (index, row) in suboptions().enumerate() {
+        assert!(!suboptions().take(index).any(|other| other.name == row.name), "{}", row.name);
         assert!(!row.help.is_empty() || !matches!(row.class, Class::Works), "{}", row.name);
         if let Takes::Integer(_, low, high) | Takes::OptionalInteger(_, low, high, _) = row.takes {
             for value in [low, high] {
@@ -549,7 +627,7 @@ fn a_mistake_in_a_file_is_an_error_that_names_it() {
         ("[extended]\nidle = 1", "extended.idle: no such option"),
         ("[extended]\nslab_automove = []", "must be a text or a number"),
         ("config = \"other\"", "names no other file"),
-        ("enable-ssl = true", "TLS is not built yet"),
+        ("[extended]\nssl_kernel_tls = true", "not encrypted by the kernel"),
     ] {
         let (_folder, path) = config(text);
         let error = refusal(&["--config", &path]);
@@ -572,7 +650,13 @@ fn each_line_of_the_example_file_works() {
             if setting.is_empty() {
                 continue;
             }
-            let _options = kachel_with(&format!("{table}\n{setting}\n"), &["-m", "1024"]);
+            let of_tls = setting.starts_with("enable-ssl") || setting.starts_with("ssl_");
+            if of_tls && !HAS_TLS {
+                continue;
+            }
+            let needed = if of_tls { &["-o", "ssl_chain_cert=file"][..] } else { &[] };
+            let words = [&["-m", "1024"], needed].concat();
+            let _options = kachel_with(&format!("{table}\n{setting}\n"), &words);
             count += 1;
         }
     }

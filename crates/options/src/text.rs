@@ -9,9 +9,9 @@
 //!   supported.
 
 use crate::row::{Class, OptionRow};
-use crate::suboptions::SUBOPTIONS;
+use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
-use crate::{CalledAs, KACHEL_VERSION, MEMCACHED_VERSION};
+use crate::{CalledAs, HAS_TLS, KACHEL_VERSION, MEMCACHED_VERSION};
 
 /// Columns of help.
 const COLUMNS: usize = 80;
@@ -63,7 +63,7 @@ pub(crate) fn help(called_as: CalledAs) -> String {
         entry(&mut text, &spelling(row), row.help, row.default);
     }
     text.push_str("\nOptions of -o:\n");
-    for row in SUBOPTIONS.iter().filter(|row| matches!(row.class, Class::Works)) {
+    for row in suboptions().filter(|row| !is_hidden(row.class)) {
         // I2: it names a filter that is not built.
         if row.name == "no_drop_privileges" {
             continue;
@@ -79,7 +79,11 @@ pub(crate) fn help(called_as: CalledAs) -> String {
 }
 
 const fn is_hidden(class: Class) -> bool {
-    matches!(class, Class::Refused(_) | Class::NoMeaning(_))
+    match class {
+        Class::Refused(_) | Class::NoMeaning(_) => true,
+        Class::NeedsTls => !HAS_TLS,
+        Class::Works | Class::Own | Class::Answers(_) => false,
+    }
 }
 
 /// `-p, --port=<num>`, as memcached spells it.

@@ -5,7 +5,10 @@
 
 use crate::partial::Given;
 use crate::row::{Class, Takes};
-use crate::{EXIT_FAILURE, EXIT_USAGE, OptionsError};
+use crate::{EXIT_FAILURE, EXIT_USAGE, HAS_TLS, OptionsError};
+
+/// Why a server that is built without TLS refuses its options.
+const WITHOUT_TLS: &str = "this server was built without TLS; connections would not be encrypted";
 
 /// Returns an error for a refused option (I2), and reports an option without effect (I3).
 pub(crate) fn classify(
@@ -14,7 +17,11 @@ pub(crate) fn classify(
     reports: &mut Vec<String>,
 ) -> Result<(), OptionsError> {
     match class {
-        Class::Works | Class::Own | Class::Answers(_) => {}
+        Class::NeedsTls if !HAS_TLS => {
+            let message = format!("{spelled}: refused: {WITHOUT_TLS}.");
+            return Err(OptionsError::new(EXIT_USAGE, message));
+        }
+        Class::Works | Class::NeedsTls | Class::Own | Class::Answers(_) => {}
         Class::NoMeaning(why) => {
             reports.push(format!("{spelled}: accepted, has no meaning here: {why}"));
         }

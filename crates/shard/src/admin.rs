@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::engines::Engines;
 use crate::form::Form;
 use crate::listing::Listings;
+use crate::refreshes::Certificates;
 use crate::stats::Answering;
 use crate::watching;
 
@@ -62,8 +63,17 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
         | Admin::CacheMemlimit { .. }
         | Admin::Crawl { .. }
         | Admin::Dump { .. }
+        | Admin::RefreshCertificates { .. }
         | Admin::Stats { .. }
         | Admin::Watch { .. } => false,
+    }
+}
+
+/// Whether the client wants no reply to a request that is refused over UDP.
+const fn is_silent(admin: &Admin<'_>) -> bool {
+    match admin {
+        Admin::CacheMemlimit { noreply, .. } | Admin::RefreshCertificates { noreply } => *noreply,
+        _ => false,
     }
 }
 
@@ -86,8 +96,7 @@ impl<E: Engine> Administration<'_, E> {
             other => unreachable!("{other:?} is about a key"),
         };
         if self.connection.is_exchange() && !may_come_by_datagram(admin) {
-            let noreply = matches!(admin, Admin::CacheMemlimit { noreply: true, .. });
-            return self.done(Reply::NotOverUdp, noreply);
+            return self.done(Reply::NotOverUdp, is_silent(admin));
         }
         match *admin {
             Admin::FlushAll { delay, noreply } => {
@@ -118,6 +127,7 @@ impl<E: Engine> Administration<'_, E> {
                 let reply = self.set_limit(megabytes);
                 self.done(reply, noreply)
             }
+            Admin::RefreshCertificates { noreply } => self.refresh_certificates(noreply),
             Admin::Dump { form } => {
                 let reply = self.dump(form);
                 self.done(reply, false)
@@ -221,6 +231,17 @@ impl<E: Engine> Administration<'_, E> {
         debug_assert!(bytes >= u64::from(MEMLIMIT_MEGABYTES_MIN) << 20, "no less than the least");
         self.context.shared.budget.set_limit_bytes(bytes);
         Reply::Ok
+    }
+
+    fn refresh_certificates(&mut self, noreply: bool) -> Result<(), Awaits> {
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        match self.context.shared.options.certificates {
+            Certificates::Unknown => return self.done(Reply::Error, noreply),
+            Certificates::NotEnabled => return self.done(Reply::TlsNotEnabled, false),
+            Certificates::Readable => {}
+        }
+        self.clients.ask_refresh(self.context, self.connection, noreply);
+        Ok(())
     }
 
     fn dump(&mut self, form: DumpForm) -> Reply {

@@ -20,6 +20,7 @@ use kachel_net::{
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
 
+use crate::refreshes::Refreshing;
 use crate::reply::{LargeValue, ToClient};
 use crate::watchers::WatcherId;
 
@@ -40,6 +41,8 @@ pub(crate) struct Clients<P> {
     pub(crate) exchanges: Vec<ConnectionIndex>,
     /// Clients that watch the log (`watching`, W1).
     pub(crate) watching: Vec<Watching>,
+    /// Clients that have asked for new certificates.
+    pub(crate) refreshing: Vec<Refreshing>,
 }
 
 /// A client that watches the log.
@@ -69,6 +72,7 @@ impl<P: ReadValue> Clients<P> {
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
             exchanges: Vec::new(),
             watching: Vec::new(),
+            refreshing: Vec::new(),
         }
     }
 

@@ -38,6 +38,7 @@ mod landing;
 mod upload;
 mod listing;
 mod crawl;
+mod refresh;
 mod class_stats;
 mod census;
 mod stats;
@@ -70,6 +71,7 @@ mod watchers;
 mod crawler;
 mod cores;
 mod counters;
+mod refreshes;
 mod by_class;
 mod sizes;
 
@@ -78,7 +80,8 @@ pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
-pub use process::{ClosedClient, Shared, SharedOptions, UdpOptions};
+pub use process::{ClosedClient, OtherCounts, Shared, SharedOptions, UdpOptions};
+pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};
 
 /// The most requests in a batch: they are parsed, hashed, prefetched, then executed together.

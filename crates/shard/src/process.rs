@@ -3,6 +3,7 @@
 //! Upstream:   `kachel` makes one at the start.
 //! Downstream: every shard reads it. For each request, a shard writes only its own counters.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -18,6 +19,7 @@ use crate::by_class::ClassCounters;
 use crate::cores::Cores;
 use crate::counters::Counters;
 use crate::crawler::Crawler;
+use crate::refreshes::{Certificates, Refreshes};
 use crate::watchers::Watchers;
 
 /// A client that was closed for being slow.
@@ -99,6 +101,21 @@ pub struct SharedOptions {
     pub own_version: &'static str,
     /// The names and values that `stats settings` shows, in memcached's order.
     pub settings: Vec<(String, String)>,
+    /// What the process can do about `refresh_certs`.
+    pub certificates: Certificates,
+    /// Statistics that another part of the process counts.
+    pub other_counts: Option<OtherCounts>,
+}
+
+/// Statistics that another part of the process counts, as names and numbers in the order of
+/// `stats`.
+#[derive(Clone)]
+pub struct OtherCounts(pub Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
+
+impl fmt::Debug for OtherCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OtherCounts").finish_non_exhaustive()
+    }
 }
 
 impl Default for SharedOptions {
@@ -128,6 +145,8 @@ impl Default for SharedOptions {
             version: "1.6.45",
             own_version: "0",
             settings: Vec::new(),
+            certificates: Certificates::Unknown,
+            other_counts: None,
         }
     }
 }
@@ -168,6 +187,8 @@ pub struct Shared {
     detailed: AtomicBool,
     /// How often all counts began anew (`stats reset`).
     resets: AtomicU32,
+    /// The readings of certificates that clients asked for.
+    pub(crate) refreshes: Refreshes,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
     /// Set when the process must end, or when one thread has claimed the task to end it.
@@ -196,6 +217,7 @@ impl Shared {
             closed: AtomicU32::new(0),
             detailed,
             resets: AtomicU32::new(0),
+            refreshes: Refreshes::default(),
             shutdown: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
         }
@@ -325,6 +347,24 @@ impl Shared {
     pub fn take_shutdown(&self) -> bool {
         // The loads come first, because this function is called after every tick.
         self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
+    }
+
+    /// Whether a client sent `refresh_certs` and the caller must ask the process to read the
+    /// certificates again. Only one caller gets `true` for a request.
+    pub fn take_refresh(&self) -> bool {
+        self.refreshes.take_announcement()
+    }
+
+    /// The number of the last `refresh_certs`, if the certificates were not read since. The process
+    /// must read them, and call [`Self::note_refreshed`] with this number.
+    pub fn refresh_asked(&self) -> Option<u64> {
+        self.refreshes.asked()
+    }
+
+    /// Notes that the certificates were read after `refresh_certs` number `asked`. The caller must
+    /// wake the shards afterwards. `result` may be a sentence about a file.
+    pub fn note_refreshed(&self, asked: u64, result: Result<(), String>) {
+        self.refreshes.note_done(asked, result);
     }
 
     /// Notes that a shard accepts no more clients. Each shard calls this once, after it has counted

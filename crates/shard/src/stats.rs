@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::counters::Counters;
 use crate::engines::Engines;
 use crate::prefixes::PrefixCounts;
+use crate::process::OtherCounts;
 
 /// Answers `stats` to one client.
 pub(crate) struct Answering<'a, E: Engine> {
@@ -194,6 +195,10 @@ impl<E: Engine> Answering<'_, E> {
         self.number("hash_power_level", u64::from(slots.max(1).ilog2()));
         self.rows(SLABS);
         self.stat("slab_reassign_last_busy_status", b"none");
+        self.rows(LOGS);
+        if let Some(OtherCounts(counts)) = &options.other_counts {
+            counts().into_iter().for_each(|(name, count)| self.number(name, count));
+        }
         self.rows(ITEMS);
         self.number("kachel_memory_spent", shared.budget.spent_bytes());
         self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
@@ -278,9 +283,9 @@ const SLABS: &[(&str, Row)] = &[
     ("slab_reassign_busy_nomem", Row::Zero),
 ];
 
-/// memcached's keys from `slab_reassign_running` to the end, then the keys of Kachel. There are no
-/// LRU lists. The crawler is the walk of a listing.
-const ITEMS: &[(&str, Row)] = &[
+/// memcached's keys from `slab_reassign_running` to `log_watchers`. The crawler is the walk of a
+/// listing. The keys of TLS come next.
+const LOGS: &[(&str, Row)] = &[
     ("slab_reassign_running", Row::Zero),
     ("slabs_moved", Row::Zero),
     ("lru_crawler_running", Row::Sum(|c| &c.listings)),
@@ -292,6 +297,11 @@ const ITEMS: &[(&str, Row)] = &[
     ("log_watcher_skipped", Row::Sum(|c| &c.log_watcher_skipped)),
     ("log_watcher_sent", Row::Sum(|c| &c.log_watcher_sent)),
     ("log_watchers", Row::Sum(|c| &c.watchers)),
+];
+
+/// memcached's keys from `unexpected_napi_ids` to the end, then the keys of Kachel. There are no
+/// LRU lists.
+const ITEMS: &[(&str, Row)] = &[
     ("unexpected_napi_ids", Row::Zero),
     ("round_robin_fallback", Row::Zero),
     ("bytes", Row::Sum(|c| &c.bytes)),

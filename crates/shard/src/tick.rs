@@ -506,6 +506,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     fn exchange(&mut self) {
         self.engines.mailboxes().wake_noted(&self.context);
         self.deliver_answers();
+        self.clients.answer_refreshed(&self.context);
     }
 
     /// Gives all formatted replies to the I/O backend, and closes connections that are done (I1).

@@ -20,8 +20,10 @@ pub use output::{skip, tell};
 #[cfg(feature = "process")]
 pub use process::{
     Address, Client, Ended, Launch, Look, PATIENCE, Server, announced_port, flood, is_usable,
-    set_request, user, wait_until, within,
+    set_request, user, wait_until, wants_tls, within,
 };
+#[cfg(feature = "tls")]
+pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity, tunnel};
 pub use random::Random;
 pub use scram::{scram_first, scram_proof, scram_proof_with};
 pub use settings::setting;

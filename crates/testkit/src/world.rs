@@ -25,8 +25,8 @@ use kachel_net::{
     ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX, REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared, SharedOptions,
-    UdpOptions,
+    Certificates, ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared,
+    SharedOptions, UdpOptions,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -68,6 +68,8 @@ pub struct WorldOptions {
     pub watch_allowed: bool,
     /// Bytes of lines that may wait for each client that watches.
     pub watcher_bytes_max: usize,
+    /// What `refresh_certs` does.
+    pub certificates: Certificates,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
     /// The protocol that the listener sets for its clients.
@@ -103,6 +105,7 @@ impl Default for WorldOptions {
             tracks_sizes: false,
             watch_allowed: true,
             watcher_bytes_max: 256 << 10,
+            certificates: Certificates::Unknown,
             stays: false,
             protocol: ClientProtocol::Negotiated,
             udp: None,

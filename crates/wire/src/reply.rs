@@ -106,6 +106,8 @@ replies! {
     MemlimitNotMegabytes = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
     MemlimitFailed = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
 
+    TlsNotEnabled = "Error TLS not enabled",
+
     // Statistics.
     StatsBadLine = "CLIENT_ERROR bad command line",
     StatsDetailNotAllowed = "CLIENT_ERROR stats detail not allowed",

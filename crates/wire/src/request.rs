@@ -341,6 +341,11 @@ pub enum Admin<'b> {
         /// Whether the reply is withheld.
         noreply: bool,
     },
+    /// `refresh_certs`. A server without TLS does not know this command.
+    RefreshCertificates {
+        /// Whether the refusal of a server without TLS is withheld. Other replies are not.
+        noreply: bool,
+    },
     /// `lru_crawler metadump` (or `mgdump`) of `all` or `hash` or class ids.
     Dump {
         /// The format of each item.

@@ -35,7 +35,7 @@ const ELSEWHERE: [(&str, &str); 6] = [
         "X09",
         "by io_uring: crates/io/tests/shortage.rs; an armed accept keeps the limit of its arming",
     ),
-    ("X11", "resets within TLS: there is no TLS yet"),
+    ("X11", "resets within TLS: `resets_leave_nothing_behind` of the suite `tls`"),
     (
         "X15",
         "pools: crates/shard/tests/server/clocks.rs refuses memory from any moment on; arenas: below",

@@ -6,6 +6,8 @@
 //! whole, byte by byte, and cut at seeded places. A piece is sent only once the server has read
 //! the one before.
 //!
+//! With `KACHEL_TLS=1` the clients over TCP speak TLS (`tests/tls/run`).
+//!
 //! `KACHEL_CASES_SERVER=PATH` runs another server instead (a memcached). Then the cases in which we
 //! differ on purpose are sent but not compared, and its I/O backend is not checked.
 
@@ -30,6 +32,10 @@ const SEED: u64 = 0x006b_6163_6865_6c21;
 const BYTES_ALONE_MAX: usize = 4096;
 /// Wrong cases after which a run ends: each may have cost a long wait.
 const WRONG_MAX: usize = 12;
+/// Whether the server is built with TLS.
+const HAS_TLS: bool = cfg!(feature = "tls");
+/// A case of a server that is built without TLS.
+const WITHOUT_TLS_ONLY: &str = "W112";
 /// A case that means its lines to arrive together: cut, its second line is another case.
 const WHOLE_ONLY: &str = "W111";
 
@@ -92,7 +98,8 @@ fn pass(
     }
     counts.passes += 1;
     for case in cases.all() {
-        if case.id == WHOLE_ONLY && !matches!(pieces, Pieces::Whole) {
+        let is_cut = !matches!(pieces, Pieces::Whole);
+        if case.id == WHOLE_ONLY && is_cut || case.id == WITHOUT_TLS_ONLY && HAS_TLS {
             continue;
         }
         let lengths = pieces.lengths(case);

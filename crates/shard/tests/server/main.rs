@@ -2,6 +2,7 @@
 
 mod allocation;
 mod binary;
+mod certificates;
 mod clocks;
 mod crew;
 mod crawling;

@@ -3,13 +3,21 @@
 //! Upstream:   the tests of `kachel`, which name the program.
 //! Downstream: the operating system.
 
+#[cfg(feature = "tls")]
+mod authority;
 mod backends;
 mod client;
 mod machine;
 mod server;
+#[cfg(feature = "tls")]
+mod tunnel;
 mod waiting;
 
+#[cfg(feature = "tls")]
+pub use authority::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity};
 pub use backends::is_usable;
 pub use client::{Client, Look, flood, set_request};
-pub use server::{Address, Ended, Launch, Server, announced_port, user};
+pub use server::{Address, Ended, Launch, Server, announced_port, user, wants_tls};
+#[cfg(feature = "tls")]
+pub use tunnel::tunnel;
 pub use waiting::{PATIENCE, wait_until, within};

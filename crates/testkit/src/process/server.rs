@@ -7,6 +7,9 @@
 //! - I1  The port is the one that the server itself announced, in the file that
 //!   `MEMCACHED_PORT_FILENAME` names; nothing waits a fixed time for it.
 //! - I2  The process is gone before `Server` is.
+//!
+//! With `KACHEL_TLS=1` in the environment, each of our servers on a TCP port has TLS, and each
+//! client of it goes through a tunnel. So a suite runs with and without TLS.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,8 +18,14 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 
+#[cfg(feature = "tls")]
+use super::authority::{Authority, CertificateFiles, TLS_VERSIONS};
 use super::client::Client;
+#[cfg(feature = "tls")]
+use super::tunnel::tunnel;
 use super::waiting::wait_until;
 
 /// The file in the server's folder with its output.
@@ -56,6 +65,19 @@ pub struct Server {
     /// Where it listens.
     pub address: Address,
     folder: tempfile::TempDir,
+    /// The configuration of its clients, if they speak TLS.
+    #[cfg(feature = "tls")]
+    tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// Whether suites run with TLS.
+///
+/// # Panics
+/// If they must, and are built without it.
+pub fn wants_tls() -> bool {
+    let wanted = std::env::var_os("KACHEL_TLS").is_some_and(|value| value == "1");
+    assert!(!wanted || cfg!(feature = "tls"), "KACHEL_TLS: run with --features tls");
+    wanted
 }
 
 /// The end of a server that does not listen.
@@ -141,6 +163,8 @@ impl<'a> Launch<'a> {
             }
         };
         command.args(self.options).args(user());
+        #[cfg(feature = "tls")]
+        let tls = self.encrypt(&mut command, folder.path());
         let address = if self.unix {
             command.arg("-s").arg(&socket);
             Address::Unix(socket)
@@ -153,6 +177,9 @@ impl<'a> Launch<'a> {
         let process = command
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
+        #[cfg(feature = "tls")]
+        let mut server = Server { process, address, folder, tls };
+        #[cfg(not(feature = "tls"))]
         let mut server = Server { process, address, folder };
         let mut ended = None;
         wait_until("a server that listens", || {
@@ -162,10 +189,24 @@ impl<'a> Launch<'a> {
                 address.set_port(port); // I1
             }
             ended = server.process.try_wait().expect("the state of a child");
-            ended.is_some() || server.stream().is_ok()
+            ended.is_some() || server.raw_stream().is_ok()
         });
         ended.map_or(Ok(()), |status| Err(Ended { status, said: server.last_words() }))?;
         Ok(server)
+    }
+
+    /// Gives a server of ours TLS, if suites run with it. Returns the configuration of its clients.
+    #[cfg(feature = "tls")]
+    fn encrypt(&self, command: &mut Command, folder: &Path) -> Option<Arc<rustls::ClientConfig>> {
+        let is_ours = self.program.file_name().is_some_and(|name| name == "kachel");
+        if self.unix || !is_ours || !wants_tls() {
+            return None;
+        }
+        let authority = Authority::new();
+        let CertificateFiles { certificate, key } = authority.certify_server(folder, "server");
+        let (certificate, key) = (certificate.display(), key.display());
+        command.args(["-Z", "-o", &format!("ssl_chain_cert={certificate},ssl_key={key}")]);
+        Some(Arc::new(authority.client(&TLS_VERSIONS, None)))
     }
 }
 
@@ -197,11 +238,28 @@ impl Server {
         }
     }
 
-    /// A new connection, without limits or options.
+    /// Whether its clients speak TLS.
+    pub fn has_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        return false;
+    }
+
+    /// A new connection, without limits or options; over TLS if the server wants it.
     ///
     /// # Errors
     /// Those of the kernel; also port 0, before the port is announced.
     pub fn stream(&self) -> std::io::Result<OwnedFd> {
+        #[cfg(feature = "tls")]
+        if let (Some(config), Address::Tcp(address)) = (&self.tls, &self.address) {
+            return tunnel(config, *address);
+        }
+        self.raw_stream()
+    }
+
+    /// A new connection to the port or socket itself.
+    fn raw_stream(&self) -> std::io::Result<OwnedFd> {
         match &self.address {
             Address::Tcp(address) => TcpStream::connect(address).map(OwnedFd::from),
             Address::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),

@@ -36,6 +36,9 @@ pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
         b"verbosity" => return verbosity(&words, noreply),
         b"cache_memlimit" => return cache_memlimit(&words, noreply),
         b"shutdown" => return shutdown(&words, noreply),
+        b"refresh_certs" => {
+            return Ok(Request::Admin(Admin::RefreshCertificates { noreply }));
+        }
         b"lru_crawler" => return lru_crawler(&words, noreply),
         b"slabs" => slabs(&words),
         b"lru" => lru(&words),

@@ -1,0 +1,248 @@
+//! Reads the certificates and the key, and makes the configurations of rustls from them.
+//!
+//! Upstream:   `process`, at the start and when the operator or a client asks to read them again.
+//! Downstream: `handshakes` uses the configuration of each listener's kind.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - C1  A certificate or a key that cannot be used is an error here. A server never begins to use
+//!   it.
+//! - C2  Each kind of listener has its own store of sessions, and each reading a new one. A session
+//!   that began without a certificate of the client, or under another authority, is never resumed
+//!   where one is needed.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions, WebPkiClientVerifier,
+};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use crate::counts::Counts;
+use crate::limits::{FILE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, SESSIONS_MAX};
+use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Version};
+
+/// Tickets for one connection of TLS 1.3, so that a client can resume it twice at a time.
+const TICKETS: usize = 2;
+/// What rustls adds to the plain bytes of a record when it counts its length.
+const COUNTED_HEADER_BYTES: usize = 5;
+
+/// The configurations of all kinds of listeners.
+#[derive(Debug)]
+pub(crate) struct Configurations {
+    /// `None` if clients must have a certificate, and no authority can certify them.
+    of_process: Option<Arc<ServerConfig>>,
+    without_client_certificate: Arc<ServerConfig>,
+    /// `None` without authorities for clients.
+    with_client_certificate: Option<Arc<ServerConfig>>,
+}
+
+impl Configurations {
+    /// The configuration of a listener. `None` if it is one without TLS, or if no authority can
+    /// certify its clients.
+    pub(crate) fn of(&self, listener: ListenerTls) -> Option<&Arc<ServerConfig>> {
+        match listener {
+            ListenerTls::Off => None,
+            ListenerTls::OfProcess => self.of_process.as_ref(),
+            ListenerTls::WithoutClientCertificate => Some(&self.without_client_certificate),
+            ListenerTls::WithClientCertificate => self.with_client_certificate.as_ref(),
+        }
+    }
+
+    /// Reads the files of `settings`.
+    ///
+    /// Errors: a sentence about a file that cannot be read or used (C1), or about an option.
+    pub(crate) fn read(settings: &Settings, counts: &Arc<Counts>) -> Result<Self, String> {
+        let provider = Arc::new(provider(settings)?);
+        let (chain, key) = read_server(settings)?;
+        let authorities = settings.authorities.as_deref().map(read_authorities).transpose()?;
+        let make = |verifier| {
+            configuration(settings, &provider, verifier, (chain.clone(), key.clone_key()), counts)
+        };
+        let without_client_certificate = make(None)?;
+        // Without authorities, no certificate is good. As in memcached, the server starts.
+        let asking = |is_required: bool| match &authorities {
+            Some(authorities) => {
+                make(Some(verifier(authorities, !is_required, &provider)?)).map(Some)
+            }
+            None if is_required => Ok(None),
+            None => Ok(Some(Arc::clone(&without_client_certificate))),
+        };
+        let of_process = match settings.client_certificate {
+            ClientCertificate::NotAsked => Some(make(None)?),
+            asked => asking(asked == ClientCertificate::Required)?,
+        };
+        let with_client_certificate = asking(true)?;
+        Ok(Self { of_process, without_client_certificate, with_client_certificate })
+    }
+}
+
+/// One configuration, with its own store of sessions (C2).
+fn configuration(
+    settings: &Settings,
+    provider: &Arc<CryptoProvider>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    (chain, key): (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
+    counts: &Arc<Counts>,
+) -> Result<Arc<ServerConfig>, String> {
+    let versions: &[&SupportedProtocolVersion] = match settings.min_version {
+        Version::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        Version::Tls13 => &[&rustls::version::TLS13],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_protocol_versions(versions)
+        .map_err(|error| format!("ssl_ciphers and ssl_min_version leave nothing: {error}"))?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut configuration = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| format!("Error validating the certificate: {error}"))?;
+    configuration.max_fragment_size = Some(RECORD_PLAIN_BYTES_MAX + COUNTED_HEADER_BYTES);
+    if settings.resumes {
+        let sessions = ServerSessionMemoryCache::new(SESSIONS_MAX);
+        configuration.session_storage = Arc::new(Sessions { sessions, counts: counts.clone() });
+        configuration.send_tls13_tickets = TICKETS;
+    } else {
+        configuration.session_storage = Arc::new(NoServerSessionStorage {});
+        configuration.send_tls13_tickets = 0;
+    }
+    Ok(Arc::new(configuration))
+}
+
+/// The cryptography of rustls, with the cipher suites of the options.
+fn provider(settings: &Settings) -> Result<CryptoProvider, String> {
+    let mut provider = ring::default_provider();
+    let Some(list) = &settings.ciphers else { return Ok(provider) };
+    let all = std::mem::take(&mut provider.cipher_suites);
+    let names = || list.split([':', ',', ' ']).filter(|name| !name.is_empty());
+    let known: Vec<String> = all.iter().map(|suite| name_of(*suite)).collect();
+    if let Some(unknown) = names().find(|name| !known.iter().any(|known| known == name)) {
+        let known = known.join(":");
+        return Err(format!("ssl_ciphers: {unknown} is not one of {known}"));
+    }
+    // As in memcached, a list of older names leaves the suites of TLS 1.3 as they are.
+    let names_newer = names().any(|name| name.starts_with("TLS_"));
+    provider.cipher_suites = all
+        .into_iter()
+        .zip(&known)
+        .filter(|(suite, known)| {
+            names().any(|name| name == known.as_str())
+                || !names_newer && matches!(suite, rustls::SupportedCipherSuite::Tls13(_))
+        })
+        .map(|(suite, _)| suite)
+        .collect();
+    Ok(provider)
+}
+
+/// The name of a cipher suite in OpenSSL: `ECDHE-RSA-AES128-GCM-SHA256`, `TLS_AES_128_GCM_SHA256`.
+fn name_of(suite: rustls::SupportedCipherSuite) -> String {
+    let name = format!("{:?}", suite.suite());
+    if let Some(newer) = name.strip_prefix("TLS13_") {
+        return format!("TLS_{newer}");
+    }
+    let name = name.trim_start_matches("TLS_").replace("_WITH_", "_").replace("AES_", "AES");
+    name.trim_end_matches("_SHA256_")
+        .replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
+        .replace('_', "-")
+}
+
+/// The certificates of the server, its own first, and its key.
+fn read_server(
+    settings: &Settings,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let path = settings.chain_certificate.as_path();
+    let of = |error: &dyn std::fmt::Display| {
+        format!("Error loading the certificate chain: {}: {error}", path.display())
+    };
+    let chain = certificates(path).map_err(|error| of(&error))?;
+    let path = settings.key.as_deref().unwrap_or(path);
+    let of = |error: &dyn std::fmt::Display| {
+        format!("Error loading the key: {}: {error}", path.display())
+    };
+    let bytes = read_file(path).map_err(|error| of(&error))?;
+    let key = match settings.key_format {
+        KeyFormat::Pem => PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| of(&error))?,
+        KeyFormat::Der => PrivateKeyDer::try_from(bytes).map_err(|error| of(&error))?,
+    };
+    Ok((chain, key))
+}
+
+/// The certificates of the authorities that may certify clients.
+fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
+    let of = |error: &dyn std::fmt::Display| {
+        format!("Error loading the CA certificate: {}: {error}", path.display())
+    };
+    let mut authorities = RootCertStore::empty();
+    for certificate in certificates(path).map_err(|error| of(&error))? {
+        authorities.add(certificate).map_err(|error| of(&error))?;
+    }
+    Ok(Arc::new(authorities))
+}
+
+fn verifier(
+    authorities: &Arc<RootCertStore>,
+    may_lack: bool,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let authorities = Arc::clone(authorities);
+    let builder = WebPkiClientVerifier::builder_with_provider(authorities, Arc::clone(provider));
+    let builder = if may_lack { builder.allow_unauthenticated() } else { builder };
+    builder.build().map_err(|error| format!("ssl_ca_cert: {error}"))
+}
+
+/// All certificates of a file, of which there must be one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = read_file(path)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match all {
+        Ok(all) if all.is_empty() => Err("there is no certificate in it".to_string()),
+        Ok(all) => Ok(all),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(bytes)
+}
+
+/// The sessions that can be resumed. Counts those that are stored.
+#[derive(Debug)]
+struct Sessions {
+    sessions: Arc<ServerSessionMemoryCache>,
+    counts: Arc<Counts>,
+}
+
+impl StoresServerSessions for Sessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.counts.new_sessions.fetch_add(1, Ordering::Relaxed);
+        self.sessions.put(key, value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.get(key)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.sessions.take(key)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}

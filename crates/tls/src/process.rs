@@ -1,0 +1,76 @@
+//! The state of TLS that all threads of a process share.
+//!
+//! Upstream:   `kachel` makes one at the start, and has it read the certificates again.
+//! Downstream: `handshakes` takes a configuration for each new client; `layer` counts, and hands
+//!             sessions from core to core.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - P1  New certificates replace the old ones whole. A handshake uses the old ones or the new
+//!   ones, and a connection keeps those with which it began.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kachel_io::{Clock as _, SystemClock};
+use rustls::ServerConfig;
+
+use crate::certificates::Configurations;
+use crate::counts::Counts;
+use crate::moving::Moving;
+use crate::settings::{ListenerTls, Settings};
+
+/// The TLS of a process.
+#[derive(Debug)]
+pub struct Process {
+    settings: Settings,
+    configurations: RwLock<Configurations>,
+    counts: Arc<Counts>,
+    pub(crate) moving: Moving,
+    /// When the certificates were read, in nanoseconds of the system's clock.
+    read_ns: AtomicU64,
+}
+
+impl Process {
+    /// Reads the certificates of `settings`.
+    ///
+    /// Errors: a sentence about a file or an option.
+    pub fn new(settings: Settings) -> Result<Self, String> {
+        let counts = Arc::<Counts>::default();
+        let configurations = Configurations::read(&settings, &counts)?;
+        Ok(Self {
+            settings,
+            configurations: RwLock::new(configurations),
+            counts,
+            moving: Moving::default(),
+            read_ns: AtomicU64::new(SystemClock.now_ns()),
+        })
+    }
+
+    /// Reads the certificates again, for handshakes that begin from now on (P1). Cost: reads files,
+    /// and checks keys: milliseconds.
+    ///
+    /// Errors: a sentence about a file that cannot be used. The old certificates stay.
+    pub fn read_again(&self) -> Result<(), String> {
+        let configurations = Configurations::read(&self.settings, &self.counts)?;
+        let mut place = self.configurations.write().unwrap_or_else(PoisonError::into_inner);
+        *place = configurations;
+        self.read_ns.store(SystemClock.now_ns(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The configuration for a new client of a listener. `None` if it cannot be served.
+    pub(crate) fn configuration(&self, listener: ListenerTls) -> Option<Arc<ServerConfig>> {
+        let configurations = self.configurations.read().unwrap_or_else(PoisonError::into_inner);
+        configurations.of(listener).cloned()
+    }
+
+    /// The counters.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Seconds since the certificates were read.
+    pub fn seconds_since_read(&self) -> u64 {
+        SystemClock.now_ns().saturating_sub(self.read_ns.load(Ordering::Relaxed)) / 1_000_000_000
+    }
+}

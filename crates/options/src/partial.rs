@@ -153,15 +153,15 @@ impl PartialOptions {
             let report = "-Z: without -o ssl_ca_cert, no certificate of a client is good";
             reports.push(report.to_string());
         }
-        if (has_mtls || tls.verify_mode > 1) && !listeners.udp.is_empty() {
-            return usage(
-                "-Z, -U: a datagram shows no certificate, so there is no UDP where clients need one; \
-                 leave out -U.",
-            );
+        if listeners.udp.is_empty() {
+            return Ok(());
         }
-        if !listeners.udp.is_empty() {
-            reports.push("-Z, -U: datagrams are not encrypted".to_string());
-        }
+        reports.push(if has_mtls || tls.verify_mode > 1 {
+            listeners.udp.clear();
+            "-U: ignored: with -Z clients must show a certificate, and a datagram shows none".into()
+        } else {
+            "-Z, -U: datagrams are not encrypted".into()
+        });
         Ok(())
     }
 

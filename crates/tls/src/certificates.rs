@@ -27,6 +27,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::counts::Counts;
 use crate::limits::{FILE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, SESSIONS_MAX};
+use crate::no_authority::NoAuthority;
 use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Version};
 
 /// Tickets for one connection of TLS 1.3, so that a client can resume it twice at a time.
@@ -37,22 +38,19 @@ const COUNTED_HEADER_BYTES: usize = 5;
 /// The configurations of all kinds of listeners.
 #[derive(Debug)]
 pub(crate) struct Configurations {
-    /// `None` if clients must have a certificate, and no authority can certify them.
-    of_process: Option<Arc<ServerConfig>>,
+    of_process: Arc<ServerConfig>,
     without_client_certificate: Arc<ServerConfig>,
-    /// `None` without authorities for clients.
-    with_client_certificate: Option<Arc<ServerConfig>>,
+    with_client_certificate: Arc<ServerConfig>,
 }
 
 impl Configurations {
-    /// The configuration of a listener. `None` if it is one without TLS, or if no authority can
-    /// certify its clients.
+    /// The configuration of a listener. `None` if it is one without TLS.
     pub(crate) fn of(&self, listener: ListenerTls) -> Option<&Arc<ServerConfig>> {
         match listener {
             ListenerTls::Off => None,
-            ListenerTls::OfProcess => self.of_process.as_ref(),
+            ListenerTls::OfProcess => Some(&self.of_process),
             ListenerTls::WithoutClientCertificate => Some(&self.without_client_certificate),
-            ListenerTls::WithClientCertificate => self.with_client_certificate.as_ref(),
+            ListenerTls::WithClientCertificate => Some(&self.with_client_certificate),
         }
     }
 
@@ -66,20 +64,14 @@ impl Configurations {
         let make = |verifier| {
             configuration(settings, &provider, verifier, (chain.clone(), key.clone_key()), counts)
         };
+        let asking = |may_lack| verifier(authorities.as_ref(), may_lack, &provider).map(Some);
+        let of_process = make(match settings.client_certificate {
+            ClientCertificate::NotAsked => None,
+            ClientCertificate::Asked => asking(true)?,
+            ClientCertificate::Required => asking(false)?,
+        })?;
         let without_client_certificate = make(None)?;
-        // Without authorities, no certificate is good. As in memcached, the server starts.
-        let asking = |is_required: bool| match &authorities {
-            Some(authorities) => {
-                make(Some(verifier(authorities, !is_required, &provider)?)).map(Some)
-            }
-            None if is_required => Ok(None),
-            None => Ok(Some(Arc::clone(&without_client_certificate))),
-        };
-        let of_process = match settings.client_certificate {
-            ClientCertificate::NotAsked => Some(make(None)?),
-            asked => asking(asked == ClientCertificate::Required)?,
-        };
-        let with_client_certificate = asking(true)?;
+        let with_client_certificate = make(asking(false)?)?;
         Ok(Self { of_process, without_client_certificate, with_client_certificate })
     }
 }
@@ -188,13 +180,18 @@ fn read_authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
     Ok(Arc::new(authorities))
 }
 
+/// The check of clients' certificates. Without authorities no certificate is good, but as in
+/// memcached the server starts.
 fn verifier(
-    authorities: &Arc<RootCertStore>,
+    authorities: Option<&Arc<RootCertStore>>,
     may_lack: bool,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
-    let authorities = Arc::clone(authorities);
-    let builder = WebPkiClientVerifier::builder_with_provider(authorities, Arc::clone(provider));
+    let provider = Arc::clone(provider);
+    let Some(authorities) = authorities else {
+        return Ok(Arc::new(NoAuthority { provider, may_lack }));
+    };
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(authorities), provider);
     let builder = if may_lack { builder.allow_unauthenticated() } else { builder };
     builder.build().map_err(|error| format!("ssl_ca_cert: {error}"))
 }

@@ -33,6 +33,7 @@ mod inbox;
 mod layer;
 mod limits;
 mod moving;
+mod no_authority;
 mod outgoing;
 mod process;
 mod session;

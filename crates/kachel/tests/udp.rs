@@ -3,19 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 use kachel_engine::{KeyHasher, Seeds};
-use kachel_testkit::{Ended, Launch, Server, is_usable};
-use kachel_wire::Frame;
+use kachel_testkit::{Ended, Launch, Server, UdpClient, is_usable};
 
 const SHARDS: u16 = 4;
 /// Starts until the ports are free: another process may take one between the look and the start.
 const STARTS_MAX: usize = 20;
-/// A reply that comes at all comes in this time.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A reply that has not come in this time does not come.
-const SILENCE: Duration = Duration::from_millis(300);
 
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_kachel"))
@@ -36,54 +30,6 @@ fn start(options: &[&str]) -> (Server, u16) {
         }
     }
     panic!("no ports are free");
-}
-
-/// A client of one UDP port.
-struct Client {
-    udp: UdpSocket,
-    request_id: u16,
-}
-
-impl Client {
-    fn at(port: u16) -> Self {
-        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-        udp.connect((Ipv4Addr::LOCALHOST, port)).expect("an address");
-        Self { udp, request_id: 100 }
-    }
-
-    fn send(&mut self, request: &[u8]) {
-        self.request_id += 1;
-        let frame = Frame { request_id: self.request_id, sequence: 0, total: 1 };
-        self.udp.send(&[&frame.bytes()[..], request].concat()).expect("it is sent");
-    }
-
-    /// The reply to the last request, from all its datagrams.
-    fn read(&self) -> Vec<u8> {
-        self.udp.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-        let mut reply = Vec::new();
-        for sequence in 0.. {
-            let mut datagram = [0; 2000];
-            let bytes = self.udp.recv(&mut datagram).expect("a reply");
-            let (frame, body) = Frame::read(&datagram[..bytes]).expect("a frame");
-            assert_eq!((frame.request_id, frame.sequence), (self.request_id, sequence));
-            reply.extend_from_slice(body);
-            if sequence + 1 == frame.total {
-                break;
-            }
-        }
-        reply
-    }
-
-    fn ask(&mut self, request: &[u8]) -> Vec<u8> {
-        self.send(request);
-        self.read()
-    }
-
-    /// Checks that nothing comes.
-    fn is_silent(&self) -> bool {
-        self.udp.set_read_timeout(Some(SILENCE)).expect("a time limit");
-        self.udp.recv(&mut [0; 2000]).is_err()
-    }
 }
 
 fn set(key: &str, value: &[u8]) -> Vec<u8> {
@@ -107,7 +53,7 @@ fn requests_over_udp_are_answered_on_every_backend() {
     for io in backends() {
         for reads in ["--reads=crew", "--reads=erew"] {
             let (server, port) = start(&["-t", "3", "--io", io, reads]);
-            let mut clients: Vec<Client> = (0..20).map(|_| Client::at(port)).collect();
+            let mut clients: Vec<UdpClient> = (0..20).map(|_| UdpClient::at(port)).collect();
             for (number, client) in clients.iter_mut().enumerate() {
                 let (key, value) =
                     (format!("key-{number}"), vec![b'a' + number as u8; 50 * number]);
@@ -134,28 +80,21 @@ fn requests_over_udp_are_answered_on_every_backend() {
     }
 }
 
-/// L1 and L2 over real sockets.
 #[test]
-fn nothing_crosses_between_datagrams_and_long_replies_are_refused() {
+fn some_requests_get_no_reply_and_some_are_refused() {
     for io in backends() {
         let (server, port) = start(&["-t", "2", "--io", io]);
-        let [mut first, mut second] = [Client::at(port), Client::at(port)];
-        let incomplete = b"SERVER_ERROR request not whole in its datagram; use TCP\r\n";
-        for _ in 0..50 {
-            assert_eq!(first.ask(b"set leak 0 0 34\r\nabc"), incomplete);
-            assert_eq!(second.ask(b"get my-private-key-name\r\n"), b"END\r\n");
-            assert_eq!(first.ask(b"get leak\r\n"), b"END\r\n");
-        }
-        let mut tcp = server.connect();
-        tcp.set("large", &vec![b'v'; 100_000]);
-        let too_long = b"SERVER_ERROR reply too long for UDP; use TCP\r\n";
-        assert_eq!(first.ask(b"get large\r\n"), too_long);
+        let mut client = UdpClient::at(port);
         for silent in [&b"get a"[..], b"quit\r\n", b"delete none noreply\r\n"] {
-            first.send(silent);
+            client.send(silent);
         }
-        assert!(first.is_silent());
+        assert!(client.is_silent());
         // A datagram that is longer than the server takes.
-        assert_eq!(first.ask(&set("long", &vec![b'v'; 40_000])), incomplete);
+        let incomplete = b"SERVER_ERROR request not whole in its datagram; use TCP\r\n";
+        assert_eq!(client.ask(&set("long", &vec![b'v'; 40_000])), incomplete);
+        server.connect().set("large", &vec![b'v'; 100_000]);
+        let too_long = b"SERVER_ERROR reply too long for UDP; use TCP\r\n";
+        assert_eq!(client.ask(b"get large\r\n"), too_long);
         assert_eq!(setting(&server, "", "kachel_udp_too_long"), "1");
     }
 }
@@ -165,7 +104,7 @@ fn a_reply_may_have_as_many_datagrams_as_the_operator_allows() {
     for io in backends() {
         let (server, port) = start(&["--udp-reply-datagrams", "16", "--io", io]);
         server.connect().set("large", &vec![b'v'; 22_000]);
-        let mut client = Client::at(port);
+        let mut client = UdpClient::at(port);
         let hit = [b"VALUE large 0 22000\r\n", &vec![b'v'; 22_000][..], b"\r\nEND\r\n"].concat();
         assert_eq!(client.ask(b"get large\r\n"), hit);
         assert_eq!(setting(&server, "settings", "kachel_udp_reply_datagrams"), "16");
@@ -178,7 +117,7 @@ fn clients_at_once_get_their_own_replies() {
     for io in backends() {
         let (_server, port) = start(&["-t", "2", "--io", io]);
         let client = move |number: usize| {
-            let mut client = Client::at(port);
+            let mut client = UdpClient::at(port);
             for round in 0..200 {
                 let (key, value) = (format!("k{number}"), format!("{number}-{round}"));
                 assert_eq!(client.ask(&set(&key, value.as_bytes())), b"STORED\r\n");
@@ -205,7 +144,8 @@ fn a_key_is_served_at_the_udp_port_of_its_shard_by_no_other_shard() {
             names.iter().map(count).sum()
         };
         let before = elsewhere();
-        let mut clients: Vec<Client> = (0..SHARDS).map(|n| Client::at(port + 1 + n)).collect();
+        let mut clients: Vec<UdpClient> =
+            (0..SHARDS).map(|n| UdpClient::at(port + 1 + n)).collect();
         for number in 0..200 {
             let key = format!("key-{number}");
             let shard = hasher.owner(hasher.key(key.as_bytes()).hashes());
@@ -215,7 +155,7 @@ fn a_key_is_served_at_the_udp_port_of_its_shard_by_no_other_shard() {
         }
         assert_eq!(elsewhere(), before, "{io}");
         // At the port of all, and at a wrong port, a key is served, too.
-        assert_eq!(Client::at(port).ask(b"get key-1\r\n"), b"VALUE key-1 0 2\r\n22\r\nEND\r\n");
+        assert_eq!(UdpClient::at(port).ask(b"get key-1\r\n"), b"VALUE key-1 0 2\r\n22\r\nEND\r\n");
         for client in &mut clients {
             assert_eq!(client.ask(b"get key-1\r\n"), b"VALUE key-1 0 2\r\n22\r\nEND\r\n");
         }
@@ -228,11 +168,10 @@ fn what_comes_from_a_port_of_the_server_is_not_answered() {
     let (_server, port) = start(&["-l", "127.0.0.1", "-t", "2"]);
     let other = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), port));
     let udp = UdpSocket::bind(other).expect("another address of the machine");
-    udp.connect((Ipv4Addr::LOCALHOST, port)).expect("an address");
-    let mut client = Client { udp, request_id: 0 };
+    let mut client = UdpClient::with(udp, port);
     client.send(b"get a\r\n");
     assert!(client.is_silent());
-    assert_eq!(Client::at(port).ask(b"get a\r\n"), b"END\r\n");
+    assert_eq!(UdpClient::at(port).ask(b"get a\r\n"), b"END\r\n");
 }
 
 #[test]

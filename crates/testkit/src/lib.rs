@@ -19,8 +19,8 @@ pub use filled::{
 pub use output::{skip, tell};
 #[cfg(feature = "process")]
 pub use process::{
-    Address, Client, Ended, Launch, Look, PATIENCE, Server, announced_port, flood, is_usable,
-    set_request, user, wait_until, wants_tls, within,
+    Address, Client, Ended, Launch, Look, PATIENCE, Server, UdpClient, announced_port, flood,
+    is_usable, set_request, user, wait_until, wants_tls, within,
 };
 #[cfg(feature = "tls")]
 pub use process::{Authority, CertificateFiles, ClientCertificate, TLS_VERSIONS, Validity, tunnel};

@@ -1,6 +1,6 @@
 //! The check of clients' certificates in a server without an authority: no certificate is good.
 //!
-//! Upstream:   `certificates`, if clients are asked for a certificate and `ssl_ca_cert` is not given.
+//! Upstream:   `certificates`, if `ssl_ca_cert` is missing and clients are asked for a certificate.
 //! Downstream: rustls calls it in a handshake.
 //!
 //! The verifier of rustls cannot be made without authorities. memcached starts without them, and

@@ -11,6 +11,7 @@ mod machine;
 mod server;
 #[cfg(feature = "tls")]
 mod tunnel;
+mod udp_client;
 mod waiting;
 
 #[cfg(feature = "tls")]
@@ -20,4 +21,5 @@ pub use client::{Client, Look, flood, set_request};
 pub use server::{Address, Ended, Launch, Server, announced_port, user, wants_tls};
 #[cfg(feature = "tls")]
 pub use tunnel::tunnel;
+pub use udp_client::UdpClient;
 pub use waiting::{PATIENCE, wait_until, within};

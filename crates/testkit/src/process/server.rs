@@ -30,6 +30,8 @@ use super::waiting::wait_until;
 
 /// The file in the server's folder with its output.
 const LOG: &str = "log";
+/// The file in the folder of a server into which it writes its ports.
+const PORT_FILE: &str = "port";
 /// The most characters of that output that are shown.
 const LAST_WORDS_CHARS: usize = 4_000;
 
@@ -150,7 +152,7 @@ impl<'a> Launch<'a> {
         let folder = tempfile::tempdir().expect("a folder for the server");
         let called = folder.path().join(self.called_as);
         symlink(program, &called).expect("a link of that name");
-        let port_file = folder.path().join("port");
+        let port_file = folder.path().join(PORT_FILE);
         let socket = place.map_or_else(|| folder.path().join("socket"), PathBuf::from);
         let log = File::create(folder.path().join(LOG)).expect("a log for the server");
 
@@ -228,6 +230,16 @@ impl Server {
             Address::Tcp(address) => address.port(),
             Address::Unix(_) => panic!("a unix socket has no port"),
         }
+    }
+
+    /// The first UDP port on which it listens.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn udp_port(&self) -> u16 {
+        let text = fs::read_to_string(self.folder.path().join(PORT_FILE)).expect("a file of ports");
+        let port = text.lines().find_map(|line| line.strip_prefix("UDP INET: ")).expect("UDP");
+        port.trim().parse().expect("a port number")
     }
 
     /// The place that [`Launch::start_at`] takes to start another server in its place.

@@ -13,6 +13,16 @@ use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, ServeOptions, text};
 /// Reads the arguments of `kachel serve`, or of `memcached`. The options of a file come before
 /// them, so an option of the command line counts more.
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
+    let file = config_of(words).map(|path| Ok((path, file::words(path)?))).transpose()?;
+    serve_with(file, words, called_as)
+}
+
+/// Applies the words of a file, if there is one, then those of the command line.
+pub(crate) fn serve_with(
+    file: Option<(&str, Vec<String>)>,
+    words: &[String],
+    called_as: CalledAs,
+) -> Result<Command, OptionsError> {
     let mut partial = PartialOptions {
         serve: ServeOptions::defaults(called_as),
         protocol: None,
@@ -22,8 +32,7 @@ pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, Op
         unix_path: None,
         unix_mode: 0o700,
     };
-    if let Some(path) = config_of(words) {
-        let words = file::words(path)?;
+    if let Some((path, words)) = file {
         let answered = apply(&mut partial, &words).map_err(|error| file::in_file(path, &error))?;
         if let Some(answer) = answered {
             return Ok(answer);

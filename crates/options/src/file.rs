@@ -32,7 +32,7 @@ pub(crate) fn in_file(path: &str, error: &dyn std::fmt::Display) -> OptionsError
     OptionsError::new(EXIT_FAILURE, format!("{path}: {}", error.to_string().trim_end()))
 }
 
-fn words_of(text: &str) -> Result<Vec<String>, String> {
+pub(crate) fn words_of(text: &str) -> Result<Vec<String>, String> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let mut words = Vec::new();
     for (key, value) in &table {

@@ -148,6 +148,15 @@ pub fn parse(
     }
 }
 
+/// Reads the text of a file of options, as `kachel serve --config FILE` does.
+///
+/// Errors: those of [`parse`], about a file called `name`; also a text that is not TOML, and a key
+/// that is no option.
+pub fn parse_file(name: &str, text: &str) -> Result<Command, OptionsError> {
+    let words = file::words_of(text).map_err(|error| file::in_file(name, &error))?;
+    apply::serve_with(Some((name, words)), &[], CalledAs::Kachel)
+}
+
 /// The arguments as text. Errors: one that is not UTF-8.
 fn utf8(args: impl Iterator<Item = OsString>) -> Result<Vec<String>, OptionsError> {
     args.map(|word| {

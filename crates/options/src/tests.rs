@@ -8,7 +8,7 @@ use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::{
     Command, EngineMode, HAS_TLS, Host, IpListen, ListenTls, Listeners, OptionsError, Protocol,
-    ServeOptions, TlsOptions, UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse,
+    ServeOptions, TlsOptions, UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse, parse_file,
 };
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -636,6 +636,9 @@ fn a_mistake_in_a_file_is_an_error_that_names_it() {
         assert!(error.message.starts_with(&format!("{path}: ")), "{error}");
         assert!(error.message.contains(sentence), "{text}: {error}");
     }
+    // The text alone is read in the same way.
+    let error = parse_file("the file", "verbose = 10").expect_err("it is refused");
+    assert_eq!((error.message.as_str(), error.exit_code), ("the file: verbose: must be 0 to 9", 1));
     let error = refusal(&["--config", "/none/such"]);
     assert_eq!(error.message, "/none/such: No such file or directory (os error 2)");
 }

@@ -3,13 +3,15 @@
 //! Each target has one folder, and each seed one file. The connection target's seeds are the inputs
 //! of the cases after the cases' set-up, played in three ways: in one piece, byte by byte, and by a
 //! slow client of a server with three shards. The parser targets' seeds are the lines of the cases.
-//! The client target's seeds are the replies. The udp target's seeds are the inputs as datagrams.
+//! The client target's seeds are the replies. The udp target's seeds are the inputs as datagrams,
+//! and the options target's seeds are the settings of the example file.
 
 use std::collections::BTreeSet;
 use std::io::Result;
 use std::path::Path;
 
 use kachel_fuzz::{META_VERBS, escaped, plan, repeated};
+use kachel_options::example_file;
 use serde_json::Value;
 
 const FIXTURE: &str = include_str!("../../../crates/kachel/tests/fixtures/wire_cases.json");
@@ -98,11 +100,34 @@ fn main() -> Result<()> {
         ("client", client),
         ("connection", connection),
         ("udp", udp),
+        ("options", option_seeds()),
     ] {
         write(&folder.join(target), &seeds)?;
     }
     // The canary target needs no special seed, only a folder with a seed to start from.
     write(&folder.join("canary"), &BTreeSet::from([b"get k\r\n".to_vec()]))
+}
+
+/// Each setting of the example file, alone and as words of a command line, and some of memcached's.
+fn option_seeds() -> BTreeSet<Vec<u8>> {
+    let mut seeds = BTreeSet::new();
+    let mut table = "";
+    for line in example_file().lines() {
+        let setting = line.trim_start_matches('#').trim();
+        if line.starts_with('[') {
+            table = line;
+        } else if let Some((key, value)) = setting.split_once(" = ") {
+            let (value, dashes) =
+                (value.trim_matches('"'), if key.len() == 1 { "-" } else { "--" });
+            seeds.insert(format!("{table}\n{setting}\n").into_bytes());
+            seeds.insert(format!("{dashes}{key}\t{value}").into_bytes());
+            seeds.insert(format!("-o\t{key}={value}").into_bytes());
+        }
+    }
+    for words in ["-l\tnotls:127.0.0.1:1,proto[ascii]:[::1]:2;tag_a_:*", "-vv\t-m\t64\t-t\t4\t-A"] {
+        seeds.insert(words.into());
+    }
+    seeds
 }
 
 /// The encoding of a datagram in a frame.

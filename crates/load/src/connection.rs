@@ -24,6 +24,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use crate::answer::Progress;
+use crate::protocol::Protocol;
 use crate::request::{Outbox, Pending};
 
 /// Initial size of a receive buffer; it doubles whenever a reply does not fit.
@@ -93,8 +95,10 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     /// Requests in flight, the oldest first.
     pub(crate) pending: VecDeque<Pending>,
-    /// Items received so far for the oldest get.
-    pub(crate) front_hits: u32,
+    /// What was read of the answer to the oldest request.
+    progress: Progress,
+    /// The protocol of the requests.
+    protocol: Protocol,
     /// Number of unread bytes needed before the next scan can succeed.
     pub(crate) need_bytes: usize,
     /// False after the connection failed.
@@ -106,11 +110,25 @@ pub(crate) struct Connection {
     filled: usize,
 }
 
+/// The unread bytes of a connection, and what changes while they are read.
+pub(crate) struct Unread<'c> {
+    /// The protocol of the replies.
+    pub(crate) protocol: Protocol,
+    /// The bytes.
+    pub(crate) bytes: &'c [u8],
+    /// Formatted requests that are not sent yet.
+    pub(crate) outbox: &'c mut Outbox,
+    /// Requests in flight, the oldest first.
+    pub(crate) pending: &'c mut VecDeque<Pending>,
+    /// What was read of the answer to the oldest request.
+    pub(crate) progress: &'c mut Progress,
+}
+
 impl Connection {
     /// Connects within at most 5 s, and makes the socket non-blocking (I2).
     ///
     /// Errors: those of the kernel.
-    pub(crate) fn open(address: &Address) -> io::Result<Self> {
+    pub(crate) fn open(address: &Address, protocol: Protocol) -> io::Result<Self> {
         let socket: OwnedFd = match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, CONNECT_PATIENCE)?;
@@ -128,7 +146,8 @@ impl Connection {
             socket,
             outbox: Outbox::default(),
             pending: VecDeque::new(),
-            front_hits: 0,
+            progress: Progress::default(),
+            protocol,
             need_bytes: 1,
             is_alive: true,
             is_idle: false,
@@ -206,13 +225,14 @@ impl Connection {
 
     /// The received and unread bytes, together with the fields that change while they are read.
     #[inline]
-    pub(crate) fn unread(&mut self) -> (&[u8], &mut Outbox, &mut VecDeque<Pending>, &mut u32) {
-        (
-            &self.incoming[self.parsed..self.filled],
-            &mut self.outbox,
-            &mut self.pending,
-            &mut self.front_hits,
-        )
+    pub(crate) fn unread(&mut self) -> Unread<'_> {
+        Unread {
+            protocol: self.protocol,
+            bytes: &self.incoming[self.parsed..self.filled],
+            outbox: &mut self.outbox,
+            pending: &mut self.pending,
+            progress: &mut self.progress,
+        }
     }
 
     /// Marks bytes as read; `need_bytes` is the number of bytes that the next scan needs.

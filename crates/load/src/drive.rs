@@ -25,8 +25,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::connection::{Connection, Received};
-use crate::reply::{Line, Scanned, scan};
+use crate::answer::{Step, read_answer};
+use crate::connection::{Connection, Received, Unread};
 use crate::request::{Kind, Next, Outbox, Outcome, Source};
 use crate::tally::{Tally, Window};
 
@@ -240,45 +240,31 @@ impl<'a, S: Source> Drive<'a, S> {
         let Self { connections, source, tally, totals, outstanding, last_progress_ns, .. } = self;
         let connection = &mut connections[index];
         let needed_bytes = connection.need_bytes;
-        let (unread, outbox, pending, front_hits) = connection.unread();
+        let Unread { protocol, bytes: unread, outbox, pending, progress } = connection.unread();
         if unread.len() < needed_bytes {
             return Ok(());
         }
         let mut place = 0;
         let need_bytes = loop {
-            let outcome = match (scan(&unread[place..]), pending.front()) {
-                (Scanned::NeedMore { bytes }, _) => break bytes,
-                (Scanned::Value { key, value, cas, consumed }, Some(request))
-                    if request.kind == Kind::Get =>
-                {
-                    place += consumed;
-                    *front_hits += 1;
-                    if !source.item(request, key, value, cas, &mut outbox.asked) {
-                        tally.errors.wrong += 1;
-                        tally.errors.note(|| format!("wrong item {}", key.escape_ascii()));
-                    }
-                    continue;
+            let rest = &unread[place..];
+            let Some(request) = pending.front() else {
+                if rest.is_empty() {
+                    break 1;
                 }
-                (Scanned::Line { line, consumed }, Some(request)) => {
-                    place += consumed;
-                    match (line, request.kind) {
-                        (Line::End, Kind::Get) => Outcome::Hits(*front_hits),
-                        (Line::Done, Kind::Set | Kind::Other) => Outcome::Done,
-                        (Line::NotDone, Kind::Set | Kind::Other) => Outcome::NotDone,
-                        (Line::Refused(words), _) => {
-                            tally.errors.refused += 1;
-                            tally.errors.note(|| words.escape_ascii().to_string());
-                            Outcome::Failed
-                        }
-                        _ => return Err(garbled(&unread[place - consumed..])),
-                    }
-                }
-                _ => return Err(garbled(&unread[place..])),
+                return Err(garbled(rest));
+            };
+            let (asked, errors) = (&mut outbox.asked, &mut tally.errors);
+            let (consumed, step) =
+                read_answer(protocol, rest, request, progress, source, asked, errors);
+            place += consumed;
+            let outcome = match step {
+                Step::NeedMore { bytes } => break bytes,
+                Step::Garbled => return Err(garbled(&unread[place..])),
+                Step::Answered(outcome) => outcome,
             };
             let request = pending.pop_front().expect("I3: matched above");
             if request.kind == Kind::Get {
                 outbox.asked.finish(request.keys);
-                *front_hits = 0;
                 totals.keys += u64::from(request.keys);
             }
             if let Outcome::Hits(hits) = outcome {

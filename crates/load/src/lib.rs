@@ -1,7 +1,8 @@
 //! The load generator: `kachel load` and `kachel load replay FILE`.
 //!
 //! Upstream:   `kachel-lab` hands over the arguments after `load`.
-//! Downstream: any server that speaks memcached's text protocol, over TCP or a unix socket.
+//! Downstream: any server that speaks memcached's text, meta or binary protocol, over TCP or a
+//!             unix socket.
 //!
 //! ```text
 //! options -> session -> one thread each:  source -> drive <-> connections -> server
@@ -15,12 +16,14 @@
 //! omission).
 #![forbid(unsafe_code)]
 
+mod answer;
 mod connection;
 mod drive;
 mod keys;
 mod meter;
 mod options;
 mod popularity;
+mod protocol;
 mod replay;
 mod reply;
 mod report;
@@ -42,6 +45,7 @@ use clap::Parser;
 use crate::keys::Keys;
 use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
 use crate::popularity::Popularity;
+use crate::protocol::Protocol;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server};
 use crate::schedule::Schedule;
@@ -86,6 +90,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     let keys = Keys::new(options.keys, options.key_size, options.value_size, options.common.seed)?;
     let popularity = Popularity::new(options.keys, options.zipf)?;
     let mix = Mix {
+        protocol: options.protocol,
         keys,
         popularity,
         gets: options.ratio.gets,
@@ -95,7 +100,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         check: options.common.check,
         look_aside: options.look_aside,
     };
-    let session = Session::open(&options.common)?;
+    let session = Session::open(&options.common, options.protocol)?;
     let server = server_of(&session);
     let threads = options.common.threads;
     let phases = Phases {
@@ -128,7 +133,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         say(&format_args!("{}\n", as_json(&trace.facts)));
         return Ok(true);
     }
-    let session = Session::open(&options.common)?;
+    let session = Session::open(&options.common, Protocol::Text)?;
     let server = server_of(&session);
     let is_paced = options.pace == Pace::Trace;
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced };

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::keys::Sizes;
 use crate::meter::cpu_list;
+use crate::protocol::Protocol;
 use crate::schedule::Arrivals;
 
 /// Maximum connections of one run.
@@ -125,6 +126,9 @@ pub(crate) struct SteadyOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) common: CommonOptions,
+    /// Protocol of the requests
+    #[arg(long, value_enum, default_value_t = Protocol::Text)]
+    pub(crate) protocol: Protocol,
     /// Duration of the measurement
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) duration_s: f64,
@@ -360,6 +364,8 @@ mod tests {
             "--depth 0",
             "--connections 0",
             "--threads 3 --connections 2",
+            "--protocol http",
+            "replay x.csv --protocol binary",
             "--ratio 0:0",
             "--ratio 9",
             "--rate 0",

@@ -229,7 +229,7 @@ impl Source for Replay<'_> {
     fn item(
         &mut self,
         pending: &Pending,
-        key: &[u8],
+        key: Option<&[u8]>,
         value: &[u8],
         cas: Option<u64>,
         _asked: &mut Asked,
@@ -241,7 +241,7 @@ impl Source for Replay<'_> {
         if !self.check {
             return true;
         }
-        key == self.trace.key(number)
+        key == Some(self.trace.key(number))
             && (self.trace.key_use(number).is_loose || is_value(self.trace.seed(number), value))
     }
 

@@ -4,8 +4,8 @@
 //! Downstream: the bytes are sent in order on that connection; a `Pending` waits for the answer.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  The server answers every request (no quiet or noreply requests), so the n-th answer on a
-//!   connection belongs to the n-th request.
+//! - I1  The server answers every request (quiet commands only before one that is answered), so the
+//!   n-th answer on a connection belongs to the n-th request.
 
 use std::collections::VecDeque;
 
@@ -83,6 +83,18 @@ pub(crate) struct Outbox {
     pub(crate) sent_bytes: usize,
     /// Keys of the gets in flight, if the source checks replies.
     pub(crate) asked: Asked,
+    /// The number of the next command, for protocols that number them.
+    opaque: u32,
+}
+
+impl Outbox {
+    /// Takes the numbers of this many commands; returns the first one.
+    #[inline]
+    pub(crate) fn next_opaque(&mut self, commands: u32) -> u32 {
+        let first = self.opaque;
+        self.opaque = first.wrapping_add(commands);
+        first
+    }
 }
 
 /// Key numbers of the gets in flight on one connection, in order.
@@ -123,11 +135,12 @@ pub(crate) trait Source {
     /// Formats the next request, if there is one now.
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next;
 
-    /// Checks one item of a get's reply. Returns false if the value is wrong for the key.
+    /// Checks one item of a get's reply. Returns false if the value is wrong for the key. `key` is
+    /// absent if the protocol does not repeat it; the item is then that of the next asked key.
     fn item(
         &mut self,
         pending: &Pending,
-        key: &[u8],
+        key: Option<&[u8]>,
         value: &[u8],
         cas: Option<u64>,
         asked: &mut Asked,

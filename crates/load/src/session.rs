@@ -22,6 +22,7 @@ use crate::connection::{Address, Connection};
 use crate::drive::{Drive, Live, Pace};
 use crate::meter::{Cost, Meter, Reading};
 use crate::options::{CommonOptions, ServerPid};
+use crate::protocol::Protocol;
 use crate::request::Source;
 use crate::server::{self, Facts};
 use crate::tally::{Tally, Window};
@@ -88,10 +89,10 @@ struct Shared<'s, MakeP, MakeS> {
 }
 
 impl Session {
-    /// Asks the server for its version and opens all connections.
+    /// Asks the server for its version and opens all connections, which speak `protocol`.
     ///
     /// Errors: as messages for the user.
-    pub(crate) fn open(options: &CommonOptions) -> Result<Self, String> {
+    pub(crate) fn open(options: &CommonOptions, protocol: Protocol) -> Result<Self, String> {
         let address = Address::resolve(&options.server)?;
         let failed = |error: std::io::Error| format!("server {address}: {error}");
         let facts = server::ask(&address).map_err(failed)?;
@@ -106,7 +107,7 @@ impl Session {
         let mut shares: Vec<Vec<Connection>> = Vec::new();
         shares.resize_with(options.threads, Vec::new);
         for index in 0..options.connections {
-            let connection = Connection::open(&address).map_err(|error| {
+            let connection = Connection::open(&address, protocol).map_err(|error| {
                 format!(
                     "server {address}: connection {} of {}: {error}",
                     index + 1,

@@ -10,18 +10,20 @@
 
 use std::ops::Range;
 
-use kachel_wire::client::{StoreRequest, store_head};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::keys::{Keys, below, is_value, mix, put_value};
+use crate::keys::{Keys, below, is_value, mix};
 use crate::popularity::Popularity;
+use crate::protocol::Protocol;
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 
 /// Parameters of the mix.
 #[derive(Clone, Debug)]
 pub(crate) struct Mix {
+    /// The protocol of the requests.
+    pub(crate) protocol: Protocol,
     /// The keys and their values.
     pub(crate) keys: Keys,
     /// The distribution of requests over the keys.
@@ -43,15 +45,18 @@ pub(crate) struct Mix {
 impl Mix {
     /// Formats a set of the key; `scratch` is a buffer for reuse.
     #[inline]
-    fn put_set(&self, number: u64, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+    fn put_set(&self, number: u64, scratch: &mut Vec<u8>, outbox: &mut Outbox) {
         let stream_seed = self.keys.stream_seed(number);
         let value_bytes = self.keys.value_bytes(stream_seed);
+        let key = self.key(number, scratch);
+        self.protocol.put_set(key, self.ttl_s, stream_seed, value_bytes, outbox);
+    }
+
+    #[inline]
+    fn key<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         scratch.clear();
         self.keys.put_key(number, scratch);
-        let request = StoreRequest { ttl: self.ttl_s, ..StoreRequest::set(scratch) };
-        store_head(out, &request, value_bytes);
-        put_value(stream_seed, value_bytes, out);
-        out.extend_from_slice(b"\r\n");
+        scratch
     }
 
     fn is_item(&self, number: u64, value: &[u8]) -> bool {
@@ -89,21 +94,29 @@ impl Steady {
         };
         if is_set {
             let number = mix.popularity.draw(&mut self.random);
-            mix.put_set(number, &mut self.scratch, &mut outbox.bytes);
+            mix.put_set(number, &mut self.scratch, outbox);
             return (Kind::Set, 1, number);
         }
-        outbox.bytes.extend_from_slice(b"get");
+        let (protocol, keys) = (mix.protocol, mix.keys_per_get);
         let mut number = 0;
-        for _ in 0..mix.keys_per_get {
+        if keys > 1 {
+            protocol.begin_get(outbox);
+        }
+        for _ in 0..keys {
             number = mix.popularity.draw(&mut self.random);
-            outbox.bytes.push(b' ');
-            mix.keys.put_key(number, &mut outbox.bytes);
+            let key = mix.key(number, &mut self.scratch);
+            match keys {
+                1 => protocol.put_get(key, outbox),
+                _ => protocol.put_key(key, outbox),
+            }
             if mix.check {
                 outbox.asked.push(number);
             }
         }
-        outbox.bytes.extend_from_slice(b"\r\n");
-        (Kind::Get, mix.keys_per_get, number)
+        if keys > 1 {
+            protocol.end_get(outbox);
+        }
+        (Kind::Get, keys, number)
     }
 }
 
@@ -131,7 +144,7 @@ impl Source for Steady {
     fn item(
         &mut self,
         pending: &Pending,
-        key: &[u8],
+        key: Option<&[u8]>,
         value: &[u8],
         _cas: Option<u64>,
         asked: &mut Asked,
@@ -140,7 +153,7 @@ impl Source for Steady {
             return true;
         }
         while let Some(number) = asked.next(pending.keys) {
-            if self.mix.keys.is_key(number, key) {
+            if key.is_none_or(|key| self.mix.keys.is_key(number, key)) {
                 return self.mix.is_item(number, value);
             }
         }
@@ -159,7 +172,7 @@ impl Source for Steady {
         if !(self.mix.look_aside && is_miss) {
             return None;
         }
-        self.mix.put_set(pending.token, &mut self.scratch, &mut outbox.bytes);
+        self.mix.put_set(pending.token, &mut self.scratch, outbox);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
         Some(Pending { kind: Kind::Set, keys: 1, intended_ns, sent_ns, ..*pending })
     }
@@ -193,12 +206,19 @@ impl Source for Preload {
         let Some(token) = self.rest.next() else {
             return Next::Finished;
         };
-        self.mix.put_set(token, &mut self.scratch, &mut outbox.bytes);
+        self.mix.put_set(token, &mut self.scratch, outbox);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
         Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns })
     }
 
-    fn item(&mut self, _: &Pending, _: &[u8], _: &[u8], _: Option<u64>, _: &mut Asked) -> bool {
+    fn item(
+        &mut self,
+        _: &Pending,
+        _: Option<&[u8]>,
+        _: &[u8],
+        _: Option<u64>,
+        _: &mut Asked,
+    ) -> bool {
         false
     }
 
@@ -224,6 +244,7 @@ mod tests {
 
     fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
         Mix {
+            protocol: Protocol::Text,
             keys: Keys::new(100, 4, Sizes::Fixed(3), 9).expect("valid"),
             popularity: Popularity::new(100, None).expect("valid"),
             gets,
@@ -308,7 +329,7 @@ mod tests {
         ] {
             let mut asked = Asked::default();
             asked.push(pending.token);
-            assert_eq!(steady.item(&pending, key, value, None, &mut asked), right);
+            assert_eq!(steady.item(&pending, Some(key), value, None, &mut asked), right);
         }
         assert!(steady.answered(&pending, Outcome::Hits(1), 0, &mut outbox).is_none());
     }

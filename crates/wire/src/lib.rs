@@ -4,7 +4,7 @@
 //! Downstream: `shard` applies the operations of requests, and formats its answers with [`reply`]
 //!             and [`format`]; [`client`] is the client's side of the same protocols.
 //!
-//! The server's side speaks text, meta and binary; the client's side text and meta.
+//! Both sides speak text, meta and binary.
 //!
 //! Invariants:
 //! - I1  This crate does not allocate, read a clock or make a system call.

@@ -1,9 +1,11 @@
 //! The load generator from its command line to its JSON file, against a small server on loopback.
 
+mod binary;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,6 +36,14 @@ enum Fault {
     },
     /// Answers gets with an error line.
     Refuse,
+    /// Changes the opaque of the reply to this get.
+    Opaque {
+        at_get: usize,
+    },
+    /// Values lack their last byte, from this get on.
+    Short {
+        at_get: usize,
+    },
 }
 
 type Store = HashMap<Vec<u8>, Vec<u8>>;
@@ -55,16 +65,21 @@ fn serve(fault: Fault) -> String {
         for stream in listener.incoming().flatten() {
             let server = Arc::clone(&server);
             // A failed connection ends only its thread.
-            std::thread::spawn(move || server.talk(stream).ok());
+            std::thread::spawn(move || {
+                let input = BufReader::new(stream.try_clone()?);
+                server.talk(input, stream)
+            });
         }
     });
     address
 }
 
 impl Server {
-    fn talk(&self, stream: TcpStream) -> std::io::Result<()> {
-        let mut input = BufReader::new(stream.try_clone()?);
-        let mut output = stream;
+    /// Answers requests until the input ends.
+    fn talk(&self, mut input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
+        if input.fill_buf()?.first() == Some(&0x80) {
+            return self.talk_binary(&mut input, &mut output);
+        }
         let mut line = String::new();
         while input.read_line(&mut line)? > 0 {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -79,6 +94,7 @@ impl Server {
                         return Ok(());
                     }
                 }
+                ["mg", key, .., "v" | "q"] => self.meta_get(key, line.trim_end(), &mut answer),
                 [verb, key, _, _, bytes] => {
                     let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
                     input.read_exact(&mut block)?;
@@ -89,6 +105,14 @@ impl Server {
                     let mut store = self.store.lock().expect("no panic");
                     let was_there = store.remove(key.as_bytes()).is_some();
                     answer.extend(if was_there { &b"DELETED\r\n"[..] } else { b"NOT_FOUND\r\n" });
+                }
+                ["mn"] => answer.extend(b"MN\r\n"),
+                ["ms", key, bytes] => {
+                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
+                    input.read_exact(&mut block)?;
+                    block.truncate(block.len() - 2);
+                    self.put("ms", key, block);
+                    answer.extend(b"HD\r\n");
                 }
                 ["incr", key, _] => answer.extend(self.incr(key)),
                 _ => answer.extend(b"ERROR\r\n"),
@@ -129,6 +153,19 @@ impl Server {
         }
         answer.extend(b"END\r\n");
         true
+    }
+
+    fn meta_get(&self, key: &str, line: &str, answer: &mut Vec<u8>) {
+        let store = self.store.lock().expect("no panic");
+        self.gets.fetch_add(1, Ordering::Relaxed);
+        match store.get(key.as_bytes()) {
+            Some(value) => {
+                answer.extend(format!("VA {} k{key}\r\n", value.len()).bytes());
+                answer.extend([&value[..], b"\r\n"].concat());
+            }
+            None if line.ends_with(" q") => {}
+            None => answer.extend(b"EN\r\n"),
+        }
     }
 
     fn put(&self, verb: &str, key: &str, block: Vec<u8>) -> &'static [u8] {
@@ -242,6 +279,52 @@ fn a_cold_server_misses_until_look_aside_fills_it() {
 fn a_wrong_byte_is_an_error() {
     let server = serve(Fault::WrongByte { at_get: 20 });
     let (code, run) = load(&server, &format!("{SMALL} --check"));
+    assert_eq!(code, ExitCode::FAILURE);
+    assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
+}
+
+#[test]
+fn every_protocol_gets_sets_and_misses() {
+    for protocol in ["text", "meta", "binary"] {
+        let server = serve(Fault::None);
+        let words = "--depth 8 --ratio 3:1 --value-size 1-300 --check";
+        for keys_per_get in [1, 20] {
+            let words =
+                format!("{SMALL} {words} --protocol {protocol} --keys-per-get {keys_per_get}");
+            let (code, run) = load(&server, &words);
+            assert_eq!(code, ExitCode::SUCCESS, "{words}: {run}");
+            let kinds = by_kind(&run);
+            assert!(kinds["set"] > 0 && kinds["get"] > 0, "{words}: {run}");
+            assert_eq!(number(&run, "/result/keys"), (kinds["get"] * keys_per_get) as f64);
+            assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{words}");
+        }
+        let server = serve(Fault::None);
+        for keys_per_get in [1, 20] {
+            let words =
+                format!("{SMALL} --no-preload --protocol {protocol} --keys-per-get {keys_per_get}");
+            let (code, cold) = load(&server, &words);
+            assert_eq!(code, ExitCode::SUCCESS, "{words}: {cold}");
+            assert_eq!(number(&cold, "/result/hits"), 0.0, "{words}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_opaque_ends_its_connection() {
+    for keys_per_get in [1, 20] {
+        let server = serve(Fault::Opaque { at_get: 50 });
+        let words = format!("{SMALL} --protocol binary --keys-per-get {keys_per_get}");
+        let (code, run) = load(&server, &words);
+        assert_eq!(code, ExitCode::FAILURE);
+        assert_eq!(number(&run, "/result/errors/garbled"), 1.0, "{run}");
+        assert_eq!(number(&run, "/result/errors/lost"), 1.0, "{run}");
+    }
+}
+
+#[test]
+fn a_short_value_is_an_error() {
+    let server = serve(Fault::Short { at_get: 20 });
+    let (code, run) = load(&server, &format!("{SMALL} --protocol binary --check"));
     assert_eq!(code, ExitCode::FAILURE);
     assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
 }

@@ -17,7 +17,7 @@ use crate::reply::{BinaryStatus, Reply};
 use crate::request::{BinaryHead, BinaryRequest, BinaryVerb};
 
 /// The first byte of every reply.
-const REPLY_MAGIC: u8 = 0x81;
+pub(crate) const REPLY_MAGIC: u8 = 0x81;
 /// Bytes of the extras of a hit: the client flags.
 const HIT_EXTRAS_BYTES: usize = 4;
 

@@ -30,7 +30,7 @@ use kachel_engine::{
     Ttl, ValueWanted, Verb, Wanted,
 };
 
-pub(crate) use self::answer::answer;
+pub(crate) use self::answer::{REPLY_MAGIC, answer};
 use self::opcode::Lengths;
 pub use self::sasl::{
     MECHANISM_BYTES_MAX, SASL_MESSAGE_BYTES_MAX, SaslParsed, SaslRequest, parse_sasl,
@@ -45,7 +45,7 @@ use crate::request::{Admin, BinaryHead, BinaryRequest, BinaryVerb, KEY_BYTES_MAX
 /// The first byte of every request.
 pub(crate) const REQUEST_MAGIC: u8 = 0x80;
 /// Bytes of a header.
-const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 24;
 /// Bytes of the longest extras of a request: those of `INCREMENT` and `DECREMENT`.
 const EXTRAS_BYTES_MAX: usize = 20;
 /// Bytes of the longest request without its value.

@@ -1,15 +1,20 @@
 //! The protocol for clients: formats requests, parses replies.
 //!
 //! Upstream:   the load generator and tests.
-//! Downstream: a [`Sink`] for requests; [`parse_reply`] for replies.
+//! Downstream: a [`Sink`] for requests; [`parse_reply`] and [`parse_binary_reply`] for replies.
 //!
 //! Invariants:
 //! - I1  [`crate::parse`] parses each request that this module formats as the request that it
 //!   names.
 //! - I2  The caller checks keys: 1 to 250 bytes, without a space or line end if the key is text.
 
+mod binary;
 mod replies;
 
+pub use binary::{
+    BINARY_GET, BINARY_GETKQ, BINARY_NOOP, BINARY_SET, BinaryClientReply, BinaryReplyParsed,
+    binary_request, binary_set_head, parse_binary_reply,
+};
 pub use replies::{ClientReply, ReplyParsed, parse_reply};
 
 use crate::format::{Sink, put_i64, put_u64};
@@ -87,13 +92,19 @@ pub fn meta_get(sink: &mut impl Sink, key: &[u8], flags: &[u8]) {
 /// ```
 #[inline]
 pub fn meta_set(sink: &mut impl Sink, key: &[u8], flags: &[u8], value: &[u8]) {
+    meta_set_head(sink, key, flags, value.len());
+    sink.put(value);
+    sink.put(CRLF);
+}
+
+/// Formats the line of `ms`; the caller must add the value and CR LF.
+#[inline]
+pub fn meta_set_head(sink: &mut impl Sink, key: &[u8], flags: &[u8], value_bytes: usize) {
     sink.put(b"ms ");
     sink.put(key);
     sink.put(b" ");
-    put_u64(sink, value.len() as u64);
+    put_u64(sink, value_bytes as u64);
     put_flags(sink, flags);
-    sink.put(value);
-    sink.put(CRLF);
 }
 
 /// Formats `md`.

@@ -41,7 +41,7 @@ use kachel_stdx::Landing;
 
 pub use any::{AnyIo, Choice, open};
 pub use clock::{Clock, ManualClock, SystemClock, ThreadTime};
-pub use epoll::Epoll;
+pub use epoll::{Epoll, ReceivedDatagram, receive_datagrams};
 pub use event::{
     DatagramPeer, DatagramSocketId, Event, Lent, ListenerId, Peer, SocketId, SocketName, Wait,
 };

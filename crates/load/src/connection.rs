@@ -24,9 +24,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::answer::Progress;
+use crate::answer::{Progress, Step, read_answer};
+use crate::books::Books;
+use crate::link::{Link, Received, Standing};
 use crate::protocol::Protocol;
-use crate::request::{Outbox, Pending};
+use crate::request::{Kind, Next, Outbox, Pending, Source};
 
 /// Initial size of a receive buffer; it doubles whenever a reply does not fit.
 const INCOMING_BYTES_START: usize = 16 << 10;
@@ -76,52 +78,24 @@ impl fmt::Display for Address {
     }
 }
 
-/// Result of an attempt to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// Bytes were received and the buffer is full: more may be waiting.
-    More,
-    /// Bytes were received, and no more are waiting.
-    Drained,
-    /// No bytes were waiting.
-    Nothing,
-}
-
 /// A connection and its state.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     /// Formatted requests that are not sent yet.
-    pub(crate) outbox: Outbox,
+    outbox: Outbox,
     /// Requests in flight, the oldest first.
-    pub(crate) pending: VecDeque<Pending>,
+    pending: VecDeque<Pending>,
     /// What was read of the answer to the oldest request.
     progress: Progress,
     /// The protocol of the requests.
     protocol: Protocol,
     /// Number of unread bytes needed before the next scan can succeed.
-    pub(crate) need_bytes: usize,
-    /// False after the connection failed.
-    pub(crate) is_alive: bool,
-    /// True while the connection is in the list of idle connections.
-    pub(crate) is_idle: bool,
+    need_bytes: usize,
+    standing: Standing,
     incoming: Vec<u8>,
     parsed: usize,
     filled: usize,
-}
-
-/// The unread bytes of a connection, and what changes while they are read.
-pub(crate) struct Unread<'c> {
-    /// The protocol of the replies.
-    pub(crate) protocol: Protocol,
-    /// The bytes.
-    pub(crate) bytes: &'c [u8],
-    /// Formatted requests that are not sent yet.
-    pub(crate) outbox: &'c mut Outbox,
-    /// Requests in flight, the oldest first.
-    pub(crate) pending: &'c mut VecDeque<Pending>,
-    /// What was read of the answer to the oldest request.
-    pub(crate) progress: &'c mut Progress,
 }
 
 impl Connection {
@@ -149,43 +123,18 @@ impl Connection {
             progress: Progress::default(),
             protocol,
             need_bytes: 1,
-            is_alive: true,
-            is_idle: false,
+            standing: Standing::NEW,
             incoming: vec![0; INCOMING_BYTES_START],
             parsed: 0,
             filled: 0,
         })
     }
 
-    /// The socket, for polling.
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
-    /// Sends as many bytes of the formatted requests as the kernel accepts.
-    ///
-    /// Errors: the connection failed.
-    #[inline]
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let outbox = &mut self.outbox;
-        while outbox.sent_bytes < outbox.bytes.len() {
-            match send(&self.socket, &outbox.bytes[outbox.sent_bytes..], SendFlags::NOSIGNAL) {
-                Ok(bytes) => outbox.sent_bytes += bytes,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        outbox.bytes.clear();
-        outbox.sent_bytes = 0;
-        Ok(())
-    }
-
     /// Receives once.
     ///
     /// Errors: the server closed, or the connection failed.
     #[inline]
-    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+    fn receive(&mut self) -> io::Result<Received> {
         assert!(self.parsed <= self.filled && self.filled <= self.incoming.len(), "I1");
         if self.parsed == self.filled {
             (self.parsed, self.filled) = (0, 0);
@@ -223,25 +172,117 @@ impl Connection {
         }
     }
 
-    /// The received and unread bytes, together with the fields that change while they are read.
+    /// Reads all complete answers in the receive buffer.
     #[inline]
-    pub(crate) fn unread(&mut self) -> Unread<'_> {
-        Unread {
-            protocol: self.protocol,
-            bytes: &self.incoming[self.parsed..self.filled],
-            outbox: &mut self.outbox,
-            pending: &mut self.pending,
-            progress: &mut self.progress,
+    fn read(&mut self, source: &mut impl Source, books: &mut Books) -> io::Result<()> {
+        let Self { outbox, pending, progress, protocol, .. } = self;
+        let unread = &self.incoming[self.parsed..self.filled];
+        if unread.len() < self.need_bytes {
+            return Ok(());
         }
+        let mut place = 0;
+        self.need_bytes = loop {
+            let rest = &unread[place..];
+            let Some(request) = pending.front() else {
+                if rest.is_empty() {
+                    break 1;
+                }
+                return Err(garbled(rest));
+            };
+            let (asked, errors) = (&mut outbox.asked, &mut books.tally.errors);
+            let (consumed, step) =
+                read_answer(*protocol, rest, request, progress, source, asked, errors);
+            place += consumed;
+            let outcome = match step {
+                Step::NeedMore { bytes } => break bytes,
+                Step::Garbled => return Err(garbled(&unread[place..])),
+                Step::Answered(outcome) => outcome,
+            };
+            let request = pending.pop_front().expect("matched above");
+            if request.kind == Kind::Get {
+                outbox.asked.finish(request.keys);
+            }
+            books.answered(&request, outcome);
+            if let Some(next) = source.answered(&request, outcome, books.now_ns, outbox) {
+                pending.push_back(next);
+                books.begin(books.now_ns);
+            }
+        };
+        self.parsed += place;
+        assert!(self.parsed <= self.filled, "I1");
+        Ok(())
+    }
+}
+
+impl Link for Connection {
+    fn socket(&self) -> &OwnedFd {
+        &self.socket
     }
 
-    /// Marks bytes as read; `need_bytes` is the number of bytes that the next scan needs.
     #[inline]
-    pub(crate) fn consume(&mut self, bytes: usize, need_bytes: usize) {
-        self.parsed += bytes;
-        self.need_bytes = need_bytes;
-        assert!(self.parsed <= self.filled, "I1");
+    fn standing(&mut self) -> &mut Standing {
+        &mut self.standing
     }
+
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    #[inline]
+    fn take(&mut self, source: &mut impl Source, now_ns: u64) -> Next {
+        let next = source.next(now_ns, &mut self.outbox);
+        if let Next::Request(pending) = next {
+            self.pending.push_back(pending);
+        }
+        next
+    }
+
+    #[inline]
+    fn flush(&mut self) -> io::Result<()> {
+        let outbox = &mut self.outbox;
+        while outbox.sent_bytes < outbox.bytes.len() {
+            match send(&self.socket, &outbox.bytes[outbox.sent_bytes..], SendFlags::NOSIGNAL) {
+                Ok(bytes) => outbox.sent_bytes += bytes,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        outbox.bytes.clear();
+        outbox.sent_bytes = 0;
+        Ok(())
+    }
+
+    #[inline]
+    fn serve(&mut self, source: &mut impl Source, books: &mut Books) -> io::Result<Received> {
+        let received = self.receive()?;
+        if received != Received::Nothing {
+            books.read_clock();
+            self.read(source, books)?;
+        }
+        Ok(received)
+    }
+
+    #[inline]
+    fn expire(&mut self, _: &mut impl Source, _: &mut Books) -> bool {
+        false
+    }
+
+    fn abandon(&mut self) -> Vec<Pending> {
+        self.outbox.bytes.clear();
+        self.outbox.sent_bytes = 0;
+        std::mem::take(&mut self.pending).into()
+    }
+}
+
+#[cold]
+fn garbled(input: &[u8]) -> io::Error {
+    let start = &input[..input.len().min(60)];
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("not a reply to the request: \"{}\"", start.escape_ascii()),
+    )
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! The loop of one thread: connections, a source of requests, a tally.
+//! The loop of one thread: links (connections or flows), a source of requests, a tally.
 //!
 //! Upstream:   a `Source` formats requests; the kernel reports which sockets are ready.
 //! Downstream: the tally, and live counters for the progress line.
 //!
-//! Each ready connection is served completely before the next one: receive, read the replies,
-//! refill to the depth, send. Each connection therefore behaves like a separate client.
+//! Each ready link is served completely before the next one: receive, read the replies, refill to
+//! the depth, send. Each link therefore behaves like a separate client.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A connection never has more than `depth` requests in flight.
+//! - I1  A link never has more than `depth` requests in flight.
 //! - I2  The loop ends when the source is finished and everything is answered, when no answer has
 //!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
-//!   or when no connection is left.
-//! - I3  Every request sent is recorded once: answered, lost or unanswered.
+//!   or when no link is left.
+//! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,9 +25,9 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::answer::{Step, read_answer};
-use crate::connection::{Connection, Received, Unread};
-use crate::request::{Kind, Next, Outbox, Outcome, Source};
+use crate::books::Books;
+use crate::link::{Link, Received};
+use crate::request::{Next, Outbox, Outcome, Source};
 use crate::tally::{Tally, Window};
 
 /// Maximum number of ready sockets per poll.
@@ -36,7 +36,9 @@ const EVENTS_MAX: usize = 256;
 const SLEEP_NS_MAX: u64 = 50_000_000;
 /// The thread spins for a request that is due sooner than this, because timers are less exact.
 const AWAKE_NS: u64 = 60_000;
-/// The token of the timer among the events; connections are numbered from 0.
+/// How often requests over UDP are checked for their timeout.
+const EXPIRE_INTERVAL_NS: u64 = 10_000_000;
+/// The token of the timer among the events; links are numbered from 0.
 const TIMER: u64 = u64::MAX;
 
 /// Counters that the progress line reads while a thread runs.
@@ -58,7 +60,7 @@ pub(crate) struct Live {
 pub(crate) struct Pace {
     /// Start of the run's clock.
     pub(crate) epoch: Instant,
-    /// Maximum requests in flight on one connection.
+    /// Maximum requests in flight on one link.
     pub(crate) depth: usize,
     /// Patience in ns (I2).
     pub(crate) patience_ns: u64,
@@ -75,52 +77,43 @@ impl Pace {
 }
 
 /// The loop's state.
-pub(crate) struct Drive<'a, S> {
-    connections: &'a mut [Connection],
+pub(crate) struct Drive<'a, S, L> {
+    links: &'a mut [L],
     source: S,
     pace: Pace,
     live: &'a Live,
-    tally: Tally,
+    books: Books,
     epoll: OwnedFd,
     timer: OwnedFd,
     idle: VecDeque<usize>,
     wake_at_ns: Option<u64>,
+    expire_at_ns: u64,
     is_finished: bool,
-    outstanding: usize,
     alive: usize,
-    totals: Totals,
-    last_progress_ns: u64,
 }
 
-/// Counts since the beginning, published to `Live` once a turn.
-#[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    answered: u64,
-    keys: u64,
-    hits: u64,
-}
-
-impl<'a, S: Source> Drive<'a, S> {
-    /// A drive over open connections without requests in flight.
+impl<'a, S: Source, L: Link> Drive<'a, S, L> {
+    /// A drive over open links without requests in flight.
     ///
     /// Errors: the kernel refuses an event descriptor.
     pub(crate) fn new(
-        connections: &'a mut [Connection],
+        links: &'a mut [L],
         source: S,
         pace: Pace,
         live: &'a Live,
     ) -> io::Result<Self> {
         assert!(pace.depth > 0, "I1");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (index, connection) in connections.iter().enumerate().filter(|(_, c)| c.is_alive) {
-            assert!(connection.pending.is_empty(), "I3: no request is in flight yet");
+        let mut alive = 0;
+        for (index, link) in links.iter_mut().enumerate() {
+            if !link.standing().is_alive {
+                continue;
+            }
+            alive += 1;
+            assert!(link.in_flight() == 0, "I3: no request is in flight yet");
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-            epoll::add(
-                &epoll,
-                connection.socket(),
-                epoll::EventData::new_u64(index as u64),
-                flags,
-            )?;
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, link.socket(), data, flags)?;
         }
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -128,22 +121,19 @@ impl<'a, S: Source> Drive<'a, S> {
         )?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags)?;
-        let alive = connections.iter().filter(|connection| connection.is_alive).count();
         Ok(Self {
-            tally: Tally::new(pace.window),
-            last_progress_ns: pace.now_ns(),
-            idle: VecDeque::with_capacity(connections.len()),
-            connections,
+            books: Books::new(pace.window, pace.epoch),
+            idle: VecDeque::with_capacity(links.len()),
+            links,
             source,
             pace,
             live,
             epoll,
             timer,
             wake_at_ns: None,
+            expire_at_ns: 0,
             is_finished: false,
-            outstanding: 0,
             alive,
-            totals: Totals::default(),
         })
     }
 
@@ -152,9 +142,9 @@ impl<'a, S: Source> Drive<'a, S> {
     /// Errors: the kernel failed to wait for events.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        for index in 0..self.connections.len() {
-            if self.connections[index].is_alive {
-                self.connections[index].is_idle = false;
+        for index in 0..self.links.len() {
+            if self.links[index].standing().is_alive {
+                self.links[index].standing().is_idle = false;
                 self.refill(index, self.pace.now_ns());
                 self.flush(index);
             }
@@ -172,23 +162,25 @@ impl<'a, S: Source> Drive<'a, S> {
                 }
             }
             self.serve_idle();
+            self.expire();
             self.publish();
         }
         self.abandon();
         self.publish();
-        Ok(self.tally)
+        Ok(self.books.tally)
     }
 
     fn is_over(&mut self) -> bool {
-        if self.alive == 0 || (self.is_finished && self.outstanding == 0) {
+        let outstanding = self.books.outstanding();
+        if self.alive == 0 || (self.is_finished && outstanding == 0) {
             return true;
         }
         let now_ns = self.pace.now_ns();
         let patience_ns = self.pace.patience_ns;
-        if self.outstanding == 0 {
-            self.last_progress_ns = now_ns;
+        if outstanding == 0 {
+            self.books.last_progress_ns = now_ns;
         }
-        let is_stalled = now_ns.saturating_sub(self.last_progress_ns) > patience_ns;
+        let is_stalled = now_ns.saturating_sub(self.books.last_progress_ns) > patience_ns;
         let is_late = self
             .source
             .until_ns()
@@ -212,20 +204,17 @@ impl<'a, S: Source> Drive<'a, S> {
         Ok(timespec(sleep_ns))
     }
 
-    /// Serves a connection that is readable, writable or both.
+    /// Serves a link that is readable, writable or both.
     #[inline]
     fn serve(&mut self, index: usize) {
-        while self.connections[index].is_alive {
-            let received = match self.connections[index].receive() {
+        while self.links[index].standing().is_alive {
+            let served = self.links[index].serve(&mut self.source, &mut self.books);
+            let received = match served {
                 Ok(received) => received,
                 Err(error) => return self.lose(index, &error),
             };
             if received != Received::Nothing {
-                let now_ns = self.pace.now_ns();
-                if let Err(error) = self.read_replies(index, now_ns) {
-                    return self.lose(index, &error);
-                }
-                self.refill(index, now_ns);
+                self.refill(index, self.books.now_ns);
             }
             self.flush(index);
             if received != Received::More {
@@ -234,77 +223,41 @@ impl<'a, S: Source> Drive<'a, S> {
         }
     }
 
-    /// Reads all complete replies in the receive buffer.
-    #[inline]
-    fn read_replies(&mut self, index: usize, now_ns: u64) -> io::Result<()> {
-        let Self { connections, source, tally, totals, outstanding, last_progress_ns, .. } = self;
-        let connection = &mut connections[index];
-        let needed_bytes = connection.need_bytes;
-        let Unread { protocol, bytes: unread, outbox, pending, progress } = connection.unread();
-        if unread.len() < needed_bytes {
-            return Ok(());
+    /// Gives up requests whose datagrams were lost, and sends others in their place.
+    fn expire(&mut self) {
+        let now_ns = self.books.read_clock();
+        if now_ns < self.expire_at_ns {
+            return;
         }
-        let mut place = 0;
-        let need_bytes = loop {
-            let rest = &unread[place..];
-            let Some(request) = pending.front() else {
-                if rest.is_empty() {
-                    break 1;
-                }
-                return Err(garbled(rest));
-            };
-            let (asked, errors) = (&mut outbox.asked, &mut tally.errors);
-            let (consumed, step) =
-                read_answer(protocol, rest, request, progress, source, asked, errors);
-            place += consumed;
-            let outcome = match step {
-                Step::NeedMore { bytes } => break bytes,
-                Step::Garbled => return Err(garbled(&unread[place..])),
-                Step::Answered(outcome) => outcome,
-            };
-            let request = pending.pop_front().expect("I3: matched above");
-            if request.kind == Kind::Get {
-                outbox.asked.finish(request.keys);
-                totals.keys += u64::from(request.keys);
+        self.expire_at_ns = now_ns + EXPIRE_INTERVAL_NS;
+        for index in 0..self.links.len() {
+            if self.links[index].standing().is_alive
+                && self.links[index].expire(&mut self.source, &mut self.books)
+            {
+                self.refill(index, now_ns);
+                self.flush(index);
             }
-            if let Outcome::Hits(hits) = outcome {
-                totals.hits += u64::from(hits);
-            }
-            totals.answered += 1;
-            *outstanding -= 1;
-            *last_progress_ns = now_ns;
-            tally.record(&request, outcome, now_ns);
-            if let Some(next) = source.answered(&request, outcome, now_ns, outbox) {
-                pending.push_back(next);
-                *outstanding += 1;
-            }
-        };
-        connection.consume(place, need_bytes);
-        Ok(())
+        }
     }
 
-    /// Takes requests from the source until the connection has `depth` in flight.
+    /// Takes requests from the source until the link has `depth` in flight.
     #[inline]
     fn refill(&mut self, index: usize, now_ns: u64) {
-        while self.connections[index].pending.len() < self.pace.depth {
+        while self.links[index].in_flight() < self.pace.depth {
             if !self.take_one(index, now_ns) {
                 return;
             }
         }
     }
 
-    /// Takes one request. False if the source has none now; the connection is then listed as idle.
+    /// Takes one request. False if the source has none now; the link is then listed as idle.
     #[inline]
     fn take_one(&mut self, index: usize, now_ns: u64) -> bool {
-        let connection = &mut self.connections[index];
-        match self.source.next(now_ns, &mut connection.outbox) {
-            Next::Request(pending) => {
-                if self.outstanding == 0 {
-                    self.last_progress_ns = now_ns;
-                }
-                connection.pending.push_back(pending);
-                self.outstanding += 1;
-                debug_assert!(connection.pending.len() <= self.pace.depth, "I1");
+        let link = &mut self.links[index];
+        match link.take(&mut self.source, now_ns) {
+            Next::Request(_) => {
+                self.books.begin(now_ns);
+                debug_assert!(link.in_flight() <= self.pace.depth, "I1");
                 return true;
             }
             Next::At(at_ns) => self.wake_at_ns = Some(at_ns),
@@ -314,34 +267,33 @@ impl<'a, S: Source> Drive<'a, S> {
                 self.is_finished = true;
             }
         }
-        if !connection.is_idle {
-            connection.is_idle = true;
+        if !link.standing().is_idle {
+            link.standing().is_idle = true;
             self.idle.push_back(index);
         }
         false
     }
 
-    /// Gives requests that are due to the connections that have waited longest.
+    /// Gives requests that are due to the links that have waited longest.
     fn serve_idle(&mut self) {
         self.wake_at_ns = None;
         while let Some(index) = self.idle.pop_front() {
-            self.connections[index].is_idle = false;
-            if !self.connections[index].is_alive
-                || self.connections[index].pending.len() >= self.pace.depth
-            {
+            let link = &mut self.links[index];
+            link.standing().is_idle = false;
+            if !link.standing().is_alive || link.in_flight() >= self.pace.depth {
                 continue;
             }
             if !self.take_one(index, self.pace.now_ns()) {
-                // Back to the front: this connection has still waited longest.
+                // Back to the front: this link has still waited longest.
                 if let Some(index) = self.idle.pop_back() {
                     self.idle.push_front(index);
                 }
                 return;
             }
             self.flush(index);
-            let connection = &mut self.connections[index];
-            if connection.is_alive && connection.pending.len() < self.pace.depth {
-                connection.is_idle = true;
+            let link = &mut self.links[index];
+            if link.standing().is_alive && link.in_flight() < self.pace.depth {
+                link.standing().is_idle = true;
                 self.idle.push_back(index);
             }
         }
@@ -349,34 +301,32 @@ impl<'a, S: Source> Drive<'a, S> {
 
     #[inline]
     fn flush(&mut self, index: usize) {
-        if self.connections[index].is_alive
-            && let Err(error) = self.connections[index].flush()
+        if self.links[index].standing().is_alive
+            && let Err(error) = self.links[index].flush()
         {
             self.lose(index, &error);
         }
     }
 
-    /// Closes a connection and counts its requests in flight as lost (I3).
+    /// Closes a link and counts its requests in flight as lost (I3).
     #[cold]
     fn lose(&mut self, index: usize, error: &io::Error) {
-        let connection = &mut self.connections[index];
-        assert!(connection.is_alive, "I3: a connection is lost once");
-        connection.is_alive = false;
+        let link = &mut self.links[index];
+        assert!(link.standing().is_alive, "I3: a link is lost once");
+        link.standing().is_alive = false;
         self.alive -= 1;
         // Fails only if the kernel has already removed the socket, which is the wanted state.
-        let _ = epoll::delete(&self.epoll, connection.socket());
-        let errors = &mut self.tally.errors;
+        let _ = epoll::delete(&self.epoll, link.socket());
+        let errors = &mut self.books.tally.errors;
         if error.kind() == io::ErrorKind::InvalidData {
             errors.garbled += 1;
         }
         errors.note(|| error.to_string());
         let now_ns = self.pace.now_ns();
-        connection.outbox.bytes.clear();
-        for pending in std::mem::take(&mut connection.pending) {
-            self.outstanding -= 1;
-            self.tally.errors.lost += 1;
+        for pending in link.abandon() {
+            self.books.lost();
             let mut nowhere = Outbox::default();
-            // No connection is left to send further requests.
+            // No link is left to send further requests.
             let _ = self.source.answered(&pending, Outcome::Failed, now_ns, &mut nowhere);
         }
     }
@@ -384,18 +334,19 @@ impl<'a, S: Source> Drive<'a, S> {
     /// Counts the requests without an answer, and in an open loop also those that were due but not
     /// sent (I3).
     fn abandon(&mut self) {
-        let now_ns = self.pace.now_ns();
-        for connection in self.connections.iter_mut() {
-            for pending in std::mem::take(&mut connection.pending) {
-                self.tally.record_unanswered(&pending, now_ns);
+        let now_ns = self.books.read_clock();
+        for link in self.links.iter_mut() {
+            for pending in link.abandon() {
+                self.books.abandoned(&pending);
                 // A late answer would be taken for an answer of the next phase.
-                connection.is_alive = false;
+                link.standing().is_alive = false;
             }
         }
+        assert!(self.books.outstanding() == 0, "I3");
         if self.pace.window.open && !self.is_finished {
             let mut nowhere = Outbox::default();
             while let Next::Request(pending) = self.source.next(now_ns, &mut nowhere) {
-                self.tally.record_unanswered(&pending, now_ns);
+                self.books.tally.record_unanswered(&pending, now_ns);
                 nowhere = Outbox::default();
             }
         }
@@ -403,20 +354,12 @@ impl<'a, S: Source> Drive<'a, S> {
 
     #[inline]
     fn publish(&self) {
-        self.live.answered.store(self.totals.answered, Ordering::Relaxed);
-        self.live.keys.store(self.totals.keys, Ordering::Relaxed);
-        self.live.hits.store(self.totals.hits, Ordering::Relaxed);
-        self.live.errors.store(self.tally.errors.total(), Ordering::Relaxed);
+        let totals = self.books.totals;
+        self.live.answered.store(totals.answered, Ordering::Relaxed);
+        self.live.keys.store(totals.keys, Ordering::Relaxed);
+        self.live.hits.store(totals.hits, Ordering::Relaxed);
+        self.live.errors.store(self.books.tally.errors.total(), Ordering::Relaxed);
     }
-}
-
-#[cold]
-fn garbled(input: &[u8]) -> io::Error {
-    let start = &input[..input.len().min(60)];
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("not a reply to the request: \"{}\"", start.escape_ascii()),
-    )
 }
 
 fn timespec(ns: u64) -> Timespec {

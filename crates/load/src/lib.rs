@@ -1,12 +1,12 @@
 //! The load generator: `kachel load` and `kachel load replay FILE`.
 //!
 //! Upstream:   `kachel-lab` hands over the arguments after `load`.
-//! Downstream: any server that speaks memcached's text, meta or binary protocol, over TCP or a
-//!             unix socket.
+//! Downstream: any server that speaks memcached's text, meta or binary protocol, over TCP,
+//!             UDP or a unix socket.
 //!
 //! ```text
-//! options -> session -> one thread each:  source -> drive <-> connections -> server
-//!               |                                     |
+//! options -> session -> one thread each:  source -> drive <-> links -> server
+//!               |                               |
 //!             meter (the server's CPU time)         tally -> report (text, JSON)
 //! ```
 //!
@@ -17,9 +17,12 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod books;
 mod connection;
 mod drive;
+mod flow;
 mod keys;
+mod link;
 mod meter;
 mod options;
 mod popularity;
@@ -43,9 +46,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Parser;
 
 use crate::keys::Keys;
-use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
+use crate::options::{
+    Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions, Transport,
+};
 use crate::popularity::Popularity;
-use crate::protocol::Protocol;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server};
 use crate::schedule::Schedule;
@@ -100,7 +104,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         check: options.common.check,
         look_aside: options.look_aside,
     };
-    let session = Session::open(&options.common, options.protocol)?;
+    let session = Session::open(&options.common, options.transport())?;
     let server = server_of(&session);
     let threads = options.common.threads;
     let phases = Phases {
@@ -133,7 +137,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         say(&format_args!("{}\n", as_json(&trace.facts)));
         return Ok(true);
     }
-    let session = Session::open(&options.common, Protocol::Text)?;
+    let session = Session::open(&options.common, Transport::default())?;
     let server = server_of(&session);
     let is_paced = options.pace == Pace::Trace;
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced };

@@ -129,6 +129,12 @@ pub(crate) struct SteadyOptions {
     /// Protocol of the requests
     #[arg(long, value_enum, default_value_t = Protocol::Text)]
     pub(crate) protocol: Protocol,
+    /// Send the requests over UDP, from a socket for each connection; the preload uses TCP
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// Count a request over UDP as dropped after this time
+    #[arg(long, default_value_t = 200.0, value_name = "MS", requires = "udp")]
+    pub(crate) udp_timeout_ms: f64,
     /// Duration of the measurement
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) duration_s: f64,
@@ -200,6 +206,15 @@ pub(crate) struct ReplayOptions {
     /// Print a summary of the trace as JSON and send nothing
     #[arg(long)]
     pub(crate) facts: bool,
+}
+
+/// How requests travel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transport {
+    /// The protocol of the requests.
+    pub(crate) protocol: Protocol,
+    /// The timeout of a request over UDP; `None`: connections.
+    pub(crate) udp_timeout_ns: Option<u64>,
 }
 
 /// How the requests of a trace are timed.
@@ -300,11 +315,18 @@ impl CommonOptions {
 }
 
 impl SteadyOptions {
+    /// How the requests travel.
+    pub(crate) fn transport(&self) -> Transport {
+        let udp_timeout_ns = self.udp.then_some((self.udp_timeout_ms * 1e6) as u64);
+        Transport { protocol: self.protocol, udp_timeout_ns }
+    }
+
     /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
         within("duration-s", self.duration_s, 0.01, 1e7)?;
         within("warm-up-s", self.warm_up_s, 0.0, 1e7)?;
+        within("udp-timeout-ms", self.udp_timeout_ms, 0.1, 60_000.0)?;
         within("keys-per-get", self.keys_per_get, 1, KEYS_PER_GET_MAX)?;
         if let Some(rate) = self.rate {
             within("rate", rate, 0.001, 1e9)?;
@@ -365,6 +387,8 @@ mod tests {
             "--connections 0",
             "--threads 3 --connections 2",
             "--protocol http",
+            "--udp-timeout-ms 100",
+            "--udp --udp-timeout-ms 0",
             "replay x.csv --protocol binary",
             "--ratio 0:0",
             "--ratio 9",

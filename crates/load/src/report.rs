@@ -100,6 +100,8 @@ struct ErrorFigures {
     lost: u64,
     unanswered: u64,
     garbled: u64,
+    dropped: u64,
+    stray: u64,
     first: Option<String>,
 }
 
@@ -187,6 +189,8 @@ impl ErrorFigures {
             lost: errors.lost,
             unanswered: errors.unanswered,
             garbled: errors.garbled,
+            dropped: errors.dropped,
+            stray: errors.stray,
             first: errors.first.clone(),
         }
     }
@@ -280,9 +284,18 @@ impl Display for Report {
         if let Some(first) = &errors.first {
             write!(
                 f,
-                " (refused {}, wrong {}, lost {}, unanswered {}, garbled {}; first: {first})",
-                errors.refused, errors.wrong, errors.lost, errors.unanswered, errors.garbled
+                " (refused {}, wrong {}, lost {}, unanswered {}, garbled {}, dropped {}; \
+                 first: {first})",
+                errors.refused,
+                errors.wrong,
+                errors.lost,
+                errors.unanswered,
+                errors.garbled,
+                errors.dropped
             )?;
+        }
+        if errors.stray > 0 {
+            write!(f, "\nstray      {} datagrams without a request", errors.stray)?;
         }
         writeln!(f)
     }

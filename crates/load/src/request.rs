@@ -95,6 +95,12 @@ impl Outbox {
         self.opaque = first.wrapping_add(commands);
         first
     }
+
+    /// The number of the next command.
+    #[inline]
+    pub(crate) fn opaque(&self) -> u32 {
+        self.opaque
+    }
 }
 
 /// Key numbers of the gets in flight on one connection, in order.
@@ -120,6 +126,12 @@ impl Asked {
         let number = self.numbers.pop_front()?;
         self.passed += 1;
         Some(number)
+    }
+
+    /// Removes all requests.
+    pub(crate) fn clear(&mut self) {
+        self.numbers.clear();
+        self.passed = 0;
     }
 
     /// Removes the oldest request.

@@ -20,9 +20,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::connection::{Address, Connection};
 use crate::drive::{Drive, Live, Pace};
+use crate::flow::Flow;
 use crate::meter::{Cost, Meter, Reading};
-use crate::options::{CommonOptions, ServerPid};
-use crate::protocol::Protocol;
+use crate::options::{CommonOptions, ServerPid, Transport};
 use crate::request::Source;
 use crate::server::{self, Facts};
 use crate::tally::{Tally, Window};
@@ -68,8 +68,16 @@ pub(crate) struct Session {
     /// The process that the meter reads.
     pub(crate) pid: Option<u32>,
     meter: Meter,
-    shares: Vec<Vec<Connection>>,
+    shares: Vec<Links>,
     options: CommonOptions,
+}
+
+/// The clients of one thread.
+#[derive(Debug, Default)]
+struct Links {
+    /// With flows, one connection for the preload.
+    connections: Vec<Connection>,
+    flows: Vec<Flow>,
 }
 
 /// Messages of the threads to the session.
@@ -89,10 +97,10 @@ struct Shared<'s, MakeP, MakeS> {
 }
 
 impl Session {
-    /// Asks the server for its version and opens all connections, which speak `protocol`.
+    /// Asks the server for its version and opens all connections, or flows.
     ///
     /// Errors: as messages for the user.
-    pub(crate) fn open(options: &CommonOptions, protocol: Protocol) -> Result<Self, String> {
+    pub(crate) fn open(options: &CommonOptions, transport: Transport) -> Result<Self, String> {
         let address = Address::resolve(&options.server)?;
         let failed = |error: std::io::Error| format!("server {address}: {error}");
         let facts = server::ask(&address).map_err(failed)?;
@@ -104,17 +112,26 @@ impl Session {
             }
         };
         let meter = Meter::new(pid)?;
-        let mut shares: Vec<Vec<Connection>> = Vec::new();
-        shares.resize_with(options.threads, Vec::new);
-        for index in 0..options.connections {
-            let connection = Connection::open(&address, protocol).map_err(|error| {
-                format!(
-                    "server {address}: connection {} of {}: {error}",
-                    index + 1,
-                    options.connections
-                )
-            })?;
-            shares[index % options.threads].push(connection);
+        let mut shares: Vec<Links> = Vec::new();
+        shares.resize_with(options.threads, Links::default);
+        let refused = |index: usize, error: std::io::Error| {
+            format!("server {address}: client {} of {}: {error}", index + 1, options.connections)
+        };
+        let Transport { protocol, udp_timeout_ns } = transport;
+        let connections =
+            if udp_timeout_ns.is_some() { options.threads } else { options.connections };
+        for index in 0..connections {
+            let connection = Connection::open(&address, protocol);
+            let connection = connection.map_err(|error| refused(index, error))?;
+            shares[index % options.threads].connections.push(connection);
+        }
+        for index in 0..udp_timeout_ns.map_or(0, |_| options.connections) {
+            let Address::Tcp(address) = address else {
+                return Err("--udp needs --server HOST:PORT".into());
+            };
+            let flow = Flow::open(address, protocol, udp_timeout_ns.unwrap_or_default());
+            let flow = flow.map_err(|error| refused(index, error))?;
+            shares[index % options.threads].flows.push(flow);
         }
         Ok(Self { facts, address, pid, meter, shares, options: options.clone() })
     }
@@ -175,7 +192,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
     fn work(
         &self,
         index: usize,
-        mut share: Vec<Connection>,
+        mut share: Links,
         live: &[Live],
         has_preload: bool,
         start: &Receiver<u64>,
@@ -193,7 +210,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
     fn phases_of_thread(
         &self,
         index: usize,
-        share: &mut [Connection],
+        share: &mut Links,
         live: &[Live],
         has_preload: bool,
         start: &Receiver<u64>,
@@ -213,7 +230,10 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
         };
         let preloaded = match has_preload {
             false => Tally::new(window),
-            true => Drive::new(share, (self.make_preload)(index), pace, &live[0])?.run()?,
+            true => {
+                let preload = (self.make_preload)(index);
+                Drive::new(&mut share.connections, preload, pace, &live[0])?.run()?
+            }
         };
         // The receiver is gone only if another thread failed; the start does not come then either.
         let _ = notices.send(Notice::Preloaded(Box::new(preloaded)));
@@ -229,7 +249,10 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
             std::hint::spin_loop();
         }
         let source = (self.make_source)(index, start_ns, until_ns);
-        Drive::new(share, source, pace, &live[1])?.run().map(Some)
+        if share.flows.is_empty() {
+            return Drive::new(&mut share.connections, source, pace, &live[1])?.run().map(Some);
+        }
+        Drive::new(&mut share.flows, source, pace, &live[1])?.run().map(Some)
     }
 }
 

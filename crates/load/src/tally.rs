@@ -37,8 +37,14 @@ pub(crate) struct Errors {
     pub(crate) lost: u64,
     /// Requests unanswered at the end of the patience.
     pub(crate) unanswered: u64,
-    /// Connections on which the server violated the protocol.
+    /// Connections on which the server violated the protocol, and requests over UDP whose answer
+    /// did.
     pub(crate) garbled: u64,
+    /// Requests over UDP whose answer did not arrive in time.
+    pub(crate) dropped: u64,
+    /// Datagrams that answer no request in flight: late, twice, or with a wrong request ID. They
+    /// are no error, because the request that they may belong to is `dropped`.
+    pub(crate) stray: u64,
     /// A description of the first error.
     pub(crate) first: Option<String>,
 }
@@ -46,7 +52,7 @@ pub(crate) struct Errors {
 impl Errors {
     /// The number of errors of all kinds.
     pub(crate) fn total(&self) -> u64 {
-        self.refused + self.wrong + self.lost + self.unanswered + self.garbled
+        self.refused + self.wrong + self.lost + self.unanswered + self.garbled + self.dropped
     }
 
     /// Keeps the description of the first error.
@@ -135,6 +141,15 @@ impl Tally {
         }
     }
 
+    /// Counts a request over UDP whose answer did not arrive in time, as `record_unanswered` does.
+    pub(crate) fn record_dropped(&mut self, pending: &Pending, now_ns: u64) {
+        self.errors.dropped += 1;
+        self.errors.note(|| "no answer within --udp-timeout-ms".into());
+        if self.window.open {
+            self.record_open(pending, None, now_ns);
+        }
+    }
+
     #[inline]
     fn record_open(&mut self, pending: &Pending, done_ns: Option<u64>, now_ns: u64) {
         if pending.intended_ns < self.window.from_ns || pending.intended_ns >= self.window.until_ns
@@ -167,6 +182,8 @@ impl Tally {
         self.errors.lost += other.errors.lost;
         self.errors.unanswered += other.errors.unanswered;
         self.errors.garbled += other.errors.garbled;
+        self.errors.dropped += other.errors.dropped;
+        self.errors.stray += other.errors.stray;
         if self.errors.first.is_none() {
             self.errors.first.clone_from(&other.errors.first);
         }

@@ -112,8 +112,8 @@ impl Epoll {
                 let start = RECEIVE_AREA_BYTES + used * SLOT_BYTES;
                 let slots = &mut self.area[start..start + wanted * SLOT_BYTES];
                 let (tick, socket) = (self.tick, DatagramSocketId(index as u32));
-                let received = receive(fd.as_fd(), slots, |place, one| {
-                    let Received { bytes, is_cut, address } = one;
+                let received = receive_datagrams(fd.as_fd(), slots, SLOT_BYTES, |place, one| {
+                    let ReceivedDatagram { bytes, is_cut, address } = one;
                     let start = (start + place * SLOT_BYTES) as u32;
                     let bytes = Lent { tick, start, bytes };
                     let from = DatagramPeer { socket, address };
@@ -135,25 +135,35 @@ impl Epoll {
 }
 
 /// A datagram that was received.
-struct Received {
-    bytes: u32,
-    is_cut: bool,
-    address: SocketAddr,
+#[derive(Clone, Copy, Debug)]
+pub struct ReceivedDatagram {
+    /// Its length, or that of its slot if it was cut.
+    pub bytes: u32,
+    /// Whether it was longer than its slot.
+    pub is_cut: bool,
+    /// The address of its sender.
+    pub address: SocketAddr,
 }
 
-/// Receives a datagram into each slot, as long as there are any. Calls `each` with the number of
-/// the slot. Returns how many slots were used, at most `DATAGRAMS_PER_CALL`. A datagram of an
-/// unknown kind of address uses a slot and is dropped.
-fn receive(
+/// Receives a datagram into each slot of `slot_bytes` bytes, as long as there are any. Calls `each`
+/// with the number of the slot. Returns how many slots were used, at most 16. A datagram of an
+/// unknown kind of address uses a slot and is dropped. A slot of a server has room for
+/// [`crate::DATAGRAM_BYTES_MAX`] bytes and no more are received.
+///
+/// Cost: one system call; it does not wait.
+///
+/// Errors: those of the kernel; `EAGAIN` if there is no datagram.
+pub fn receive_datagrams(
     fd: BorrowedFd<'_>,
     slots: &mut [u8],
-    mut each: impl FnMut(usize, Received),
+    slot_bytes: usize,
+    mut each: impl FnMut(usize, ReceivedDatagram),
 ) -> Result<usize, Errno> {
     let mut names = [[0_u8; NAME_BYTES]; DATAGRAMS_PER_CALL];
     let mut slices: ArrayVec<libc::iovec, DATAGRAMS_PER_CALL> = ArrayVec::new();
-    for slot in slots.chunks_exact_mut(SLOT_BYTES) {
-        let iov_base = slot.as_mut_ptr().cast();
-        slices.push(libc::iovec { iov_base, iov_len: DATAGRAM_BYTES_MAX });
+    for slot in slots.chunks_exact_mut(slot_bytes).take(DATAGRAMS_PER_CALL) {
+        let iov_len = slot.len().min(DATAGRAM_BYTES_MAX);
+        slices.push(libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len });
     }
     let mut headers: ArrayVec<libc::mmsghdr, DATAGRAMS_PER_CALL> = ArrayVec::new();
     for (slice, name) in slices.iter_mut().zip(&mut names) {
@@ -169,7 +179,7 @@ fn receive(
     // SAFETY:
     // - `headers` has as many elements as the call is told.
     // - each points to a name and a slice of this function, and the slice to a slot of `slots`, all
-    //   of which outlive the call; their lengths are those of the memory (SLOT_BYTES asserted).
+    //   of which outlive the call; no length is more than that of the memory.
     // - no other reference to that memory is used during the call.
     // - the kernel writes integers and bytes, of which any value is valid.
     let count = unsafe {
@@ -184,7 +194,7 @@ fn receive(
         let name_bytes = (header.msg_hdr.msg_namelen as usize).min(NAME_BYTES);
         if let Some(address) = address_of(&names[place][..name_bytes]) {
             let is_cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            each(place, Received { bytes: header.msg_len, is_cut, address });
+            each(place, ReceivedDatagram { bytes: header.msg_len, is_cut, address });
         }
     }
     Ok(count)

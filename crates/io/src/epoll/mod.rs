@@ -48,6 +48,7 @@ use crate::slots::Slots;
 use crate::waker::Waker;
 use accept::Listener;
 use datagrams::Datagrams;
+pub use datagrams::{ReceivedDatagram, receive_datagrams};
 
 /// Kernel events taken by one system call.
 const KERNEL_EVENTS_MAX: usize = 128;

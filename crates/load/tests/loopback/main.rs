@@ -1,11 +1,12 @@
 //! The load generator from its command line to its JSON file, against a small server on loopback.
 
 mod binary;
+mod udp;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,22 @@ enum Fault {
     Opaque {
         at_get: usize,
     },
+    /// Loses the first datagram of the answer to this get.
+    Lost {
+        at_get: usize,
+    },
+    /// Gives the first datagram of this answer a sequence number that is wrong.
+    Sequence {
+        at_get: usize,
+    },
+    /// Gives this answer another request ID.
+    Id {
+        at_get: usize,
+    },
+    /// Sends the datagrams of this answer twice.
+    Twice {
+        at_get: usize,
+    },
     /// Values lack their last byte, from this get on.
     Short {
         at_get: usize,
@@ -55,12 +72,23 @@ struct Server {
     gets: AtomicUsize,
 }
 
-/// Starts a server, which runs until the test process ends. Returns its address.
+/// The most attempts to find a port that is free for TCP and UDP.
+const PORTS_MAX: usize = 100;
+
+/// Starts a server over TCP and UDP, which runs until the test process ends. Returns its address.
 fn serve(fault: Fault) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (listener, socket) = (0..PORTS_MAX)
+        .find_map(|_| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let socket = UdpSocket::bind(listener.local_addr().expect("bound")).ok()?;
+            Some((listener, socket))
+        })
+        .expect("a port that is free for both");
     let address = listener.local_addr().expect("bound").to_string();
     let server =
         Arc::new(Server { fault, store: Mutex::new(Store::new()), gets: AtomicUsize::new(0) });
+    let over_udp = Arc::clone(&server);
+    std::thread::spawn(move || over_udp.answer_datagrams(&socket));
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let server = Arc::clone(&server);
@@ -221,6 +249,9 @@ const OTHERS: u64 = 25;
 const FILLED_MIN: f64 = 350.0;
 const FILLS_MAX: usize = 100;
 
+/// A timeout that no answer exceeds, however busy the machine is.
+const UDP: &str = "--udp --udp-timeout-ms 8000";
+
 const SMALL: &str = "--keys 500 --duration-s 0.3 --warm-up-s 0.05 --connections 4";
 
 #[test]
@@ -310,6 +341,72 @@ fn every_protocol_gets_sets_and_misses() {
 }
 
 #[test]
+fn every_protocol_works_over_udp_in_answers_of_several_datagrams() {
+    for protocol in ["text", "meta", "binary"] {
+        let server = serve(Fault::None);
+        for words in ["--depth 1 --ratio 3:1", "--depth 24", "--keys-per-get 40 --depth 2"] {
+            let words = format!("{SMALL} {UDP} --protocol {protocol} --check {words}");
+            let (code, run) = load(&server, &format!("{words} --value-size 1-300"));
+            assert_eq!(code, ExitCode::SUCCESS, "{words}: {run}");
+            assert!(number(&run, "/result/keys") > 0.0, "{words}: {run}");
+            assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{words}");
+            assert_eq!(number(&run, "/result/errors/stray"), 0.0, "{words}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_datagram_is_counted_and_its_flow_goes_on() {
+    const LOSSY: &str = "--udp --udp-timeout-ms 1000 --duration-s 1.5";
+    for words in ["--depth 1", "--depth 16", "--keys-per-get 40"] {
+        let server = serve(Fault::Lost { at_get: 20 });
+        let words = format!("{SMALL} {LOSSY} --connections 1 {words} --check");
+        let (code, run) = load(&server, &words);
+        assert_eq!(code, ExitCode::FAILURE, "{words}");
+        assert_eq!(number(&run, "/result/errors/dropped"), 1.0, "{words}: {run}");
+        assert_eq!(number(&run, "/result/errors/total"), 1.0, "{words}: {run}");
+        assert!(number(&run, "/result/requests") > 0.0, "{words}: {run}");
+    }
+}
+
+#[test]
+fn a_wrong_sequence_number_is_an_error() {
+    for words in ["--depth 1", "--depth 16", "--keys-per-get 40 --value-size 100"] {
+        let server = serve(Fault::Sequence { at_get: 20 });
+        let words = format!("{SMALL} {UDP} --connections 1 {words} --check");
+        let (code, run) = load(&server, &words);
+        assert_eq!(code, ExitCode::FAILURE, "{words}");
+        assert_eq!(number(&run, "/result/errors/garbled"), 1.0, "{words}: {run}");
+        assert_eq!(number(&run, "/result/errors/dropped"), 0.0, "{words}: {run}");
+    }
+}
+
+#[test]
+fn an_answer_with_another_id_or_a_second_one_finds_no_request() {
+    let words = format!("{SMALL} --udp --udp-timeout-ms 1000 --connections 1");
+    let (code, run) = load(&serve(Fault::Id { at_get: 20 }), &words);
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    let counts = ["stray", "dropped", "total"].map(|name| format!("/result/errors/{name}"));
+    assert_eq!(counts.clone().map(|path| number(&run, &path)), [1.0; 3], "{run}");
+    let (code, run) = load(&serve(Fault::Twice { at_get: 20 }), &words);
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    assert_eq!(counts.map(|path| number(&run, &path)), [1.0, 0.0, 0.0], "{run}");
+}
+
+#[test]
+fn an_open_loop_over_udp_counts_a_lost_request_with_its_age() {
+    let server = serve(Fault::Lost { at_get: 20 });
+    let words = "--keys 100 --warm-up-s 0 --duration-s 0.3 --connections 2 --rate 1000";
+    let words = format!("{words} --arrivals fixed --udp --udp-timeout-ms 1000");
+    let (_, run) = load(&server, &words);
+    assert_eq!(number(&run, "/result/errors/total"), 1.0, "{run}");
+    let offered = number(&run, "/result/offered");
+    assert_eq!(number(&run, "/result/response/count"), offered, "{run}");
+    assert_eq!(number(&run, "/result/service/count"), offered - 1.0, "{run}");
+    assert!(number(&run, "/result/response/max_us") >= 999_000.0, "{run}");
+}
+
+#[test]
 fn a_wrong_opaque_ends_its_connection() {
     for keys_per_get in [1, 20] {
         let server = serve(Fault::Opaque { at_get: 50 });
@@ -324,9 +421,12 @@ fn a_wrong_opaque_ends_its_connection() {
 #[test]
 fn a_short_value_is_an_error() {
     let server = serve(Fault::Short { at_get: 20 });
-    let (code, run) = load(&server, &format!("{SMALL} --protocol binary --check"));
-    assert_eq!(code, ExitCode::FAILURE);
-    assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
+    for words in ["", UDP] {
+        let words = format!("{SMALL} --protocol binary --check {words}");
+        let (code, run) = load(&server, &words);
+        assert_eq!(code, ExitCode::FAILURE);
+        assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
+    }
 }
 
 #[test]
@@ -412,6 +512,8 @@ fn a_replay_reads_zstd_and_stops_at_the_limit() {
 #[test]
 fn what_cannot_begin_says_so() {
     let (code, _) = load("127.0.0.1:1", "");
+    assert_eq!(code, ExitCode::from(2));
+    let (code, _) = load("/no-such-socket", "--udp");
     assert_eq!(code, ExitCode::from(2));
     let (code, _) = load(&serve(Fault::None), "--depth 0");
     assert_eq!(code, ExitCode::from(2));

@@ -83,7 +83,10 @@ def alone(options):
 
 
 class Server:
-    """A server on an ephemeral loopback port, pinned to the cores that the options name."""
+    """A server on an ephemeral loopback port, pinned to the cores that the options name.
+
+    It listens for datagrams, too, if `options.udp` is true.
+    """
 
     def __init__(self, side, command, memory_mib, options):
         self.side = side
@@ -98,6 +101,8 @@ class Server:
             words += shlex.split(command)
             words += ["-l", "127.0.0.1", "-p", str(self.port)]
             words += ["-t", str(options.threads), "-m", str(memory_mib)]
+            if getattr(options, "udp", False):
+                words += ["-U", str(self.port)]
             if os.geteuid() == 0:
                 words += ["-u", "root"]
         self.words = words

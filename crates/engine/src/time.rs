@@ -86,6 +86,11 @@ impl Now {
         }
     }
 
+    /// Seconds since the process began.
+    pub const fn since_start(&self) -> u32 {
+        self.second - FIRST_SECOND
+    }
+
     /// Seconds of life that an expiry leaves; `None` when the item never expires.
     #[inline]
     pub fn ttl_left(&self, expiry: u32) -> Option<i64> {

@@ -112,7 +112,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
         eprintln!("-L: this machine has no huge pages to give; ordinary pages are used");
     }
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
-        let places = places.join(", ");
+        let places = if places.is_empty() { "nothing".into() } else { places.join(", ") };
         let ports = |kind, ports: Option<RangeInclusive<u16>>| {
             ports.map_or_else(String::new, |ports| {
                 format!("; each has a {kind} of its own, {} to {}", ports.start(), ports.end())

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,7 +22,7 @@ use kachel_options::{
     ServeOptions,
 };
 use kachel_shard::{
-    Certificates, Engines, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions,
+    Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions,
 };
 
 use crate::closes;
@@ -124,7 +124,9 @@ pub(crate) fn start(
     let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
-    shared.listeners = sockets.of_all.iter().map(|socket| address_of(socket, options)).collect();
+    shared.listeners =
+        sockets.of_all.iter().map(|socket| address_of(socket, options, "tcp")).collect();
+    shared.sockets = sockets.described(options);
     shared.udp.own_ports = sockets.udp_ports.clone();
     if let Some(encryption) = &encryption {
         encryption.start()?;
@@ -184,12 +186,29 @@ fn pool_options(options: &ServeOptions, shards: u16) -> PoolOptions {
     PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes }
 }
 
-/// The address of a listening socket, as `stats conns` shows it.
-fn address_of(socket: &OwnedFd, options: &ServeOptions) -> String {
-    debug_assert!(options.echo.tcp_port != 0 || options.echo.unix_path.is_some(), "it listens");
+impl Sockets {
+    /// The sockets as `stats conns` shows them, in the order of their numbers.
+    fn described(&self, options: &ServeOptions) -> Vec<OpenSocket> {
+        let describe = |socket: &OwnedFd, is_udp| OpenSocket {
+            descriptor: socket.as_raw_fd(),
+            address: address_of(socket, options, if is_udp { "udp" } else { "tcp" }),
+            is_udp,
+        };
+        let listeners = self.of_all.iter().chain(self.of_shards.iter().flat_map(|of| &of.sockets));
+        let datagrams = self.datagrams.iter().flatten();
+        let mut all: Vec<OpenSocket> = listeners.map(|socket| describe(socket, false)).collect();
+        all.extend(datagrams.map(|(_, socket)| describe(socket, true)));
+        all.sort_by_key(|socket| socket.descriptor);
+        debug_assert!(all.windows(2).all(|pair| pair[0].descriptor < pair[1].descriptor));
+        all
+    }
+}
+
+/// The address of a socket of this transport, as `stats conns` shows it.
+fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> String {
     match kachel_io::listener::local_addr(socket) {
-        Ok(address) if address.is_ipv4() => format!("tcp:{address}"),
-        Ok(address) => format!("tcp6:{address}"),
+        Ok(address) if address.is_ipv4() => format!("{transport}:{address}"),
+        Ok(address) => format!("{transport}6:{address}"),
         // It is the unix socket.
         Err(_) => format!("unix:{}", options.echo.unix_path.as_deref().unwrap_or_default()),
     }
@@ -266,7 +285,6 @@ fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
         };
         Endpoint { protocol, limits, asks_login, stays }
     };
-    debug_assert!(!protocols.is_empty(), "clients come in somewhere");
     let of_all = protocols.iter().map(|&protocol| endpoint(protocol, false));
     let of_one = [endpoint(options.protocol, true)];
     let of_udp = options.listeners.udp.iter().map(|udp| endpoint(udp.protocol, true));
@@ -291,7 +309,8 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,
         endpoints,
-        listeners: Vec::new(), // The caller knows them, and the ports.
+        listeners: Vec::new(), // The caller knows them, the sockets and the ports.
+        sockets: Vec::new(),
         udp: UdpOptions {
             reply_datagrams_max: options.udp.reply_datagrams_max,
             ..UdpOptions::default()

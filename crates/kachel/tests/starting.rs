@@ -204,6 +204,19 @@ fn a_daemon_that_cannot_listen_fails_where_it_was_started() {
 }
 
 #[test]
+fn memcached_without_a_port_runs_until_it_is_told_to_end() {
+    let bench = Bench::new();
+    let args = with_user(&["-p", "0", "-l", "127.0.0.1"]);
+    let mut process = bench.command("memcached", &args).spawn().expect("it starts");
+    wait_until("a port file", || bench.path("ports").exists());
+    assert_eq!(fs::read_to_string(bench.path("ports")).expect("it is there"), "");
+    kill_process(Pid::from_child(&process), Signal::TERM).expect("it runs");
+    assert!(process.wait().expect("it ends").success());
+    // Under its own name the server tells what is missing.
+    assert_eq!(bench.output("kachel", &["serve", "-p", "0"]).status.code(), Some(64));
+}
+
+#[test]
 fn exit_codes_say_what_was_wrong() {
     let bench = Bench::new();
     let unbuilt: &[&str] = &["-S"];

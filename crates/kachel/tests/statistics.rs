@@ -214,12 +214,15 @@ fn connections_are_told_with_their_addresses() {
     }
     let told = stats(&mut clients[0], " conns");
     let addresses = told.iter().filter(|(name, _)| name.ends_with(":addr"));
+    let listener = format!("tcp:127.0.0.1:{}", server.port());
+    let addresses = addresses.filter(|(_, value)| *value != listener);
+    let states = told.iter().filter(|(name, _)| name.ends_with(":state"));
+    assert_eq!(states.filter(|(_, state)| state == "conn_listening").count(), 1, "{told:?}");
     assert_eq!(addresses.clone().count(), 6, "{told:?}");
     for (name, value) in addresses {
         assert!(name.split_once(':').is_some_and(|(fd, _)| fd.parse::<u32>().is_ok()), "{name}");
         assert!(value.starts_with("tcp:127.0.0.1:"), "{value}");
     }
-    let listener = format!("tcp:127.0.0.1:{}", server.port());
     let listeners = told.iter().filter(|(name, _)| name.ends_with(":listen_addr"));
     assert_eq!(listeners.filter(|(_, value)| *value == listener).count(), 6, "{told:?}");
     let launch = Launch { unix: true, ..Launch::memcached(server_program(), &[]) };

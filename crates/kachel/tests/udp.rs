@@ -1,11 +1,13 @@
 //! `-U`: a server with UDP, over both backends: what is answered, where, and by which shard.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use kachel_engine::{KeyHasher, Seeds};
-use kachel_testkit::{Ended, Launch, Server, UdpClient, is_usable};
+use kachel_testkit::{Ended, Launch, Server, UdpClient, is_usable, wait_until};
 
 const SHARDS: u16 = 4;
 /// Starts until the ports are free: another process may take one between the look and the start.
@@ -46,6 +48,44 @@ fn setting(server: &Server, topic: &str, name: &str) -> String {
     let said = String::from_utf8(client.read_to_end()).expect("text");
     let line = said.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     line.unwrap_or_else(|| panic!("{name}: {said}")).to_owned()
+}
+
+/// Ends a process when the test does.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.kill().expect("it is ours");
+        self.0.wait().expect("it ends");
+    }
+}
+
+#[test]
+fn a_server_without_tcp_answers_datagrams() {
+    for io in backends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ports = folder.path().join("ports");
+        let mut command = Command::new(program());
+        command.env("MEMCACHED_PORT_FILENAME", &ports).args(["serve", "-p", "0", "-U", "-1"]);
+        command.args(["-t", "2", "--io", io]).stdin(Stdio::null());
+        let _ends = Ends(command.spawn().expect("it starts"));
+        wait_until("a port file", || ports.exists());
+        let told = fs::read_to_string(&ports).expect("it is there");
+        let port = told.strip_prefix("UDP INET: ").and_then(|rest| rest.trim_end().parse().ok());
+        let mut client = UdpClient::at(port.unwrap_or_else(|| panic!("one line: {told}")));
+        assert_eq!(client.ask(&set("key", b"value")), b"STORED\r\n");
+        assert_eq!(client.ask(b"mg key v\r\n"), b"VA 5\r\nvalue\r\n");
+    }
+}
+
+#[test]
+fn the_sockets_of_datagrams_are_told() {
+    let (server, port) = start(&["-t", "2"]);
+    let said = server.connect().ask("stats conns\r\n", "END\r\n");
+    let count = |ending: &str| said.lines().filter(|line| line.ends_with(ending)).count();
+    assert_eq!(count(&format!(":addr udp:127.0.0.1:{port}")), 2, "one for each thread: {said}");
+    assert_eq!((count(":UDP UDP"), count(":state conn_listening")), (2, 1), "{said}");
+    assert_eq!(count(":state conn_parse_cmd"), 1, "the client that asks: {said}");
 }
 
 #[test]

@@ -41,6 +41,13 @@ pub struct Listeners {
     pub unix: Option<UnixListen>,
 }
 
+impl Listeners {
+    /// Whether there is nothing to listen on.
+    pub fn is_empty(&self) -> bool {
+        self.tcp.is_empty() && self.udp.is_empty() && self.unix.is_none()
+    }
+}
+
 /// A TCP or UDP address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpListen {

@@ -105,7 +105,7 @@ impl PartialOptions {
         serve.shard_ports(threads)?;
         serve.udp_shard_ports(threads)?;
         assert!(
-            !self.serve.listeners.tcp.is_empty() || self.serve.listeners.unix.is_some(),
+            self.serve.called_as == CalledAs::Memcached || !self.serve.listeners.is_empty(),
             "a server without listeners was refused above"
         );
         Ok(self.serve)
@@ -143,7 +143,7 @@ impl PartialOptions {
             return Ok(());
         }
         if listeners.tcp.is_empty() {
-            return usage("-Z: TLS needs a TCP port; with -s there is none.");
+            return usage("-Z: TLS needs a TCP port; with -s or -p 0 there is none.");
         }
         if tls.chain_certificate.is_none() {
             return usage("-Z: TLS needs a certificate: -o ssl_chain_cert=<file>.");
@@ -200,10 +200,14 @@ impl PartialOptions {
             serve.listeners = Listeners { unix: Some(unix), ..Listeners::default() };
             return Ok(());
         }
-        if port == 0 {
+        if port == 0 && self.udp_port == 0 {
             let message =
                 "-p 0: there is nothing to listen on; give a port, or a unix socket with -s.";
-            return Err(OptionsError::new(EXIT_USAGE, message));
+            if serve.called_as == CalledAs::Kachel {
+                return Err(OptionsError::new(EXIT_USAGE, message));
+            }
+            // memcached runs until a signal ends it.
+            serve.reports.push(message.to_string());
         }
         let protocol = serve.protocol;
         let tls = if serve.tls.enabled { ListenTls::OfProcess } else { ListenTls::Off };
@@ -215,11 +219,15 @@ impl PartialOptions {
                 read_list(&list, Fallback { port, protocol, tls }, reports)
             }
         };
-        let tcp = listen_at(port, &mut serve.reports)?;
+        let mut tcp = listen_at(port, &mut serve.reports)?;
         if tcp.is_empty() {
             return Err(OptionsError::new(EXIT_USAGE, "-l: the list is empty."));
         }
-        debug_assert!(port != 0, "there is a port to listen on");
+        let hosts = tcp.len();
+        if port == 0 {
+            // As in memcached, there is no TCP then, not even on a port that -l names.
+            tcp.clear();
+        }
         // An entry of -l with a port has this port for UDP, too, as in memcached. What is said
         // about the list was said above.
         let udp = match self.udp_port {
@@ -228,7 +236,7 @@ impl PartialOptions {
         };
         let udp: Vec<_> =
             udp.into_iter().map(|udp| IpListen { tls: ListenTls::Off, ..udp }).collect();
-        debug_assert!(udp.is_empty() || udp.len() == tcp.len(), "UDP on each address of TCP");
+        debug_assert!(udp.is_empty() || udp.len() == hosts, "UDP on each address of -l");
         serve.listeners = Listeners { tcp, udp, unix: None };
         Ok(())
     }

@@ -105,7 +105,7 @@ pub(crate) const DEFAULT_PORT: i32 = 11211;
 pub struct ServeOptions {
     /// The name that decided the defaults.
     pub called_as: CalledAs,
-    /// Where to listen. Never empty.
+    /// Where to listen. Empty only under memcached's name, with `-p 0`.
     pub listeners: Listeners,
     /// Number of threads, one shard each; `None`: one per usable core. At most
     /// [`crate::THREADS_MAX`].

@@ -157,11 +157,22 @@ fn values_out_of_range_are_refused() {
         &["--reader-timeout"],
         &["--pinned-percent=101"],
         &["-m", "1"],
-        &["-p", "0"],
         &["-l", ""],
     ] {
         let _refusal: OptionsError = refusal(args);
     }
+}
+
+#[test]
+fn port_0_means_no_tcp() {
+    let udp_only = memcached(&["-p", "0", "-U", "11222", "-l", "127.0.0.1:11311,::1"]);
+    assert!(udp_only.listeners.tcp.is_empty() && udp_only.reports.is_empty());
+    let ports: Vec<u16> = udp_only.listeners.udp.iter().map(|listen| listen.port).collect();
+    assert_eq!(ports, [11311, 11222]);
+    let nothing = memcached(&["-p", "0", "-l", "127.0.0.1:11311"]);
+    assert!(nothing.listeners.is_empty() && nothing.reports.len() == 1);
+    let kachel = parse_as("kachel", &["serve", "-p", "0"]);
+    assert_eq!(kachel.expect_err("there is nothing to listen on").exit_code, 64);
 }
 
 #[test]

@@ -80,7 +80,7 @@ pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
-pub use process::{ClosedClient, OtherCounts, Shared, SharedOptions, UdpOptions};
+pub use process::{ClosedClient, OpenSocket, OtherCounts, Shared, SharedOptions, UdpOptions};
 pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};
 

@@ -45,6 +45,7 @@ use crate::engines::Engines;
 use crate::form::{Ended, Form};
 use crate::parked::{ANSWER_BYTES_MAX, Ask};
 use crate::prefixes::{self, PrefixCounts};
+use crate::process::OpenSocket;
 use crate::records::{Outgoing, Records};
 use crate::stats::Answering;
 
@@ -308,6 +309,9 @@ impl Listings {
             if listing.form.begins_with_ok() {
                 clients.text(connection, Reply::Ok.bytes());
             }
+            if listing.form == Form::Connections {
+                clients.text(connection, &sockets(context));
+            }
         }
         let Some(shard) = listing.owner(context.id, context.shards()) else {
             if !finish(context, engines, clients, listing) {
@@ -463,6 +467,25 @@ fn core_piece<E: Engine>(
     Ended { next: next.map(|next| Cursor::from_u64(next as u64)), examined: 0 }
 }
 
+/// Formats the sockets of the process for clients and datagrams, as `stats conns` shows them.
+fn sockets(context: &Context) -> Vec<u8> {
+    let mut lines = Vec::new();
+    let age_s = context.now().since_start();
+    for OpenSocket { descriptor, address, is_udp } in &context.shared.options.sockets {
+        let mut line = |name: &str, value: &str| {
+            let name = format!("{descriptor}:{name}");
+            format::stat(&mut lines, name.as_bytes(), value.as_bytes());
+        };
+        if *is_udp {
+            line("UDP", "UDP");
+        }
+        line("addr", address);
+        line("state", if *is_udp { "conn_read" } else { "conn_listening" });
+        line("secs_since_last_cmd", &age_s.to_string());
+    }
+    lines
+}
+
 /// Formats the connections of this core from an index on, as `stats conns` shows them. Returns the
 /// index at which the next piece begins.
 fn connections<E: Engine>(
@@ -482,8 +505,8 @@ fn connections<E: Engine>(
             () if open.is_watching() => "conn_watch",
             () if open.is_listing() => "conn_parse_cmd",
             () if open.outbox().owed_bytes() > 0 => "conn_mwrite",
-            () if open.is_uploading() => "conn_nread",
-            () if open.is_in_block() => "conn_swallow",
+            () if open.is_in_block() && !open.is_uploading() => "conn_swallow",
+            () if open.awaits_block() => "conn_nread",
             () if open.is_paused() => "conn_waiting",
             () => "conn_read",
         };

@@ -31,6 +31,17 @@ pub struct ClosedClient {
     pub overdue: Overdue,
 }
 
+/// A socket on which the process waits for clients or datagrams.
+#[derive(Clone, Debug)]
+pub struct OpenSocket {
+    /// Its number in this process.
+    pub descriptor: i32,
+    /// Its address: as `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT`, `udp:`, `udp6:` or `unix:PATH`.
+    pub address: String,
+    /// Whether it receives datagrams. Otherwise it listens.
+    pub is_udp: bool,
+}
+
 /// How requests over UDP are answered.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
@@ -84,6 +95,8 @@ pub struct SharedOptions {
     /// The addresses of the listeners, in the order of their endpoints, for `stats conns`: as
     /// `tcp:ADDRESS:PORT`, `tcp6:[ADDRESS]:PORT` or `unix:PATH`.
     pub listeners: Vec<String>,
+    /// All sockets of the process for clients and datagrams, for `stats conns`.
+    pub sockets: Vec<OpenSocket>,
     /// How requests over UDP are answered.
     pub udp: UdpOptions,
     /// Percent of `-m` that values may pin while they are sent. Slow readers are closed above that.
@@ -137,6 +150,7 @@ impl Default for SharedOptions {
             tracks_sizes: false,
             endpoints: Endpoints::default(),
             listeners: Vec::new(),
+            sockets: Vec::new(),
             udp: UdpOptions::default(),
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,

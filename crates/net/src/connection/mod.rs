@@ -447,6 +447,11 @@ impl Connection {
         self.uploading || self.input.is_skipping()
     }
 
+    /// Whether the rest of a data block is awaited.
+    pub const fn awaits_block(&self) -> bool {
+        self.is_in_block() || self.input.announced_bytes() > 0
+    }
+
     /// Whether the next bytes may be received into a landing: a large value is being received, all
     /// input before those bytes is served, and the connection still receives.
     pub fn may_land(&self) -> bool {

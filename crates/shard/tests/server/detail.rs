@@ -67,12 +67,24 @@ fn the_connections_of_all_cores_are_told() {
             world.clock.advance_s(1);
             world.settle();
         }
+        // One line is not whole, one block is not whole, and one block is dropped.
+        for (client, begun) in clients[1..].iter().zip([
+            &b"get ke"[..],
+            b"set key 0 0 3\r\nab",
+            b"set key 0 0 100000\r\nab",
+            b"set key 0 0 2000000\r\nab",
+        ]) {
+            client.write(begun);
+        }
+        world.settle();
         let told = lines(&mut world, &clients[0], "stats conns");
         let count = |ending: &str| told.iter().filter(|line| line.ends_with(ending)).count();
         assert_eq!(told.len(), 50 * 3 + 1, "{told:?}");
         assert_eq!(count(":addr unix"), 50);
         assert_eq!(count(":state conn_parse_cmd"), 1, "the one that asks");
-        assert_eq!(count(":state conn_read"), 49);
-        assert_eq!(count(":secs_since_last_cmd 7") + count(":secs_since_last_cmd 6"), 49);
+        assert_eq!(count(":state conn_nread"), 2);
+        assert_eq!(count(":state conn_swallow"), 1);
+        assert_eq!(count(":state conn_read"), 46);
+        assert_eq!(count(":secs_since_last_cmd 7") + count(":secs_since_last_cmd 6"), 45);
     }
 }

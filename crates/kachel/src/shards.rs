@@ -299,6 +299,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         cores_max: cores_max(options),
         net_cores: options.roles.map(|roles| roles.net),
         connections_max: options.connections_max,
+        requests_per_tick: options.requests_per_tick,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
         watch_allowed: options.watch_allowed && !options.watch_refused,

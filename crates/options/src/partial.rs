@@ -201,13 +201,7 @@ impl PartialOptions {
             return Ok(());
         }
         if port == 0 && self.udp_port == 0 {
-            let message =
-                "-p 0: there is nothing to listen on; give a port, or a unix socket with -s.";
-            if serve.called_as == CalledAs::Kachel {
-                return Err(OptionsError::new(EXIT_USAGE, message));
-            }
-            // memcached runs until a signal ends it.
-            serve.reports.push(message.to_string());
+            report_nothing(serve)?;
         }
         let protocol = serve.protocol;
         let tls = if serve.tls.enabled { ListenTls::OfProcess } else { ListenTls::Off };
@@ -224,6 +218,7 @@ impl PartialOptions {
             return Err(OptionsError::new(EXIT_USAGE, "-l: the list is empty."));
         }
         let hosts = tcp.len();
+        debug_assert!(port != 0 || self.udp_port != 0 || !serve.reports.is_empty(), "it was told");
         if port == 0 {
             // As in memcached, there is no TCP then, not even on a port that -l names.
             tcp.clear();
@@ -240,4 +235,18 @@ impl PartialOptions {
         serve.listeners = Listeners { tcp, udp, unix: None };
         Ok(())
     }
+}
+
+/// Notes that there is nothing to listen on. Under the name memcached the server runs all the same,
+/// until a signal ends it, as memcached does.
+///
+/// Errors: it has its own name.
+fn report_nothing(serve: &mut ServeOptions) -> Result<(), OptionsError> {
+    let message = "-p 0: there is nothing to listen on; give a port, or a unix socket with -s.";
+    debug_assert!(serve.listeners.is_empty(), "no listener was made before");
+    if serve.called_as == CalledAs::Kachel {
+        return Err(OptionsError::new(EXIT_USAGE, message));
+    }
+    serve.reports.push(message.to_string());
+    Ok(())
 }

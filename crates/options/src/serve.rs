@@ -128,8 +128,8 @@ pub struct ServeOptions {
     pub connections_max: u32,
     /// Length of the kernel's queue of new connections.
     pub backlog: i32,
-    /// Requests of one connection in one tick.
-    pub requests_per_tick: u32,
+    /// The most requests of one connection in one tick (`-R`); `None`: those that were received.
+    pub requests_per_tick: Option<u32>,
     /// How often `-v` was given.
     pub verbosity: u32,
     /// The user to become, when started by root.
@@ -288,7 +288,7 @@ impl ServeOptions {
             cas: true,
             connections_max: 1024,
             backlog: 1024,
-            requests_per_tick: 20,
+            requests_per_tick: None,
             verbosity: 0,
             user: None,
             daemon: false,

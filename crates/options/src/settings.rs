@@ -8,6 +8,9 @@ use std::ops::RangeInclusive;
 
 use crate::{CoreChoice, EngineMode, IoChoice, Protocol, Reads, ServeOptions};
 
+/// memcached's `-R` where none is given.
+const REQUESTS_PER_EVENT: u32 = 20;
+
 /// The pairs made so far.
 struct Pairs(Vec<(String, String)>);
 
@@ -72,7 +75,7 @@ impl ServeOptions {
         pairs.say("num_threads_per_udp", if several { 1 } else { threads });
         pairs.say("stat_key_prefix", char::from(self.prefix_delimiter));
         pairs.yes_no("detail_enabled", self.detail_at_start);
-        pairs.say("reqs_per_event", self.requests_per_tick);
+        pairs.say("reqs_per_event", self.requests_per_tick.unwrap_or(REQUESTS_PER_EVENT));
         pairs.yes_no("cas_enabled", self.cas);
         pairs.say("tcp_backlog", self.backlog);
         // Only the text protocol has this login.

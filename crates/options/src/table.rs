@@ -201,13 +201,12 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "number of threads, each with its share of the keys",
         |partial, given| set(&mut partial.serve.threads, Some(given.integer())),
     ),
-    no_meaning(
+    works(
         ('R', "max-reqs-per-event"),
         Integer("num", 1, I32_MAX),
-        "20",
-        "in one tick, a connection is served what was received, at most 16 KiB",
-        "requests of one connection before other connections are served",
-        |partial, given| set(&mut partial.serve.requests_per_tick, given.integer()),
+        "what was received, at most 16 KiB; \"stats settings\" says 20",
+        "requests of one connection in one tick, before other connections are served",
+        |partial, given| set(&mut partial.serve.requests_per_tick, Some(given.integer())),
     ),
     own(
         "engine",

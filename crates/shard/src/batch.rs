@@ -33,6 +33,9 @@ pub(crate) struct Ready {
     pub(crate) offset: usize,
     /// Whether no more of the input is served in this tick.
     pub(crate) ended: bool,
+    /// Whether as many requests were served as one connection may have in one tick, and more were
+    /// received.
+    pub(crate) has_had_turn: bool,
 }
 
 impl Ready {
@@ -52,6 +55,7 @@ impl Ready {
             input_bytes: 0,
             offset: 0,
             ended: false,
+            has_had_turn: false,
         });
         place
     }

@@ -157,7 +157,8 @@ counters! {
     bytes_read,
     /// Bytes sent.
     bytes_written,
-    /// Times that a connection was paused.
+    /// Times that a connection had to wait with requests that were received: for its turn (`-R`),
+    /// for its client to read, or for a record.
     conn_yields,
     /// Items evicted.
     evictions,

@@ -71,6 +71,8 @@ pub struct SharedOptions {
     pub net_cores: Option<u16>,
     /// Connections open at once, in the whole process (`-c`).
     pub connections_max: u32,
+    /// The most requests of one connection in one tick (`-R`). `None`: all that were received.
+    pub requests_per_tick: Option<u32>,
     /// Whether `flush_all` works (not with `-F`).
     pub flush_allowed: bool,
     /// Whether items may be listed (not with `-X`).
@@ -139,6 +141,7 @@ impl Default for SharedOptions {
             cores_max: None,
             net_cores: None,
             connections_max: 1024,
+            requests_per_tick: None,
             flush_allowed: true,
             dumps_allowed: true,
             watch_allowed: true,

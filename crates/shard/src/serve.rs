@@ -68,12 +68,17 @@ impl<E: Engine> Serving<'_, E> {
     ) {
         let batch = Batch::new(std::mem::take(decoded));
         let protocol = ClientProtocol::Negotiated;
-        let mut turn = Turn { on: self, ready, batch, has_only_staged: false, protocol };
+        let (turn_requests, begun) = (self.context.shared.options.requests_per_tick, Begun::NONE);
+        let mut turn =
+            Turn { on: self, ready, batch, has_only_staged: false, protocol, turn_requests, begun };
         for index in 0..turn.ready.len() {
             let input = inputs.of(&turn.ready[index]);
             turn.connection(index, input);
         }
         turn.run();
+        if turn_requests.is_some() {
+            turn.end_turns();
+        }
         debug_assert!(turn.batch.is_empty(), "I3: all that was staged is carried out");
         *decoded = turn.batch.into_decoded();
         self.core.sleep(); // What others retire from here on does not wait for this core.
@@ -90,6 +95,24 @@ struct Turn<'a, 's, 'b, E: Engine> {
     has_only_staged: bool,
     /// The protocol of the connection, once it was prepared for a request.
     protocol: ClientProtocol,
+    /// The most requests of one connection in one tick (`-R`). If there is such a number, the
+    /// connection is prepared for each of its requests, which counts them.
+    turn_requests: Option<u32>,
+    /// The requests of the connection that were begun, if they are counted.
+    begun: Begun,
+}
+
+/// The requests of one connection that were begun in this tick.
+#[derive(Clone, Copy)]
+struct Begun {
+    count: u32,
+    /// Where the last one starts in the input. A request that had to wait for the batch is begun
+    /// again there.
+    last_start: usize,
+}
+
+impl Begun {
+    const NONE: Self = Self { count: 0, last_start: usize::MAX };
 }
 
 /// The next step of serving a connection.
@@ -109,6 +132,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         debug_assert!(self.ready[index].offset == 0, "a connection is served once a tick");
         self.ready[index].input_bytes = input.len();
         self.has_only_staged = false;
+        self.begun = Begun::NONE;
         if input.is_empty() && self.on.uploads.is_whole(self.ready[index].connection) {
             self.run();
             debug_assert!(self.batch.is_empty(), "I1");
@@ -131,10 +155,24 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
                     Next::Again => continue,
                     Next::Later => return,
                 }
-                self.has_only_staged = true;
+                self.has_only_staged = self.turn_requests.is_none();
             }
             if !self.request(index, connection, rest, scanned) {
                 return;
+            }
+        }
+    }
+
+    /// Has the connections wait that were served as many requests as one may have in this tick. The
+    /// others come first in the next one. The batch does not end with a turn, so that requests of
+    /// several connections still run together.
+    #[cold]
+    fn end_turns(&mut self) {
+        debug_assert!(self.batch.is_empty(), "I3");
+        for index in 0..self.ready.len() {
+            let Ready { has_had_turn, ended, .. } = self.ready[index];
+            if has_had_turn && !ended {
+                self.wait(index, Waiting::Turn);
             }
         }
     }
@@ -185,7 +223,25 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
         }
         self.protocol = open.settle_protocol(rest[0]);
-        Next::Request { scanned_bytes: if offset == 0 { open.input().scanned_bytes() } else { 0 } }
+        let scanned_bytes = if offset == 0 { open.input().scanned_bytes() } else { 0 };
+        if let Some(turn_requests) = self.turn_requests
+            && !connection.is_exchange()
+            && !self.begin(offset, turn_requests)
+        {
+            self.ready[index].has_had_turn = true;
+            return Next::Later;
+        }
+        Next::Request { scanned_bytes }
+    }
+
+    /// Counts the request that starts at `offset`. Returns `false` if the connection has had its
+    /// turn of `turn_requests`.
+    #[cold]
+    fn begin(&mut self, offset: usize, turn_requests: u32) -> bool {
+        debug_assert!(turn_requests > 0, "each connection has a turn");
+        let is_new = std::mem::replace(&mut self.begun.last_start, offset) != offset;
+        self.begun.count += u32::from(is_new);
+        self.begun.count <= turn_requests
     }
 
     /// Serves one command of a client that logs in.

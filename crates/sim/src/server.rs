@@ -94,6 +94,7 @@ impl<const LATE: bool> Server<LATE> {
     /// Builds an empty server, and adds every shard's first tick to the queue.
     pub(crate) fn new(options: &Options, queue: &mut Queue) -> Self {
         let mut dice = Random::for_purpose(options.seed, "server");
+        let mut turns = Random::for_purpose(options.seed, "turns");
         let world_options = WorldOptions {
             shards: options.shards,
             memory_bytes: options.memory_bytes,
@@ -101,6 +102,7 @@ impl<const LATE: bool> Server<LATE> {
             crew: options.crew,
             cores_max: options.gathering.then_some(options.shards),
             item_bytes_max: ITEM_BYTES_MAX,
+            requests_per_tick: turns.chance(300).then(|| turns.between(1, 20) as u32),
             leases: LEASES,
             start_unix_s: START_UNIX_S,
             seeds: Seeds { hash_keys: [dice.bits(), dice.bits()] },

@@ -58,6 +58,8 @@ pub struct WorldOptions {
     pub seeds: Seeds,
     /// The resources that `stats` reports as used by the process.
     pub usage: fn() -> Usage,
+    /// The most requests of one connection in one tick.
+    pub requests_per_tick: Option<u32>,
     /// Limits on slow clients.
     pub limits: ClientLimits,
     /// Whether clients must log in first.
@@ -100,6 +102,7 @@ impl Default for WorldOptions {
             start_unix_s: 1_800_000_000,
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
+            requests_per_tick: None,
             limits: ClientLimits::default(),
             asks_login: false,
             tracks_sizes: false,
@@ -124,6 +127,7 @@ impl WorldOptions {
             net_cores: self.net_cores,
             connections_max: self.connections_max,
             usage: self.usage,
+            requests_per_tick: self.requests_per_tick,
             tracks_sizes: self.tracks_sizes,
             watch_allowed: self.watch_allowed,
             watcher_bytes_max: self.watcher_bytes_max,

@@ -4,7 +4,7 @@
 //! Downstream: [`Input`], [`Outbox`].
 //!
 //! ```text
-//!          pause(Reader | Listing | Answers)               resume, once may_resume
+//!          pause(Reader | Listing | Answers | Turn)        resume, once may_resume
 //! Nothing -----------------------------------> Reader, ... --------------------------> Nothing
 //!    |                                            ^
 //!    |   pause(Record)                             | note_record
@@ -82,6 +82,9 @@ pub enum Waiting {
     Record,
     /// The login must not be checked before the next second.
     Login,
+    /// Other connections come first, because as many of its requests were served in this tick as
+    /// one connection may have.
+    Turn,
 }
 
 /// A socket with its input and its outbox.
@@ -381,7 +384,7 @@ impl Connection {
     pub fn may_resume(&self) -> bool {
         let is_over = match self.waiting {
             Waiting::Nothing | Waiting::Record | Waiting::Login => false,
-            Waiting::Reader | Waiting::Listing => !self.listing,
+            Waiting::Reader | Waiting::Listing | Waiting::Turn => !self.listing,
             Waiting::Answers => !self.listing && !self.outbox.awaits_answers(),
         };
         is_over && !self.is_full()

@@ -26,6 +26,7 @@ mod sasl;
 mod size_classes;
 mod sleeping;
 mod statistics;
+mod turns;
 mod udp;
 mod waiting;
 mod watching;

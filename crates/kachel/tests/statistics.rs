@@ -26,7 +26,7 @@ const GENERAL: &str = "pid uptime time pointer_size max_connections curr_connect
     evicted_active evictions reclaimed crawler_reclaimed crawler_items_checked lrutail_reflocked \
     moves_to_cold moves_to_warm moves_within_lru direct_reclaims lru_bumps_dropped";
 /// What `stats items` tells of each class.
-const ITEMS: &str = "number number_hot number_warm number_cold number_temp age_hot age_warm age \
+const ITEMS: &str = "number number_hot number_warm number_cold age_hot age_warm age \
     mem_requested evicted evicted_nonzero evicted_time outofmemory tailrepairs reclaimed \
     expired_unfetched evicted_unfetched evicted_active crawler_reclaimed crawler_items_checked \
     lrutail_reflocked moves_to_cold moves_to_warm moves_within_lru direct_reclaims hits_to_hot \

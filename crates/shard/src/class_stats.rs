@@ -134,7 +134,6 @@ impl<E: Engine> Answering<'_, E> {
             ("number_hot", 0),
             ("number_warm", 0),
             ("number_cold", held.items),
-            ("number_temp", 0),
             ("age_hot", 0),
             ("age_warm", 0),
             ("age", u64::from(age)),

@@ -302,6 +302,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         requests_per_tick: options.requests_per_tick,
         flush_allowed: options.flush_allowed,
         dumps_allowed: options.dumps_allowed,
+        crawler_on: options.echo.lru_crawler,
         watch_allowed: options.watch_allowed && !options.watch_refused,
         watcher_bytes_max: capacity(options.echo.watcher_logbuf_bytes),
         log_bytes_max: capacity(options.echo.worker_logbuf_bytes),

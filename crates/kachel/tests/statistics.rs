@@ -193,6 +193,13 @@ fn the_settings_follow_what_commands_change() {
         assert_eq!(client.ask(format!("stats detail {switch}\r\n"), "\n"), "OK\r\n");
         assert_eq!(value(&stats(&mut client, " settings"), "detail_enabled"), told);
     }
+    let server = start(&["-o", "no_lru_crawler"]);
+    let mut client = server.connect();
+    assert_eq!(value(&stats(&mut client, " settings"), "lru_crawler"), "no");
+    let refused = client.ask("lru_crawler metadump all\r\n", "\n");
+    assert_eq!(refused, "CLIENT_ERROR lru crawler disabled\r\n");
+    assert_eq!(client.ask("lru_crawler enable\r\n", "\n"), "OK\r\n");
+    assert_eq!(value(&stats(&mut client, " settings"), "lru_crawler"), "yes");
 }
 
 #[test]

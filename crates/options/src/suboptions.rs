@@ -162,12 +162,16 @@ const SUBOPTIONS: &[SuboptionRow] = &[
         |partial, given| set(&mut partial.serve.echo.tail_repair_time, given.integer()),
     ),
     // LRU.
-    no_meaning("lru_crawler", Nothing, "on", NO_LRU, |partial, _| {
-        set(&mut partial.serve.echo.lru_crawler, true)
+    works("lru_crawler", Nothing, "on", "answer \"lru_crawler\" with crawls and dumps", {
+        |partial, _| set(&mut partial.serve.echo.lru_crawler, true)
     }),
-    no_meaning("no_lru_crawler", Nothing, "off", NO_LRU, |partial, _| {
-        set(&mut partial.serve.echo.lru_crawler, false)
-    }),
+    works(
+        "no_lru_crawler",
+        Nothing,
+        "off",
+        "refuse crawls and dumps until \"lru_crawler enable\"",
+        |partial, _| set(&mut partial.serve.echo.lru_crawler, false),
+    ),
     no_meaning(
         "lru_crawler_sleep",
         Integer("microseconds", 0, 1_000_000),

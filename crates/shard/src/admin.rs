@@ -62,6 +62,7 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
         Admin::Shutdown { .. }
         | Admin::CacheMemlimit { .. }
         | Admin::Crawl { .. }
+        | Admin::SwitchCrawler { .. }
         | Admin::Dump { .. }
         | Admin::RefreshCertificates { .. }
         | Admin::Stats { .. }
@@ -72,7 +73,11 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
 /// Whether the client wants no reply to a request that is refused over UDP.
 const fn is_silent(admin: &Admin<'_>) -> bool {
     match admin {
-        Admin::CacheMemlimit { noreply, .. } | Admin::RefreshCertificates { noreply } => *noreply,
+        Admin::CacheMemlimit { noreply, .. }
+        | Admin::Crawl { noreply, .. }
+        | Admin::SwitchCrawler { noreply, .. }
+        | Admin::Dump { noreply, .. }
+        | Admin::RefreshCertificates { noreply } => *noreply,
         _ => false,
     }
 }
@@ -128,18 +133,16 @@ impl<E: Engine> Administration<'_, E> {
                 self.done(reply, noreply)
             }
             Admin::RefreshCertificates { noreply } => self.refresh_certificates(noreply),
-            Admin::Dump { form } => {
-                let reply = self.dump(form);
-                self.done(reply, false)
+            Admin::Dump { noreply, .. }
+            | Admin::Crawl { noreply, .. }
+            | Admin::SwitchCrawler { noreply, .. } => {
+                let reply = self.crawler(admin).unwrap_or_else(|refused| refused);
+                self.done(reply, noreply)
             }
             Admin::Stats { topic } => {
                 self.settle_before()?;
                 self.stats(topic);
                 Ok(())
-            }
-            Admin::Crawl { classes, noreply } => {
-                let reply = self.crawl(classes);
-                self.done(reply, noreply)
             }
             Admin::Watch { streams } => {
                 let reply = self.watch(streams);
@@ -244,16 +247,46 @@ impl<E: Engine> Administration<'_, E> {
         Ok(())
     }
 
-    fn dump(&mut self, form: DumpForm) -> Reply {
+    /// Executes a request of `lru_crawler`.
+    ///
+    /// Errors: the reply says why nothing was begun.
+    fn crawler(&mut self, admin: &Admin<'_>) -> Result<Reply, Reply> {
+        match *admin {
+            Admin::Dump { form, classes, .. } => self.dump(form, classes),
+            Admin::Crawl { classes, .. } => self.crawl(classes),
+            Admin::SwitchCrawler { on, .. } => {
+                self.context.shared.crawler.switch(on);
+                Ok(Reply::Ok)
+            }
+            _ => unreachable!("{admin:?} is not about the crawler"),
+        }
+    }
+
+    /// Begins a dump. The reasons to refuse one are checked in memcached's order.
+    fn dump(&mut self, form: DumpForm, classes: Result<u64, Reply>) -> Result<Reply, Reply> {
         let keys_only = form == DumpForm::Mgdump;
-        if !self.context.shared.options.dumps_allowed {
-            return if keys_only { Reply::MgdumpNotAllowed } else { Reply::MetadumpNotAllowed };
+        let shared = &self.context.shared;
+        if !shared.crawler.is_on() {
+            return Err(Reply::CrawlerDisabled);
+        }
+        if !shared.options.dumps_allowed {
+            return Err(if keys_only {
+                Reply::MgdumpNotAllowed
+            } else {
+                Reply::MetadumpNotAllowed
+            });
         }
         if self.is_pipelined() {
-            return if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined };
+            return Err(if keys_only { Reply::MgdumpPipelined } else { Reply::MetadumpPipelined });
         }
-        self.begin_listing(if keys_only { Form::Mgdump } else { Form::Metadump });
-        Reply::Nothing
+        let classes = classes?;
+        debug_assert!(classes != 0, "the parser has found a class");
+        self.begin_listing(if keys_only {
+            Form::Mgdump { classes }
+        } else {
+            Form::Metadump { classes }
+        });
+        Ok(Reply::Nothing)
     }
 
     /// Begins a listing. The next step of the listings sends its first lines.
@@ -284,15 +317,19 @@ impl<E: Engine> Administration<'_, E> {
     }
 
     /// Has all shards reclaim the space of dead items of these size classes.
-    fn crawl(&mut self, classes: u64) -> Reply {
+    fn crawl(&mut self, classes: Result<u64, Reply>) -> Result<Reply, Reply> {
         let context = self.context;
+        if !context.shared.crawler.is_on() {
+            return Err(Reply::CrawlerDisabled);
+        }
+        let classes = classes?;
         debug_assert!(classes != 0, "the parser has found a class");
         if !context.shared.crawler.begin(context.shards(), context.now().second, classes) {
-            return Reply::CrawlerBusy;
+            return Err(Reply::CrawlerBusy);
         }
         context.counters.listings_begun.add(1);
         context.others().for_each(|core| context.note_wake(core));
-        Reply::Ok
+        Ok(Reply::Ok)
     }
 
     /// Has the client watch these streams from now on.

@@ -7,11 +7,13 @@
 //! - R1  There is at most one run at a time. Each core ends each run once.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// The run of the crawler, which all cores share.
 #[derive(Debug, Default)]
 pub(crate) struct Crawler {
+    /// Whether no run and no dump may begin.
+    is_off: AtomicBool,
     /// How many runs were begun.
     run: AtomicU32,
     /// The shards that are not done with the run.
@@ -38,6 +40,21 @@ pub(crate) struct CrawlerRun {
 }
 
 impl Crawler {
+    /// A crawler that is on, or is off until a client switches it on.
+    pub(crate) fn new(on: bool) -> Self {
+        Self { is_off: AtomicBool::new(!on), ..Self::default() }
+    }
+
+    /// Whether runs and dumps may begin.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.is_off.load(Relaxed)
+    }
+
+    /// Lets runs and dumps begin from now on, or refuses them. Those that were begun go on.
+    pub(crate) fn switch(&self, on: bool) {
+        self.is_off.store(!on, Relaxed);
+    }
+
     /// Begins a run over items of these size classes, in all `shards` shards. Returns `false` if
     /// there is one already (R1). The caller must wake all cores.
     pub(crate) fn begin(&self, shards: u16, second: u32, classes: u64) -> bool {

@@ -13,10 +13,10 @@ const COUNTED_ITEMS_PER_TICK_MAX: usize = 8 * LISTED_ITEMS_PER_TICK_MAX;
 /// What a listing tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `lru_crawler metadump`.
-    Metadump,
-    /// `lru_crawler mgdump`.
-    Mgdump,
+    /// `lru_crawler metadump`, of size classes with one bit each.
+    Metadump { classes: u64 },
+    /// `lru_crawler mgdump`, of size classes with one bit each.
+    Mgdump { classes: u64 },
     /// `stats cachedump`: the items of a size class, and how many lines are left to send.
     Cachedump { class: u8, lines_left: u32 },
     /// `stats items`.
@@ -45,7 +45,7 @@ impl Form {
 
     /// Whether `OK` comes before the first line.
     pub(crate) const fn begins_with_ok(self) -> bool {
-        matches!(self, Self::Metadump | Self::Mgdump)
+        matches!(self, Self::Metadump { .. } | Self::Mgdump { .. })
     }
 
     /// The most items that one piece examines (`listing`, I1).

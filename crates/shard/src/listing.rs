@@ -382,11 +382,11 @@ fn finish<E: Engine>(
     let (connection, head) = (*connection, *head);
     let mut answering = Answering { context, engines, clients, connection, head };
     match form {
-        Form::Metadump | Form::Cachedump { .. } | Form::Connections => {
+        Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
             answering.reply(Reply::End);
         }
         Form::Prefixes => return answering.prefixes(prefixes, COUNTED_LINES_PER_TICK_MAX),
-        Form::Mgdump => answering.reply(Reply::En),
+        Form::Mgdump { .. } => answering.reply(Reply::En),
         Form::Items => answering.items(census),
         Form::Slabs => answering.slabs(census),
         Form::Sizes => return answering.sizes(census, COUNTED_LINES_PER_TICK_MAX),
@@ -409,9 +409,15 @@ fn piece<E: Engine>(
     let walked = engine.walk(&mut cursor, now, form.items_max(), |key, item| {
         let (value_bytes, client_flags) = (item.value_bytes(), item.client_flags());
         let class_of = || sizes.of(key.len(), value_bytes, client_flags);
+        if let Form::Metadump { classes } | Form::Mgdump { classes } = form
+            && classes != u64::MAX
+            && classes & 1 << class_of() == 0
+        {
+            return true;
+        }
         match form {
-            Form::Mgdump => format::mgdump_line(lines, key, item.protocol_mark()),
-            Form::Metadump => {
+            Form::Mgdump { .. } => format::mgdump_line(lines, key, item.protocol_mark()),
+            Form::Metadump { .. } => {
                 let facts = format::DumpFacts {
                     expiry_unix_s: expiry(item.expiry()),
                     access_unix_s: unix(item.last_access()),

@@ -77,6 +77,8 @@ pub struct SharedOptions {
     pub flush_allowed: bool,
     /// Whether items may be listed (not with `-X`).
     pub dumps_allowed: bool,
+    /// Whether `lru_crawler` may crawl and dump from the start (not with `-o no_lru_crawler`).
+    pub crawler_on: bool,
     /// Whether clients may watch the log (not with `-W`).
     pub watch_allowed: bool,
     /// Bytes of lines that may wait for each client that watches (`-o watcher_logbuf_size`). They
@@ -144,6 +146,7 @@ impl Default for SharedOptions {
             requests_per_tick: None,
             flush_allowed: true,
             dumps_allowed: true,
+            crawler_on: true,
             watch_allowed: true,
             watcher_bytes_max: 256 << 10,
             log_bytes_max: 64 << 10,
@@ -220,7 +223,7 @@ impl Shared {
         Self {
             before: (0..options.shards).map(|_| Counters::default()).collect(),
             cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
-            crawler: Crawler::default(),
+            crawler: Crawler::new(options.crawler_on),
             watchers: Watchers::new(options.shards),
             options,
             counters,

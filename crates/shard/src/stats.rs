@@ -120,6 +120,10 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 
+    fn yes_no(&mut self, name: &str, is_so: bool) {
+        self.stat(name, if is_so { b"yes" } else { b"no" });
+    }
+
     fn seconds(&mut self, name: &str, us: u64) {
         let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         self.stat(name, text.as_bytes());
@@ -146,8 +150,8 @@ impl<E: Engine> Answering<'_, E> {
         for (name, value) in &shared.options.settings {
             match name.as_str() {
                 "maxbytes" => self.number(name, shared.budget.limit_bytes()),
-                "detail_enabled" if shared.is_detailed() => self.stat(name, b"yes"),
-                "detail_enabled" => self.stat(name, b"no"),
+                "detail_enabled" => self.yes_no(name, shared.is_detailed()),
+                "lru_crawler" => self.yes_no(name, shared.crawler.is_on()),
                 _ => self.stat(name, value.as_bytes()),
             }
         }

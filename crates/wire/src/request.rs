@@ -350,6 +350,10 @@ pub enum Admin<'b> {
     Dump {
         /// The format of each item.
         form: DumpForm,
+        /// The size classes, one bit each, or the answer to a bad one.
+        classes: Result<u64, crate::reply::Reply>,
+        /// Whether a reply of one line is withheld.
+        noreply: bool,
     },
     /// `stats`, with its topic (empty: the general statistics).
     Stats {
@@ -358,8 +362,15 @@ pub enum Admin<'b> {
     },
     /// `lru_crawler crawl`: space of items that have expired is reclaimed.
     Crawl {
-        /// The size classes, one bit each.
-        classes: u64,
+        /// The size classes, one bit each, or the answer to a bad one.
+        classes: Result<u64, crate::reply::Reply>,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
+    /// `lru_crawler enable` or `disable`.
+    SwitchCrawler {
+        /// Whether the crawler may run from now on.
+        on: bool,
         /// Whether the reply is withheld.
         noreply: bool,
     },

@@ -88,3 +88,61 @@ fn cores_that_sleep_take_part() {
     world.rest();
     assert_eq!(world.sum(|counters| &counters.crawler_reclaimed), 2_000);
 }
+
+/// The size classes of the items of a dump, from its lines.
+fn dumped(world: &mut World, client: &FarEnd, classes: &str) -> Vec<String> {
+    let request = format!("lru_crawler metadump {classes}\r\n");
+    let told = String::from_utf8(world.ask(client, request.as_bytes())).expect("text");
+    let lines = told.strip_prefix("OK\r\n").and_then(|rest| rest.strip_suffix("END\r\n"));
+    let class = |line: &str| {
+        let field = line.split(' ').find_map(|field| field.strip_prefix("cls="));
+        field.expect("each line names the class").to_owned()
+    };
+    lines.unwrap_or_else(|| panic!("a dump: {told}")).lines().map(class).collect()
+}
+
+#[test]
+fn a_dump_has_the_items_of_the_classes_that_are_named() {
+    for (shards, crew) in SERVERS {
+        let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+        let client = world.connect();
+        for (number, bytes) in [1, 200, 1, 1_000, 200, 1].into_iter().enumerate() {
+            let value = "x".repeat(bytes);
+            let request = format!("set key{number} 0 0 {bytes}\r\n{value}\r\n");
+            world.ask(&client, request.as_bytes());
+        }
+        let mut all = dumped(&mut world, &client, "all");
+        all.sort();
+        let [small, middle] = [&all[0], all.iter().find(|class| **class == "6").expect("200 B")];
+        assert_eq!(all.len(), 6);
+        assert_eq!(dumped(&mut world, &client, small), [&small[..]; 3]);
+        let mut two = dumped(&mut world, &client, &format!("{middle},{small}"));
+        two.sort();
+        assert_eq!(two, [&small[..], small, small, middle, middle]);
+        assert!(dumped(&mut world, &client, "63").is_empty());
+        let keys = world.ask(&client, b"lru_crawler mgdump 6\r\n");
+        let keys = String::from_utf8(keys).expect("text");
+        let mut keys: Vec<&str> = keys.lines().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["EN", "OK", "mg key1", "mg key4"]);
+    }
+}
+
+#[test]
+fn a_crawler_that_is_switched_off_refuses_runs_and_dumps_until_it_is_switched_on() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    let refused = b"CLIENT_ERROR lru crawler disabled\r\n";
+    assert_eq!(world.ask(&client, b"lru_crawler disable\r\n"), b"OK\r\n");
+    for request in ["crawl all", "crawl 99", "metadump all", "metadump 99", "mgdump 1"] {
+        let request = format!("lru_crawler {request}\r\n");
+        assert_eq!(world.ask(&client, request.as_bytes()), refused, "{request}");
+    }
+    assert_eq!(world.ask(&client, b"lru_crawler enable\r\n"), b"OK\r\n");
+    assert_eq!(world.ask(&client, b"lru_crawler crawl all\r\n"), b"OK\r\n");
+    assert_eq!(
+        world.ask(&client, b"lru_crawler metadump 99\r\n"),
+        b"BADCLASS invalid class id\r\n"
+    );
+    assert_eq!(world.ask(&client, b"lru_crawler metadump all\r\n"), b"OK\r\nEND\r\n");
+}

@@ -416,6 +416,7 @@ fn switches() {
     let flush = |delay, noreply| Admin::FlushAll { delay: Ttl(delay), noreply };
     let verbosity = |level, noreply| Admin::Verbosity { level, noreply };
     let memlimit = |megabytes, noreply| Admin::CacheMemlimit { megabytes, noreply };
+    let dump = |form, classes| Admin::Dump { form, classes, noreply: false };
     for (line, admin) in [
         (&b"flush_all\r\n"[..], flush(0, false)),
         (b" flush_all\r\n", flush(0, false)),
@@ -433,9 +434,12 @@ fn switches() {
         (b"shutdown\r\n", Admin::Shutdown { graceful: false }),
         (b"shutdown graceful\r\n", Admin::Shutdown { graceful: true }),
         (b"shutdown g\r\n", Admin::Shutdown { graceful: true }),
-        (b"lru_crawler metadump all\r\n", Admin::Dump { form: DumpForm::Metadump }),
-        (b"lru_crawler m hash\r\n", Admin::Dump { form: DumpForm::Metadump }),
-        (b"lru_crawler mgdump 1,2\r\n", Admin::Dump { form: DumpForm::Mgdump }),
+        (b"lru_crawler metadump all\r\n", dump(DumpForm::Metadump, Ok(u64::MAX))),
+        (b"lru_crawler m hash\r\n", dump(DumpForm::Metadump, Ok(u64::MAX))),
+        (b"lru_crawler mgdump 1,2\r\n", dump(DumpForm::Mgdump, Ok(1 << 1 | 1 << 2))),
+        (b"lru_crawler metadump 99\r\n", dump(DumpForm::Metadump, Err(Reply::CrawlerBadClass))),
+        (b"lru_crawler enable\r\n", Admin::SwitchCrawler { on: true, noreply: false }),
+        (b"lru_crawler d\r\n", Admin::SwitchCrawler { on: false, noreply: false }),
         (b"refresh_certs\r\n", Admin::RefreshCertificates { noreply: false }),
         (b"refresh_certs x noreply\r\n", Admin::RefreshCertificates { noreply: true }),
         (b"stats\r\n", Admin::Stats { topic: b"" }),
@@ -499,18 +503,12 @@ fn tuning_is_judged_and_settled() {
         (b"lru tune 10 25 x 2.0\r\n", Reply::Error),
         (b"lru tune 10 25 0.1\r\n", Reply::Error),
         (b"lru_crawler\r\n", Reply::Error),
-        (b"lru_crawler enable\r\n", Reply::Ok),
-        (b"lru_crawler disable\r\n", Reply::Ok),
         (b"lru_crawler enable x\r\n", Reply::Error),
         (b"lru_crawler sleep 100\r\n", Reply::Ok),
         (b"lru_crawler sleep 2000000\r\n", Reply::CrawlerSleep),
         (b"lru_crawler sleep x\r\n", Reply::BadLine),
         (b"lru_crawler tocrawl 0\r\n", Reply::Ok),
         (b"lru_crawler tocrawl -1\r\n", Reply::BadLine),
-        (b"lru_crawler crawl 0\r\n", Reply::CrawlerBadClass),
-        (b"lru_crawler crawl 1,64\r\n", Reply::CrawlerBadClass),
-        (b"lru_crawler crawl ,\r\n", Reply::CrawlerNotStarted),
-        (b"lru_crawler metadump 99\r\n", Reply::CrawlerBadClass),
     ]);
     let silent = accepted(b"slabs automove 1 noreply\r\n");
     let expected = Admin::Settled { reply: Reply::Ok, noreply: true };
@@ -520,11 +518,14 @@ fn tuning_is_judged_and_settled() {
 #[test]
 fn the_crawler_and_watchers_are_asked_for_classes_and_streams() {
     for (target, classes) in [
-        (&b"1"[..], 1 << 1),
-        (b"all", u64::MAX),
-        (b"+1\t2,3", 1 << 1 | 1 << 3),
-        (b"63,1,1", 1 << 63 | 1 << 1),
-        (&b"1,".repeat(600), 1 << 1),
+        (&b"1"[..], Ok(1 << 1)),
+        (b"all", Ok(u64::MAX)),
+        (b"+1\t2,3", Ok(1 << 1 | 1 << 3)),
+        (b"63,1,1", Ok(1 << 63 | 1 << 1)),
+        (&b"1,".repeat(600), Ok(1 << 1)),
+        (b"0", Err(Reply::CrawlerBadClass)),
+        (b"1,64", Err(Reply::CrawlerBadClass)),
+        (b",", Err(Reply::CrawlerNotStarted)),
     ] {
         let line = line(&[b"lru_crawler crawl ", target, b"\r\n"]);
         let crawl = Admin::Crawl { classes, noreply: false };

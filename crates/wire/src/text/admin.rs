@@ -80,30 +80,24 @@ fn shutdown<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
 fn lru_crawler<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
     let (subcommand, argument) = (words.at(1), words.at(2));
     let is = |full: &[u8]| abbreviates(subcommand, full);
+    let dump = |form| Admin::Dump { form, classes: crawled(argument), noreply };
+    let switch = |on| Admin::SwitchCrawler { on, noreply };
+    let asks = |admin| Ok(Request::Admin(admin));
     let reply = match words.count() {
-        3 if is(b"crawl") => match crawled(argument) {
-            Ok(classes) => return Ok(Request::Admin(Admin::Crawl { classes, noreply })),
-            Err(reply) => reply,
-        },
-        3 if is(b"metadump") => return dump(argument, DumpForm::Metadump, noreply),
-        3 if is(b"mgdump") => return dump(argument, DumpForm::Mgdump, noreply),
+        3 if is(b"crawl") => return asks(Admin::Crawl { classes: crawled(argument), noreply }),
+        3 if is(b"metadump") => return asks(dump(DumpForm::Metadump)),
+        3 if is(b"mgdump") => return asks(dump(DumpForm::Mgdump)),
         3 if is(b"tocrawl") => number(words, 2).map_or(Reply::BadLine, |_| Reply::Ok),
         3 if is(b"sleep") => match number(words, 2) {
             None => Reply::BadLine,
             Some(us) if us > CRAWLER_SLEEP_US_MAX => Reply::CrawlerSleep,
             Some(_) => Reply::Ok,
         },
-        2 if is(b"enable") || is(b"disable") => Reply::Ok,
+        2 if is(b"enable") => return asks(switch(true)),
+        2 if is(b"disable") => return asks(switch(false)),
         _ => Reply::Error,
     };
     settled(reply, noreply)
-}
-
-fn dump<'b>(classes: &[u8], form: DumpForm, noreply: bool) -> Outcome<'b> {
-    match crawled(classes) {
-        Ok(_) => Ok(Request::Admin(Admin::Dump { form })),
-        Err(reply) => settled(reply, noreply),
-    }
 }
 
 /// Reads a crawler's target: `all`, `hash`, or slab classes with commas between them. Returns the

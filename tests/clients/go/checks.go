@@ -1,7 +1,7 @@
 // Checks a memcached server with gomemcache.
 //
-// Usage: checks HOST:PORT. Prints one line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any
-// failed.
+// Usage: checks HOST:PORT[,...]. Uses the first server and ignores further arguments. Prints one line
+// a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any failed.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -212,7 +213,7 @@ func main() {
 		{"multiget", checkMultiget},
 		{"big-value", checkBigValue},
 	}
-	client := memcache.New(os.Args[1])
+	client := memcache.New(strings.Split(os.Args[1], ",")[0])
 	client.Timeout = 20 * time.Second
 	status := 0
 	for _, check := range checks {

@@ -14,14 +14,15 @@ import net.spy.memcached.CASResponse;
 import net.spy.memcached.CASValue;
 import net.spy.memcached.ConnectionFactory;
 import net.spy.memcached.ConnectionFactoryBuilder;
+import net.spy.memcached.DefaultHashAlgorithm;
 import net.spy.memcached.MemcachedClient;
 import net.spy.memcached.transcoders.SerializingTranscoder;
 
 /**
- * Checks a memcached server with spymemcached in text mode.
+ * Checks memcached servers with spymemcached: text, binary, and keys distributed by ketama.
  *
- * <p>Usage: java Checks HOST:PORT. Prints one line a check, "ok NAME" or "FAIL NAME why"; ends with 1
- * if any failed.
+ * <p>Usage: java Checks HOST:PORT[,...]. Uses the first server, and all of them for ketama; ignores
+ * further arguments. Prints one line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any failed.
  */
 public final class Checks {
     private static final int BIG_BYTES = 1_000_000;
@@ -129,26 +130,56 @@ public final class Checks {
         same(Arrays.equals(hash.digest(found), wanted), true);
     }
 
-    /** A client in text mode that never compresses what the checks store. */
-    private static MemcachedClient connect(String address) throws Exception {
-        int colon = address.lastIndexOf(':');
-        int port = Integer.parseInt(address.substring(colon + 1));
-        InetSocketAddress server = new InetSocketAddress(address.substring(0, colon), port);
+    /** Each of the servers holds some of a hundred keys, and the client finds all of them. */
+    private static void distribution(List<InetSocketAddress> servers) throws Exception {
+        Map<String, Object> wanted = new HashMap<>();
+        for (int index = 0; index < 100; index++) {
+            wanted.put("java-ketama-" + index, "value " + index);
+            set("java-ketama-" + index, 0, "value " + index);
+        }
+        same(new HashMap<>(client.getBulk(wanted.keySet())), wanted);
+        int held = 0;
+        for (InetSocketAddress server : servers) {
+            MemcachedClient one = connect(List.of(server), ConnectionFactoryBuilder.Protocol.TEXT);
+            int here = one.getBulk(wanted.keySet()).size();
+            one.shutdown();
+            same(here > 0, true);
+            held += here;
+        }
+        same(held, wanted.size());
+    }
+
+    /** A client that never compresses what the checks store. */
+    private static MemcachedClient connect(
+            List<InetSocketAddress> servers, ConnectionFactoryBuilder.Protocol protocol)
+            throws Exception {
         SerializingTranscoder transcoder = new SerializingTranscoder();
         transcoder.setCompressionThreshold(Integer.MAX_VALUE);
         ConnectionFactory factory =
                 new ConnectionFactoryBuilder()
-                        .setProtocol(ConnectionFactoryBuilder.Protocol.TEXT)
+                        .setProtocol(protocol)
+                        .setLocatorType(ConnectionFactoryBuilder.Locator.CONSISTENT)
+                        .setHashAlg(DefaultHashAlgorithm.KETAMA_HASH)
                         .setTranscoder(transcoder)
                         .setOpTimeout(OPERATION_TIMEOUT_MS)
                         .build();
-        return new MemcachedClient(factory, List.of(server));
+        return new MemcachedClient(factory, servers);
     }
 
-    public static void main(String[] arguments) throws Exception {
-        System.setProperty("net.spy.log.LoggerImpl", "net.spy.memcached.compat.log.SunLogger");
-        Logger.getLogger("net.spy.memcached").setLevel(Level.SEVERE);
-        client = connect(arguments[0]);
+    /** Runs one check and prints its line. Returns whether it passed. */
+    private static boolean report(String name, Check check) {
+        try {
+            check.run();
+            System.out.println("ok " + name);
+            return true;
+        } catch (Exception error) {
+            System.out.println("FAIL " + name + " " + error);
+            return false;
+        }
+    }
+
+    /** Runs all checks with the present client. Returns whether they passed. */
+    private static boolean reportAll(String name) {
         String[] names = {
             "store", "read", "miss", "delete", "count", "ttl", "cas-match", "cas-mismatch", "multiget",
             "big-value"
@@ -157,17 +188,33 @@ public final class Checks {
             Checks::store, Checks::read, Checks::miss, Checks::delete, Checks::count, Checks::ttl,
             Checks::casMatch, Checks::casMismatch, Checks::multiget, Checks::bigValue
         };
-        int status = 0;
+        boolean passed = true;
         for (int index = 0; index < checks.length; index++) {
-            try {
-                checks[index].run();
-                System.out.println("ok spymemcached." + names[index]);
-            } catch (Exception error) {
-                status = 1;
-                System.out.println("FAIL spymemcached." + names[index] + " " + error);
-            }
+            passed &= report(name + "." + names[index], checks[index]);
         }
+        return passed;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        System.setProperty("net.spy.log.LoggerImpl", "net.spy.memcached.compat.log.SunLogger");
+        Logger.getLogger("net.spy.memcached").setLevel(Level.SEVERE);
+        List<InetSocketAddress> servers = new ArrayList<>();
+        for (String address : arguments[0].split(",")) {
+            int colon = address.lastIndexOf(':');
+            int port = Integer.parseInt(address.substring(colon + 1));
+            servers.add(new InetSocketAddress(address.substring(0, colon), port));
+        }
+        boolean passed = true;
+        client = connect(servers.subList(0, 1), ConnectionFactoryBuilder.Protocol.TEXT);
+        passed &= reportAll("spymemcached");
         client.shutdown();
-        System.exit(status);
+        client = connect(servers.subList(0, 1), ConnectionFactoryBuilder.Protocol.BINARY);
+        passed &= reportAll("spymemcached-binary");
+        client.shutdown();
+        client = connect(servers, ConnectionFactoryBuilder.Protocol.BINARY);
+        passed &= reportAll("spymemcached-ketama");
+        passed &= report("spymemcached-ketama.distribution", () -> distribution(servers));
+        client.shutdown();
+        System.exit(passed ? 0 : 1);
     }
 }

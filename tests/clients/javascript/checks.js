@@ -1,18 +1,22 @@
-// Checks a memcached server with the npm package `memcached`.
+// Checks a memcached server with the npm packages `memcached` and `memjs`.
 //
-// Usage: node checks.js HOST:PORT, with NODE_PATH at the folder of installed packages. Prints one
-// line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any failed.
+// Usage: node checks.js HOST:PORT[,...] SASL_HOST:PORT USER PASSWORD, with NODE_PATH at the folder of
+// installed packages. Prints one line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if any failed.
+// memjs speaks the binary protocol, to the first server and, after a login, to the second.
 "use strict";
 
 const assert = require("node:assert");
 const crypto = require("node:crypto");
 const Memcached = require("memcached");
+const memjs = require("memjs");
 
 const BIG_BYTES = 1000000;
 const EXPIRE_WITHIN_MS = 4000;
 const POLL_MS = 50;
 
-const client = new Memcached(process.argv[2], { timeout: 20000, retries: 0 });
+const [addresses, saslAddress, username, password] = process.argv.slice(2);
+const address = addresses.split(",")[0];
+const client = new Memcached(address, { timeout: 20000, retries: 0 });
 
 // Calls one operation of the library and returns a promise of its answer.
 function call(operation, ...operands) {
@@ -111,6 +115,77 @@ async function checkBigValue() {
   assert.strictEqual(hash(found), hash(value));
 }
 
+// A client of memjs. Without retries and logs, a check sees the first error of the library.
+function connectMemjs(server, login) {
+  const logger = { log() {} };
+  return memjs.Client.create(server, { timeout: 20, retries: 1, logger, ...login });
+}
+
+async function memjsStore(client) {
+  assert.strictEqual(await client.set("memjs-store", "first", {}), true);
+  assert.strictEqual(await client.set("memjs-store", "second", {}), true);
+}
+
+async function memjsRead(client) {
+  await client.set("memjs-read", "a value\r\nof two lines", {});
+  const item = await client.get("memjs-read");
+  assert.strictEqual(item.value.toString(), "a value\r\nof two lines");
+}
+
+async function memjsMiss(client) {
+  assert.strictEqual((await client.get("memjs-never-stored")).value, null);
+}
+
+async function memjsDelete(client) {
+  await client.set("memjs-delete", "x", {});
+  assert.strictEqual(await client.delete("memjs-delete"), true);
+  assert.strictEqual((await client.get("memjs-delete")).value, null);
+}
+
+async function memjsCount(client) {
+  await client.set("memjs-count", "41", {});
+  assert.strictEqual((await client.increment("memjs-count", 1001, {})).value, 1042);
+  assert.strictEqual((await client.decrement("memjs-count", 42, {})).value, 1000);
+}
+
+async function memjsTtl(client) {
+  let seen = false;
+  for (let attempt = 0; attempt < 5 && !seen; attempt += 1) {
+    await client.set("memjs-ttl", "soon gone", { expires: 1 });
+    seen = (await client.get("memjs-ttl")).value !== null;
+  }
+  assert.ok(seen, "an item of one second was never readable");
+  const deadline = Date.now() + EXPIRE_WITHIN_MS;
+  while ((await client.get("memjs-ttl")).value !== null) {
+    assert.ok(Date.now() < deadline, `still there ${EXPIRE_WITHIN_MS} ms after a TTL of 1 s`);
+    await wait(POLL_MS);
+  }
+}
+
+async function memjsBigValue(client) {
+  const value = crypto.randomBytes(BIG_BYTES);
+  assert.strictEqual(await client.set("memjs-big", value, {}), true);
+  const found = (await client.get("memjs-big")).value;
+  assert.ok(found.equals(value), "the same bytes came back");
+}
+
+// The login fails, so the store must fail.
+async function memjsWrongPassword() {
+  const client = connectMemjs(saslAddress, { username, password: `${password}x` });
+  await assert.rejects(client.set("memjs-wrong-password", "x", {}));
+  client.close();
+}
+
+const memjsChecks = [
+  ["store", memjsStore],
+  ["read", memjsRead],
+  ["miss", memjsMiss],
+  ["delete", memjsDelete],
+  ["count", memjsCount],
+  ["ttl", memjsTtl],
+  ["big-value", memjsBigValue],
+];
+
 const checks = [
   ["store", checkStore],
   ["read", checkRead],
@@ -124,17 +199,29 @@ const checks = [
   ["big-value", checkBigValue],
 ];
 
-async function main() {
-  for (const [name, check] of checks) {
+// Runs the checks one after the other and prints a line for each.
+async function runAll(name, list, ...operands) {
+  for (const [checkName, check] of list) {
     try {
-      await check();
-      console.log(`ok memcached-js.${name}`);
+      await check(...operands);
+      console.log(`ok ${name}.${checkName}`);
     } catch (error) {
       process.exitCode = 1;
-      console.log(`FAIL memcached-js.${name} ${String(error.message).split("\n")[0]}`);
+      console.log(`FAIL ${name}.${checkName} ${String(error.message).split("\n")[0]}`);
     }
   }
+}
+
+async function main() {
+  await runAll("memcached-js", checks);
   client.end();
+  const plain = connectMemjs(address, {});
+  await runAll("memjs", memjsChecks, plain);
+  plain.close();
+  const withLogin = connectMemjs(saslAddress, { username, password });
+  await runAll("memjs-sasl", memjsChecks, withLogin);
+  withLogin.close();
+  await runAll("memjs-sasl", [["wrong-password", memjsWrongPassword]]);
 }
 
 main();

@@ -1,15 +1,18 @@
-"""Checks a memcached server with two Python clients: pymemcache, and pylibmc in text mode.
+"""Checks a memcached server with three Python clients: pymemcache, pylibmc and emcache.
 
-Usage: checks.py HOST:PORT. Prints one line a check, "ok NAME" or "FAIL NAME why"; ends with 1 if
-any failed. Both clients run the same checks through one small class each, which hides only how
-the library spells an operation.
+Usage: checks.py HOST:PORT[,...] SASL_HOST:PORT USER PASSWORD. Prints one line a check, "ok NAME" or
+"FAIL NAME why"; ends with 1 if any failed. All clients run the same checks through one small class
+each, which hides only how the library spells an operation. pylibmc speaks the text protocol, the
+binary protocol, and the binary protocol after a login to the second server.
 """
 
+import asyncio
 import hashlib
 import os
 import sys
 import time
 
+import emcache
 import pylibmc
 from pymemcache.client.base import Client
 
@@ -51,12 +54,11 @@ class Pymemcache:
 
 
 class Pylibmc:
-    """pylibmc over libmemcached's text protocol; min_compress_len=0 turns compression off."""
+    """pylibmc over libmemcached; min_compress_len=0 turns compression off."""
 
-    name = "pylibmc"
-
-    def __init__(self, host, port):
-        self.client = pylibmc.Client([f"{host}:{port}"], binary=False, behaviors={"cas": True})
+    def __init__(self, name, address, **options):
+        self.name = name
+        self.client = pylibmc.Client([address], behaviors={"cas": True}, **options)
 
     def set(self, key, value, ttl=0):
         return self.client.set(key, value, time=ttl, min_compress_len=0)
@@ -81,6 +83,59 @@ class Pylibmc:
 
     def cas(self, key, value, token):
         return self.client.cas(key, value, token)
+
+
+class Emcache:
+    """emcache, which is asynchronous: each call waits for its reply."""
+
+    name = "emcache"
+
+    def __init__(self, host, port):
+        self.loop = asyncio.new_event_loop()
+        address = emcache.MemcachedHostAddress(host, port)
+        self.client = self.loop.run_until_complete(emcache.create_client([address], timeout=20))
+
+    def call(self, operation, key, *operands, **options):
+        reply = getattr(self.client, operation)(key.encode(), *operands, **options)
+        return self.loop.run_until_complete(reply)
+
+    def close(self):
+        self.loop.run_until_complete(self.client.close())
+        self.loop.close()
+
+    def set(self, key, value, ttl=0):
+        self.call("set", key, value, exptime=ttl)
+        return True
+
+    def get(self, key):
+        item = self.call("get", key)
+        return item and item.value
+
+    def get_many(self, keys):
+        found = self.client.get_many([key.encode() for key in keys])
+        items = self.loop.run_until_complete(found)
+        return {key.decode(): item.value for key, item in items.items()}
+
+    def delete(self, key):
+        self.call("delete", key)
+        return True
+
+    def incr(self, key, by):
+        return self.call("increment", key, by)
+
+    def decr(self, key, by):
+        return self.call("decrement", key, by)
+
+    def gets(self, key):
+        item = self.call("gets", key)
+        return item.value, item.cas
+
+    def cas(self, key, value, token):
+        try:
+            self.call("cas", key, value, token)
+        except emcache.NotStoredStorageCommandError:
+            return False
+        return True
 
 
 def same(found, wanted):
@@ -177,20 +232,46 @@ CHECKS = [
 ]
 
 
+def report(name, check, *operands):
+    """Runs one check and prints its line. Returns whether it passed."""
+    try:
+        check(*operands)
+        print(f"ok {name}")
+        return True
+    except Exception as error:  # any exception of the library is a failure of the check
+        print(f"FAIL {name} {type(error).__name__}: {error}")
+        return False
+
+
+def check_wrong_password(address, user, password):
+    """A client with a wrong password stores nothing."""
+    client = pylibmc.Client([address], binary=True, username=user, password=password + "x")
+    try:
+        stored = client.set("py-wrong-password", b"x")
+    except pylibmc.Error:
+        return
+    raise AssertionError(f"the store answered {stored}")
+
+
 def main():
     """Runs every check with every client."""
-    host, port = sys.argv[1].rsplit(":", 1)
-    failed = 0
-    for make in (Pymemcache, Pylibmc):
-        client = make(host, int(port))
-        for name, check in CHECKS:
-            try:
-                check(client)
-                print(f"ok {client.name}.{name}")
-            except Exception as error:  # any exception of the library is a failure of the check
-                failed += 1
-                print(f"FAIL {client.name}.{name} {type(error).__name__}: {error}")
-    return 1 if failed else 0
+    addresses, sasl_address, user, password = sys.argv[1:]
+    address = addresses.split(",")[0]
+    host, port = address.rsplit(":", 1)
+    emcache_client = Emcache(host, int(port))
+    clients = [
+        Pymemcache(host, int(port)),
+        Pylibmc("pylibmc", address, binary=False),
+        Pylibmc("pylibmc-binary", address, binary=True),
+        Pylibmc("pylibmc-sasl", sasl_address, binary=True, username=user, password=password),
+        emcache_client,
+    ]
+    passed = [report(f"{c.name}.{name}", check, c) for c in clients for name, check in CHECKS]
+    emcache_client.close()
+    passed.append(
+        report("pylibmc-sasl.wrong-password", check_wrong_password, sasl_address, user, password)
+    )
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

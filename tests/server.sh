@@ -1,6 +1,6 @@
 # Starts the servers that a runner speaks to. A runner sources this file.
 #
-# Upstream:   tests/clients/run, tests/memccapable/run.
+# Upstream:   tests/clients/run, tests/memccapable/run, tests/tool/run.
 # Downstream: any server that takes memcached's options.
 
 scratch=

@@ -43,7 +43,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::keys::Keys;
 use crate::options::{
@@ -87,6 +87,11 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::from(EXIT_USAGE)
         }
     }
+}
+
+/// The options of `kachel load`, from which a package makes its man pages.
+pub fn command_line() -> clap::Command {
+    Options::command()
 }
 
 fn run_steady(options: &SteadyOptions) -> Result<bool, String> {

@@ -183,6 +183,7 @@ fn pool_options(options: &ServeOptions, shards: u16) -> PoolOptions {
         last_bytes: options.echo.slab_chunk_bytes_max,
         growth_factor: options.echo.growth_factor,
     };
+    debug_assert!(reserve_bytes >= options.memory_bytes, "room for all of -m");
     PoolOptions { shards, reserve_bytes, huge: options.huge_pages, classes }
 }
 

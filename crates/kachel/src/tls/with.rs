@@ -48,6 +48,7 @@ impl Encryption {
         let resumes = settings.resumes;
         let process = Arc::new(Process::new(settings)?);
         let (handshakes, threads) = (Arc::default(), threads(shards));
+        debug_assert!((1..=THREADS_MAX).contains(&threads), "some thread does the handshakes");
         Ok(Some(Self { process, handshakes, threads, resumes }))
     }
 

@@ -64,12 +64,19 @@ pub fn udp(addr: SocketAddr, reuseport: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Bytes of the longest path of a unix socket that every client can name (`unix(7)`).
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
 /// A unix stream socket that listens on `path`, with the permission bits of `mask` (say `0o700`).
 /// A socket left there by a dead process is removed first (I1).
 ///
 /// Errors: `AddrInUse` when a living process listens there; `AlreadyExists` when there is anything
 /// but a socket, a symbolic link to one included; the path is too long; permissions.
 pub fn unix(path: &Path, mask: u32, backlog: u32) -> io::Result<OwnedFd> {
+    // The kernel takes one byte more, but most clients add a zero byte and could not connect.
+    if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
+        return Err(Errno::NAMETOOLONG.into());
+    }
     let address = SocketAddrUnix::new(path)?;
     remove_stale(path, &address)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;

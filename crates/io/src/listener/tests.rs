@@ -75,3 +75,15 @@ fn unix_refuses_links_and_files_and_removes_neither() {
     }
     assert!(socket.exists());
 }
+
+#[test]
+fn unix_refuses_a_path_that_is_too_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |bytes: usize| {
+        let name = "s".repeat(bytes - folder.path().as_os_str().len() - 1);
+        unix(&folder.path().join(name), 0o700, 16)
+    };
+    assert!(at(107).is_ok());
+    let error = at(108).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
+}

@@ -129,6 +129,7 @@ impl WorldOptions {
             usage: self.usage,
             requests_per_tick: self.requests_per_tick,
             tracks_sizes: self.tracks_sizes,
+            certificates: self.certificates,
             watch_allowed: self.watch_allowed,
             watcher_bytes_max: self.watcher_bytes_max,
             endpoints: Endpoints::new(vec![Endpoint {

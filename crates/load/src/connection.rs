@@ -13,75 +13,62 @@
 //! - I2  Sockets are non-blocking once the run begins.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use crate::address::{Address, Target};
 use crate::answer::{Progress, Step, read_answer};
 use crate::books::Books;
 use crate::link::{Link, Received, Standing};
 use crate::protocol::Protocol;
 use crate::request::{Kind, Next, Outbox, Pending, Source};
+use crate::tls::Session;
 
 /// Initial size of a receive buffer; it doubles whenever a reply does not fit.
 const INCOMING_BYTES_START: usize = 16 << 10;
 /// Timeout for connecting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Address of the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// A resolved TCP address.
-    Tcp(SocketAddr),
-    /// A unix socket.
-    Unix(PathBuf),
+/// The socket of a connection, and its encryption.
+#[derive(Debug)]
+struct Channel {
+    socket: OwnedFd,
+    session: Option<Box<Session>>,
 }
 
-impl Address {
-    /// Parses `HOST:PORT`, `HOST` (port 11211) or the path of a unix socket (which contains a
-    /// slash).
-    ///
-    /// Errors: the name does not resolve, as a message for the user.
-    pub(crate) fn resolve(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            return Ok(Self::Unix(PathBuf::from(text)));
+impl Channel {
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.session {
+            None => Ok(recv(&self.socket, buffer, RecvFlags::empty())?.1),
+            Some(session) => session.receive(&self.socket, buffer),
         }
-        let has_port = text.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty()
-                && port.parse::<u16>().is_ok()
-                && (!host.contains(':') || host.ends_with(']'))
-        });
-        let full = match (has_port, text.contains(':')) {
-            (true, _) => text.to_owned(),
-            (false, true) if !text.starts_with('[') => format!("[{text}]:11211"),
-            (false, _) => format!("{text}:11211"),
-        };
-        let mut found =
-            full.to_socket_addrs().map_err(|error| format!("--server {text}: {error}"))?;
-        found.next().map(Self::Tcp).ok_or_else(|| format!("--server {text}: no address"))
     }
-}
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => path.display().fmt(f),
+    #[inline]
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.session {
+            None => Ok(send(&self.socket, bytes, SendFlags::NOSIGNAL)?),
+            Some(session) => session.send(&self.socket, bytes),
         }
+    }
+
+    /// Whether bytes that were sent wait in the session.
+    #[inline]
+    fn holds_bytes(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.wants_write())
     }
 }
 
 /// A connection and its state.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    channel: Channel,
     /// Formatted requests that are not sent yet.
     outbox: Outbox,
     /// Requests in flight, the oldest first.
@@ -99,25 +86,31 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects within at most 5 s, and makes the socket non-blocking (I2).
+    /// Connects within at most 5 s, makes the handshake of TLS if wanted, and makes the socket
+    /// non-blocking (I2).
     ///
-    /// Errors: those of the kernel.
-    pub(crate) fn open(address: &Address, protocol: Protocol) -> io::Result<Self> {
-        let socket: OwnedFd = match address {
+    /// Errors: those of the kernel; the handshake failed.
+    pub(crate) fn open(target: &Target, protocol: Protocol) -> io::Result<Self> {
+        let (socket, session): (OwnedFd, _) = match &target.address {
             Address::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, CONNECT_PATIENCE)?;
+                let mut stream = TcpStream::connect_timeout(address, CONNECT_PATIENCE)?;
                 stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(CONNECT_PATIENCE))?;
+                let session = match &target.security {
+                    None => None,
+                    Some(security) => Some(Box::new(security.shake_hands(&mut stream)?)),
+                };
                 stream.set_nonblocking(true)?;
-                stream.into()
+                (stream.into(), session)
             }
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_nonblocking(true)?;
-                stream.into()
+                (stream.into(), None)
             }
         };
         Ok(Self {
-            socket,
+            channel: Channel { socket, session },
             outbox: Outbox::default(),
             pending: VecDeque::new(),
             progress: Progress::default(),
@@ -146,16 +139,19 @@ impl Connection {
         loop {
             let free = &mut self.incoming[self.filled..];
             let free_bytes = free.len();
-            match recv(&self.socket, free, RecvFlags::empty()) {
-                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((bytes, _)) => {
+            match self.channel.receive(free) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => {
                     self.filled += bytes;
-                    let is_full = bytes == free_bytes;
+                    // A session may hold further bytes.
+                    let is_full = bytes == free_bytes || self.channel.session.is_some();
                     return Ok(if is_full { Received::More } else { Received::Drained });
                 }
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Received::Nothing);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
@@ -216,7 +212,7 @@ impl Connection {
 
 impl Link for Connection {
     fn socket(&self) -> &OwnedFd {
-        &self.socket
+        &self.channel.socket
     }
 
     #[inline]
@@ -240,13 +236,13 @@ impl Link for Connection {
 
     #[inline]
     fn flush(&mut self) -> io::Result<()> {
-        let outbox = &mut self.outbox;
-        while outbox.sent_bytes < outbox.bytes.len() {
-            match send(&self.socket, &outbox.bytes[outbox.sent_bytes..], SendFlags::NOSIGNAL) {
+        let Self { outbox, channel, .. } = self;
+        while outbox.sent_bytes < outbox.bytes.len() || channel.holds_bytes() {
+            match channel.send(&outbox.bytes[outbox.sent_bytes..]) {
                 Ok(bytes) => outbox.sent_bytes += bytes,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         outbox.bytes.clear();
@@ -283,21 +279,4 @@ fn garbled(input: &[u8]) -> io::Error {
         io::ErrorKind::InvalidData,
         format!("not a reply to the request: \"{}\"", start.escape_ascii()),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_with_and_without_a_port() {
-        let tcp = |text: &str| Address::Tcp(text.parse().expect("an address"));
-        assert_eq!(Address::resolve("127.0.0.1"), Ok(tcp("127.0.0.1:11211")));
-        assert_eq!(Address::resolve("127.0.0.1:5"), Ok(tcp("127.0.0.1:5")));
-        assert_eq!(Address::resolve("::1"), Ok(tcp("[::1]:11211")));
-        assert_eq!(Address::resolve("[::1]:7"), Ok(tcp("[::1]:7")));
-        assert_eq!(Address::resolve("/run/k.sock"), Ok(Address::Unix("/run/k.sock".into())));
-        assert!(Address::resolve("127.0.0.1:99999").is_err());
-        assert!(Address::resolve("").is_err());
-    }
 }

@@ -197,6 +197,7 @@ impl Flow {
         };
         slot.pending = None;
         slot.asked.clear();
+        debug_assert!(self.in_flight > 0, "I1: the slot was in flight");
         self.in_flight -= 1;
         self.shift();
         books.answered(&pending, outcome);

@@ -16,14 +16,20 @@
 //! omission).
 #![forbid(unsafe_code)]
 
+mod address;
 mod answer;
 mod books;
+mod client;
 mod connection;
+mod connects;
 mod drive;
 mod flow;
+mod idle;
 mod keys;
 mod link;
 mod meter;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
 mod options;
 mod popularity;
 mod protocol;
@@ -36,7 +42,10 @@ mod server;
 mod session;
 mod steady;
 mod tally;
+#[cfg(feature = "tls")]
+mod tls;
 mod trace;
+mod transport;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -46,9 +55,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{CommandFactory, Parser};
 
 use crate::keys::Keys;
-use crate::options::{
-    Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions, Transport,
-};
+#[cfg(not(feature = "tls"))]
+use crate::no_tls as tls;
+use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
 use crate::popularity::Popularity;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server};
@@ -56,6 +65,7 @@ use crate::schedule::Schedule;
 use crate::session::{Phases, Session};
 use crate::steady::{Mix, Preload, Steady, thread_seed};
 use crate::trace::Trace;
+use crate::transport::Transport;
 
 /// Exit status when the options are invalid or the server does not answer.
 const EXIT_USAGE: u8 = 2;
@@ -109,7 +119,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         check: options.common.check,
         look_aside: options.look_aside,
     };
-    let session = Session::open(&options.common, options.transport())?;
+    let session = Session::open(&options.common, Transport::of(options)?)?;
     let server = server_of(&session);
     let threads = options.common.threads;
     let phases = Phases {
@@ -142,7 +152,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         say(&format_args!("{}\n", as_json(&trace.facts)));
         return Ok(true);
     }
-    let session = Session::open(&options.common, Transport::default())?;
+    let session = Session::open(&options.common, Transport::plain(&options.common)?)?;
     let server = server_of(&session);
     let is_paced = options.pace == Pace::Trace;
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced };
@@ -163,7 +173,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
 
 fn server_of(session: &Session) -> Server {
     Server {
-        address: session.address.to_string(),
+        address: session.target.address.to_string(),
         version: session.facts.version.clone(),
         pid: session.pid,
     }

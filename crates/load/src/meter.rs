@@ -105,6 +105,15 @@ impl Meter {
         Reading { at_ns: now_ns, task_ns, threads, own_ns, cores: self.cores() }
     }
 
+    /// Resident memory of the process.
+    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+        let path = self.proc_root.join(self.pid?.to_string()).join("status");
+        let status = fs::read_to_string(path).ok()?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = rss.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
     fn tasks(&self, process: &str) -> (u64, usize) {
         let Ok(tasks) = fs::read_dir(self.proc_root.join(process).join("task")) else {
             return (0, 0);
@@ -194,7 +203,8 @@ mod tests {
         let at = |path: &str| root.path().join(path);
         fs::create_dir_all(at("7/task/7")).expect("made");
         fs::create_dir_all(at("7/task/8")).expect("made");
-        fs::write(at("7/status"), "Name:\tx\nCpus_allowed_list:\t1\n").expect("written");
+        fs::write(at("7/status"), "Name:\tx\nVmRSS:\t    1234 kB\nCpus_allowed_list:\t1\n")
+            .expect("written");
         fs::write(at("7/task/7/schedstat"), format!("{task_ns} 5 6\n")).expect("written");
         fs::write(at("7/task/8/schedstat"), "1000 5 6\n").expect("written");
         let stat = format!(
@@ -209,6 +219,7 @@ mod tests {
     fn a_window_costs_what_all_threads_and_the_servers_core_spent() {
         let (before, after) = (proc_tree(5_000, 40), proc_tree(500_005_000, 65));
         let meter = Meter::at(before.path(), Some(7)).expect("a process");
+        assert_eq!(meter.rss_bytes(), Some(1234 * 1024));
         let earlier = meter.read(0);
         let later = Meter::at(after.path(), Some(7)).expect("a process").read(1_000_000_000);
         let cost = meter.cost(&earlier, &later);

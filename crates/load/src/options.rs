@@ -135,6 +135,22 @@ pub(crate) struct SteadyOptions {
     /// Count a request over UDP as dropped after this time
     #[arg(long, default_value_t = 200.0, value_name = "MS", requires = "udp")]
     pub(crate) udp_timeout_ms: f64,
+    /// Idle connections beside the load; each asks for the version once before
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) idle: usize,
+    /// New connections a second beside the load; each asks for the version and closes
+    #[arg(long, value_name = "PER_SECOND")]
+    pub(crate) connect_rate: Option<f64>,
+    /// The address of the new connections; the default is that of --server
+    #[arg(long, value_name = "ADDRESS", requires = "connect_rate")]
+    pub(crate) connect_to: Option<String>,
+    /// Encrypt the new connections
+    #[arg(long, requires_all = ["connect_rate", "certificates"])]
+    pub(crate) connect_tls: bool,
+    /// Options of TLS.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) tls: TlsOptions,
     /// Duration of the measurement
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub(crate) duration_s: f64,
@@ -180,6 +196,26 @@ pub(crate) struct SteadyOptions {
     pub(crate) preload_only: bool,
 }
 
+/// Options of TLS.
+#[derive(Clone, Debug, Default, Args, Serialize)]
+pub(crate) struct TlsOptions {
+    /// Encrypt the connections of the load and the idle ones
+    #[arg(long, requires = "certificates", conflicts_with = "udp")]
+    pub(crate) tls: bool,
+    /// Certificates that the server's must be signed by, in a PEM file
+    #[arg(long, value_name = "FILE", group = "certificates")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Accept any certificate
+    #[arg(long, group = "certificates")]
+    pub(crate) tls_insecure: bool,
+    /// The name in the server's certificate; the default is the host of its address
+    #[arg(long, value_name = "NAME", requires = "certificates")]
+    pub(crate) tls_name: Option<String>,
+    /// Make a full handshake for every connection
+    #[arg(long, requires = "certificates")]
+    pub(crate) tls_no_resumption: bool,
+}
+
 /// Options of a replay.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct ReplayOptions {
@@ -206,15 +242,6 @@ pub(crate) struct ReplayOptions {
     /// Print a summary of the trace as JSON and send nothing
     #[arg(long)]
     pub(crate) facts: bool,
-}
-
-/// How requests travel.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Transport {
-    /// The protocol of the requests.
-    pub(crate) protocol: Protocol,
-    /// The timeout of a request over UDP; `None`: connections.
-    pub(crate) udp_timeout_ns: Option<u64>,
 }
 
 /// How the requests of a trace are timed.
@@ -315,18 +342,16 @@ impl CommonOptions {
 }
 
 impl SteadyOptions {
-    /// How the requests travel.
-    pub(crate) fn transport(&self) -> Transport {
-        let udp_timeout_ns = self.udp.then_some((self.udp_timeout_ms * 1e6) as u64);
-        Transport { protocol: self.protocol, udp_timeout_ns }
-    }
-
     /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
         within("duration-s", self.duration_s, 0.01, 1e7)?;
         within("warm-up-s", self.warm_up_s, 0.0, 1e7)?;
         within("udp-timeout-ms", self.udp_timeout_ms, 0.1, 60_000.0)?;
+        within("idle", self.idle, 0, CONNECTIONS_MAX)?;
+        if let Some(rate) = self.connect_rate {
+            within("connect-rate", rate, 0.1, 1e6)?;
+        }
         within("keys-per-get", self.keys_per_get, 1, KEYS_PER_GET_MAX)?;
         if let Some(rate) = self.rate {
             within("rate", rate, 0.001, 1e9)?;
@@ -388,6 +413,14 @@ mod tests {
             "--threads 3 --connections 2",
             "--protocol http",
             "--udp-timeout-ms 100",
+            "--idle 1000000",
+            "--connect-rate 0",
+            "--connect-to localhost",
+            "--connect-tls --tls-insecure",
+            "--connect-rate 1 --connect-tls",
+            "--tls",
+            "--tls --tls-insecure --tls-ca ca.pem",
+            "--tls --tls-insecure --udp",
             "--udp --udp-timeout-ms 0",
             "replay x.csv --protocol binary",
             "--ratio 0:0",

@@ -14,6 +14,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde::Serialize;
 
+use crate::idle::IdleMemory;
 use crate::meter::Cost;
 use crate::request::Kind;
 use crate::session::Measured;
@@ -90,6 +91,18 @@ struct Figures {
     response: Times,
     response_by_kind: Vec<(&'static str, Times)>,
     service: Option<Times>,
+    idle: Option<IdleMemory>,
+    connects: Option<ConnectFigures>,
+}
+
+/// The new connections beside the load.
+#[derive(Debug, Serialize)]
+struct ConnectFigures {
+    rate_per_s: f64,
+    failed: u64,
+    first: Option<String>,
+    /// From when each was due until its answer.
+    times: Times,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,6 +189,13 @@ impl Figures {
                 .map(|kind| (Kind::NAMES[kind], Times::new(&tally.response[kind])))
                 .collect(),
             service: is_open.then(|| Times::new(&tally.service)),
+            idle: measured.idle.clone(),
+            connects: measured.connects.as_ref().map(|connects| ConnectFigures {
+                rate_per_s: connects.rate,
+                failed: connects.failed,
+                first: connects.first.clone(),
+                times: Times::new(&connects.times),
+            }),
         }
     }
 }
@@ -236,7 +256,9 @@ impl Report {
 
     /// True if there were no errors.
     pub(crate) fn is_clean(&self) -> bool {
-        self.result.errors.total == 0
+        let is_clean_beside = self.result.idle.as_ref().is_none_or(IdleMemory::is_clean)
+            && self.result.connects.as_ref().is_none_or(|connects| connects.failed == 0);
+        self.result.errors.total == 0 && is_clean_beside
     }
 }
 
@@ -277,6 +299,16 @@ impl Display for Report {
         }
         if let Some(service) = &result.service {
             writeln!(f, "service    {}", Row(service))?;
+        }
+        if let Some(idle) = &result.idle {
+            writeln!(f, "{idle}")?;
+        }
+        if let Some(connects) = &result.connects {
+            write!(f, "connects   {}, {} failed", connects.times.count, connects.failed)?;
+            if let Some(first) = &connects.first {
+                write!(f, " (first: {first})")?;
+            }
+            writeln!(f, ": {}", Row(&connects.times))?;
         }
         self.write_cost(f)?;
         let errors = &result.errors;

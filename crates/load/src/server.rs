@@ -4,16 +4,9 @@
 //! Downstream: `meter` watches the process; `report` names the version.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
-use crate::connection::Address;
-
-/// Timeout for an answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+use crate::address::Target;
+use crate::client::{self, ask_version, connect};
 
 /// Version and process, as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,24 +20,12 @@ pub(crate) struct Facts {
 /// Asks the server for its version and its process.
 ///
 /// Errors: no connection, no answer within 5 s, or an answer that is not memcached's.
-pub(crate) fn ask(address: &Address) -> io::Result<Facts> {
-    match address {
-        Address::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, ANSWER_PATIENCE)?;
-            stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-            facts(stream)
-        }
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-            facts(stream)
-        }
-    }
+pub(crate) fn ask(target: &Target) -> io::Result<Facts> {
+    facts(&mut *connect(target)?)
 }
 
-fn facts(mut stream: impl Read + Write) -> io::Result<Facts> {
-    stream.write_all(b"version\r\n")?;
-    let answer = read_until(&mut stream, |answer| answer.ends_with("\r\n"))?;
+fn facts(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<Facts> {
+    let answer = ask_version(stream)?;
     let Some(version) = answer.trim_end().strip_prefix("VERSION ") else {
         let start: String = answer.chars().take(60).collect();
         return Err(io::Error::new(
@@ -52,31 +33,11 @@ fn facts(mut stream: impl Read + Write) -> io::Result<Facts> {
             format!("answers 'version' with {start:?}: is it a memcached server?"),
         ));
     };
-    stream.write_all(b"stats\r\n")?;
-    let stats = read_until(&mut stream, |answer| {
+    let stats = client::ask(stream, b"stats\r\n", |answer| {
         answer.ends_with("END\r\n") || answer.ends_with("ERROR\r\n")
     })?;
     let pid = stats.lines().find_map(|line| line.strip_prefix("STAT pid "));
     Ok(Facts { version: version.to_owned(), pid: pid.and_then(|pid| pid.trim().parse().ok()) })
-}
-
-fn read_until(stream: &mut impl Read, is_whole: impl Fn(&str) -> bool) -> io::Result<String> {
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let bytes = stream.read(&mut piece)?;
-        if bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        answer.extend_from_slice(&piece[..bytes]);
-        let text = String::from_utf8_lossy(&answer);
-        if is_whole(&text) {
-            return Ok(text.into_owned());
-        }
-        if answer.len() > ANSWER_BYTES_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-    }
 }
 
 #[cfg(test)]
@@ -107,19 +68,19 @@ mod tests {
 
     #[test]
     fn version_and_process_are_found_in_answers_that_come_in_pieces() {
-        let script = Scripted(vec![
+        let mut script = Scripted(vec![
             b"VERSION 1.6",
             b".45\r\n",
             b"STAT pid 77\r\nSTAT up",
             b"time 3\r\nEND\r\n",
         ]);
-        let facts = facts(script).expect("answered");
+        let facts = facts(&mut script).expect("answered");
         assert_eq!(facts, Facts { version: "1.6.45".into(), pid: Some(77) });
     }
 
     #[test]
     fn what_is_no_memcached_is_said_so() {
-        let error = facts(Scripted(vec![b"-ERR unknown command\r\n"])).expect_err("refused");
+        let error = facts(&mut Scripted(vec![b"-ERR unknown command\r\n"])).expect_err("refused");
         assert!(error.to_string().contains("is it a memcached server?"), "{error}");
     }
 }

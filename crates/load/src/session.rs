@@ -16,16 +16,21 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::connection::{Address, Connection};
+use crate::address::{Address, Target};
+use crate::connection::Connection;
+use crate::connects::{ConnectPlan, Connecting, Connects};
 use crate::drive::{Drive, Live, Pace};
 use crate::flow::Flow;
+use crate::idle::{Idle, IdleMemory};
 use crate::meter::{Cost, Meter, Reading};
-use crate::options::{CommonOptions, ServerPid, Transport};
+use crate::options::{CommonOptions, ServerPid};
 use crate::request::Source;
 use crate::server::{self, Facts};
 use crate::tally::{Tally, Window};
+use crate::transport::Transport;
 
 /// Minimum requests in flight on each connection during the preload.
 const PRELOAD_DEPTH: usize = 64;
@@ -56,6 +61,10 @@ pub(crate) struct Measured {
     pub(crate) cost: Cost,
     /// Number of keys and duration of the preload, if the run had one.
     pub(crate) preload: Option<(u64, f64)>,
+    /// The idle connections, if the run had any.
+    pub(crate) idle: Option<IdleMemory>,
+    /// The new connections during the run, if it had any.
+    pub(crate) connects: Option<Connects>,
 }
 
 /// A server and open connections to it.
@@ -63,13 +72,15 @@ pub(crate) struct Measured {
 pub(crate) struct Session {
     /// What the server reports about itself.
     pub(crate) facts: Facts,
-    /// Address of the server.
-    pub(crate) address: Address,
+    /// The server.
+    pub(crate) target: Target,
     /// The process that the meter reads.
     pub(crate) pid: Option<u32>,
     meter: Meter,
     shares: Vec<Links>,
     options: CommonOptions,
+    idle: usize,
+    connects: Option<ConnectPlan>,
 }
 
 /// The clients of one thread.
@@ -101,9 +112,11 @@ impl Session {
     ///
     /// Errors: as messages for the user.
     pub(crate) fn open(options: &CommonOptions, transport: Transport) -> Result<Self, String> {
-        let address = Address::resolve(&options.server)?;
+        let Transport { target, protocol, udp_timeout_ns, idle, connects } = transport;
+        allow_descriptors();
+        let address = &target.address;
         let failed = |error: std::io::Error| format!("server {address}: {error}");
-        let facts = server::ask(&address).map_err(failed)?;
+        let facts = server::ask(&target).map_err(failed)?;
         let pid = match options.server_pid {
             None => None,
             Some(ServerPid::Pid(pid)) => Some(pid),
@@ -117,23 +130,23 @@ impl Session {
         let refused = |index: usize, error: std::io::Error| {
             format!("server {address}: client {} of {}: {error}", index + 1, options.connections)
         };
-        let Transport { protocol, udp_timeout_ns } = transport;
         let connections =
             if udp_timeout_ns.is_some() { options.threads } else { options.connections };
         for index in 0..connections {
-            let connection = Connection::open(&address, protocol);
+            let connection = Connection::open(&target, protocol);
             let connection = connection.map_err(|error| refused(index, error))?;
             shares[index % options.threads].connections.push(connection);
         }
         for index in 0..udp_timeout_ns.map_or(0, |_| options.connections) {
-            let Address::Tcp(address) = address else {
+            let Address::Tcp(address) = *address else {
                 return Err("--udp needs --server HOST:PORT".into());
             };
             let flow = Flow::open(address, protocol, udp_timeout_ns.unwrap_or_default());
             let flow = flow.map_err(|error| refused(index, error))?;
             shares[index % options.threads].flows.push(flow);
         }
-        Ok(Self { facts, address, pid, meter, shares, options: options.clone() })
+        let options = options.clone();
+        Ok(Self { facts, target, pid, meter, shares, options, idle, connects })
     }
 
     /// Runs all phases. `make_preload` makes a thread's preload (or none). `make_source` makes its
@@ -275,6 +288,11 @@ impl Conductor<'_> {
     fn conduct(self) -> Result<Measured, String> {
         let mut progress = Progress::new(self.session.options.quiet);
         let preload = self.await_preload(&mut progress)?;
+        let Session { target, meter, .. } = self.session;
+        let idle = match self.session.idle {
+            0 => None,
+            count => Some(Idle::open(target, count, meter)?),
+        };
         let start_ns = self.now_ns() + START_DELAY_NS;
         for starter in &self.starters {
             // A thread that ended early has sent its error or will send it.
@@ -282,6 +300,10 @@ impl Conductor<'_> {
         }
         let from_ns = start_ns + self.phases.warm_up_ns;
         let until_ns = self.phases.duration_ns.map(|duration_ns| from_ns + duration_ns);
+        let connecting = self.session.connects.as_ref().zip(until_ns).map(|(plan, until_ns)| {
+            let at = |ns| self.epoch + Duration::from_nanos(ns);
+            plan.start(at(start_ns), at(until_ns))
+        });
         let mut earlier: Option<Reading> = None;
         let mut later: Option<Reading> = None;
         let mut sum: Option<Tally> = None;
@@ -323,7 +345,10 @@ impl Conductor<'_> {
         };
         let window_ns = end_ns.saturating_sub(from_ns).max(1);
         let cost = self.session.meter.cost(&earlier, &later);
-        Ok(Measured { tally, window_s: window_ns as f64 / 1e9, cost, preload })
+        let idle = idle.map(|idle| idle.close(meter));
+        let connects = connecting.map(Connecting::finish);
+        let window_s = window_ns as f64 / 1e9;
+        Ok(Measured { tally, window_s, cost, preload, idle, connects })
     }
 
     fn await_preload(&self, progress: &mut Progress) -> Result<Option<(u64, f64)>, String> {
@@ -360,6 +385,13 @@ impl Conductor<'_> {
             .map(|boundary_ns| Duration::from_nanos(boundary_ns.saturating_sub(self.now_ns())));
         boundary.map_or(PROGRESS_INTERVAL, |boundary| boundary.min(PROGRESS_INTERVAL))
     }
+}
+
+/// Allows this process as many descriptors as it may have.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // If it fails, opening the connections fails with the kernel's reason.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Sums one counter over all threads; `phase` is 0 for the preload and 1 for the run.

@@ -1,6 +1,8 @@
 //! The load generator from its command line to its JSON file, against a small server on loopback.
 
 mod binary;
+#[cfg(feature = "tls")]
+mod tls;
 mod udp;
 
 use std::collections::HashMap;
@@ -37,6 +39,8 @@ enum Fault {
     },
     /// Answers gets with an error line.
     Refuse,
+    /// Closes each connection after it has asked for the version, except the first one.
+    ClosesIdle,
     /// Changes the opaque of the reply to this get.
     Opaque {
         at_get: usize,
@@ -70,6 +74,7 @@ struct Server {
     fault: Fault,
     store: Mutex<Store>,
     gets: AtomicUsize,
+    versions: AtomicUsize,
 }
 
 /// The most attempts to find a port that is free for TCP and UDP.
@@ -85,8 +90,7 @@ fn serve(fault: Fault) -> String {
         })
         .expect("a port that is free for both");
     let address = listener.local_addr().expect("bound").to_string();
-    let server =
-        Arc::new(Server { fault, store: Mutex::new(Store::new()), gets: AtomicUsize::new(0) });
+    let server = Arc::new(Server::new(fault));
     let over_udp = Arc::clone(&server);
     std::thread::spawn(move || over_udp.answer_datagrams(&socket));
     std::thread::spawn(move || {
@@ -103,6 +107,11 @@ fn serve(fault: Fault) -> String {
 }
 
 impl Server {
+    fn new(fault: Fault) -> Self {
+        let (store, gets, versions) = Default::default();
+        Self { fault, store, gets, versions }
+    }
+
     /// Answers requests until the input ends.
     fn talk(&self, mut input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
         if input.fill_buf()?.first() == Some(&0x80) {
@@ -113,7 +122,13 @@ impl Server {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let mut answer = Vec::new();
             match words[..] {
-                ["version"] => answer.extend(b"VERSION 0.0.1\r\n"),
+                ["version"] => {
+                    answer.extend(b"VERSION 0.0.1\r\n");
+                    let number = self.versions.fetch_add(1, Ordering::Relaxed);
+                    if self.fault == Fault::ClosesIdle && number > 0 {
+                        return output.write_all(&answer);
+                    }
+                }
                 ["stats"] => {
                     answer.extend(format!("STAT pid {}\r\nEND\r\n", std::process::id()).bytes())
                 }
@@ -427,6 +442,45 @@ fn a_short_value_is_an_error() {
         assert_eq!(code, ExitCode::FAILURE);
         assert!(number(&run, "/result/errors/wrong") > 0.0, "{run}");
     }
+}
+
+#[test]
+fn idle_connections_stay_open_and_their_memory_is_measured() {
+    let server = serve(Fault::None);
+    let (code, run) = load(&server, &format!("{SMALL} --idle 20 --server-pid auto"));
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let idle = ["connections", "closed"].map(|name| format!("/result/idle/{name}"));
+    assert_eq!(idle.clone().map(|path| number(&run, &path)), [20.0, 0.0], "{run}");
+    let rss = ["before", "after", "end"].map(|when| format!("/result/idle/rss_{when}_bytes"));
+    let [before, after, end] = rss.map(|path| number(&run, &path));
+    assert!(before > 0.0 && end > 0.0, "{run}");
+    assert_eq!(number(&run, "/result/idle/bytes_each"), (after - before) / 20.0);
+    let server = serve(Fault::ClosesIdle);
+    let (code, run) = load(&server, &format!("{SMALL} --idle 20"));
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    assert_eq!(idle.map(|path| number(&run, &path)), [20.0, 20.0], "{run}");
+}
+
+#[test]
+fn new_connections_are_made_at_their_rate_and_failures_are_counted() {
+    let server = serve(Fault::None);
+    let (code, run) = load(&server, &format!("{SMALL} --connect-rate 100"));
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let made = number(&run, "/result/connects/times/count");
+    // 100 a second, for the 350 ms of warm-up and window.
+    assert!((34.0..=36.0).contains(&made), "{run}");
+    let words = format!("{SMALL} --connect-rate 100 --connect-to 127.0.0.1:1");
+    let (code, run) = load(&server, &words);
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    assert_eq!(number(&run, "/result/errors/total"), 0.0, "{run}");
+    assert!((34.0..=36.0).contains(&number(&run, "/result/connects/failed")), "{run}");
+}
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn tls_is_refused_by_a_build_without_it() {
+    let (code, run) = load(&serve(Fault::None), &format!("{SMALL} --tls --tls-insecure"));
+    assert_eq!((code, run), (ExitCode::from(2), Value::Null));
 }
 
 #[test]

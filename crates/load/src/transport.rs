@@ -1,0 +1,74 @@
+//! Where requests go, how they travel, and what goes on beside them.
+//!
+//! Upstream:   validated options.
+//! Downstream: `session` opens connections and flows, idle connections and new ones.
+//!
+//! Invariants, cited by number where they are asserted:
+//! - I1  Names are resolved and certificates are read here, before the first connection.
+
+use crate::address::{Address, Target};
+use crate::connects::ConnectPlan;
+use crate::options::{CommonOptions, SteadyOptions, TlsOptions};
+use crate::protocol::Protocol;
+use crate::tls::Security;
+
+/// Where requests go, how they travel, and what goes on beside them.
+#[derive(Clone, Debug)]
+pub(crate) struct Transport {
+    /// The server.
+    pub(crate) target: Target,
+    /// The protocol of the requests.
+    pub(crate) protocol: Protocol,
+    /// The timeout of a request over UDP; `None`: connections.
+    pub(crate) udp_timeout_ns: Option<u64>,
+    /// The number of idle connections.
+    pub(crate) idle: usize,
+    /// New connections during the run.
+    pub(crate) connects: Option<ConnectPlan>,
+}
+
+impl Transport {
+    /// Requests of the text protocol over connections that are not encrypted, and nothing beside.
+    ///
+    /// Errors: the address does not resolve, as a message for the user.
+    pub(crate) fn plain(options: &CommonOptions) -> Result<Self, String> {
+        let target = Target { address: Address::resolve(&options.server)?, security: None };
+        let protocol = Protocol::Text;
+        Ok(Self { target, protocol, udp_timeout_ns: None, idle: 0, connects: None })
+    }
+
+    /// As the options of a steady mix say.
+    ///
+    /// Errors: an address does not resolve, or certificates cannot be read; as messages for the
+    /// user (I1).
+    pub(crate) fn of(options: &SteadyOptions) -> Result<Self, String> {
+        let mut transport = Self::plain(&options.common)?;
+        let (tls, server) = (&options.tls, &options.common.server);
+        if tls.tls {
+            assert!(!options.udp, "I1: the options exclude each other");
+            transport.target.security = Some(security(tls, server)?);
+        }
+        transport.protocol = options.protocol;
+        transport.udp_timeout_ns = options.udp.then_some((options.udp_timeout_ms * 1e6) as u64);
+        transport.idle = options.idle;
+        if let Some(rate) = options.connect_rate {
+            let address = options.connect_to.as_ref().unwrap_or(server);
+            let security = options.connect_tls.then(|| security(tls, address)).transpose()?;
+            let target = Target { address: Address::resolve(address)?, security };
+            let pin = options.common.pin.as_ref().map(|list| list.0.clone());
+            transport.connects = Some(ConnectPlan { target, rate, pin });
+        }
+        Ok(transport)
+    }
+}
+
+/// How connections to this address are encrypted.
+fn security(tls: &TlsOptions, address: &str) -> Result<Security, String> {
+    assert!(tls.tls_insecure != tls.tls_ca.is_some(), "I1: the options need one of the two");
+    let host = match &tls.tls_name {
+        Some(name) => name,
+        None => address.rsplit_once(':').map_or(address, |(host, _)| host),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Security::new(tls.tls_ca.as_deref(), host, !tls.tls_no_resumption)
+}

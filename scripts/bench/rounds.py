@@ -82,24 +82,52 @@ def alone(options):
         yield
 
 
+@contextlib.contextmanager
+def certificate():
+    """Makes a key of P-256 and a certificate; returns their files. They are gone afterwards."""
+    if shutil.which("openssl") is None:
+        raise SystemExit("no openssl, which makes the certificate")
+    with tempfile.TemporaryDirectory() as folder:
+        files = (f"{folder}/certificate.pem", f"{folder}/key.pem")
+        subprocess.run(["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=bench",
+                        "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                        "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-out", files[0], "-keyout", files[1]],
+                       check=True, stderr=subprocess.DEVNULL)
+        yield files
+
+
+def free_port():
+    """Returns a port of TCP that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 class Server:
     """A server on an ephemeral loopback port, pinned to the cores that the options name.
 
-    It listens for datagrams, too, if `options.udp` is true.
+    It listens for datagrams, too, if `options.udp` is true; on a second port with TLS if
+    `options.tls` has the files of a certificate and its key.
     """
 
     def __init__(self, side, command, memory_mib, options):
         self.side = side
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
+        self.tls_port = None
         words = ["taskset", "-c", options.server_cores]
         if "{port}" in command:
             # A server that does not take memcached's options.
             words += shlex.split(command.replace("{port}", str(self.port)))
         else:
             words += shlex.split(command)
-            words += ["-l", "127.0.0.1", "-p", str(self.port)]
+            if getattr(options, "tls", None):
+                self.tls_port = free_port()
+                listeners = f"notls:127.0.0.1:{self.port},127.0.0.1:{self.tls_port}"
+                chain, key = options.tls
+                words += ["-l", listeners, "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}"]
+            else:
+                words += ["-l", "127.0.0.1", "-p", str(self.port)]
             words += ["-t", str(options.threads), "-m", str(memory_mib)]
             if getattr(options, "udp", False):
                 words += ["-U", str(self.port)]
@@ -173,7 +201,9 @@ def run_load(options, server, words, json_path):
     if shutil.which(generator[0]) is None:
         raise SystemExit(f"no {generator[0]}: cargo build --release -p kachel-lab builds it")
     command = ["taskset", "-c", options.load_cores] + generator
-    command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
+    port = server.tls_port if "--tls" in words else server.port
+    command += [word.replace("{tls}", f"127.0.0.1:{server.tls_port}") for word in words]
+    command += ["--server", f"127.0.0.1:{port}", "--quiet"]
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         command += ["--server-pid", str(server.process.pid), "--json", str(json_path)]

@@ -320,7 +320,7 @@ impl Cache {
         let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: an item that is not dead yet is in the table");
         self.changes.note(hash.0);
-        if self.segments.is_flushed(at) { self.segments.kill(at) } else { self.segments.expire(at) }
+        self.segments.bury(at);
     }
 
     /// Notes that the marks of an item changed.

@@ -120,15 +120,10 @@ impl Cache {
         debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the item that was looked up");
         self.unlink(key, at);
         debug_assert!(!self.segments.item(at).is_dead(), "it dies here");
+        self.segments.bury(at);
         match death {
-            Death::Expired => {
-                self.segments.expire(at);
-                self.last_dead.note_expired(key.secret_hash());
-            }
-            Death::Flushed => {
-                self.segments.kill(at);
-                self.last_dead.note_flushed(key.secret_hash());
-            }
+            Death::Expired => self.last_dead.note_expired(key.secret_hash()),
+            Death::Flushed => self.last_dead.note_flushed(key.secret_hash()),
         }
         death.count_in(&mut self.dead_found);
     }

@@ -34,9 +34,9 @@ pub struct EngineStats {
     pub evicted_unfetched: u64,
     /// Items evicted although they were read not long before.
     pub evicted_active: u64,
-    /// Expired items that were never read.
+    /// Items found expired or flushed that were never read.
     pub expired_unfetched: u64,
-    /// Items found expired, whose space was reclaimed or will be.
+    /// Items found expired or flushed, whose space was reclaimed or will be.
     pub reclaimed: u64,
     /// Items copied to make room.
     pub compacted: u64,
@@ -58,8 +58,8 @@ pub struct ClassStats {
     pub evicted_unfetched: u64,
     /// Items evicted although they were read not long before.
     pub evicted_active: u64,
-    /// Items found expired.
+    /// Items found expired or flushed.
     pub reclaimed: u64,
-    /// Expired items that were never read.
+    /// Items found expired or flushed that were never read.
     pub expired_unfetched: u64,
 }

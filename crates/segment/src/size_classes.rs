@@ -92,8 +92,8 @@ impl ClassCounts {
         debug_assert!(row.evicted_unfetched.value() <= row.evicted.value(), "counts, N1");
     }
 
-    /// Counts an item that was found expired.
-    pub(crate) fn note_expired(&self, item: &Item<'_>) {
+    /// Counts an item that was found expired or flushed.
+    pub(crate) fn note_reclaimed(&self, item: &Item<'_>) {
         let row = self.row(item);
         row.reclaimed.add(1);
         row.expired_unfetched.add(u64::from(!item.access().fetched()));

@@ -233,10 +233,8 @@ impl Segments {
             let item = Item::load(self.log.pool(), at);
             self.reclaimer.note_evicted(&item, now);
             self.kill(at);
-        } else if self.is_flushed(at) {
-            self.kill(at);
         } else {
-            self.expire(at);
+            self.bury(at);
         }
     }
 
@@ -247,12 +245,13 @@ impl Segments {
         self.log.kill(at);
     }
 
-    /// Kills an item as [`Self::kill`] does, and counts it as expired. The caller found it expired.
-    pub fn expire(&mut self, at: ItemAt) {
+    /// Kills an item as [`Self::kill`] does, and counts it as reclaimed. The caller found that it
+    /// has expired or was flushed.
+    pub fn bury(&mut self, at: ItemAt) {
         let item = Item::load(self.log.pool(), at);
-        debug_assert!(item.expiry() != 0, "an item that never expires is not found expired");
+        debug_assert!(item.expiry() != 0 || self.is_flushed(at), "no other item is found dead");
         if !item.is_dead() {
-            self.reclaimer.note_expired(&item);
+            self.reclaimer.note_reclaimed(&item);
             self.kill(at);
         }
     }

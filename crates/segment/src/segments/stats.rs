@@ -34,9 +34,9 @@ pub struct SegmentStats {
     pub evicted_unfetched: u64,
     /// Items evicted although active.
     pub evicted_active: u64,
-    /// Items expired that were never read.
+    /// Items found expired or flushed that were never read.
     pub expired_unfetched: u64,
-    /// Items found expired.
+    /// Items found expired or flushed.
     pub reclaimed: u64,
     /// Items for which no room was found.
     pub refused: u64,

@@ -103,3 +103,23 @@ fn a_reset_begins_to_count_anew_on_every_shard() {
         assert_eq!(stat(&mut world, &client, "curr_items"), items, "{shards} shards");
     }
 }
+
+#[test]
+fn each_item_that_was_flushed_is_reclaimed_once() {
+    for (shards, crew) in [(1, true), (3, true), (3, false)] {
+        let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+        let client = world.connect();
+        let set = |key: u32| format!("set key{key} 0 0 1\r\n1\r\n");
+        let all: String = (0..200).map(set).collect();
+        world.ask(&client, all.as_bytes());
+        world.ask(&client, b"get key1\r\nget key150\r\n");
+        assert_eq!(stat(&mut world, &client, "reclaimed"), 0);
+        // Half of them are replaced, and the space of the others is reclaimed.
+        let half: String = (0..100).map(set).collect();
+        world.ask(&client, format!("flush_all\r\n{half}").as_bytes());
+        world.ask(&client, b"lru_crawler crawl all\r\n");
+        assert_eq!(stat(&mut world, &client, "curr_items"), 100);
+        assert_eq!(stat(&mut world, &client, "reclaimed"), 200, "{shards} shards, {crew}");
+        assert_eq!(stat(&mut world, &client, "expired_unfetched"), 198, "two were read");
+    }
+}

@@ -30,8 +30,9 @@ impl Counts {
         debug_assert!(self.evicted_unfetched <= self.evictions, "N1");
     }
 
-    /// Counts an item that was found expired.
-    pub(crate) fn note_expired(&mut self, access: Access) {
+    /// Counts an item that was found expired or flushed. As in memcached, both are reclaimed, and
+    /// both are expired if they were never read.
+    pub(crate) fn note_reclaimed(&mut self, access: Access) {
         self.reclaimed += 1;
         self.expired_unfetched += u64::from(!access.fetched());
         debug_assert!(self.expired_unfetched <= self.reclaimed, "N1");

@@ -299,16 +299,12 @@ impl Reclaimer {
         let segment = log.pool().segment_of(at);
         let Some(job) = &self.job else { unreachable!("V1: items are settled in a job") };
         let drops = job.drops();
-        if self.protected != Some(at) {
-            if log.is_flushed(segment) {
-                self.discard(log, context.index, item);
-                return true;
-            }
-            if item.header().is_expired(context.now) {
-                self.note_expired(item);
-                self.discard(log, context.index, item);
-                return true;
-            }
+        if self.protected != Some(at)
+            && (log.is_flushed(segment) || item.header().is_expired(context.now))
+        {
+            self.note_reclaimed(item);
+            self.discard(log, context.index, item);
+            return true;
         }
         if !drops {
             self.counts.compacted += 1;

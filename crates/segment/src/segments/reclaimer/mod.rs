@@ -171,10 +171,10 @@ impl Reclaimer {
         &mut self.evicted
     }
 
-    /// Counts an item as found expired.
-    pub(crate) fn note_expired(&mut self, item: &Item<'_>) {
-        self.counts.note_expired(item.access());
-        self.class_counts.note_expired(item);
+    /// Counts an item as found expired or flushed.
+    pub(crate) fn note_reclaimed(&mut self, item: &Item<'_>) {
+        self.counts.note_reclaimed(item.access());
+        self.class_counts.note_reclaimed(item);
     }
 
     /// Counts an item for which no room was found.

@@ -400,6 +400,6 @@ fn what_is_dropped_for_the_index_is_evicted_only_if_it_could_be_served() {
     };
     assert_eq!(counts("living", 149), (2, 1, 0));
     assert_eq!(counts("expired", 150), (1, 1, 1));
-    assert_eq!(counts("flushed", 150), (0, 1, 1));
+    assert_eq!(counts("flushed", 150), (0, 1, 2));
     shard.segments.audit();
 }

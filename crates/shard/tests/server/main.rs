@@ -18,6 +18,7 @@ mod leases;
 mod limits;
 mod listings;
 mod logins;
+mod memory_limit;
 mod pinned;
 mod readers;
 mod replies;

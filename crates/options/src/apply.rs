@@ -49,6 +49,9 @@ pub(crate) fn serve_with(
     partial.finish().map(|options| Command::Serve(Box::new(options)))
 }
 
+/// The options whose bad values end memcached as bad usage does. All others end it as a failure.
+const ENDS_AS_USAGE: [&str; 3] = ["port", "udp-port", "protocol"];
+
 /// The file of `--config`, if it comes before an option that only asks for a text.
 fn config_of(words: &[String]) -> Option<&str> {
     let rows = Scan::new(words).map_while(Result::ok).filter_map(|found| match found {
@@ -74,7 +77,11 @@ fn apply(partial: &mut PartialOptions, words: &[String]) -> Result<Option<Comman
                 if let Class::Answers(text) = row.class {
                     return Ok(Some(answer(text, called_as)));
                 }
-                let given = read(&spelled, value, row.takes, &mut partial.serve.reports)?;
+                let given = read(&spelled, value, row.takes, &mut partial.serve.reports);
+                let given = given.map_err(|error| match ENDS_AS_USAGE.contains(&row.long) {
+                    true => OptionsError::new(EXIT_USAGE, error.message),
+                    false => error,
+                })?;
                 classify(&spelled, row.class, &mut partial.serve.reports)?;
                 (row.effect)(partial, given)?;
             }

@@ -164,6 +164,25 @@ fn values_out_of_range_are_refused() {
 }
 
 #[test]
+fn bad_values_end_the_program_with_the_codes_of_memcached() {
+    for (args, code) in [
+        (["-p", "70000"], 64),
+        (["-U", "99999"], 64),
+        (["-B", "http"], 64),
+        (["-I", "10"], 64),
+        (["-t", "0"], 1),
+        (["-c", "0"], 1),
+        (["-R", "0"], 1),
+        (["-f", "1"], 1),
+        (["-o", "nosuch"], 1),
+        (["-o", "hashpower=99"], 1),
+        (["-l", "127.0.0.1:x"], 71),
+    ] {
+        assert_eq!(refusal(&args).exit_code, code, "{args:?}");
+    }
+}
+
+#[test]
 fn port_0_means_no_tcp() {
     let udp_only = memcached(&["-p", "0", "-U", "11222", "-l", "127.0.0.1:11311,::1"]);
     assert!(udp_only.listeners.tcp.is_empty() && udp_only.reports.is_empty());

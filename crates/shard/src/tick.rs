@@ -70,6 +70,9 @@ use crate::upload::{Uploads, Values};
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long the timekeeper may sleep if no client can be late (I3).
 const SLEEP_NS_QUIET: u64 = 1_000_000_000;
+/// How long a shard may sleep once the process stops: nobody wakes it when another shard closes the
+/// last connection, and until it ends no other server can listen.
+const SLEEP_NS_STOPPING: u64 = 2_000_000;
 /// How long a shard may sleep while requests wait that its engine delays, or upkeep is due in an
 /// engine that another core holds.
 const SLEEP_NS_WHILE_WAITING: u64 = 50_000;
@@ -274,9 +277,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// How long the shard may sleep while it has nothing to do (I3).
     fn longest_sleep(&self) -> Wait {
         let Self { context, engines, late, .. } = self;
-        let is_quiet = late.is_quiet() && !context.shared.is_stopping();
         match context.id {
-            _ if !is_quiet || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
+            _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
+            _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
         }

@@ -1,12 +1,15 @@
 //! A server that is told to end.
 
-use kachel_io::FarEnd;
+use kachel_io::{FarEnd, Wait};
 use kachel_shard::Turn;
 
 use kachel_testkit::{World, WorldOptions};
 
 /// More than any of it takes.
 const TURNS_MAX: usize = 100;
+
+/// The longest time that clients should miss a server because a shard sleeps.
+const SOON_NS: u64 = 10_000_000;
 
 /// One tick of a shard, unless it has ended.
 fn tick(world: &mut World, shard: usize, turns: &mut [Turn]) {
@@ -30,4 +33,23 @@ fn a_client_that_comes_while_others_have_stopped_is_let_go() {
     }
     assert_eq!(turns, [Turn::Finished; 3]);
     assert!(clients.iter().all(FarEnd::is_finished));
+}
+
+#[test]
+fn a_shard_that_waits_for_the_last_client_of_another_looks_again_soon() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let mut turns = [Turn::Again; 2];
+    world.shared.stop();
+    // The other shard has not stopped, so it may still have clients.
+    for _ in 0..TURNS_MAX {
+        tick(&mut world, 0, &mut turns);
+    }
+    assert_eq!(turns[0], Turn::Again);
+    let Wait::AtMostNs(ns) = world.shards[0].prepare_wait() else { panic!("it has nothing to do") };
+    assert!(ns <= SOON_NS, "{ns}");
+    for _ in 0..TURNS_MAX {
+        tick(&mut world, 1, &mut turns);
+        tick(&mut world, 0, &mut turns);
+    }
+    assert_eq!(turns, [Turn::Finished; 2]);
 }

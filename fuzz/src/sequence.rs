@@ -202,6 +202,7 @@ impl<'r> Judging<'r> {
             Admin::FlushAll { .. }
             | Admin::CacheMemlimit { .. }
             | Admin::Crawl { .. }
+            | Admin::MoveTime { .. }
             | Admin::SwitchCrawler { .. }
             | Admin::Dump { .. }
             | Admin::Stats { .. }

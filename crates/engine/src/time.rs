@@ -86,6 +86,12 @@ impl Now {
         }
     }
 
+    /// The time a number of seconds later.
+    #[must_use]
+    pub const fn later_by(self, seconds: u32) -> Self {
+        Self { second: self.second.saturating_add(seconds), ..self }
+    }
+
     /// Seconds since the process began.
     pub const fn since_start(&self) -> u32 {
         self.second - FIRST_SECOND

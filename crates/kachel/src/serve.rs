@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use kachel_host::{Cores, Daemon, Nodes, PageKind, Pidfile, Signal, Signals, Unpinned};
 use kachel_net::Mechanisms;
 use kachel_options::{
-    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
+    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions, TEST_TIME_ENV,
 };
 
 use crate::listeners::{self, Open};
@@ -92,6 +92,9 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::os)?;
     let encryption = Encryption::new(&options, threads)
         .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
+    if std::env::var_os(TEST_TIME_ENV).is_some() {
+        eprintln!("{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
+    }
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
     let signals =

@@ -19,7 +19,7 @@ use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, Users};
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
-    ServeOptions,
+    ServeOptions, TEST_TIME_ENV,
 };
 use kachel_shard::{
     Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions,
@@ -308,6 +308,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         watcher_bytes_max: capacity(options.echo.watcher_logbuf_bytes),
         log_bytes_max: capacity(options.echo.worker_logbuf_bytes),
         shutdown_allowed: options.shutdown_allowed,
+        time_moves: std::env::var_os(TEST_TIME_ENV).is_some(),
         prefix_delimiter: options.prefix_delimiter,
         detail_at_start: options.detail_at_start,
         tracks_sizes: options.track_sizes,

@@ -59,6 +59,10 @@ pub const PORT_FILE_ENV: &str = "MEMCACHED_PORT_FILENAME";
 
 /// The environment variable with the name of the file of users for `-S`.
 pub const SASL_FILE_ENV: &str = "MEMCACHED_SASL_PWDB";
+
+/// The environment variable that lets clients move the clock on (`debugtime`). For tests.
+pub const TEST_TIME_ENV: &str = "KACHEL_TEST_TIME";
+
 /// Largest value of `--udp-reply-datagrams`. The server keeps a reply in memory until it is whole.
 pub const UDP_REPLY_DATAGRAMS_MAX: u16 = 16;
 

@@ -60,6 +60,7 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
         | Admin::Quit
         | Admin::Settled { .. } => true,
         Admin::Shutdown { .. }
+        | Admin::MoveTime { .. }
         | Admin::CacheMemlimit { .. }
         | Admin::Crawl { .. }
         | Admin::SwitchCrawler { .. }
@@ -144,6 +145,7 @@ impl<E: Engine> Administration<'_, E> {
                 self.stats(topic);
                 Ok(())
             }
+            Admin::MoveTime { seconds } => self.done(self.move_time(seconds), false),
             Admin::Watch { streams } => {
                 let reply = self.watch(streams);
                 self.done(reply, false)
@@ -217,6 +219,18 @@ impl<E: Engine> Administration<'_, E> {
         } else {
             self.engines.common().flush(&now);
         }
+        Reply::Ok
+    }
+
+    /// Moves the clock of the process on, if it may be moved.
+    fn move_time(&self, seconds: u32) -> Reply {
+        let context = self.context;
+        if !context.shared.options.time_moves {
+            return Reply::Error;
+        }
+        context.shared.move_time(seconds);
+        // The requests after this one in the same tick see the new time.
+        context.move_on();
         Reply::Ok
     }
 

@@ -100,7 +100,7 @@ impl Context {
         self.to_wake.borrow_mut().pop()
     }
 
-    /// The time. Within a tick only [`Self::catch_up`] changes it.
+    /// The time. Within a tick only [`Self::catch_up`] and [`Self::move_on`] change it.
     #[inline]
     pub(crate) fn now(&self) -> Now {
         self.now.get()
@@ -109,10 +109,16 @@ impl Context {
     /// Sets the time that the clock shows, `since_boot_ns` after the boot of the machine. Cost: as
     /// [`Shared::latest`].
     pub(crate) fn set_clock(&self, since_boot_ns: u64) {
-        let now = self.shared.latest(self.origin.at(since_boot_ns));
+        let now = self.origin.at(since_boot_ns).later_by(self.shared.moved_s());
+        let now = self.shared.latest(now);
         debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
         self.now.set(now);
         self.now_ns.set(since_boot_ns);
+    }
+
+    /// Follows the clock of the process, which was moved in this tick.
+    pub(crate) fn move_on(&self) {
+        self.set_clock(self.now_ns.get());
     }
 
     /// The Unix time of this tick in microseconds.

@@ -31,6 +31,9 @@ pub struct ClosedClient {
     pub overdue: Overdue,
 }
 
+/// The most seconds by which clients can move the clock on: ten years.
+const MOVED_S_MAX: u32 = 10 * 365 * 24 * 60 * 60;
+
 /// A socket on which the process waits for clients or datagrams.
 #[derive(Clone, Debug)]
 pub struct OpenSocket {
@@ -88,6 +91,8 @@ pub struct SharedOptions {
     pub log_bytes_max: usize,
     /// Whether `shutdown` works (`-A`).
     pub shutdown_allowed: bool,
+    /// Whether clients may move the clock on (`debugtime`). For tests.
+    pub time_moves: bool,
     /// The byte that ends the prefix of a key (`-D`).
     pub prefix_delimiter: u8,
     /// Whether requests are counted by prefix from the start (`-D`).
@@ -151,6 +156,7 @@ impl Default for SharedOptions {
             watcher_bytes_max: 256 << 10,
             log_bytes_max: 64 << 10,
             shutdown_allowed: false,
+            time_moves: false,
             prefix_delimiter: b':',
             detail_at_start: false,
             tracks_sizes: false,
@@ -196,6 +202,8 @@ pub struct Shared {
     pub(crate) cores: Cores,
     /// The latest second that any shard has reached.
     second: AtomicU32,
+    /// Seconds by which clients have moved the clock on.
+    moved_s: AtomicU32,
     /// Connections open in the whole process.
     connections: AtomicU32,
     /// Set when the process must end: shards stop accepting, send all replies that they owe, and
@@ -232,6 +240,7 @@ impl Shared {
             attempts: Mutex::default(),
             messages: AtomicU64::new(0),
             second: AtomicU32::new(0),
+            moved_s: AtomicU32::new(0),
             connections: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             closed: AtomicU32::new(0),
@@ -340,6 +349,20 @@ impl Shared {
             self.second.fetch_max(now.second, AcqRel);
         }
         now.no_earlier_than(reached)
+    }
+
+    /// Moves the clock of the process on. Each core follows in its next tick, or when it takes an
+    /// engine.
+    pub(crate) fn move_time(&self, seconds: u32) {
+        assert!(self.options.time_moves, "only a test moves time");
+        let moved = |before: u32| Some(before.saturating_add(seconds).min(MOVED_S_MAX));
+        let _before = self.moved_s.fetch_update(Relaxed, Relaxed, moved);
+    }
+
+    /// Seconds by which clients have moved the clock on.
+    #[inline]
+    pub(crate) fn moved_s(&self) -> u32 {
+        self.moved_s.load(Relaxed)
     }
 
     /// Whether the shards must finish.

@@ -60,6 +60,8 @@ pub struct WorldOptions {
     pub usage: fn() -> Usage,
     /// The most requests of one connection in one tick.
     pub requests_per_tick: Option<u32>,
+    /// Whether clients may move the clock on.
+    pub time_moves: bool,
     /// Limits on slow clients.
     pub limits: ClientLimits,
     /// Whether clients must log in first.
@@ -103,6 +105,7 @@ impl Default for WorldOptions {
             seeds: Seeds { hash_keys: [11, 13] },
             usage: Usage::default,
             requests_per_tick: None,
+            time_moves: false,
             limits: ClientLimits::default(),
             asks_login: false,
             tracks_sizes: false,
@@ -128,6 +131,7 @@ impl WorldOptions {
             connections_max: self.connections_max,
             usage: self.usage,
             requests_per_tick: self.requests_per_tick,
+            time_moves: self.time_moves,
             tracks_sizes: self.tracks_sizes,
             certificates: self.certificates,
             watch_allowed: self.watch_allowed,

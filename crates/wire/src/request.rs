@@ -374,6 +374,11 @@ pub enum Admin<'b> {
         /// Whether the reply is withheld.
         noreply: bool,
     },
+    /// `debugtime`: the clock of the process is moved on, in tests.
+    MoveTime {
+        /// Seconds.
+        seconds: u32,
+    },
     /// `watch`: the client gets the lines of the log from now on.
     Watch {
         /// The streams. `None` if one of the names is not that of a stream.

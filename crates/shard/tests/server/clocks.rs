@@ -269,3 +269,25 @@ fn memory_refused_to_a_store_at_any_moment_is_answered_and_forgotten() {
 fn memory_refused_to_a_cache_at_any_moment_is_answered_and_forgotten() {
     refuse_at_any_moment(true);
 }
+
+#[test]
+fn a_test_moves_the_clock_of_all_cores_on() {
+    for (shards, crew) in [(1, true), (3, true), (3, false)] {
+        let options = WorldOptions { shards, crew, time_moves: true, ..WorldOptions::default() };
+        let mut world = World::new(options);
+        let client = world.connect();
+        let sets: String = (0..50).map(|key| format!("set k{key} 0 10 1\r\n1\r\n")).collect();
+        world.ask(&client, sets.as_bytes());
+        let gets: String = (0..50).map(|key| format!("mg k{key} t\r\n")).collect();
+        let told = world.ask(&client, format!("debugtime 4\r\n{gets}").as_bytes());
+        assert_eq!(told, format!("OK\r\n{}", "HD t6\r\n".repeat(50)).as_bytes());
+        let told = world.ask(&client, format!("debugtime 6\r\n{gets}").as_bytes());
+        assert_eq!(told, format!("OK\r\n{}", "EN\r\n".repeat(50)).as_bytes());
+        world.settle();
+        assert!(!client.is_closed(), "the server did not run meanwhile");
+        world.audit();
+    }
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    assert_eq!(world.ask(&client, b"debugtime 4\r\n"), b"ERROR\r\n", "this is no test");
+}

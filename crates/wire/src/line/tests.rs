@@ -80,7 +80,6 @@ fn lines_that_are_no_command() {
         (b"  version\r\n", Reply::Error, 0),
         (b"bogus noreply\r\n", Reply::Nothing, 0),
         (b"mz a\r\n", Reply::Error, 0),
-        (b"debugtime 5\r\n", Reply::Error, 0),
         (b"GET / HTTP/1.0 x\r\n", Reply::Error, 0),
         (b"HTTP/1.0\r\n", Reply::Error, 0),
     ]);
@@ -438,6 +437,7 @@ fn switches() {
         (b"lru_crawler m hash\r\n", dump(DumpForm::Metadump, Ok(u64::MAX))),
         (b"lru_crawler mgdump 1,2\r\n", dump(DumpForm::Mgdump, Ok(1 << 1 | 1 << 2))),
         (b"lru_crawler metadump 99\r\n", dump(DumpForm::Metadump, Err(Reply::CrawlerBadClass))),
+        (b"debugtime 3\r\n", Admin::MoveTime { seconds: 3 }),
         (b"lru_crawler enable\r\n", Admin::SwitchCrawler { on: true, noreply: false }),
         (b"lru_crawler d\r\n", Admin::SwitchCrawler { on: false, noreply: false }),
         (b"refresh_certs\r\n", Admin::RefreshCertificates { noreply: false }),
@@ -458,6 +458,7 @@ fn switches() {
         (b"verbosity 99999999999\r\n", Reply::BadLine, 0),
         (b"verbosity foo bar my\r\n", Reply::BadLine, 0),
         (b"cache_memlimit\r\n", Reply::Error, 0),
+        (b"debugtime -3\r\n", Reply::Error, 0),
         (b"cache_memlimit noreply\r\n", Reply::Nothing, 0),
     ]);
 }

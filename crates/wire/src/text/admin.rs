@@ -40,6 +40,7 @@ pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
             return Ok(Request::Admin(Admin::RefreshCertificates { noreply }));
         }
         b"lru_crawler" => return lru_crawler(&words, noreply),
+        b"debugtime" => return debugtime(&words),
         b"slabs" => slabs(&words),
         b"lru" => lru(&words),
         _ if words.count() > 1 && words.last().starts_with(b"HTTP/") => return Err(Failure::Close),
@@ -67,6 +68,12 @@ fn verbosity<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
 fn cache_memlimit<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
     let megabytes = number(words, 1).ok_or(Reply::Error.unless(noreply))?;
     Ok(Request::Admin(Admin::CacheMemlimit { megabytes, noreply }))
+}
+
+/// Moves the clock on. memcached's debug build can also set it back, and stop it.
+fn debugtime<'b>(words: &Counted<'b>) -> Outcome<'b> {
+    let seconds = number(words, 1).ok_or(Reply::Error)?;
+    Ok(Request::Admin(Admin::MoveTime { seconds }))
 }
 
 fn shutdown<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {

@@ -161,10 +161,14 @@ fn read_server(
         format!("Error loading the key: {}: {error}", path.display())
     };
     let bytes = read_file(path).map_err(|error| of(&error))?;
-    let key = match settings.key_format {
-        KeyFormat::Pem => PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| of(&error))?,
-        KeyFormat::Der => PrivateKeyDer::try_from(bytes).map_err(|error| of(&error))?,
+    let der = match settings.key_format {
+        KeyFormat::Pem => {
+            PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| of(&error))?.secret_der().to_vec()
+        }
+        KeyFormat::Der => bytes,
     };
+    // The contents say which format a key has. A label may name another one, as OpenSSL permits.
+    let key = PrivateKeyDer::try_from(der).map_err(|error| of(&error))?;
     Ok((chain, key))
 }
 

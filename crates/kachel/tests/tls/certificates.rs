@@ -220,3 +220,18 @@ fn a_server_with_bad_files_does_not_start() {
     let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let _starts = Launch::memcached(program, &["-Z", "-o", &words]).start();
 }
+
+/// Keys with the label of an older format than they have are common: gomemcache's tests have one.
+#[test]
+fn a_key_is_read_by_its_contents_and_not_by_its_label() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = Authority::new().certify_server(folder.path(), "server");
+    let text = fs::read_to_string(&files.key).expect("a key");
+    let relabeled = text.replace("PRIVATE KEY", "RSA PRIVATE KEY");
+    assert_ne!(text, relabeled);
+    fs::write(&files.key, relabeled).expect("written");
+    let [certificate, key] = [&files.certificate, &files.key].map(|path| path.display());
+    let words = format!("ssl_chain_cert={certificate},ssl_key={key}");
+    let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+    let _starts = Launch::memcached(program, &["-Z", "-o", &words]).start();
+}

@@ -43,7 +43,7 @@ const EXIT_USAGE: u8 = 64;
 const EXIT_NO_USER: u8 = 67;
 const EXIT_OS: u8 = 71;
 
-/// Exit code after the failure of a shard.
+/// Exit code for a bad value, and after the failure of a shard.
 const EXIT_FAILED: u8 = 1;
 
 /// Why the server does not start.
@@ -55,6 +55,11 @@ struct Failure {
 impl Failure {
     fn os(sentence: impl Into<String>) -> Self {
         Self { exit_code: EXIT_OS, sentence: sentence.into() }
+    }
+
+    /// A file of users that cannot be read or used. As in memcached, it is a bad value.
+    fn users(sentence: String) -> Self {
+        Self { exit_code: EXIT_FAILED, sentence }
     }
 }
 
@@ -89,7 +94,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     raise_limits(&options, threads)?;
     give_up_rights(&options)?; // I1
     let users_file = users_file(&options)?;
-    let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::os)?;
+    let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::users)?;
     let encryption = Encryption::new(&options, threads)
         .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
     if std::env::var_os(TEST_TIME_ENV).is_some() {

@@ -274,8 +274,8 @@ fn a_server_without_users_does_not_start() {
     let missing = tempfile::tempdir().expect("a folder").path().join("missing");
     refused(None, &[], 64, "-S: MEMCACHED_SASL_PWDB is not set");
     refused(Some(Path::new("")), &[], 71, "MEMCACHED_SASL_PWDB: ");
-    refused(Some(&missing), &[], 71, "No such file");
-    refused(Some(&UsersFile::new("alice\n").path()), &[], 71, "there is no user");
+    refused(Some(&missing), &[], 1, "No such file");
+    refused(Some(&UsersFile::new("alice\n").path()), &[], 1, "there is no user");
     let good = UsersFile::new("alice:secret\n");
     refused(Some(&good.path()), &["-B", "ascii"], 64, "-S: the text protocol has no such login");
     refused(Some(&good.path()), &["-Y", "file"], 64, "a server has one kind of login");

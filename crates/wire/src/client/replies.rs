@@ -170,7 +170,7 @@ fn is_meta(first: u8, second: u8, flags: &[u8]) -> bool {
 
 /// Whether a line is an error, or a refusal of a tuning command with a word of its own.
 fn is_error(line: &[u8]) -> bool {
-    const WORDS: [&[u8]; 10] = [
+    const WORDS: [&[u8]; 11] = [
         b"ERROR",
         b"CLIENT_ERROR",
         b"SERVER_ERROR",
@@ -181,6 +181,7 @@ fn is_error(line: &[u8]) -> bool {
         b"NOTSTARTED",
         b"MEMLIMIT_",
         b"WATCHER_",
+        b"Error ", // Of `refresh_certs`.
     ];
     WORDS.iter().any(|word| line.starts_with(word))
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use kachel_options::{Command, OptionsError, THREADS_MAX, parse, parse_file};
+use kachel_options::{CalledAs, Command, OptionsError, THREADS_MAX, parse, parse_file};
 
 /// The exit codes for bad options (docs/options.md).
 const EXIT_CODES: [u8; 3] = [1, 64, 71];
@@ -28,7 +28,9 @@ fn judge(read: Result<Command, OptionsError>) {
     match read {
         Ok(Command::Serve(options)) => {
             assert!(options.threads.is_none_or(|threads| (1..=THREADS_MAX).contains(&threads)));
-            assert!(!options.listeners.tcp.is_empty() || options.listeners.unix.is_some());
+            // Under memcached's name, a server may have nothing to listen on.
+            let is_memcached = options.called_as == CalledAs::Memcached;
+            assert!(is_memcached || !options.listeners.is_empty());
             // They are lines of a reply, so a line end in one would be a line too many.
             for (name, value) in options.settings(THREADS) {
                 assert!(!value.contains(['\r', '\n']), "{name}: {value:?}");

@@ -46,9 +46,8 @@ impl Address {
             (false, true) if !text.starts_with('[') => format!("[{text}]:11211"),
             (false, _) => format!("{text}:11211"),
         };
-        let mut found =
-            full.to_socket_addrs().map_err(|error| format!("--server {text}: {error}"))?;
-        found.next().map(Self::Tcp).ok_or_else(|| format!("--server {text}: no address"))
+        let mut found = full.to_socket_addrs().map_err(|error| format!("{text}: {error}"))?;
+        found.next().map(Self::Tcp).ok_or_else(|| format!("{text}: no address"))
     }
 }
 

@@ -32,7 +32,8 @@ impl Transport {
     ///
     /// Errors: the address does not resolve, as a message for the user.
     pub(crate) fn plain(options: &CommonOptions) -> Result<Self, String> {
-        let target = Target { address: Address::resolve(&options.server)?, security: None };
+        let address = resolve("--server", &options.server)?;
+        let target = Target { address, security: None };
         let protocol = Protocol::Text;
         Ok(Self { target, protocol, udp_timeout_ns: None, idle: 0, connects: None })
     }
@@ -52,14 +53,22 @@ impl Transport {
         transport.udp_timeout_ns = options.udp.then_some((options.udp_timeout_ms * 1e6) as u64);
         transport.idle = options.idle;
         if let Some(rate) = options.connect_rate {
-            let address = options.connect_to.as_ref().unwrap_or(server);
-            let security = options.connect_tls.then(|| security(tls, address)).transpose()?;
-            let target = Target { address: Address::resolve(address)?, security };
+            let (option, to) = match &options.connect_to {
+                Some(to) => ("--connect-to", to),
+                None => ("--server", server),
+            };
+            let security = options.connect_tls.then(|| security(tls, to)).transpose()?;
+            let target = Target { address: resolve(option, to)?, security };
             let pin = options.common.pin.as_ref().map(|list| list.0.clone());
             transport.connects = Some(ConnectPlan { target, rate, pin });
         }
         Ok(transport)
     }
+}
+
+/// Resolves the address that an option names.
+fn resolve(option: &str, text: &str) -> Result<Address, String> {
+    Address::resolve(text).map_err(|error| format!("{option} {error}"))
 }
 
 /// How connections to this address are encrypted.
@@ -71,4 +80,25 @@ fn security(tls: &TlsOptions, address: &str) -> Result<Security, String> {
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Security::new(tls.tls_ca.as_deref(), host, !tls.tls_no_resumption)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn a_bad_address_is_told_with_its_option() {
+        for (line, start) in [
+            ("--server 127.0.0.1:99999", "--server 127.0.0.1:99999: "),
+            ("--connect-rate 1 --connect-to 127.0.0.1:99999", "--connect-to 127.0.0.1:99999: "),
+        ] {
+            let words = std::iter::once("load").chain(line.split(' '));
+            let options = Options::try_parse_from(words).expect("valid options");
+            let error = Transport::of(&options.steady).expect_err("no such port");
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
 }

@@ -320,7 +320,7 @@ impl Cache {
         let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: an item that is not dead yet is in the table");
         self.changes.note(hash.0);
-        self.segments.bury(at);
+        self.segments.reclaim_dead(at);
     }
 
     /// Notes that the marks of an item changed.

@@ -120,7 +120,7 @@ impl Cache {
         debug_assert!(self.segments.key_is(at, key.bytes()), "I1: the item that was looked up");
         self.unlink(key, at);
         debug_assert!(!self.segments.item(at).is_dead(), "it dies here");
-        self.segments.bury(at);
+        self.segments.reclaim_dead(at);
         match death {
             Death::Expired => self.last_dead.note_expired(key.secret_hash()),
             Death::Flushed => self.last_dead.note_flushed(key.secret_hash()),

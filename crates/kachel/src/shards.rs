@@ -95,12 +95,12 @@ struct OwnSockets {
     datagrams: Vec<(usize, OwnedFd)>,
 }
 
-/// The means by which the process lets clients in, besides its sockets.
+/// How the process admits clients: logins and TLS.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// The users of whom a client must log in as one.
+    /// If there are users, a client must log in as one of them.
     pub(crate) users: Option<Users>,
-    /// The TLS of the listeners that have some.
+    /// TLS, for the listeners that use it.
     pub(crate) encryption: Option<Encryption>,
 }
 

@@ -13,7 +13,7 @@ use crate::reply::{Line, Scanned, scan};
 use crate::request::{Asked, Kind, Outcome, Pending, Source};
 use crate::tally::Errors;
 
-/// What was read of the answer to the oldest request (I2).
+/// The part of the answer to the oldest request that was read (I2).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     /// Items received.

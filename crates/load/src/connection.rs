@@ -24,7 +24,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::address::{Address, Target};
 use crate::answer::{Progress, Step, read_answer};
 use crate::books::Books;
-use crate::link::{Link, Received, Standing};
+use crate::link::{Link, LinkState, Received};
 use crate::protocol::Protocol;
 use crate::request::{Kind, Next, Outbox, Pending, Source};
 use crate::tls::Session;
@@ -73,13 +73,13 @@ pub(crate) struct Connection {
     outbox: Outbox,
     /// Requests in flight, the oldest first.
     pending: VecDeque<Pending>,
-    /// What was read of the answer to the oldest request.
+    /// The part of the answer to the oldest request that was read.
     progress: Progress,
     /// The protocol of the requests.
     protocol: Protocol,
     /// Number of unread bytes needed before the next scan can succeed.
     need_bytes: usize,
-    standing: Standing,
+    state: LinkState,
     incoming: Vec<u8>,
     parsed: usize,
     filled: usize,
@@ -98,7 +98,7 @@ impl Connection {
                 stream.set_read_timeout(Some(CONNECT_PATIENCE))?;
                 let session = match &target.security {
                     None => None,
-                    Some(security) => Some(Box::new(security.shake_hands(&mut stream)?)),
+                    Some(security) => Some(Box::new(security.handshake(&mut stream)?)),
                 };
                 stream.set_nonblocking(true)?;
                 (stream.into(), session)
@@ -116,7 +116,7 @@ impl Connection {
             progress: Progress::default(),
             protocol,
             need_bytes: 1,
-            standing: Standing::NEW,
+            state: LinkState::NEW,
             incoming: vec![0; INCOMING_BYTES_START],
             parsed: 0,
             filled: 0,
@@ -216,8 +216,8 @@ impl Link for Connection {
     }
 
     #[inline]
-    fn standing(&mut self) -> &mut Standing {
-        &mut self.standing
+    fn state(&mut self) -> &mut LinkState {
+        &mut self.state
     }
 
     #[inline]

@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The longest time that the histogram records.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
 
-/// What connections are opened, and when.
+/// The connections to open: the server, the rate and the cores.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectPlan {
     /// Where to.

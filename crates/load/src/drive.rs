@@ -106,7 +106,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut alive = 0;
         for (index, link) in links.iter_mut().enumerate() {
-            if !link.standing().is_alive {
+            if !link.state().is_alive {
                 continue;
             }
             alive += 1;
@@ -143,8 +143,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         for index in 0..self.links.len() {
-            if self.links[index].standing().is_alive {
-                self.links[index].standing().is_idle = false;
+            if self.links[index].state().is_alive {
+                self.links[index].state().is_idle = false;
                 self.refill(index, self.pace.now_ns());
                 self.flush(index);
             }
@@ -207,7 +207,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     /// Serves a link that is readable, writable or both.
     #[inline]
     fn serve(&mut self, index: usize) {
-        while self.links[index].standing().is_alive {
+        while self.links[index].state().is_alive {
             let served = self.links[index].serve(&mut self.source, &mut self.books);
             let received = match served {
                 Ok(received) => received,
@@ -231,7 +231,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         }
         self.expire_at_ns = now_ns + EXPIRE_INTERVAL_NS;
         for index in 0..self.links.len() {
-            if self.links[index].standing().is_alive
+            if self.links[index].state().is_alive
                 && self.links[index].expire(&mut self.source, &mut self.books)
             {
                 self.refill(index, now_ns);
@@ -267,8 +267,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 self.is_finished = true;
             }
         }
-        if !link.standing().is_idle {
-            link.standing().is_idle = true;
+        if !link.state().is_idle {
+            link.state().is_idle = true;
             self.idle.push_back(index);
         }
         false
@@ -279,8 +279,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         self.wake_at_ns = None;
         while let Some(index) = self.idle.pop_front() {
             let link = &mut self.links[index];
-            link.standing().is_idle = false;
-            if !link.standing().is_alive || link.in_flight() >= self.pace.depth {
+            link.state().is_idle = false;
+            if !link.state().is_alive || link.in_flight() >= self.pace.depth {
                 continue;
             }
             if !self.take_one(index, self.pace.now_ns()) {
@@ -292,8 +292,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
             }
             self.flush(index);
             let link = &mut self.links[index];
-            if link.standing().is_alive && link.in_flight() < self.pace.depth {
-                link.standing().is_idle = true;
+            if link.state().is_alive && link.in_flight() < self.pace.depth {
+                link.state().is_idle = true;
                 self.idle.push_back(index);
             }
         }
@@ -301,7 +301,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
 
     #[inline]
     fn flush(&mut self, index: usize) {
-        if self.links[index].standing().is_alive
+        if self.links[index].state().is_alive
             && let Err(error) = self.links[index].flush()
         {
             self.lose(index, &error);
@@ -312,8 +312,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     #[cold]
     fn lose(&mut self, index: usize, error: &io::Error) {
         let link = &mut self.links[index];
-        assert!(link.standing().is_alive, "I3: a link is lost once");
-        link.standing().is_alive = false;
+        assert!(link.state().is_alive, "I3: a link is lost once");
+        link.state().is_alive = false;
         self.alive -= 1;
         // Fails only if the kernel has already removed the socket, which is the wanted state.
         let _ = epoll::delete(&self.epoll, link.socket());
@@ -339,7 +339,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
             for pending in link.abandon() {
                 self.books.abandoned(&pending);
                 // A late answer would be taken for an answer of the next phase.
-                link.standing().is_alive = false;
+                link.state().is_alive = false;
             }
         }
         assert!(self.books.outstanding() == 0, "I3");

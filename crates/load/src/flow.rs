@@ -29,7 +29,7 @@ use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, send
 
 use crate::answer::{Progress, Step, read_answer};
 use crate::books::Books;
-use crate::link::{Link, Received, Standing};
+use crate::link::{Link, LinkState, Received};
 use crate::protocol::Protocol;
 use crate::request::{Asked, Next, Outbox, Outcome, Pending, Source};
 
@@ -60,7 +60,7 @@ pub(crate) struct Flow {
     socket: OwnedFd,
     protocol: Protocol,
     timeout_ns: u64,
-    standing: Standing,
+    state: LinkState,
     outbox: Outbox,
     /// Where each datagram that is not sent yet ends in the outbox.
     unsent_ends: VecDeque<usize>,
@@ -94,7 +94,7 @@ impl Flow {
             socket: socket.into(),
             protocol,
             timeout_ns,
-            standing: Standing::NEW,
+            state: LinkState::NEW,
             outbox: Outbox::default(),
             unsent_ends: VecDeque::new(),
             slots: VecDeque::new(),
@@ -220,7 +220,7 @@ impl Flow {
     }
 }
 
-/// What a datagram makes of its answer.
+/// The body of a datagram, as a part of its answer.
 enum Message<'d> {
     /// The answer is this datagram.
     Whole(&'d [u8]),
@@ -254,8 +254,8 @@ impl Link for Flow {
     }
 
     #[inline]
-    fn standing(&mut self) -> &mut Standing {
-        &mut self.standing
+    fn state(&mut self) -> &mut LinkState {
+        &mut self.state
     }
 
     #[inline]

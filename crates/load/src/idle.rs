@@ -22,7 +22,7 @@ pub(crate) struct Idle {
     memory: IdleMemory,
 }
 
-/// What the idle connections cost.
+/// The memory that the idle connections cost the server.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct IdleMemory {
     /// The number of connections.

@@ -2,7 +2,7 @@
 //!
 //! Upstream:   `kachel-lab` hands over the arguments after `load`.
 //! Downstream: any server that speaks memcached's text, meta or binary protocol, over TCP,
-//!             UDP or a unix socket.
+//!             UDP or a unix socket, or over TLS in a build with the feature `tls`.
 //!
 //! ```text
 //! options -> session -> one thread each:  source -> drive <-> links -> server

@@ -1,4 +1,4 @@
-//! What the loop of a thread needs of a client: a connection, or a flow of datagrams.
+//! The interface between a thread's loop and its clients: connections, or flows of datagrams.
 //!
 //! Upstream:   `drive` calls a link when its socket is ready, or when requests are due.
 //! Downstream: `connection` and `flow`.
@@ -23,17 +23,17 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// How a link stands with the loop.
+/// The state of a link in the loop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct LinkState {
     /// False after the link failed (I1).
     pub(crate) is_alive: bool,
     /// True while the link is in the list of idle links.
     pub(crate) is_idle: bool,
 }
 
-impl Standing {
-    /// That of a link that was just opened.
+impl LinkState {
+    /// The state of a new link.
     pub(crate) const NEW: Self = Self { is_alive: true, is_idle: false };
 }
 
@@ -42,8 +42,8 @@ pub(crate) trait Link {
     /// The socket, for polling.
     fn socket(&self) -> &OwnedFd;
 
-    /// How the link stands with the loop.
-    fn standing(&mut self) -> &mut Standing;
+    /// The state of the link in the loop.
+    fn state(&mut self) -> &mut LinkState;
 
     /// The number of requests in flight.
     fn in_flight(&self) -> usize;
@@ -65,6 +65,6 @@ pub(crate) trait Link {
     /// were any.
     fn expire(&mut self, source: &mut impl Source, books: &mut Books) -> bool;
 
-    /// Removes and returns all requests in flight; what is not sent yet is discarded.
+    /// Removes and returns all requests in flight, and discards bytes that are not sent yet.
     fn abandon(&mut self) -> Vec<Pending>;
 }

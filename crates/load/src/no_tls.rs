@@ -1,4 +1,4 @@
-//! What stands in for `tls` in a build without the feature `tls`: options of TLS are refused.
+//! The types of `tls` in a build without the feature `tls`. The options of TLS are refused.
 //!
 //! Upstream:   `transport` asks for TLS.
 //! Downstream: nothing. No value of these types exists.
@@ -22,7 +22,7 @@ impl Security {
         match *self {}
     }
 
-    pub(crate) fn shake_hands(&self, _: &mut TcpStream) -> io::Result<Session> {
+    pub(crate) fn handshake(&self, _: &mut TcpStream) -> io::Result<Session> {
         match *self {}
     }
 }

@@ -72,7 +72,7 @@ impl Security {
             false => Resumption::disabled(),
         };
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|error| format!("--server {host}: {error}"))?;
+            .map_err(|error| format!("{host}: no name for a certificate: {error}"))?;
         Ok(Self { config: Arc::new(config), name })
     }
 
@@ -84,7 +84,7 @@ impl Security {
     /// Makes the handshake on a stream that blocks.
     ///
     /// Errors: those of the kernel, and a handshake that failed.
-    pub(crate) fn shake_hands(&self, stream: &mut TcpStream) -> io::Result<Session> {
+    pub(crate) fn handshake(&self, stream: &mut TcpStream) -> io::Result<Session> {
         let mut connection = self.connection()?;
         while connection.is_handshaking() {
             connection.complete_io(stream)?;

@@ -81,7 +81,7 @@ pub struct UnixListen {
     pub protocol: Protocol,
 }
 
-/// What an entry of `-l` has if it does not say so.
+/// The port, protocol and TLS of an entry of `-l` that does not give its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fallback {
     pub(crate) port: i32,

@@ -33,8 +33,8 @@ pub(crate) struct Ready {
     pub(crate) offset: usize,
     /// Whether no more of the input is served in this tick.
     pub(crate) ended: bool,
-    /// Whether as many requests were served as one connection may have in one tick, and more were
-    /// received.
+    /// Whether the connection has reached its limit of requests for this tick (`-R`), and has more
+    /// input.
     pub(crate) has_had_turn: bool,
 }
 

@@ -100,7 +100,7 @@ impl<E: Engine> CarryingOut<'_, E> {
         if !is_own && !awaits && self.read_beside(held, connection, batch, staged, guess) {
             return Ok(()); // beside, B2
         }
-        // What an engine may delay always has a record.
+        // A request that an engine may delay always has a record.
         if !E::DELAYS
             && let Some(entered) = held.get(staged.owner)
             && (!awaits || entered.is_clear())

@@ -123,7 +123,7 @@ pub struct SharedOptions {
     pub own_version: &'static str,
     /// The names and values that `stats settings` shows, in memcached's order.
     pub settings: Vec<(String, String)>,
-    /// What the process can do about `refresh_certs`.
+    /// Whether `refresh_certs` works.
     pub certificates: Certificates,
     /// Statistics that another part of the process counts.
     pub other_counts: Option<OtherCounts>,

@@ -1,9 +1,9 @@
 //! `refresh_certs`: a client asks to have the certificates read again.
 //!
 //! Upstream:   `admin`, for such a request; `tick`, once a tick.
-//! Downstream: `refreshes` passes the request to the process, which reads the files on a thread of
-//!             its own, because a shard must not wait for a disk. Then the process wakes the
-//!             shards, and each answers its clients.
+//! Downstream: `refreshes` passes the request to the process. Its main thread reads the files,
+//!             because a shard must not wait for a disk. Then it wakes the shards, and each
+//!             answers its clients.
 //!
 //! ```text
 //! client --- ask ---> asked: 5 ---> process reads ---> done: 5, result ---> answers up to 5

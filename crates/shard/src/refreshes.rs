@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kachel_net::SlotIndex;
 
-/// What the process can do about `refresh_certs`.
+/// Whether a process can read its certificates again (`refresh_certs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Certificates {
     /// It is built without TLS, and does not know the command.

@@ -163,9 +163,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
     }
 
-    /// Has the connections wait that were served as many requests as one may have in this tick. The
-    /// others come first in the next one. The batch does not end with a turn, so that requests of
-    /// several connections still run together.
+    /// Pauses the connections that have reached their limit of requests for this tick. The others
+    /// come first in the next tick. The batch does not end with such a connection, so that requests
+    /// of several connections still run together.
     #[cold]
     fn end_turns(&mut self) {
         debug_assert!(self.batch.is_empty(), "I3");

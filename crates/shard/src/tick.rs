@@ -70,8 +70,8 @@ use crate::upload::{Uploads, Values};
 const SLEEP_NS_MAX: u64 = 100_000_000;
 /// How long the timekeeper may sleep if no client can be late (I3).
 const SLEEP_NS_QUIET: u64 = 1_000_000_000;
-/// How long a shard may sleep once the process stops: nobody wakes it when another shard closes the
-/// last connection, and until it ends no other server can listen.
+/// How long a shard may sleep once the process stops: it gets no wake-up when another shard closes
+/// the last connection, and no other server can listen until it ends.
 const SLEEP_NS_STOPPING: u64 = 2_000_000;
 /// How long a shard may sleep while requests wait that its engine delays, or upkeep is due in an
 /// engine that another core holds.

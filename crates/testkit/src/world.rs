@@ -72,7 +72,7 @@ pub struct WorldOptions {
     pub watch_allowed: bool,
     /// Bytes of lines that may wait for each client that watches.
     pub watcher_bytes_max: usize,
-    /// What `refresh_certs` does.
+    /// Whether `refresh_certs` works.
     pub certificates: Certificates,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,

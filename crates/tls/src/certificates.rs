@@ -32,7 +32,7 @@ use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Versi
 
 /// Tickets for one connection of TLS 1.3, so that a client can resume it twice at a time.
 const TICKETS: usize = 2;
-/// What rustls adds to the plain bytes of a record when it counts its length.
+/// Bytes that rustls adds to the plain bytes of a record when it counts its length.
 const COUNTED_HEADER_BYTES: usize = 5;
 
 /// The configurations of all kinds of listeners.

@@ -48,7 +48,7 @@ pub(crate) struct Front {
     pub(crate) name: ListenerId,
 }
 
-/// What a core asks a thread for.
+/// A request of a core to a thread.
 enum Order {
     Listen(Front),
     Close(Arc<Inbox>, ListenerId),

@@ -47,7 +47,7 @@ impl Blocks {
     }
 }
 
-/// What happens when the backend has sent a block of records.
+/// The effect of a sent block of records on its plain block.
 #[derive(Debug)]
 enum End {
     /// Nothing: more records of the same plain block follow, or it has none.

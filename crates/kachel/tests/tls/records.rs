@@ -122,7 +122,7 @@ fn a_client_may_ask_for_new_keys() {
 }
 
 /// T07. A connection that ends inside a request stores nothing, with and without a `close_notify`.
-/// What was whole before is stored.
+/// Requests that were whole before the end are executed.
 #[test]
 fn what_is_cut_is_not_stored() {
     for io in backends() {

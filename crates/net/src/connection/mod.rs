@@ -65,7 +65,7 @@ pub enum CloseReason {
     Shutdown,
 }
 
-/// What a connection's next request waits for.
+/// The event for which a connection's next request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// Nothing: requests are served as they arrive.
@@ -82,8 +82,7 @@ pub enum Waiting {
     Record,
     /// The login must not be checked before the next second.
     Login,
-    /// Other connections come first, because as many of its requests were served in this tick as
-    /// one connection may have.
+    /// The connection has reached its limit of requests for this tick (`-R`), so others come first.
     Turn,
 }
 
@@ -323,7 +322,7 @@ impl Connection {
         sweep - self.active_sweep
     }
 
-    /// What the next request waits for.
+    /// The event for which the next request waits.
     #[inline]
     pub const fn waiting(&self) -> Waiting {
         self.waiting

@@ -234,7 +234,7 @@ impl Segments {
             self.reclaimer.note_evicted(&item, now);
             self.kill(at);
         } else {
-            self.bury(at);
+            self.reclaim_dead(at);
         }
     }
 
@@ -247,7 +247,7 @@ impl Segments {
 
     /// Kills an item as [`Self::kill`] does, and counts it as reclaimed. The caller found that it
     /// has expired or was flushed.
-    pub fn bury(&mut self, at: ItemAt) {
+    pub fn reclaim_dead(&mut self, at: ItemAt) {
         let item = Item::load(self.log.pool(), at);
         debug_assert!(item.expiry() != 0 || self.is_flushed(at), "no other item is found dead");
         if !item.is_dead() {

@@ -50,7 +50,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// An authority that nobody else knows.
+    /// An authority with a new key.
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

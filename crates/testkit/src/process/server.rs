@@ -197,7 +197,7 @@ impl<'a> Launch<'a> {
         Ok(server)
     }
 
-    /// Gives a server of ours TLS, if suites run with it. Returns the configuration of its clients.
+    /// Gives our server TLS, if suites run with it. Returns the configuration of its clients.
     #[cfg(feature = "tls")]
     fn encrypt(&self, command: &mut Command, folder: &Path) -> Option<Arc<rustls::ClientConfig>> {
         let is_ours = self.program.file_name().is_some_and(|name| name == "kachel");

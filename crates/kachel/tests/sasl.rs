@@ -148,7 +148,7 @@ fn clients_log_in_and_the_file_of_users_is_read_again() {
     let mut client = server.connect();
     assert_eq!(ask(&mut client, request(0x0b, "", b"")), (0, b"1.6.45".to_vec()));
     let mechanisms = ask(&mut client, request(0x20, "", b""));
-    assert_eq!(mechanisms, (0, b"SCRAM-SHA-256 PLAIN".to_vec()));
+    assert_eq!(mechanisms, (0, b"PLAIN SCRAM-SHA-256".to_vec()));
     assert!(!plain(&mut client, "alice", "wrong") && plain(&mut client, "alice", "secret"));
     assert!(is_miss(&mut client) && scram(&mut client, "alice", "secret"));
     assert_eq!(stat(&mut client, "", "auth_cmds"), "3");
@@ -244,7 +244,7 @@ fn the_file_of_options_asks_for_logins_too() {
 fn an_option_selects_the_mechanisms() {
     let file = UsersFile::new("alice:secret\n");
     for (option, names, by_plain) in [
-        ("--sasl-mechanisms=all", "SCRAM-SHA-256 PLAIN", true),
+        ("--sasl-mechanisms=all", "PLAIN SCRAM-SHA-256", true),
         ("--sasl-mechanisms=plain", "PLAIN", true),
         ("--sasl-mechanisms=scram-sha-256", "SCRAM-SHA-256", false),
     ] {

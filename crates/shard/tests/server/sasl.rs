@@ -114,11 +114,11 @@ fn the_version_and_the_mechanisms_are_told_before_the_login_and_all_after_it() {
     let client = world.connect();
     let rows = [
         (version(), reply(0x0b, 0, b"1.6.45")),
-        (request(LIST, b"", b""), reply(LIST, 0, b"SCRAM-SHA-256 PLAIN")),
+        (request(LIST, b"", b""), reply(LIST, 0, b"PLAIN SCRAM-SHA-256")),
         (login(), known(AUTH)),
         (get(), miss()),
         (version(), reply(0x0b, 0, b"1.6.45")),
-        (request(LIST, b"", b""), reply(LIST, 0, b"SCRAM-SHA-256 PLAIN")),
+        (request(LIST, b"", b""), reply(LIST, 0, b"PLAIN SCRAM-SHA-256")),
         (get(), miss()),
         (request(0x07, b"", b""), reply(0x07, 0, b"")),
     ];
@@ -317,7 +317,7 @@ fn each_pipelined_request_has_its_reply_wherever_it_is_cut() {
     let again = request(AUTH, b"plain", b"bob\0bob\0pw:more");
     let said = [list.clone(), guess(), login(), get(), long, again, get(), guess(), get()];
     let expected = [
-        reply(LIST, 0, b"SCRAM-SHA-256 PLAIN"),
+        reply(LIST, 0, b"PLAIN SCRAM-SHA-256"),
         failed(AUTH),
         known(AUTH),
         miss(),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{env, fs};
 
-use kachel_testkit::{Client, Launch, Server, UdpClient};
+use kachel_testkit::{Launch, Server, UdpClient, wait_until};
 
 /// Clients that are let in at a time in the test of the limit.
 const CLIENTS_MAX: usize = 64;
@@ -100,8 +100,11 @@ fn l5_requests_around_a_login_have_a_reply_each() {
 #[test]
 fn l6_as_many_clients_are_let_in_as_the_option_says() {
     let server = start(&["-c", &CLIENTS_MAX.to_string(), "-t", "1"], &[]);
-    server.wait_until_alone();
-    let mut clients: Vec<Client> = (0..CLIENTS_MAX).map(|_| server.connect()).collect();
+    // This client counts as well. Those before it must be gone.
+    let mut first = server.connect();
+    wait_until("the only client", || first.stat("curr_connections") == 1);
+    let mut clients = vec![first];
+    clients.resize_with(CLIENTS_MAX, || server.connect());
     for client in &mut clients {
         assert_eq!(client.ask("mn\r\n", "\n"), "MN\r\n");
     }

@@ -17,8 +17,8 @@ pub enum Mechanisms {
 
 impl Mechanisms {
     /// Their names, as `LIST MECHS` is answered. A client takes the strongest that it supports.
-    /// PLAIN is first, because libmemcached 1.0.16 (inside pylibmc) often finds no mechanism that it
-    /// supports if PLAIN is the last name.
+    /// PLAIN is first, because libmemcached 1.0.16 (inside pylibmc) often finds no mechanism that
+    /// it supports if PLAIN is the last name.
     pub const fn names(self) -> &'static str {
         match self {
             Self::All => "PLAIN SCRAM-SHA-256",

@@ -3,6 +3,8 @@
 //! Upstream:   the code that opens an `Io` sets [`Limits`] from the options.
 //! Downstream: the backends size their tables and rings by these numbers.
 
+use std::ops::RangeInclusive;
+
 /// Size of a [`crate::SendBlock`].
 pub const SEND_BLOCK_BYTES: usize = 16 * 1024;
 /// Pieces of memory held elsewhere that one [`crate::SendBlock`] sends.
@@ -30,12 +32,16 @@ pub const DATAGRAMS_QUEUED_MAX: usize = 2048;
 /// The time after which `accept` is tried again when it ran out of descriptors or memory.
 pub const ACCEPT_RETRY_NS: u64 = 10_000_000;
 
-/// Seconds without traffic before TCP probes whether the peer is still there.
-pub const KEEPALIVE_IDLE_S: u64 = 30;
-/// Seconds between two keepalive probes.
-pub const KEEPALIVE_INTERVAL_S: u64 = 10;
+/// The least and the most seconds without traffic before TCP probes whether the peer is still
+/// there. Each connection has its own number. The kernel sends probes that are due together at
+/// once, and drops those that its queues cannot hold (1,000 packets a processor on the loopback).
+/// With 30 seconds for all, 10 between probes and 3 probes, 6,897 of 9,900 idle connections that
+/// were opened together were closed after a minute, and with these numbers none of 79,600.
+pub const KEEPALIVE_IDLE_S: RangeInclusive<u64> = 14..=28;
+/// Seconds between two keepalive probes. Short, so that there are many: see [`KEEPALIVE_IDLE_S`].
+pub const KEEPALIVE_INTERVAL_S: u64 = 2;
 /// The connection fails after this number of unanswered probes.
-pub const KEEPALIVE_PROBES: u32 = 3;
+pub const KEEPALIVE_PROBES: u32 = 15;
 
 pub(crate) const RECEIVE_AREA_BYTES: usize = RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES;
 
@@ -44,6 +50,8 @@ pub(crate) const RECEIVE_AREA_BYTES: usize = RECEIVE_BUFFERS * RECEIVE_BUFFER_BY
 pub(crate) const DATAGRAMS_PER_CALL: usize = 16;
 
 const _: () = {
+    let noticed_s = *KEEPALIVE_IDLE_S.end() + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES as u64;
+    assert!(noticed_s < 60, "a vanished peer must be gone within a minute");
     assert!(RECEIVE_BUFFERS.is_power_of_two() && RECEIVE_BUFFERS <= 32 * 1024);
     assert!(RECEIVE_AREA_BYTES <= u32::MAX as usize);
 };

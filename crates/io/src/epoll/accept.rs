@@ -65,10 +65,11 @@ impl Epoll {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match acceptfrom_with(&self.listeners[index].fd, flags) {
                 Ok((fd, address)) => {
+                    let peer = listener::peer(address);
+                    listener::stagger_keepalive(&fd, peer);
                     // When the kernel cannot watch one more, the client sees its connection end.
                     let Ok(socket) = self.take_in(fd) else { return };
                     let listener = ListenerId(index as u32);
-                    let peer = listener::peer(address);
                     events.push(Event::Accepted { listener, socket, peer });
                 }
                 Err(Errno::AGAIN) => return,

@@ -119,8 +119,8 @@ pub fn local_addr(listener: impl AsFd) -> io::Result<SocketAddr> {
 }
 
 /// Makes a listening socket non-blocking or blocking (io_uring waits only on blocking ones). For
-/// TCP, it sets the options that accepted sockets inherit: no delay, keepalive. So accepting needs
-/// no system call for options.
+/// TCP, it sets the options that accepted sockets inherit: no delay, keepalive. Only the time of
+/// the first probe is set for each socket ([`stagger_keepalive`]).
 ///
 /// Errors: the descriptor is not a socket.
 pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> {
@@ -129,7 +129,7 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
     let family = sockopt::socket_domain(listener)?;
     if family == AddressFamily::INET || family == AddressFamily::INET6 {
         sockopt::set_tcp_nodelay(listener, true)?;
-        sockopt::set_tcp_keepidle(listener, Duration::from_secs(KEEPALIVE_IDLE_S))?;
+        sockopt::set_tcp_keepidle(listener, Duration::from_secs(*KEEPALIVE_IDLE_S.end()))?;
         sockopt::set_tcp_keepintvl(listener, Duration::from_secs(KEEPALIVE_INTERVAL_S))?;
         sockopt::set_tcp_keepcnt(listener, KEEPALIVE_PROBES)?;
         sockopt::set_socket_keepalive(listener, true)?;
@@ -143,6 +143,24 @@ pub(crate) fn prepare(listener: impl AsFd, nonblocking: bool) -> io::Result<()> 
 pub(crate) fn shut_down(listener: impl AsFd) {
     // It cannot fail for a listening socket. If it did, the socket would let no client in either.
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
+}
+
+/// Gives an accepted socket its own time of silence before the first keepalive probe, so that
+/// connections that were opened together are not probed together (see [`KEEPALIVE_IDLE_S`]).
+/// Clients that connect one after the other have different ports, so the port chooses the time.
+///
+/// Cost: one system call for TCP.
+pub(crate) fn stagger_keepalive(socket: impl AsFd, peer: Peer) {
+    let port = match peer {
+        Peer::Local => return,
+        Peer::V4(address) => address.port(),
+        Peer::V6(address) => address.port(),
+    };
+    let (least, most) = KEEPALIVE_IDLE_S.into_inner();
+    let idle = least + u64::from(port) % (most - least + 1);
+    assert!(KEEPALIVE_IDLE_S.contains(&idle), "X01");
+    // It fails when the client is gone already. Then the inherited time serves as well.
+    let _ = sockopt::set_tcp_keepidle(socket, Duration::from_secs(idle));
 }
 
 /// The peer, from its address in the kernel.

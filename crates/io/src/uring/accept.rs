@@ -77,8 +77,10 @@ impl Uring {
         let fd = unsafe { OwnedFd::from_raw_fd(completion.result) };
         // It fails when the client is gone already. Then the connection is dropped.
         let Ok(address) = rustix::net::getpeername(&fd) else { return };
+        let peer = listener::peer(address);
+        listener::stagger_keepalive(&fd, peer);
         let socket = self.take_in(fd);
         let listener = ListenerId(index as u32);
-        events.push(Event::Accepted { listener, socket, peer: listener::peer(address) });
+        events.push(Event::Accepted { listener, socket, peer });
     }
 }

@@ -317,6 +317,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         sockets: Vec::new(),
         udp: UdpOptions {
             reply_datagrams_max: options.udp.reply_datagrams_max,
+            sender_datagrams_max: options.udp.sender_datagrams_max,
             ..UdpOptions::default()
         },
         pinned_percent: options.pinned_percent,

@@ -9,38 +9,19 @@
 //!   that.
 //! - I2  At most [`ADDRESSES_MAX`] addresses are remembered. Failures of others are forgotten.
 //!
-//! An address in IPv6 is the first half of it, because one host usually has all of the second half.
 //! Clients of a unix socket have no address, and never wait: the mode of the socket protects it.
 
 use std::collections::HashMap;
 
 use kachel_io::Peer;
 
+use crate::address_key::AddressKey;
+
 /// Logins of an address that may fail without a delay.
 const FREE_FAILURES: u32 = 5;
 /// Seconds without a failure after which those before are forgotten.
 const FORGIVEN_S: u32 = 60;
 const ADDRESSES_MAX: usize = 10_000;
-
-/// The part of an address that counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Source {
-    V4([u8; 4]),
-    V6([u8; 8]),
-}
-
-impl Source {
-    fn of(peer: Peer) -> Option<Self> {
-        match peer {
-            Peer::Local => None,
-            Peer::V4(address) => Some(Self::V4(address.ip().octets())),
-            Peer::V6(address) => match address.ip().to_ipv4_mapped() {
-                Some(mapped) => Some(Self::V4(mapped.octets())),
-                None => address.ip().octets().first_chunk().copied().map(Self::V6),
-            },
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
@@ -54,16 +35,16 @@ struct Failures {
 /// The failed logins of a process.
 #[derive(Debug, Default)]
 pub struct Attempts {
-    failures: HashMap<Source, Failures>,
+    failures: HashMap<AddressKey, Failures>,
 }
 
 impl Attempts {
     /// Whether a login of `peer` may be checked in this `second`. If so, the caller checks it.
     pub fn may_try(&mut self, peer: Peer, second: u32) -> bool {
-        let Some(source) = Source::of(peer) else { return true };
-        let Some(failures) = self.failures.get_mut(&source) else { return true };
+        let Some(key) = AddressKey::of(peer) else { return true };
+        let Some(failures) = self.failures.get_mut(&key) else { return true };
         if second.saturating_sub(failures.last) > FORGIVEN_S {
-            self.failures.remove(&source);
+            self.failures.remove(&key);
             return true;
         }
         let may = failures.count < FREE_FAILURES || second > failures.checked;
@@ -75,8 +56,8 @@ impl Attempts {
 
     /// Notes that a login of `peer` has failed in this `second`.
     pub fn note_failure(&mut self, peer: Peer, second: u32) {
-        let Some(source) = Source::of(peer) else { return };
-        if self.failures.len() >= ADDRESSES_MAX && !self.failures.contains_key(&source) {
+        let Some(key) = AddressKey::of(peer) else { return };
+        if self.failures.len() >= ADDRESSES_MAX && !self.failures.contains_key(&key) {
             self.failures.retain(|_, one| second.saturating_sub(one.last) <= FORGIVEN_S);
             if self.failures.len() >= ADDRESSES_MAX {
                 return; // I2
@@ -84,7 +65,7 @@ impl Attempts {
         }
         debug_assert!(self.failures.len() <= ADDRESSES_MAX, "I2");
         let none = Failures { count: 0, last: second, checked: second };
-        let failures = self.failures.entry(source).or_insert(none);
+        let failures = self.failures.entry(key).or_insert(none);
         failures.count += 1;
         failures.last = second;
     }

@@ -95,6 +95,7 @@ impl PartialOptions {
         let without_effect = [
             ("--udp-port-per-shard", serve.udp.has_shard_ports),
             ("--udp-reply-datagrams", serve.udp.reply_datagrams_max > 1),
+            ("--udp-sender-budget", serve.udp.sender_datagrams_max > 0),
         ];
         for (option, _) in without_effect.iter().filter(|(_, given)| *given) {
             if serve.listeners.udp.is_empty() {

@@ -62,6 +62,9 @@ pub struct Roles {
 pub struct Udp {
     /// The most datagrams of a reply (`--udp-reply-datagrams`).
     pub reply_datagrams_max: u16,
+    /// The most datagrams a second that are answered of one sender (`--udp-sender-budget`). 0
+    /// means no limit.
+    pub sender_datagrams_max: u32,
     /// Whether each shard also has a UDP port of its own (`--udp-port-per-shard`).
     pub has_shard_ports: bool,
 }
@@ -281,7 +284,7 @@ impl ServeOptions {
             threads: None,
             roles: None,
             has_shard_ports: false,
-            udp: Udp { reply_datagrams_max: 1, has_shard_ports: false },
+            udp: Udp { reply_datagrams_max: 1, sender_datagrams_max: 0, has_shard_ports: false },
             memory_bytes: 64 << 20,
             evict: true,
             item_bytes_max: 1 << 20,

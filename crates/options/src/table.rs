@@ -274,6 +274,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         |partial, given| set(&mut partial.serve.udp.reply_datagrams_max, given.integer()),
     ),
     own(
+        "udp-sender-budget",
+        Integer("num", 0, u32::MAX as i64),
+        "0",
+        "most datagrams of one sender's address that are answered in a second; 0: no limit. See \
+         docs/udp.md",
+        |partial, given| set(&mut partial.serve.udp.sender_datagrams_max, given.integer()),
+    ),
+    own(
         "io",
         Word(&["auto", "epoll", "uring"]),
         "auto",

@@ -147,6 +147,8 @@ counters! {
     udp_datagrams,
     /// Datagrams that are no request, or came from an address that is never answered.
     udp_ignored,
+    /// Datagrams of senders that have used up the budget of a second.
+    udp_over_budget,
     /// Requests that were longer than their datagrams.
     udp_incomplete,
     /// Replies that were too long for their datagrams.

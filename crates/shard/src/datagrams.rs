@@ -99,6 +99,9 @@ impl Datagrams {
         let (Some(request_id), false) = (request_id, self.closed) else {
             return counters.udp_ignored.add(1);
         };
+        if !shared.sender_budget.take(from.address, context.now().second) {
+            return counters.udp_over_budget.add(1);
+        }
         let head = binary_head(&datagram[FRAME_BYTES..]);
         let asker = Asker { peer: from, request_id, head };
         if is_cut {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use kachel_engine::Now;
 use kachel_host::{Budget, Usage};
 use kachel_io::{Peer, SocketName};
-use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, Users};
+use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, SenderBudget, Users};
 use kachel_stdx::Counter;
 
 use crate::by_class::ClassCounters;
@@ -50,6 +50,8 @@ pub struct OpenSocket {
 pub struct UdpOptions {
     /// The most datagrams of a reply, from 1 to `kachel_net::REPLY_DATAGRAMS_MAX`.
     pub reply_datagrams_max: u16,
+    /// The most datagrams a second that are answered of one sender. 0 means no limit.
+    pub sender_datagrams_max: u32,
     /// The UDP ports of this process. Nothing that comes from such a port is answered.
     pub own_ports: Vec<RangeInclusive<u16>>,
 }
@@ -57,7 +59,7 @@ pub struct UdpOptions {
 impl Default for UdpOptions {
     /// Replies of one datagram, by a process without UDP ports.
     fn default() -> Self {
-        Self { reply_datagrams_max: 1, own_ports: Vec::new() }
+        Self { reply_datagrams_max: 1, sender_datagrams_max: 0, own_ports: Vec::new() }
     }
 }
 
@@ -192,6 +194,8 @@ pub struct Shared {
     users: RwLock<Option<Users>>,
     /// The logins that have failed.
     attempts: Mutex<Attempts>,
+    /// The datagrams that each sender may still have answered in this second.
+    pub(crate) sender_budget: SenderBudget,
     /// Messages of logins by SASL so far.
     messages: AtomicU64,
     /// The run of the crawler.
@@ -233,6 +237,7 @@ impl Shared {
             cores: Cores::new(options.net_cores.unwrap_or(options.shards), options.cores_max),
             crawler: Crawler::new(options.crawler_on),
             watchers: Watchers::new(options.shards),
+            sender_budget: SenderBudget::new(options.udp.sender_datagrams_max),
             options,
             counters,
             budget,

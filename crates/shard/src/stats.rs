@@ -342,6 +342,7 @@ const ITEMS: &[(&str, Row)] = &[
     ("kachel_connections_moved", Row::Sum(|c| &c.connections_moved)),
     ("kachel_udp_datagrams", Row::Sum(|c| &c.udp_datagrams)),
     ("kachel_udp_ignored", Row::Sum(|c| &c.udp_ignored)),
+    ("kachel_udp_over_budget", Row::Sum(|c| &c.udp_over_budget)),
     ("kachel_udp_incomplete", Row::Sum(|c| &c.udp_incomplete)),
     ("kachel_udp_too_long", Row::Sum(|c| &c.udp_too_long)),
     ("kachel_udp_lost", Row::Sum(|c| &c.udp_lost)),

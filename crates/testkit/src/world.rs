@@ -81,6 +81,8 @@ pub struct WorldOptions {
     /// The most datagrams of a reply over UDP. `None` if the server has no UDP; otherwise each
     /// shard has a datagram socket.
     pub udp: Option<u16>,
+    /// The most datagrams a second that are answered of one sender. 0: no limit.
+    pub sender_datagrams_max: u32,
     /// Percent of memory that values may pin while they are being sent.
     pub pinned_percent: u32,
     /// A function that the server calls for each client that it closes because of a limit.
@@ -115,6 +117,7 @@ impl Default for WorldOptions {
             stays: false,
             protocol: ClientProtocol::Negotiated,
             udp: None,
+            sender_datagrams_max: 0,
             pinned_percent: PINNED_PERCENT_MAX,
             tell_closed: None,
         }
@@ -144,6 +147,7 @@ impl WorldOptions {
             }]),
             udp: UdpOptions {
                 reply_datagrams_max: self.udp.unwrap_or(1),
+                sender_datagrams_max: self.sender_datagrams_max,
                 own_ports: vec![OWN_UDP_PORT..=OWN_UDP_PORT],
             },
             pinned_percent: self.pinned_percent,

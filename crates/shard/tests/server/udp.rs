@@ -383,6 +383,23 @@ fn addresses_that_reflect_are_never_answered() {
     assert!(is_answered(&mut world, client(1), &framed(1, b"get a\r\n")));
 }
 
+/// Row U19: a flood in the name of one address gets no more replies than the budget of that
+/// address. Others are answered as before.
+#[test]
+fn a_sender_beyond_its_budget_is_not_answered() {
+    let mut world = world(WorldOptions { sender_datagrams_max: 10, ..WorldOptions::default() });
+    for second in 1..=3 {
+        let flood = (0..200).filter(|number| {
+            let from = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 7), 30_000 + number));
+            is_answered(&mut world, from, &framed(1, b"get a\r\n"))
+        });
+        assert_eq!(flood.count(), 10, "second {second}");
+        assert!(is_answered(&mut world, client(8), &framed(1, b"get a\r\n")));
+        assert_eq!(world.sum(|c| &c.udp_over_budget), 190 * second);
+        world.clock.advance_s(1);
+    }
+}
+
 /// More datagrams than exchanges: none is lost, and each is answered once.
 #[test]
 fn datagrams_wait_while_all_exchanges_are_busy() {

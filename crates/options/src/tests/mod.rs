@@ -1,5 +1,7 @@
 //! What the command line means, row by row of memcached's habits.
 
+mod udp;
+
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
@@ -8,7 +10,7 @@ use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::{
     Command, EngineMode, HAS_TLS, Host, IpListen, ListenTls, Listeners, OptionsError, Protocol,
-    ServeOptions, TlsOptions, UDP_REPLY_DATAGRAMS_MAX, example_file, manual, parse, parse_file,
+    ServeOptions, TlsOptions, example_file, manual, parse, parse_file,
 };
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -232,42 +234,6 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         assert!(error.message.ends_with('.') && error.message.len() > 20, "{error}");
     }
     assert!(memcached(&["-U", "0"]).reports.is_empty());
-}
-
-#[test]
-fn udp_is_off_until_it_is_asked_for() {
-    assert!(memcached(&[]).listeners.udp.is_empty());
-    assert!(memcached(&["-U", "0", "-Y", "file"]).listeners.udp.is_empty());
-    // The address, the TCP port, the UDP port; the port of UDP is also that of TCP without -p.
-    for (args, tcp, udp) in [
-        (&["-U", "7000"][..], 7000, 7000),
-        (&["-U", "7000", "-p", "7001"], 7001, 7000),
-        (&["-p", "7001", "-U", "7000"], 7001, 7000),
-        (&["-U", "-1"], 0, 0),
-        (&["-U", "-1", "-p", "7001"], 7001, 0),
-    ] {
-        let Listeners { tcp: with_tcp, udp: with_udp, .. } = memcached(args).listeners;
-        let ([with_tcp], [with_udp]) = (&with_tcp[..], &with_udp[..]) else {
-            panic!("{args:?}: {with_tcp:?} {with_udp:?}");
-        };
-        assert_eq!((with_tcp.port, with_udp.port), (tcp, udp), "{args:?}");
-        assert_eq!((&with_tcp.host, &with_udp.host), (&Host::Any, &Host::Any));
-    }
-    let options = memcached(&["-l", "proto[ascii]:127.0.0.1,::1:9,[::1]:9", "-U", "7000"]);
-    let ports: Vec<u16> = options.listeners.udp.iter().map(|each| each.port).collect();
-    assert_eq!(ports, [7000, 7000, 9]);
-    assert_eq!(options.listeners.udp[0].protocol, Protocol::Ascii);
-    let options = memcached(&["-U", "7000", "-s", "/tmp/socket"]);
-    assert!(options.listeners.udp.is_empty());
-    assert_eq!(options.reports, ["-U: ignored: with -s there is no UDP"]);
-    let options = memcached(&["-U", "7000", "--udp-reply-datagrams", "16"]);
-    assert_eq!(options.udp.reply_datagrams_max, UDP_REPLY_DATAGRAMS_MAX);
-    for wrong in ["0", "17", "-1", "x"] {
-        refusal(&["-U", "7000", "--udp-reply-datagrams", wrong]);
-    }
-    let said = memcached_settings(&["-U", "7000"]);
-    assert!(said.contains(&("udpport".into(), "7000".into())));
-    assert!(said.contains(&("tcpport".into(), "7000".into())));
 }
 
 #[test]

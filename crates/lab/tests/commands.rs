@@ -38,3 +38,66 @@ fn an_unknown_subcommand_is_refused() {
     assert_eq!(answer.status.code(), Some(64));
     assert!(answer.stdout.is_empty() && text(&answer.stderr).contains("serve"), "{answer:?}");
 }
+
+/// The words of the line of a table that begins with `name`.
+fn line_of<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_else(|| panic!("no {name} in {table}")).split_whitespace().collect()
+}
+
+#[test]
+fn cost_scales_the_published_systems_and_quotes_the_others() {
+    let answer = lab(&["cost", "--published"]);
+    assert!(answer.status.success() && answer.stderr.is_empty(), "{answer:?}");
+    let table = text(&answer.stdout);
+    let tile = ["128", "2", "2680000", "462", "5801", "12141", "-", "-", "-"];
+    assert_eq!(line_of(&table, "4x TILEPro64"), tile, "{table}");
+    assert_eq!(line_of(&table, "TSSP"), ["282", "16", "17.62", "computed", "tssp"], "{table}");
+    let quoted = ["410", "-", "1", "quoted", "ntua"];
+    assert_eq!(line_of(&table, "Memcached, Xeon (ISCA '13)"), quoted, "{table}");
+}
+
+#[test]
+fn cost_compares_measured_systems_with_a_base() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let systems = r#"[
+        {"system": "large", "ram_gb": 64, "capacity_tps": 300000, "power_w": 400, "price": 9000},
+        {"system": "small", "ram_gb": 64, "capacity_tps": 100000, "power_w": 20}
+    ]"#;
+    std::fs::write(&file, systems).expect("written");
+    let path = file.path().to_str().expect("text");
+    let rest = ["--memory-gb", "1", "--rate", "300000", "--kwh-price", "0", "--base", "large"];
+    let answer = lab(&[&["cost", path][..], &rest].concat());
+    assert!(answer.status.success() && answer.stderr.is_empty(), "{answer:?}");
+    let table = text(&answer.stdout);
+    let small = ["64", "3", "300000", "60", "5000", "1577", "0", "-", "-", "3.00"];
+    assert_eq!(line_of(&table, "small"), small, "{table}");
+    assert_eq!(line_of(&table, "large").last(), Some(&"1.00"), "{table}");
+}
+
+#[test]
+fn cost_refuses_bad_input_and_names_it() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("text");
+    let row = r#"{"system": "a", "ram_gb": 1, "capacity_tps": 1, "power_w": 1}"#;
+    for (content, args, named) in [
+        (String::new(), &[][..], path),
+        (format!("[{row}"), &[], path),
+        (format!("[{}]", row.replace("\"power_w\": 1", "\"power_w\": 0")), &[], "power_w"),
+        (format!("[{}]", row.replace("\"ram_gb\": 1", "\"ram_gb\": -1")), &[], "ram_gb"),
+        (format!("[{}]", row.replace("power_w", "watts")), &[], "watts"),
+        (format!("[{row}]"), &["--base", "b"], "--base b"),
+        (format!("[{row}]"), &["--base", "a"], "--base a"),
+        (format!("[{row}]"), &["--years", "0"], "--years"),
+        (format!("[{row}]"), &["--pue", "0.9"], "--pue"),
+        (format!("[{row}]"), &["--memory-gb", "inf"], "--memory-gb"),
+    ] {
+        std::fs::write(&file, &content).expect("written");
+        let answer = lab(&[&["cost", path][..], args].concat());
+        assert_eq!(answer.status.code(), Some(64), "{content} {args:?}: {answer:?}");
+        let said = text(&answer.stderr);
+        assert!(said.contains(named) && answer.stdout.is_empty(), "{content} {args:?}: {said}");
+    }
+    assert_eq!(lab(&["cost"]).status.code(), Some(64));
+    assert_eq!(lab(&["cost", "/no/such/file"]).status.code(), Some(64));
+}

@@ -1,0 +1,66 @@
+//! The laboratory: starts a subcommand of `kachel-lab`. It contains no server.
+//!
+//! Upstream:   the binary `kachel-lab`, with its command line.
+//! Downstream: `kachel-load`, the load generator; `cost`, which compares what servers cost.
+//!
+//! Invariants:
+//! - I1  The arguments after a subcommand are passed on without parsing.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+mod cost;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Exit code of sysexits.h, as `kachel` uses it.
+const EXIT_USAGE: u8 = 64;
+
+/// Runs `kachel-lab` with the arguments that follow its name. Returns the exit code of sysexits.h.
+pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(first) = words.next() else { return print(&usage()) };
+    match first.to_str() {
+        Some("load") => kachel_load::run(words), // I1
+        Some("cost") => cost::run(words),
+        Some("help" | "-h" | "--help") => print(&usage()),
+        Some("version" | "-V" | "--version") => print(&format!("kachel-lab {VERSION}\n")),
+        _ => refuse(&first),
+    }
+}
+
+/// The options of all subcommands, from which a package makes its man pages.
+pub fn command_line() -> clap::Command {
+    let load = kachel_load::command_line().name("load").bin_name("kachel-lab load");
+    clap::Command::new("kachel-lab")
+        .version(VERSION)
+        .about("Measures servers with memcached's protocol")
+        .disable_help_subcommand(true)
+        .subcommand(load)
+        .subcommand(cost::command_line().name("cost"))
+}
+
+fn usage() -> String {
+    format!(
+        "kachel-lab {VERSION}: measures servers with memcached's protocol\n\n\
+         kachel-lab load [options]   send load to a server and measure it\n\
+         kachel-lab cost [options]   compare what a service costs with different servers\n\
+         kachel-lab version          print the version\n\n\
+         `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"
+    )
+}
+
+/// Prints an answer. A reader that closes the pipe early is not an error.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn refuse(word: &OsString) -> ExitCode {
+    let word = word.display();
+    eprintln!("kachel-lab: {word} is not a subcommand; see `kachel-lab --help`");
+    ExitCode::from(EXIT_USAGE)
+}

@@ -11,10 +11,8 @@ fn main() -> std::io::Result<()> {
     std::fs::create_dir_all(&folder)?;
     clap_mangen::generate_to(kachel_lab::command_line(), &folder)?;
     // A page that is missing would be missing in the package unnoticed.
-    for page in
-        ["kachel-lab.1", "kachel-lab-load.1", "kachel-lab-load-replay.1", "kachel-lab-cost.1"]
-    {
-        File::open(folder.join(page))?;
+    for page in ["", "-load", "-load-replay", "-cost", "-misses"] {
+        File::open(folder.join(format!("kachel-lab{page}.1")))?;
     }
     Ok(())
 }

@@ -12,6 +12,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 mod cost;
+mod misses;
+mod chart;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -24,6 +26,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     match first.to_str() {
         Some("load") => kachel_load::run(words), // I1
         Some("cost") => cost::run(words),
+        Some("misses") => misses::run(words),
         Some("help" | "-h" | "--help") => print(&usage()),
         Some("version" | "-V" | "--version") => print(&format!("kachel-lab {VERSION}\n")),
         _ => refuse(&first),
@@ -39,6 +42,7 @@ pub fn command_line() -> clap::Command {
         .disable_help_subcommand(true)
         .subcommand(load)
         .subcommand(cost::command_line().name("cost"))
+        .subcommand(misses::command_line().name("misses"))
 }
 
 fn usage() -> String {
@@ -46,6 +50,7 @@ fn usage() -> String {
         "kachel-lab {VERSION}: measures servers with memcached's protocol\n\n\
          kachel-lab load [options]   send load to a server and measure it\n\
          kachel-lab cost [options]   compare what a service costs with different servers\n\
+         kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
          kachel-lab version          print the version\n\n\
          `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"
     )
@@ -56,6 +61,32 @@ fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Runs a subcommand: parses its options, and prints the result or the error.
+fn with_options<O: clap::FromArgMatches>(
+    command: clap::Command,
+    words: impl Iterator<Item = OsString>,
+    work: impl FnOnce(&O) -> Result<String, String>,
+) -> ExitCode {
+    let name = command.get_name().to_owned();
+    let words = std::iter::once(OsString::from(&name)).chain(words);
+    let parsed = command.try_get_matches_from(words).and_then(|all| O::from_arg_matches(&all));
+    let options = match parsed {
+        Ok(options) => options,
+        Err(error) => {
+            // A closed standard output leaves nowhere to report the error.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
+        }
+    };
+    match work(&options) {
+        Ok(text) => print(&text),
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::from(EXIT_USAGE)
+        }
     }
 }
 

@@ -101,3 +101,50 @@ fn cost_refuses_bad_input_and_names_it() {
     assert_eq!(lab(&["cost"]).status.code(), Some(64));
     assert_eq!(lab(&["cost", "/no/such/file"]).status.code(), Some(64));
 }
+
+/// Two keys take turns, and memory holds one of them or both.
+#[test]
+fn misses_are_counted_for_each_policy_and_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("turns.csv");
+    let lines = (0..10).map(|second| format!("{second},{},1,9,1,get,0\n", ["a", "b"][second % 2]));
+    std::fs::write(&trace, lines.collect::<String>()).expect("written");
+    let (trace, out) = (trace.to_str().expect("text"), folder.path().join("out"));
+    let rest =
+        ["--memory", "0.5,1", "--policies", "lru,belady", "--out", out.to_str().expect("text")];
+    let answer = lab(&[&["misses", trace][..], &rest].concat());
+    assert!(answer.status.success(), "{answer:?}");
+    let table = text(&answer.stdout);
+    assert!(table.starts_with("turns.csv: 10 reads of 2 keys, 20 bytes\n"), "{table}");
+    assert_eq!(line_of(&table, "          10 "), ["50.00%", "1.0000", "0.6000"], "{table}");
+    assert_eq!(line_of(&table, "          20 "), ["100.00%", "0.2000", "0.2000"], "{table}");
+    let json = std::fs::read_to_string(out.join("turns.json")).expect("written");
+    let figures: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (&figures["rows"][1]["policy"], &figures["rows"][1]["misses"]),
+        (&"belady".into(), &6.into())
+    );
+    assert!(std::fs::read_to_string(out.join("turns.svg")).expect("written").starts_with("<svg"));
+}
+
+#[test]
+fn misses_refuses_bad_input_and_names_it() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("text");
+    for (content, args, named) in [
+        ("", &[][..], "no requests"),
+        ("0,a,1\n", &[], "line 1"),
+        ("0,a,1,9,1,set,0\n", &[], "no reads"),
+        ("0,a,1,9,1,get,0\n", &["--memory", "0"], "--memory"),
+        ("0,a,1,9,1,get,0\n", &["--memory", "1.5"], "--memory"),
+        ("0,a,1,9,1,get,0\n", &["--policies", "random"], "--policies"),
+        ("0,a,1,9,1,get,0\n", &["--threads", "0"], "--threads"),
+        ("0,a,1,9,1,get,0\n", &["--out", path], path),
+    ] {
+        std::fs::write(&file, content).expect("written");
+        let answer = lab(&[&["misses", path][..], args].concat());
+        assert_eq!(answer.status.code(), Some(64), "{content} {args:?}: {answer:?}");
+        assert!(text(&answer.stderr).contains(named), "{content} {args:?}: {answer:?}");
+    }
+    assert_eq!(lab(&["misses"]).status.code(), Some(64));
+}

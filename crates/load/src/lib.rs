@@ -64,8 +64,9 @@ use crate::report::{Report, Server};
 use crate::schedule::Schedule;
 use crate::session::{Phases, Session};
 use crate::steady::{Mix, Preload, Steady, thread_seed};
-use crate::trace::Trace;
 use crate::transport::Transport;
+
+pub use crate::trace::{Effect, Facts, Record, Trace};
 
 /// Exit status when the options are invalid or the server does not answer.
 const EXIT_USAGE: u8 = 2;

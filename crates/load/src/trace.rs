@@ -75,18 +75,40 @@ const _: () = {
 
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub struct Record {
     /// Number of the record's key (I1).
-    pub(crate) key: u32,
+    pub key: u32,
     /// Size of the value, scaled.
-    pub(crate) value_bytes: u32,
+    pub value_bytes: u32,
     /// TTL in seconds; 0 means no expiry.
-    pub(crate) ttl_s: u32,
+    pub ttl_s: u32,
     /// The operation.
     pub(crate) operation: Operation,
 }
 
 const _: () = assert!(size_of::<Record>() <= 16);
+
+/// What a request does to a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It reads the value.
+    Read,
+    /// It changes or creates the value.
+    Write,
+    /// It removes the value.
+    Delete,
+}
+
+impl Record {
+    /// What the request does to a cache.
+    pub fn effect(&self) -> Effect {
+        match self.operation {
+            Operation::Get | Operation::Gets => Effect::Read,
+            Operation::Delete => Effect::Delete,
+            _ => Effect::Write,
+        }
+    }
+}
 
 /// How a trace changes the value of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,24 +121,24 @@ pub(crate) struct KeyUse {
 
 /// Summary of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// Number of requests to replay.
-    pub(crate) requests: usize,
+    pub requests: usize,
     /// Number of different keys.
-    pub(crate) objects: usize,
+    pub objects: usize,
     /// Keys and values of all objects, with the last value size of each, in bytes.
-    pub(crate) footprint_bytes: u64,
+    pub footprint_bytes: u64,
     /// Skipped lines: the key is empty, too long or contains a byte that the protocol forbids.
-    pub(crate) skipped: usize,
+    pub skipped: usize,
     /// Requests by operation.
-    pub(crate) operations: Vec<(&'static str, usize)>,
+    pub operations: Vec<(&'static str, usize)>,
 }
 
 /// A trace in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Trace {
+pub struct Trace {
     /// The requests in order.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
     /// Seconds since the first record, per record, in ns (I2).
     offsets_ns: Vec<u64>,
     key_bytes: Vec<u8>,
@@ -124,18 +146,14 @@ pub(crate) struct Trace {
     seeds: Vec<u64>,
     uses: Vec<KeyUse>,
     /// The summary.
-    pub(crate) facts: Facts,
+    pub facts: Facts,
 }
 
 impl Trace {
     /// Reads a file.
     ///
     /// Errors: the file cannot be read or parsed, as a message for the user with the line's number.
-    pub(crate) fn read(
-        path: &Path,
-        value_scale: f64,
-        limit: Option<usize>,
-    ) -> Result<Self, String> {
+    pub fn read(path: &Path, value_scale: f64, limit: Option<usize>) -> Result<Self, String> {
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(failed)?);
         let is_zstd = file.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
@@ -186,13 +204,13 @@ impl Trace {
     }
 
     /// The number of keys.
-    pub(crate) fn key_count(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.key_ends.len()
     }
 
     /// A key's bytes.
     #[inline]
-    pub(crate) fn key(&self, key: u32) -> &[u8] {
+    pub fn key(&self, key: u32) -> &[u8] {
         let index = key as usize;
         let start = if index == 0 { 0 } else { self.key_ends[index - 1] };
         &self.key_bytes[start..self.key_ends[index]]

@@ -76,26 +76,7 @@ struct Options {
 
 /// Runs `kachel-lab cost` with the arguments that follow it. Prints the result on standard output.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
-    let words = std::iter::once(OsString::from("kachel-lab cost")).chain(words);
-    let options = match Options::try_parse_from(words) {
-        Ok(options) => options,
-        Err(error) => {
-            // A closed standard output leaves nowhere to report the error.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::from(crate::EXIT_USAGE)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
-    };
-    match compared(&options) {
-        Ok(text) => crate::print(&text),
-        Err(error) => {
-            eprintln!("kachel-lab cost: {error}");
-            ExitCode::from(crate::EXIT_USAGE)
-        }
-    }
+    crate::with_options(command_line(), words, compared)
 }
 
 /// The options of `kachel-lab cost`.

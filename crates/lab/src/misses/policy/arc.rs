@@ -1,0 +1,101 @@
+//! ARC: two LRU queues whose sizes adapt to the keys that come back after they were evicted.
+//!
+//! Upstream:   `PolicyName::start`.
+//! Downstream: four queues; those of evicted keys hold no values.
+//!
+//! Source: Megiddo, Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, figure
+//! 4. Counts of pages are bytes here.
+
+use super::super::queues::{Key, Queues};
+use super::{Access, Policy};
+
+/// Keys that were read once recently (T1).
+const ONCE: usize = 0;
+/// Keys that were read at least twice recently (T2).
+const OFTEN: usize = 1;
+/// Keys that were evicted from `ONCE` (B1).
+const ONCE_GONE: usize = 2;
+/// Keys that were evicted from `OFTEN` (B2).
+const OFTEN_GONE: usize = 3;
+
+pub(super) struct Arc {
+    capacity: u64,
+    /// The bytes that `ONCE` should have (p).
+    once_target: u64,
+    queues: Queues,
+}
+
+impl Arc {
+    pub(super) fn new(capacity: u64, keys: usize) -> Self {
+        Self { capacity, once_target: 0, queues: Queues::new(4, keys) }
+    }
+
+    /// Moves the target towards the queue that would have kept the key.
+    fn adapt(&mut self, from: usize, bytes: u32) {
+        let (here, other) =
+            (self.queues.bytes(from), self.queues.bytes(ONCE_GONE + OFTEN_GONE - from));
+        let ratio = other as f64 / here.max(1) as f64;
+        let step = (f64::from(bytes) * ratio.max(1.0)) as u64;
+        self.once_target = match from {
+            ONCE_GONE => (self.once_target + step).min(self.capacity),
+            _ => self.once_target.saturating_sub(step),
+        };
+    }
+
+    /// Evicts a key, and keeps its number (REPLACE).
+    fn replace(&mut self, came_back_often: bool) {
+        let once = self.queues.bytes(ONCE);
+        let from_once =
+            once > 0 && (once > self.once_target || came_back_often && once == self.once_target);
+        let (from, to) = match from_once || self.queues.bytes(OFTEN) == 0 {
+            true => (ONCE, ONCE_GONE),
+            false => (OFTEN, OFTEN_GONE),
+        };
+        let (key, bytes) = self.queues.pop(from).expect("memory is full");
+        self.queues.push(to, key, bytes);
+    }
+
+    /// Forgets evicted keys: `ONCE` with those evicted from it has at most the capacity, and all
+    /// queues together twice as much.
+    fn forget(&mut self) {
+        while self.queues.bytes(ONCE) + self.queues.bytes(ONCE_GONE) > self.capacity
+            && self.queues.pop(ONCE_GONE).is_some()
+        {}
+        let all = |queues: &Queues| (ONCE..=OFTEN_GONE).map(|each| queues.bytes(each)).sum::<u64>();
+        while all(&self.queues) > 2 * self.capacity && self.queues.pop(OFTEN_GONE).is_some() {}
+    }
+}
+
+impl Policy for Arc {
+    fn read(&mut self, access: Access) -> bool {
+        let is_there = matches!(self.queues.place(access.key), Some(ONCE | OFTEN));
+        if is_there {
+            self.queues.shift(OFTEN, access.key);
+        }
+        is_there
+    }
+
+    fn insert(&mut self, access: Access) {
+        let came_back = self.queues.place(access.key);
+        if let Some(from) = came_back {
+            self.adapt(from, access.bytes);
+            self.queues.remove(access.key);
+        }
+        while self.bytes() + u64::from(access.bytes) > self.capacity {
+            self.replace(came_back == Some(OFTEN_GONE));
+        }
+        let to = if came_back.is_some() { OFTEN } else { ONCE };
+        self.queues.push(to, access.key, access.bytes);
+        self.forget();
+    }
+
+    fn remove(&mut self, key: Key) {
+        if self.queues.place(key).is_some() {
+            self.queues.remove(key);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.queues.bytes(ONCE) + self.queues.bytes(OFTEN)
+    }
+}

@@ -1,0 +1,143 @@
+//! W-TinyLFU: a small window, and a main memory that admits a key only if it was read more often
+//! than the key that would go.
+//!
+//! Upstream:   `PolicyName::start`.
+//! Downstream: an LRU window, a segmented LRU, and a sketch of how often keys were read.
+//!
+//! Source: Einziger, Friedman, Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM
+//! Transactions on Storage 2017: a window of 1 %, a main memory of which 80 % are protected,
+//! counters of 4 bits that are halved after ten requests for each key that the memory holds.
+
+use super::super::queues::{Key, Queues};
+use super::queued::Slru;
+use super::{Access, Policy};
+
+/// Percent of the memory for keys that were not yet compared.
+const WINDOW_PERCENT: u64 = 1;
+/// A counter of 4 bits.
+const COUNT_MAX: u8 = 15;
+/// The counters of a key in the sketch.
+const ROWS: usize = 4;
+/// Requests for each key in memory after which all counters are halved.
+const SAMPLE: u64 = 10;
+
+pub(super) struct WTinyLfu {
+    window_max: u64,
+    window: Queues,
+    main: Slru,
+    sketch: Sketch,
+    /// Keys in memory.
+    count: u64,
+}
+
+impl WTinyLfu {
+    pub(super) fn new(capacity: u64, keys: usize) -> Self {
+        let window_max = capacity * WINDOW_PERCENT / 100;
+        Self {
+            window_max,
+            window: Queues::new(1, keys),
+            main: Slru::new(capacity - window_max, keys),
+            sketch: Sketch::new(keys),
+            count: 0,
+        }
+    }
+
+    /// Moves a key from the window to the main memory, if it was read more often than each key that
+    /// must go for it.
+    fn admit(&mut self, candidate: Key, bytes: u32) {
+        let reads = self.sketch.reads(candidate);
+        while self.main.lacks(bytes) {
+            let Some(victim) = self.main.victim() else { break };
+            if reads <= self.sketch.reads(victim) {
+                break;
+            }
+            self.main.remove(victim);
+            self.count -= 1;
+        }
+        if self.main.lacks(bytes) {
+            self.count -= 1;
+        } else {
+            self.main.insert(Access { key: candidate, bytes, next: 0 });
+        }
+    }
+}
+
+impl Policy for WTinyLfu {
+    fn read(&mut self, access: Access) -> bool {
+        self.sketch.note(access.key, self.count);
+        if self.window.place(access.key).is_some() {
+            self.window.shift(0, access.key);
+            return true;
+        }
+        self.main.read(access)
+    }
+
+    fn insert(&mut self, access: Access) {
+        self.window.push(0, access.key, access.bytes);
+        self.count += 1;
+        while self.window.bytes(0) > self.window_max {
+            let (key, bytes) = self.window.pop(0).expect("it has bytes");
+            self.admit(key, bytes);
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        let before = self.bytes();
+        if self.window.place(key).is_some() {
+            self.window.remove(key);
+        }
+        self.main.remove(key);
+        self.count -= u64::from(self.bytes() < before);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.window.bytes(0) + self.main.bytes()
+    }
+}
+
+/// A count-min sketch: about how often a key was read, of late more than before.
+struct Sketch {
+    counters: Vec<u8>,
+    mask: usize,
+    noted: u64,
+}
+
+impl Sketch {
+    fn new(keys: usize) -> Self {
+        let width = keys.next_power_of_two();
+        Self { counters: vec![0; ROWS * width], mask: width - 1, noted: 0 }
+    }
+
+    /// The counter of a key in each row.
+    fn places(&self, key: Key) -> [usize; ROWS] {
+        /// Odd multipliers of 64 bits: the constants of SplitMix64 and of MurmurHash3's finalizers.
+        const MULTIPLIERS: [u64; ROWS] = [
+            0x9e37_79b9_7f4a_7c15,
+            0xbf58_476d_1ce4_e5b9,
+            0x94d0_49bb_1331_11eb,
+            0xff51_afd7_ed55_8ccd,
+        ];
+        let mut row = 0;
+        MULTIPLIERS.map(|multiplier| {
+            let hash = (u64::from(key) + 1).wrapping_mul(multiplier);
+            let place = row * (self.mask + 1) + ((hash >> 32) as usize & self.mask);
+            row += 1;
+            place
+        })
+    }
+
+    fn reads(&self, key: Key) -> u8 {
+        self.places(key).map(|place| self.counters[place]).into_iter().min().expect("four rows")
+    }
+
+    fn note(&mut self, key: Key, keys_held: u64) {
+        for place in self.places(key) {
+            self.counters[place] = (self.counters[place] + 1).min(COUNT_MAX);
+        }
+        self.noted += 1;
+        if self.noted >= SAMPLE * keys_held.max(64) {
+            self.noted /= 2;
+            self.counters.iter_mut().for_each(|counter| *counter /= 2);
+        }
+    }
+}

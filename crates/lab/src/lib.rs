@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 mod cost;
 mod misses;
+mod power;
 mod chart;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -27,6 +28,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         Some("load") => kachel_load::run(words), // I1
         Some("cost") => cost::run(words),
         Some("misses") => misses::run(words),
+        Some("power") => power::run(words),
         Some("help" | "-h" | "--help") => print(&usage()),
         Some("version" | "-V" | "--version") => print(&format!("kachel-lab {VERSION}\n")),
         _ => refuse(&first),
@@ -43,6 +45,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(load)
         .subcommand(cost::command_line().name("cost"))
         .subcommand(misses::command_line().name("misses"))
+        .subcommand(power::command_line().name("power"))
 }
 
 fn usage() -> String {
@@ -51,6 +54,7 @@ fn usage() -> String {
          kachel-lab load [options]   send load to a server and measure it\n\
          kachel-lab cost [options]   compare what a service costs with different servers\n\
          kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
+         kachel-lab power -- COMMAND measure power and energy while a command runs\n\
          kachel-lab version          print the version\n\n\
          `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"
     )

@@ -148,3 +148,90 @@ fn misses_refuses_bad_input_and_names_it() {
     }
     assert_eq!(lab(&["misses"]).status.code(), Some(64));
 }
+
+/// A meter of constant power, one that fails after its first sample, an estimate, and a recording.
+#[test]
+fn power_is_measured_while_a_command_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let requests = r#"{"result": {"requests": 1000}}"#;
+    std::fs::write(path("requests.json"), requests).expect("written");
+    std::fs::write(path("recording.csv"), "0,7\n1,7\n").expect("written");
+    let dying =
+        format!("command:test ! -e {0} && echo 30 || (echo broken >&2; exit 1)", path("dead"));
+    let work = format!("touch {}; sleep 2.5; exit 3", path("dead"));
+    let answer = lab(&[
+        "power",
+        "--meter",
+        "command:echo 40",
+        "--meter",
+        &dying,
+        "--meter",
+        "model:10,20",
+        "--meter",
+        &format!("csv:{}", path("recording.csv")),
+        "--idle-s",
+        "0.2",
+        "--every-ms",
+        "2000",
+        "--requests",
+        &path("requests.json"),
+        "--json",
+        &path("out.json"),
+        "--",
+        "sh",
+        "-c",
+        &work,
+    ]);
+    assert_eq!(answer.status.code(), Some(3), "{answer:?}");
+    let json = std::fs::read_to_string(path("out.json")).expect("written");
+    let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let [constant, dying, model, recording] = &report["meters"].as_array().expect("a list")[..]
+    else {
+        panic!("{report}");
+    };
+    assert_eq!(
+        (&constant["idle_w"], &constant["loaded_w"], &constant["net_w"]),
+        (&40.0.into(), &40.0.into(), &0.0.into())
+    );
+    let (joules, seconds) = (constant["joules"].as_f64(), report["seconds"].as_f64());
+    assert!((joules.expect("covered") / seconds.expect("a time") - 40.0).abs() < 1e-6, "{report}");
+    let per_request = constant["joules_per_request"].as_f64().expect("a figure");
+    assert!((per_request * 1000.0 - joules.expect("covered")).abs() < 1e-6, "{report}");
+    assert!(dying["error"].as_str().expect("a reason").contains("broken"), "{report}");
+    assert!(dying["covered"] == 0.0 && dying["joules"].is_null(), "{report}");
+    assert!(model["is_estimate"] == true && constant["is_estimate"] == false, "{report}");
+    assert!(recording["covered"] == 0.0 && recording["loaded_w"].is_null(), "another time");
+    let text = text(&answer.stdout);
+    assert!(text.contains("model:10,20  (an estimate, not measured)"), "{text}");
+    assert!(text.contains("missing    sh -c") && text.contains("energy     unknown"), "{text}");
+}
+
+#[test]
+fn power_refuses_bad_input_and_names_it() {
+    for (args, named) in [
+        (&["power", "--meter", "command:echo 1"][..], "COMMAND"),
+        (&["power", "--meter", "watts", "--", "true"], "--meter"),
+        (&["power", "--meter", "hwmon:/no/such/folder", "--", "true"], "/no/such/folder"),
+        (&["power", "--meter", "command:echo 1", "--idle-s", "4000", "--", "true"], "--idle-s"),
+        (&["power", "--meter", "command:echo 1", "--idle-s", "0", "--", "/no/such"], "/no/such"),
+        (
+            &[
+                "power",
+                "--meter",
+                "command:echo 1",
+                "--idle-s",
+                "0",
+                "--requests",
+                "/no",
+                "--",
+                "true",
+            ],
+            "--requests /no",
+        ),
+    ] {
+        let answer = lab(args);
+        assert_eq!(answer.status.code(), Some(64), "{args:?}: {answer:?}");
+        assert!(text(&answer.stderr).contains(named), "{args:?}: {answer:?}");
+    }
+}

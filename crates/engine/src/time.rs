@@ -34,9 +34,26 @@ impl ClockOrigin {
         Self { start_ns, unix_s: unix_s - i64::from(FIRST_SECOND) }
     }
 
+    /// The same time, counted as by a process that went on from an earlier one: this process begins
+    /// in second `second`. So the seconds that the earlier one wrote down keep their meaning.
+    ///
+    /// Panics: if the second is before the first one of any process, or after `i32::MAX`.
+    #[must_use]
+    pub fn resumed_in(self, second: u32) -> Self {
+        assert!(
+            second >= FIRST_SECOND && i32::try_from(second).is_ok(),
+            "I1: a second of a process"
+        );
+        let earlier_s = second - FIRST_SECOND;
+        let earlier_ns = u64::from(earlier_s) * 1_000_000_000;
+        // The machine may have started after the earlier process did, so the number may wrap.
+        let start_ns = self.start_ns.wrapping_sub(earlier_ns);
+        Self { start_ns, unix_s: self.unix_s - i64::from(earlier_s) }
+    }
+
     /// The time at `now_ns` of the monotonic clock.
     pub fn at(&self, now_ns: u64) -> Now {
-        let elapsed = now_ns.saturating_sub(self.start_ns) / 1_000_000_000;
+        let elapsed = self.elapsed_ns(now_ns) / 1_000_000_000;
         let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX - FIRST_SECOND);
         Now { second: elapsed + FIRST_SECOND, origin: *self }
     }
@@ -45,8 +62,14 @@ impl ClockOrigin {
     pub fn unix_us(&self, now_ns: u64) -> u64 {
         let start_us =
             self.unix_s.saturating_add(i64::from(FIRST_SECOND)).saturating_mul(1_000_000);
-        let elapsed_us = now_ns.saturating_sub(self.start_ns) / 1_000;
+        let elapsed_us = self.elapsed_ns(now_ns) / 1_000;
         u64::try_from(start_us).unwrap_or(0).saturating_add(elapsed_us)
+    }
+
+    /// Nanoseconds since the start, in which the process may have been resumed; 0 before the start.
+    fn elapsed_ns(&self, now_ns: u64) -> u64 {
+        let elapsed = now_ns.wrapping_sub(self.start_ns);
+        if elapsed > i64::MAX as u64 { 0 } else { elapsed }
     }
 
     /// The time at which the process starts.

@@ -14,6 +14,7 @@ mod huge_pages;
 mod identity;
 mod limits;
 mod log;
+mod memory_file;
 mod nodes;
 mod pidfile;
 mod region;
@@ -31,8 +32,9 @@ pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };
 pub use log::log_line;
+pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
-pub use signals::{Signal, Signals, ask_to_reload, ask_to_terminate};
+pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate};
 pub use usage::{Usage, entropy, usage};

@@ -116,6 +116,11 @@ pub fn ask_to_terminate() {
     send_to_myself(rustix::process::Signal::TERM);
 }
 
+/// Sends this process SIGUSR1, as if from outside.
+pub fn ask_to_save() {
+    send_to_myself(rustix::process::Signal::USR1);
+}
+
 /// Sends this process SIGHUP, as if from outside.
 pub fn ask_to_reload() {
     send_to_myself(rustix::process::Signal::HUP);

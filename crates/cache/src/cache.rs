@@ -89,9 +89,9 @@ pub struct Cache {
     pub(crate) segments: Segments,
     pub(crate) hasher: KeyHasher,
     pub(crate) options: EngineOptions,
-    cas_count: u64,
-    cas_stride: u64,
-    cas_shard: u64,
+    pub(crate) cas_count: u64,
+    pub(crate) cas_stride: u64,
+    pub(crate) cas_shard: u64,
     /// The memory that values of deleted items take.
     pub(crate) leases: Leases,
     /// The budget of the process.
@@ -148,7 +148,7 @@ impl Cache {
     }
 
     /// The token that the next store gets (I3).
-    fn next_cas(&mut self) -> u64 {
+    pub(crate) fn next_cas(&mut self) -> u64 {
         debug_assert!(self.cas_count < u64::MAX / self.cas_stride - 1, "I3: tokens only grow");
         self.cas_count += 1;
         self.cas_count * self.cas_stride + self.cas_shard
@@ -186,15 +186,20 @@ impl Cache {
                 0
             }
         };
+        debug_assert!(put.stale && self.leases.has_leased(), "only leases keep remnants");
+        if self.has_share(value_bytes, now) { Ok(()) } else { Err(Refused::NoRoom) }
+    }
+
+    /// Charges a remnant with a value of `value_bytes` bytes to the share of remnants, if it fits.
+    /// From then on tokens are greater than the numbers that are none.
+    pub(crate) fn has_share(&mut self, value_bytes: usize, now: &Now) -> bool {
+        debug_assert!(self.leases.has_leased(), "only leases keep remnants");
         let options = &self.options.leases;
         let share = self.budget.limit_bytes() / 100 * u64::from(options.stale_percent);
         let share = share / self.cas_stride;
-        if !self.leases.admit(value_bytes as u64, share, options.stale_s, now.second) {
-            return Err(Refused::NoRoom);
-        }
+        let fits = self.leases.admit(value_bytes as u64, share, options.stale_s, now.second);
         self.cas_count = self.cas_count.max(NO_TOKEN_MAX);
-        debug_assert!(put.stale && self.leases.has_leased(), "only leases keep remnants");
-        Ok(())
+        fits
     }
 
     /// Stores `item` in place of `item.replaces`, which is the item under the same key, if there is
@@ -235,7 +240,7 @@ impl Cache {
 
     /// Gives an item a slot, if the index has a free one for it.
     #[inline]
-    fn try_insert(&mut self, hash: KeyHash, at: ItemAt) -> bool {
+    pub(crate) fn try_insert(&mut self, hash: KeyHash, at: ItemAt) -> bool {
         let (segments, hasher) = (&self.segments, &self.hasher);
         let hash_at = |location: Location| hash_of(hasher, segments.key(item_at(location)));
         self.table.insert(hash, location(at), hash_at).is_ok()
@@ -246,7 +251,7 @@ impl Cache {
     /// A cache does not wait for memory on its way: an item of a bucket gives its slot at once. A
     /// store waits if the item may be stored again (`may_wait`).
     #[cold]
-    fn insert_into_full(
+    pub(crate) fn insert_into_full(
         &mut self,
         hash: KeyHash,
         at: ItemAt,

@@ -24,6 +24,7 @@ mod lookup;
 mod models;
 mod primitives;
 mod reader;
+mod saved;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -36,6 +37,9 @@ pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};
 pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
 pub use reader::CacheReader;
+pub use saved::block::{BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
+pub use saved::head::{FileHead, HEAD_BYTES, Unfit, is_ours};
+pub use saved::{Restored, SavedItem};
 
 const _: () = assert!(
     kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,

@@ -102,6 +102,11 @@ impl FlushWord {
         self.change(|flushed| Flushed::new(flushed.settled(now).epoch(), due));
     }
 
+    /// The second of the pending flush, if there is one that is not due in second `now`.
+    pub fn pending(&self, now: u32) -> Option<u32> {
+        Some(self.load().settled(now).due()).filter(|&due| due != 0)
+    }
+
     /// Carries out a pending flush that is due in second `now` (F3). Returns the word after that.
     /// Cost: one load, and a compare-and-swap once for each delayed flush.
     pub(crate) fn settle(&self, now: u32) -> Flushed {

@@ -280,6 +280,11 @@ impl<'a> Item<'a> {
         }
     }
 
+    /// The CAS token; `None` when the item carries none.
+    pub fn token(&self) -> Option<u64> {
+        (self.header.cas_bytes() != 0).then(|| self.cas())
+    }
+
     /// Whether the item was marked stale (meta `I`).
     #[inline]
     pub const fn stale(&self) -> bool {

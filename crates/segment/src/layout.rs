@@ -303,6 +303,18 @@ impl Access {
         Self(self.0 & !Self::FETCHED | Self::READS_MAX << Self::READS_SHIFT)
     }
 
+    /// The word as a number, for [`Self::from_saved`].
+    pub const fn to_saved(self) -> u32 {
+        self.0
+    }
+
+    /// The word that [`Self::to_saved`] gave as a number. No number gives a word that was left,
+    /// because an item of the index never has one (I2).
+    pub const fn from_saved(word: u32) -> Self {
+        let access = Self(word);
+        if access.is_left() { Self(word | Self::FETCHED) } else { access }
+    }
+
     const fn is_left(self) -> bool {
         !self.fetched() && self.reads() == Self::READS_MAX
     }

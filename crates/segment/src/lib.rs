@@ -34,8 +34,8 @@ pub use item::{FoundItem, Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
-    Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SegmentOptions,
-    SegmentStats, Segments, WalkCursor, Walked,
+    Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, RestoredItem,
+    SegmentOptions, SegmentStats, Segments, WalkCursor, Walked,
 };
 pub use size_classes::{ClassCounts, ClassTotals};
 

@@ -66,7 +66,7 @@ impl Segments {
         stored
     }
 
-    fn append_value(
+    pub(super) fn append_value(
         &mut self,
         draft: Draft<'_>,
         value: NewValue<'_>,

@@ -34,6 +34,7 @@ mod models;
 mod new_item;
 mod reclaimer;
 mod reserve;
+mod restore;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ use kachel_stdx::Place;
 
 pub use context::Index;
 pub use new_item::{Added, JoinPlace, NewItem, NewValue, NoSegment};
+pub use restore::RestoredItem;
 pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 

@@ -193,6 +193,11 @@ impl Log {
         self.owned.len()
     }
 
+    /// All its segments, in no order.
+    pub(crate) fn all_segments(&self) -> &[u32] {
+        self.owned.all()
+    }
+
     /// Whether the segment is one of this shard's.
     pub(crate) fn owns(&self, segment: u32) -> bool {
         self.owned.contains(&self.pool.metas, segment)

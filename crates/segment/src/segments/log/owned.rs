@@ -90,8 +90,7 @@ impl Owned {
         (self.passed, self.passed_in) = (0, None);
     }
 
-    /// All segments, for audits.
-    #[cfg(any(test, debug_assertions))]
+    /// All segments, in no order.
     pub(crate) fn all(&self) -> &[u32] {
         &self.segments
     }

@@ -1,0 +1,102 @@
+//! Saving and restoring: all living items in the order of their age, and one item as it was saved.
+//!
+//! Upstream:   `cache`, for a server that ends and for the next one.
+//! Downstream: `log` for the segments; `append` stores an item.
+//!
+//! Invariants:
+//! - W1  A walk passes each living item once: it examines each segment of the shard once, and
+//!   nothing changes meanwhile.
+
+use std::mem;
+
+use super::Segments;
+use super::context::{Context, Index};
+use super::log::queues::Queue;
+use super::new_item::{NewValue, NoSegment};
+use crate::KEY_BYTES_MAX;
+use crate::item::{Draft, Item};
+use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
+
+/// An item as another process has saved it.
+#[derive(Debug)]
+pub struct RestoredItem<'a> {
+    /// The key, 1 to [`crate::KEY_BYTES_MAX`] bytes.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// The client's opaque 32 bits.
+    pub client_flags: u32,
+    /// Second in which the item dies; 0 for never.
+    pub expiry: u32,
+    /// The CAS token, if items carry tokens.
+    pub cas: Option<u64>,
+    /// Whether the item is stale.
+    pub stale: bool,
+    /// Whether a client already has the right to refill the item.
+    pub win_sent: bool,
+    /// Whether the item is kept for leases only. Such an item has a token in any case.
+    pub remnant: bool,
+    /// One bit that the protocol keeps with the item.
+    pub protocol_mark: bool,
+    /// When and how often the item was read.
+    pub access: Access,
+    /// Whether the item was in the main queue.
+    pub is_main: bool,
+}
+
+impl Segments {
+    /// Passes all living items to `show`, and whether each is in the main queue: main first, each
+    /// queue by the age of its segments, the oldest first; last the open segments. Ends at the
+    /// first error of `show`.
+    ///
+    /// Cost: one pass over all items.
+    pub fn walk_by_age<E>(
+        &self,
+        now: u32,
+        mut show: impl FnMut(Item<'_>, bool) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let pool = self.pool();
+        let mut examined = vec![false; pool.segments_touched() as usize];
+        let sealed = [Queue::Main, Queue::Probation].into_iter();
+        let sealed = sealed.flat_map(|queue| self.log.queues().by_age(&pool.metas, queue));
+        for segment in sealed.chain(self.log.all_segments().iter().copied()) {
+            debug_assert!(self.log.owns(segment), "W1: another shard saves its own");
+            if mem::replace(&mut examined[segment as usize], true) {
+                continue;
+            }
+            let is_main = self.log.queue_of(segment) == Queue::Main;
+            let mut offset = SEGMENT_HEAD_BYTES;
+            while let Some((item, next)) = pool.item_in(segment, offset) {
+                offset = next;
+                if self.is_live(item.at(), now) {
+                    show(item, is_main)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an item as it was saved, and returns its location. The index does not know the item
+    /// yet, and has no other one under its key. Makes room as [`Self::append`] does.
+    ///
+    /// Cost, errors, panics: as [`Self::append`].
+    pub fn restore(
+        &mut self,
+        item: &RestoredItem<'_>,
+        now: u32,
+        index: &mut impl Index,
+    ) -> Result<ItemAt, NoSegment> {
+        assert!(!item.key.is_empty() && item.key.len() <= KEY_BYTES_MAX);
+        let is_main = item.is_main && self.options.evict;
+        let queue = if is_main { Queue::Main } else { Queue::Probation };
+        let cas = item.cas.filter(|_| self.options.cas || item.remnant);
+        debug_assert!(cas.is_some() || !self.options.cas, "the caller gives each item a token");
+        let draft = Draft::new(item.key, cas, item.client_flags, item.access)
+            .with_life(item.expiry, item.stale, item.win_sent)
+            .with_remnant(item.remnant)
+            .with_protocol_mark(item.protocol_mark);
+        self.reclaimer.begin_request(&self.log, 0);
+        let value = NewValue::Bytes(item.value);
+        self.append_value(draft, value, queue, &mut Context { now, index })
+    }
+}

@@ -124,8 +124,8 @@ impl<E: Engine> Administration<'_, E> {
             Admin::Shutdown { .. } if !options.shutdown_allowed => {
                 self.done(Reply::ShutdownNotEnabled, false)
             }
-            Admin::Shutdown { .. } => {
-                context.shared.ask_for_shutdown();
+            Admin::Shutdown { graceful } => {
+                context.shared.ask_for_shutdown(graceful);
                 self.clients.drain(self.connection, CloseReason::Shutdown);
                 Ok(())
             }

@@ -109,8 +109,7 @@ impl Context {
     /// Sets the time that the clock shows, `since_boot_ns` after the boot of the machine. Cost: as
     /// [`Shared::latest`].
     pub(crate) fn set_clock(&self, since_boot_ns: u64) {
-        let now = self.origin.at(since_boot_ns).later_by(self.shared.moved_s());
-        let now = self.shared.latest(now);
+        let now = self.shared.now(&self.origin, since_boot_ns);
         debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
         self.now.set(now);
         self.now_ns.set(since_boot_ns);

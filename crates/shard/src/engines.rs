@@ -229,6 +229,15 @@ impl<E: Engine> Engines<E> {
         look(held.guard.as_ref().expect("a hold has its guard"))
     }
 
+    /// Lets the caller use the engine of a shard whose process serves no clients any more. `None`
+    /// if a core holds it.
+    pub fn with_idle<R>(&self, shard: u16, work: impl FnOnce(&mut E) -> R) -> Option<R> {
+        let mut guard = self.locks[usize::from(shard)].take()?;
+        let result = work(&mut guard.engine);
+        guard.release_leaving();
+        Some(result)
+    }
+
     /// Takes the engine of a shard as another core would, and does nothing with it. `None` if a
     /// core holds it.
     pub fn hold(&self, shard: u16) -> Option<Hold<'_, E>> {

@@ -80,7 +80,9 @@ pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
-pub use process::{ClosedClient, OpenSocket, OtherCounts, Shared, SharedOptions, UdpOptions};
+pub use process::{
+    ClosedClient, OpenSocket, OtherCounts, Shared, SharedOptions, Shutdown, UdpOptions,
+};
 pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use kachel_engine::Now;
+use kachel_engine::{ClockOrigin, Now};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Peer, SocketName};
 use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, SenderBudget, Users};
@@ -179,6 +179,15 @@ impl Default for SharedOptions {
     }
 }
 
+/// How a client wants the process to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// `shutdown`: as at SIGTERM.
+    Plain,
+    /// `shutdown graceful`: items are saved first, as at SIGUSR1.
+    Graceful,
+}
+
 /// The state that all shards of a process share.
 #[derive(Debug)]
 pub struct Shared {
@@ -221,8 +230,12 @@ pub struct Shared {
     resets: AtomicU32,
     /// The readings of certificates that clients asked for.
     pub(crate) refreshes: Refreshes,
+    /// Set when the clients that are left must be closed.
+    gives_up: AtomicBool,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
+    /// Whether that client asked for `shutdown graceful`.
+    saves: AtomicBool,
     /// Set when the process must end, or when one thread has claimed the task to end it.
     end_claimed: AtomicBool,
 }
@@ -252,7 +265,9 @@ impl Shared {
             detailed,
             resets: AtomicU32::new(0),
             refreshes: Refreshes::default(),
+            gives_up: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
+            saves: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
         }
     }
@@ -386,15 +401,35 @@ impl Shared {
         self.cores.change().to
     }
 
-    /// Notes that a client asked for `shutdown`.
-    pub(crate) fn ask_for_shutdown(&self) {
-        self.shutdown.store(true, Relaxed);
+    /// Asks all shards to close the clients that have not taken their replies. [`Self::stop`] must
+    /// have been called before, and the caller must wake the shards afterwards.
+    pub fn give_up_clients(&self) {
+        assert!(self.is_stopping(), "clients are given time to take their replies");
+        self.gives_up.store(true, Relaxed);
     }
 
-    /// Whether a client asked for `shutdown` and the caller must ask the process to end.
-    pub fn take_shutdown(&self) -> bool {
+    /// Whether the clients that are left must be closed.
+    pub(crate) fn are_clients_given_up(&self) -> bool {
+        self.gives_up.load(Relaxed)
+    }
+
+    /// Notes that a client asked for `shutdown`.
+    pub(crate) fn ask_for_shutdown(&self, graceful: bool) {
+        self.saves.fetch_or(graceful, Relaxed);
+        self.shutdown.store(true, Release);
+    }
+
+    /// How the caller must ask the process to end, if a client asked for `shutdown`.
+    pub fn take_shutdown(&self) -> Option<Shutdown> {
         // The loads come first, because this function is called after every tick.
-        self.shutdown.load(Relaxed) && !self.end_claimed.load(Relaxed) && self.claim_end()
+        let is_asked = self.shutdown.load(Acquire) && !self.end_claimed.load(Relaxed);
+        let saves = || if self.saves.load(Relaxed) { Shutdown::Graceful } else { Shutdown::Plain };
+        (is_asked && self.claim_end()).then(saves)
+    }
+
+    /// The time at `since_boot_ns` of the monotonic clock, or the second that a shard has reached.
+    pub fn now(&self, origin: &ClockOrigin, since_boot_ns: u64) -> Now {
+        self.latest(origin.at(since_boot_ns).later_by(self.moved_s()))
     }
 
     /// Whether a client sent `refresh_certs` and the caller must ask the process to read the
@@ -460,8 +495,8 @@ mod tests {
     #[test]
     fn the_end_is_asked_for_once_whoever_wants_it() {
         let by_client = |shared: &Shared| {
-            shared.ask_for_shutdown();
-            shared.take_shutdown()
+            shared.ask_for_shutdown(false);
+            shared.take_shutdown().is_some()
         };
         let by_failure = Shared::claim_end;
         for first in ["a client", "a failure", "a signal"] {

@@ -160,6 +160,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let context = Context::new(id, shared, hasher, origin, core.place(), sizes, log);
         let balance = Balance::new(&context);
         engines.mailboxes().set_waker(id, io.waker());
+        // The engine of a warm restart has items from the start.
+        let counters = &context.shared.counters[usize::from(id)];
+        engines.inspect(id, |engine| counters.publish(&engine.stats()));
         Self {
             io,
             clock,
@@ -597,6 +600,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             open.into_iter()
                 .for_each(|connection| self.clients.drain(connection, CloseReason::Shutdown));
             return Turn::Again;
+        }
+        if self.context.shared.are_clients_given_up() {
+            let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
+            let (_, mut sending) = self.sending();
+            open.into_iter().for_each(|one| sending.close(one, CloseReason::Shutdown));
         }
         // This shard goes on until no shard has a client, because clients of other shards may still
         // wait for its answers.

@@ -38,7 +38,7 @@ pub(crate) const GROWTH_SLOTS_MAX: usize = 4096;
 /// How often a store makes room for the index and tries again before it gives up.
 pub(crate) const STORE_ATTEMPTS_MAX: u32 = 8;
 /// Bytes of the smallest item: the header and a short key.
-const ITEM_BYTES_MIN: u64 = 24;
+pub(crate) const ITEM_BYTES_MIN: u64 = 24;
 /// The fewest slots that an index has room for, even with little memory.
 const SLOTS_MIN: u64 = 1 << 16;
 /// Slots of the index of a model. The index can be split twice.

@@ -19,6 +19,8 @@
 //!
 //! Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012.
 
+use std::ops::Range;
+
 use siphasher::sip::SipHasher13;
 
 /// Bytes of the longest key.
@@ -104,6 +106,12 @@ impl KeyHasher {
         Self { first: count, ..self }
     }
 
+    /// The shards that own keys.
+    pub fn owners(&self) -> Range<u16> {
+        let count = u16::try_from(self.shards).expect("at most as many as partitions");
+        self.first..self.first + count
+    }
+
     /// The key with its hashes. The public hash is computed only if there is more than one shard.
     ///
     /// Panics: when the key's length breaks I1. The parser must have refused such a key.
@@ -157,6 +165,7 @@ mod tests {
             owned[usize::from(hasher.owner(hasher.key(key.as_bytes()).hashes()))] += 1;
         }
         assert!(owned.iter().all(|count| (9_500..10_500).contains(count)), "{owned:?}");
+        assert_eq!((hasher.owners(), hasher.behind(3).owners()), (0..7, 3..10));
     }
 
     #[test]

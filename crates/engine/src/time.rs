@@ -137,6 +137,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_goes_on_from_the_seconds_of_an_earlier_one() {
+        // The machine has run for 5 s, the earlier process counted 10,000 s.
+        let first = ClockOrigin::new(5_000_000_000, 1_700_000_000);
+        let origin = first.resumed_in(10_000);
+        let now = origin.at(7_500_000_000);
+        assert_eq!((now.second, now.unix(now.second)), (10_002, 1_700_000_002));
+        assert_eq!(now.expiry(Ttl(1_700_000_100)), 10_100);
+        assert_eq!(now.since_start(), 10_000);
+        assert_eq!(origin.unix_us(7_500_000_000), 1_700_000_002_500_000);
+        assert_eq!(first.resumed_in(2).at(7_500_000_000).second, first.at(7_500_000_000).second);
+        assert_eq!(first.at(4_000_000_000).second, 2, "before its start");
+    }
+
+    #[test]
     fn ttls_mean_what_they_mean_in_memcached() {
         let origin = ClockOrigin::new(5_000_000_000, 1_700_000_000);
         let now = origin.at(15_500_000_000);

@@ -61,6 +61,16 @@ impl Table {
         moves + self.shrink(moves_max.saturating_sub(moves), hash_of)
     }
 
+    /// Grows an empty table so that `entries` entries can be inserted without a split, or as far as
+    /// the budget allows.
+    ///
+    /// Cost: the lines of the new buckets.
+    pub fn grow_for(&mut self, entries: u64) {
+        assert!(self.is_empty(), "no entry has to move");
+        let mut hash_of = |_| unreachable!("there is no entry");
+        while self.is_fuller_than(AHEAD_PERMILLE, entries) && self.split_one(&mut hash_of) {}
+    }
+
     /// Shrinks the table towards its occupancy, as [`Self::maintain`] does. It never grows.
     pub fn shrink(
         &mut self,

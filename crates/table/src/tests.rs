@@ -27,6 +27,22 @@ fn hash_number(seed: u64) -> KeyHash {
     KeyHash(mixed ^ mixed >> 31)
 }
 
+#[test]
+fn an_empty_table_that_was_grown_takes_its_entries_without_growing() {
+    let mut world = World::new(1 << 30, 1 << 24);
+    world.table.grow_for(100_000);
+    let charged = world.budget.spent_bytes();
+    for number in 1..=100_000 {
+        world.insert(hash_number(number), number).expect("there is room");
+    }
+    assert_eq!(world.budget.spent_bytes(), charged);
+    assert!(charged < 100_000 * 12, "no more than it needs");
+    // The budget ends the growth.
+    let mut small = World::new(1 << 20, 1 << 24);
+    small.table.grow_for(1 << 24);
+    assert!(small.budget.spent_bytes() <= 1 << 20);
+}
+
 impl World {
     fn new(limit_bytes: u64, slots_max: u64) -> Self {
         let budget = Arc::new(Budget::new(limit_bytes));

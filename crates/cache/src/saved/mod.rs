@@ -24,7 +24,7 @@ use kachel_engine::{Key, Now};
 use kachel_segment::{Access, ItemValue, NoSegment, RestoredItem};
 use kachel_table::KeyHash;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, ITEM_BYTES_MIN};
 use crate::index::{TableIndex, item_at};
 
 /// An item as a memory file holds it, without its value.
@@ -95,6 +95,17 @@ impl Cache {
             debug_assert!(!saved.remnant || saved.stale, "a remnant is always stale");
             write(&saved, item.value())
         })
+    }
+
+    /// Prepares the index of an empty cache for `items` items, if those of all caches take `bytes`
+    /// bytes; for fewer if memory is less.
+    ///
+    /// Cost: the memory of the index.
+    pub fn expect_items(&mut self, items: u64, bytes: u64) {
+        let limit_bytes = self.budget.limit_bytes();
+        let fitting = u128::from(items) * u128::from(limit_bytes) / u128::from(bytes.max(1));
+        let items_max = items.min(limit_bytes / ITEM_BYTES_MIN);
+        self.table.grow_for(u64::try_from(fitting).unwrap_or(u64::MAX).min(items_max));
     }
 
     /// Prefetches the place in the index for a key that will be restored. Cost: no wait.

@@ -27,6 +27,7 @@ use kachel_options::{
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
+use crate::restart::Claim;
 use crate::shards::{self, Admission, Running, Sockets};
 use crate::tls::Encryption;
 use crate::users::{LoginKind, UsersFile};
@@ -100,34 +101,31 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     if std::env::var_os(TEST_TIME_ENV).is_some() {
         eprintln!("{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
     }
+    // Written down before the daemon leaves its folder.
+    let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
+    let memory_file =
+        memory_file.map_err(|error| Failure::os(format!("-e: no working folder: {error}")))?;
     let daemon = leave_terminal(&options)?;
     lock_memory(&options);
     let signals =
         Signals::block() // I2
             .map_err(|error| Failure::os(format!("cannot wait for signals: {error}")))?;
 
-    let ports = Ports { shard_ports: shard_ports.clone(), udp: udp_shard_ports.clone() };
+    let ports = Ports { shard_ports, udp: udp_shard_ports };
     let Opened { sockets, places, port_lines } =
-        open_sockets(&options, threads, ports).map_err(Failure::os)?;
+        open_sockets(&options, threads, ports.clone()).map_err(Failure::os)?;
     let pins = cores.claim_pins(threads);
     let admission = Admission { users, encryption: encryption.clone() };
-    let running = shards::start(&options, threads, sockets, pins.is_ok(), admission)
+    // The port is this server's now, so no other one with the same options ends while it loads.
+    let claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
+    let found = claim.as_ref().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
+    let running = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
     // I3: from here on, other programs can see that the server listens.
     let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
-    if options.huge_pages && running.obtained().pages == PageKind::Ordinary {
-        eprintln!("-L: this machine has no huge pages to give; ordinary pages are used");
-    }
+    say_that_it_listens(&options, threads, &places, ports, &running);
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
-        let places = if places.is_empty() { "nothing".into() } else { places.join(", ") };
-        let ports = |kind, ports: Option<RangeInclusive<u16>>| {
-            ports.map_or_else(String::new, |ports| {
-                format!("; each has a {kind} of its own, {} to {}", ports.start(), ports.end())
-            })
-        };
-        let ports = ports("port", shard_ports) + &ports("UDP port", udp_shard_ports);
-        eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads{ports}");
         say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
     if let Some(daemon) = daemon {
@@ -137,16 +135,28 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     }
 
     let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
-    let signals = wait_for_the_end(signals, &options, files, &running);
+    let (signals, signal) = wait_for_the_end(signals, &options, files, &running);
     running.stop();
     remove_pidfile(pidfile, &options);
+    // Dropped, the claim leaves nothing behind.
+    end(running, signals, claim.filter(|_| signal == Some(Signal::User1)))
+}
+
+/// Waits for the shards, which were asked to end, saves their items to the file of `claim`, and
+/// returns the exit code.
+fn end(running: Running, signals: Signals, claim: Option<Claim>) -> Result<u8, Failure> {
     let failed = running.failed();
-    end_in_time(signals, Arc::clone(&failed));
-    running.join();
+    match &claim {
+        Some(_) => save_in_time(signals, running.give_up_clients()),
+        None => end_in_time(signals, Arc::clone(&failed)),
+    }
+    let saved = running.join(claim);
+    saved.map_err(|sentence| Failure { exit_code: EXIT_FAILED, sentence })?;
     Ok(exit_code(&failed))
 }
 
 /// The ports of the shards, for TCP and UDP.
+#[derive(Clone)]
 struct Ports {
     shard_ports: Option<RangeInclusive<u16>>,
     udp: Option<RangeInclusive<u16>>,
@@ -181,6 +191,30 @@ fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Op
         udp_ports: datagrams.ports,
     };
     Ok(Opened { sockets, places, port_lines })
+}
+
+/// Prints where the server listens, and that it has no huge pages if it wanted them.
+fn say_that_it_listens(
+    options: &ServeOptions,
+    threads: u16,
+    places: &[String],
+    ports: Ports,
+    running: &Running,
+) {
+    if options.huge_pages && running.obtained().pages == PageKind::Ordinary {
+        eprintln!("-L: this machine has no huge pages to give; ordinary pages are used");
+    }
+    if options.called_as == CalledAs::Memcached && options.verbosity == 0 {
+        return;
+    }
+    let places = if places.is_empty() { "nothing".into() } else { places.join(", ") };
+    let show = |kind, ports: Option<RangeInclusive<u16>>| {
+        ports.map_or_else(String::new, |ports| {
+            format!("; each has a {kind} of its own, {} to {}", ports.start(), ports.end())
+        })
+    };
+    let ports = show("port", ports.shard_ports) + &show("UDP port", ports.udp);
+    eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads{ports}");
 }
 
 /// Prints one line about the cores, the memory and the I/O backend of the server.
@@ -353,13 +387,13 @@ struct Files<'a> {
     encryption: Option<&'a Encryption>,
 }
 
-/// Waits for a signal that ends the process. At SIGHUP files are read again.
+/// Waits for a signal that ends the process, and returns it. At SIGHUP files are read again.
 fn wait_for_the_end(
     mut signals: Signals,
     options: &ServeOptions,
     files: Files<'_>,
     running: &Running,
-) -> Signals {
+) -> (Signals, Option<Signal>) {
     loop {
         match signals.wait() {
             Ok(Signal::HangUp) => reload(files, options.verbosity, running),
@@ -367,11 +401,11 @@ fn wait_for_the_end(
                 if options.verbosity > 0 {
                     eprintln!("ending: {signal:?}");
                 }
-                return signals;
+                return (signals, Some(signal));
             }
             Err(error) => {
                 eprintln!("ending: cannot wait for signals: {error}");
-                return signals;
+                return (signals, None);
             }
         }
     }
@@ -415,6 +449,37 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
         && let Err(error) = pidfile.remove()
     {
         eprintln!("-P: cannot remove the file: {error}");
+    }
+}
+
+/// Closes the clients at a second signal, or when they have not taken their replies in time, so
+/// that the items can be saved. After that only SIGINT ends the process before they are saved: a
+/// service manager often sends SIGTERM after the signal that it was told to send.
+fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        let deadline = Instant::now() + END_TIME_MAX;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match signals.wait_at_most(left) {
+                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        give_up_clients();
+        loop {
+            match signals.wait() {
+                Ok(Signal::Interrupt) => break,
+                Ok(Signal::HangUp) => {}
+                Ok(signal) => eprintln!("-e: {signal:?} is ignored while items are saved"),
+                Err(_) => return,
+            }
+        }
+        eprintln!("-e: ended before all items were saved; there is no file");
+        std::process::exit(EXIT_FAILED.into());
+    };
+    let spawned = std::thread::Builder::new().name("save in time".into()).spawn(body);
+    if let Err(error) = spawned {
+        eprintln!("waits for clients without a time limit: {error}");
     }
 }
 

@@ -22,12 +22,14 @@ use kachel_options::{
     ServeOptions, TEST_TIME_ENV,
 };
 use kachel_shard::{
-    Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Turn, UdpOptions,
+    Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Shutdown, Turn,
+    UdpOptions,
 };
 
 use crate::closes;
 use crate::listeners::OfShard;
 use crate::obtained::Obtained;
+use crate::restart::{Claim, Found, Time};
 use crate::tls::{CERTIFICATES_WITHOUT_TLS, Encryption};
 
 /// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
@@ -41,7 +43,10 @@ const PROCESS_BYTES: u64 = 32 << 20;
 /// The running shards of the process.
 pub(crate) struct Running {
     shared: Arc<Shared>,
-    wakers: Vec<Waker>,
+    engines: Arc<Engines<Cache>>,
+    pool: Arc<Pool>,
+    origin: ClockOrigin,
+    wakers: Arc<[Waker]>,
     threads: Vec<JoinHandle<()>>,
     failed: Arc<AtomicBool>,
     obtained: Obtained,
@@ -60,6 +65,7 @@ struct Made {
 struct Plan {
     shared: Arc<Shared>,
     engines: Arc<Engines<Cache>>,
+    pool: Arc<Pool>,
     hasher: KeyHasher,
     origin: ClockOrigin,
     limits: Limits,
@@ -113,6 +119,7 @@ pub(crate) fn start(
     sockets: Sockets,
     pin: bool,
     admission: Admission,
+    found: Option<Found>,
 ) -> io::Result<Running> {
     let Admission { users, encryption } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
@@ -137,24 +144,26 @@ pub(crate) fn start(
     if let Some(users) = users {
         shared.set_users(users);
     }
-    // Seconds begin when those of the Unix time do, so that the log shows fractions of these.
-    let (now_ns, unix_ns) = (SystemClock.now_ns(), SystemClock.unix_ns());
-    let second_ns = now_ns.saturating_sub(unix_ns % 1_000_000_000);
-    let unix_s = i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX);
+    let (found, origin) = time(found);
     let seeds = Seeds { hash_keys: kachel_host::entropy()? };
     let net_cores = options.roles.map_or(0, |roles| roles.net);
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
+    let mut caches = caches(options, shards, hasher, &pool, &shared.budget)?;
+    if let Some(found) = found {
+        caches = found.load(caches, hasher, &pool, origin);
+    }
     let plan = Plan {
-        engines: engines(options, shards, hasher, &pool, &shared.budget)?,
+        engines: Engines::new(caches, options.reads == Reads::Crew),
         shared: Arc::clone(&shared),
         hasher,
-        origin: ClockOrigin::new(second_ns, unix_s),
+        origin,
         limits: Limits {
             sockets_max: options.connections_max.saturating_add(SOCKETS_SPARE),
             slack_us: options.slack_us,
         },
         pin,
         pages: pool.pages(),
+        pool,
         own_endpoint,
     };
     let encryption = encryption.as_ref();
@@ -165,6 +174,24 @@ pub(crate) fn start(
             spawn_with(&plan, shards, sockets, encryption, kachel_io::Uring::new)
         }
         IoChoice::Auto => spawn_with(&plan, shards, sockets, encryption, kachel_io::Epoll::new),
+    }
+}
+
+/// The time of the process, which goes on from that of the server before, if its items were found.
+fn time(found: Option<Found>) -> (Option<Found>, ClockOrigin) {
+    // Seconds begin when those of the Unix time do, so that the log shows fractions of these.
+    let (now_ns, unix_ns) = (SystemClock.now_ns(), SystemClock.unix_ns());
+    let second_ns = now_ns.saturating_sub(unix_ns % 1_000_000_000);
+    let unix_s = unix_ns / 1_000_000_000;
+    let signed_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
+    let time = Time { origin: ClockOrigin::new(second_ns, signed_s), unix_s };
+    match found.as_ref().map(|found| found.resume(time)) {
+        Some(Some(resumed)) => (found, resumed.origin),
+        Some(None) => {
+            eprintln!("-e: the file is too old to go on from; the cache starts empty");
+            (None, time.origin)
+        }
+        None => (None, time.origin),
     }
 }
 
@@ -232,16 +259,16 @@ fn spawn_with<I: Io + 'static>(
     })
 }
 
-/// Makes the engines of all shards.
+/// Makes the engines of all shards, which are empty.
 ///
 /// Errors: memory cannot be reserved.
-fn engines(
+fn caches(
     options: &ServeOptions,
     shards: u16,
     hasher: KeyHasher,
     pool: &Arc<Pool>,
     budget: &Arc<Budget>,
-) -> io::Result<Arc<Engines<Cache>>> {
+) -> io::Result<Vec<Cache>> {
     let engine = EngineOptions {
         evict: options.evict,
         cas: options.cas,
@@ -252,12 +279,11 @@ fn engines(
             stale_percent: options.lease_stale_percent,
         },
     };
-    let engines = (0..shards).map(|shard| {
+    let caches = (0..shards).map(|shard| {
         let of = ShardOf { shard, shards };
         Cache::new(Arc::clone(pool), Arc::clone(budget), hasher, engine, of)
     });
-    let engines = engines.collect::<io::Result<_>>()?;
-    Ok(Engines::new(engines, options.reads == Reads::Crew))
+    caches.collect()
 }
 
 /// Reserves the address space that the shards will need, and releases it. A refusal is an error
@@ -402,12 +428,13 @@ fn spawn<I: Io + 'static>(
         obtained.io = io;
         obtained.pinned.extend(core);
     }
-    let wakers: Vec<Waker> = by_shard.into_iter().flatten().collect();
+    let wakers = by_shard.into_iter().flatten().collect();
     for shard in told {
         // A thread that has already ended does not receive it.
         let _ended = shard.send(());
     }
-    Ok(Running { shared: Arc::clone(&plan.shared), wakers, threads, failed, obtained })
+    let Plan { shared, engines, pool, origin, .. } = plan.clone();
+    Ok(Running { shared, engines, pool, origin, wakers, threads, failed, obtained })
 }
 
 /// The error for a thread that the system refuses.
@@ -452,8 +479,10 @@ fn run<I: Io>(
         shard.receive_datagrams(socket, EndpointIndex(plan.own_endpoint.0 + 1 + entry));
     }
     while shard.tick()? == Turn::Again {
-        if plan.shared.take_shutdown() {
-            kachel_host::ask_to_terminate();
+        match plan.shared.take_shutdown() {
+            None => {}
+            Some(Shutdown::Plain) => kachel_host::ask_to_terminate(),
+            Some(Shutdown::Graceful) => kachel_host::ask_to_save(),
         }
         if plan.shared.take_refresh() {
             kachel_host::ask_to_reload();
@@ -512,13 +541,27 @@ impl Running {
         Arc::clone(&self.failed)
     }
 
-    /// Waits until all shards have ended.
-    pub(crate) fn join(self) {
-        for thread in self.threads {
+    /// Closes the clients that have not taken their replies in time.
+    pub(crate) fn give_up_clients(&self) -> impl FnOnce() + Send + 'static {
+        let (shared, wakers) = (Arc::clone(&self.shared), Arc::clone(&self.wakers));
+        move || {
+            shared.give_up_clients();
+            wakers.iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits until all shards have ended. Then saves their items to the file of `claim`, if there
+    /// is one and no shard has failed. The error is a sentence.
+    pub(crate) fn join(self, claim: Option<Claim>) -> Result<(), String> {
+        let Self { shared, engines, pool, origin, threads, failed, .. } = self;
+        for thread in threads {
             if let Err(panic) = thread.join() {
                 std::panic::resume_unwind(panic);
             }
         }
+        let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
+        let now = shared.now(&origin, SystemClock.now_ns());
+        claim.save(&engines, shared.options.shards, &pool, now)
     }
 }
 

@@ -141,6 +141,8 @@ pub struct ServeOptions {
     pub daemon: bool,
     /// The file for the process ID.
     pub pidfile: Option<PathBuf>,
+    /// The file that keeps items over a restart (`-e`).
+    pub memory_file: Option<PathBuf>,
     /// The file of users, of whom each client must log in as one (`-Y`).
     pub auth_file: Option<PathBuf>,
     /// Whether each client must log in by SASL (`-S`). Then all listeners are for the binary
@@ -296,6 +298,7 @@ impl ServeOptions {
             user: None,
             daemon: false,
             pidfile: None,
+            memory_file: None,
             auth_file: None,
             sasl: false,
             sasl_mechanisms: SaslChoice::All,

@@ -139,7 +139,10 @@ impl ServeOptions {
         self.say_tls(pairs);
         say_absent(pairs);
         pairs.say("num_napi_ids", echo.napi_ids);
-        pairs.say("memory_file", "(null)");
+        match &self.memory_file {
+            Some(path) => pairs.say("memory_file", path.display()),
+            None => pairs.say("memory_file", "(null)"),
+        }
         pairs.say("client_flags_size", 4);
         pairs.say("kachel_version", crate::KACHEL_VERSION);
         pairs.say(

@@ -53,16 +53,6 @@ const fn no_meaning(
     }
 }
 
-const fn refused(
-    (short, long): (char, &'static str),
-    takes: Takes,
-    why: &'static str,
-    help: &'static str,
-) -> OptionRow {
-    let class = Class::Refused(why);
-    OptionRow { short: Some(short), long, takes, default: "", class, help, effect: nothing }
-}
-
 const fn answers(
     (short, long): (char, &'static str),
     answer: Answer,
@@ -469,6 +459,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
             )
         },
     ),
+    works(
+        ('e', "memory-file"),
+        Text("file"),
+        "",
+        "SIGUSR1 saves all items to this file and ends the server; the next one with the same option \
+         has them. It may have another -t, -m or -I. The file may be on a disk",
+        |partial, given| set(&mut partial.serve.memory_file, Some(PathBuf::from(given.text()))),
+    ),
     works(('r', "enable-coredumps"), Nothing, "off", "allow core files after a crash", {
         |partial, _| set(&mut partial.serve.core_dumps, true)
     }),
@@ -522,13 +520,6 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         help: "TLS for clients of TCP listeners without the prefix notls:; needs -o ssl_chain_cert",
         effect: |partial, _| set(&mut partial.serve.tls.enabled, true),
     },
-    // Refused until built.
-    refused(
-        ('e', "memory-file"),
-        Text("file"),
-        "keeping items over a restart is not built yet; every start would be empty",
-        "keep items in a file, over a restart",
-    ),
 ];
 
 fn not_built(option: &str, word: &str, built: &str) -> OptionsError {

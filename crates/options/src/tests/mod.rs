@@ -66,6 +66,8 @@ fn a_value_may_stand_apart_attached_or_after_blanks_in_one_word() {
 #[test]
 fn a_beginning_that_is_unique_to_memcached_stays_so() {
     assert_eq!(memcached(&["--pi", "/r/p"]).pidfile, Some(PathBuf::from("/r/p")));
+    let options = memcached(&["--memory-f", "/r/i"]);
+    assert!(options.settings(1).contains(&("memory_file".into(), "/r/i".into())));
     assert_eq!(memcached(&["--pin", "7"]).pinned_percent, 7);
     assert!(refusal(&["--p", "7"]).message.contains("ambiguous"));
 }
@@ -220,7 +222,6 @@ fn what_protects_and_is_not_built_is_refused_in_words() {
         &["-S", "-l", "proto[ascii]:127.0.0.1"],
         &["-S", "-Y", "file"],
         &["-Z"],
-        &["-e", "file"],
         &["-Y", "file", "-U", "11211"],
         &["-S", "-U", "11211"],
         &["-o", "ssl_kernel_tls"],

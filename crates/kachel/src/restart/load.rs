@@ -1,0 +1,265 @@
+//! Loads the items of a memory file: threads take the next block in turn, check it, and store its
+//! items.
+//!
+//! Upstream:   `shards`, before the shards start.
+//! Downstream: `cache` checks the blocks and stores the items.
+//!
+//! Invariants:
+//! - L1  No more is read than the head and the length of the file say, and no more memory is taken.
+//! - L2  Once a damaged block was found, no further one is read. The items of each other block are
+//!   right.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::sync::Mutex;
+
+use kachel_cache::{
+    BLOCK_HEAD_BYTES, BlockHead, Cache, FileHead, HEAD_BYTES, Pool, Restored, SavedItem, Unfit,
+};
+use kachel_engine::{BATCH_MAX, ClockOrigin, Engine as _, Key, KeyHasher, Now};
+use kachel_io::{Clock as _, SystemClock};
+
+use super::{Found, Report, Size, lock};
+
+impl Found {
+    /// Stores the items in `caches`, which are those of all shards and still empty, and schedules
+    /// the flush that was pending. Prints what was loaded.
+    pub(crate) fn load(
+        self,
+        caches: Vec<Cache>,
+        hasher: KeyHasher,
+        pool: &Pool,
+        origin: ClockOrigin,
+    ) -> Vec<Cache> {
+        let now = origin.at(SystemClock.now_ns());
+        assert!(now.second >= self.head.second, "the seconds of the file keep their meaning");
+        let caches: Vec<Mutex<Cache>> = caches.into_iter().map(Mutex::new).collect();
+        let owners = hasher.owners();
+        for (shard, cache) in (0..).zip(&caches) {
+            let mut cache = lock(cache);
+            cache.give_tokens_above(self.head.greatest_cas);
+            if owners.contains(&shard) {
+                cache.expect_items(self.head.items / owners.len() as u64, self.head.file_bytes);
+            }
+        }
+        let is_flushed = self.head.flush_due.is_some_and(|due| due <= now.second);
+        let loader = Loader {
+            reader: Mutex::new(Reader {
+                file: &self.file,
+                shown: self.path.display().to_string(),
+                head: self.head,
+                left_bytes: self.head.file_bytes - HEAD_BYTES as u64,
+                number: 0,
+                error: None,
+                report: Report::since(self.begun),
+            }),
+            caches,
+            hasher,
+            origin,
+            counts: Mutex::default(),
+        };
+        if !is_flushed {
+            std::thread::scope(|scope| {
+                for _ in 0..loader.caches.len() {
+                    scope.spawn(|| loader.load());
+                }
+            });
+            if let Some(due) = self.head.flush_due {
+                pool.flush_word().flush_in(due, now.second);
+            }
+        }
+        loader.report(is_flushed);
+        loader
+            .caches
+            .into_iter()
+            .map(|cache| cache.into_inner().expect("no thread has panicked"))
+            .collect()
+    }
+}
+
+/// A key, its item and the value.
+type ToRestore<'b> = (Key<'b>, SavedItem<'b>, &'b [u8]);
+
+/// The threads that load a memory file.
+struct Loader<'f> {
+    reader: Mutex<Reader<'f>>,
+    caches: Vec<Mutex<Cache>>,
+    hasher: KeyHasher,
+    origin: ClockOrigin,
+    counts: Mutex<Counts>,
+}
+
+/// What became of the items that were read.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    stored: u64,
+    expired: u64,
+    too_large: u64,
+    no_room: u64,
+    known: u64,
+}
+
+impl Counts {
+    const fn note(&mut self, restored: Restored) {
+        let count = match restored {
+            Restored::Stored => &mut self.stored,
+            Restored::Expired => &mut self.expired,
+            Restored::TooLarge => &mut self.too_large,
+            Restored::NoRoom => &mut self.no_room,
+            Restored::Known => &mut self.known,
+        };
+        *count += 1;
+    }
+
+    const fn add(&mut self, other: Self) {
+        self.stored += other.stored;
+        self.expired += other.expired;
+        self.too_large += other.too_large;
+        self.no_room += other.no_room;
+        self.known += other.known;
+    }
+}
+
+impl Loader<'_> {
+    /// Loads blocks until the file ends, or a thread finds a damaged one.
+    fn load(&self) {
+        let mut bytes = Vec::new();
+        let mut counts = Counts::default();
+        loop {
+            let next = lock(&self.reader).next(&mut bytes);
+            let Some(head) = next else { break };
+            let now = self.origin.at(SystemClock.now_ns());
+            let mut batches = vec![Vec::new(); self.caches.len()];
+            let shown = head.show(&bytes, |item, value| {
+                let key = self.hasher.key(item.key);
+                let owner = usize::from(self.hasher.owner(key.hashes()));
+                batches[owner].push((key, *item, value));
+                if batches[owner].len() == BATCH_MAX {
+                    self.restore(owner, &mut batches[owner], &now, &mut counts);
+                }
+            });
+            for (owner, batch) in batches.iter_mut().enumerate() {
+                self.restore(owner, batch, &now, &mut counts);
+            }
+            if let Err(unfit) = shown {
+                lock(&self.reader).fail(unfit.to_string());
+            }
+        }
+        lock(&self.counts).add(counts);
+    }
+
+    /// Stores a batch of items in the cache of shard `owner`, and empties it.
+    fn restore(
+        &self,
+        owner: usize,
+        batch: &mut Vec<ToRestore<'_>>,
+        now: &Now,
+        counts: &mut Counts,
+    ) {
+        debug_assert!(batch.len() <= BATCH_MAX, "a bounded number of lines is prefetched");
+        if batch.is_empty() {
+            return;
+        }
+        let mut cache = lock(&self.caches[owner]);
+        batch.iter().for_each(|(key, ..)| cache.prefetch_place(key));
+        for (key, item, value) in batch.drain(..) {
+            counts.note(cache.restore(&key, &item, value, now));
+        }
+    }
+
+    /// Prints one line about what was loaded.
+    fn report(&self, is_flushed: bool) {
+        let (reader, counts) = (lock(&self.reader), lock(&self.counts));
+        let (shown, head) = (&reader.shown, &reader.head);
+        if is_flushed {
+            eprintln!("-e {shown}: all {} items were flushed meanwhile", head.items);
+            return;
+        }
+        let evicted: u64 = self.caches.iter().map(|cache| lock(cache).stats().evictions).sum();
+        let others = [
+            (counts.expired, "have expired"),
+            (evicted, "were evicted, because memory is full"),
+            (counts.no_room, "found no room"),
+            (counts.too_large, "are longer than -I allows"),
+            (counts.known, "are there twice"),
+        ];
+        let mut line = format!(
+            "-e {shown}: {} of {} items loaded, {} in {:.1} s",
+            counts.stored.saturating_sub(evicted),
+            head.items,
+            Size(head.file_bytes),
+            reader.report.seconds()
+        );
+        for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+            line += &format!("; {count} {what}");
+        }
+        if let Some(error) = &reader.error {
+            line += &format!("; the rest of the file is not used: {error}");
+        }
+        eprintln!("{line}");
+    }
+}
+
+/// A memory file that is being read.
+struct Reader<'f> {
+    file: &'f File,
+    shown: String,
+    head: FileHead,
+    /// Bytes after the block that was read last.
+    left_bytes: u64,
+    /// The number of the next block.
+    number: u32,
+    /// Why the rest is not used.
+    error: Option<String>,
+    report: Report,
+}
+
+impl Reader<'_> {
+    /// Reads the next block: returns its head, and fills `bytes` with its items (R2). `None` if
+    /// there is none, or the rest is not used.
+    fn next(&mut self, bytes: &mut Vec<u8>) -> Option<BlockHead> {
+        if self.error.is_some() || self.number == self.head.blocks {
+            return None;
+        }
+        match self.read(bytes) {
+            Ok(head) => {
+                debug_assert!(bytes.len() == head.items_bytes as usize, "L1");
+                self.number += 1;
+                if self.report.is_due() {
+                    let (read, all) =
+                        (self.head.file_bytes - self.left_bytes, self.head.file_bytes);
+                    eprintln!("-e {}: {} of {} loaded", self.shown, Size(read), Size(all));
+                }
+                Some(head)
+            }
+            Err(error) => {
+                self.fail(error.to_string());
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, bytes: &mut Vec<u8>) -> io::Result<BlockHead> {
+        let mut head = [0; BLOCK_HEAD_BYTES];
+        self.take(head.len() as u64)?;
+        self.file.read_exact(&mut head)?;
+        let head = BlockHead::decode(&head, self.head.file_id, self.number);
+        let head = head.map_err(io::Error::other)?;
+        self.take(u64::from(head.items_bytes))?;
+        bytes.resize(head.items_bytes as usize, 0);
+        self.file.read_exact(bytes)?;
+        Ok(head)
+    }
+
+    /// Counts bytes that are read. Errors: the file has fewer.
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let left = self.left_bytes.checked_sub(bytes);
+        self.left_bytes = left.ok_or_else(|| io::Error::other(Unfit::Length))?;
+        Ok(())
+    }
+
+    /// Notes why the rest of the file is not used.
+    fn fail(&mut self, error: String) {
+        self.error.get_or_insert(error);
+    }
+}

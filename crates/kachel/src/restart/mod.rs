@@ -1,0 +1,154 @@
+//! Warm restart: saves all items when the server ends by SIGUSR1, and loads them at the next start.
+//!
+//! Upstream:   `serve` claims the file; `shards` loads it before the shards start, and saves it
+//!             when they have ended.
+//! Downstream: `host` for the file, `load` and `save` for what is in it.
+//!
+//! ```text
+//! start:  claim --> remove PATH --> load: threads take the next block in turn
+//! end:    shards end --> save: a thread for each shard writes blocks in turn --> head --> PATH
+//! ```
+//!
+//! Invariants:
+//! - R1  A memory file is removed before an item of it is stored, so it is loaded once.
+//! - R2  Blocks are written and read in turn, whole, so the disk sees one sequential stream.
+
+mod load;
+mod save;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kachel_cache::{FileHead, HEAD_BYTES, is_ours};
+use kachel_engine::ClockOrigin;
+use kachel_host::MemoryFile;
+
+/// How often the progress of a long load or save is reported.
+const REPORT_TIME: Duration = Duration::from_secs(5);
+
+/// The claim to a memory file.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    file: MemoryFile,
+    path: PathBuf,
+}
+
+/// A memory file of the server before, which is already removed (R1).
+#[derive(Debug)]
+pub(crate) struct Found {
+    path: PathBuf,
+    head: FileHead,
+    file: File,
+    begun: Instant,
+}
+
+/// The time of a server that goes on where another one has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Time {
+    pub(crate) origin: ClockOrigin,
+    /// The Unix time at the start.
+    pub(crate) unix_s: u64,
+}
+
+impl Claim {
+    /// Claims the file at `path`. The error is a sentence.
+    pub(crate) fn new(path: PathBuf) -> Result<Self, String> {
+        match MemoryFile::claim(&path) {
+            Ok(file) => Ok(Self { file, path }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(format!(
+                "-e {}: another server has this file; if it is ending, it is still saving",
+                path.display()
+            )),
+            Err(error) => Err(format!("-e {}: cannot write there: {error}", path.display())),
+        }
+    }
+
+    /// Opens the file of the server before and removes it. `None` if there is none that can be
+    /// used; the reason is printed.
+    ///
+    /// Errors, as a sentence: the file cannot be read or removed, so that a later server could load
+    /// it.
+    pub(crate) fn find(&self) -> Result<Option<Found>, String> {
+        let begun = Instant::now();
+        let shown = self.path.display();
+        let cannot = |error| format!("-e {shown}: cannot read the file and remove it: {error}");
+        let Some(mut file) = self.file.open().map_err(cannot)? else {
+            eprintln!("-e {shown}: there is no such file yet; the cache starts empty");
+            return Ok(None);
+        };
+        let mut page = Vec::with_capacity(HEAD_BYTES);
+        (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut page).map_err(cannot)?;
+        let file_bytes = file.metadata().map_err(cannot)?.len();
+        if is_ours(&page) {
+            self.file.remove().map_err(cannot)?; // R1
+        }
+        match FileHead::decode(&page, file_bytes) {
+            Ok(head) => Ok(Some(Found { path: self.path.clone(), head, file, begun })),
+            Err(unfit) => {
+                eprintln!("-e {shown}: the file is not used: {unfit}; the cache starts empty");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Locks what the threads share. A panic ends the process, so nothing half done is seen.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Found {
+    /// The time of this server, which goes on from that of the server before.
+    ///
+    /// `None` if it has counted seconds for so long that this one could not.
+    pub(crate) fn resume(&self, time: Time) -> Option<Time> {
+        let second = self.head.second_at(time.unix_s)?;
+        debug_assert!(second >= self.head.second, "time does not go back");
+        Some(Time { origin: time.origin.resumed_in(second), ..time })
+    }
+}
+
+/// When the last progress was reported.
+struct Report {
+    begun: Instant,
+    last: Instant,
+}
+
+impl Report {
+    fn new() -> Self {
+        Self::since(Instant::now())
+    }
+
+    const fn since(begun: Instant) -> Self {
+        Self { begun, last: begun }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self.last.elapsed() >= REPORT_TIME;
+        if is_due {
+            self.last = Instant::now();
+        }
+        is_due
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+}
+
+/// Bytes, as a person reads them.
+struct Size(u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes @ 0..10_000_000 => write!(formatter, "{} KB", bytes.div_ceil(1000)),
+            bytes => write!(formatter, "{} MB", bytes / 1_000_000),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Saves the items of all shards: a thread for each shard fills blocks, and writes them in turn.
+//!
+//! Upstream:   `shards`, when all shards have ended.
+//! Downstream: `cache` passes the items and makes the blocks.
+//!
+//! The head is written last: a file without it is no memory file.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Mutex, PoisonError};
+
+use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES, Pool};
+use kachel_engine::Now;
+use kachel_io::SystemClock;
+use kachel_shard::Engines;
+
+use super::{Claim, Report, Size, lock};
+
+impl Claim {
+    /// Saves the items of all engines, whose shards have ended in second `now`. The error is a
+    /// sentence; then there is no file.
+    pub(crate) fn save(
+        self,
+        engines: &Engines<Cache>,
+        shards: u16,
+        pool: &Pool,
+        now: Now,
+    ) -> Result<(), String> {
+        let shown = self.path.display();
+        // Of the same moment as `now`: writing may take long, and this time counts for the items.
+        let unix_s = SystemClock.unix_ns() / 1_000_000_000;
+        let file_id = kachel_host::entropy().map_err(|error| error.to_string())?[0];
+        let writer = Mutex::new(Writer {
+            file: self.file.next(),
+            shown: shown.to_string(),
+            file_id,
+            file_bytes: HEAD_BYTES as u64,
+            items: 0,
+            blocks: 0,
+            report: Report::new(),
+        });
+        let saved = write_all(&writer, engines, shards, now);
+        let writer = writer.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Writer { file_bytes, items, blocks, report, .. } = writer;
+        let placed = saved.and_then(|greatest_cas| {
+            let head = FileHead {
+                file_id,
+                file_bytes,
+                items,
+                blocks,
+                second: now.second,
+                unix_s,
+                greatest_cas,
+                flush_due: pool.flush_word().pending(now.second),
+            };
+            self.file.next().write_all_at(&head.encode(), 0)?;
+            self.file.place()
+        });
+        match placed {
+            Ok(()) => {
+                let (size, time) = (Size(file_bytes), report.seconds());
+                eprintln!("-e {}: {items} items saved, {size} in {time:.1} s", self.path.display());
+                Ok(())
+            }
+            Err(error) => Err(format!("-e {}: items are not saved: {error}", self.path.display())),
+        }
+    }
+}
+
+/// Writes the items of each engine, each on a thread of its own. Returns the greatest CAS token.
+fn write_all(
+    writer: &Mutex<Writer<'_>>,
+    engines: &Engines<Cache>,
+    shards: u16,
+    now: Now,
+) -> io::Result<u64> {
+    lock(writer).file.write_all(&[0; HEAD_BYTES])?;
+    let save = |shard| {
+        let saved = engines.with_idle(shard, |cache| {
+            let mut block = BlockBuilder::default();
+            cache.save(&now, |item, value| {
+                if block.is_full_for(value.bytes()) {
+                    lock(writer).write(&mut block)?;
+                }
+                block.push(item, value);
+                Ok::<(), io::Error>(())
+            })?;
+            lock(writer).write(&mut block)?;
+            Ok(cache.greatest_cas())
+        });
+        saved.unwrap_or_else(|| Err(io::Error::other("a shard is still busy")))
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..shards).map(|shard| scope.spawn(move || save(shard))).collect();
+        let saved =
+            threads.into_iter().map(|thread| thread.join().expect("a bug ends the process"));
+        let saved: io::Result<Vec<u64>> = saved.collect();
+        Ok(saved?.into_iter().max().unwrap_or(0))
+    })
+}
+
+/// A memory file that is being written.
+struct Writer<'f> {
+    file: &'f File,
+    shown: String,
+    file_id: u64,
+    file_bytes: u64,
+    items: u64,
+    blocks: u32,
+    report: Report,
+}
+
+impl Writer<'_> {
+    /// Writes a block, unless it is empty, and empties it (R2).
+    fn write(&mut self, block: &mut BlockBuilder) -> io::Result<()> {
+        if block.is_empty() {
+            return Ok(());
+        }
+        let items = block.items();
+        debug_assert!(self.file_bytes >= HEAD_BYTES as u64, "there is room for the head");
+        let bytes = block.seal(self.file_id, self.blocks);
+        self.file.write_all(bytes)?;
+        self.file_bytes += bytes.len() as u64;
+        self.items += u64::from(items);
+        self.blocks += 1;
+        block.clear();
+        if self.report.is_due() {
+            eprintln!("-e {}: {} saved so far", self.shown, Size(self.file_bytes));
+        }
+        Ok(())
+    }
+}

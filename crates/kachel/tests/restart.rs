@@ -1,0 +1,363 @@
+//! Warm restart (`-e`): a server that ends by SIGUSR1 leaves its items to the next one, and no
+//! other server leaves any.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use kachel_cache::{FileHead, HEAD_BYTES};
+use kachel_testkit::{Client, Ended, Launch, Random, Server, set_request, wait_until};
+use rustix::process::Signal;
+
+/// A folder with a memory file, and the servers that use it one after the other.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("items")
+    }
+
+    /// The names in the folder.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).expect("a folder");
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        names.map(|name| name.into_string().expect("text")).collect()
+    }
+
+    fn try_start(&self, options: &[&str]) -> Result<Server, Ended> {
+        let path = self.path();
+        let file = ["-e", path.to_str().expect("text"), "-A"];
+        let options = [&file, options].concat();
+        Launch::memcached(Path::new(env!("CARGO_BIN_EXE_kachel")), &options).try_start()
+    }
+
+    fn start(&self, options: &[&str]) -> Server {
+        self.try_start(options).unwrap_or_else(|ended| panic!("{}: {}", ended.status, ended.said))
+    }
+
+    /// Starts a server, lets `fill` store items, and ends it so that they are saved.
+    fn save(&self, options: &[&str], fill: impl FnOnce(&mut Client)) {
+        let mut server = self.start(options);
+        fill(&mut server.connect());
+        assert_eq!(end(&mut server, Signal::USR1).code(), Some(0), "{}", server.last_words());
+        assert_eq!(self.names(), ["items"]);
+    }
+
+    /// Lets `seconds` pass between the servers, and the clock go back if they are negative.
+    fn age(&self, seconds: i64) {
+        let mut bytes = fs::read(self.path()).expect("a file");
+        let head = FileHead::decode(&bytes, bytes.len() as u64).expect("a memory file");
+        let unix_s = head.unix_s.checked_add_signed(-seconds).expect("a time");
+        bytes[..HEAD_BYTES].copy_from_slice(&FileHead { unix_s, ..head }.encode());
+        fs::write(self.path(), bytes).expect("written");
+    }
+}
+
+/// Sends the signal, and waits for the end.
+fn end(server: &mut Server, signal: Signal) -> ExitStatus {
+    server.signal(signal);
+    wait_for_end(server)
+}
+
+fn wait_for_end(server: &mut Server) -> ExitStatus {
+    let mut status = None;
+    wait_until("the end of the server", || {
+        status = server.process.try_wait().expect("the state of a child");
+        status.is_some()
+    });
+    status.expect("it has ended")
+}
+
+/// The CAS token of an item.
+fn token(client: &mut Client, key: &str) -> u64 {
+    let reply = client.ask(format!("mg {key} c\r\n"), "\r\n");
+    reply.trim().strip_prefix("HD c").expect("a hit").parse().expect("a number")
+}
+
+#[test]
+fn items_of_all_kinds_survive_with_all_that_clients_see_of_them() {
+    let place = Place::new();
+    let large = Random::new(5).bits().to_le_bytes().repeat(200_000);
+    let asked = [
+        ("mg plain s f v c t h\r\n", "VA 5 s5 f70000 c{} t-1 h1\r\nvalue\r\n"),
+        ("mg stale v f\r\n", "VA 1 f0 X W\r\nx\r\n"),
+        ("mg won v f\r\n", "VA 1 f0 Z X\r\ny\r\n"),
+        ("mg AAEC b k v\r\n", "VA 3 kAAEC b\r\nbin\r\n"),
+        ("lease-get leased\r\n", "NOT_FOUND_HOT\r\n"),
+    ];
+    let (mut tokens, mut lease) = (Vec::new(), String::new());
+    place.save(&["-t", "2", "-I", "2m"], |client| {
+        client.ask("set plain 70000 0 5\r\nvalue\r\n", "\r\n");
+        client.ask("get plain\r\n", "END\r\n");
+        client.ask("set timed 0 1000 2\r\n10\r\n", "\r\n");
+        for (key, value) in [("stale", "x"), ("won", "y")] {
+            client.ask(format!("set {key} 0 0 1\r\n{value}\r\n"), "\r\n");
+            client.ask(format!("md {key} I\r\n"), "\r\n");
+        }
+        client.ask("mg won v\r\n", "y\r\n");
+        client.ask("ms AAEC 3 b\r\nbin\r\n", "\r\n");
+        client.ask("set gone 0 0 1\r\nx\r\n", "\r\n");
+        client.ask("delete gone\r\n", "\r\n");
+        client.ask("set flushed 0 -1 1\r\nx\r\n", "\r\n");
+        client.set("large", &large);
+        lease = client.ask("lease-get leased\r\n", "END\r\n");
+        tokens.extend(["plain", "timed", "large"].map(|key| token(client, key)));
+    });
+    let mut server = place.start(&["-t", "2", "-I", "2m"]);
+    let mut client = server.connect();
+    assert_eq!(["plain", "timed", "large"].map(|key| token(&mut client, key)), *tokens);
+    for (request, wanted) in asked {
+        let wanted = wanted.replace("{}", &tokens[0].to_string());
+        let last = wanted.lines().last().expect("a line");
+        assert_eq!(client.ask(request, &format!("{last}\r\n")), wanted, "{request}");
+    }
+    let timed = client.ask("mg timed s f v h t l\r\n", "10\r\n");
+    assert!(timed.starts_with("VA 2 s2 f0 h1 t"), "{timed}");
+    assert_eq!(client.get("large"), Some(large));
+    assert_eq!(client.get("gone"), None);
+    assert_eq!(client.get("flushed"), None);
+    assert_eq!(client.ask("incr timed 5\r\n", "\r\n"), "15\r\n");
+    assert_eq!(client.ask("append plain 0 0 1\r\n!\r\n", "\r\n"), "STORED\r\n");
+    assert_eq!(client.get("plain"), Some(b"value!".to_vec()));
+    let request = format!("cas plain 0 0 3 {}\r\nnew\r\n", tokens[0]);
+    assert_eq!(client.ask(request, "\r\n"), "EXISTS\r\n", "it was appended to");
+    let lease: u64 = lease.split(' ').nth(2).expect("a token").parse().expect("a number");
+    let request = format!("lease-set leased {lease} 0 0 3\r\nnew\r\n");
+    assert_eq!(client.ask(request, "\r\n"), "STORED\r\n", "the token is still good");
+    let mut newer = |number| {
+        let key = format!("new{number}");
+        client.set(&key, b"v");
+        token(&mut client, &key)
+    };
+    assert!((0..20).all(|number| tokens.iter().all(|old| newer(number) > *old)));
+    server.assert_alive();
+}
+
+#[test]
+fn time_that_passes_between_the_servers_counts_and_a_clock_set_back_does_not() {
+    let place = Place::new();
+    let fill = |client: &mut Client| {
+        for (key, ttl) in [("short", 50), ("long", 5_000), ("never", 0)] {
+            client.send(set_request(key, ttl, b"v"));
+            assert_eq!(client.read_line(), b"STORED\r\n");
+        }
+    };
+    let ttl = |client: &mut Client, key: &str| -> Option<i64> {
+        let reply = client.ask(format!("mg {key} t\r\n"), "\r\n");
+        reply.trim().strip_prefix("HD t").map(|ttl| ttl.parse().expect("a number"))
+    };
+    for (seconds, short, long) in
+        [(0, Some(50), 5_000), (100, None, 4_900), (-3_600, Some(50), 5_000)]
+    {
+        place.save(&[], fill);
+        place.age(seconds);
+        let server = place.start(&[]);
+        let mut client = server.connect();
+        let near = |ttl: Option<i64>, wanted: i64| {
+            ttl.is_some_and(|ttl| ttl <= wanted && ttl > wanted - 40)
+        };
+        assert_eq!(ttl(&mut client, "short").is_some(), short.is_some(), "after {seconds} s");
+        assert!(
+            near(ttl(&mut client, "long"), long),
+            "{:?} after {seconds} s",
+            ttl(&mut client, "long")
+        );
+        assert_eq!(ttl(&mut client, "never"), Some(-1));
+        let uptime = client.stat("uptime") as i64;
+        assert!(uptime >= seconds.max(0) && uptime < seconds.max(0) + 40, "{uptime} s");
+    }
+}
+
+#[test]
+fn a_flush_is_not_undone_and_a_pending_one_comes() {
+    let place = Place::new();
+    let flushed = |client: &mut Client| {
+        client.set("old", b"v");
+        client.ask("flush_all\r\n", "\r\n");
+        client.set("new", b"v");
+        client.ask("flush_all 600\r\n", "\r\n");
+    };
+    place.save(&["-t", "2"], flushed);
+    place.age(500);
+    let mut server = place.start(&["-t", "2"]);
+    let mut client = server.connect();
+    assert_eq!((client.get("old"), client.get("new")), (None, Some(b"v".to_vec())));
+    assert_eq!(end(&mut server, Signal::USR1).code(), Some(0));
+    // 100 s are left, less those that have passed here.
+    place.age(96);
+    let server = place.start(&["-t", "1"]);
+    let mut client = server.connect();
+    assert!(client.get("new").is_some() || server.last_words().contains("flushed"));
+    wait_until("the flush", || client.get("new").is_none());
+    drop(server);
+
+    place.save(&["-t", "2"], flushed);
+    place.age(601);
+    let server = place.start(&["-t", "2"]);
+    assert_eq!(server.connect().get("new"), None);
+    assert!(server.last_words().contains("were flushed meanwhile"), "{}", server.last_words());
+}
+
+/// The items that a server has, of the first `count` keys.
+fn held(client: &mut Client, count: usize) -> usize {
+    (0..count)
+        .filter(|number| {
+            client.get(&format!("key{number}")).is_some_and(|value| value == value_of(*number))
+        })
+        .count()
+}
+
+fn value_of(number: usize) -> Vec<u8> {
+    vec![b'a' + (number % 26) as u8; 100 + number % 3_000]
+}
+
+fn fill(client: &mut Client, count: usize) {
+    for number in 0..count {
+        client.set(&format!("key{number}"), &value_of(number));
+    }
+}
+
+#[test]
+fn the_next_server_may_have_other_threads_and_less_memory() {
+    const COUNT: usize = 4_000;
+    let place = Place::new();
+    place.save(&["-t", "2", "-m", "64"], |client| fill(client, COUNT));
+    for (options, all) in [
+        (&["-t", "3", "-m", "64", "--io=epoll"][..], true),
+        (&["-t", "1", "-m", "64", "--reads=erew"], true),
+        (&["--roles=net=1,shard=2", "-m", "64", "-C"], true),
+        (&["-t", "2", "-m", "64", "--engine=store"], true),
+        (&["-t", "2", "-m", "4"], false),
+    ] {
+        let mut server = place.start(options);
+        let count = held(&mut server.connect(), COUNT);
+        let is_right = if all { count == COUNT } else { count > COUNT / 4 && count < COUNT };
+        assert!(is_right, "{count} with {options:?}: {}", server.last_words());
+        assert_eq!(end(&mut server, Signal::USR1).code(), Some(0), "{}", server.last_words());
+    }
+}
+
+#[test]
+fn only_a_graceful_end_leaves_a_file() {
+    let place = Place::new();
+    type End = fn(&mut Server) -> ExitStatus;
+    let ends: [(&str, End, bool); 6] = [
+        ("SIGTERM", |server| end(server, Signal::TERM), false),
+        ("SIGINT", |server| end(server, Signal::INT), false),
+        ("SIGKILL", |server| end(server, Signal::KILL), false),
+        ("SIGUSR1", |server| end(server, Signal::USR1), true),
+        (
+            "shutdown",
+            |server| {
+                server.connect().send("shutdown\r\n");
+                wait_for_end(server)
+            },
+            false,
+        ),
+        (
+            "shutdown graceful",
+            |server| {
+                server.connect().send("shutdown graceful\r\n");
+                wait_for_end(server)
+            },
+            true,
+        ),
+    ];
+    for (name, ended, leaves) in ends {
+        // The server begins with items of the one before.
+        place.save(&[], |client| client.set("first", b"v"));
+        let mut server = place.start(&[]);
+        let mut client = server.connect();
+        assert_eq!(client.get("first"), Some(b"v".to_vec()));
+        assert_eq!(place.names(), ["items.new"], "what was loaded is gone");
+        client.set("second", b"v");
+        drop(client);
+        ended(&mut server);
+        assert_eq!(place.path().exists(), leaves, "after {name}");
+        let server = place.start(&[]);
+        let both = ["first", "second"].map(|key| server.connect().get(key).is_some());
+        assert_eq!(both, [leaves; 2], "after {name}");
+    }
+}
+
+#[test]
+fn clients_that_do_not_read_delay_the_end_but_lose_nothing() {
+    let place = Place::new();
+    let large = vec![b'v'; 1_000_000];
+    let mut server = place.start(&["-m", "64"]);
+    let mut client = server.connect();
+    client.set("large", &large);
+    let mut slow = server.connect();
+    slow.send("get large\r\n".repeat(30));
+    wait_until("requests that are served", || client.stat("cmd_get") > 0);
+    server.signal(Signal::USR1);
+    wait_until("the end of service", || server.stream().is_err());
+    // A second signal does not wait for the client; a third one does not cut the file.
+    assert!(server.process.try_wait().expect("a child").is_none(), "it waits for its client");
+    for signal in [Signal::TERM, Signal::TERM] {
+        server.signal(signal);
+    }
+    assert_eq!(wait_for_end(&mut server).code(), Some(0), "{}", server.last_words());
+    drop(slow);
+    let server = place.start(&["-m", "64"]);
+    assert_eq!(server.connect().get("large"), Some(large));
+}
+
+#[test]
+fn a_file_that_does_not_fit_is_reported_and_the_server_serves() {
+    let place = Place::new();
+    let mut random = Random::new(9);
+    place.save(&["-t", "2"], |client| fill(client, 50));
+    let whole = fs::read(place.path()).expect("a file");
+    let mut cases: Vec<(String, Vec<u8>)> = vec![
+        ("empty".into(), Vec::new()),
+        ("of another program".into(), b"T 1 slab_config".repeat(1_000)),
+        (
+            "of a later version".into(),
+            whole.iter().enumerate().map(|(at, byte)| if at == 16 { 9 } else { *byte }).collect(),
+        ),
+        ("longer".into(), [&whole[..], b"x"].concat()),
+    ];
+    for _ in 0..8 {
+        let at = random.index(whole.len());
+        cases.push((format!("cut at {at}"), whole[..at].to_vec()));
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << random.below(8);
+        cases.push((format!("changed at {at}"), changed));
+    }
+    for (name, bytes) in cases {
+        fs::write(place.path(), bytes).expect("written");
+        let mut server = place.start(&["-t", "2"]);
+        let mut client = server.connect();
+        let items = client.stat("curr_items") as usize;
+        assert_eq!(held(&mut client, 50), items, "each item is right: {name}");
+        let said = server.last_words();
+        assert!(said.contains("is not used"), "{name}: {said}");
+        client.set("key", b"v");
+        assert_eq!(end(&mut server, Signal::TERM).code(), Some(0));
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_there_and_a_file_that_is_in_use_are_errors_at_the_start() {
+    let place = Place::new();
+    let mut first = place.start(&[]);
+    let ended = place.try_start(&[]).expect_err("the file is in use");
+    assert_eq!(ended.status.code(), Some(71));
+    assert!(ended.said.contains("another server has this file"), "{}", ended.said);
+    first.connect().set("k", b"v");
+    // The items cannot be saved.
+    fs::remove_file(place.folder.path().join("items.new")).expect("it is empty");
+    assert_eq!(end(&mut first, Signal::USR1).code(), Some(1));
+    assert!(first.last_words().contains("items are not saved"), "{}", first.last_words());
+    fs::remove_dir_all(place.folder.path()).expect("an empty folder");
+    let ended = place.try_start(&[]).expect_err("there is no folder");
+    assert_eq!(ended.status.code(), Some(71));
+    assert!(ended.said.contains("cannot write there"), "{}", ended.said);
+}

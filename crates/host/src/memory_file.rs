@@ -197,6 +197,9 @@ mod tests {
         MemoryFile::claim(&path).expect_err("a link is no file");
         let other = fs::read_to_string(folder.path().join("other")).expect("text");
         assert_eq!(other, "precious");
+        fs::remove_file(folder.path().join("other")).expect("removed");
+        MemoryFile::claim(&path).expect_err("a link to nowhere is no file either");
+        assert!(!folder.path().join("other").exists(), "nothing was made there");
         let folder = MemoryFile::claim(&folder.path().join("folder")).expect("free");
         fs::create_dir(&folder.path).expect("a folder");
         folder.open().expect_err("a folder is no file");

@@ -3,21 +3,10 @@
 //! Upstream: the tests choose one. Downstream: `run` applies it to the first batch that it fits.
 
 use crate::command::SeenTokens;
-use crate::reply::{Line, lines, number};
+use crate::reply::{joined, lines, number};
 
 /// Changes a batch's replies; `None` if the batch has nothing that it could change.
 pub(crate) type Plant = fn(&[u8], &SeenTokens) -> Option<Vec<u8>>;
-
-/// The lines as bytes again.
-fn joined(lines: &[Line<'_>]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for line in lines {
-        bytes.extend_from_slice(line.head);
-        bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(line.data.unwrap_or_default());
-    }
-    bytes
-}
 
 /// `END` before the value that it should follow.
 pub(crate) fn end_swapped(reply: &[u8], _: &SeenTokens) -> Option<Vec<u8>> {

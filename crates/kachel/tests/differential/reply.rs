@@ -74,6 +74,17 @@ pub(crate) fn lines(mut bytes: &[u8]) -> Vec<Line<'_>> {
     lines
 }
 
+/// The lines as bytes again.
+pub(crate) fn joined(lines: &[Line<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        bytes.extend_from_slice(line.head);
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(line.data.unwrap_or_default());
+    }
+    bytes
+}
+
 /// What a word of a reply line is, as far as comparing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word<'a> {

@@ -16,11 +16,20 @@ pub(crate) struct Case {
     pub(crate) input: Vec<u8>,
     /// The whole reply; `None` is not compared.
     pub(crate) reply: Option<Vec<u8>>,
+    /// The whole reply of memcached 1.6.18; `None` was not measured.
+    pub(crate) reply_1_6_18: Option<Vec<u8>>,
     /// Whether the server keeps the connection open.
     pub(crate) stays_open: bool,
+    /// Whether the server answers a request that follows the input.
+    pub(crate) answers_more: bool,
     /// Why the reply is not memcached's.
     pub(crate) differs: Option<String>,
 }
+
+/// Cases after which 1.6.18 does not close the connection. The fixture says what 1.6.45 does.
+const OPEN_AT_1_6_18: [&str; 3] = ["W150", "W155", "W156"];
+/// Cases after which 1.6.18 waits for the rest of a request, or sends its log.
+const ANSWERS_NO_MORE_AT_1_6_18: [&str; 3] = ["W111", "W150", "W156"];
 
 impl Case {
     /// A case of our own, after which the connection stays open.
@@ -30,9 +39,23 @@ impl Case {
             name: input.trim().to_owned(),
             input: input.as_bytes().to_vec(),
             reply: Some(reply.as_bytes().to_vec()),
+            reply_1_6_18: None,
             stays_open: true,
+            answers_more: answers_more(input.as_bytes(), reply.is_empty()),
             differs: None,
         }
+    }
+
+    /// The same input with the reply of memcached 1.6.18, if that was measured.
+    pub(crate) fn at_1_6_18(&self) -> Option<Self> {
+        let reply = Some(self.reply_1_6_18.clone()?);
+        let is_one_of = |ids: [&str; 3]| ids.contains(&&self.id[..]);
+        Some(Self {
+            reply,
+            stays_open: self.stays_open || is_one_of(OPEN_AT_1_6_18),
+            answers_more: self.answers_more && !is_one_of(ANSWERS_NO_MORE_AT_1_6_18),
+            ..self.clone()
+        })
     }
 
     /// Whether the case is in the binary protocol, or its first byte is that of its replies.
@@ -71,6 +94,11 @@ impl Cases {
     }
 }
 
+/// What follows half a line is its other half.
+fn answers_more(input: &[u8], is_unanswered: bool) -> bool {
+    !is_unanswered || input.ends_with(b"\n")
+}
+
 /// Our replies to cases for which the fixture has none, but says in words where we depart from
 /// memcached.
 const OURS: [(&str, &[u8]); 2] = [
@@ -86,11 +114,20 @@ fn case(value: &Value) -> Case {
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     let id = text("id").unwrap();
     let ours = OURS.iter().find(|(case, _)| *case == id).map(|(_, reply)| reply.to_vec());
+    let input = bytes(&value["input"]).unwrap();
+    let measured = bytes(&value["reply"]);
+    let reply_1_6_18 = match value["reply_1_6_18"].as_str() {
+        Some("same") => measured.clone(),
+        _ => bytes(&value["reply_1_6_18"]),
+    };
+    let reply = measured.or(ours);
     Case {
         id,
         name: text("name").unwrap(),
-        input: bytes(&value["input"]).unwrap(),
-        reply: bytes(&value["reply"]).or(ours),
+        answers_more: answers_more(&input, reply.as_ref().is_none_or(Vec::is_empty)),
+        input,
+        reply_1_6_18,
+        reply,
         stays_open: match value["then"].as_str().unwrap() {
             "open" => true,
             "closed" => false,

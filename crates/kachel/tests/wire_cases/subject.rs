@@ -30,3 +30,8 @@ pub(crate) fn start(transport: Transport, io: &str) -> Server {
     let unix = transport == Transport::Unix;
     Launch { unix, ..Launch::memcached(&program, &options) }.start()
 }
+
+/// Starts Debian's memcached, which `./test` installs.
+pub(crate) fn start_debians() -> Server {
+    Launch::memcached("/usr/bin/memcached".as_ref(), &["-m", "64", "-t", "2", "-U", "0"]).start()
+}

@@ -2,7 +2,7 @@
 //!
 //! Upstream:   tests against a server, the simulator, later the crash oracle. Each records the
 //!             operations of clients and their outcomes.
-//! Downstream: `wire`, which parses requests and replies.
+//! Downstream: nothing of ours, so that no mistake of the server is shared (`request`, `outcome`).
 //!
 //! ```text
 //!   request bytes -> Operation --+                     +-> Stats
@@ -20,6 +20,7 @@
 
 mod operation;
 mod outcome;
+mod request;
 mod value;
 
 mod file;

@@ -4,19 +4,15 @@
 //! Downstream: `model` executes it; `violation` and the history file show it.
 //!
 //! Invariants:
-//! - I1  The bytes are one whole request that `kachel_wire::parse_text` accepts, with its data
-//!   block.
+//! - I1  The bytes are one whole request that `request` reads, with its data block.
 //! - I2  A retrieval has one key. A multiget becomes one operation per key, because the protocol
 //!   promises nothing about its keys together.
 
 use std::fmt;
 use std::sync::Arc;
 
-use kachel_wire::client;
-use kachel_wire::request::{Admin, KEY_BYTES_MAX, Request};
-use kachel_wire::{Parsed, parse_text};
-
 use crate::Value;
+use crate::request::{Request, line, parse, read, words};
 
 /// One request for one key, or `flush_all`, which affects every key.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,19 +33,10 @@ pub struct Operation {
 /// assert_eq!(operations[1].wire(), b"get b\r\n");
 /// ```
 pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
-    let Parsed::Request { request, line_bytes } = parse_text(input, 0) else { return None };
-    let value_bytes = match request {
-        Request::Store(store) => Some(store.value_bytes as usize),
-        Request::MetaSet { value_bytes, .. } => Some(value_bytes as usize),
-        _ => None,
-    };
+    let (request, line_bytes) = parse(input)?;
+    let value_bytes = request.value_bytes();
     let request_bytes = line_bytes + value_bytes.map_or(0, |bytes| bytes + 2);
     let wire = input.get(..request_bytes)?;
-    let whole = |key: &[u8]| {
-        let value = value_bytes.map(|bytes| Value::new(&wire[line_bytes..line_bytes + bytes]));
-        Operation { wire: wire.into(), line_bytes, key: key.into(), value }
-    };
-    let mut space = [0; KEY_BYTES_MAX];
     let operations = match request {
         Request::Retrieve(retrieve) => {
             let verb_bytes = wire.iter().position(|byte| *byte == b' ')?;
@@ -59,7 +46,7 @@ pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
                     // I2
                     let mut line = wire[..verb_bytes].to_vec();
                     if let Some(ttl) = retrieve.ttl {
-                        line.extend_from_slice(format!(" {}", ttl.0).as_bytes());
+                        line.extend_from_slice(format!(" {ttl}").as_bytes());
                     }
                     line.push(b' ');
                     line.extend_from_slice(key);
@@ -69,8 +56,11 @@ pub fn operations(input: &[u8]) -> Option<(Vec<Operation>, usize)> {
                 })
                 .collect()
         }
-        Request::Admin(Admin::FlushAll { .. }) => vec![whole(b"")],
-        other => vec![whole(other.key(&mut space)?)],
+        other => {
+            let value = value_bytes.map(|bytes| Value::new(&wire[line_bytes..line_bytes + bytes]));
+            let key = other.key()[..].into();
+            vec![Operation { wire: wire.into(), line_bytes, key, value }]
+        }
     };
     Some((operations, request_bytes))
 }
@@ -88,8 +78,7 @@ impl Operation {
     ///
     /// Panics: if a line cannot contain `key`.
     pub fn get(key: &[u8]) -> Self {
-        let mut wire = Vec::new();
-        client::get(&mut wire, [key], false);
+        let wire = [b"get ", key, b"\r\n"].concat();
         Self::new(&wire).expect("a key that can stand in a line")
     }
 
@@ -113,20 +102,27 @@ impl Operation {
         self.key.is_empty()
     }
 
+    fn line(&self) -> &[u8] {
+        line(&self.wire[..self.line_bytes]).expect("I1").0
+    }
+
     /// The parsed request.
-    pub fn request(&self) -> Request<'_> {
-        match parse_text(&self.wire[..self.line_bytes], 0) {
-            Parsed::Request { request, .. } => request,
-            other => unreachable!("I1: {other:?}"),
-        }
+    pub(crate) fn request(&self) -> Request<'_> {
+        read(self.line()).expect("I1")
+    }
+
+    /// Whether the request has the flag `q`, which withholds some replies.
+    pub fn is_quiet(&self) -> bool {
+        self.request().meta().is_some_and(|meta| meta.has(b'q'))
     }
 
     /// Whether the request contains `noreply`.
     pub fn is_noreply(&self) -> bool {
-        match self.request() {
-            Request::Admin(Admin::FlushAll { noreply, .. }) => noreply,
-            other => other.is_noreply(),
-        }
+        let takes_it = match self.request() {
+            Request::Retrieve(_) | Request::MetaDebug(_) => false,
+            other => other.meta().is_none(),
+        };
+        takes_it && words(self.line()).last() == Some(b"noreply")
     }
 }
 

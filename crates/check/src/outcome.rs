@@ -7,10 +7,8 @@
 //! - I1  `Unknown` means that the operation may be executed now, later or never. `Silent` means
 //!   that the operation was executed, and that the server withheld its reply.
 
-use kachel_wire::client::{ClientReply, ReplyParsed, parse_reply};
-use kachel_wire::format;
-
 use crate::Value;
+use crate::request::{line, number, words};
 
 /// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,19 +81,13 @@ impl Outcome {
             Self::Unknown | Self::Silent => Vec::new(),
             Self::Miss => line(b"END"),
             Self::Hit { value, client_flags, cas } => {
-                let mut reply = Vec::new();
-                format::value_head(&mut reply, key, *client_flags, value.bytes().len(), *cas);
-                reply.extend_from_slice(value.bytes());
-                reply.extend_from_slice(b"\r\nEND\r\n");
-                reply
+                let cas = cas.map_or_else(String::new, |token| format!(" {token}"));
+                let head = format!(" {client_flags} {}{cas}\r\n", value.bytes().len());
+                [b"VALUE ", key, head.as_bytes(), value.bytes(), b"\r\nEND\r\n"].concat()
             }
             Self::Leased { token, client_flags, value } => {
-                let mut reply = Vec::new();
-                let bytes = value.bytes();
-                format::leased_head(&mut reply, key, *token, *client_flags, bytes.len());
-                reply.extend_from_slice(bytes);
-                reply.extend_from_slice(b"\r\nEND\r\n");
-                reply
+                let head = format!(" {token} {client_flags} {}\r\n", value.bytes().len());
+                [b"LVALUE ", key, head.as_bytes(), value.bytes(), b"\r\nEND\r\n"].concat()
             }
             Self::NotFoundHot => line(b"NOT_FOUND_HOT"),
             Self::StaleStored => line(b"STALE_STORED"),
@@ -137,47 +129,51 @@ impl Outcome {
     /// assert_eq!(Outcome::read(b"END\r\n"), Some((Outcome::Miss, 5)));
     /// ```
     pub fn read(input: &[u8]) -> Option<(Self, usize)> {
-        let ReplyParsed::Reply { reply, reply_bytes } = parse_reply(input) else { return None };
-        let outcome = match reply {
-            ClientReply::Value { client_flags, value, cas, .. } => {
-                let value = Value::new(&input[value]);
-                return with_end(Self::Hit { value, client_flags, cas }, input, reply_bytes);
-            }
-            ClientReply::Leased { token, client_flags, value, .. } => {
-                let value = Value::new(&input[value]);
-                return with_end(Self::Leased { token, client_flags, value }, input, reply_bytes);
-            }
-            ClientReply::NotFoundHot => Self::NotFoundHot,
-            ClientReply::StaleStored => Self::StaleStored,
-            ClientReply::End => Self::Miss,
-            ClientReply::Stored => Self::Stored,
-            ClientReply::NotStored => Self::NotStored,
-            ClientReply::Exists => Self::Exists,
-            ClientReply::NotFound => Self::NotFound,
-            ClientReply::Deleted => Self::Deleted,
-            ClientReply::Touched => Self::Touched,
-            ClientReply::Ok => Self::Ok,
-            ClientReply::Number(number) => Self::Number(number),
-            ClientReply::Meta { code, flags, value } => Self::Meta {
-                code,
-                flags: flags.to_vec(),
-                value: value.map(|range| Value::new(&input[range])),
-            },
-            ClientReply::Debug(rest) => Self::Debug(rest.to_vec()),
-            ClientReply::Error(line) => Self::Refused(line.to_vec()),
-            ClientReply::Stat(_) | ClientReply::Version(_) => return None,
+        let (line, line_bytes) = line(input)?;
+        let mut words = words(line);
+        let block = |value_bytes: usize, after: &[u8]| {
+            let (value, rest) = input[line_bytes..].split_at_checked(value_bytes)?;
+            let bytes = line_bytes + value_bytes + after.len();
+            rest.starts_with(after).then(|| (Value::new(value), bytes))
         };
-        Some((outcome, reply_bytes))
-    }
-}
-
-/// An outcome whose reply ends with `END`, after `reply_bytes`.
-fn with_end(outcome: Outcome, input: &[u8], reply_bytes: usize) -> Option<(Outcome, usize)> {
-    match parse_reply(&input[reply_bytes..]) {
-        ReplyParsed::Reply { reply: ClientReply::End, reply_bytes: end_bytes } => {
-            Some((outcome, reply_bytes + end_bytes))
-        }
-        _ => None,
+        let outcome = match words.next()? {
+            b"VALUE" => {
+                words.next()?;
+                let (client_flags, bytes) = (number(words.next()?)?, number(words.next()?)?);
+                let cas = words.next().map_or(Some(None), |word| number(word).map(Some))?;
+                let (value, bytes) = block(bytes, b"\r\nEND\r\n")?;
+                return Some((Self::Hit { value, client_flags, cas }, bytes));
+            }
+            b"LVALUE" => {
+                words.next()?;
+                let (token, client_flags) = (number(words.next()?)?, number(words.next()?)?);
+                let (value, bytes) = block(number(words.next()?)?, b"\r\nEND\r\n")?;
+                return Some((Self::Leased { token, client_flags, value }, bytes));
+            }
+            b"VA" => {
+                let (value, bytes) = block(number(words.next()?)?, b"\r\n")?;
+                let flags = words.rest().to_vec();
+                return Some((Self::Meta { code: *b"VA", flags, value: Some(value) }, bytes));
+            }
+            code @ (b"HD" | b"EN" | b"NS" | b"EX" | b"NF" | b"MN") => {
+                let (code, flags) = ([code[0], code[1]], words.rest().to_vec());
+                Self::Meta { code, flags, value: None }
+            }
+            b"ME" => Self::Debug(words.rest().to_vec()),
+            b"END" => Self::Miss,
+            b"NOT_FOUND_HOT" => Self::NotFoundHot,
+            b"STALE_STORED" => Self::StaleStored,
+            b"STORED" => Self::Stored,
+            b"NOT_STORED" => Self::NotStored,
+            b"EXISTS" => Self::Exists,
+            b"NOT_FOUND" => Self::NotFound,
+            b"DELETED" => Self::Deleted,
+            b"TOUCHED" => Self::Touched,
+            b"OK" => Self::Ok,
+            b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => Self::Refused(line.to_vec()),
+            word => Self::Number(number(word)?),
+        };
+        Some((outcome, line_bytes))
     }
 }
 

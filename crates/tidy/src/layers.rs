@@ -38,7 +38,7 @@ const ROOMS: [(&str, &[&str]); 27] = [
     ("shm", &[]),
     ("client", &[]),
     ("cluster", &[]),
-    ("check", &["wire"]),
+    ("check", &[]),
     ("sim", &["io", "net", "wire", "shard", "engine", "cache", "check", "testkit"]),
     ("load", &["io", "wire"]),
     ("lab", &["io", "load", "engine", "cache"]),

@@ -24,8 +24,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use kachel_wire::request::Request;
-
+use crate::request::Request;
 use crate::stats::Stats;
 use crate::violation::Contradiction;
 use crate::{Entry, History, Model, NEVER, Operation, Outcome, Rules, State, Violation};
@@ -111,7 +110,7 @@ fn overlapping(entries: &[&Entry]) -> usize {
 /// Whether the reply to an operation may show if or when the item was read before.
 fn asks_for_access(operation: &Operation) -> bool {
     match operation.request() {
-        Request::MetaGet(meta) => meta.letters.has(b'h') || meta.letters.has(b'l'),
+        Request::MetaGet(meta) => meta.has(b'h') || meta.has(b'l'),
         Request::MetaDebug(_) => true,
         _ => false,
     }
@@ -367,12 +366,12 @@ impl<'h> Search<'h> {
         };
         let reads = match operation.request() {
             Request::Retrieve(retrieve) => {
-                let may_lease = retrieve.form.is_lease() && !matches!(outcome, Outcome::Hit { .. });
+                let may_lease = retrieve.is_lease && !matches!(outcome, Outcome::Hit { .. });
                 retrieve.ttl.is_none() && !self.model.watches_access && !may_lease
             }
             Request::MetaDebug(_) => true,
             // A delete that finds no item may make the token of a lease invalid.
-            Request::Delete { .. } | Request::MetaDelete(_) => return false,
+            Request::Delete(_) | Request::MetaDelete(_) => return false,
             _ => false,
         };
         self.returned(index) != NEVER && (fails || reads)

@@ -7,11 +7,8 @@
 //! - I1  A token in a reply is the token of the item that the operation leaves.
 //! - I2  The client does not see a reply that `q` or `noreply` withholds, and sees every other.
 
-use kachel_wire::format::{MetaCode, MetaVerb, put_base64, quiet_hides};
-use kachel_wire::parse_key;
-use kachel_wire::request::{KEY_BYTES_MAX, Meta, MetaKey};
-
 use super::{Branch, Span, State};
+use crate::request::{Meta, MetaKey, encode, number};
 use crate::{Outcome, Value, Window};
 
 const NON_NUMERIC: &[u8] = b"CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -45,7 +42,7 @@ pub(super) enum Answer<'r> {
 
 /// A meta reply.
 pub(super) struct MetaAnswer<'r> {
-    code: MetaCode,
+    code: &'static [u8; 2],
     is_hidden: bool,
     key: MetaKey<'r>,
     returns: Vec<(&'r [u8], Return)>,
@@ -76,13 +73,18 @@ pub(super) enum Return {
 
 impl<'r> MetaAnswer<'r> {
     pub(super) fn new(
-        verb: MetaVerb,
-        code: MetaCode,
+        code: &'static [u8; 2],
         meta: &Meta<'r>,
         returns: Vec<(&'r [u8], Return)>,
     ) -> Self {
-        let is_hidden = meta.letters.has(b'q') && quiet_hides(verb, code);
-        Self { code, is_hidden, key: meta.key, returns, value: None, marks: [false; 3] }
+        Self {
+            code,
+            is_hidden: meta.withholds(code),
+            key: meta.key,
+            returns,
+            value: None,
+            marks: [false; 3],
+        }
     }
 }
 
@@ -127,7 +129,7 @@ impl Seen<'_> {
                 (token, true) => is_holder.then(|| next.leased(token)).flatten(),
             },
             (Answer::Meta(meta), Outcome::Meta { code, flags, value }) => {
-                let same = meta.code.letters() == code && meta.value == *value;
+                let same = meta.code == code && meta.value == *value;
                 if meta.is_hidden || !same { None } else { self.meta(&meta, flags, next) }
             }
             (Answer::Debug { key, base64 }, Outcome::Debug(rest)) => {
@@ -158,8 +160,8 @@ impl Seen<'_> {
                     }
                 }
                 Return::Echo if word == *asked => {}
-                Return::Number(wanted) if number(text)? == *wanted => {}
-                Return::Flag if number(text)? <= 1 => {}
+                Return::Number(wanted) if number::<u64>(text)? == *wanted => {}
+                Return::Flag if number::<u8>(text)? <= 1 => {}
                 Return::Token => next = next.bound(number(text)?)?,
                 Return::Life(expiry) if self.is_life_left(text, *expiry)? => {}
                 Return::Since(second) if self.is_since(number(text)?, *second) => {}
@@ -197,7 +199,7 @@ impl Seen<'_> {
         if text == b"-1" {
             return Some(expiry.is_none());
         }
-        let seconds = i64::from(u32::try_from(number(text)?).ok()? as i32);
+        let seconds = i64::from(number::<u32>(text)? as i32);
         let bounds = |expiry: Span| {
             let least = i64::from(expiry.first) - i64::from(self.window.latest_s);
             // An item that expires at once gets some second in the past, which is not specified.
@@ -216,17 +218,6 @@ impl Seen<'_> {
 
 /// The text of a key in a reply, in base64 or plain.
 fn shown_key(key: MetaKey<'_>, base64: bool) -> Vec<u8> {
-    let mut space = [0; KEY_BYTES_MAX];
-    let raw = parse_key(key, &mut space);
-    let mut text = Vec::new();
-    if base64 {
-        put_base64(&mut text, raw)
-    } else {
-        text.extend_from_slice(raw)
-    }
-    text
-}
-
-fn number(text: &[u8]) -> Option<u64> {
-    kachel_wire::number::read_u64(text).filter(|_| !text.is_empty())
+    let raw = key.raw();
+    if base64 { encode(&raw) } else { raw.into_owned() }
 }

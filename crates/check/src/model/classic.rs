@@ -7,10 +7,9 @@
 //! Source: memcached's protocol.txt, and the replies of memcached 1.6.45 for cases that the text
 //! does not describe.
 
-use kachel_wire::request::{Direction, Store, StoreMode};
-
 use super::answer::Answer;
 use super::{Branch, Item, Model, Span, State};
+use crate::request::{Direction, Store, StoreMode};
 use crate::{Operation, Outcome, Value, Window};
 
 /// The longest value that can be a number. A longer value is not a number, whatever its bytes are.

@@ -7,11 +7,10 @@
 //! given away makes the remnant live until its token is no longer good. A delete makes the token
 //! invalid, but nobody gets another one before.
 
-use kachel_wire::request::Store;
-
 use super::answer::Answer;
 use super::classic::{Compared, compare};
 use super::{Branch, Item, LeaseRules, Model, Remnant, Span, State};
+use crate::request::Store;
 use crate::{Operation, Outcome, Value, Window};
 
 /// The earlier one of two ends of life.

@@ -7,24 +7,21 @@
 //! Until the next store, later readers see `Z`: another client has this right. A client also wins
 //! this right if it creates an item on a miss (`N`) or reads an item that expires soon (`R`).
 
-use kachel_wire::format::{MetaCode, MetaVerb, key_fits_a_line};
-use kachel_wire::parse_key;
-use kachel_wire::request::{Direction, KEY_BYTES_MAX, Meta, MetaKey, StoreMode};
-
 use super::answer::{Answer, MetaAnswer, Return};
 use super::classic::{Compared, StoreTerms, Stored, changed, compare};
 use super::lease::delete_remnant;
 use super::{Branch, Item, Model, Span, State};
+use crate::request::{Direction, Meta, MetaKey, StoreMode};
 use crate::{Operation, Value, Window};
 
 /// A reply that shows nothing of an item.
-fn plain<'r>(verb: MetaVerb, code: MetaCode, meta: &Meta<'r>) -> Answer<'r> {
+fn plain<'r>(code: &'static [u8; 2], meta: &Meta<'r>) -> Answer<'r> {
     let returns = returns(meta, |letter| match letter {
         b'O' => Some(Return::Echo),
         b'k' => Some(Return::Key { base64: meta.key.base64 }),
         _ => None,
     });
-    Answer::Meta(MetaAnswer::new(verb, code, meta, returns))
+    Answer::Meta(MetaAnswer::new(code, meta, returns))
 }
 
 /// The return flags of a reply, in the order of the request. `what` maps each letter to the content
@@ -33,14 +30,13 @@ fn returns<'r>(
     meta: &Meta<'r>,
     mut what: impl FnMut(u8) -> Option<Return>,
 ) -> Vec<(&'r [u8], Return)> {
-    let flags = meta.flags.split(|byte| *byte == b' ').filter(|flag| !flag.is_empty());
-    flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
+    meta.flags.filter_map(|flag| Some((flag, what(flag[0])?))).collect()
 }
 
 /// Whether `k` shows the key in base64: because the item is `marked`, or because the request sent
 /// the key in base64 and no line can contain it as text. A key that came as text was in a line.
 fn shown_in_base64(key: MetaKey<'_>, marked: bool) -> bool {
-    marked || key.base64 && !key_fits_a_line(parse_key(key, &mut [0; KEY_BYTES_MAX]))
+    marked || key.base64 && key.raw().iter().any(|byte| b" \r\n".contains(byte))
 }
 
 /// `me`.
@@ -67,14 +63,14 @@ impl Model {
         (before, created): (Option<Span>, bool),
     ) -> Life {
         let mut life = Life { expiry: before, recached: (false, true) };
-        for letter in meta.letters_in_order() {
-            match (letter, meta.ttl, meta.vivify, meta.recache) {
+        for letter in meta.flags.map(|flag| flag[0]) {
+            match (letter, meta.number(b'T'), meta.number(b'N'), meta.number(b'R')) {
                 (b'T', Some(ttl), _, _) => life.expiry = self.rules.expiry(ttl, window),
                 (b'N', _, Some(ttl), _) if created => {
                     life.expiry = self.rules.expiry(ttl, window);
                 }
                 (b'R', _, _, Some(seconds)) => {
-                    let limit = self.rules.expiry(kachel_wire::request::Ttl(seconds), window);
+                    let limit = self.rules.expiry(seconds, window);
                     life.recached = match (life.expiry, limit) {
                         (Some(expiry), Some(limit)) => {
                             (expiry.first < limit.last, expiry.last >= limit.first)
@@ -96,8 +92,8 @@ impl Model {
         (before, created): (Option<Span>, bool),
     ) -> Option<Span> {
         let mut shown = if created { None } else { before };
-        for letter in meta.letters_in_order() {
-            match (letter, meta.ttl, meta.vivify) {
+        for letter in meta.flags.map(|flag| flag[0]) {
+            match (letter, meta.number(b'T'), meta.number(b'N')) {
                 (b't', _, _) => return shown,
                 (b'T', Some(ttl), _) => shown = self.rules.expiry(ttl, window),
                 (b'N', _, Some(ttl)) if created => shown = self.rules.expiry(ttl, window),
@@ -108,12 +104,12 @@ impl Model {
     }
 
     fn vivified(&self, meta: &Meta<'_>, value: &[u8], window: Window) -> Option<Item> {
-        let expiry = self.rules.expiry(meta.vivify?, window);
+        let expiry = self.rules.expiry(meta.number(b'N')?, window);
         Some(Item {
             value: Value::new(value),
             client_flags: 0,
             expiry,
-            token: self.new_token(meta.new_cas),
+            token: self.new_token(meta.number(b'E')),
             stale: false,
             win_sent: false,
             base64_key: false,
@@ -134,14 +130,14 @@ impl Model {
             None => match self.vivified(meta, b"", window) {
                 Some(item) => (state.with(item), true),
                 None => {
-                    let answer = plain(MetaVerb::Get, MetaCode::En, meta);
+                    let answer = plain(b"EN", meta);
                     branches.push(Branch { answer, next: state.clone() });
                     return;
                 }
             },
         };
-        let asks_value = meta.letters.has(b'v');
-        let ways = match meta.compare_cas.filter(|_| asks_value) {
+        let asks_value = meta.has(b'v');
+        let ways = match meta.number(b'C').filter(|_| asks_value) {
             Some(token) => compare(&found, token),
             None => vec![(Compared::Newer, found)],
         };
@@ -194,14 +190,14 @@ impl Model {
                 ),
                 _ => None,
             });
-            let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
-            let mut answer = MetaAnswer::new(MetaVerb::Get, code, meta, returns);
+            let code = if shows_value { b"VA" } else { b"HD" };
+            let mut answer = MetaAnswer::new(code, meta, returns);
             answer.value = shows_value.then(|| item.value.clone());
             answer.marks = [item.win_sent, item.stale, won];
             let next = Item {
                 expiry: life.expiry,
                 win_sent: item.win_sent || won,
-                fetched: if meta.letters.has(b'u') { item.fetched } else { Some(true) },
+                fetched: if meta.has(b'u') { item.fetched } else { Some(true) },
                 ..item.clone()
             };
             branches.push(Branch { answer: Answer::Meta(answer), next: state.with(next) });
@@ -219,23 +215,23 @@ impl Model {
         let joins = matches!(mode, StoreMode::Append | StoreMode::Prepend);
         let terms = StoreTerms {
             mode,
-            client_flags: meta.client_flags,
-            expiry: meta.ttl.and_then(|ttl| self.rules.expiry(ttl, window)),
-            compare_cas: meta.compare_cas,
-            new_cas: meta.new_cas,
-            stale_allowed: meta.letters.has(b'I'),
+            client_flags: meta.number(b'F').unwrap_or(0),
+            expiry: meta.number(b'T').and_then(|ttl| self.rules.expiry(ttl, window)),
+            compare_cas: meta.number(b'C'),
+            new_cas: meta.number(b'E'),
+            stale_allowed: meta.has(b'I'),
             base64_key: meta.key.base64,
-            vivify: meta.vivify.filter(|_| joins).map(|ttl| self.rules.expiry(ttl, window)),
+            vivify: meta.number(b'N').filter(|_| joins).map(|ttl| self.rules.expiry(ttl, window)),
         };
         let block_bytes = operation.value().map_or(0, |value| value.bytes().len());
         for (stored, next) in self.store(state, operation, terms, window) {
             let (code, value_bytes) = match stored {
-                Stored::Yes { value_bytes } => (MetaCode::Hd, value_bytes),
-                Stored::No | Stored::NoRoom => (MetaCode::Ns, block_bytes),
-                Stored::Exists => (MetaCode::Ex, block_bytes),
-                Stored::NotFound => (MetaCode::Nf, block_bytes),
+                Stored::Yes { value_bytes } => (b"HD", value_bytes),
+                Stored::No | Stored::NoRoom => (b"NS", block_bytes),
+                Stored::Exists => (b"EX", block_bytes),
+                Stored::NotFound => (b"NF", block_bytes),
             };
-            let token = if code == MetaCode::Hd { Return::Token } else { Return::Number(0) };
+            let token = if code == b"HD" { Return::Token } else { Return::Number(0) };
             let returns = returns(meta, |letter| match letter {
                 b'O' => Some(Return::Echo),
                 b'k' => Some(Return::Key { base64: meta.key.base64 }),
@@ -243,7 +239,7 @@ impl Model {
                 b'c' => Some(token),
                 _ => None,
             });
-            let answer = Answer::Meta(MetaAnswer::new(MetaVerb::Set, code, meta, returns));
+            let answer = Answer::Meta(MetaAnswer::new(code, meta, returns));
             branches.push(Branch { answer, next });
         }
     }
@@ -255,43 +251,43 @@ impl Model {
         window: Window,
         branches: &mut Vec<Branch<'r>>,
     ) {
-        let answer = |code| plain(MetaVerb::Delete, code, meta);
+        let answer = |code| plain(code, meta);
         if state.item.is_none() {
             let nexts = delete_remnant(state).into_iter();
-            branches.extend(nexts.map(|next| Branch { answer: answer(MetaCode::Nf), next }));
+            branches.extend(nexts.map(|next| Branch { answer: answer(b"NF"), next }));
             return;
         }
-        let ways = match meta.compare_cas {
+        let ways = match meta.number(b'C') {
             Some(token) => compare(state, token),
             None => vec![(Compared::Matches, state.clone())],
         };
         for (compared, known) in ways {
             if compared == Compared::Matches {
                 for next in self.marked_or_gone(&known, meta, window) {
-                    branches.push(Branch { answer: answer(MetaCode::Hd), next });
+                    branches.push(Branch { answer: answer(b"HD"), next });
                 }
             } else {
-                branches.push(Branch { answer: answer(MetaCode::Ex), next: known });
+                branches.push(Branch { answer: answer(b"EX"), next: known });
             }
         }
     }
 
     /// The states after `md`: no item, or an item that is stale (`I`), emptied (`x`) or both.
     fn marked_or_gone(&self, state: &State, meta: &Meta<'_>, window: Window) -> Vec<State> {
-        let (empties, stale) = (meta.letters.has(b'x'), meta.letters.has(b'I'));
+        let (empties, stale) = (meta.has(b'x'), meta.has(b'I'));
         let Some(item) = state.item.as_ref().filter(|_| empties || stale) else {
             return self.deleted(state, window);
         };
-        let ttl = meta.ttl.map(|ttl| self.rules.expiry(ttl, window));
+        let ttl = meta.number(b'T').map(|ttl| self.rules.expiry(ttl, window));
         // Emptying an item keeps its token. Marking it stale gives it a new token.
-        let keeps_token = !stale && meta.new_cas.is_none();
-        let token = if keeps_token { item.token } else { self.new_token(meta.new_cas) };
+        let keeps_token = !stale && !meta.has(b'E');
+        let token = if keeps_token { item.token } else { self.new_token(meta.number(b'E')) };
         let mut next = Item { token, stale, win_sent: false, ..item.clone() };
         next.expiry = ttl.unwrap_or(item.expiry);
         if empties {
             next.value = Value::new(b"");
             next.base64_key = false;
-            next.client_flags = meta.client_flags;
+            next.client_flags = meta.number(b'F').unwrap_or(0);
             next.expiry = ttl.flatten();
             next.fetched = Some(false);
             next.since_s = window.earliest_s;
@@ -307,35 +303,31 @@ impl Model {
         branches: &mut Vec<Branch<'r>>,
     ) {
         let Some(item) = &state.item else {
-            let digits = meta.initial.to_string();
+            let digits = meta.number(b'J').unwrap_or(0).to_string();
             match self.vivified(meta, digits.as_bytes(), window) {
                 Some(made) => {
-                    let made = (made, meta.initial, true);
+                    let made = (made, meta.number(b'J').unwrap_or(0), true);
                     branches.push(self.counted(state, meta, made, window));
                 }
-                None => branches.push(Branch {
-                    answer: plain(MetaVerb::Arithmetic, MetaCode::Nf, meta),
-                    next: state.clone(),
-                }),
+                None => branches.push(Branch { answer: plain(b"NF", meta), next: state.clone() }),
             }
             return;
         };
         // A value of this length is not a number. It is refused before the tokens are compared.
         let bytes = item.value.bytes().len();
         let is_hopeless = bytes == 0 || bytes > 1024;
-        let ways = match meta.compare_cas.filter(|token| *token != 0 && !is_hopeless) {
+        let ways = match meta.number(b'C').filter(|token| *token != 0 && !is_hopeless) {
             Some(token) => compare(state, token),
             None => vec![(Compared::Matches, state.clone())],
         };
         for (compared, known) in ways {
-            match changed(item, (direction, meta.delta)) {
-                _ if compared != Compared::Matches => branches.push(Branch {
-                    answer: plain(MetaVerb::Arithmetic, MetaCode::Ex, meta),
-                    next: known,
-                }),
+            match changed(item, (direction, meta.number(b'D').unwrap_or(1))) {
+                _ if compared != Compared::Matches => {
+                    branches.push(Branch { answer: plain(b"EX", meta), next: known })
+                }
                 None => branches.push(Branch { answer: Answer::NonNumeric, next: known }),
                 Some((number, value)) => {
-                    for next in self.with_number(item, (number, value), meta.new_cas) {
+                    for next in self.with_number(item, (number, value), meta.number(b'E')) {
                         branches.push(self.counted(&known, meta, (next, number, false), window));
                     }
                 }
@@ -360,9 +352,9 @@ impl Model {
             b't' => Some(Return::Life(shown)),
             _ => None,
         });
-        let shows_value = meta.letters.has(b'v');
-        let code = if shows_value { MetaCode::Va } else { MetaCode::Hd };
-        let mut answer = MetaAnswer::new(MetaVerb::Arithmetic, code, meta, returns);
+        let shows_value = meta.has(b'v');
+        let code = if shows_value { b"VA" } else { b"HD" };
+        let mut answer = MetaAnswer::new(code, meta, returns);
         answer.value = shows_value.then(|| Value::new(number.to_string().as_bytes()));
         let next = state.with(Item { expiry: life.expiry, ..item });
         Branch { answer: Answer::Meta(answer), next }

@@ -30,8 +30,8 @@ mod classic;
 mod lease;
 mod meta;
 
+use crate::request::{Request, StoreMode};
 use crate::{Operation, Outcome, Value, Window};
-use kachel_wire::request::{Admin, Request, StoreMode, Ttl};
 
 use answer::{Answer, Seen};
 
@@ -92,8 +92,8 @@ impl Rules {
     }
 
     /// When an item that gets this TTL in this window expires. `None`: never.
-    fn expiry(&self, ttl: Ttl, window: Window) -> Option<Span> {
-        match (ttl.0, self.unix_s) {
+    fn expiry(&self, ttl: i32, window: Window) -> Option<Span> {
+        match (ttl, self.unix_s) {
             (0, _) => None,
             (relative @ 1..=RELATIVE_TTL_MAX, _) => {
                 let seconds = relative.unsigned_abs();
@@ -335,24 +335,22 @@ impl Model {
             return;
         }
         match *request {
-            Request::Retrieve(retrieve) if retrieve.form.is_lease() => {
+            Request::Retrieve(retrieve) if retrieve.is_lease => {
                 self.lease_get(state, window, branches);
             }
             Request::Retrieve(retrieve) => {
                 let ttl = retrieve.ttl.map(|ttl| self.rules.expiry(ttl, window));
-                branches.push(classic::retrieve(state, ttl, retrieve.form.with_cas()));
+                branches.push(classic::retrieve(state, ttl, retrieve.with_cas));
             }
             Request::Store(store) if store.mode == StoreMode::Lease => {
                 self.lease_set(state, operation, &store, window, branches);
             }
             Request::Store(store) => self.classic_store(state, operation, &store, window, branches),
-            Request::Delete { .. } => self.classic_delete(state, window, branches),
+            Request::Delete(_) => self.classic_delete(state, window, branches),
             Request::Touch { ttl, .. } => {
                 branches.push(classic::touch(state, self.rules.expiry(ttl, window)));
             }
-            Request::Arithmetic { direction, delta, .. } => {
-                self.classic_arithmetic(state, (direction, delta), branches);
-            }
+            Request::Arithmetic { by, .. } => self.classic_arithmetic(state, by, branches),
             Request::MetaGet(meta) => self.meta_get(state, &meta, window, branches),
             Request::MetaSet { meta, mode, .. } => {
                 self.meta_set(state, operation, (&meta, mode), window, branches);
@@ -362,13 +360,7 @@ impl Model {
                 self.meta_arithmetic(state, (&meta, direction), window, branches);
             }
             Request::MetaDebug(key) => branches.push(meta::debug(state, key)),
-            Request::Admin(Admin::FlushAll { delay, .. }) => {
-                self.flush(state, delay, window, branches);
-            }
-            Request::MetaNoop
-            | Request::Admin(_)
-            | Request::Binary(_)
-            | Request::BinaryAdmin { .. } => unreachable!("no operation is made of it"),
+            Request::FlushAll { delay } => self.flush(state, delay, window, branches),
         }
     }
 
@@ -387,7 +379,7 @@ impl Model {
                 let is_set = store.mode == StoreMode::Set && store.compare_cas.is_none();
                 (store.client_flags, is_set)
             }
-            Request::MetaSet { meta, .. } => (meta.client_flags, true),
+            Request::MetaSet { meta, .. } => (meta.number(b'F').unwrap_or(0), true),
             _ => return Vec::new(),
         };
         let value_bytes = operation.value().map_or(0, |value| value.bytes().len());
@@ -442,10 +434,10 @@ impl Model {
     }
 
     /// `flush_all`, for this key. It replaces a pending flush, whether it has a delay or not.
-    fn flush<'r>(&self, state: &State, delay: Ttl, window: Window, branches: &mut Vec<Branch<'r>>) {
+    fn flush<'r>(&self, state: &State, delay: i32, window: Window, branches: &mut Vec<Branch<'r>>) {
         let answer = || Answer::Plain(Outcome::Ok);
         let due = self.rules.expiry(delay, window);
-        let (now, later) = match delay.0 {
+        let (now, later) = match delay {
             ..=1 => (true, false),
             2..=RELATIVE_TTL_MAX => (false, true),
             _ => (true, true),
@@ -479,9 +471,7 @@ impl Model {
     ) {
         let sets = match request {
             Request::Store(store) => store.mode == StoreMode::Set && store.compare_cas.is_none(),
-            Request::MetaSet { meta, mode, .. } => {
-                *mode == StoreMode::Set && meta.compare_cas.is_none()
-            }
+            Request::MetaSet { meta, mode, .. } => *mode == StoreMode::Set && !meta.has(b'C'),
             _ => false,
         };
         if sets && line.starts_with(b"SERVER_ERROR") {

@@ -13,7 +13,6 @@ use std::time::Instant;
 use kachel_check::{Entry, NEVER, Operation, Outcome, Window, operations};
 use kachel_testkit::{Client as Connection, Look, Random, Server};
 use kachel_wire::client::{self, ClientReply, ReplyParsed, parse_reply};
-use kachel_wire::request::Request;
 
 use crate::UNKNOWN_PERCENT_MAX;
 use crate::workload::{Flavor, Workload};
@@ -84,7 +83,7 @@ impl<'s> Client<'s> {
                 self.workload.ask(&mut self.random, keys, (flavor, resets), &mut sent);
                 let (operations, bytes) = operations(&sent[from..]).expect("a request");
                 assert_eq!(from + bytes, sent.len(), "one request at a time");
-                if is_quiet(&operations[0]) {
+                if operations[0].is_quiet() {
                     client::meta_noop(&mut sent);
                 }
                 batch.push(operations);
@@ -173,7 +172,7 @@ impl<'s> Client<'s> {
             self.note(first, Outcome::Silent, awaited.invoked);
             return;
         }
-        if is_quiet(first) {
+        if first.is_quiet() {
             // What is withheld shows by the reply to `mn`, which every quiet request has behind it.
             let (outcome, bytes) = self.read(Outcome::read);
             self.received.drain(..bytes);
@@ -228,17 +227,6 @@ impl<'s> Client<'s> {
         std::mem::replace(&mut self.connection, self.server.connect()).reset();
         self.received.clear();
         self.number += self.stride;
-    }
-}
-
-/// Whether the request asks that some replies to it be withheld.
-fn is_quiet(operation: &Operation) -> bool {
-    match operation.request() {
-        Request::MetaGet(meta)
-        | Request::MetaDelete(meta)
-        | Request::MetaSet { meta, .. }
-        | Request::MetaArithmetic { meta, .. } => meta.letters.has(b'q'),
-        _ => false,
     }
 }
 

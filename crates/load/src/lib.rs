@@ -33,6 +33,7 @@ mod no_tls;
 mod options;
 mod popularity;
 mod protocol;
+mod random;
 mod replay;
 mod reply;
 mod report;

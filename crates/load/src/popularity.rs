@@ -14,7 +14,7 @@ use rand::Rng;
 use rand_distr::{Distribution, Zipf};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::keys::below;
+use crate::random::below;
 
 /// Distribution of the keys of requests.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::keys::unit;
+use crate::random::unit;
 
 /// Distribution of the times between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

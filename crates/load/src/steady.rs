@@ -13,9 +13,10 @@ use std::ops::Range;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::keys::{Keys, below, is_value, mix};
+use crate::keys::{Keys, is_value};
 use crate::popularity::Popularity;
 use crate::protocol::Protocol;
+use crate::random::{below, mix};
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 

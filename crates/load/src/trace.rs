@@ -21,7 +21,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX, mix};
+use crate::keys::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::random::mix;
 
 /// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];

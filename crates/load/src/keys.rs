@@ -14,8 +14,11 @@
 //!   record of what was stored. Values of different keys differ from the first byte on, except by
 //!   chance.
 
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
+use crate::distribution::Law;
 use crate::random::{below, mix, unit};
 
 /// The longest key that memcached accepts.
@@ -27,22 +30,29 @@ pub(crate) const VALUE_BYTES_MAX: u32 = 1 << 30;
 /// Largest value that `Sizes::Etc` draws.
 const ETC_VALUE_BYTES_MAX: f64 = 8192.0;
 
-/// Lengths of the values of synthetic keys. A length is drawn once per key, so every set of a key
-/// uses the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The largest value that is drawn from any other distribution: one that servers with memcached's
+/// default `-I` accept.
+const DRAWN_BYTES_MAX: f64 = 1_000_000.0;
+
+/// Lengths of synthetic keys or of their values. A length is drawn once per key, so every set of a
+/// key uses the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Sizes {
-    /// Every value has this many bytes.
+    /// Every key or value has this many bytes.
     Fixed(u32),
     /// Uniform between the two, both included.
     Between(u32, u32),
     /// The generalized Pareto distribution fitted to Facebook's ETC pool (Atikoglu et al.,
     /// SIGMETRICS 2012): location 0, scale 214.476, shape 0.348238; cut at 8 KiB.
     Etc,
+    /// Any other distribution, cut to whole bytes and to at most 1,000,000.
+    Drawn(Law),
 }
 
 impl Sizes {
-    /// The value size of the key with this seed.
+    /// The size of the key with this seed, or of its value.
+    #[inline]
     pub(crate) fn of(self, seed: u64) -> usize {
         let draw = mix(seed ^ 0x5a5a_5a5a_5a5a_5a5a);
         match self {
@@ -55,6 +65,10 @@ impl Sizes {
                 let left = 1.0 - unit(draw);
                 let bytes = scale * (left.powf(-shape) - 1.0) / shape;
                 bytes.clamp(1.0, ETC_VALUE_BYTES_MAX) as usize
+            }
+            Self::Drawn(law) => {
+                let mut random = Xoshiro256PlusPlus::seed_from_u64(draw);
+                law.draw(&mut random).min(DRAWN_BYTES_MAX) as usize
             }
         }
     }
@@ -72,6 +86,12 @@ impl std::str::FromStr for Sizes {
         if text == "etc" {
             return Ok(Self::Etc);
         }
+        if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
+            return match text.parse()? {
+                Law::Fixed(bytes) => Ok(Self::Fixed(number(&bytes.to_string())?)),
+                law => Ok(Self::Drawn(law)),
+            };
+        }
         match text.split_once('-') {
             None => Ok(Self::Fixed(number(text)?)),
             Some((low, high)) => match (number(low)?, number(high)?) {
@@ -82,23 +102,29 @@ impl std::str::FromStr for Sizes {
     }
 }
 
-/// The synthetic keys: numbers from 0 to the count, all of one length.
+/// The synthetic keys: numbers from 0 to the count.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     count: u64,
+    /// The key of number 0 with the greatest length. Shorter keys are a prefix of it.
     template: Vec<u8>,
+    /// The shortest length at which all keys differ.
+    needed_bytes: usize,
+    /// The lengths of the keys; `None`: all have that of the template.
+    lengths: Option<Sizes>,
     seed: u64,
     sizes: Sizes,
 }
 
 impl Keys {
-    /// Keys of `key_bytes` bytes each.
+    /// Keys of the lengths `key_sizes`. Lengths that are drawn are cut to what the keys need to
+    /// differ (I1), and to what the protocol allows.
     ///
-    /// Errors: the count is 0, or keys of this length are too short to differ (I1) or too long for
+    /// Errors: the count is 0, or keys of the given lengths are too short to differ or too long for
     /// the protocol.
     pub(crate) fn new(
         count: u64,
-        key_bytes: usize,
+        key_sizes: Sizes,
         sizes: Sizes,
         seed: u64,
     ) -> Result<Self, String> {
@@ -106,16 +132,34 @@ impl Keys {
             return Err("--keys must be at least 1".into());
         }
         let needed_bytes = (count - 1).to_string().len();
-        if !(needed_bytes..=KEY_BYTES_MAX).contains(&key_bytes) {
+        let (least, most) = match key_sizes {
+            Sizes::Fixed(bytes) => (bytes as usize, bytes as usize),
+            Sizes::Between(low, high) => (low as usize, high as usize),
+            Sizes::Etc | Sizes::Drawn(_) => (needed_bytes, KEY_BYTES_MAX),
+        };
+        if least < needed_bytes || most > KEY_BYTES_MAX {
             return Err(format!(
                 "--key-size must be {needed_bytes} to {KEY_BYTES_MAX} bytes for {count} keys"
             ));
         }
-        let mut template = vec![b'0'; key_bytes];
-        if key_bytes > needed_bytes {
+        let mut template = vec![b'0'; most];
+        if most > needed_bytes {
             template[0] = b'k';
         }
-        Ok(Self { count, template, seed, sizes })
+        let lengths = (least < most).then_some(key_sizes);
+        Ok(Self { count, template, needed_bytes, lengths, seed, sizes })
+    }
+
+    /// The length of the key of `number`.
+    #[inline]
+    fn key_bytes(&self, number: u64) -> usize {
+        match self.lengths {
+            None => self.template.len(),
+            Some(lengths) => {
+                let seed = mix(self.stream_seed(number));
+                lengths.of(seed).clamp(self.needed_bytes, self.template.len())
+            }
+        }
     }
 
     /// The number of keys.
@@ -127,7 +171,7 @@ impl Keys {
     #[inline]
     pub(crate) fn put_key(&self, number: u64, out: &mut Vec<u8>) {
         debug_assert!(number < self.count, "I1");
-        out.extend_from_slice(&self.template);
+        out.extend_from_slice(&self.template[..self.key_bytes(number)]);
         let mut place = out.len();
         let mut rest = number;
         while rest > 0 {
@@ -140,7 +184,7 @@ impl Keys {
     /// True if `key` is the key of `number`.
     #[inline]
     pub(crate) fn is_key(&self, number: u64, key: &[u8]) -> bool {
-        if key.len() != self.template.len() {
+        if key.len() != self.key_bytes(number) {
             return false;
         }
         let mut rest = number;
@@ -192,6 +236,8 @@ fn stream_word(stream_seed: u64, index: usize) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn key(keys: &Keys, number: u64) -> String {
@@ -202,7 +248,7 @@ mod tests {
 
     #[test]
     fn keys_are_padded_to_their_length_and_recognized() {
-        let keys = Keys::new(1_000, 8, Sizes::Fixed(1), 0).expect("valid");
+        let keys = Keys::new(1_000, Sizes::Fixed(8), Sizes::Fixed(1), 0).expect("valid");
         assert_eq!(key(&keys, 0), "k0000000");
         assert_eq!(key(&keys, 42), "k0000042");
         assert!(keys.is_key(42, b"k0000042"));
@@ -213,10 +259,37 @@ mod tests {
 
     #[test]
     fn the_shortest_keys_that_can_differ_are_accepted() {
-        let keys = Keys::new(1_000, 3, Sizes::Fixed(1), 0).expect("valid");
+        let keys = Keys::new(1_000, Sizes::Fixed(3), Sizes::Fixed(1), 0).expect("valid");
         assert_eq!((key(&keys, 7), key(&keys, 999)), ("007".into(), "999".into()));
-        assert!(Keys::new(1_001, 3, Sizes::Fixed(1), 0).is_err());
-        assert!(Keys::new(10, 251, Sizes::Fixed(1), 0).is_err());
+        assert!(Keys::new(1_001, Sizes::Fixed(3), Sizes::Fixed(1), 0).is_err());
+        assert!(Keys::new(10, Sizes::Fixed(251), Sizes::Fixed(1), 0).is_err());
+    }
+
+    #[test]
+    fn keys_of_drawn_lengths_differ_and_are_recognized() {
+        for text in ["4-12", "fb_key", "normal:3,2", "uniform:0,400"] {
+            let sizes = text.parse().expect("sizes");
+            let keys = Keys::new(5_000, sizes, Sizes::Fixed(1), 3).expect("valid");
+            let all: Vec<String> = (0..5_000).map(|number| key(&keys, number)).collect();
+            let different: HashSet<&String> = all.iter().collect();
+            assert_eq!(different.len(), 5_000, "I1: {text}");
+            let lengths: HashSet<usize> = all.iter().map(String::len).collect();
+            assert!(lengths.len() > 3, "{text}: {lengths:?}");
+            assert!(lengths.iter().all(|bytes| (4..=KEY_BYTES_MAX).contains(bytes)), "{text}");
+            for (number, key) in (0..).zip(&all) {
+                assert!(keys.is_key(number, key.as_bytes()));
+                assert!(!keys.is_key((number + 1) % 5_000, key.as_bytes()));
+            }
+        }
+        let mean = |text: &str| {
+            let keys = Keys::new(5_000, text.parse().expect("sizes"), Sizes::Fixed(1), 3);
+            let keys = keys.expect("valid");
+            (0..5_000).map(|number| key(&keys, number).len()).sum::<usize>() as f64 / 5_000.0
+        };
+        // The mean of fb_key is 36.1; half a byte is cut off each.
+        assert!((35.0..36.2).contains(&mean("fb_key")), "{}", mean("fb_key"));
+        assert!(Keys::new(5_000, Sizes::Between(3, 20), Sizes::Fixed(1), 0).is_err());
+        assert!(Keys::new(5_000, Sizes::Between(4, 251), Sizes::Fixed(1), 0).is_err());
     }
 
     #[test]
@@ -236,6 +309,10 @@ mod tests {
         assert_eq!("32".parse(), Ok(Sizes::Fixed(32)));
         assert_eq!("10-1000".parse(), Ok(Sizes::Between(10, 1000)));
         assert_eq!("etc".parse(), Ok(Sizes::Etc));
+        assert_eq!("fixed:7".parse(), Ok(Sizes::Fixed(7)));
+        assert_eq!("fb_value".parse(), Ok(Sizes::Drawn(Law::EtcValue)));
+        assert!("fixed:7.5".parse::<Sizes>().is_err());
+        assert!("gev:1".parse::<Sizes>().is_err());
         assert!("9-3".parse::<Sizes>().is_err());
         assert!("x".parse::<Sizes>().is_err());
         assert!("4294967295".parse::<Sizes>().is_err());

@@ -22,6 +22,7 @@ mod books;
 mod client;
 mod connection;
 mod connects;
+mod distribution;
 mod drive;
 mod flow;
 mod idle;

@@ -37,6 +37,14 @@ Examples:
   kachel load replay trace.csv.zst --value-scale 0.5
       a recorded trace, look-aside: a get that misses is followed by a set
 
+Distributions, for --arrivals, --key-size and --value-size (the names are mutilate's):
+  fixed:V  uniform:[LOW,]HIGH  normal:MEAN,SD  exponential:LAMBDA (mean 1 / LAMBDA)
+  gpareto:[LOCATION,]SCALE,SHAPE (generalized Pareto)
+  gev:LOCATION,SCALE,SHAPE (generalized extreme value)
+  fb_key, fb_value, fb_ia: keys, values and gaps of Facebook's ETC pool (Atikoglu et al. 2012)
+  A number below 0 counts as 0. A size is drawn once per key and cut to whole bytes: a key to 250 at
+  most, a value to 1,000,000.
+
 Exit status: 0 on success, 1 if there were errors, 2 if the options are invalid.";
 
 const REPLAY_HELP: &str = "\
@@ -160,8 +168,9 @@ pub(crate) struct SteadyOptions {
     /// Open loop: send this many requests a second over all threads, at fixed times
     #[arg(long, value_name = "PER_SECOND")]
     pub(crate) rate: Option<f64>,
-    /// Distribution of the times between the requests of an open loop
-    #[arg(long, value_enum, default_value_t = Arrivals::Poisson, requires = "rate")]
+    /// Distribution of the times between the requests of an open loop, scaled to the rate: poisson,
+    /// fixed, uniform, or any other one (see below)
+    #[arg(long, default_value = "poisson", value_name = "DISTRIBUTION", requires = "rate")]
     pub(crate) arrivals: Arrivals,
     /// Ratio of gets to sets
     #[arg(long, default_value = "1:0", value_name = "GETS:SETS")]
@@ -172,10 +181,12 @@ pub(crate) struct SteadyOptions {
     /// Number of keys
     #[arg(long, short = 'k', default_value_t = 1_000_000, value_name = "N")]
     pub(crate) keys: u64,
-    /// Length of a key
-    #[arg(long, default_value_t = 30, value_name = "BYTES")]
-    pub(crate) key_size: usize,
-    /// Length of a value: 32, 10-1000 (uniform) or etc (Facebook's ETC pool)
+    /// Length of a key: 30, 20-40 (uniform), or a distribution (see below)
+    #[arg(long, default_value = "30", value_name = "SIZES")]
+    #[serde(serialize_with = "plain_if_fixed")]
+    pub(crate) key_size: Sizes,
+    /// Length of a value: 32, 10-1000 (uniform), etc (Facebook's ETC pool, cut at 8 KiB), or a
+    /// distribution (see below)
     #[arg(long, default_value = "32", value_name = "SIZES")]
     pub(crate) value_size: Sizes,
     /// Exponent of Zipf-distributed keys; the default is a uniform distribution
@@ -261,6 +272,14 @@ pub(crate) struct Ratio {
     pub(crate) gets: u32,
     /// Parts of sets.
     pub(crate) sets: u32,
+}
+
+/// A length that is the same for all keys is a number, as before there were others.
+fn plain_if_fixed<S: serde::Serializer>(sizes: &Sizes, serializer: S) -> Result<S::Ok, S::Error> {
+    match sizes {
+        Sizes::Fixed(bytes) => serializer.serialize_u32(*bytes),
+        sizes => sizes.serialize(serializer),
+    }
 }
 
 impl FromStr for Ratio {
@@ -428,6 +447,10 @@ mod tests {
             "--rate 0",
             "--rate NaN",
             "--arrivals fixed",
+            "--rate 1 --arrivals weibull",
+            "--rate 1 --arrivals 0",
+            "--key-size x",
+            "--value-size gev:1,0,0",
             "--duration-s 0",
             "--server-pid x",
             "--pin 3-1",

@@ -8,21 +8,58 @@
 //! - I1  Times never go backward, and a late server does not remove any time.
 //! - I2  The schedule depends only on rate, seed and start.
 
-use clap::ValueEnum;
+use std::str::FromStr;
+
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
+use crate::distribution::Law;
 use crate::random::unit;
 
 /// Distribution of the times between requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Arrivals {
     /// Exponential, as from many independent users.
     Poisson,
     /// Constant.
     Fixed,
+    /// Any other distribution, scaled so that its mean is that of the rate.
+    Drawn(Scaled),
+}
+
+/// A distribution, and the mean to divide its draws by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scaled {
+    law: Law,
+    mean: f64,
+}
+
+impl FromStr for Arrivals {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let law = match text {
+            "poisson" | "exponential" => return Ok(Self::Poisson),
+            "fixed" | "constant" => return Ok(Self::Fixed),
+            "uniform" => Law::Uniform(0.0, 2.0),
+            _ => text.parse::<Law>()?,
+        };
+        let mean = law.mean();
+        match law {
+            _ if mean <= 0.0 => Err(format!("'{text}' has a mean of 0, so it gives no rate")),
+            Law::Fixed(_) => Ok(Self::Fixed),
+            Law::Exponential(_) => Ok(Self::Poisson),
+            _ => Ok(Self::Drawn(Scaled { law, mean })),
+        }
+    }
+}
+
+impl Serialize for Scaled {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.law)
+    }
 }
 
 /// The intended send times of one thread's requests.
@@ -63,6 +100,7 @@ impl Schedule {
         let factor = match self.arrivals {
             Arrivals::Fixed => 1.0,
             Arrivals::Poisson => -(1.0 - unit(self.random.next_u64())).ln(),
+            Arrivals::Drawn(Scaled { law, mean }) => law.draw(&mut self.random) / mean,
         };
         debug_assert!(factor >= 0.0, "I1");
         self.next_ns += self.interval_ns * factor;
@@ -101,6 +139,36 @@ mod tests {
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((mean / 100_000.0 - 1.0).abs() < 0.02, "{mean}");
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03, "{variance}");
+    }
+
+    #[test]
+    fn every_distribution_keeps_the_rate() {
+        for text in [
+            "uniform",
+            "uniform:10,30",
+            "normal:1,0.3",
+            "normal:1,1",
+            "gpareto:16.0292,0.154971",
+            "gev:30.7984,8.20449,0.078688",
+            "gev:0,1,0.1",
+            "fb_value",
+        ] {
+            let arrivals: Arrivals = text.parse().expect("a distribution");
+            assert!(matches!(arrivals, Arrivals::Drawn(_)), "{text}");
+            let times = times(arrivals, 100_001);
+            let mean = (times[100_000] - times[0]) as f64 / 100_000.0;
+            assert!((mean / 100_000.0 - 1.0).abs() < 0.01, "{text}: {mean}");
+            assert!(times.is_sorted(), "I1: {text}");
+        }
+        for (text, arrivals) in [
+            ("poisson", Arrivals::Poisson),
+            ("exponential:3", Arrivals::Poisson),
+            ("constant", Arrivals::Fixed),
+            ("7", Arrivals::Fixed),
+        ] {
+            assert_eq!(text.parse(), Ok(arrivals));
+        }
+        assert!("0".parse::<Arrivals>().is_err() && "weibull".parse::<Arrivals>().is_err());
     }
 
     #[test]

@@ -246,7 +246,7 @@ mod tests {
     fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
         Mix {
             protocol: Protocol::Text,
-            keys: Keys::new(100, 4, Sizes::Fixed(3), 9).expect("valid"),
+            keys: Keys::new(100, Sizes::Fixed(4), Sizes::Fixed(3), 9).expect("valid"),
             popularity: Popularity::new(100, None).expect("valid"),
             gets,
             sets,

@@ -48,6 +48,7 @@ mod tally;
 mod tls;
 mod trace;
 mod transport;
+mod zipf;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -110,7 +111,7 @@ pub fn command_line() -> clap::Command {
 fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     options.check()?;
     let keys = Keys::new(options.keys, options.key_size, options.value_size, options.common.seed)?;
-    let popularity = Popularity::new(options.keys, options.zipf)?;
+    let popularity = Popularity::new(options.keys, options.choice()?)?;
     let mix = Mix {
         protocol: options.protocol,
         keys,
@@ -136,7 +137,9 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         let schedule = options
             .rate
             .map(|rate| Schedule::new(rate / threads as f64, options.arrivals, start_ns, seed));
-        Steady::new(mix.clone(), schedule, until_ns, seed)
+        let mut mix = mix.clone();
+        mix.popularity.begin_at(index as u64, threads as u64);
+        Steady::new(mix, schedule, until_ns, seed)
     };
     let preload_keys = (!options.no_preload).then_some(options.keys);
     let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::keys::Sizes;
 use crate::meter::cpu_list;
+use crate::popularity::Choice;
 use crate::protocol::Protocol;
 use crate::schedule::Arrivals;
 
@@ -44,6 +45,14 @@ Distributions, for --arrivals, --key-size and --value-size (the names are mutila
   fb_key, fb_value, fb_ia: keys, values and gaps of Facebook's ETC pool (Atikoglu et al. 2012)
   A number below 0 counts as 0. A size is drawn once per key and cut to whole bytes: a key to 250 at
   most, a value to 1,000,000.
+
+Distributions of keys, for --popularity:
+  zipf:THETA             rank r in proportion to r^-THETA, for any THETA of at least 0
+  scrambled[:THETA]      YCSB's scrambled Zipf: a rank of 10,000,000,000 items, hashed to a key
+  latest[:THETA]         YCSB's latest: the rank counts from the newest key
+  hotspot:KEYS,REQUESTS  shares: 0.2,0.8 sends 80 % of the requests to the first 20 % of the keys
+  sequential             each thread requests all keys, one after the other
+  The default THETA is YCSB's 0.99. That of scrambled and latest must be below 1.
 
 Exit status: 0 on success, 1 if there were errors, 2 if the options are invalid.";
 
@@ -189,9 +198,13 @@ pub(crate) struct SteadyOptions {
     /// distribution (see below)
     #[arg(long, default_value = "32", value_name = "SIZES")]
     pub(crate) value_size: Sizes,
-    /// Exponent of Zipf-distributed keys; the default is a uniform distribution
-    #[arg(long, value_name = "THETA")]
+    /// Exponent of Zipf-distributed keys: short for --popularity zipf:THETA
+    #[arg(long, value_name = "THETA", overrides_with = "popularity")]
     pub(crate) zipf: Option<f64>,
+    /// Distribution of the requests over the keys: uniform, zipf:THETA, scrambled[:THETA],
+    /// latest[:THETA], hotspot:KEYS,REQUESTS or sequential (see below)
+    #[arg(long, default_value = "uniform", value_name = "DISTRIBUTION", overrides_with = "zipf")]
+    pub(crate) popularity: Choice,
     /// TTL of sets; 0 means no expiry
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(i32).range(0..))]
@@ -361,9 +374,21 @@ impl CommonOptions {
 }
 
 impl SteadyOptions {
+    /// The distribution of the requests over the keys.
+    ///
+    /// Errors: an invalid exponent, as a message for the user.
+    pub(crate) fn choice(&self) -> Result<Choice, String> {
+        match self.zipf {
+            None => Ok(self.popularity),
+            Some(theta) if theta >= 0.0 && theta.is_finite() => Ok(Choice::Zipf(theta)),
+            Some(theta) => Err(format!("--zipf must be a number of at least 0, not {theta}")),
+        }
+    }
+
     /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
+        self.choice()?;
         within("duration-s", self.duration_s, 0.01, 1e7)?;
         within("warm-up-s", self.warm_up_s, 0.0, 1e7)?;
         within("udp-timeout-ms", self.udp_timeout_ms, 0.1, 60_000.0)?;
@@ -425,6 +450,15 @@ mod tests {
     }
 
     #[test]
+    fn the_later_of_two_distributions_of_keys_counts() {
+        let choice = |line| parse(line).expect("valid").steady.choice();
+        assert_eq!(choice(""), Ok(Choice::Uniform));
+        assert_eq!(choice("--zipf 0.5"), Ok(Choice::Zipf(0.5)));
+        assert_eq!(choice("--popularity latest --zipf 0.5"), Ok(Choice::Zipf(0.5)));
+        assert_eq!(choice("--zipf 0.5 --popularity latest"), Ok(Choice::Latest(0.99)));
+    }
+
+    #[test]
     fn invalid_options_are_refused() {
         for line in [
             "--depth 0",
@@ -447,6 +481,9 @@ mod tests {
             "--rate 0",
             "--rate NaN",
             "--arrivals fixed",
+            "--zipf NaN",
+            "--popularity zipf",
+            "--popularity scrambled:1.2",
             "--rate 1 --arrivals weibull",
             "--rate 1 --arrivals 0",
             "--key-size x",

@@ -1,6 +1,6 @@
 //! Numbers from 64 random bits.
 //!
-//! Upstream:   `keys`, `popularity`, `schedule`, `steady`.
+//! Upstream:   `distribution`, `keys`, `popularity`, `schedule`, `steady`.
 //! Downstream: none.
 
 /// A number from 0 to `count`, exclusive, from 64 random bits (multiply and take the high half).

@@ -87,7 +87,7 @@ impl Steady {
 
     #[inline]
     fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
-        let mix = &self.mix;
+        let mix = &mut self.mix;
         let is_set = match (mix.gets, mix.sets) {
             (_, 0) => false,
             (0, _) => true,
@@ -241,13 +241,14 @@ pub(crate) fn thread_seed(seed: u64, index: usize) -> u64 {
 mod tests {
     use super::*;
     use crate::keys::Sizes;
+    use crate::popularity::Choice;
     use crate::schedule::Arrivals;
 
     fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
         Mix {
             protocol: Protocol::Text,
             keys: Keys::new(100, Sizes::Fixed(4), Sizes::Fixed(3), 9).expect("valid"),
-            popularity: Popularity::new(100, None).expect("valid"),
+            popularity: Popularity::new(100, Choice::Uniform).expect("valid"),
             gets,
             sets,
             keys_per_get,

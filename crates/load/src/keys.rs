@@ -27,6 +27,9 @@ pub(crate) const KEY_BYTES_MAX: usize = 250;
 /// The longest value that a size option may name (memcached's largest `-I` is 1 GiB).
 pub(crate) const VALUE_BYTES_MAX: u32 = 1 << 30;
 
+/// The most keys that a run inserts; later ones overwrite them.
+const INSERTS_MAX: u64 = 1_000_000_000;
+
 /// Largest value that `Sizes::Etc` draws.
 const ETC_VALUE_BYTES_MAX: f64 = 8192.0;
 
@@ -106,6 +109,8 @@ impl std::str::FromStr for Sizes {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     count: u64,
+    /// The count and the keys that may be inserted.
+    capacity: u64,
     /// The key of number 0 with the greatest length. Shorter keys are a prefix of it.
     template: Vec<u8>,
     /// The shortest length at which all keys differ.
@@ -116,14 +121,46 @@ pub(crate) struct Keys {
     sizes: Sizes,
 }
 
+/// Keys beside those that are preloaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    /// Beside each key there is a counter, whose name has another first letter.
+    pub(crate) counters: bool,
+    /// Up to `INSERTS_MAX` keys are inserted.
+    pub(crate) inserts: bool,
+}
+
+impl Room {
+    fn words(self) -> &'static str {
+        match (self.counters, self.inserts) {
+            (false, false) => "",
+            (true, false) => " with counters",
+            (false, true) => " and those that are inserted",
+            (true, true) => " with counters and those that are inserted",
+        }
+    }
+}
+
 impl Keys {
+    /// Keys of the lengths `key_sizes`, without counters or room for inserts; for tests.
+    #[cfg(test)]
+    pub(crate) fn new(
+        count: u64,
+        key_sizes: Sizes,
+        sizes: Sizes,
+        seed: u64,
+    ) -> Result<Self, String> {
+        Self::with(count, Room::default(), key_sizes, sizes, seed)
+    }
+
     /// Keys of the lengths `key_sizes`. Lengths that are drawn are cut to what the keys need to
     /// differ (I1), and to what the protocol allows.
     ///
     /// Errors: the count is 0, or keys of the given lengths are too short to differ or too long for
     /// the protocol.
-    pub(crate) fn new(
+    pub(crate) fn with(
         count: u64,
+        room: Room,
         key_sizes: Sizes,
         sizes: Sizes,
         seed: u64,
@@ -131,7 +168,9 @@ impl Keys {
         if count == 0 {
             return Err("--keys must be at least 1".into());
         }
-        let needed_bytes = (count - 1).to_string().len();
+        let capacity = count + if room.inserts { INSERTS_MAX } else { 0 };
+        // A counter needs a letter before its number.
+        let needed_bytes = (capacity - 1).to_string().len() + usize::from(room.counters);
         let (least, most) = match key_sizes {
             Sizes::Fixed(bytes) => (bytes as usize, bytes as usize),
             Sizes::Between(low, high) => (low as usize, high as usize),
@@ -139,15 +178,16 @@ impl Keys {
         };
         if least < needed_bytes || most > KEY_BYTES_MAX {
             return Err(format!(
-                "--key-size must be {needed_bytes} to {KEY_BYTES_MAX} bytes for {count} keys"
+                "--key-size must be {needed_bytes} to {KEY_BYTES_MAX} bytes for {count} keys{}",
+                room.words()
             ));
         }
         let mut template = vec![b'0'; most];
-        if most > needed_bytes {
+        if most > needed_bytes || room.counters {
             template[0] = b'k';
         }
         let lengths = (least < most).then_some(key_sizes);
-        Ok(Self { count, template, needed_bytes, lengths, seed, sizes })
+        Ok(Self { count, capacity, template, needed_bytes, lengths, seed, sizes })
     }
 
     /// The length of the key of `number`.
@@ -162,7 +202,7 @@ impl Keys {
         }
     }
 
-    /// The number of keys.
+    /// The number of keys, without those that are inserted.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
@@ -170,7 +210,7 @@ impl Keys {
     /// Appends the key of `number`.
     #[inline]
     pub(crate) fn put_key(&self, number: u64, out: &mut Vec<u8>) {
-        debug_assert!(number < self.count, "I1");
+        debug_assert!(number < self.capacity, "I1");
         out.extend_from_slice(&self.template[..self.key_bytes(number)]);
         let mut place = out.len();
         let mut rest = number;
@@ -179,6 +219,21 @@ impl Keys {
             out[place] = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
+    }
+
+    /// Appends the counter beside the key of `number`.
+    pub(crate) fn put_counter(&self, number: u64, out: &mut Vec<u8>) {
+        assert!(self.template[0] == b'k', "I1: the ratio has counters");
+        let start = out.len();
+        self.put_key(number, out);
+        out[start] = b'c';
+    }
+
+    /// The number of the key that is inserted after this number of others.
+    pub(crate) fn inserted(&self, number: u64) -> u64 {
+        assert!(number >= self.count && self.capacity > self.count, "I1: the ratio has inserts");
+        // Beyond the capacity, the oldest inserts are overwritten.
+        self.count + (number - self.count) % (self.capacity - self.count)
     }
 
     /// True if `key` is the key of `number`.
@@ -290,6 +345,21 @@ mod tests {
         assert!((35.0..36.2).contains(&mean("fb_key")), "{}", mean("fb_key"));
         assert!(Keys::new(5_000, Sizes::Between(3, 20), Sizes::Fixed(1), 0).is_err());
         assert!(Keys::new(5_000, Sizes::Between(4, 251), Sizes::Fixed(1), 0).is_err());
+    }
+
+    #[test]
+    fn counters_and_inserted_keys_differ_from_all_others() {
+        let room = Room { counters: true, inserts: true };
+        let sizes = Sizes::Fixed(1);
+        let keys = Keys::with(1_000, room, Sizes::Fixed(11), sizes, 0).expect("valid");
+        let mut counter = Vec::new();
+        keys.put_counter(999, &mut counter);
+        assert_eq!(counter, b"c0000000999");
+        assert_eq!(key(&keys, keys.inserted(1_000)), "k0000001000");
+        assert_eq!(keys.inserted(1_000 + INSERTS_MAX), 1_000, "I1: the oldest is overwritten");
+        assert_eq!(key(&keys, keys.inserted(999 + INSERTS_MAX)), "k1000000999", "I1");
+        let error = Keys::with(1_000, room, Sizes::Fixed(10), sizes, 0).map(|_| ());
+        assert!(error.expect_err("too short").contains("--key-size must be 11"));
     }
 
     #[test]

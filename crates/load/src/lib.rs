@@ -26,13 +26,16 @@ mod distribution;
 mod drive;
 mod flow;
 mod idle;
+mod inserts;
 mod keys;
 mod link;
 mod meter;
+mod mix;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
 mod options;
 mod popularity;
+mod preset;
 mod protocol;
 mod random;
 mod replay;
@@ -48,16 +51,19 @@ mod tally;
 mod tls;
 mod trace;
 mod transport;
+mod ttl;
 mod zipf;
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{CommandFactory, Parser};
 
-use crate::keys::Keys;
+use crate::inserts::Inserts;
+use crate::keys::{Keys, Room};
 #[cfg(not(feature = "tls"))]
 use crate::no_tls as tls;
 use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
@@ -80,7 +86,11 @@ const EXIT_USAGE: u8 = 2;
 /// success, 1 if there were errors while measuring, 2 if the options are invalid or the run could
 /// not begin.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let words = std::iter::once(OsString::from("kachel load")).chain(args);
+    let words = std::iter::once(OsString::from("kachel load")).chain(args).collect();
+    let words = match preset::expand(words) {
+        Ok(words) => words,
+        Err(error) => return refuse(&error),
+    };
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
         Err(error) => {
@@ -92,15 +102,21 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let finished = match &options.command {
         None => run_steady(&options.steady),
         Some(Command::Replay(replay)) => run_replay(replay),
+        Some(Command::Presets) => {
+            say(&preset::list());
+            Ok(true)
+        }
     };
     match finished {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(words) => {
-            eprintln!("kachel load: {words}");
-            ExitCode::from(EXIT_USAGE)
-        }
+        Err(words) => refuse(&words),
     }
+}
+
+fn refuse(words: &str) -> ExitCode {
+    eprintln!("kachel load: {words}");
+    ExitCode::from(EXIT_USAGE)
 }
 
 /// The options of `kachel load`, from which a package makes its man pages.
@@ -110,16 +126,19 @@ pub fn command_line() -> clap::Command {
 
 fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     options.check()?;
-    let keys = Keys::new(options.keys, options.key_size, options.value_size, options.common.seed)?;
+    let ratio = options.ratio;
+    let room = Room { counters: ratio.incrs > 0, inserts: ratio.inserts > 0 };
+    let (sizes, seed) = ((options.key_size, options.value_size), options.common.seed);
+    let keys = Keys::with(options.keys, room, sizes.0, sizes.1, seed)?;
     let popularity = Popularity::new(options.keys, options.choice()?)?;
     let mix = Mix {
         protocol: options.protocol,
         keys,
         popularity,
-        gets: options.ratio.gets,
-        sets: options.ratio.sets,
+        ratio,
+        inserts: room.inserts.then(|| Arc::new(Inserts::new(options.keys))),
         keys_per_get: options.keys_per_get,
-        ttl_s: options.ttl_s,
+        ttls: options.ttl_s.clone(),
         check: options.common.check,
         look_aside: options.look_aside,
     };
@@ -141,7 +160,8 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         mix.popularity.begin_at(index as u64, threads as u64);
         Steady::new(mix, schedule, until_ns, seed)
     };
-    let preload_keys = (!options.no_preload).then_some(options.keys);
+    let preload_keys = options.keys * if room.counters { 2 } else { 1 };
+    let preload_keys = (!options.no_preload).then_some(preload_keys);
     let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;
     if let (true, Some((keys, elapsed_s))) = (options.preload_only, measured.preload) {
         say(&format_args!("preload    {keys} keys in {elapsed_s:.2} s\n"));

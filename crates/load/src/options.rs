@@ -14,9 +14,11 @@ use serde::Serialize;
 
 use crate::keys::Sizes;
 use crate::meter::cpu_list;
+use crate::mix::Ratio;
 use crate::popularity::Choice;
 use crate::protocol::Protocol;
 use crate::schedule::Arrivals;
+use crate::ttl::Ttls;
 
 /// Maximum connections of one run.
 pub(crate) const CONNECTIONS_MAX: usize = 60_000;
@@ -96,6 +98,8 @@ pub(crate) enum Command {
     /// Replays a recorded trace
     #[command(after_help = REPLAY_HELP, args_override_self = true, max_term_width = 100)]
     Replay(ReplayOptions),
+    /// Lists the presets and their options
+    Presets,
 }
 
 /// Options of both forms.
@@ -143,6 +147,10 @@ pub(crate) struct SteadyOptions {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) common: CommonOptions,
+    /// A known load: ycsb-a to ycsb-d, ycsb-f, etc, usr, cluster1 to cluster54; options beside it
+    /// override its own (`kachel load presets` lists them)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) preset: Option<String>,
     /// Protocol of the requests
     #[arg(long, value_enum, default_value_t = Protocol::Text)]
     pub(crate) protocol: Protocol,
@@ -181,8 +189,8 @@ pub(crate) struct SteadyOptions {
     /// fixed, uniform, or any other one (see below)
     #[arg(long, default_value = "poisson", value_name = "DISTRIBUTION", requires = "rate")]
     pub(crate) arrivals: Arrivals,
-    /// Ratio of gets to sets
-    #[arg(long, default_value = "1:0", value_name = "GETS:SETS")]
+    /// Ratio of gets, sets, deletes, increments, gets with a cas after them, and inserts
+    #[arg(long, default_value = "1:0", value_name = "GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS]]]]")]
     pub(crate) ratio: Ratio,
     /// Keys of one get
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -205,10 +213,9 @@ pub(crate) struct SteadyOptions {
     /// latest[:THETA], hotspot:KEYS,REQUESTS or sequential (see below)
     #[arg(long, default_value = "uniform", value_name = "DISTRIBUTION", overrides_with = "zipf")]
     pub(crate) popularity: Choice,
-    /// TTL of sets; 0 means no expiry
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    #[arg(value_parser = clap::value_parser!(i32).range(0..))]
-    pub(crate) ttl_s: i32,
+    /// TTL of sets; 0 means no expiry; several with their shares: 60:0.9,300:0.1
+    #[arg(long, default_value = "0", value_name = "SECONDS")]
+    pub(crate) ttl_s: Ttls,
     /// Set a key after a get missed it
     #[arg(long)]
     pub(crate) look_aside: bool,
@@ -278,35 +285,11 @@ pub(crate) enum Pace {
     Trace,
 }
 
-/// The ratio of gets to sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Ratio {
-    /// Parts of gets.
-    pub(crate) gets: u32,
-    /// Parts of sets.
-    pub(crate) sets: u32,
-}
-
 /// A length that is the same for all keys is a number, as before there were others.
 fn plain_if_fixed<S: serde::Serializer>(sizes: &Sizes, serializer: S) -> Result<S::Ok, S::Error> {
     match sizes {
         Sizes::Fixed(bytes) => serializer.serialize_u32(*bytes),
         sizes => sizes.serialize(serializer),
-    }
-}
-
-impl FromStr for Ratio {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is not a ratio; an example is 9:1");
-        let (gets, sets) = text.split_once(':').ok_or_else(wrong)?;
-        let part = |part: &str| part.parse::<u32>().ok().filter(|&part| part <= 1_000_000);
-        match (part(gets), part(sets)) {
-            (Some(0), Some(0)) => Err("a ratio of 0:0 sends nothing".into()),
-            (Some(gets), Some(sets)) => Ok(Self { gets, sets }),
-            _ => Err(wrong()),
-        }
     }
 }
 
@@ -425,6 +408,7 @@ mod tests {
         let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
         match &options.command {
             Some(Command::Replay(replay)) => replay.check()?,
+            Some(Command::Presets) => {}
             None => options.steady.check()?,
         }
         Ok(options)
@@ -443,7 +427,7 @@ mod tests {
         assert_eq!((common.connections, common.depth), (4, 32));
         assert_eq!(common.pin, Some(CpuList(vec![0, 1])));
         assert_eq!(common.server_pid, Some(ServerPid::Pid(12)));
-        assert_eq!(options.steady.ratio, Ratio { gets: 9, sets: 1 });
+        assert_eq!(options.steady.ratio, Ratio { gets: 9, sets: 1, ..Ratio::default() });
         let options = parse("replay x.csv --value-scale 0.5 -c 7").expect("valid");
         let Some(Command::Replay(replay)) = options.command else { panic!("replay") };
         assert_eq!((replay.value_scale, replay.common.connections), (0.5, 7));

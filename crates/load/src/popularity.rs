@@ -156,6 +156,17 @@ impl Popularity {
         }
     }
 
+    /// Lets the newest keys count, up to this number of keys.
+    #[inline]
+    pub(crate) fn grow(&mut self, count: u64) {
+        if let Kind::Latest(zipf) = &mut self.kind
+            && count > self.count
+        {
+            zipf.grow(count);
+            self.count = count;
+        }
+    }
+
     /// Draws a key number (I1).
     #[inline]
     pub(crate) fn draw(&mut self, random: &mut Xoshiro256PlusPlus) -> u64 {
@@ -251,6 +262,19 @@ mod tests {
         }
         let newest: f64 = shares[900..].iter().sum();
         assert!((0.6..0.75).contains(&newest), "{newest}");
+    }
+
+    #[test]
+    fn latest_follows_the_keys_that_are_inserted() {
+        let mut latest = popularity(1_000, "latest");
+        latest.grow(1_500);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
+        let newest = (0..10_000).filter(|_| latest.draw(&mut random) == 1_499).count();
+        // 1 / zeta(1500, 0.99) of the draws.
+        assert!((1_150..1_350).contains(&newest), "{newest}");
+        let mut uniform = popularity(1_000, "uniform");
+        uniform.grow(1_500);
+        assert!((0..10_000).all(|_| uniform.draw(&mut random) < 1_000));
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! Downstream: the outbox of a connection; `reply` parses what the server answers.
 //!
 //! ```text
-//!          one key            several keys                    set
-//! text     get k              get k1 k2 ...                   set k 0 TTL n
-//! meta     mg k k v           mg k1 k v q, mg k2 k v q, mn    ms k n TTTL
-//! binary   GET                GETKQ, GETKQ, NOOP              SET
+//!          one key     several keys                  set            with a token   delete, incr
+//! text     get k       get k1 k2 ...                 set k 0 TTL n  gets, cas      delete, incr
+//! meta     mg k k v    mg k1 k v q, mg k2 k v q, mn  ms k n TTTL    mg c, ms Cn    md, ma
+//! binary   GET         GETKQ, GETKQ, NOOP            SET            GET, SET       DELETE, ..
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
@@ -20,8 +20,9 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use kachel_wire::client::{
-    BINARY_GET, BINARY_GETKQ, BINARY_NOOP, StoreRequest, binary_request, binary_set_head, get,
-    meta_get, meta_noop, meta_set_head, store_head,
+    BINARY_DELETE, BINARY_GET, BINARY_GETKQ, BINARY_NOOP, StoreRequest, binary_increment,
+    binary_request, binary_set_head, delete, get, incr, meta_arithmetic, meta_delete, meta_get,
+    meta_noop, meta_set_head, store_head,
 };
 use serde::Serialize;
 
@@ -39,6 +40,35 @@ pub(crate) enum Protocol {
     Meta,
     /// The binary protocol: GET, GETKQ, SET, NOOP
     Binary,
+}
+
+/// Space for the flags of a meta set: a TTL and a CAS token.
+const META_FLAGS_BYTES: usize = 40;
+/// The first value of a counter: so great that counting does not make it longer.
+const COUNTER_START: &[u8] = b"1000000000";
+
+/// A value that is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value {
+    /// The start of the stream of this seed.
+    Stream {
+        /// The seed.
+        seed: u64,
+        /// The number of bytes.
+        bytes: usize,
+    },
+    /// The first value of a counter.
+    Counter,
+}
+
+impl Value {
+    #[inline]
+    fn bytes(self) -> usize {
+        match self {
+            Self::Stream { bytes, .. } => bytes,
+            Self::Counter => COUNTER_START.len(),
+        }
+    }
 }
 
 impl Protocol {
@@ -66,6 +96,35 @@ impl Protocol {
             Self::Text => get(&mut outbox.bytes, [key], false),
             Self::Meta => meta_get(&mut outbox.bytes, key, b"k v"),
             Self::Binary => binary_request(&mut outbox.bytes, BINARY_GET, opaque, key),
+        }
+    }
+
+    /// Formats a get of one key with its CAS token.
+    pub(crate) fn put_gets(self, key: &[u8], outbox: &mut Outbox) {
+        match self {
+            Self::Binary => self.put_get(key, outbox), // Every answer has the token.
+            Self::Text => get(&mut outbox.bytes, [key], true),
+            Self::Meta => meta_get(&mut outbox.bytes, key, b"c k v"),
+        }
+    }
+
+    /// Formats a delete.
+    pub(crate) fn put_delete(self, key: &[u8], outbox: &mut Outbox) {
+        let opaque = outbox.next_opaque(1); // I2
+        match self {
+            Self::Text => delete(&mut outbox.bytes, key, false),
+            Self::Meta => meta_delete(&mut outbox.bytes, key, b""),
+            Self::Binary => binary_request(&mut outbox.bytes, BINARY_DELETE, opaque, key),
+        }
+    }
+
+    /// Formats an increment by 1.
+    pub(crate) fn put_incr(self, key: &[u8], outbox: &mut Outbox) {
+        let opaque = outbox.next_opaque(1); // I2
+        match self {
+            Self::Text => incr(&mut outbox.bytes, key, 1, false),
+            Self::Meta => meta_arithmetic(&mut outbox.bytes, key, b""),
+            Self::Binary => binary_increment(&mut outbox.bytes, opaque, key, 1),
         }
     }
 
@@ -106,35 +165,45 @@ impl Protocol {
         }
     }
 
-    /// Formats a set of the first `value_bytes` bytes of a key's stream.
+    /// Formats a set, or a `cas` if there is a CAS token to compare.
     #[inline]
     pub(crate) fn put_set(
         self,
         key: &[u8],
         ttl_s: i32,
-        stream_seed: u64,
-        value_bytes: usize,
+        value: Value,
+        compare_cas: Option<u64>,
         outbox: &mut Outbox,
     ) {
         let opaque = outbox.next_opaque(1); // I2
         let out = &mut outbox.bytes;
+        let value_bytes = value.bytes();
         match self {
             Self::Text => {
-                let request = StoreRequest { ttl: ttl_s, ..StoreRequest::set(key) };
+                let request = StoreRequest { ttl: ttl_s, compare_cas, ..StoreRequest::set(key) };
                 store_head(out, &request, value_bytes);
             }
             Self::Meta => {
-                let mut flags = [0; 16];
+                let mut flags = [0; META_FLAGS_BYTES];
                 let mut rest = &mut flags[..];
                 if ttl_s != 0 {
                     write!(rest, "T{ttl_s}").expect("an i32 has at most 11 digits");
                 }
-                let flag_bytes = 16 - rest.len();
+                if let Some(token) = compare_cas {
+                    let gap = if ttl_s == 0 { "" } else { " " };
+                    write!(rest, "{gap}C{token}").expect("a u64 has at most 20 digits");
+                }
+                let flag_bytes = META_FLAGS_BYTES - rest.len();
                 meta_set_head(out, key, &flags[..flag_bytes], value_bytes);
             }
-            Self::Binary => binary_set_head(out, opaque, key, ttl_s, value_bytes),
+            Self::Binary => {
+                binary_set_head(out, opaque, key, ttl_s, value_bytes, compare_cas.unwrap_or(0));
+            }
         }
-        put_value(stream_seed, value_bytes, out);
+        match value {
+            Value::Stream { seed, bytes } => put_value(seed, bytes, out),
+            Value::Counter => out.extend_from_slice(COUNTER_START),
+        }
         if self != Self::Binary {
             out.extend_from_slice(b"\r\n");
         }
@@ -155,7 +224,8 @@ mod tests {
             keys.iter().for_each(|key| protocol.put_key(key, &mut outbox));
             protocol.end_get(&mut outbox);
         }
-        protocol.put_set(b"k", ttl_s, 0, 0, &mut outbox);
+        let value = Value::Stream { seed: 0, bytes: 0 };
+        protocol.put_set(b"k", ttl_s, value, None, &mut outbox);
         (outbox.bytes.clone(), outbox)
     }
 
@@ -172,6 +242,24 @@ mod tests {
             let (bytes, _) = formatted(protocol, keys, ttl_s);
             assert_eq!(bytes, expected, "I1: {}", bytes.escape_ascii());
         }
+    }
+
+    #[test]
+    fn requests_with_a_token_deletes_and_increments_are_formatted() {
+        for (protocol, expected) in [
+            (Protocol::Text, "gets k\r\ncas k 0 60 10 7\r\n1000000000\r\ndelete k\r\nincr k 1\r\n"),
+            (Protocol::Meta, "mg k c k v\r\nms k 10 T60 C7\r\n1000000000\r\nmd k\r\nma k\r\n"),
+        ] {
+            let mut outbox = Outbox::default();
+            protocol.put_gets(b"k", &mut outbox);
+            protocol.put_set(b"k", 60, Value::Counter, Some(7), &mut outbox);
+            protocol.put_delete(b"k", &mut outbox);
+            protocol.put_incr(b"k", &mut outbox);
+            assert_eq!(String::from_utf8_lossy(&outbox.bytes), expected, "I1");
+        }
+        let mut outbox = Outbox::default();
+        Protocol::Meta.put_set(b"k", i32::MAX, Value::Counter, Some(u64::MAX), &mut outbox);
+        assert!(outbox.bytes.starts_with(b"ms k 10 T2147483647 C18446744073709551615\r\n"));
     }
 
     #[test]

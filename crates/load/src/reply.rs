@@ -10,8 +10,8 @@
 //!   cannot be parsed after them.
 
 use kachel_wire::client::{
-    BINARY_GET, BINARY_GETKQ, BINARY_NOOP, BINARY_SET, BinaryReplyParsed, ClientReply, ReplyParsed,
-    parse_binary_reply, parse_reply,
+    BINARY_DELETE, BINARY_GET, BINARY_GETKQ, BINARY_INCREMENT, BINARY_NOOP, BINARY_SET,
+    BinaryReplyParsed, ClientReply, ReplyParsed, parse_binary_reply, parse_reply,
 };
 use memchr::memchr;
 
@@ -98,8 +98,8 @@ pub(crate) fn scan(protocol: Protocol, input: &[u8]) -> Scanned<'_> {
         (_, ClientReply::Error(words)) => Line::Refused { status: None, words },
         (Protocol::Meta, ClientReply::Meta { code, flags, value }) => {
             if let Some(value) = value {
-                let value = &input[value];
-                return Scanned::Value { key: key_of(flags), value, cas: None, opaque, consumed };
+                let (value, key, cas) = (&input[value], key_of(flags), cas_of(flags));
+                return Scanned::Value { key, value, cas, opaque, consumed };
             }
             match &code {
                 b"HD" => Line::Done,
@@ -134,6 +134,14 @@ fn key_of(flags: &[u8]) -> Option<&[u8]> {
     flags.split(|&byte| byte == b' ').find_map(|flag| flag.strip_prefix(b"k"))
 }
 
+/// The CAS token in the flags of a meta reply. Requests ask for it before the key, so it is first.
+#[inline]
+fn cas_of(flags: &[u8]) -> Option<u64> {
+    let rest = flags.strip_prefix(b"c")?;
+    let token = rest.split(|&byte| byte == b' ').next()?;
+    std::str::from_utf8(token).ok()?.parse().ok()
+}
+
 #[inline]
 fn scan_binary(input: &[u8]) -> Scanned<'_> {
     let (reply, consumed) = match parse_binary_reply(input) {
@@ -152,11 +160,14 @@ fn scan_binary(input: &[u8]) -> Scanned<'_> {
         }
         (BINARY_GET, NOT_FOUND) => Line::Miss,
         (BINARY_NOOP, 0) => Line::End,
-        (BINARY_SET, 0) => Line::Done,
-        (BINARY_SET, NOT_FOUND | EXISTS | NOT_STORED) => Line::NotDone,
-        (BINARY_GET | BINARY_GETKQ | BINARY_NOOP | BINARY_SET, status) => {
-            Line::Refused { status: Some(status), words: &input[reply.value] }
+        (BINARY_SET | BINARY_DELETE | BINARY_INCREMENT, 0) => Line::Done,
+        (BINARY_SET | BINARY_DELETE | BINARY_INCREMENT, NOT_FOUND | EXISTS | NOT_STORED) => {
+            Line::NotDone
         }
+        (
+            BINARY_GET | BINARY_GETKQ | BINARY_NOOP | BINARY_SET | BINARY_DELETE | BINARY_INCREMENT,
+            status,
+        ) => Line::Refused { status: Some(status), words: &input[reply.value] },
         _ => return Scanned::Garbled, // I2
     };
     Scanned::Line { line, opaque, consumed }
@@ -250,6 +261,10 @@ mod tests {
             assert_eq!(meta(input), Scanned::Line { line, opaque: None, consumed: input.len() });
             assert_eq!(text(input), Scanned::Garbled, "I2");
         }
+        let Scanned::Value { key, cas, .. } = meta(b"VA 1 c99 kab\r\nx\r\n") else {
+            panic!("a value");
+        };
+        assert_eq!((key, cas), (Some(&b"ab"[..]), Some(99)));
         assert_eq!(meta(b"STORED\r\n"), Scanned::Garbled, "I2");
     }
 

@@ -9,16 +9,25 @@
 //! - I2  The sequence of requests depends only on options and seed.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use crate::inserts::Inserts;
 use crate::keys::{Keys, is_value};
+use crate::mix::{Ratio, Verb};
 use crate::popularity::Popularity;
-use crate::protocol::Protocol;
-use crate::random::{below, mix};
+use crate::protocol::{Protocol, Value};
+use crate::random::mix;
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
+use crate::ttl::Ttls;
+
+/// Marks the token of a get that a `cas` follows.
+const COMPARES: u64 = 1 << 63;
+/// Marks the token of an insert.
+const INSERTED: u64 = 1 << 62;
 
 /// Parameters of the mix.
 #[derive(Clone, Debug)]
@@ -29,14 +38,14 @@ pub(crate) struct Mix {
     pub(crate) keys: Keys,
     /// The distribution of requests over the keys.
     pub(crate) popularity: Popularity,
-    /// Parts of gets in `gets + sets` requests.
-    pub(crate) gets: u32,
-    /// Parts of sets.
-    pub(crate) sets: u32,
+    /// The shares of the kinds of requests.
+    pub(crate) ratio: Ratio,
+    /// The numbers of inserted keys, if the ratio has inserts.
+    pub(crate) inserts: Option<Arc<Inserts>>,
     /// Keys of one get.
     pub(crate) keys_per_get: u32,
-    /// TTL of sets in seconds; 0 means no expiry.
-    pub(crate) ttl_s: i32,
+    /// TTLs of sets.
+    pub(crate) ttls: Ttls,
     /// Whether to verify every value.
     pub(crate) check: bool,
     /// Whether to set a key after a get missed it.
@@ -46,11 +55,25 @@ pub(crate) struct Mix {
 impl Mix {
     /// Formats a set of the key; `scratch` is a buffer for reuse.
     #[inline]
-    fn put_set(&self, number: u64, scratch: &mut Vec<u8>, outbox: &mut Outbox) {
-        let stream_seed = self.keys.stream_seed(number);
-        let value_bytes = self.keys.value_bytes(stream_seed);
+    fn put_set(
+        &self,
+        number: u64,
+        ttl_s: i32,
+        compare_cas: Option<u64>,
+        scratch: &mut Vec<u8>,
+        outbox: &mut Outbox,
+    ) {
+        let seed = self.keys.stream_seed(number);
+        let value = Value::Stream { seed, bytes: self.keys.value_bytes(seed) };
         let key = self.key(number, scratch);
-        self.protocol.put_set(key, self.ttl_s, stream_seed, value_bytes, outbox);
+        self.protocol.put_set(key, ttl_s, value, compare_cas, outbox);
+    }
+
+    /// The counter beside a key.
+    fn counter<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
+        scratch.clear();
+        self.keys.put_counter(number, scratch);
+        scratch
     }
 
     #[inline]
@@ -74,32 +97,38 @@ pub(crate) struct Steady {
     schedule: Option<Schedule>,
     until_ns: u64,
     scratch: Vec<u8>,
+    /// The CAS token of the item that was read last.
+    last_cas: Option<u64>,
 }
 
 impl Steady {
     /// A thread's share; `schedule` makes it an open loop. No request begins at or after
     /// `until_ns`.
     pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, until_ns: u64, seed: u64) -> Self {
-        assert!(mix.gets + mix.sets > 0 && mix.keys_per_get > 0, "I1: the mix has requests");
+        assert!(mix.keys_per_get > 0, "I1: a get has a key");
+        assert!(mix.inserts.is_some() == (mix.ratio.inserts > 0), "inserts have numbers");
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Self { mix, random, schedule, until_ns, scratch: Vec::new() }
+        Self { mix, random, schedule, until_ns, scratch: Vec::new(), last_cas: None }
     }
 
     #[inline]
     fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
         let mix = &mut self.mix;
-        let is_set = match (mix.gets, mix.sets) {
-            (_, 0) => false,
-            (0, _) => true,
-            (gets, sets) => below(self.random.next_u64(), u64::from(gets + sets)) < u64::from(sets),
-        };
-        if is_set {
-            let number = mix.popularity.draw(&mut self.random);
-            mix.put_set(number, &mut self.scratch, outbox);
-            return (Kind::Set, 1, number);
+        match mix.ratio.choose(&mut self.random) {
+            Verb::Get => {}
+            Verb::Set => {
+                let number = mix.popularity.draw(&mut self.random);
+                let ttl_s = mix.ttls.draw(&mut self.random);
+                mix.put_set(number, ttl_s, None, &mut self.scratch, outbox);
+                return (Kind::Set, 1, number);
+            }
+            verb => return self.other(verb, outbox),
         }
         let (protocol, keys) = (mix.protocol, mix.keys_per_get);
         let mut number = 0;
+        if let Some(inserts) = &mix.inserts {
+            mix.popularity.grow(inserts.count());
+        }
         if keys > 1 {
             protocol.begin_get(outbox);
         }
@@ -118,6 +147,38 @@ impl Steady {
             protocol.end_get(outbox);
         }
         (Kind::Get, keys, number)
+    }
+
+    /// Formats a request that is neither a get nor a set.
+    fn other(&mut self, verb: Verb, outbox: &mut Outbox) -> (Kind, u32, u64) {
+        let Self { mix, random, scratch, .. } = self;
+        if let (Verb::Insert, Some(inserts)) = (verb, &mix.inserts) {
+            let taken = inserts.take();
+            let ttl_s = mix.ttls.draw(random);
+            mix.put_set(mix.keys.inserted(taken), ttl_s, None, scratch, outbox);
+            return (Kind::Set, 1, taken | INSERTED);
+        }
+        let number = mix.popularity.draw(random);
+        match verb {
+            Verb::Delete => {
+                mix.protocol.put_delete(mix.key(number, scratch), outbox);
+                (Kind::Other, 1, number)
+            }
+            Verb::Incr => {
+                // Keys that were inserted have no counter.
+                let number = number % mix.keys.count();
+                mix.protocol.put_incr(mix.counter(number, scratch), outbox);
+                (Kind::Other, 1, number)
+            }
+            Verb::Cas => {
+                mix.protocol.put_gets(mix.key(number, scratch), outbox);
+                if mix.check {
+                    outbox.asked.push(number);
+                }
+                (Kind::Get, 1, number | COMPARES)
+            }
+            Verb::Get | Verb::Set | Verb::Insert => unreachable!("formatted before"),
+        }
     }
 }
 
@@ -147,9 +208,10 @@ impl Source for Steady {
         pending: &Pending,
         key: Option<&[u8]>,
         value: &[u8],
-        _cas: Option<u64>,
+        cas: Option<u64>,
         asked: &mut Asked,
     ) -> bool {
+        self.last_cas = cas;
         if !self.mix.check {
             return true;
         }
@@ -169,13 +231,21 @@ impl Source for Steady {
         now_ns: u64,
         outbox: &mut Outbox,
     ) -> Option<Pending> {
-        let is_miss = pending.kind == Kind::Get && outcome == Outcome::Hits(0);
-        if !(self.mix.look_aside && is_miss) {
+        if pending.token & INSERTED != 0 {
+            // Also if it failed: later keys must not wait for it. The error is counted.
+            self.mix.inserts.as_ref()?.acknowledge(pending.token & !INSERTED);
             return None;
         }
-        self.mix.put_set(pending.token, &mut self.scratch, outbox);
+        let number = pending.token & !COMPARES;
+        let compare_cas = match outcome {
+            Outcome::Hits(0) if pending.kind == Kind::Get && self.mix.look_aside => None,
+            Outcome::Hits(1) if pending.token != number => Some(self.last_cas?),
+            _ => return None,
+        };
+        let ttl_s = self.mix.ttls.draw(&mut self.random);
+        self.mix.put_set(number, ttl_s, compare_cas, &mut self.scratch, outbox);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
-        Some(Pending { kind: Kind::Set, keys: 1, intended_ns, sent_ns, ..*pending })
+        Some(Pending { kind: Kind::Set, keys: 1, token: number, intended_ns, sent_ns })
     }
 
     fn until_ns(&self) -> Option<u64> {
@@ -183,11 +253,15 @@ impl Source for Steady {
     }
 }
 
-/// Sets each key of a range once.
+/// Sets each key of a range once, and the counters beside them.
 #[derive(Debug)]
 pub(crate) struct Preload {
     mix: Mix,
+    /// For the TTLs.
+    random: Xoshiro256PlusPlus,
     rest: Range<u64>,
+    /// The key whose counter is next.
+    counter: Option<u64>,
     scratch: Vec<u8>,
 }
 
@@ -198,16 +272,29 @@ impl Preload {
         let count = mix.keys.count();
         let edge =
             |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
-        Self { rest: edge(index)..edge(index + 1), mix, scratch: Vec::new() }
+        let random = Xoshiro256PlusPlus::seed_from_u64(index);
+        let rest = edge(index)..edge(index + 1);
+        Self { mix, random, rest, counter: None, scratch: Vec::new() }
     }
 }
 
 impl Source for Preload {
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
-        let Some(token) = self.rest.next() else {
-            return Next::Finished;
+        let Self { mix, random, counter, rest, scratch } = self;
+        let token = match counter.take() {
+            Some(number) => {
+                let key = mix.counter(number, scratch);
+                mix.protocol.put_set(key, 0, Value::Counter, None, outbox);
+                number
+            }
+            None => {
+                let Some(number) = rest.next() else { return Next::Finished };
+                let ttl_s = mix.ttls.draw(random);
+                mix.put_set(number, ttl_s, None, scratch, outbox);
+                *counter = (mix.ratio.incrs > 0).then_some(number);
+                number
+            }
         };
-        self.mix.put_set(token, &mut self.scratch, outbox);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
         Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns })
     }
@@ -240,7 +327,7 @@ pub(crate) fn thread_seed(seed: u64, index: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Sizes;
+    use crate::keys::{Room, Sizes};
     use crate::popularity::Choice;
     use crate::schedule::Arrivals;
 
@@ -249,10 +336,10 @@ mod tests {
             protocol: Protocol::Text,
             keys: Keys::new(100, Sizes::Fixed(4), Sizes::Fixed(3), 9).expect("valid"),
             popularity: Popularity::new(100, Choice::Uniform).expect("valid"),
-            gets,
-            sets,
+            ratio: Ratio { gets, sets, ..Ratio::default() },
+            inserts: None,
             keys_per_get,
-            ttl_s: 0,
+            ttls: "0".parse().expect("valid"),
             check: true,
             look_aside: true,
         }
@@ -310,6 +397,74 @@ mod tests {
             }
         }
         assert_eq!(seen, vec![1; 100]);
+    }
+
+    #[test]
+    fn a_read_with_a_token_is_followed_by_a_cas() {
+        let mut mix = mix_of(0, 0, 1);
+        (mix.ratio.cas, mix.look_aside) = (1, false);
+        let mut steady = Steady::new(mix, None, u64::MAX, 0);
+        let mut outbox = Outbox::default();
+        let Next::Request(read) = steady.next(0, &mut outbox) else { panic!("a request") };
+        assert_eq!(read.kind, Kind::Get);
+        assert!(outbox.bytes.starts_with(b"gets k"));
+        let number = outbox.asked.next(1).expect("the key is checked");
+        let mut value = Vec::new();
+        crate::keys::put_value(steady.mix.keys.stream_seed(number), 3, &mut value);
+        let mut asked = Asked::default();
+        asked.push(number);
+        assert!(steady.item(&read, None, &value, Some(77), &mut asked));
+        outbox.bytes.clear();
+        let write = steady.answered(&read, Outcome::Hits(1), 5, &mut outbox).expect("a cas");
+        assert_eq!((write.kind, write.token), (Kind::Set, number));
+        let line = outbox.bytes.escape_ascii().to_string();
+        assert!(line.starts_with("cas k") && line.contains(" 0 0 3 77\\r\\n"), "{line}");
+        assert!(steady.answered(&write, Outcome::NotDone, 6, &mut outbox).is_none());
+        assert!(steady.answered(&read, Outcome::Hits(0), 6, &mut outbox).is_none());
+    }
+
+    #[test]
+    fn inserts_have_new_keys_and_count_when_they_are_answered() {
+        let mut mix = mix_of(0, 0, 1);
+        (mix.ratio.inserts, mix.inserts) = (1, Some(Arc::new(Inserts::new(100))));
+        let room = Room { inserts: true, counters: false };
+        mix.keys = Keys::with(100, room, Sizes::Fixed(12), Sizes::Fixed(3), 9).expect("valid");
+        let inserts = mix.inserts.clone().expect("there");
+        let mut steady = Steady::new(mix, None, u64::MAX, 0);
+        let mut outbox = Outbox::default();
+        for number in 100..103 {
+            outbox.bytes.clear();
+            let Next::Request(insert) = steady.next(0, &mut outbox) else { panic!("a request") };
+            assert!(outbox.bytes.starts_with(format!("set k{number:011} ").as_bytes()));
+            assert_eq!(inserts.count(), number);
+            let outcome = if number == 101 { Outcome::Failed } else { Outcome::Done };
+            assert!(steady.answered(&insert, outcome, 0, &mut outbox).is_none());
+            assert_eq!(inserts.count(), number + 1);
+        }
+    }
+
+    #[test]
+    fn counters_are_preloaded_beside_their_keys() {
+        let mut mix = mix_of(1, 0, 1);
+        mix.ratio.incrs = 1;
+        let room = Room { inserts: false, counters: true };
+        mix.keys = Keys::with(3, room, Sizes::Fixed(4), Sizes::Fixed(1), 9).expect("valid");
+        mix.popularity = Popularity::new(3, Choice::Uniform).expect("valid");
+        let mut preload = Preload::new(mix, 0, 1);
+        let mut outbox = Outbox::default();
+        while let Next::Request(_) = preload.next(0, &mut outbox) {}
+        let text = outbox.bytes.escape_ascii().to_string();
+        for number in 0..3 {
+            assert!(text.contains(&format!("set k00{number} 0 0 1\\r\\n")), "{text}");
+            let counter = format!("set c00{number} 0 0 10\\r\\n1000000000\\r\\n");
+            assert!(text.contains(&counter), "{text}");
+        }
+        let mut mix = preload.mix;
+        (mix.ratio.gets, mix.ratio.incrs) = (0, 1);
+        outbox.bytes.clear();
+        let mut steady = Steady::new(mix, None, u64::MAX, 0);
+        assert!(matches!(steady.next(0, &mut outbox), Next::Request(_)));
+        assert!(outbox.bytes.starts_with(b"incr c00"), "{}", outbox.bytes.escape_ascii());
     }
 
     #[test]

@@ -45,6 +45,17 @@ impl YcsbZipf {
         zipf
     }
 
+    /// Ranks below a greater number of items.
+    ///
+    /// Cost: a power for each item that was added.
+    pub(crate) fn grow(&mut self, items: u64) {
+        for item in self.items + 1..=items {
+            self.zeta_n += (item as f64).powf(-self.theta);
+        }
+        self.items = self.items.max(items);
+        self.set_eta();
+    }
+
     fn set_eta(&mut self) {
         let power = (2.0 / self.items as f64).powf(1.0 - self.theta);
         self.eta = (1.0 - power) / (1.0 - self.zeta_2 / self.zeta_n);
@@ -116,9 +127,25 @@ mod tests {
             assert_eq!(zipf.rank(unit), rank, "{unit}");
         }
         assert!(zipf.rank(two + 1e-7) >= 2);
+        // Computed apart, from YCSB's formula and constants.
+        for (unit, rank) in [(0.1, 6), (0.25, 296), (0.5, 134_552), (0.75, 42_924_421)] {
+            let drawn = zipf.rank(unit);
+            assert!(drawn.abs_diff(rank) <= rank / 1_000_000, "{unit}: {drawn}");
+        }
         let last = zipf.rank(1.0 - f64::EPSILON);
         assert!(last < YCSB_SCRAMBLED_ITEMS && last > YCSB_SCRAMBLED_ITEMS / 10 * 9, "I1: {last}");
         assert_eq!(YcsbZipf::new(1, 0.5).rank(0.999), 0, "I1");
+    }
+
+    #[test]
+    fn a_number_of_items_that_grows_is_as_one_that_was_given() {
+        let mut grown = YcsbZipf::new(1_000, YCSB_THETA);
+        grown.grow(5_000);
+        let given = YcsbZipf::new(5_000, YCSB_THETA);
+        for step in 0..1_000 {
+            let unit = f64::from(step) / 1_000.0;
+            assert_eq!(grown.rank(unit), given.rank(unit));
+        }
     }
 
     #[test]

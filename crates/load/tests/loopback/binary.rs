@@ -10,6 +10,8 @@ use super::{Fault, Server};
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
+const DELETE: u8 = 0x04;
+const INCREMENT: u8 = 0x05;
 const NOOP: u8 = 0x0a;
 const GETKQ: u8 = 0x0d;
 
@@ -85,6 +87,17 @@ impl Server {
             SET => {
                 store.insert(key.to_vec(), value.to_vec());
                 head.reply(0, b"", b"")
+            }
+            DELETE => match store.remove(key) {
+                Some(_) => head.reply(0, b"", b""),
+                None => head.reply(NOT_FOUND, b"", b"Not found"),
+            },
+            INCREMENT => {
+                assert_eq!(value, b"", "an increment has no value");
+                match store.contains_key(key) {
+                    true => head.reply(0, b"", &[0; 8]),
+                    false => head.reply(NOT_FOUND, b"", b"Not found"),
+                }
             }
             NOOP => head.reply(0, b"", b""),
             _ => head.reply(UNKNOWN, b"", b"Unknown command"),

@@ -137,6 +137,12 @@ impl Server {
                         return Ok(());
                     }
                 }
+                ["cas", key, _, _, bytes, _] => {
+                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
+                    input.read_exact(&mut block)?;
+                    block.truncate(block.len() - 2);
+                    answer.extend(self.put("cas", key, block));
+                }
                 ["mg", key, .., "v" | "q"] => self.meta_get(key, line.trim_end(), &mut answer),
                 [verb, key, _, _, bytes] => {
                     let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
@@ -150,7 +156,16 @@ impl Server {
                     answer.extend(if was_there { &b"DELETED\r\n"[..] } else { b"NOT_FOUND\r\n" });
                 }
                 ["mn"] => answer.extend(b"MN\r\n"),
-                ["ms", key, bytes] => {
+                ["md", key] => {
+                    let mut store = self.store.lock().expect("no panic");
+                    let was_there = store.remove(key.as_bytes()).is_some();
+                    answer.extend(if was_there { b"HD\r\n" } else { b"NF\r\n" });
+                }
+                ["ma", key] => {
+                    let is_number = self.incr(key)[0].is_ascii_digit();
+                    answer.extend(if is_number { b"HD\r\n" } else { b"NF\r\n" });
+                }
+                ["ms", key, bytes, ..] => {
                     let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
                     input.read_exact(&mut block)?;
                     block.truncate(block.len() - 2);
@@ -203,7 +218,8 @@ impl Server {
         self.gets.fetch_add(1, Ordering::Relaxed);
         match store.get(key.as_bytes()) {
             Some(value) => {
-                answer.extend(format!("VA {} k{key}\r\n", value.len()).bytes());
+                let cas = if line.contains(" c ") { " c7" } else { "" };
+                answer.extend(format!("VA {}{cas} k{key}\r\n", value.len()).bytes());
                 answer.extend([&value[..], b"\r\n"].concat());
             }
             None if line.ends_with(" q") => {}
@@ -353,6 +369,39 @@ fn every_protocol_gets_sets_and_misses() {
             assert_eq!(number(&cold, "/result/hits"), 0.0, "{words}");
         }
     }
+}
+
+#[test]
+fn every_protocol_sends_every_kind_of_request() {
+    let words = "--ratio 4:2:0:2:2:1 --key-size 20 --popularity latest --check --depth 4";
+    for protocol in ["text", "meta", "binary"] {
+        let server = serve(Fault::None);
+        let (code, run) = load(&server, &format!("{SMALL} {words} --protocol {protocol}"));
+        assert_eq!(code, ExitCode::SUCCESS, "{protocol}: {run}");
+        // Keys and counters.
+        assert_eq!(number(&run, "/preload/keys"), 1_000.0);
+        let kinds = by_kind(&run);
+        assert!(["get", "set", "other"].iter().all(|&kind| kinds[kind] > 0), "{run}");
+        assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{protocol}: {run}");
+        assert_eq!(number(&run, "/result/not_done"), 0.0, "{protocol}: {run}");
+        // A key that is deleted twice is not there the second time.
+        let words = format!("{SMALL} --ratio 1:0:1 --keys 5 --protocol {protocol}");
+        let (code, run) = load(&server, &words);
+        assert_eq!(code, ExitCode::SUCCESS, "{protocol}: {run}");
+        assert!(number(&run, "/result/not_done") > 0.0, "{protocol}: {run}");
+        assert!(number(&run, "/result/misses") > 0.0, "{protocol}: {run}");
+    }
+}
+
+#[test]
+fn a_preset_runs_and_one_that_cannot_is_refused() {
+    let words = "--preset ycsb-d --keys 500 --duration-s 0.2 --warm-up-s 0 --connections 4 --check";
+    let (code, run) = load(&serve(Fault::None), words);
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{run}");
+    assert_eq!(number(&run, "/options/ratio/inserts"), 5.0, "{run}");
+    let (code, run) = load(&serve(Fault::None), "--preset ycsb-e");
+    assert_eq!((code, run), (ExitCode::from(2), Value::Null));
 }
 
 #[test]

@@ -20,6 +20,10 @@ use crate::format::Sink;
 pub const BINARY_GET: u8 = 0x00;
 /// The opcode of `SET`.
 pub const BINARY_SET: u8 = 0x01;
+/// The opcode of `DELETE`.
+pub const BINARY_DELETE: u8 = 0x04;
+/// The opcode of `INCREMENT`.
+pub const BINARY_INCREMENT: u8 = 0x05;
 /// The opcode of `NOOP`, whose reply comes after those of all quiet requests before it.
 pub const BINARY_NOOP: u8 = 0x0a;
 /// The opcode of `GETKQ`: a hit is answered with its key, a miss is not answered.
@@ -27,6 +31,8 @@ pub const BINARY_GETKQ: u8 = 0x0d;
 
 /// Bytes of the extras of `SET`: client flags and expiry.
 const SET_EXTRAS_BYTES: usize = 8;
+/// Bytes of the extras of `INCREMENT`: the amount, the first value and the expiry.
+const ARITHMETIC_EXTRAS_BYTES: usize = 20;
 /// Replies with a longer body are garbage. memcached's largest item is 1 GiB.
 const BODY_BYTES_MAX: usize = (1 << 30) + 1024;
 
@@ -44,9 +50,10 @@ pub fn binary_request(sink: &mut impl Sink, opcode: u8, opaque: u32, key: &[u8])
     sink.put_all([&header(opcode, opaque, key.len(), 0, 0), key]);
 }
 
-/// Formats `SET` without client flags and without a CAS token; the caller must add the value.
+/// Formats `SET` without client flags; the caller must add the value.
 ///
-/// `ttl` is in seconds, with the meanings of the text protocol.
+/// `ttl` is in seconds, with the meanings of the text protocol. `compare_cas` is the CAS token that
+/// the item must have; 0 means any.
 #[inline]
 pub fn binary_set_head(
     sink: &mut impl Sink,
@@ -54,10 +61,23 @@ pub fn binary_set_head(
     key: &[u8],
     ttl: i32,
     value_bytes: usize,
+    compare_cas: u64,
 ) {
-    let header = header(BINARY_SET, opaque, key.len(), SET_EXTRAS_BYTES, value_bytes);
+    let mut header = header(BINARY_SET, opaque, key.len(), SET_EXTRAS_BYTES, value_bytes);
+    header[16..].copy_from_slice(&compare_cas.to_be_bytes());
     let mut extras = [0; SET_EXTRAS_BYTES];
     extras[4..].copy_from_slice(&ttl.to_be_bytes());
+    sink.put_all([&header, &extras, key]);
+}
+
+/// Formats `INCREMENT`. A key that is not there stays so.
+#[inline]
+pub fn binary_increment(sink: &mut impl Sink, opaque: u32, key: &[u8], delta: u64) {
+    let header = header(BINARY_INCREMENT, opaque, key.len(), ARITHMETIC_EXTRAS_BYTES, 0);
+    let mut extras = [0; ARITHMETIC_EXTRAS_BYTES];
+    extras[..8].copy_from_slice(&delta.to_be_bytes());
+    // This expiry means that no item is made.
+    extras[16..].copy_from_slice(&[0xff; 4]);
     sink.put_all([&header, &extras, key]);
 }
 
@@ -178,11 +198,20 @@ mod tests {
         binary_request(&mut bytes, BINARY_NOOP, 1, b"");
         assert!(matches!(parsed(&bytes), Request::BinaryAdmin { .. }), "I1");
         bytes.clear();
-        binary_set_head(&mut bytes, 9, b"key", 60, 5);
+        binary_set_head(&mut bytes, 9, b"key", 60, 5, 77);
         let Request::Binary(request) = parsed(&bytes) else { panic!("I1") };
         assert_eq!((request.key, request.announced_bytes()), (&b"key"[..], Some(5)));
         let terms = request.store_terms().expect("a store");
-        assert_eq!(terms.ttl.0, 60);
+        assert_eq!((terms.ttl.0, terms.compare_cas), (60, Some(77)));
+        bytes.clear();
+        binary_request(&mut bytes, BINARY_DELETE, 1, b"key");
+        let Request::Binary(request) = parsed(&bytes) else { panic!("I1") };
+        assert_eq!((request.verb, request.key), (BinaryVerb::Delete, &b"key"[..]));
+        bytes.clear();
+        binary_increment(&mut bytes, 1, b"key", 3);
+        let Request::Binary(request) = parsed(&bytes) else { panic!("I1") };
+        let BinaryVerb::Arithmetic { delta, create, .. } = request.verb else { panic!("I1") };
+        assert_eq!((delta, create, request.key), (3, None, &b"key"[..]));
     }
 
     /// A hit with client flags, a key and a value.

@@ -12,8 +12,9 @@ mod binary;
 mod replies;
 
 pub use binary::{
-    BINARY_GET, BINARY_GETKQ, BINARY_NOOP, BINARY_SET, BinaryClientReply, BinaryReplyParsed,
-    binary_request, binary_set_head, parse_binary_reply,
+    BINARY_DELETE, BINARY_GET, BINARY_GETKQ, BINARY_INCREMENT, BINARY_NOOP, BINARY_SET,
+    BinaryClientReply, BinaryReplyParsed, binary_increment, binary_request, binary_set_head,
+    parse_binary_reply,
 };
 pub use replies::{ClientReply, ReplyParsed, parse_reply};
 

@@ -7,7 +7,7 @@
 //! the depth, send. Each link therefore behaves like a separate client.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  A link never has more than `depth` requests in flight.
+//! - I1  A client never has more than `depth` requests in flight.
 //! - I2  The loop ends when the source is finished and everything is answered, when no answer has
 //!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
 //!   or when no link is left.
@@ -60,8 +60,10 @@ pub(crate) struct Live {
 pub(crate) struct Pace {
     /// Start of the run's clock.
     pub(crate) epoch: Instant,
-    /// Maximum requests in flight on one link.
+    /// Maximum requests in flight of one client.
     pub(crate) depth: usize,
+    /// Links of one client: one for each server.
+    pub(crate) servers: usize,
     /// Patience in ns (I2).
     pub(crate) patience_ns: u64,
     /// The measured window.
@@ -102,7 +104,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         pace: Pace,
         live: &'a Live,
     ) -> io::Result<Self> {
-        assert!(pace.depth > 0, "I1");
+        assert!(pace.depth > 0 && pace.servers > 0, "I1");
+        assert!(links.len().is_multiple_of(pace.servers), "a client has a link to each server");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut alive = 0;
         for (index, link) in links.iter_mut().enumerate() {
@@ -142,11 +145,11 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     /// Errors: the kernel failed to wait for events.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        for index in 0..self.links.len() {
-            if self.links[index].state().is_alive {
-                self.links[index].state().is_idle = false;
-                self.refill(index, self.pace.now_ns());
-                self.flush(index);
+        for client in (0..self.links.len()).step_by(self.pace.servers) {
+            if self.links[client].state().is_alive {
+                self.links[client].state().is_idle = false;
+                self.refill(client, self.pace.now_ns());
+                self.flush(client);
             }
         }
         while !self.is_over() {
@@ -213,10 +216,11 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 Ok(received) => received,
                 Err(error) => return self.lose(index, &error),
             };
+            let client = self.client_of(index);
             if received != Received::Nothing {
-                self.refill(index, self.books.now_ns);
+                self.refill(client, self.books.now_ns);
             }
-            self.flush(index);
+            self.flush(client);
             if received != Received::More {
                 return;
             }
@@ -234,30 +238,47 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
             if self.links[index].state().is_alive
                 && self.links[index].expire(&mut self.source, &mut self.books)
             {
-                self.refill(index, now_ns);
-                self.flush(index);
+                let client = self.client_of(index);
+                self.refill(client, now_ns);
+                self.flush(client);
             }
         }
     }
 
-    /// Takes requests from the source until the link has `depth` in flight.
+    /// The first link of the client that this link belongs to; it stands for the client.
     #[inline]
-    fn refill(&mut self, index: usize, now_ns: u64) {
-        while self.links[index].in_flight() < self.pace.depth {
-            if !self.take_one(index, now_ns) {
+    fn client_of(&self, index: usize) -> usize {
+        match self.pace.servers {
+            1 => index,
+            servers => index - index % servers,
+        }
+    }
+
+    /// The requests in flight of a client.
+    #[inline]
+    fn in_flight(&self, client: usize) -> usize {
+        let links = &self.links[client..client + self.pace.servers];
+        links.iter().map(Link::in_flight).sum()
+    }
+
+    /// Takes requests from the source until the client has `depth` in flight.
+    #[inline]
+    fn refill(&mut self, client: usize, now_ns: u64) {
+        while self.in_flight(client) < self.pace.depth {
+            if !self.take_one(client, now_ns) {
                 return;
             }
         }
     }
 
-    /// Takes one request. False if the source has none now; the link is then listed as idle.
+    /// Takes one request. False if the source has none now; the client is then listed as idle.
     #[inline]
     fn take_one(&mut self, index: usize, now_ns: u64) -> bool {
-        let link = &mut self.links[index];
-        match link.take(&mut self.source, now_ns) {
+        let server = if self.pace.servers == 1 { 0 } else { self.source.server_of_next() };
+        match self.links[index + server].take(&mut self.source, now_ns) {
             Next::Request(_) => {
                 self.books.begin(now_ns);
-                debug_assert!(link.in_flight() <= self.pace.depth, "I1");
+                debug_assert!(self.in_flight(index) <= self.pace.depth, "I1");
                 return true;
             }
             Next::At(at_ns) => self.wake_at_ns = Some(at_ns),
@@ -267,6 +288,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 self.is_finished = true;
             }
         }
+        let link = &mut self.links[index];
         if !link.state().is_idle {
             link.state().is_idle = true;
             self.idle.push_back(index);
@@ -280,7 +302,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         while let Some(index) = self.idle.pop_front() {
             let link = &mut self.links[index];
             link.state().is_idle = false;
-            if !link.state().is_alive || link.in_flight() >= self.pace.depth {
+            if !link.state().is_alive || self.in_flight(index) >= self.pace.depth {
                 continue;
             }
             if !self.take_one(index, self.pace.now_ns()) {
@@ -291,36 +313,48 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 return;
             }
             self.flush(index);
+            let is_free = self.in_flight(index) < self.pace.depth;
             let link = &mut self.links[index];
-            if link.state().is_alive && link.in_flight() < self.pace.depth {
+            if link.state().is_alive && is_free {
                 link.state().is_idle = true;
                 self.idle.push_back(index);
             }
         }
     }
 
+    /// Sends what a client has formatted.
     #[inline]
-    fn flush(&mut self, index: usize) {
-        if self.links[index].state().is_alive
-            && let Err(error) = self.links[index].flush()
-        {
-            self.lose(index, &error);
+    fn flush(&mut self, client: usize) {
+        for index in client..client + self.pace.servers {
+            if self.links[index].state().is_alive
+                && let Err(error) = self.links[index].flush()
+            {
+                self.lose(index, &error);
+            }
+        }
+    }
+
+    /// Closes the links of a client, one of which failed.
+    #[cold]
+    fn lose(&mut self, index: usize, error: &io::Error) {
+        assert!(self.links[index].state().is_alive, "I3: a link is lost once");
+        if error.kind() == io::ErrorKind::InvalidData {
+            self.books.tally.errors.garbled += 1;
+        }
+        let client = self.client_of(index);
+        for index in client..client + self.pace.servers {
+            self.close(index, error);
         }
     }
 
     /// Closes a link and counts its requests in flight as lost (I3).
-    #[cold]
-    fn lose(&mut self, index: usize, error: &io::Error) {
+    fn close(&mut self, index: usize, error: &io::Error) {
         let link = &mut self.links[index];
-        assert!(link.state().is_alive, "I3: a link is lost once");
         link.state().is_alive = false;
         self.alive -= 1;
         // Fails only if the kernel has already removed the socket, which is the wanted state.
         let _ = epoll::delete(&self.epoll, link.socket());
         let errors = &mut self.books.tally.errors;
-        if error.kind() == io::ErrorKind::InvalidData {
-            errors.garbled += 1;
-        }
         errors.note(|| error.to_string());
         let now_ns = self.pace.now_ns();
         for pending in link.abandon() {

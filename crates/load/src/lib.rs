@@ -27,6 +27,7 @@ mod drive;
 mod flow;
 mod idle;
 mod inserts;
+mod ketama;
 mod keys;
 mod link;
 mod meter;
@@ -70,7 +71,7 @@ use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, Stead
 use crate::popularity::Popularity;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server};
-use crate::schedule::Schedule;
+use crate::schedule::{Arrivals, Schedule};
 use crate::session::{Phases, Session};
 use crate::steady::{Mix, Preload, Steady, thread_seed};
 use crate::transport::Transport;
@@ -131,6 +132,7 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     let (sizes, seed) = ((options.key_size, options.value_size), options.common.seed);
     let keys = Keys::with(options.keys, room, sizes.0, sizes.1, seed)?;
     let popularity = Popularity::new(options.keys, options.choice()?)?;
+    let transport = Transport::of(options)?;
     let mix = Mix {
         protocol: options.protocol,
         keys,
@@ -141,16 +143,25 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
         ttls: options.ttl_s.clone(),
         check: options.common.check,
         look_aside: options.look_aside,
+        ring: transport.ring.clone(),
     };
-    let session = Session::open(&options.common, Transport::of(options)?)?;
+    let session = Session::open(&options.common, transport)?;
     let server = server_of(&session);
     let threads = options.common.threads;
     let phases = Phases {
         warm_up_ns: nanoseconds(if options.preload_only { 0.0 } else { options.warm_up_s }),
         duration_ns: Some(if options.preload_only { 1 } else { nanoseconds(options.duration_s) }),
         open: options.rate.is_some(),
+        open_fill: options.fill_rate.is_some(),
+        rest_ns: nanoseconds(if options.preload_only { 0.0 } else { options.rest_s }),
     };
-    let make_preload = |index: usize| Preload::new(mix.clone(), index as u64, threads as u64);
+    let make_preload = |index: usize, now_ns: u64| {
+        let schedule = options.fill_rate.map(|rate| {
+            let seed = thread_seed(seed, index);
+            Schedule::new(rate / threads as f64, Arrivals::Fixed, now_ns, seed)
+        });
+        Preload::new(mix.clone(), schedule, index as u64, threads as u64)
+    };
     let make_source = |index: usize, start_ns: u64, until_ns: u64| {
         let seed = thread_seed(options.common.seed, index);
         let schedule = options
@@ -163,8 +174,8 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
     let preload_keys = options.keys * if room.counters { 2 } else { 1 };
     let preload_keys = (!options.no_preload).then_some(preload_keys);
     let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;
-    if let (true, Some((keys, elapsed_s))) = (options.preload_only, measured.preload) {
-        say(&format_args!("preload    {keys} keys in {elapsed_s:.2} s\n"));
+    if let (true, Some(filled)) = (options.preload_only, &measured.preload) {
+        say(&format_args!("preload    {} keys in {:.2} s\n", filled.keys, filled.elapsed_s));
         return Ok(measured.tally.errors.total() == 0);
     }
     let report = Report::new("steady", as_json(options), server, &measured, true);
@@ -181,11 +192,12 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     let session = Session::open(&options.common, Transport::plain(&options.common)?)?;
     let server = server_of(&session);
     let is_paced = options.pace == Pace::Trace;
-    let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced };
+    let (open_fill, rest_ns) = (false, 0);
+    let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced, open_fill, rest_ns };
     let threads = options.common.threads as u64;
     let unix_start = SystemTime::now().duration_since(UNIX_EPOCH);
     let unix_start_s = unix_start.map_or(0, |since| since.as_secs() as u32);
-    let make_preload = |_: usize| -> Preload { unreachable!("a replay has no preload") };
+    let make_preload = |_: usize, _: u64| -> Preload { unreachable!("a replay has no preload") };
     let make_source = |index: usize, start_ns: u64, _until_ns: u64| {
         let share = Share { index: index as u64, threads };
         let pacing = is_paced.then_some(Pacing { start_ns, speed: options.speed });
@@ -198,8 +210,10 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
 }
 
 fn server_of(session: &Session) -> Server {
+    let addresses = session.targets.iter().map(|target| target.address.to_string());
+    let addresses: Vec<String> = addresses.collect();
     Server {
-        address: session.target.address.to_string(),
+        address: addresses.join(","),
         version: session.facts.version.clone(),
         pid: session.pid,
     }

@@ -105,7 +105,8 @@ pub(crate) enum Command {
 /// Options of both forms.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct CommonOptions {
-    /// The server: HOST:PORT, HOST, or the path of a unix socket
+    /// The server: HOST:PORT, HOST, or the path of a unix socket; several with commas between them
+    /// share the keys by ketama
     #[arg(long, short = 's', default_value = "127.0.0.1:11211", value_name = "ADDRESS")]
     pub(crate) server: String,
     /// Connections, over all threads
@@ -219,6 +220,12 @@ pub(crate) struct SteadyOptions {
     /// Set a key after a get missed it
     #[arg(long)]
     pub(crate) look_aside: bool,
+    /// Preload this many keys a second, at fixed times; the default is as many as possible
+    #[arg(long, value_name = "PER_SECOND", conflicts_with = "no_preload")]
+    pub(crate) fill_rate: Option<f64>,
+    /// Time between the preload and the warm-up
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
+    pub(crate) rest_s: f64,
     /// Skip the preload of all keys
     #[arg(long)]
     pub(crate) no_preload: bool,
@@ -383,8 +390,35 @@ impl SteadyOptions {
         if let Some(rate) = self.rate {
             within("rate", rate, 0.001, 1e9)?;
         }
+        if let Some(rate) = self.fill_rate {
+            within("fill-rate", rate, 0.001, 1e9)?;
+        }
+        within("rest-s", self.rest_s, 0.0, 1e6)?;
+        if self.common.server.contains(',') {
+            self.check_for_several_servers()?;
+        }
         if self.look_aside && self.keys_per_get > 1 {
             return Err("--look-aside needs --keys-per-get 1".into());
+        }
+        Ok(())
+    }
+}
+
+impl SteadyOptions {
+    /// Errors: an option that is about one server, as a message for the user.
+    fn check_for_several_servers(&self) -> Result<(), String> {
+        let with_one = [
+            ("--udp", self.udp),
+            ("--idle", self.idle > 0),
+            ("--connect-rate", self.connect_rate.is_some()),
+            ("--server-pid", self.common.server_pid.is_some()),
+            ("--keys-per-get", self.keys_per_get > 1),
+        ];
+        if let Some((name, _)) = with_one.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(format!("{name} needs one --server, not several"));
+        }
+        if self.common.server.split(',').any(|name| name.is_empty() || name.contains('/')) {
+            return Err("several servers in --server must each be HOST:PORT or HOST".into());
         }
         Ok(())
     }
@@ -394,6 +428,9 @@ impl ReplayOptions {
     /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
         self.common.check()?;
+        if self.common.server.contains(',') {
+            return Err("replay needs one --server, not several".into());
+        }
         within("value-scale", self.value_scale, 0.0, 1e6)?;
         within("speed", self.speed, 1e-6, 1e9)
     }
@@ -461,6 +498,15 @@ mod tests {
             "--udp --udp-timeout-ms 0",
             "replay x.csv --protocol binary",
             "--ratio 0:0",
+            "--server a,b --udp",
+            "--server a,b --server-pid auto",
+            "--server a,b --keys-per-get 2",
+            "--server a,",
+            "--server a,/run/b",
+            "replay x.csv --server a,b",
+            "--fill-rate 0",
+            "--fill-rate 5 --no-preload",
+            "--rest-s -1",
             "--ratio 9",
             "--rate 0",
             "--rate NaN",

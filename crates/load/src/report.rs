@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::idle::IdleMemory;
 use crate::meter::Cost;
 use crate::request::Kind;
-use crate::session::Measured;
+use crate::session::{Filled, Measured};
 use crate::tally::Errors;
 
 /// Version of the JSON format; increase it when a field's name or meaning changes.
@@ -68,6 +68,9 @@ pub(crate) struct Server {
 struct Preloaded {
     keys: u64,
     elapsed_s: f64,
+    keys_per_s: f64,
+    /// From the intended send times, if the preload had a rate.
+    response: Times,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,6 +154,18 @@ impl Times {
             max_us: histogram.max() as f64 / 1e3,
             percentiles_us: PERCENTILES.iter().map(|&percent| (percent, at(percent))).collect(),
             hdr_v2_base64: base64::engine::general_purpose::STANDARD.encode(encoded),
+        }
+    }
+}
+
+impl Preloaded {
+    fn new(filled: &Filled) -> Self {
+        let Filled { keys, elapsed_s, tally } = filled;
+        Self {
+            keys: *keys,
+            elapsed_s: *elapsed_s,
+            keys_per_s: *keys as f64 / elapsed_s,
+            response: Times::new(&tally.response_of_all()),
         }
     }
 }
@@ -249,7 +264,7 @@ impl Report {
             machine: Machine::look(),
             server,
             trace: None,
-            preload: measured.preload.map(|(keys, elapsed_s)| Preloaded { keys, elapsed_s }),
+            preload: measured.preload.as_ref().map(Preloaded::new),
             result: Figures::new(measured, has_fixed_window),
         }
     }
@@ -267,7 +282,8 @@ impl Display for Report {
         let result = &self.result;
         writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
         if let Some(preload) = &self.preload {
-            writeln!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
+            write!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
+            writeln!(f, ": {:.0}/s", preload.keys_per_s)?;
         }
         write!(
             f,

@@ -147,6 +147,11 @@ pub(crate) trait Source {
     /// Formats the next request, if there is one now.
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next;
 
+    /// The index of the server of the next request, if there are several.
+    fn server_of_next(&mut self) -> usize {
+        0
+    }
+
     /// Checks one item of a get's reply. Returns false if the value is wrong for the key. `key` is
     /// absent if the protocol does not repeat it; the item is then that of the next asked key.
     fn item(

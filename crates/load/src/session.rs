@@ -4,7 +4,7 @@
 //! Downstream: each thread runs a `drive`; the merged tally and the cost go to `report`.
 //!
 //! ```text
-//! open -> preload (each thread its share) -> start -> warm-up | measured window | late answers
+//! open -> preload (each thread its share) -> rest -> start -> warm-up | window | late answers
 //! ```
 //!
 //! Invariants, cited by number where they are asserted:
@@ -48,6 +48,21 @@ pub(crate) struct Phases {
     pub(crate) duration_ns: Option<u64>,
     /// Whether requests have intended send times.
     pub(crate) open: bool,
+    /// Whether those of the preload have.
+    pub(crate) open_fill: bool,
+    /// Time between the preload and the warm-up.
+    pub(crate) rest_ns: u64,
+}
+
+/// Result of a preload.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    /// Number of keys.
+    pub(crate) keys: u64,
+    /// Duration.
+    pub(crate) elapsed_s: f64,
+    /// Counts of all threads.
+    pub(crate) tally: Tally,
 }
 
 /// Result of a run.
@@ -59,8 +74,8 @@ pub(crate) struct Measured {
     pub(crate) window_s: f64,
     /// Cost of the window.
     pub(crate) cost: Cost,
-    /// Number of keys and duration of the preload, if the run had one.
-    pub(crate) preload: Option<(u64, f64)>,
+    /// The preload, if the run had one.
+    pub(crate) preload: Option<Filled>,
     /// The idle connections, if the run had any.
     pub(crate) idle: Option<IdleMemory>,
     /// The new connections during the run, if it had any.
@@ -72,8 +87,8 @@ pub(crate) struct Measured {
 pub(crate) struct Session {
     /// What the server reports about itself.
     pub(crate) facts: Facts,
-    /// The server.
-    pub(crate) target: Target,
+    /// The servers.
+    pub(crate) targets: Vec<Target>,
     /// The process that the meter reads.
     pub(crate) pid: Option<u32>,
     meter: Meter,
@@ -103,6 +118,7 @@ struct Shared<'s, MakeP, MakeS> {
     make_preload: &'s MakeP,
     make_source: &'s MakeS,
     options: &'s CommonOptions,
+    servers: usize,
     phases: Phases,
     epoch: Instant,
 }
@@ -112,11 +128,14 @@ impl Session {
     ///
     /// Errors: as messages for the user.
     pub(crate) fn open(options: &CommonOptions, transport: Transport) -> Result<Self, String> {
-        let Transport { target, protocol, udp_timeout_ns, idle, connects } = transport;
+        let Transport { targets, protocol, udp_timeout_ns, idle, connects, .. } = transport;
         allow_descriptors();
-        let address = &target.address;
-        let failed = |error: std::io::Error| format!("server {address}: {error}");
-        let facts = server::ask(&target).map_err(failed)?;
+        let mut facts = Vec::with_capacity(targets.len());
+        for target in &targets {
+            let failed = |error: std::io::Error| format!("server {}: {error}", target.address);
+            facts.push(server::ask(target).map_err(failed)?);
+        }
+        let facts = facts.swap_remove(0);
         let pid = match options.server_pid {
             None => None,
             Some(ServerPid::Pid(pid)) => Some(pid),
@@ -127,37 +146,40 @@ impl Session {
         let meter = Meter::new(pid)?;
         let mut shares: Vec<Links> = Vec::new();
         shares.resize_with(options.threads, Links::default);
-        let refused = |index: usize, error: std::io::Error| {
+        let refused = |index: usize, address: &Address, error: std::io::Error| {
             format!("server {address}: client {} of {}: {error}", index + 1, options.connections)
         };
         let connections =
             if udp_timeout_ns.is_some() { options.threads } else { options.connections };
         for index in 0..connections {
-            let connection = Connection::open(&target, protocol);
-            let connection = connection.map_err(|error| refused(index, error))?;
-            shares[index % options.threads].connections.push(connection);
+            for target in &targets {
+                let connection = Connection::open(target, protocol);
+                let connection =
+                    connection.map_err(|error| refused(index, &target.address, error))?;
+                shares[index % options.threads].connections.push(connection);
+            }
         }
         for index in 0..udp_timeout_ns.map_or(0, |_| options.connections) {
-            let Address::Tcp(address) = *address else {
+            let Address::Tcp(address) = targets[0].address else {
                 return Err("--udp needs --server HOST:PORT".into());
             };
             let flow = Flow::open(address, protocol, udp_timeout_ns.unwrap_or_default());
-            let flow = flow.map_err(|error| refused(index, error))?;
+            let flow = flow.map_err(|error| refused(index, &targets[0].address, error))?;
             shares[index % options.threads].flows.push(flow);
         }
         let options = options.clone();
-        Ok(Self { facts, target, pid, meter, shares, options, idle, connects })
+        Ok(Self { facts, targets, pid, meter, shares, options, idle, connects })
     }
 
-    /// Runs all phases. `make_preload` makes a thread's preload (or none). `make_source` makes its
-    /// source from the start and the end of requests (ns of the run's clock).
+    /// Runs all phases. `make_preload` makes a thread's preload (or none) at a time. `make_source`
+    /// makes its source from the start and the end of requests (ns of the run's clock).
     ///
     /// Errors: as messages for the user; errors of the server are counted in the tally instead.
     pub(crate) fn run<P, S>(
         mut self,
         phases: Phases,
         preload_keys: Option<u64>,
-        make_preload: &(impl Fn(usize) -> P + Sync),
+        make_preload: &(impl Fn(usize, u64) -> P + Sync),
         make_source: &(impl Fn(usize, u64, u64) -> S + Sync),
     ) -> Result<Measured, String>
     where
@@ -169,7 +191,8 @@ impl Session {
         let threads = shares.len();
         let mut lives = Vec::new();
         lives.resize_with(2 * threads, Live::default);
-        let shared = Shared { make_preload, make_source, options: &self.options, phases, epoch };
+        let (options, servers) = (&self.options, self.targets.len());
+        let shared = Shared { make_preload, make_source, options, servers, phases, epoch };
         let (notice_sender, notices) = channel();
         std::thread::scope(|scope| {
             let mut starters = Vec::new();
@@ -198,7 +221,7 @@ impl Session {
     }
 }
 
-impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> S>
+impl<P: Source, S: Source, MakeP: Fn(usize, u64) -> P, MakeS: Fn(usize, u64, u64) -> S>
     Shared<'_, MakeP, MakeS>
 {
     /// Runs one thread, from its first request to its tally.
@@ -234,17 +257,18 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
             cpus.set(list.0[index % list.0.len()]);
             sched_setaffinity(None, &cpus)?;
         }
-        let window = Window { from_ns: 0, until_ns: u64::MAX, open: false };
+        let window = Window { from_ns: 0, until_ns: u64::MAX, open: self.phases.open_fill };
         let mut pace = Pace {
             epoch: self.epoch,
             depth: self.options.depth.max(PRELOAD_DEPTH),
+            servers: self.servers,
             patience_ns: (self.options.patience_s * 1e9) as u64,
             window,
         };
         let preloaded = match has_preload {
             false => Tally::new(window),
             true => {
-                let preload = (self.make_preload)(index);
+                let preload = (self.make_preload)(index, pace.now_ns());
                 Drive::new(&mut share.connections, preload, pace, &live[0])?.run()?
             }
         };
@@ -263,6 +287,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize) -> P, MakeS: Fn(usize, u64, u64) -> 
         }
         let source = (self.make_source)(index, start_ns, until_ns);
         if share.flows.is_empty() {
+            // The links of a client are together; flows have one server.
             return Drive::new(&mut share.connections, source, pace, &live[1])?.run().map(Some);
         }
         Drive::new(&mut share.flows, source, pace, &live[1])?.run().map(Some)
@@ -288,10 +313,11 @@ impl Conductor<'_> {
     fn conduct(self) -> Result<Measured, String> {
         let mut progress = Progress::new(self.session.options.quiet);
         let preload = self.await_preload(&mut progress)?;
-        let Session { target, meter, .. } = self.session;
+        self.rest(&mut progress);
+        let Session { targets, meter, .. } = self.session;
         let idle = match self.session.idle {
             0 => None,
-            count => Some(Idle::open(target, count, meter)?),
+            count => Some(Idle::open(&targets[0], count, meter)?),
         };
         let start_ns = self.now_ns() + START_DELAY_NS;
         for starter in &self.starters {
@@ -351,8 +377,20 @@ impl Conductor<'_> {
         Ok(Measured { tally, window_s, cost, preload, idle, connects })
     }
 
-    fn await_preload(&self, progress: &mut Progress) -> Result<Option<(u64, f64)>, String> {
+    /// Leaves the server alone for a while.
+    fn rest(&self, progress: &mut Progress) {
         let began = Instant::now();
+        let rest = Duration::from_nanos(self.phases.rest_ns);
+        while let Some(left) = rest.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+            progress.show(|| format!("rest: {:.0} s to go", left.as_secs_f64()));
+            std::thread::sleep(left.min(PROGRESS_INTERVAL));
+        }
+        progress.clear();
+    }
+
+    fn await_preload(&self, progress: &mut Progress) -> Result<Option<Filled>, String> {
+        let began = Instant::now();
+        let mut sum: Option<Tally> = None;
         let mut waiting = self.starters.len();
         while waiting > 0 {
             match self.notices.recv_timeout(PROGRESS_INTERVAL) {
@@ -360,12 +398,18 @@ impl Conductor<'_> {
                     let words = tally.errors.first.unwrap_or_default();
                     return Err(format!("preload: {} errors: {words}", self.errors()));
                 }
-                Ok(Notice::Preloaded(_)) => waiting -= 1,
+                Ok(Notice::Preloaded(tally)) => {
+                    waiting -= 1;
+                    match &mut sum {
+                        None => sum = Some(*tally),
+                        Some(sum) => sum.merge(&tally),
+                    }
+                }
                 Ok(Notice::Failed(error)) => return Err(format!("generator: {error}")),
                 Ok(Notice::Done(_)) => unreachable!("I1: none has started"),
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(keys) = self.preload_keys {
-                        let done = sum(self.lives, 0, |live| &live.answered);
+                        let done = total(self.lives, 0, |live| &live.answered);
                         progress.show(|| format!("preload {done} of {keys} keys"));
                     }
                 }
@@ -373,11 +417,12 @@ impl Conductor<'_> {
             }
         }
         progress.clear();
-        Ok(self.preload_keys.map(|keys| (keys, began.elapsed().as_secs_f64())))
+        let elapsed_s = began.elapsed().as_secs_f64();
+        Ok(self.preload_keys.zip(sum).map(|(keys, tally)| Filled { keys, elapsed_s, tally }))
     }
 
     fn errors(&self) -> u64 {
-        sum(self.lives, 0, |live| &live.errors) + sum(self.lives, 1, |live| &live.errors)
+        total(self.lives, 0, |live| &live.errors) + total(self.lives, 1, |live| &live.errors)
     }
 
     fn wait(&self, boundary_ns: Option<u64>) -> Duration {
@@ -395,7 +440,7 @@ fn allow_descriptors() {
 }
 
 /// Sums one counter over all threads; `phase` is 0 for the preload and 1 for the run.
-fn sum(
+fn total(
     lives: &[Live],
     phase: usize,
     counter: impl Fn(&Live) -> &std::sync::atomic::AtomicU64,
@@ -432,9 +477,9 @@ impl Progress {
         if !self.is_shown || elapsed < PROGRESS_INTERVAL {
             return;
         }
-        let answered = sum(of.lives, 1, |live| &live.answered);
-        let keys = sum(of.lives, 1, |live| &live.keys).max(1);
-        let hits = sum(of.lives, 1, |live| &live.hits);
+        let answered = total(of.lives, 1, |live| &live.answered);
+        let keys = total(of.lives, 1, |live| &live.keys).max(1);
+        let hits = total(of.lives, 1, |live| &live.hits);
         let rate = (answered.saturating_sub(self.last_answered)) as f64 / elapsed.as_secs_f64();
         (self.last, self.last_answered) = (Instant::now(), answered);
         let phase = match until_ns {

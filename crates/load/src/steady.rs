@@ -15,6 +15,7 @@ use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::inserts::Inserts;
+use crate::ketama::Ring;
 use crate::keys::{Keys, is_value};
 use crate::mix::{Ratio, Verb};
 use crate::popularity::Popularity;
@@ -50,6 +51,8 @@ pub(crate) struct Mix {
     pub(crate) check: bool,
     /// Whether to set a key after a get missed it.
     pub(crate) look_aside: bool,
+    /// Chooses the server of a key, if there are several.
+    pub(crate) ring: Option<Arc<Ring>>,
 }
 
 impl Mix {
@@ -72,7 +75,8 @@ impl Mix {
     /// The counter beside a key.
     fn counter<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         scratch.clear();
-        self.keys.put_counter(number, scratch);
+        // Keys that were inserted have no counter.
+        self.keys.put_counter(number % self.keys.count(), scratch);
         scratch
     }
 
@@ -99,6 +103,15 @@ pub(crate) struct Steady {
     scratch: Vec<u8>,
     /// The CAS token of the item that was read last.
     last_cas: Option<u64>,
+    /// The next request, if its server was looked up before it was formatted.
+    drawn: Option<Drawn>,
+}
+
+/// A request before it is formatted: what it does, and the number of its first key.
+#[derive(Clone, Copy, Debug)]
+struct Drawn {
+    verb: Verb,
+    number: u64,
 }
 
 impl Steady {
@@ -108,32 +121,48 @@ impl Steady {
         assert!(mix.keys_per_get > 0, "I1: a get has a key");
         assert!(mix.inserts.is_some() == (mix.ratio.inserts > 0), "inserts have numbers");
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Self { mix, random, schedule, until_ns, scratch: Vec::new(), last_cas: None }
+        Self { mix, random, schedule, until_ns, scratch: Vec::new(), last_cas: None, drawn: None }
+    }
+
+    /// Draws what the next request does, and its first key.
+    #[inline]
+    fn draw(&mut self) -> Drawn {
+        let Self { mix, random, .. } = self;
+        let verb = mix.ratio.choose(random);
+        if let Some(inserts) = &mix.inserts {
+            if verb == Verb::Insert {
+                return Drawn { verb, number: inserts.take() };
+            }
+            mix.popularity.grow(inserts.count());
+        }
+        let number = mix.popularity.draw(random);
+        Drawn { verb, number }
     }
 
     #[inline]
     fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
+        let Drawn { verb, mut number } = match self.drawn.take() {
+            None => self.draw(),
+            Some(drawn) => drawn,
+        };
         let mix = &mut self.mix;
-        match mix.ratio.choose(&mut self.random) {
+        match verb {
             Verb::Get => {}
             Verb::Set => {
-                let number = mix.popularity.draw(&mut self.random);
                 let ttl_s = mix.ttls.draw(&mut self.random);
                 mix.put_set(number, ttl_s, None, &mut self.scratch, outbox);
                 return (Kind::Set, 1, number);
             }
-            verb => return self.other(verb, outbox),
+            verb => return self.other(verb, number, outbox),
         }
         let (protocol, keys) = (mix.protocol, mix.keys_per_get);
-        let mut number = 0;
-        if let Some(inserts) = &mix.inserts {
-            mix.popularity.grow(inserts.count());
-        }
         if keys > 1 {
             protocol.begin_get(outbox);
         }
-        for _ in 0..keys {
-            number = mix.popularity.draw(&mut self.random);
+        for index in 0..keys {
+            if index > 0 {
+                number = mix.popularity.draw(&mut self.random);
+            }
             let key = mix.key(number, &mut self.scratch);
             match keys {
                 1 => protocol.put_get(key, outbox),
@@ -150,23 +179,14 @@ impl Steady {
     }
 
     /// Formats a request that is neither a get nor a set.
-    fn other(&mut self, verb: Verb, outbox: &mut Outbox) -> (Kind, u32, u64) {
+    fn other(&mut self, verb: Verb, number: u64, outbox: &mut Outbox) -> (Kind, u32, u64) {
         let Self { mix, random, scratch, .. } = self;
-        if let (Verb::Insert, Some(inserts)) = (verb, &mix.inserts) {
-            let taken = inserts.take();
-            let ttl_s = mix.ttls.draw(random);
-            mix.put_set(mix.keys.inserted(taken), ttl_s, None, scratch, outbox);
-            return (Kind::Set, 1, taken | INSERTED);
-        }
-        let number = mix.popularity.draw(random);
         match verb {
             Verb::Delete => {
                 mix.protocol.put_delete(mix.key(number, scratch), outbox);
                 (Kind::Other, 1, number)
             }
             Verb::Incr => {
-                // Keys that were inserted have no counter.
-                let number = number % mix.keys.count();
                 mix.protocol.put_incr(mix.counter(number, scratch), outbox);
                 (Kind::Other, 1, number)
             }
@@ -177,12 +197,31 @@ impl Steady {
                 }
                 (Kind::Get, 1, number | COMPARES)
             }
-            Verb::Get | Verb::Set | Verb::Insert => unreachable!("formatted before"),
+            Verb::Insert => {
+                let ttl_s = mix.ttls.draw(random);
+                mix.put_set(mix.keys.inserted(number), ttl_s, None, scratch, outbox);
+                (Kind::Set, 1, number | INSERTED)
+            }
+            Verb::Get | Verb::Set => unreachable!("formatted before"),
         }
     }
 }
 
 impl Source for Steady {
+    fn server_of_next(&mut self) -> usize {
+        if self.drawn.is_none() {
+            self.drawn = Some(self.draw());
+        }
+        let Drawn { verb, number } = self.drawn.expect("drawn above");
+        let Self { mix, scratch, .. } = self;
+        let key = match verb {
+            Verb::Incr => mix.counter(number, scratch),
+            Verb::Insert => mix.key(mix.keys.inserted(number), scratch),
+            _ => mix.key(number, scratch),
+        };
+        mix.ring.as_ref().map_or(0, |ring| ring.server(key))
+    }
+
     #[inline]
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
         let intended_ns = match &mut self.schedule {
@@ -257,46 +296,65 @@ impl Source for Steady {
 #[derive(Debug)]
 pub(crate) struct Preload {
     mix: Mix,
+    /// Of the fill, if it has a rate.
+    schedule: Option<Schedule>,
     /// For the TTLs.
     random: Xoshiro256PlusPlus,
     rest: Range<u64>,
-    /// The key whose counter is next.
-    counter: Option<u64>,
+    /// Whether the counter of the first key of the rest is next, not the key.
+    is_counter: bool,
     scratch: Vec<u8>,
 }
 
 impl Preload {
-    /// The share of thread `index` of `threads`.
-    pub(crate) fn new(mix: Mix, index: u64, threads: u64) -> Self {
+    /// The share of thread `index` of `threads`; `schedule` makes it an open loop.
+    pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, index: u64, threads: u64) -> Self {
         assert!(index < threads, "I1: the index is below the number of threads");
         let count = mix.keys.count();
         let edge =
             |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
         let random = Xoshiro256PlusPlus::seed_from_u64(index);
         let rest = edge(index)..edge(index + 1);
-        Self { mix, random, rest, counter: None, scratch: Vec::new() }
+        Self { mix, schedule, random, rest, is_counter: false, scratch: Vec::new() }
     }
 }
 
 impl Source for Preload {
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
-        let Self { mix, random, counter, rest, scratch } = self;
-        let token = match counter.take() {
-            Some(number) => {
-                let key = mix.counter(number, scratch);
-                mix.protocol.put_set(key, 0, Value::Counter, None, outbox);
-                number
-            }
-            None => {
-                let Some(number) = rest.next() else { return Next::Finished };
-                let ttl_s = mix.ttls.draw(random);
-                mix.put_set(number, ttl_s, None, scratch, outbox);
-                *counter = (mix.ratio.incrs > 0).then_some(number);
-                number
-            }
+        let Self { mix, random, scratch, .. } = self;
+        let token = self.rest.start;
+        if token == self.rest.end {
+            return Next::Finished;
+        }
+        let intended_ns = self.schedule.as_ref().map_or(now_ns, Schedule::next_ns);
+        if intended_ns > now_ns {
+            return Next::At(intended_ns);
+        }
+        if let Some(schedule) = &mut self.schedule {
+            schedule.advance();
+        }
+        if self.is_counter {
+            let key = mix.counter(token, scratch);
+            mix.protocol.put_set(key, 0, Value::Counter, None, outbox);
+        } else {
+            let ttl_s = mix.ttls.draw(random);
+            mix.put_set(token, ttl_s, None, scratch, outbox);
+        }
+        self.is_counter = mix.ratio.incrs > 0 && !self.is_counter;
+        if !self.is_counter {
+            self.rest.start += 1;
+        }
+        Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns: now_ns })
+    }
+
+    fn server_of_next(&mut self) -> usize {
+        let Self { mix, scratch, .. } = self;
+        let key = match self.is_counter {
+            true => mix.counter(self.rest.start, scratch),
+            false if self.rest.is_empty() => return 0,
+            false => mix.key(self.rest.start, scratch),
         };
-        let (intended_ns, sent_ns) = (now_ns, now_ns);
-        Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns })
+        mix.ring.as_ref().map_or(0, |ring| ring.server(key))
     }
 
     fn item(
@@ -342,6 +400,7 @@ mod tests {
             ttls: "0".parse().expect("valid"),
             check: true,
             look_aside: true,
+            ring: None,
         }
     }
 
@@ -390,7 +449,7 @@ mod tests {
     fn a_preload_sets_every_key_once_over_all_threads() {
         let mut seen = vec![0; 100];
         for index in 0..3 {
-            let mut preload = Preload::new(mix_of(1, 0, 1), index, 3);
+            let mut preload = Preload::new(mix_of(1, 0, 1), None, index, 3);
             let mut outbox = Outbox::default();
             while let Next::Request(pending) = preload.next(0, &mut outbox) {
                 seen[pending.token as usize] += 1;
@@ -450,7 +509,7 @@ mod tests {
         let room = Room { inserts: false, counters: true };
         mix.keys = Keys::with(3, room, Sizes::Fixed(4), Sizes::Fixed(1), 9).expect("valid");
         mix.popularity = Popularity::new(3, Choice::Uniform).expect("valid");
-        let mut preload = Preload::new(mix, 0, 1);
+        let mut preload = Preload::new(mix, None, 0, 1);
         let mut outbox = Outbox::default();
         while let Next::Request(_) = preload.next(0, &mut outbox) {}
         let text = outbox.bytes.escape_ascii().to_string();
@@ -465,6 +524,50 @@ mod tests {
         let mut steady = Steady::new(mix, None, u64::MAX, 0);
         assert!(matches!(steady.next(0, &mut outbox), Next::Request(_)));
         assert!(outbox.bytes.starts_with(b"incr c00"), "{}", outbox.bytes.escape_ascii());
+    }
+
+    #[test]
+    fn a_fill_with_a_rate_sets_each_key_at_its_time() {
+        let schedule = Schedule::new(1_000.0, Arrivals::Fixed, 0, 0);
+        let mut preload = Preload::new(mix_of(1, 0, 1), Some(schedule), 0, 1);
+        let mut outbox = Outbox::default();
+        let (mut now_ns, mut set) = (0, 0);
+        loop {
+            match preload.next(now_ns, &mut outbox) {
+                Next::Request(pending) => set += u64::from(pending.intended_ns == now_ns),
+                Next::At(at_ns) => now_ns = at_ns,
+                Next::Finished => break,
+                Next::Blocked => panic!("I1"),
+            }
+        }
+        assert_eq!(set, 100);
+        assert!((99_000_000..101_000_000).contains(&now_ns), "{now_ns}");
+    }
+
+    #[test]
+    fn the_server_of_a_request_is_that_of_its_key() {
+        let names = ["a:1", "b:1", "c:1"].map(String::from);
+        let ring = Arc::new(Ring::new(&names));
+        let mut mix = mix_of(1, 1, 1);
+        (mix.ratio.incrs, mix.ratio.deletes, mix.ring) = (1, 1, Some(Arc::clone(&ring)));
+        let room = Room { inserts: false, counters: true };
+        mix.keys = Keys::with(100, room, Sizes::Fixed(6), Sizes::Fixed(3), 9).expect("valid");
+        let mut preload = Preload::new(mix.clone(), None, 0, 1);
+        let mut steady = Steady::new(mix, None, u64::MAX, 0);
+        let mut seen = [0; 3];
+        for _ in 0..200 {
+            for is_preload in [true, false] {
+                let mut outbox = Outbox::default();
+                let (server, _) = match is_preload {
+                    true => (preload.server_of_next(), preload.next(0, &mut outbox)),
+                    false => (steady.server_of_next(), steady.next(0, &mut outbox)),
+                };
+                let key = outbox.bytes.split(|byte| byte.is_ascii_whitespace()).nth(1);
+                assert_eq!(server, ring.server(key.expect("a key")));
+                seen[server] += 1;
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen > 40), "{seen:?}");
     }
 
     #[test]

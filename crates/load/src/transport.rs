@@ -6,8 +6,11 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  Names are resolved and certificates are read here, before the first connection.
 
+use std::sync::Arc;
+
 use crate::address::{Address, Target};
 use crate::connects::ConnectPlan;
+use crate::ketama::Ring;
 use crate::options::{CommonOptions, SteadyOptions, TlsOptions};
 use crate::protocol::Protocol;
 use crate::tls::Security;
@@ -15,8 +18,10 @@ use crate::tls::Security;
 /// Where requests go, how they travel, and what goes on beside them.
 #[derive(Clone, Debug)]
 pub(crate) struct Transport {
-    /// The server.
-    pub(crate) target: Target,
+    /// The servers.
+    pub(crate) targets: Vec<Target>,
+    /// Chooses the server of a key, if there are several.
+    pub(crate) ring: Option<Arc<Ring>>,
     /// The protocol of the requests.
     pub(crate) protocol: Protocol,
     /// The timeout of a request over UDP; `None`: connections.
@@ -32,10 +37,14 @@ impl Transport {
     ///
     /// Errors: the address does not resolve, as a message for the user.
     pub(crate) fn plain(options: &CommonOptions) -> Result<Self, String> {
-        let address = resolve("--server", &options.server)?;
-        let target = Target { address, security: None };
+        let names: Vec<String> = options.server.split(',').map(str::to_owned).collect();
+        let mut targets = Vec::with_capacity(names.len());
+        for name in &names {
+            targets.push(Target { address: resolve("--server", name)?, security: None });
+        }
+        let ring = (names.len() > 1).then(|| Arc::new(Ring::new(&names)));
         let protocol = Protocol::Text;
-        Ok(Self { target, protocol, udp_timeout_ns: None, idle: 0, connects: None })
+        Ok(Self { targets, ring, protocol, udp_timeout_ns: None, idle: 0, connects: None })
     }
 
     /// As the options of a steady mix say.
@@ -47,7 +56,9 @@ impl Transport {
         let (tls, server) = (&options.tls, &options.common.server);
         if tls.tls {
             assert!(!options.udp, "I1: the options exclude each other");
-            transport.target.security = Some(security(tls, server)?);
+            for (target, name) in transport.targets.iter_mut().zip(server.split(',')) {
+                target.security = Some(security(tls, name)?);
+            }
         }
         transport.protocol = options.protocol;
         transport.udp_timeout_ns = options.udp.then_some((options.udp_timeout_ms * 1e6) as u64);
@@ -55,7 +66,7 @@ impl Transport {
         if let Some(rate) = options.connect_rate {
             let (option, to) = match &options.connect_to {
                 Some(to) => ("--connect-to", to),
-                None => ("--server", server),
+                None => ("--server", server), // Only one: `options` checks it.
             };
             let security = options.connect_tls.then(|| security(tls, to)).transpose()?;
             let target = Target { address: resolve(option, to)?, security };

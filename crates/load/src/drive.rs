@@ -158,12 +158,16 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            let mut is_empty = true;
             for event in events.drain(..) {
                 let number = event.data.u64();
                 if number != TIMER {
+                    is_empty = false;
                     self.serve(number as usize);
                 }
             }
+            self.books.tally.turns.all += 1;
+            self.books.tally.turns.empty += u64::from(is_empty);
             self.serve_idle();
             self.expire();
             self.publish();
@@ -265,19 +269,24 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     #[inline]
     fn refill(&mut self, client: usize, now_ns: u64) {
         while self.in_flight(client) < self.pace.depth {
-            if !self.take_one(client, now_ns) {
+            // Another client was free if one is listed as idle.
+            if !self.take_one(client, now_ns, !self.idle.is_empty()) {
                 return;
             }
         }
     }
 
     /// Takes one request. False if the source has none now; the client is then listed as idle.
+    /// `was_free`: a client could have sent it before.
     #[inline]
-    fn take_one(&mut self, index: usize, now_ns: u64) -> bool {
+    fn take_one(&mut self, index: usize, now_ns: u64, was_free: bool) -> bool {
         let server = if self.pace.servers == 1 { 0 } else { self.source.server_of_next() };
         match self.links[index + server].take(&mut self.source, now_ns) {
-            Next::Request(_) => {
+            Next::Request(pending) => {
                 self.books.begin(now_ns);
+                if was_free {
+                    self.books.tally.note_lateness(&pending);
+                }
                 debug_assert!(self.in_flight(index) <= self.pace.depth, "I1");
                 return true;
             }
@@ -305,7 +314,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
             if !link.state().is_alive || self.in_flight(index) >= self.pace.depth {
                 continue;
             }
-            if !self.take_one(index, self.pace.now_ns()) {
+            if !self.take_one(index, self.pace.now_ns(), true) {
                 // Back to the front: this link has still waited longest.
                 if let Some(index) = self.idle.pop_back() {
                     self.idle.push_front(index);

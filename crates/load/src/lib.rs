@@ -25,10 +25,13 @@ mod connects;
 mod distribution;
 mod drive;
 mod flow;
+#[cfg(test)]
+mod honesty;
 mod idle;
 mod inserts;
 mod ketama;
 mod keys;
+mod limits;
 mod link;
 mod meter;
 mod mix;

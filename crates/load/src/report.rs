@@ -15,6 +15,7 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde::Serialize;
 
 use crate::idle::IdleMemory;
+use crate::limits;
 use crate::meter::Cost;
 use crate::request::Kind;
 use crate::session::{Filled, Measured};
@@ -96,6 +97,8 @@ struct Figures {
     service: Option<Times>,
     idle: Option<IdleMemory>,
     connects: Option<ConnectFigures>,
+    /// Reasons to doubt that the server was the limit.
+    warnings: Vec<String>,
 }
 
 /// The new connections beside the load.
@@ -172,7 +175,7 @@ impl Preloaded {
 
 impl Figures {
     fn new(measured: &Measured, has_fixed_window: bool) -> Self {
-        let Measured { tally, window_s, cost, .. } = measured;
+        let Measured { tally, window_s, cost, threads, .. } = measured;
         let requests = tally.answered_total();
         // The readings are slightly outside a fixed window; the cost per second is the same.
         let cpu_s = match has_fixed_window {
@@ -181,13 +184,15 @@ impl Figures {
         };
         let per = |count: u64| cpu_s.filter(|_| count > 0).map(|cpu_s| cpu_s * 1e6 / count as f64);
         let is_open = tally.is_open();
+        let offered = is_open.then_some(tally.offered);
+        let warnings = limits::warnings(tally.turns, offered, cost, *threads);
         let kinds = || (0..Kind::COUNT).filter(|&kind| tally.answered[kind] > 0);
         Self {
             window_s: *window_s,
             requests,
             requests_per_s: requests as f64 / window_s,
             by_kind: kinds().map(|kind| (Kind::NAMES[kind], tally.answered[kind])).collect(),
-            offered: is_open.then_some(tally.offered),
+            offered,
             offered_per_s: is_open.then_some(tally.offered as f64 / window_s),
             keys: tally.keys,
             keys_per_s: tally.keys as f64 / window_s,
@@ -211,6 +216,7 @@ impl Figures {
                 first: connects.first.clone(),
                 times: Times::new(&connects.times),
             }),
+            warnings,
         }
     }
 }
@@ -370,7 +376,8 @@ impl Report {
                 writeln!(f, " steal {:.3} idle {:.3}", core.steal, core.idle)?;
             }
         }
-        writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)
+        writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)?;
+        result.warnings.iter().try_for_each(|warning| writeln!(f, "warning    {warning}"))
     }
 }
 

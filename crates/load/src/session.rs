@@ -70,6 +70,8 @@ pub(crate) struct Filled {
 pub(crate) struct Measured {
     /// Counts of all threads.
     pub(crate) tally: Tally,
+    /// Threads of the load.
+    pub(crate) threads: usize,
     /// Actual length of the window, in seconds.
     pub(crate) window_s: f64,
     /// Cost of the window.
@@ -374,7 +376,8 @@ impl Conductor<'_> {
         let idle = idle.map(|idle| idle.close(meter));
         let connects = connecting.map(Connecting::finish);
         let window_s = window_ns as f64 / 1e9;
-        Ok(Measured { tally, window_s, cost, preload, idle, connects })
+        let threads = self.starters.len();
+        Ok(Measured { tally, threads, window_s, cost, preload, idle, connects })
     }
 
     /// Leaves the server alone for a while.

@@ -10,6 +10,7 @@
 
 use hdrhistogram::Histogram;
 
+use crate::limits::{LATE_NS, Turns};
 use crate::request::{Kind, Outcome, Pending};
 
 /// The largest time that the histograms record: one hour.
@@ -85,6 +86,8 @@ pub(crate) struct Tally {
     pub(crate) service: Histogram<u64>,
     /// When the last answer was received.
     pub(crate) last_ns: u64,
+    /// What the loop did.
+    pub(crate) turns: Turns,
 }
 
 impl Tally {
@@ -103,6 +106,17 @@ impl Tally {
             response: [histogram(), histogram(), histogram()],
             service: histogram(),
             last_ns: 0,
+            turns: Turns::default(),
+        }
+    }
+
+    /// Counts a request that is sent late although a client was free, in an open loop.
+    #[inline]
+    pub(crate) fn note_lateness(&mut self, pending: &Pending) {
+        let Window { from_ns, until_ns, open } = self.window;
+        let is_late = pending.sent_ns.saturating_sub(pending.intended_ns) > LATE_NS;
+        if open && is_late && (from_ns..until_ns).contains(&pending.intended_ns) {
+            self.turns.late += 1;
         }
     }
 
@@ -188,6 +202,7 @@ impl Tally {
             self.errors.first.clone_from(&other.errors.first);
         }
         self.last_ns = self.last_ns.max(other.last_ns);
+        self.turns.add(other.turns);
     }
 
     /// Response times of all kinds together.
@@ -243,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_is_sent_late_within_the_window_is_noted() {
+        let (from_ns, until_ns) = (1_000, 10_000_000);
+        for (open, intended_ns, sent_ns, late) in [
+            (true, 2_000, 2_000 + LATE_NS, 0),
+            (true, 2_000, 2_001 + LATE_NS, 1),
+            (true, 999, 2 * LATE_NS, 0),
+            (false, 2_000, 5 * LATE_NS, 0),
+        ] {
+            let mut tally = Tally::new(Window { from_ns, until_ns, open });
+            tally.note_lateness(&pending(intended_ns, sent_ns));
+            assert_eq!(tally.turns.late, late, "{open} {intended_ns} {sent_ns}");
+        }
+    }
+
+    #[test]
     fn merging_adds_everything() {
         let window = Window { from_ns: 0, until_ns: u64::MAX, open: false };
         let mut left = Tally::new(window);
@@ -250,6 +280,7 @@ mod tests {
         left.record(&pending(0, 0), Outcome::Hits(1), 10);
         right.record(&pending(0, 0), Outcome::Failed, 20);
         right.errors.refused += 1;
+        right.turns = Turns { all: 3, empty: 2, late: 1 };
         right.errors.note(|| "SERVER_ERROR x".into());
         left.merge(&right);
         assert_eq!((left.answered_total(), left.keys, left.last_ns), (2, 1, 20));
@@ -258,5 +289,6 @@ mod tests {
             (1, Some("SERVER_ERROR x"))
         );
         assert_eq!(left.response_of_all().len(), 2);
+        assert_eq!(left.turns, Turns { all: 3, empty: 2, late: 1 });
     }
 }

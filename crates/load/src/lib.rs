@@ -47,9 +47,12 @@ mod reply;
 mod report;
 mod request;
 mod schedule;
+mod search;
 mod server;
 mod session;
 mod steady;
+mod step;
+mod sweep;
 mod tally;
 #[cfg(feature = "tls")]
 mod tls;
@@ -61,22 +64,18 @@ mod zipf;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{CommandFactory, Parser};
 
-use crate::inserts::Inserts;
-use crate::keys::{Keys, Room};
 #[cfg(not(feature = "tls"))]
 use crate::no_tls as tls;
 use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
-use crate::popularity::Popularity;
 use crate::replay::{Pacing, Replay, Share};
-use crate::report::{Report, Server};
-use crate::schedule::{Arrivals, Schedule};
+use crate::report::{Report, Server, SweepStep};
 use crate::session::{Phases, Session};
-use crate::steady::{Mix, Preload, Steady, thread_seed};
+use crate::steady::Preload;
+use crate::step::Step;
 use crate::transport::Transport;
 
 pub use crate::trace::{Effect, Facts, Record, Trace};
@@ -129,54 +128,17 @@ pub fn command_line() -> clap::Command {
 }
 
 fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
-    options.check()?;
-    let ratio = options.ratio;
-    let room = Room { counters: ratio.incrs > 0, inserts: ratio.inserts > 0 };
-    let (sizes, seed) = ((options.key_size, options.value_size), options.common.seed);
-    let keys = Keys::with(options.keys, room, sizes.0, sizes.1, seed)?;
-    let popularity = Popularity::new(options.keys, options.choice()?)?;
-    let transport = Transport::of(options)?;
-    let mix = Mix {
-        protocol: options.protocol,
-        keys,
-        popularity,
-        ratio,
-        inserts: room.inserts.then(|| Arc::new(Inserts::new(options.keys))),
-        keys_per_get: options.keys_per_get,
-        ttls: options.ttl_s.clone(),
-        check: options.common.check,
-        look_aside: options.look_aside,
-        ring: transport.ring.clone(),
-    };
-    let session = Session::open(&options.common, transport)?;
-    let server = server_of(&session);
-    let threads = options.common.threads;
-    let phases = Phases {
-        warm_up_ns: nanoseconds(if options.preload_only { 0.0 } else { options.warm_up_s }),
-        duration_ns: Some(if options.preload_only { 1 } else { nanoseconds(options.duration_s) }),
-        open: options.rate.is_some(),
-        open_fill: options.fill_rate.is_some(),
-        rest_ns: nanoseconds(if options.preload_only { 0.0 } else { options.rest_s }),
-    };
-    let make_preload = |index: usize, now_ns: u64| {
-        let schedule = options.fill_rate.map(|rate| {
-            let seed = thread_seed(seed, index);
-            Schedule::new(rate / threads as f64, Arrivals::Fixed, now_ns, seed)
-        });
-        Preload::new(mix.clone(), schedule, index as u64, threads as u64)
-    };
-    let make_source = |index: usize, start_ns: u64, until_ns: u64| {
-        let seed = thread_seed(options.common.seed, index);
-        let schedule = options
-            .rate
-            .map(|rate| Schedule::new(rate / threads as f64, options.arrivals, start_ns, seed));
-        let mut mix = mix.clone();
-        mix.popularity.begin_at(index as u64, threads as u64);
-        Steady::new(mix, schedule, until_ns, seed)
-    };
-    let preload_keys = options.keys * if room.counters { 2 } else { 1 };
-    let preload_keys = (!options.no_preload).then_some(preload_keys);
-    let measured = session.run(phases, preload_keys, &make_preload, &make_source)?;
+    if options.search.is_some() || options.scan.is_some() {
+        let is_shown = !options.common.quiet;
+        let mut progress = |step: &SweepStep| {
+            if is_shown {
+                eprintln!("{step}");
+            }
+        };
+        let report = sweep::run(options, &as_json(options), &mut progress)?;
+        return finish(&report, &options.common);
+    }
+    let (server, measured) = Step::new(options)?.measure(options.rate)?;
     if let (true, Some(filled)) = (options.preload_only, &measured.preload) {
         say(&format_args!("preload    {} keys in {:.2} s\n", filled.keys, filled.elapsed_s));
         return Ok(measured.tally.errors.total() == 0);
@@ -193,7 +155,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         return Ok(true);
     }
     let session = Session::open(&options.common, Transport::plain(&options.common)?)?;
-    let server = server_of(&session);
+    let server = Server::of(&session);
     let is_paced = options.pace == Pace::Trace;
     let (open_fill, rest_ns) = (false, 0);
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced, open_fill, rest_ns };
@@ -210,16 +172,6 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     let mut report = Report::new("replay", as_json(options), server, &measured, false);
     report.trace = Some(as_json(&trace.facts));
     finish(&report, &options.common)
-}
-
-fn server_of(session: &Session) -> Server {
-    let addresses = session.targets.iter().map(|target| target.address.to_string());
-    let addresses: Vec<String> = addresses.collect();
-    Server {
-        address: addresses.join(","),
-        version: session.facts.version.clone(),
-        pid: session.pid,
-    }
 }
 
 fn as_json(options: &impl serde::Serialize) -> serde_json::Value {
@@ -240,8 +192,4 @@ fn finish(report: &Report, options: &CommonOptions) -> Result<bool, String> {
 /// Prints a result. A reader that closes the pipe early is not an error.
 fn say(words: &impl std::fmt::Display) {
     let _ = write!(std::io::stdout(), "{words}");
-}
-
-fn nanoseconds(seconds: f64) -> u64 {
-    (seconds * 1e9) as u64
 }

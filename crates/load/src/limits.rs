@@ -18,6 +18,8 @@ use crate::meter::Cost;
 const BUSY: f64 = 0.95;
 /// If fewer turns than this share are without an event, a thread of an open loop had no time.
 const EMPTY_TURNS: f64 = 0.01;
+/// Nothing can be said of a shorter window.
+const WINDOW_S_MIN: f64 = 0.01;
 /// A request is late if it is sent this much after its intended time although a client was free.
 pub(crate) const LATE_NS: u64 = 1_000_000;
 /// Late requests are reported from this share on.
@@ -52,6 +54,9 @@ pub(crate) fn warnings(
 ) -> Vec<String> {
     assert!(turns.empty <= turns.all, "a turn without an event is a turn");
     let mut warnings = Vec::new();
+    if cost.elapsed_s < WINDOW_S_MIN {
+        return warnings; // The run failed during its warm-up.
+    }
     let busy = cost.generator_busy_cores;
     let is_open = offered.is_some();
     let had_time = is_open && turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
@@ -113,5 +118,7 @@ mod tests {
             let warnings = warnings(turns, offered, &cost, threads);
             assert_eq!(warnings.len(), expected, "{what}: {warnings:?}");
         }
+        let empty = Cost { elapsed_s: 1e-9, ..cost(1.0, None) };
+        assert_eq!(warnings(turns(0, 0), None, &empty, 1), [""; 0]);
     }
 }

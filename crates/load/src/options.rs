@@ -18,6 +18,7 @@ use crate::mix::Ratio;
 use crate::popularity::Choice;
 use crate::protocol::Protocol;
 use crate::schedule::Arrivals;
+use crate::search::{Promise, Scan};
 use crate::ttl::Ttls;
 
 /// Maximum connections of one run.
@@ -37,6 +38,8 @@ Examples:
       pipelined sets, and the processor time that they cost the server
   kachel load --rate 100000 --arrivals poisson --zipf 0.99 --ratio 9:1 --json run.json
       open loop: response times count from the intended send time
+  kachel load --search p95:1000us --arrivals poisson --duration-s 4
+      the highest rate at which 95 % of the responses take at most 1 ms
   kachel load replay trace.csv.zst --value-scale 0.5
       a recorded trace, look-aside: a get that misses is followed by a set
 
@@ -184,11 +187,21 @@ pub(crate) struct SteadyOptions {
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) warm_up_s: f64,
     /// Open loop: send this many requests a second over all threads, at fixed times
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", group = "open_loop")]
     pub(crate) rate: Option<f64>,
+    /// Open loops at several rates: finds the highest one that keeps a promise, as p95:1000us or
+    /// mean:1ms; each step has a warm-up and a duration
+    #[arg(long, value_name = "PROMISE", group = "open_loop", conflicts_with = "preload_only")]
+    pub(crate) search: Option<Promise>,
+    /// The rate of the first step of a search
+    #[arg(long, default_value_t = 10_000.0, value_name = "PER_SECOND", requires = "search")]
+    pub(crate) search_from: f64,
+    /// Open loops at the rates FROM, FROM + STEP, and so on up to TO
+    #[arg(long, value_name = "FROM:TO:STEP", group = "open_loop", conflicts_with = "preload_only")]
+    pub(crate) scan: Option<Scan>,
     /// Distribution of the times between the requests of an open loop, scaled to the rate: poisson,
     /// fixed, uniform, or any other one (see below)
-    #[arg(long, default_value = "poisson", value_name = "DISTRIBUTION", requires = "rate")]
+    #[arg(long, default_value = "poisson", value_name = "DISTRIBUTION", requires = "open_loop")]
     pub(crate) arrivals: Arrivals,
     /// Ratio of gets, sets, deletes, increments, gets with a cas after them, and inserts
     #[arg(long, default_value = "1:0", value_name = "GETS:SETS[:DELETES[:INCRS[:CAS[:INSERTS]]]]")]
@@ -390,6 +403,7 @@ impl SteadyOptions {
         if let Some(rate) = self.rate {
             within("rate", rate, 0.001, 1e9)?;
         }
+        within("search-from", self.search_from, 1.0, 1e9)?;
         if let Some(rate) = self.fill_rate {
             within("fill-rate", rate, 0.001, 1e9)?;
         }
@@ -498,6 +512,13 @@ mod tests {
             "--udp --udp-timeout-ms 0",
             "replay x.csv --protocol binary",
             "--ratio 0:0",
+            "--search p95",
+            "--search p95:1ms --rate 5",
+            "--search p95:1ms --scan 1:2:1",
+            "--search p95:1ms --preload-only",
+            "--search-from 5",
+            "--search p95:1ms --search-from 0",
+            "--scan 2:1:1",
             "--server a,b --udp",
             "--server a,b --server-pid auto",
             "--server a,b --keys-per-get 2",

@@ -18,7 +18,8 @@ use crate::idle::IdleMemory;
 use crate::limits;
 use crate::meter::Cost;
 use crate::request::Kind;
-use crate::session::{Filled, Measured};
+use crate::search::Promise;
+use crate::session::{Filled, Measured, Session};
 use crate::tally::Errors;
 
 /// Version of the JSON format; increase it when a field's name or meaning changes.
@@ -34,7 +35,7 @@ const PERCENTILES: [f64; 16] = [
 pub(crate) struct Report {
     format_version: u32,
     at_unix_s: u64,
-    /// `steady` or `replay`.
+    /// `steady`, `scan`, `search` or `replay`.
     pub(crate) mode: &'static str,
     options: serde_json::Value,
     machine: Machine,
@@ -44,6 +45,9 @@ pub(crate) struct Report {
     pub(crate) trace: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     preload: Option<Preloaded>,
+    /// The steps of a scan or of a search; `result` is then that of the best one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sweep: Option<Sweep>,
     result: Figures,
 }
 
@@ -65,7 +69,120 @@ pub(crate) struct Server {
     pub(crate) pid: Option<u32>,
 }
 
+impl Server {
+    /// The servers of a session.
+    pub(crate) fn of(session: &Session) -> Self {
+        let addresses = session.targets.iter().map(|target| target.address.to_string());
+        Self {
+            address: addresses.collect::<Vec<_>>().join(","),
+            version: session.facts.version.clone(),
+            pid: session.pid,
+        }
+    }
+}
+
+/// The steps of a scan or of a search.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Sweep {
+    /// What the search promised.
+    pub(crate) promise: Option<Promise>,
+    /// The highest rate that keeps it.
+    pub(crate) rate_per_s: Option<f64>,
+    /// The interval in which that rate lies with the confidence.
+    pub(crate) low_per_s: Option<f64>,
+    /// Its upper end.
+    pub(crate) high_per_s: Option<f64>,
+    /// A share of 1.
+    pub(crate) confidence: Option<f64>,
+    /// The steps in the order in which they were measured.
+    pub(crate) steps: Vec<SweepStep>,
+}
+
+/// One step.
 #[derive(Debug, Serialize)]
+pub(crate) struct SweepStep {
+    rate_per_s: f64,
+    achieved_per_s: f64,
+    /// The figure of the promise.
+    value_us: Option<f64>,
+    is_kept: bool,
+    errors: u64,
+    server_cpu_us_per_request: Option<f64>,
+    response: Times,
+    service: Option<Times>,
+    warnings: Vec<String>,
+}
+
+impl SweepStep {
+    /// A step at this rate, from its report.
+    pub(crate) fn new(rate: f64, value_us: Option<f64>, is_kept: bool, report: &Report) -> Self {
+        let result = &report.result;
+        Self {
+            rate_per_s: rate,
+            achieved_per_s: result.requests_per_s,
+            value_us,
+            is_kept,
+            errors: result.errors.total,
+            server_cpu_us_per_request: result.server_cpu_us_per_request,
+            response: result.response.clone(),
+            service: result.service.clone(),
+            warnings: result.warnings.clone(),
+        }
+    }
+}
+
+impl SweepStep {
+    /// Whether the generator may have been the limit.
+    fn is_doubtful(&self) -> bool {
+        !self.warnings.is_empty()
+    }
+}
+
+impl Display for SweepStep {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { rate_per_s, achieved_per_s, .. } = self;
+        write!(f, "step       {rate_per_s:.0}/s, answered {achieved_per_s:.0}/s: ")?;
+        write!(f, "{}", Row(&self.response))?;
+        match (self.value_us, self.is_kept) {
+            (None, _) => {}
+            (Some(_), true) => f.write_str(", kept")?,
+            (Some(_), false) => f.write_str(", not kept")?,
+        }
+        if self.errors > 0 {
+            write!(f, ", {} errors", self.errors)?;
+        }
+        if self.is_doubtful() {
+            f.write_str(", the generator may be the limit")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Sweep {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
+        if let (Some(promise), Some(rate)) = (self.promise, self.rate_per_s) {
+            let percent = 100.0 * self.confidence.unwrap_or_default();
+            let (low, high) = (self.low_per_s.unwrap_or(rate), self.high_per_s.unwrap_or(rate));
+            writeln!(
+                f,
+                "search     {promise} is kept up to {rate:.0}/s ({low:.0} to {high:.0}/s with \
+                 {percent:.0} % confidence), {} steps",
+                self.steps.len()
+            )?;
+            let doubtful = self.steps.iter().filter(|step| step.is_doubtful()).count();
+            if doubtful > 0 {
+                writeln!(
+                    f,
+                    "warning    in {doubtful} of these steps the generator may have been the limit"
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
 struct Preloaded {
     keys: u64,
     elapsed_s: f64,
@@ -125,7 +242,7 @@ struct ErrorFigures {
 }
 
 /// One distribution of times.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Times {
     count: u64,
     mean_us: f64,
@@ -270,27 +387,39 @@ impl Report {
             machine: Machine::look(),
             server,
             trace: None,
+            sweep: None,
             preload: measured.preload.as_ref().map(Preloaded::new),
             result: Figures::new(measured, has_fixed_window),
         }
+    }
+
+    /// Whether the generator may have been the limit.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        !self.result.warnings.is_empty()
+    }
+
+    /// Takes over the preload of an earlier step.
+    pub(crate) fn keep_preload_of(&mut self, earlier: &Self) {
+        assert!(self.preload.is_none(), "only the first step has a preload");
+        self.preload.clone_from(&earlier.preload);
     }
 
     /// True if there were no errors.
     pub(crate) fn is_clean(&self) -> bool {
         let is_clean_beside = self.result.idle.as_ref().is_none_or(IdleMemory::is_clean)
             && self.result.connects.as_ref().is_none_or(|connects| connects.failed == 0);
-        self.result.errors.total == 0 && is_clean_beside
+        // The steps of a search beyond the limit may have errors.
+        let is_clean_scan = self.sweep.as_ref().is_none_or(|sweep| {
+            sweep.promise.is_some() || sweep.steps.iter().all(|step| step.errors == 0)
+        });
+        self.result.errors.total == 0 && is_clean_beside && is_clean_scan
     }
 }
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let result = &self.result;
-        writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
-        if let Some(preload) = &self.preload {
-            write!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
-            writeln!(f, ": {:.0}/s", preload.keys_per_s)?;
-        }
+        self.write_head(f)?;
         write!(
             f,
             "requests   {} in {:.3} s: {:.0}/s",
@@ -356,6 +485,18 @@ impl Display for Report {
 }
 
 impl Report {
+    fn write_head(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
+        if let Some(preload) = &self.preload {
+            write!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
+            writeln!(f, ": {:.0}/s", preload.keys_per_s)?;
+        }
+        if let Some(sweep) = &self.sweep {
+            write!(f, "{sweep}")?;
+        }
+        Ok(())
+    }
+
     fn write_cost(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (result, cost) = (&self.result, &self.result.cost);
         if let (Some(per_request), Some(busy)) =

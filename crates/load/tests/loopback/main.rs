@@ -1,6 +1,7 @@
 //! The load generator from its command line to its JSON file, against a small server on loopback.
 
 mod binary;
+mod loads;
 #[cfg(feature = "tls")]
 mod tls;
 mod udp;
@@ -369,84 +370,6 @@ fn every_protocol_gets_sets_and_misses() {
             assert_eq!(number(&cold, "/result/hits"), 0.0, "{words}");
         }
     }
-}
-
-#[test]
-fn every_protocol_sends_every_kind_of_request() {
-    let words = "--ratio 4:2:0:2:2:1 --key-size 20 --popularity latest --check --depth 4";
-    for protocol in ["text", "meta", "binary"] {
-        let server = serve(Fault::None);
-        let (code, run) = load(&server, &format!("{SMALL} {words} --protocol {protocol}"));
-        assert_eq!(code, ExitCode::SUCCESS, "{protocol}: {run}");
-        // Keys and counters.
-        assert_eq!(number(&run, "/preload/keys"), 1_000.0);
-        let kinds = by_kind(&run);
-        assert!(["get", "set", "other"].iter().all(|&kind| kinds[kind] > 0), "{run}");
-        assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{protocol}: {run}");
-        assert_eq!(number(&run, "/result/not_done"), 0.0, "{protocol}: {run}");
-        // A key that is deleted twice is not there the second time.
-        let words = format!("{SMALL} --ratio 1:0:1 --keys 5 --protocol {protocol}");
-        let (code, run) = load(&server, &words);
-        assert_eq!(code, ExitCode::SUCCESS, "{protocol}: {run}");
-        assert!(number(&run, "/result/not_done") > 0.0, "{protocol}: {run}");
-        assert!(number(&run, "/result/misses") > 0.0, "{protocol}: {run}");
-    }
-}
-
-#[test]
-fn several_servers_share_the_keys_as_ketama_says() {
-    let servers = [serve(Fault::None), serve(Fault::None), serve(Fault::None)];
-    let list = servers.join(",");
-    // Every kind of request finds its key where the preload left it.
-    for words in ["--rate 2000", "--threads 2 --depth 8", "--ratio 4:2:0:2:2:1 --key-size 20"] {
-        let (code, run) = load(&list, &format!("{SMALL} --check --value-size 0 {words}"));
-        assert_eq!(code, ExitCode::SUCCESS, "{words}: {run}");
-        assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{words}: {run}");
-        assert_eq!(number(&run, "/result/not_done"), 0.0, "{words}: {run}");
-    }
-    // Together the servers have each of the 500 keys once.
-    let stored: Vec<usize> = servers.iter().map(|server| stored_keys(server)).collect();
-    assert!(stored.iter().all(|&keys| keys > 50), "{stored:?}");
-    assert_eq!(stored.iter().sum::<usize>(), 500, "{stored:?}");
-}
-
-/// The number of the 500 keys of `SMALL` that this server has.
-fn stored_keys(server: &str) -> usize {
-    let stream = std::net::TcpStream::connect(server).expect("connected");
-    let keys: String = (0..500).map(|number| format!(" k{number:029}")).collect();
-    (&stream).write_all(format!("get{keys}\r\n").as_bytes()).expect("sent");
-    let lines = BufReader::new(&stream).lines().map(|line| line.expect("text"));
-    lines.take_while(|line| line != "END").filter(|line| line.starts_with("VALUE k")).count()
-}
-
-#[test]
-fn a_server_of_several_that_hangs_up_ends_its_clients() {
-    let list = [serve(Fault::None), serve(Fault::Close { at_get: 50 })].join(",");
-    let (code, run) = load(&list, SMALL);
-    assert_eq!(code, ExitCode::FAILURE, "{run}");
-    assert!(number(&run, "/result/errors/lost") >= 4.0, "{run}");
-}
-
-#[test]
-fn a_fill_keeps_its_rate_and_is_reported() {
-    let words = format!("{SMALL} --fill-rate 2000 --threads 2 --rest-s 0.2");
-    let (code, run) = load(&serve(Fault::None), &words);
-    assert_eq!(code, ExitCode::SUCCESS, "{run}");
-    // Each of two threads has 250 keys at 1,000 a second, so the last one is due after 249 ms.
-    assert!(number(&run, "/preload/elapsed_s") > 0.248, "{run}");
-    assert_eq!(number(&run, "/preload/response/count"), 500.0, "{run}");
-    assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{run}");
-}
-
-#[test]
-fn a_preset_runs_and_one_that_cannot_is_refused() {
-    let words = "--preset ycsb-d --keys 500 --duration-s 0.2 --warm-up-s 0 --connections 4 --check";
-    let (code, run) = load(&serve(Fault::None), words);
-    assert_eq!(code, ExitCode::SUCCESS, "{run}");
-    assert_eq!(number(&run, "/result/hit_ratio"), 1.0, "{run}");
-    assert_eq!(number(&run, "/options/ratio/inserts"), 5.0, "{run}");
-    let (code, run) = load(&serve(Fault::None), "--preset ycsb-e");
-    assert_eq!((code, run), (ExitCode::from(2), Value::Null));
 }
 
 #[test]

@@ -63,7 +63,8 @@ Exit status: 0 on success, 1 if there were errors, 2 if the options are invalid.
 
 const REPLAY_HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
-(the format of the Twitter cache traces), plain or compressed with zstd.
+(the format of the Twitter cache traces), or is in libCacheSim's oracleGeneral format, whose records
+are gets. Both may be compressed with zstd.
 
 Look-aside: a get that misses is followed by a set with the trace's value size and TTL, on the same
 connection. Other requests are sent unchanged. Requests for one key keep their order with any number
@@ -72,7 +73,8 @@ of connections. With several threads, each replays its share of the keys.
 Examples:
   kachel load replay recs.csv.zst
   kachel load replay recs.csv.zst --connections 8 --depth 4 --json out.json
-  kachel load replay recs.csv.zst --pace trace --speed 10";
+  kachel load replay recs.csv.zst --pace trace --speed 10
+  kachel load replay w01.oracleGeneral.bin.zst --value-scale 0.1";
 
 /// `kachel load`.
 #[derive(Clone, Debug, Parser)]

@@ -1,7 +1,8 @@
 //! Reads a recorded trace into memory.
 //!
-//! Upstream:   a file with one request a line, uncompressed or zstd: the format of the Twitter
-//!             cache traces (Yang, Yue and Vinayak, OSDI 2020).
+//! Upstream:   a file, uncompressed or zstd, in the format of the Twitter cache traces (Yang, Yue
+//!             and Vinayak, OSDI 2020), which has one request a line, or in libCacheSim's
+//!             `oracleGeneral`, which has one in 24 bytes.
 //! Downstream: `replay` walks over the records.
 //!
 //! ```text
@@ -9,6 +10,13 @@
 //! ```
 //! The key is everything between the first comma and the fifth from the end, so it may contain
 //! commas.
+//!
+//! ```text
+//! | second, u32 | object, u64 | bytes, u32 | next access, i64 |   all with the lowest byte first
+//! ```
+//! A record of `oracleGeneral` is a get of a key that is the number of the object; the next access
+//! is not used. A file in which the first 24 bytes include a zero is such a file, because lines
+//! include none.
 //!
 //! Invariants, cited by number where they are asserted:
 //! - I1  Every record's key number is below the count of keys.
@@ -26,6 +34,8 @@ use crate::random::mix;
 
 /// The first bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes of a record of `oracleGeneral`.
+const ORACLE_BYTES: usize = 24;
 /// The longest line accepted.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -160,15 +170,58 @@ impl Trace {
         let is_zstd = file.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
         let trace = if is_zstd {
             let decoder = zstd::stream::read::Decoder::with_buffer(file).map_err(failed)?;
-            Self::parse(BufReader::with_capacity(1 << 20, decoder), value_scale, limit)
+            Self::parse_any(BufReader::with_capacity(1 << 20, decoder), value_scale, limit)
         } else {
-            Self::parse(file, value_scale, limit)
+            Self::parse_any(file, value_scale, limit)
         };
         let trace = trace.map_err(|words| format!("{}: {words}", path.display()))?;
         if trace.records.is_empty() {
             return Err(format!("{}: the trace has no requests", path.display()));
         }
         Ok(trace)
+    }
+
+    fn parse_any(
+        mut input: impl BufRead,
+        value_scale: f64,
+        limit: Option<usize>,
+    ) -> Result<Self, String> {
+        let start = input.fill_buf().map_err(|error| error.to_string())?;
+        let is_oracle = start.iter().take(ORACLE_BYTES).any(|&byte| byte == 0);
+        match is_oracle {
+            true => Self::parse_oracle(input, value_scale, limit),
+            false => Self::parse(input, value_scale, limit),
+        }
+    }
+
+    fn parse_oracle(
+        mut input: impl BufRead,
+        value_scale: f64,
+        limit: Option<usize>,
+    ) -> Result<Self, String> {
+        let mut reading = Reading { value_scale, ..Reading::default() };
+        let mut record = Vec::with_capacity(ORACLE_BYTES);
+        for number in 1..=limit.unwrap_or(usize::MAX) {
+            record.clear();
+            let mut bounded = (&mut input).take(ORACLE_BYTES as u64);
+            let bytes = bounded
+                .read_to_end(&mut record)
+                .map_err(|error| format!("record {number}: {error}"))?;
+            if bytes == 0 {
+                break;
+            }
+            if bytes < ORACLE_BYTES {
+                return Err(format!("record {number}: the file ends within it"));
+            }
+            let u32_at = |place: usize| {
+                u32::from_le_bytes(record[place..place + 4].try_into().expect("four bytes"))
+            };
+            let object = u64::from(u32_at(4)) | u64::from(u32_at(8)) << 32;
+            let (time_s, value_bytes) = (u64::from(u32_at(0)), u64::from(u32_at(12)));
+            let key = object.to_string();
+            reading.add(key.as_bytes(), Operation::Get, Terms { time_s, value_bytes, ttl_s: 0 });
+        }
+        Ok(reading.finish())
     }
 
     fn parse(
@@ -236,6 +289,15 @@ impl Trace {
     }
 }
 
+/// The numbers of a record.
+#[derive(Clone, Copy)]
+struct Terms {
+    time_s: u64,
+    /// Before scaling.
+    value_bytes: u64,
+    ttl_s: u64,
+}
+
 /// A trace being read.
 #[derive(Default)]
 struct Reading {
@@ -268,6 +330,13 @@ impl Reading {
             self.trace.facts.skipped += 1;
             return Ok(());
         }
+        self.add(key, operation, Terms { time_s, value_bytes, ttl_s });
+        Ok(())
+    }
+
+    /// Adds a record with a valid key.
+    fn add(&mut self, key: &[u8], operation: Operation, terms: Terms) {
+        let Terms { time_s, value_bytes, ttl_s } = terms;
         let scaled = (value_bytes as f64 * self.value_scale).round();
         let record = Record {
             key: self.number_of(key),
@@ -287,7 +356,6 @@ impl Reading {
         }
         self.pass_to(time_s);
         self.trace.records.push(record);
-        Ok(())
     }
 
     fn number_of(&mut self, key: &[u8]) -> u32 {
@@ -405,6 +473,39 @@ mod tests {
         ] {
             assert_eq!(parse(text).map(|_| ()), Err(words.to_owned()));
         }
+    }
+
+    /// Records of `oracleGeneral`: second, object, bytes.
+    fn oracle(records: &[(u32, u64, u32)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &(second, object, size) in records {
+            bytes.extend(second.to_le_bytes());
+            bytes.extend(object.to_le_bytes());
+            bytes.extend(size.to_le_bytes());
+            bytes.extend((-1_i64).to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn records_of_oracle_general_are_gets_of_their_objects() {
+        let big = u64::MAX - 1;
+        let bytes = oracle(&[(7, 42, 100), (7, big, 1 << 20), (9, 42, 100)]);
+        let trace = Trace::parse_any(&bytes[..], 0.5, None).expect("valid");
+        assert_eq!(trace.key(0), b"42");
+        assert_eq!(trace.key(1), big.to_string().as_bytes());
+        let (key, operation) = (1, Operation::Get);
+        assert_eq!(trace.records[1], Record { key, value_bytes: 1 << 19, ttl_s: 0, operation });
+        assert_eq!(trace.records[2].key, 0);
+        assert_eq!(trace.offsets_ns, [0, 500_000_000, 2_000_000_000], "I2");
+        let cut = Trace::parse_any(&bytes[..60], 1.0, None).map(|_| ());
+        assert_eq!(cut, Err("record 3: the file ends within it".into()));
+        let two = Trace::parse_any(&bytes[..60], 1.0, Some(2)).expect("valid");
+        assert_eq!(two.records.len(), 2);
+        let late = oracle(&[(0x0101_0101, 42, 100)]);
+        assert_eq!(Trace::parse_any(&late[..], 1.0, None).expect("valid").key(0), b"42");
+        let lines = Trace::parse_any(&b"5,a,1,1,1,get,0\n"[..], 1.0, None).expect("valid");
+        assert_eq!(lines.key(0), b"a");
     }
 
     #[test]

@@ -33,12 +33,12 @@ use crate::request::Outbox;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protocol {
-    /// The text protocol: get, set
+    /// The text protocol: get, set, gets, cas, delete, incr
     #[default]
     Text,
-    /// The meta commands: mg, ms, mn
+    /// The meta commands: mg, ms, md, ma, mn
     Meta,
-    /// The binary protocol: GET, GETKQ, SET, NOOP
+    /// The binary protocol: GET, GETKQ, SET, DELETE, INCREMENT, NOOP
     Binary,
 }
 

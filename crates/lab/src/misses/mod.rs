@@ -24,7 +24,7 @@ use crate::chart::{Chart, Line};
 
 const HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s (the format of
-the Twitter cache traces), plain or compressed with zstd.
+the Twitter cache traces), or is in libCacheSim's oracleGeneral format; plain or compressed with zstd.
 
 A read that misses is followed by a write. Only reads count. Memory holds keys and values, without any
 overhead, and TTLs are ignored, so a server needs more memory for the same misses.

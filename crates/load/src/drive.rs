@@ -261,16 +261,19 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     /// The requests in flight of a client.
     #[inline]
     fn in_flight(&self, client: usize) -> usize {
-        let links = &self.links[client..client + self.pace.servers];
-        links.iter().map(Link::in_flight).sum()
+        match self.pace.servers {
+            1 => self.links[client].in_flight(),
+            servers => self.links[client..client + servers].iter().map(Link::in_flight).sum(),
+        }
     }
 
     /// Takes requests from the source until the client has `depth` in flight.
     #[inline]
     fn refill(&mut self, client: usize, now_ns: u64) {
+        // Another client was free if one is listed as idle.
+        let was_free = !self.idle.is_empty();
         while self.in_flight(client) < self.pace.depth {
-            // Another client was free if one is listed as idle.
-            if !self.take_one(client, now_ns, !self.idle.is_empty()) {
+            if !self.take_one(client, now_ns, was_free) {
                 return;
             }
         }
@@ -278,7 +281,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
 
     /// Takes one request. False if the source has none now; the client is then listed as idle.
     /// `was_free`: a client could have sent it before.
-    #[inline]
+    #[inline(always)]
     fn take_one(&mut self, index: usize, now_ns: u64, was_free: bool) -> bool {
         let server = if self.pace.servers == 1 { 0 } else { self.source.server_of_next() };
         match self.links[index + server].take(&mut self.source, now_ns) {
@@ -334,12 +337,19 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     /// Sends what a client has formatted.
     #[inline]
     fn flush(&mut self, client: usize) {
-        for index in client..client + self.pace.servers {
-            if self.links[index].state().is_alive
-                && let Err(error) = self.links[index].flush()
-            {
-                self.lose(index, &error);
-            }
+        self.flush_link(client);
+        for index in client + 1..client + self.pace.servers {
+            self.flush_link(index);
+        }
+    }
+
+    #[inline]
+    fn flush_link(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        if link.state().is_alive
+            && let Err(error) = link.flush()
+        {
+            self.lose(index, &error);
         }
     }
 

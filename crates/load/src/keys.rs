@@ -211,12 +211,17 @@ impl Keys {
     #[inline]
     pub(crate) fn put_key(&self, number: u64, out: &mut Vec<u8>) {
         debug_assert!(number < self.capacity, "I1");
-        out.extend_from_slice(&self.template[..self.key_bytes(number)]);
-        let mut place = out.len();
+        match self.lengths {
+            None => out.extend_from_slice(&self.template),
+            Some(_) => out.extend_from_slice(&self.template[..self.key_bytes(number)]),
+        }
         let mut rest = number;
-        while rest > 0 {
-            place -= 1;
-            out[place] = b'0' + (rest % 10) as u8;
+        // From the last digit on. A key is at least as long as its number (I1).
+        for byte in out.iter_mut().rev() {
+            if rest == 0 {
+                break;
+            }
+            *byte = b'0' + (rest % 10) as u8;
             rest /= 10;
         }
     }

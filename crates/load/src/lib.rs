@@ -10,11 +10,11 @@
 //!             meter (the server's CPU time)         tally -> report (text, JSON)
 //! ```
 //!
-//! Sources are a steady mix (`steady`: keys, popularity, shares of requests, schedule), its preload,
-//! and a recorded trace (`trace`, `replay`). `step` measures a mix once, `sweep` at several rates.
-//! A preset is a list of options (`preset`). Response times count from the intended send time, so a
-//! stall of the server also counts against the requests that could not be sent meanwhile (no
-//! coordinated omission).
+//! Sources are a steady mix (`steady`: keys, popularity, shares of requests, schedule), its
+//! preload, and a recorded trace (`trace`, `replay`). `step` measures a mix once, `sweep` at
+//! several rates. A preset is a list of options (`preset`). Response times count from the intended
+//! send time, so a stall of the server also counts against the requests that could not be sent
+//! meanwhile (no coordinated omission).
 #![forbid(unsafe_code)]
 
 mod address;

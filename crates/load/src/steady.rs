@@ -103,6 +103,8 @@ pub(crate) struct Steady {
     scratch: Vec<u8>,
     /// The CAS token of the item that was read last.
     last_cas: Option<u64>,
+    /// Whether the mix has gets and sets alone.
+    is_plain: bool,
     /// The next request, if its server was looked up before it was formatted.
     drawn: Option<Drawn>,
 }
@@ -121,29 +123,48 @@ impl Steady {
         assert!(mix.keys_per_get > 0, "I1: a get has a key");
         assert!(mix.inserts.is_some() == (mix.ratio.inserts > 0), "inserts have numbers");
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        Self { mix, random, schedule, until_ns, scratch: Vec::new(), last_cas: None, drawn: None }
+        let is_plain = !mix.ratio.has_others();
+        Self {
+            mix,
+            random,
+            schedule,
+            until_ns,
+            scratch: Vec::new(),
+            last_cas: None,
+            is_plain,
+            drawn: None,
+        }
     }
 
     /// Draws what the next request does, and its first key.
-    #[inline]
+    #[inline(always)]
     fn draw(&mut self) -> Drawn {
         let Self { mix, random, .. } = self;
-        let verb = mix.ratio.choose(random);
+        if !self.is_plain {
+            return self.draw_any();
+        }
+        let verb = mix.ratio.choose_plain(random);
+        Drawn { verb, number: mix.popularity.draw(random) }
+    }
+
+    fn draw_any(&mut self) -> Drawn {
+        let Self { mix, random, .. } = self;
+        let verb = mix.ratio.choose_any(random);
         if let Some(inserts) = &mix.inserts {
             if verb == Verb::Insert {
                 return Drawn { verb, number: inserts.take() };
             }
             mix.popularity.grow(inserts.count());
         }
-        let number = mix.popularity.draw(random);
-        Drawn { verb, number }
+        Drawn { verb, number: mix.popularity.draw(random) }
     }
 
     #[inline]
     fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
-        let Drawn { verb, mut number } = match self.drawn.take() {
+        let Drawn { verb, mut number } = match self.mix.ring {
             None => self.draw(),
-            Some(drawn) => drawn,
+            // At the end of a run, requests are counted that were never sent to a server.
+            Some(_) => self.drawn.take().unwrap_or_else(|| self.draw()),
         };
         let mix = &mut self.mix;
         match verb {
@@ -568,6 +589,8 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&seen| seen > 40), "{seen:?}");
+        let unsent = steady.next(0, &mut Outbox::default());
+        assert!(matches!(unsent, Next::Request(_)), "a request without a look-up of its server");
     }
 
     #[test]

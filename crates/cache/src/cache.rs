@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Block, ChangeList, DeadFound, EngineOptions, Key, KeyHasher, LastDead, NO_TOKEN_MAX, Now, Put,
+    Block, Changes, DeadFound, EngineOptions, Key, KeyHasher, LastDead, NO_TOKEN_MAX, Now, Put,
     PutValue, Refused,
 };
 use kachel_host::Budget;
@@ -99,8 +99,8 @@ pub struct Cache {
     /// Lookups that found a dead item, without those of readers.
     pub(crate) dead_found: DeadFound,
     pub(crate) last_dead: Arc<LastDead>,
-    /// The keys that changed.
-    pub(crate) changes: ChangeList,
+    /// Where changes are reported.
+    pub(crate) changes: Changes,
     /// Where the items of the current batch probably are.
     pub(crate) guesses: Guesses,
 }
@@ -135,7 +135,7 @@ impl Cache {
             budget,
             dead_found: DeadFound::default(),
             last_dead: Arc::default(),
-            changes: ChangeList::default(),
+            changes: Changes::default(),
             guesses: Guesses::default(),
         })
     }
@@ -143,7 +143,7 @@ impl Cache {
     /// Takes note of flushes by any engine of the process (I2).
     pub(crate) fn note_flush(&mut self, now: &Now) {
         if self.segments.note_flush(now.second) {
-            self.changes.note_all();
+            self.changes.note_flushed(now.second);
         }
     }
 
@@ -211,7 +211,7 @@ impl Cache {
         let (key, hash, keeps_access) = (item.key, KeyHash(item.hash), item.keeps_access);
         // An upload is taken over when it is appended, so it cannot be stored again later.
         let may_wait = !matches!(item.value, NewValue::Upload(_));
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
         index.replaced = item.replaces;
         let at = self.segments.append(item, now.second, &mut index)?;
         let replaced = index.replaced;
@@ -221,7 +221,7 @@ impl Cache {
                 == replaced.map(location),
             "index, I2: where the table has the old item"
         );
-        self.changes.note(hash.0);
+        self.changes.before_change(hash.0);
         if let Some(old) = replaced {
             if keeps_access {
                 self.segments.move_access(old, at);
@@ -261,7 +261,7 @@ impl Cache {
         let mut at = at;
         for _ in 0..STORE_ATTEMPTS_MAX {
             let wanted = self.table.growth_bytes();
-            let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+            let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
             index.pending = Some(at);
             let made = self.segments.make_room(wanted, now.second, &mut index);
             at = index.pending.ok_or(NoSegment::Refused)?;
@@ -294,9 +294,9 @@ impl Cache {
         let Some(neighbor) = self.table.neighbor(hash) else { return false };
         let at = item_at(neighbor);
         let hash = hash_of(&self.hasher, self.segments.key(at));
+        self.changes.before_change(hash.0);
         let removed = self.table.remove(hash, neighbor);
         assert!(removed, "I1: it was found in the table");
-        self.changes.note(hash.0);
         self.segments.evict(at, now.second);
         debug_assert!(
             self.table.neighbor(hash) != Some(neighbor),
@@ -313,26 +313,26 @@ impl Cache {
 
     /// Removes an item from the table.
     pub(crate) fn unlink(&mut self, key: &Key<'_>, at: ItemAt) {
+        self.changes.before_change(key.secret_hash());
         let removed = self.table.remove(KeyHash(key.secret_hash()), location(at));
         assert!(removed, "I1: a found item is in the table");
-        self.changes.note(key.secret_hash());
     }
 
     /// Reclaims the space of an item that has expired or was flushed, and is in the table.
     pub(crate) fn reclaim_expired(&mut self, at: ItemAt) {
         debug_assert!(!self.segments.item(at).is_dead(), "it dies here");
         let hash = hash_of(&self.hasher, self.segments.key(at));
+        self.changes.before_change(hash.0);
         let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: an item that is not dead yet is in the table");
-        self.changes.note(hash.0);
         self.segments.reclaim_dead(at);
     }
 
-    /// Notes that the marks of an item changed.
+    /// Reports that the marks of an item are about to change.
     #[cold]
-    pub(crate) fn note_mark(&mut self, at: ItemAt) {
-        debug_assert!(self.changes.is_recording(), "hashing a key is for the list alone");
-        self.changes.note(self.hasher.secret_hash(self.segments.key(at)));
+    pub(crate) fn before_mark(&self, at: ItemAt) {
+        debug_assert!(self.changes.are_reported(), "hashing a key is for the copies alone");
+        self.changes.before_change(self.hasher.secret_hash(self.segments.key(at)));
     }
 
     /// A step of the index's own upkeep, over at most `slots_max` slots, and the rest of the last

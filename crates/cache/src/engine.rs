@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Changed, Common, CrawlStep, Cursor, Durability, Engine, EngineOptions,
+    Answer, Block, Changes, Common, Copies, CrawlStep, Cursor, Durability, Engine, EngineOptions,
     EngineStats, Evicted, GetTerms, ItemView, Key, LastDead, Lookup, NotYet, Now, Operation,
     Outcome, Room, Sequence, Ticket, WalkStep, apply, get,
 };
@@ -46,6 +46,7 @@ fn room(made: kachel_segment::Reclaimed) -> Room {
 pub struct CacheCommon {
     pool: Arc<Pool>,
     options: EngineOptions,
+    changes: Changes,
 }
 
 impl Common for CacheCommon {
@@ -73,11 +74,12 @@ impl Common for CacheCommon {
     }
 
     fn flush(&self, now: &Now) {
-        self.pool.flush_word().flush(now.second);
+        self.changes.flush(None, || self.pool.flush_word().flush(now.second));
     }
 
     fn flush_in(&self, due: u32, now: &Now) {
-        self.pool.flush_word().flush_in(due, now.second);
+        let change = || self.pool.flush_word().flush_in(due, now.second);
+        self.changes.flush(Some(due), change);
     }
 
     fn bytes_max(&self) -> u64 {
@@ -106,7 +108,8 @@ impl Engine for Cache {
     type Common = CacheCommon;
 
     fn common(&self) -> CacheCommon {
-        CacheCommon { pool: Arc::clone(self.segments.pool()), options: self.options }
+        let pool = Arc::clone(self.segments.pool());
+        CacheCommon { pool, options: self.options, changes: self.changes.clone() }
     }
 
     fn reader(&self) -> CacheReader {
@@ -157,21 +160,18 @@ impl Engine for Cache {
     }
 
     fn make_upload_room(&mut self, bytes: usize, now: &Now) -> Room {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
         room(self.segments.make_upload_room(bytes, now.second, &mut index))
     }
 
     fn make_room(&mut self, bytes: u64, now: &Now) -> Room {
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
         room(self.segments.make_room(bytes, now.second, &mut index))
     }
 
-    fn record_changes(&mut self) {
-        self.changes.record();
-    }
-
-    fn take_changes(&mut self, tell: impl FnMut(Changed)) {
-        self.changes.take(tell);
+    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
+        assert!(!self.changes.are_reported(), "there is one store of copies");
+        self.changes = Changes::to(copies);
     }
 
     fn last_dead(&self) -> &Arc<LastDead> {
@@ -198,7 +198,7 @@ impl Engine for Cache {
 
     fn maintain(&mut self, now: &Now) -> usize {
         let moved = self.maintain_index(MAINTENANCE_ITEMS_MAX);
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
         moved + self.segments.maintain(now.second, &mut index, MAINTENANCE_ITEMS_MAX)
     }
 

@@ -9,7 +9,7 @@
 //! - I2  `replaced` is where the table has the item, because every move and every drop of an item
 //!   is reported here.
 
-use kachel_engine::{ChangeList, KeyHasher};
+use kachel_engine::{Changes, KeyHasher};
 use kachel_segment::{Index, ItemAt};
 use kachel_table::{KeyHash, Location, Table};
 
@@ -17,7 +17,7 @@ use kachel_table::{KeyHash, Location, Table};
 pub(crate) struct TableIndex<'a> {
     table: &'a mut Table,
     hasher: &'a KeyHasher,
-    changes: &'a mut ChangeList,
+    changes: &'a Changes,
     /// An item that was appended and has no slot yet. It may be moved or dropped like any other
     /// item.
     pub(crate) pending: Option<ItemAt>,
@@ -27,11 +27,7 @@ pub(crate) struct TableIndex<'a> {
 }
 
 impl<'a> TableIndex<'a> {
-    pub(crate) fn new(
-        table: &'a mut Table,
-        hasher: &'a KeyHasher,
-        changes: &'a mut ChangeList,
-    ) -> Self {
+    pub(crate) fn new(table: &'a mut Table, hasher: &'a KeyHasher, changes: &'a Changes) -> Self {
         Self { table, hasher, changes, pending: None, replaced: None }
     }
 }
@@ -63,12 +59,12 @@ impl Index for TableIndex<'_> {
             return;
         }
         let hash = hash_of(self.hasher, key);
+        self.changes.before_change(hash.0);
         let removed = self.table.remove(hash, location(at));
         assert!(removed, "I1: a live item is in the table");
         if self.replaced == Some(at) {
             self.replaced = None;
         }
-        self.changes.note(hash.0);
     }
 
     fn shrink<'k>(&mut self, slots_max: usize, key_at: impl Fn(ItemAt) -> &'k [u8]) {

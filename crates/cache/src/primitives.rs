@@ -49,8 +49,8 @@ impl Primitives for Cache {
     #[inline]
     fn mark(&mut self, at: FoundItem, mark: Mark) {
         let at = at.at();
-        if self.changes.is_recording() {
-            self.note_mark(at);
+        if self.changes.are_reported() {
+            self.before_mark(at);
         }
         if let Some(expiry) = mark.expiry {
             self.segments.set_expiry(at, expiry);

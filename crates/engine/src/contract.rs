@@ -30,7 +30,7 @@ use std::sync::Arc;
 use kachel_stdx::{Held, Landing, Place, Reader, SizeClasses};
 
 use crate::change::NoRoom;
-use crate::change_list::Changed;
+use crate::copies::Copies;
 use crate::item::ItemView;
 use crate::key::Key;
 use crate::last_dead::{DeadFound, LastDead};
@@ -359,17 +359,10 @@ pub trait Engine {
     /// Returns memory to the budget of the process until `bytes` bytes can be charged to it.
     fn make_room(&mut self, bytes: u64, now: &Now) -> Room;
 
-    /// Begins to record which keys change, for [`Self::take_changes`]. The engine records no change
-    /// before this call. Cost: one allocation.
-    fn record_changes(&mut self);
-
-    /// Reports which keys changed since the last call: keys that were stored, removed, evicted or
-    /// found expired, and keys with a new expiry. The first call reports [`Changed::All`]. The
-    /// engine reports a flush after it has noted it ([`Self::enter`]).
-    ///
-    /// A shard that keeps copies of items must call this before it acknowledges the operations that
-    /// it has executed, and drop the copies of the changed items. No shard does so yet.
-    fn take_changes(&mut self, tell: impl FnMut(Changed));
+    /// Reports each change to `copies` from now on: before an item is stored, removed, evicted or
+    /// reclaimed because it is dead, and before its marks change ([`crate::Changes`]). A flush of
+    /// [`Self::common`] is reported, too. Called before the engine is used, and before `common`.
+    fn report_changes(&mut self, copies: Arc<dyn Copies>);
 
     /// The last dead item that a lookup of this engine has removed.
     fn last_dead(&self) -> &Arc<LastDead>;

@@ -22,8 +22,8 @@
 
 mod apply;
 mod change;
-mod change_list;
 mod contract;
+mod copies;
 mod guesses;
 mod item;
 mod key;
@@ -41,12 +41,12 @@ mod tests;
 
 pub use apply::{Primitives, apply, get};
 pub use change::{Change, Decision, Mark, NoRoom, NotYet, Put, PutValue, Refused, Side};
-pub use change_list::{CHANGES_MAX, ChangeList, Changed};
 pub use contract::{
     Answer, BATCH_MAX, Common, CrawlStep, Cursor, Durability, Engine, Evicted,
     INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room,
     Sequence, Ticket, WalkStep,
 };
+pub use copies::{Changes, CopiedItem, Copies, CopyHits, FlushStamp};
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kachel_engine::{
-    Answer, Block, Changed, CrawlStep, Cursor, Durability, Engine, EngineStats, Evicted, GetTerms,
+    Answer, Block, Copies, CrawlStep, Cursor, Durability, Engine, EngineStats, Evicted, GetTerms,
     ItemView, Key, LastDead, Lookup, Now, Operation, Room, Sequence, Ticket, WalkStep,
 };
 use kachel_stdx::Place;
@@ -250,12 +250,8 @@ impl<E: Engine, const LATE: bool> Engine for Delaying<E, LATE> {
         self.inner.make_room(bytes, now)
     }
 
-    fn record_changes(&mut self) {
-        self.inner.record_changes();
-    }
-
-    fn take_changes(&mut self, tell: impl FnMut(Changed)) {
-        self.inner.take_changes(tell);
+    fn report_changes(&mut self, copies: Arc<dyn Copies>) {
+        self.inner.report_changes(copies);
     }
 
     fn last_dead(&self) -> &Arc<LastDead> {

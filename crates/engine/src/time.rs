@@ -51,6 +51,12 @@ impl ClockOrigin {
         Self { start_ns, unix_s: self.unix_s - i64::from(earlier_s) }
     }
 
+    /// When second [`FIRST_SECOND`] began, in nanoseconds of the monotonic clock. The number may
+    /// have wrapped: that second may be before the start of the machine.
+    pub const fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
     /// The time at `now_ns` of the monotonic clock.
     pub fn at(&self, now_ns: u64) -> Now {
         let elapsed = self.elapsed_ns(now_ns) / 1_000_000_000;

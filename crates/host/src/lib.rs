@@ -12,12 +12,14 @@ mod daemon;
 mod folder;
 mod huge_pages;
 mod identity;
+mod interface_addresses;
 mod limits;
 mod log;
 mod memory_file;
 mod nodes;
 mod pidfile;
 mod region;
+mod shared_words;
 mod signals;
 mod usage;
 
@@ -28,6 +30,7 @@ pub use cores::{Cores, PinClaim, Unpinned, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
 pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, is_root};
+pub use interface_addresses::interface_addresses;
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };
@@ -36,5 +39,6 @@ pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
+pub use shared_words::SharedWords;
 pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate};
 pub use usage::{Usage, entropy, usage};

@@ -8,6 +8,7 @@ mod closes;
 mod listeners;
 mod load;
 mod obtained;
+mod pipe;
 mod restart;
 mod serve;
 mod shards;

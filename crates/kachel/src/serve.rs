@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Invariants:
-//! - I1  Root is given up before a socket, a file or a client is touched.
+//! - I1  Root is given up before a socket, a file or a client is touched. Only the program of the
+//!   pipe is loaded before, which needs rights; it answers nothing until the shards run.
 //! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
 //! - I3  When the daemon, the port file or the PID file is ready, the server listens.
 
@@ -22,11 +23,13 @@ use std::time::{Duration, Instant};
 use kachel_host::{Cores, Daemon, Nodes, PageKind, Pidfile, Signal, Signals, Unpinned};
 use kachel_net::Mechanisms;
 use kachel_options::{
-    CalledAs, KACHEL_VERSION, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions, TEST_TIME_ENV,
+    CalledAs, KACHEL_VERSION, OptionsError, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
+    TEST_TIME_ENV,
 };
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
+use crate::pipe::SmartPipe;
 use crate::restart::Claim;
 use crate::shards::{self, Admission, Running, Sockets};
 use crate::tls::Encryption;
@@ -58,6 +61,10 @@ impl Failure {
         Self { exit_code: EXIT_OS, sentence: sentence.into() }
     }
 
+    fn options(error: OptionsError) -> Self {
+        Self { exit_code: error.exit_code, sentence: error.to_string() }
+    }
+
     /// A file of users that cannot be read or used. As in memcached, it is a bad value.
     fn users(sentence: String) -> Self {
         Self { exit_code: EXIT_FAILED, sentence }
@@ -84,15 +91,11 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let port_file = std::env::var_os(PORT_FILE_ENV).map(PathBuf::from);
     let cores = Cores::of_this_process();
     let threads = thread_count(&options, &cores)?;
-    let shard_ports = options
-        .shard_ports(threads)
-        .map_err(|error| Failure { exit_code: error.exit_code, sentence: error.to_string() })?;
-
-    let udp_shard_ports = options
-        .udp_shard_ports(threads)
-        .map_err(|error| Failure { exit_code: error.exit_code, sentence: error.to_string() })?;
+    let shard_ports = options.shard_ports(threads).map_err(Failure::options)?;
+    let udp_shard_ports = options.udp_shard_ports(threads).map_err(Failure::options)?;
 
     raise_limits(&options, threads)?;
+    let pipe = SmartPipe::load(&options);
     give_up_rights(&options)?; // I1
     let users_file = users_file(&options)?;
     let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::users)?;
@@ -115,7 +118,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let Opened { sockets, places, port_lines } =
         open_sockets(&options, threads, ports.clone()).map_err(Failure::os)?;
     let pins = cores.claim_pins(threads);
-    let admission = Admission { users, encryption: encryption.clone() };
+    let admission = Admission { users, encryption: encryption.clone(), pipe: pipe.clone() };
     // The port is this server's now, so no other one with the same options ends while it loads.
     let claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
     let found = claim.as_ref().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
@@ -136,6 +139,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
     let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
     let (signals, signal) = wait_for_the_end(signals, &options, files, &running);
+    pipe.iter().for_each(SmartPipe::end);
     running.stop();
     remove_pidfile(pidfile, &options);
     // Dropped, the claim leaves nothing behind.

@@ -5,6 +5,7 @@
 //!             there are enough cores.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use kachel_cache::{Cache, Pool, PoolOptions, ShardOf, SizeClassOptions};
-use kachel_engine::{ClockOrigin, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds};
+use kachel_engine::{
+    ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
+};
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, Users};
@@ -29,6 +32,7 @@ use kachel_shard::{
 use crate::closes;
 use crate::listeners::OfShard;
 use crate::obtained::Obtained;
+use crate::pipe::{Answers, SmartPipe};
 use crate::restart::{Claim, Found, Time};
 use crate::tls::{CERTIFICATES_WITHOUT_TLS, Encryption};
 
@@ -101,13 +105,15 @@ struct OwnSockets {
     datagrams: Vec<(usize, OwnedFd)>,
 }
 
-/// How the process admits clients: logins and TLS.
+/// How the process admits clients: logins and TLS, and the pipe.
 #[derive(Default)]
 pub(crate) struct Admission {
     /// If there are users, a client must log in as one of them.
     pub(crate) users: Option<Users>,
     /// TLS, for the listeners that use it.
     pub(crate) encryption: Option<Encryption>,
+    /// The pipe, which answers datagrams in the place of the shards.
+    pub(crate) pipe: Option<SmartPipe>,
 }
 
 /// Starts `shards` threads that serve clients of `sockets`, and those for handshakes.
@@ -121,7 +127,7 @@ pub(crate) fn start(
     admission: Admission,
     found: Option<Found>,
 ) -> io::Result<Running> {
-    let Admission { users, encryption } = admission;
+    let Admission { users, encryption, pipe } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
     if !kachel_host::is_address_space_free() {
         kachel_host::share_one_arena();
@@ -138,7 +144,10 @@ pub(crate) fn start(
     if let Some(encryption) = &encryption {
         encryption.start()?;
         shared.certificates = Certificates::Readable;
-        shared.other_counts = Some(encryption.counts());
+        shared.other_counts.push(encryption.counts());
+    }
+    if let Some(pipe) = &pipe {
+        share_pipe(pipe, &budget, &mut shared);
     }
     let shared = Arc::new(Shared::new(shared, budget));
     if let Some(users) = users {
@@ -146,9 +155,12 @@ pub(crate) fn start(
     }
     let (found, origin) = time(found);
     let seeds = Seeds { hash_keys: kachel_host::entropy()? };
+    if let Some(pipe) = &pipe {
+        begin_pipe(pipe, options, &sockets, seeds, origin.start_ns());
+    }
     let net_cores = options.roles.map_or(0, |roles| roles.net);
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
-    let mut caches = caches(options, shards, hasher, &pool, &shared.budget)?;
+    let mut caches = caches(options, hasher, &pool, &shared)?;
     if let Some(found) = found {
         caches = found.load(caches, hasher, &pool, origin);
     }
@@ -195,6 +207,31 @@ fn time(found: Option<Found>) -> (Option<Found>, ClockOrigin) {
     }
 }
 
+/// Has the shards use the pipe, whose table is a part of `-m`.
+fn share_pipe(pipe: &SmartPipe, budget: &Budget, shared: &mut SharedOptions) {
+    assert!(pipe.bytes() <= budget.limit_bytes() / 2, "the options leave half for items");
+    budget.charge_ahead(pipe.bytes());
+    shared.copies = Some(pipe.copies());
+    shared.other_counts.push(pipe.counts());
+}
+
+/// Has the pipe answer what is sent to the datagram sockets, once the shards run.
+fn begin_pipe(
+    pipe: &SmartPipe,
+    options: &ServeOptions,
+    sockets: &Sockets,
+    seeds: Seeds,
+    start_ns: u64,
+) {
+    let answers = Answers {
+        hash_keys: seeds.hash_keys,
+        start_ns,
+        sockets: &sockets.of_datagrams(options),
+        own_ports: &sockets.udp_ports,
+    };
+    pipe.begin(options, answers);
+}
+
 /// The memory that the items of all shards share, and how much address space is reserved for it.
 fn pool_options(options: &ServeOptions, shards: u16) -> PoolOptions {
     // `cache_memlimit` may raise the limit up to the reserved size. Reserved huge pages are all
@@ -232,6 +269,17 @@ impl Sockets {
     }
 }
 
+impl Sockets {
+    /// The protocol and the local address of each datagram socket.
+    fn of_datagrams(&self, options: &ServeOptions) -> Vec<(Protocol, SocketAddr)> {
+        let of_socket = |(entry, socket): &(usize, OwnedFd)| {
+            let protocol = options.listeners.udp[*entry].protocol;
+            kachel_io::listener::local_addr(socket).ok().map(|address| (protocol, address))
+        };
+        self.datagrams.iter().flatten().filter_map(of_socket).collect()
+    }
+}
+
 /// The address of a socket of this transport, as `stats conns` shows it.
 fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> String {
     match kachel_io::listener::local_addr(socket) {
@@ -264,10 +312,9 @@ fn spawn_with<I: Io + 'static>(
 /// Errors: memory cannot be reserved.
 fn caches(
     options: &ServeOptions,
-    shards: u16,
     hasher: KeyHasher,
     pool: &Arc<Pool>,
-    budget: &Arc<Budget>,
+    shared: &Shared,
 ) -> io::Result<Vec<Cache>> {
     let engine = EngineOptions {
         evict: options.evict,
@@ -279,9 +326,14 @@ fn caches(
             stale_percent: options.lease_stale_percent,
         },
     };
+    let shards = shared.options.shards;
     let caches = (0..shards).map(|shard| {
-        let of = ShardOf { shard, shards };
-        Cache::new(Arc::clone(pool), Arc::clone(budget), hasher, engine, of)
+        let (of, budget) = (ShardOf { shard, shards }, Arc::clone(&shared.budget));
+        let mut cache = Cache::new(Arc::clone(pool), budget, hasher, engine, of)?;
+        if let Some(copies) = &shared.options.copies {
+            cache.report_changes(Arc::clone(copies));
+        }
+        Ok(cache)
     });
     caches.collect()
 }
@@ -354,7 +406,8 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         own_version: KACHEL_VERSION,
         settings,
         certificates: CERTIFICATES_WITHOUT_TLS,
-        other_counts: None,
+        copies: None,
+        other_counts: Vec::new(),
     }
 }
 

@@ -56,7 +56,7 @@ pub use login::LoginOwed;
 pub use mechanism::Mechanisms;
 pub use outbox::Outbox;
 pub use overdue::{Overdue, TooSlow};
-pub use reflection::is_answerable;
+pub use reflection::{is_answerable, reflects};
 pub use sasl::{Exchange, SaslMessage, SaslStep};
 pub use sender_budget::SenderBudget;
 pub use slots::{AnswerRoom, SlotIndex, Slots};

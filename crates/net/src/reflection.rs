@@ -38,6 +38,11 @@ const PORTS: [u16; 22] = [
     27960, // Quake
 ];
 
+/// Whether a port is that of a service that reflects. Nothing that comes from it is answered.
+pub fn reflects(port: u16) -> bool {
+    PORTS.binary_search(&port).is_ok()
+}
+
 /// Whether a datagram from this address may be answered. `own_port` says whether a port is one of
 /// this server's UDP ports; those are answered at no address, because any address may be ours.
 ///
@@ -50,7 +55,7 @@ pub fn is_answerable(address: SocketAddr, own_port: impl Fn(u16) -> bool) -> boo
         IpAddr::V6(ip) => !ip.is_multicast() && !ip.is_unspecified(),
     };
     let port = address.port();
-    is_of_one_host && PORTS.binary_search(&port).is_err() && !own_port(port)
+    is_of_one_host && !reflects(port) && !own_port(port)
 }
 
 #[cfg(test)]

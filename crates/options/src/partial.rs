@@ -96,11 +96,16 @@ impl PartialOptions {
             ("--udp-port-per-shard", serve.udp.has_shard_ports),
             ("--udp-reply-datagrams", serve.udp.reply_datagrams_max > 1),
             ("--udp-sender-budget", serve.udp.sender_datagrams_max > 0),
+            ("--pipe", serve.pipe.interface.is_some()),
         ];
         for (option, _) in without_effect.iter().filter(|(_, given)| *given) {
             if serve.listeners.udp.is_empty() {
                 serve.reports.push(format!("{option}: has no effect without UDP (-U)"));
             }
+        }
+        if serve.pipe.interface.is_some() && serve.pipe.memory_bytes > serve.memory_bytes / 2 {
+            let message = "--pipe-memory: the copies take at most half of -m.";
+            return Err(OptionsError::new(EXIT_USAGE, message));
         }
         let threads = serve.threads.unwrap_or(1);
         serve.shard_ports(threads)?;
@@ -124,6 +129,8 @@ impl PartialOptions {
             "-Y: the binary protocol has no such login; listen for text only."
         } else if serve.sasl && protocols.any(|one| one != Protocol::Binary) {
             "-S: the text protocol has no such login; listen for the binary protocol only."
+        } else if asks_login && serve.pipe.interface.is_some() {
+            "--pipe: a datagram cannot log in, so there is no pipe with logins (-S, -Y)."
         } else if asks_login && serve.echo.udp_port != 0 {
             "-S, -Y: a datagram cannot log in, so there is no UDP with logins; leave out -U."
         } else {

@@ -57,6 +57,17 @@ pub struct Roles {
     pub shard: u16,
 }
 
+/// The program in a network card's driver that answers GETs over UDP (`docs/pipe.md`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipeChoice {
+    /// The interface whose packets it answers (`--pipe`); `None`: there is no such program.
+    pub interface: Option<String>,
+    /// Bytes of its table, which are a part of `-m` (`--pipe-memory`).
+    pub memory_bytes: u64,
+    /// A reply has at most this many times the bytes of its request (`--pipe-reply-times`).
+    pub reply_times: u32,
+}
+
 /// How requests over UDP are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
@@ -119,6 +130,8 @@ pub struct ServeOptions {
     pub has_shard_ports: bool,
     /// How requests over UDP are answered.
     pub udp: Udp,
+    /// The program in a network card's driver that answers GETs over UDP.
+    pub pipe: PipeChoice,
     /// Bytes of data in the whole process (`-m`).
     pub memory_bytes: u64,
     /// Whether items are evicted when memory is spent; `false` with `-M` and with the store engine.
@@ -287,6 +300,7 @@ impl ServeOptions {
             roles: None,
             has_shard_ports: false,
             udp: Udp { reply_datagrams_max: 1, sender_datagrams_max: 0, has_shard_ports: false },
+            pipe: PipeChoice { interface: None, memory_bytes: 8 << 20, reply_times: 3 },
             memory_bytes: 64 << 20,
             evict: true,
             item_bytes_max: 1 << 20,

@@ -185,6 +185,9 @@ impl ServeOptions {
         pairs.say_ports("kachel_udp_shard_ports", ports);
         pairs.say("kachel_udp_reply_datagrams", self.udp.reply_datagrams_max);
         pairs.say("kachel_udp_sender_budget", self.udp.sender_datagrams_max);
+        pairs.say("kachel_pipe", self.pipe.interface.as_deref().unwrap_or("off"));
+        pairs.say("kachel_pipe_memory", self.pipe.memory_bytes);
+        pairs.say("kachel_pipe_reply_times", self.pipe.reply_times);
         pairs.say("kachel_line_timeout", self.line_timeout_s);
         pairs.say("kachel_block_timeout", self.block_timeout_s);
         pairs.say("kachel_reader_timeout", self.reader_timeout_s);

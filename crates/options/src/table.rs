@@ -65,6 +65,8 @@ const fn answers(
 
 const I32_MAX: i64 = i32::MAX as i64;
 const U32_MAX: i64 = u32::MAX as i64;
+/// The hits of all copies are collected once a second, which takes a millisecond with so many.
+const PIPE_MEGABYTES_MAX: i64 = 64;
 /// Seconds of the longest relative TTL.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 /// Most megabytes that `-m` takes, so that bytes fit an `i64`.
@@ -270,6 +272,28 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "most datagrams of one sender's address that are answered in a second; 0: no limit. See \
          docs/udp.md",
         |partial, given| set(&mut partial.serve.udp.sender_datagrams_max, given.integer()),
+    ),
+    own(
+        "pipe",
+        Text("interface"),
+        "off",
+        "answer GETs of small hot items over UDP by a program in the driver of this interface. See \
+         docs/pipe.md",
+        |partial, given| set(&mut partial.serve.pipe.interface, Some(given.text().to_string())),
+    ),
+    own(
+        "pipe-memory",
+        Integer("megabytes", 1, PIPE_MEGABYTES_MAX),
+        "8",
+        "memory for the copies of items that the pipe answers from, a part of -m",
+        |partial, given| set(&mut partial.serve.pipe.memory_bytes, given.integer::<u64>() << 20),
+    ),
+    own(
+        "pipe-reply-times",
+        Integer("num", 1, 100),
+        "3",
+        "the pipe answers only if the reply has at most this many times the bytes of its request",
+        |partial, given| set(&mut partial.serve.pipe.reply_times, given.integer()),
     ),
     own(
         "io",

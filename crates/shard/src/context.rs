@@ -109,7 +109,13 @@ impl Context {
     /// Sets the time that the clock shows, `since_boot_ns` after the boot of the machine. Cost: as
     /// [`Shared::latest`].
     pub(crate) fn set_clock(&self, since_boot_ns: u64) {
-        let now = self.shared.now(&self.origin, since_boot_ns);
+        let now = self.origin.at(since_boot_ns).later_by(self.shared.moved_s());
+        if let Some(copies) = &self.shared.options.copies
+            && self.shared.is_new(now.second)
+        {
+            copies.tick(now.second, since_boot_ns);
+        }
+        let now = self.shared.latest(now);
         debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
         self.now.set(now);
         self.now_ns.set(since_boot_ns);

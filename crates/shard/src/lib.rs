@@ -24,6 +24,7 @@ mod send;
 mod accept;
 mod serve;
 mod carry_out;
+mod copying;
 mod sasl;
 mod login;
 mod balance;

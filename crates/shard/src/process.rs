@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use kachel_engine::{ClockOrigin, Now};
+use kachel_engine::{ClockOrigin, Copies, Now};
 use kachel_host::{Budget, Usage};
 use kachel_io::{Peer, SocketName};
 use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, SenderBudget, Users};
@@ -127,8 +127,11 @@ pub struct SharedOptions {
     pub settings: Vec<(String, String)>,
     /// Whether `refresh_certs` works.
     pub certificates: Certificates,
-    /// Statistics that another part of the process counts.
-    pub other_counts: Option<OtherCounts>,
+    /// The copies of items that answer requests over UDP, if there are any. The engines report
+    /// their changes to them.
+    pub copies: Option<Arc<dyn Copies>>,
+    /// Statistics that other parts of the process count.
+    pub other_counts: Vec<OtherCounts>,
 }
 
 /// Statistics that another part of the process counts, as names and numbers in the order of
@@ -174,7 +177,8 @@ impl Default for SharedOptions {
             own_version: "0",
             settings: Vec::new(),
             certificates: Certificates::Unknown,
-            other_counts: None,
+            copies: None,
+            other_counts: Vec::new(),
         }
     }
 }
@@ -369,6 +373,12 @@ impl Shared {
             self.second.fetch_max(now.second, AcqRel);
         }
         now.no_earlier_than(reached)
+    }
+
+    /// Whether no core has reached a second yet.
+    #[inline]
+    pub(crate) fn is_new(&self, second: u32) -> bool {
+        second > self.second.load(Relaxed)
     }
 
     /// Moves the clock of the process on. Each core follows in its next tick, or when it takes an

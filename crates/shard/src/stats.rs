@@ -200,7 +200,7 @@ impl<E: Engine> Answering<'_, E> {
         self.rows(SLABS);
         self.stat("slab_reassign_last_busy_status", b"none");
         self.rows(LOGS);
-        if let Some(OtherCounts(counts)) = &options.other_counts {
+        for OtherCounts(counts) in &options.other_counts {
             counts().into_iter().for_each(|(name, count)| self.number(name, count));
         }
         self.rows(ITEMS);

@@ -52,6 +52,7 @@ use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::copying::take_hits;
 use crate::crawl::Crawling;
 use crate::datagrams::{Arrived, Datagrams};
 use crate::engines::Engines;
@@ -534,11 +535,13 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
             None => {}
         }
-        if std::mem::take(&mut self.is_new_second)
-            && self.context.id == 0
-            && self.engines.are_open_to_all()
-        {
-            self.maintain_others();
+        if std::mem::take(&mut self.is_new_second) {
+            if self.context.shared.options.copies.is_some() {
+                take_hits(&self.context, &self.engines);
+            }
+            if self.context.id == 0 && self.engines.are_open_to_all() {
+                self.maintain_others();
+            }
         }
     }
 

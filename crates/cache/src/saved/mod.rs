@@ -158,9 +158,9 @@ impl Cache {
             access: Access::from_saved(saved.access),
             is_main: saved.is_main,
         };
-        let mut index = TableIndex::new(&mut self.table, &self.hasher, &mut self.changes);
+        let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
         let stored = self.segments.restore(&item, now.second, &mut index).and_then(|at| {
-            self.changes.note(hash.0);
+            self.changes.before_change(hash.0);
             let is_stored = self.try_insert(hash, at);
             if is_stored { Ok(at) } else { self.insert_into_full(hash, at, false, now) }
         });

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * The smart pipe: answers plain GETs over UDP in the driver of the network card. It passes all other
+ * packets to the kernel, unchanged.
+ *
+ * Upstream:   the driver calls `pipe` with each packet.
+ * Downstream: the stages, in the order in which a packet passes them.
+ *
+ * Invariants:
+ * - I1  Each packet is answered or passed on; none is dropped. (A packet that was changed and could
+ *       not be finished is dropped. The verifier asks for these branches; none of them can be taken.)
+ * - I2  The work for a packet is bounded: 192 bytes are summed, 120 hashed, one bucket and one slot
+ *       are read, and 511 bytes written.
+ */
+#include "layout.h"
+#include "interface.h"
+#include "parse.h"
+#include "probe.h"
+#include "values.h"
+#include "rewrite.h"
+
+INLINE void count(const struct settings *is, u32 result)
+{
+	u32 lane = bpf_get_smp_processor_id() & is->lane_mask;
+	struct counts *of = bpf_map_lookup_elem(&counts, &lane);
+	if (of)
+		__sync_fetch_and_add(&of->of[result & (COUNTS - 1)], 1);
+}
+
+INLINE void note_hit(const struct settings *is, u32 slot)
+{
+	u32 lane = bpf_get_smp_processor_id() & is->lane_mask;
+	u32 place = lane * (u32)(is->bucket_mask + 1) * WAYS + slot;
+	u64 *hit = bpf_map_lookup_elem(&hits, &place);
+	if (hit)
+		__sync_fetch_and_add(hit, 1);
+}
+
+SECTION("xdp")
+int pipe(struct xdp_md *ctx)
+{
+	u32 first = 0;
+	const struct settings *is = bpf_map_lookup_elem(&settings, &first);
+	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &first);
+	struct time now;
+	enum count result;
+
+	if (!is || !scratch)
+		return XDP_PASS;
+	struct datagram *in = &scratch->in;
+	struct request *request = &scratch->request;
+	result = interface(ctx, is, in);
+	if (result != ANSWERED)
+		goto passed;
+	result = NOT_SERVING;
+	if (!is_serving(is, &now))
+		goto passed;
+	result = parse(ctx, is, in, scratch->key, request);
+	if (result != ANSWERED)
+		goto passed;
+	result = MISS;
+	u32 slot = probe(is, request->hash);
+	if (slot == NOWHERE)
+		goto passed;
+	result = values(is, request, &now, slot, scratch);
+	if (result != ANSWERED)
+		goto passed;
+	result = rewrite(ctx, is, in, scratch);
+	if (result == COUNTS)
+		return XDP_DROP; /* I1 */
+	if (result != ANSWERED)
+		goto passed;
+	note_hit(is, slot);
+	count(is, ANSWERED);
+	return XDP_TX;
+passed:
+	count(is, result);
+	return XDP_PASS;
+}
+
+SECTION("license") char program_license[] = "Dual MIT/GPL";

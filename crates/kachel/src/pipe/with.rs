@@ -1,0 +1,126 @@
+//! The pipe of the process: a program in the driver of an interface, and its table.
+//!
+//! Upstream:   `serve` and `shards`.
+//! Downstream: `kachel_pipe`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use kachel_engine::Copies;
+use kachel_options::{Protocol, ServeOptions};
+use kachel_pipe::{Mode, Pipe, PipeOptions, Place, Program, Speaks};
+use kachel_shard::OtherCounts;
+
+use crate::pipe::Answers;
+
+/// The pipe of the process.
+#[derive(Clone, Debug)]
+pub(crate) struct SmartPipe {
+    table: Arc<Pipe>,
+    /// The program goes when the last clone of this does.
+    _program: Arc<Mutex<Program>>,
+    interface: Arc<str>,
+    mode: Mode,
+}
+
+impl SmartPipe {
+    /// Loads and attaches the program. It answers nothing yet. `None` if there is no `--pipe`, or
+    /// after a line that says why this machine has none.
+    pub(crate) fn load(options: &ServeOptions) -> Option<Self> {
+        let interface = options.pipe.interface.as_deref()?;
+        assert!(options.auth_file.is_none() && !options.sasl, "the options were checked");
+        let loaded = Program::load(options.pipe.memory_bytes);
+        let attached = loaded.and_then(|(mut program, table)| {
+            let mode = program.attach(interface)?;
+            Ok((program, table, mode))
+        });
+        match attached {
+            Ok((program, table, mode)) => Some(Self {
+                table: Arc::new(table),
+                _program: Arc::new(Mutex::new(program)),
+                interface: interface.into(),
+                mode,
+            }),
+            Err(error) => {
+                eprintln!("--pipe {interface}: off: {error}");
+                None
+            }
+        }
+    }
+
+    /// Has the program answer what is sent to the sockets, at the addresses that the interface has
+    /// now.
+    pub(crate) fn begin(&self, options: &ServeOptions, answers: Answers<'_>) {
+        let addresses = match kachel_host::interface_addresses(&self.interface) {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                eprintln!("--pipe {}: off: its addresses are not known: {error}", self.interface);
+                return;
+            }
+        };
+        let mut places = Vec::new();
+        for (protocol, socket) in answers.sockets {
+            let speaks = match protocol {
+                Protocol::Auto => Speaks::Both,
+                Protocol::Ascii => Speaks::Text,
+                Protocol::Binary => Speaks::Binary,
+            };
+            let of_socket = addresses.iter().filter(|address| receives(socket, **address));
+            places.extend(of_socket.map(|address| Place {
+                address: SocketAddr::new(*address, socket.port()),
+                speaks,
+            }));
+        }
+        places.sort_by_key(|place| place.address);
+        places.dedup();
+        debug_assert!(places.iter().all(|place| place.address.port() != 0), "sockets are bound");
+        let (interface, mode) = (&self.interface, self.mode);
+        if places.is_empty() {
+            eprintln!("--pipe {interface}: off: no UDP socket has an address of this interface");
+            return;
+        }
+        let list: Vec<_> = places.iter().map(|place| place.address.to_string()).collect();
+        eprintln!("--pipe {interface}: {mode} mode, answers at {}", list.join(", "));
+        assert!(answers.hash_keys != [0; 2], "the hash of keys is secret");
+        let settings = PipeOptions {
+            hash_keys: answers.hash_keys,
+            start_ns: answers.start_ns,
+            reply_times: options.pipe.reply_times,
+            places,
+        };
+        let own = |port| answers.own_ports.iter().any(|ports| ports.contains(&port));
+        self.table.begin(&settings, |port| kachel_net::reflects(port) || own(port));
+    }
+
+    /// Has the program pass everything on from now on.
+    pub(crate) fn end(&self) {
+        self.table.answer(false);
+    }
+
+    /// Bytes of the table.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.table.bytes()
+    }
+
+    pub(crate) fn copies(&self) -> Arc<dyn Copies> {
+        Arc::clone(&self.table) as Arc<dyn Copies>
+    }
+
+    /// What the program has counted, for `stats`.
+    pub(crate) fn counts(&self) -> OtherCounts {
+        let table = Arc::clone(&self.table);
+        OtherCounts(Arc::new(move || {
+            let items = table.len() as u64;
+            table.counts().named().chain([("kachel_pipe_items", items)]).collect()
+        }))
+    }
+}
+
+/// Whether a socket with this local address receives what is sent to `address`.
+fn receives(socket: &SocketAddr, address: IpAddr) -> bool {
+    debug_assert!(!address.is_unspecified(), "an address of an interface");
+    match socket.ip() {
+        IpAddr::V4(ip) => address.is_ipv4() && (ip.is_unspecified() || ip == address),
+        IpAddr::V6(ip) => address.is_ipv6() && (ip.is_unspecified() || ip == address),
+    }
+}

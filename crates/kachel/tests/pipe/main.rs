@@ -1,0 +1,228 @@
+//! The server with the pipe, over a cable between two network namespaces.
+//!
+//! Upstream:   `cargo test --features pipe`. Without the rights, the tests skip.
+//!             `KACHEL_PIPE_CHANGES` says how many changes are made.
+//! Downstream: the server's binary.
+
+mod network;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kachel_testkit::{Random, setting};
+
+use crate::network::{Network, Tcp, Udp};
+
+/// The key that most tests use.
+const KEY: &str = "a-key-of-a-usual-length";
+
+/// Reads the key over UDP until the pipe has its copy.
+fn make_hot(udp: &mut Udp, key: &str) {
+    for _ in 0..3 {
+        udp.ask(format!("get {key}\r\n"));
+    }
+}
+
+#[test]
+fn hot_items_are_answered_by_the_pipe_in_each_protocol() {
+    let Some(network) = Network::new() else { return };
+    let server = network.serve(&[]);
+    let line = server.said.iter().find(|line| line.starts_with("--pipe ")).expect("a line");
+    assert!(line.contains("native mode") && line.contains("10.9.0.2:11311"), "{line}");
+    let (mut tcp, mut udp, mut udp6) = (Tcp::new(), Udp::new(), Udp::new6());
+    assert_eq!(tcp.ask(&format!("set {KEY} 7 0 5\r\nhello\r\n")), "STORED\r\n");
+    make_hot(&mut udp, KEY);
+    let before = tcp.stat("kachel_pipe_answered");
+    assert!(before > 0, "the third read is answered by the pipe");
+    let get = format!("VALUE {KEY} 7 5\r\nhello\r\nEND\r\n").into_bytes();
+    assert_eq!(tcp.get("get", KEY), get);
+    let gets = tcp.get("gets", KEY);
+    let mut binary = vec![0x80, 0x0c, 0, KEY.len() as u8, 0, 0, 0, 0, 0, 0, 0, KEY.len() as u8];
+    binary.extend([0; 12]);
+    binary.extend(KEY.as_bytes());
+    for udp in [&mut udp, &mut udp6] {
+        assert_eq!(udp.ask(format!("get {KEY}\r\n")), get);
+        assert_eq!(udp.ask(format!("gets {KEY}\r\n")), gets);
+        assert_eq!(udp.ask(format!("mg {KEY} v f s\r\n")), b"VA 5 f7 s5\r\nhello\r\n");
+        assert!(udp.ask(&binary).ends_with(format!("{KEY}hello").as_bytes()));
+    }
+    assert_eq!(tcp.stat("kachel_pipe_answered"), before + 8);
+    // The server counts these reads within a second, with those that it has answered itself.
+    let end = Instant::now() + Duration::from_secs(20);
+    while tcp.stat("get_hits") < before + 8 + 2 {
+        assert!(Instant::now() < end, "hits of the pipe are hits: {}", tcp.stat("get_hits"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A random change of an item, or of all items. `value` differs from change to change.
+fn change(tcp: &mut Tcp, udp: &mut Udp, key: &str, value: u64, dice: &mut Random) {
+    let value = format!("{value}");
+    let bytes = value.len();
+    let block = format!("{bytes}\r\n{value}\r\n");
+    let request = match dice.below(16) {
+        0..5 => format!("set {key} 3 0 {block}"),
+        5 => format!("set {key} 3 1 {block}"),
+        6 => format!("delete {key}\r\n"),
+        7 => format!("touch {key} {}\r\n", dice.pick(&[-1, 0, 1, 100])),
+        8 => format!("incr {key} 1\r\n"),
+        9 => format!("append {key} 0 0 1\r\n7\r\n"),
+        10 => format!("ms {key} {bytes} T{}\r\n{value}\r\n", dice.pick(&[0, 1, 100])),
+        11 => format!("md {key} I T30\r\n"),
+        12 => format!("mg {key} T{}\r\n", dice.pick(&[0, 1, 100])),
+        13 if dice.percent(20) => "flush_all\r\n".into(),
+        14 => format!("set {key} 9 0 600\r\n{}\r\n", "v".repeat(600)),
+        _ => format!("set {key} 4 100 {block}"),
+    };
+    // Changes come over either transport.
+    match dice.percent(30) {
+        true => drop(udp.ask(request)),
+        false => drop(tcp.ask(&request)),
+    }
+}
+
+#[test]
+fn a_read_over_udp_is_never_older_than_a_read_over_tcp() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&["-t", "2"]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    let changes = setting("KACHEL_PIPE_CHANGES", 4_000);
+    let seed = setting("KACHEL_SEED", 18);
+    let mut dice = Random::new(seed);
+    for round in 0..changes {
+        let key = format!("some-key-number-{}", dice.below(8));
+        if dice.percent(40) {
+            change(&mut tcp, &mut udp, &key, 1_000_000 + round, &mut dice);
+        }
+        let verb = dice.pick(&["get", "get", "gets"]);
+        let over_tcp = tcp.get(verb, &key);
+        let over_udp = udp.ask(format!("{verb} {key}\r\n"));
+        // An item may expire between the two.
+        let is_gone = over_udp == b"END\r\n" && over_tcp != b"END\r\n";
+        let is_gone = is_gone && tcp.get("get", &key) == b"END\r\n";
+        let shown = |reply: &[u8]| String::from_utf8_lossy(reply).into_owned();
+        assert!(
+            over_tcp == over_udp || is_gone,
+            "round {round} of seed {seed}: {:?} over TCP, then {:?}",
+            shown(&over_tcp),
+            shown(&over_udp)
+        );
+    }
+    let answered = tcp.stat("kachel_pipe_answered");
+    println!("{answered} of {changes} reads were answered by the pipe");
+    assert!(answered > changes / 20, "{answered}");
+}
+
+/// The number that a reply of `get` has as its value.
+fn number_in(reply: &[u8]) -> u64 {
+    let text = String::from_utf8(reply.to_vec()).expect("text");
+    text.lines().nth(1).expect("a value").parse().expect("a number")
+}
+
+#[test]
+fn no_reader_sees_a_value_that_was_replaced() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&["-t", "2"]);
+    let (acknowledged, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
+    let writes = setting("KACHEL_PIPE_CHANGES", 4_000);
+    let mut tcp = Tcp::new();
+    assert_eq!(tcp.ask(&format!("set {KEY} 0 0 1\r\n1\r\n")), "STORED\r\n");
+    let stale = std::thread::scope(|scope| {
+        let reader = |over_tcp: bool| {
+            let (acknowledged, is_over) = (&acknowledged, &is_over);
+            let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+            scope.spawn(move || {
+                let (mut last, mut reads) = (0, 0_u64);
+                while !is_over.load(Ordering::Relaxed) {
+                    let least = acknowledged.load(Ordering::SeqCst).max(last);
+                    // A value that one transport has shown is the least that the other one shows.
+                    let reply = match over_tcp && reads.is_multiple_of(3) {
+                        true => tcp.get("get", KEY),
+                        false => udp.ask(format!("get {KEY}\r\n")),
+                    };
+                    last = number_in(&reply);
+                    reads += 1;
+                    if last < least {
+                        return Some((last, least));
+                    }
+                }
+                None
+            })
+        };
+        let readers = [reader(false), reader(true)];
+        for number in 2..=writes {
+            let text = number.to_string();
+            let request = format!("set {KEY} 0 0 {}\r\n{text}\r\n", text.len());
+            assert_eq!(tcp.ask(&request), "STORED\r\n");
+            acknowledged.store(number, Ordering::SeqCst);
+            if readers.iter().any(|reader| reader.is_finished()) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        readers.map(|reader| reader.join().expect("a reader ends"))
+    });
+    assert_eq!(stale, [None, None], "a value, and the least that it may be");
+    let answered = tcp.stat("kachel_pipe_answered");
+    println!("{answered} reads were answered by the pipe during {writes} writes");
+    assert!(answered > 0, "the pipe took part");
+}
+
+#[test]
+fn items_expire_and_are_flushed_in_the_pipe_to_the_second() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    tcp.ask(&format!("set {KEY} 0 2 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    let answered = tcp.stat("kachel_pipe_answered");
+    let end = Instant::now() + Duration::from_secs(20);
+    // From the first miss over TCP on, the pipe has none either.
+    while tcp.get("get", KEY) != b"END\r\n" {
+        assert!(Instant::now() < end, "it expires");
+        udp.ask(format!("get {KEY}\r\n"));
+    }
+    assert_eq!(udp.ask(format!("get {KEY}\r\n")), b"END\r\n");
+    assert!(tcp.stat("kachel_pipe_answered") > answered, "it was answered until then");
+
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    tcp.ask("flush_all 3\r\n");
+    while tcp.get("get", KEY) != b"END\r\n" {
+        assert!(Instant::now() < end + Duration::from_secs(20), "it is flushed");
+        udp.ask(format!("get {KEY}\r\n"));
+    }
+    assert_eq!(udp.ask(format!("get {KEY}\r\n")), b"END\r\n");
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nagain\r\n"));
+    let answered = tcp.stat("kachel_pipe_answered");
+    make_hot(&mut udp, KEY);
+    assert!(tcp.stat("kachel_pipe_answered") > answered, "the pipe answers again");
+}
+
+#[test]
+fn nothing_is_answered_for_a_server_that_is_dead_or_has_restarted() {
+    let Some(network) = Network::new() else { return };
+    let mut udp = Udp::new();
+    for round in 0..setting("KACHEL_PIPE_KILLS", 3) {
+        let mut server = network.serve(&[]);
+        assert_eq!(udp.ask(format!("get {KEY}\r\n")), b"END\r\n", "round {round}");
+        let mut tcp = Tcp::new();
+        tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+        make_hot(&mut udp, KEY);
+        assert!(tcp.stat("kachel_pipe_answered") > 0);
+        server.kill();
+        assert!(!udp.is_answered(&format!("get {KEY}\r\n")), "round {round}: the server is dead");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_have_the_pipe_says_why_and_serves() {
+    let Some(network) = Network::new() else { return };
+    let server = network.serve(&["--pipe", "no-such-one"]);
+    let line = server.said.iter().find(|line| line.starts_with("--pipe ")).expect("a line");
+    assert!(line.starts_with("--pipe no-such-one: off: "), "{line}");
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    assert_eq!(tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n")), "STORED\r\n");
+    let reply = format!("VALUE {KEY} 0 5\r\nhello\r\nEND\r\n").into_bytes();
+    assert_eq!(udp.ask(format!("get {KEY}\r\n")), reply);
+}

@@ -1,0 +1,248 @@
+//! Two network namespaces with a cable between them: a server with the pipe in one, its clients in
+//! the other.
+//!
+//! Upstream:   the tests.
+//! Downstream: `ip` (iproute2), and the server's binary.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use kachel_pipe::Program;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A reply over UDP that has not come by then does not come.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// The server's interface and the clients'.
+const SERVER_SIDE: &str = "kachel0";
+const CLIENT_SIDE: &str = "kachel1";
+
+fn ip(words: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(words.split(' ')).output();
+    let output = output.map_err(|error| format!("ip, of iproute2: {error}"))?;
+    let says = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {says}")) }
+}
+
+/// Two namespaces and a cable. They go when this is dropped.
+pub(crate) struct Network {
+    server: String,
+    client: String,
+    /// The clients' side passes all packets on. Without a program there, the kernel does not send
+    /// what the program on the other side sends back.
+    _passing: Option<Program>,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in [&self.server, &self.client] {
+            let _absent = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+impl Network {
+    /// `None`, and a line that says why, if this process may not make one, or may not load
+    /// programs. The calling thread, and threads that it spawns, are then in the clients'
+    /// namespace.
+    pub(crate) fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = |side| format!("kachel-{}-{count}-{side}", std::process::id());
+        let mut network = Self { server: name("s"), client: name("c"), _passing: None };
+        match network.make() {
+            Ok(()) => Some(network),
+            Err(why) => {
+                kachel_testkit::skip("pipe.network", &why);
+                None
+            }
+        }
+    }
+
+    fn make(&mut self) -> Result<(), String> {
+        let Self { server, client, .. } = self;
+        ip(&format!("netns add {server}"))?;
+        ip(&format!("netns add {client}"))?;
+        ip(&format!(
+            "link add {SERVER_SIDE} netns {server} type veth peer name {CLIENT_SIDE} netns {client}"
+        ))?;
+        for (space, side, number) in [(&*server, SERVER_SIDE, 2), (&*client, CLIENT_SIDE, 1)] {
+            ip(&format!("-n {space} addr add 10.9.0.{number}/24 dev {side}"))?;
+            ip(&format!("-n {space} addr add fd00:9::{number}/64 dev {side} nodad"))?;
+            ip(&format!("-n {space} link set lo up"))?;
+            ip(&format!("-n {space} link set {side} up"))?;
+        }
+        self.enter_as_client()?;
+        let (mut program, _table) = Program::load(1 << 20).map_err(|error| error.to_string())?;
+        program.attach(CLIENT_SIDE).map_err(|error| error.to_string())?;
+        self._passing = Some(program);
+        Ok(())
+    }
+
+    /// Moves the calling thread into the clients' namespace.
+    fn enter_as_client(&self) -> Result<(), String> {
+        let space = File::open(format!("/run/netns/{}", self.client));
+        let space = space.map_err(|error| format!("{}: {error}", self.client))?;
+        move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&space),
+            Some(LinkNameSpaceType::Network),
+        )
+        .map_err(|error| format!("the namespace cannot be entered: {error}"))
+    }
+
+    /// Starts a server with the pipe and these options.
+    pub(crate) fn serve(&self, options: &[&str]) -> Serving {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.server, env!("CARGO_BIN_EXE_kachel"), "serve"]);
+        command.args(["-l", "0.0.0.0,::", "-p", "11311", "-U", "11311", "--pipe", SERVER_SIDE]);
+        command.args(options).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("ip, of iproute2");
+        let said = BufReader::new(child.stderr.take().expect("it is piped"));
+        let (send, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            said.lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
+        });
+        let mut serving = Serving { child, said: Vec::new() };
+        while !serving.said.iter().any(|line| line.contains(" listens on ")) {
+            serving.said.push(lines.recv_timeout(PATIENCE).expect("the server starts"));
+        }
+        serving
+    }
+}
+
+/// A server.
+pub(crate) struct Serving {
+    child: Child,
+    /// The lines that it said until it listened.
+    pub(crate) said: Vec<String>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Serving {
+    /// Kills the server at once.
+    pub(crate) fn kill(&mut self) {
+        let _ended = self.child.kill();
+        self.child.wait().expect("it ends");
+    }
+}
+
+/// A client over TCP.
+pub(crate) struct Tcp(BufReader<TcpStream>);
+
+impl Tcp {
+    pub(crate) fn new() -> Self {
+        let server: SocketAddr = "10.9.0.2:11311".parse().expect("an address");
+        let stream = TcpStream::connect_timeout(&server, PATIENCE).expect("the server listens");
+        stream.set_nodelay(true).expect("an option");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        Self(BufReader::new(stream))
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line");
+        line
+    }
+
+    /// The first line of the reply.
+    pub(crate) fn ask(&mut self, request: &str) -> String {
+        self.0.get_mut().write_all(request.as_bytes()).expect("it is sent");
+        self.line()
+    }
+
+    /// The reply of `get` or `gets`, as it is over UDP.
+    pub(crate) fn get(&mut self, verb: &str, key: &str) -> Vec<u8> {
+        let mut reply = self.ask(&format!("{verb} {key}\r\n")).into_bytes();
+        if reply != b"END\r\n" {
+            let head = String::from_utf8(reply.clone()).expect("text");
+            let bytes: usize = head.split_whitespace().nth(3).expect("a length").parse().unwrap();
+            let mut rest = vec![0; bytes + 7];
+            self.0.read_exact(&mut rest).expect("a value");
+            reply.extend(rest);
+        }
+        reply
+    }
+
+    /// A number of `stats`.
+    pub(crate) fn stat(&mut self, name: &str) -> u64 {
+        let mut line = self.ask("stats\r\n");
+        let mut found = None;
+        while line != "END\r\n" {
+            if let Some(number) = line.strip_prefix(&format!("STAT {name} ")) {
+                found = Some(number.trim().parse().expect("a number"));
+            }
+            line = self.line();
+        }
+        found.unwrap_or_else(|| panic!("{name} is in the statistics"))
+    }
+}
+
+/// A client over UDP.
+pub(crate) struct Udp {
+    socket: UdpSocket,
+    request_id: u16,
+}
+
+impl Udp {
+    pub(crate) fn new() -> Self {
+        Self::between("10.9.0.1:0", "10.9.0.2:11311")
+    }
+
+    pub(crate) fn new6() -> Self {
+        Self::between("[fd00:9::1]:0", "[fd00:9::2]:11311")
+    }
+
+    fn between(from: &str, to: &str) -> Self {
+        let socket = UdpSocket::bind(from).expect("an address of the interface");
+        socket.connect(to).expect("an address");
+        Self { socket, request_id: 0 }
+    }
+
+    /// The reply to a request, if one comes within `time`.
+    fn ask_within(&mut self, request: &[u8], time: Duration) -> Option<Vec<u8>> {
+        self.request_id = self.request_id.wrapping_add(1);
+        let [high, low] = self.request_id.to_be_bytes();
+        let frame = [high, low, 0, 0, 0, 1, 0, 0];
+        let sent = self.socket.send(&[&frame, request].concat());
+        let end = Instant::now() + time;
+        // A port without a server is refused.
+        sent.ok()?;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1)))).expect("a time");
+            let mut datagram = [0; 2048];
+            match self.socket.recv(&mut datagram) {
+                // A late reply to an earlier request.
+                Ok(bytes) if datagram[..2] != frame[..2] => assert!(bytes >= 8, "a frame"),
+                Ok(bytes) => {
+                    assert_eq!(datagram[..8], frame, "the frame of a reply of one datagram");
+                    return Some(datagram[8..bytes].to_vec());
+                }
+                Err(_) if left.is_zero() => return None,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The reply to a request.
+    pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>) -> Vec<u8> {
+        self.ask_within(request.as_ref(), PATIENCE).expect("a reply over UDP")
+    }
+
+    /// Whether anything answers a request.
+    pub(crate) fn is_answered(&mut self, request: &str) -> bool {
+        self.ask_within(request.as_bytes(), SILENCE).is_some()
+    }
+}

@@ -1,0 +1,71 @@
+//! Where the words of the shared memory are. `bpf/layout.h` has the same layout.
+//!
+//! Upstream:   `table` and `load` read and write the words.
+//! Downstream: the program.
+//!
+//! ```text
+//! settings  0 on | 1 beat | 2 second | 3 flushes begun | 4 flushes done | 5 flush due | 6 start
+//!           7, 8 keys of the hash | 9 mask of buckets | 10 mask of lanes | 11 times of a reply
+//!           16.. places, 4 words each | 80.. a bit for each closed port
+//! bucket    0..8 tags
+//! slot      0 version | 1 hash | 2 flushes | 3 expiry, client flags
+//!           4 bytes of key (16), value (16), flags text (8), head (8), token text (8); shard (8)
+//!           5 CAS token | 6, 7 head | 8..11 token text | 11..16 shard | 16..32 key | 32..64 value
+//! ```
+//!
+//! All words are little-endian, as the processor has them.
+
+/// The positions of the settings.
+pub(crate) mod setting {
+    pub(crate) const ON: usize = 0;
+    pub(crate) const BEAT_NS: usize = 1;
+    pub(crate) const SECOND: usize = 2;
+    pub(crate) const FLUSHES_BEGUN: usize = 3;
+    pub(crate) const FLUSHES_DONE: usize = 4;
+    pub(crate) const FLUSH_DUE: usize = 5;
+    pub(crate) const START_NS: usize = 6;
+    pub(crate) const HASH_KEYS: usize = 7;
+    pub(crate) const BUCKET_MASK: usize = 9;
+    pub(crate) const LANE_MASK: usize = 10;
+    pub(crate) const REPLY_TIMES: usize = 11;
+    pub(crate) const PLACES: usize = 16;
+    pub(crate) const CLOSED_PORTS: usize = 80;
+}
+
+/// The positions in a slot.
+pub(crate) mod slot {
+    pub(crate) const VERSION: usize = 0;
+    pub(crate) const HASH: usize = 1;
+    pub(crate) const FLUSHES: usize = 2;
+    pub(crate) const EXPIRY_AND_FLAGS: usize = 3;
+    pub(crate) const LENGTHS: usize = 4;
+    pub(crate) const CAS: usize = 5;
+    pub(crate) const HEAD: usize = 6;
+    pub(crate) const CAS_TEXT: usize = 8;
+    pub(crate) const SHARD: usize = 11;
+    pub(crate) const KEY: usize = 16;
+    pub(crate) const VALUE: usize = 32;
+}
+
+/// Words of the settings.
+pub(crate) const SETTINGS_WORDS: usize = 80 + 1024;
+/// Words of a bucket: a cache line.
+pub(crate) const WAYS: usize = 8;
+/// Words of a slot.
+pub(crate) const SLOT_WORDS: usize = 64;
+/// Words of the counts of a lane.
+pub(crate) const COUNTS_WORDS: usize = 16;
+/// The most lanes: sets of counters, which the cores share.
+pub(crate) const LANES_MAX: usize = 8;
+/// The most places.
+pub(crate) const PLACES_MAX: usize = 16;
+/// Words of a place.
+pub(crate) const PLACE_WORDS: usize = 4;
+/// Bytes of the longest key of a copy.
+pub(crate) const KEY_BYTES_MAX: usize = 120;
+
+/// The tag of a slot that is being written. No key has it.
+pub(crate) const BUSY: u64 = 1;
+
+const _: () = assert!(setting::PLACES + PLACES_MAX * PLACE_WORDS == setting::CLOSED_PORTS);
+const _: () = assert!(slot::KEY * 8 + KEY_BYTES_MAX + 8 == slot::VALUE * 8);

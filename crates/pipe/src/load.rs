@@ -1,0 +1,182 @@
+//! Loads the program into the kernel and attaches it to an interface.
+//!
+//! Upstream:   `kachel` at its start, while it has the rights.
+//! Downstream: the kernel, through `aya`. Only this file knows `aya`.
+//!
+//! Invariants:
+//! - L1  Program, maps and link are not pinned, so they go when the process ends.
+//! - L2  The sizes of the maps in the object are those of `layout`.
+
+use std::fmt;
+use std::os::fd::AsFd as _;
+
+use aya::maps::{Map, MapData};
+use aya::programs::{TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use kachel_host::SharedWords;
+
+use crate::layout::{COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS};
+use crate::table::{Memory, Pipe, bucket_count};
+
+/// The program, as `bpf/build` has made it.
+static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/pipe.o");
+
+/// Why the pipe is not to be had on this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel does not take the program, or this process has no right to load it.
+    #[error("the kernel does not take the program: {0}")]
+    Refused(String),
+    /// The memory that the program shares cannot be mapped.
+    #[error("memory of the program cannot be mapped: {0}")]
+    Unmapped(#[from] std::io::Error),
+    /// The program cannot be attached to the interface.
+    #[error("{interface}: {reason}")]
+    Unattached {
+        /// The name of the interface.
+        interface: String,
+        /// What the kernel says.
+        reason: String,
+    },
+    /// The order of loads and stores is that of x86-64.
+    #[error("the pipe is for x86-64 only")]
+    OtherProcessor,
+}
+
+/// Where the kernel runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// In the network stack, because the driver cannot.
+    Generic,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
+}
+
+/// The result of a run of the program on a packet that a test has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// The packet goes on to the kernel, as it is now.
+    Passed(Vec<u8>),
+    /// This packet is sent back.
+    Answered(Vec<u8>),
+    /// Anything else.
+    Other(u32),
+}
+
+/// The program in the kernel. It goes when this is dropped (L1).
+#[derive(Debug)]
+pub struct Program {
+    object: Ebpf,
+}
+
+/// The causes of an error, behind it.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            text = format!("{text}: {next_text}");
+        }
+        cause = next.source();
+    }
+    // The log of the verifier has many lines.
+    text.lines().next().unwrap_or_default().to_string()
+}
+
+fn refused(error: impl std::error::Error) -> LoadError {
+    LoadError::Refused(with_causes(&error))
+}
+
+fn map_data<'o>(object: &'o Ebpf, name: &str) -> &'o MapData {
+    match object.map(name) {
+        Some(Map::Array(data)) => data,
+        _ => panic!("L2: the object has an array {name}"),
+    }
+}
+
+impl Program {
+    /// Loads the program with a table in at most `memory_bytes`.
+    ///
+    /// Errors: the kernel does not take the program, or not from this process.
+    pub fn load(memory_bytes: u64) -> Result<(Self, Pipe), LoadError> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(LoadError::OtherProcessor);
+        }
+        let buckets = bucket_count(memory_bytes);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let lanes = cores.next_power_of_two().min(LANES_MAX);
+        let slots = buckets * WAYS as u32;
+        let mut object = EbpfLoader::new()
+            .map_max_entries("buckets", buckets)
+            .map_max_entries("slots", slots)
+            .map_max_entries("hits", slots * lanes as u32)
+            .load(OBJECT)
+            .map_err(refused)?;
+        Self::xdp(&mut object).load().map_err(refused)?;
+        let map = |name: &str, words: usize| {
+            let fd = map_data(&object, name).fd();
+            SharedWords::map(fd.as_fd(), words)
+        };
+        let slots = slots as usize;
+        let memory = Memory {
+            settings: map("settings", SETTINGS_WORDS)?,
+            buckets: map("buckets", slots)?,
+            slots: map("slots", slots * SLOT_WORDS)?,
+            hits: map("hits", slots * lanes)?,
+            counts: map("counts", COUNTS_WORDS * LANES_MAX)?,
+        };
+        Ok((Self { object }, Pipe::new(memory, buckets)))
+    }
+
+    fn xdp(object: &mut Ebpf) -> &mut Xdp {
+        let program = object.program_mut("pipe").expect("the object has the program");
+        program.try_into().expect("it is a program for XDP")
+    }
+
+    /// Attaches the program to an interface: in its driver if that can run it, else in the network
+    /// stack.
+    ///
+    /// Errors: there is no such interface, or it has a program already.
+    pub fn attach(&mut self, interface: &str) -> Result<Mode, LoadError> {
+        let program = Self::xdp(&mut self.object);
+        if program.attach(interface, XdpMode::Driver).is_ok() {
+            return Ok(Mode::Native);
+        }
+        match program.attach(interface, XdpMode::Skb) {
+            Ok(_) => Ok(Mode::Generic),
+            Err(error) => Err(LoadError::Unattached {
+                interface: interface.to_string(),
+                reason: with_causes(&error),
+            }),
+        }
+    }
+
+    /// Runs the program on a packet (`BPF_PROG_TEST_RUN`). For tests.
+    ///
+    /// Errors: the kernel refuses.
+    pub fn try_packet(&mut self, packet: &[u8]) -> Result<Trial, LoadError> {
+        let mut out = vec![0; packet.len() + 1024];
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        let result = Self::xdp(&mut self.object).test_run(options).map_err(refused)?;
+        out.truncate(result.data_size_out as usize);
+        Ok(match result.return_value {
+            2 => Trial::Passed(out),
+            3 => Trial::Answered(out),
+            other => Trial::Other(other),
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Tests of the table over memory without a program. They need no rights. A thread reads the slots
+//! as the program does.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, fence};
+
+use kachel_engine::{CopiedItem, Copies as _, KeyHasher, Seeds};
+use kachel_host::SharedWords;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::layout::{COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS, slot};
+use crate::table::{Memory, Pipe, VALUE_BYTES_MAX, bucket_count};
+
+const LANES: usize = 2;
+
+fn words(count: usize) -> SharedWords {
+    let file = memfd_create("words", MemfdFlags::CLOEXEC).expect("a file in memory");
+    ftruncate(&file, count as u64 * 8).expect("memory");
+    SharedWords::map(&file, count).expect("a mapping")
+}
+
+fn table(buckets: u32) -> Pipe {
+    let slots = buckets as usize * WAYS;
+    let memory = Memory {
+        settings: words(SETTINGS_WORDS),
+        buckets: words(slots),
+        slots: words(slots * SLOT_WORDS),
+        hits: words(slots * LANES),
+        counts: words(COUNTS_WORDS * LANES_MAX),
+    };
+    Pipe::new(memory, buckets)
+}
+
+fn hasher() -> KeyHasher {
+    KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1)
+}
+
+fn publish(pipe: &Pipe, key: &[u8], value: &[u8], shard: u16) {
+    let key = hasher().key(key);
+    let item = CopiedItem { key, value, client_flags: 1, cas: 2, expiry: 0, shard };
+    pipe.publish(pipe.stamp().expect("no flush is under way"), &item);
+}
+
+/// Where the copy of a key is.
+fn place(pipe: &Pipe, key: &[u8]) -> Option<usize> {
+    let hash = hasher().key(key).secret_hash();
+    pipe.memory.buckets.iter().position(|tag| tag.load(Relaxed) == hash)
+}
+
+/// Reads a copy, as the program does.
+fn hit(pipe: &Pipe, key: &[u8], lane: usize) {
+    let slot = place(pipe, key).expect("there is a copy");
+    pipe.memory.hits[lane * pipe.slots + slot].fetch_add(1, Relaxed);
+}
+
+fn taken(pipe: &Pipe, shard: u16) -> HashMap<Vec<u8>, u64> {
+    let mut taken = HashMap::new();
+    pipe.take_hits(&mut |of| of == shard, &mut |hits| {
+        *taken.entry(hits.key.to_vec()).or_default() += hits.count;
+    });
+    taken
+}
+
+#[test]
+fn hits_are_told_once_with_their_keys() {
+    let pipe = table(4);
+    publish(&pipe, b"one", b"1", 0);
+    publish(&pipe, b"two", b"2", 1);
+    for (key, lane) in [(&b"one"[..], 0), (b"one", 1), (b"two", 1)] {
+        hit(&pipe, key, lane);
+    }
+    assert_eq!(taken(&pipe, 0), [(b"one".to_vec(), 2)].into());
+    assert_eq!(taken(&pipe, 0), HashMap::new());
+    assert_eq!(taken(&pipe, 1), [(b"two".to_vec(), 1)].into());
+    // A copy that is replaced before its hits were taken: the reads count, for no item.
+    hit(&pipe, b"one", 0);
+    publish(&pipe, b"one", b"11", 0);
+    assert_eq!(taken(&pipe, 0), [(Vec::new(), 1)].into());
+}
+
+#[test]
+fn copies_that_are_read_stay_and_the_others_give_way() {
+    let pipe = table(1);
+    let key = |number: u32| format!("key-{number}").into_bytes();
+    (0..WAYS as u32).for_each(|number| publish(&pipe, &key(number), b"v", 0));
+    assert_eq!(pipe.len(), WAYS);
+    for round in 0..40 {
+        hit(&pipe, &key(0), 0);
+        hit(&pipe, &key(1), 1);
+        taken(&pipe, 0);
+        publish(&pipe, &key(100 + round), b"v", 0);
+        assert!(place(&pipe, &key(0)).is_some() && place(&pipe, &key(1)).is_some(), "{round}");
+        assert!(place(&pipe, &key(100 + round)).is_some(), "a new copy finds a place");
+        assert_eq!(pipe.len(), WAYS, "one copy gives way to one");
+    }
+}
+
+#[test]
+fn a_key_has_one_copy_and_large_items_have_none() {
+    let pipe = table(1);
+    for value in [&b"a"[..], b"bb", b""] {
+        publish(&pipe, b"key", value, 0);
+        assert_eq!(pipe.len(), 1);
+    }
+    pipe.drop_copy(hasher().key(b"another").secret_hash());
+    assert_eq!(pipe.len(), 1);
+    pipe.drop_copy(hasher().key(b"key").secret_hash());
+    assert!(pipe.is_empty());
+    publish(&pipe, b"key", &[0; VALUE_BYTES_MAX + 1], 0);
+    publish(&pipe, &[b'k'; 121], b"", 0);
+    assert!(pipe.is_empty());
+    publish(&pipe, &[b'k'; 120], &[0; VALUE_BYTES_MAX], 0);
+    assert_eq!(pipe.len(), 1);
+}
+
+#[test]
+fn the_table_stays_within_its_memory() {
+    for megabytes in [1, 3, 8, 64] {
+        let pipe = table(bucket_count(megabytes << 20));
+        assert!(pipe.bytes() <= megabytes << 20, "{megabytes}");
+        assert!(pipe.bytes() > (megabytes << 20) / 3, "{megabytes}");
+    }
+    assert_eq!(bucket_count(0), 1);
+}
+
+#[test]
+fn a_slot_with_one_even_version_has_one_value() {
+    let pipe = table(1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let (mut read, mut torn) = (0_u64, 0_u64);
+            while !is_over.load(Relaxed) {
+                let words = &pipe.memory.slots[..SLOT_WORDS];
+                let version = words[slot::VERSION].load(Acquire);
+                if !version.is_multiple_of(2) {
+                    continue;
+                }
+                let value: Vec<u64> =
+                    words[slot::VALUE..].iter().map(|w| w.load(Relaxed)).collect();
+                fence(Acquire);
+                if words[slot::VERSION].load(Relaxed) == version {
+                    read += 1;
+                    torn += u64::from(value.iter().any(|word| *word != value[0]));
+                }
+            }
+            (read, torn)
+        });
+        // The first way, again and again.
+        for round in 0..60_000_u32 {
+            publish(&pipe, b"key", &[round as u8; VALUE_BYTES_MAX], 0);
+            pipe.drop_copy(hasher().key(b"key").secret_hash());
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, Relaxed);
+        let (read, torn) = reader.join().expect("it ends");
+        assert!(torn == 0 && read > 0, "{torn} of {read}");
+    });
+}

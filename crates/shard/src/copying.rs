@@ -1,0 +1,95 @@
+//! Copies of items that are read often over UDP, and the reads that copies have answered.
+//!
+//! Upstream:   `carry_out`, for each request of a datagram; `tick`, once a second.
+//! Downstream: the store of copies (`kachel_engine::Copies`).
+//!
+//! A request of a datagram comes here only if no copy has answered it. The second read of a key
+//! copies its item, if it is small.
+//!
+//! Invariants:
+//! - I1  An item is looked up and copied while this core holds its engine, and after the stamp of
+//!   flushes was taken (`kachel_engine::copies`, I2 and I3).
+//! - I2  An item is copied only if a plain read of it has the reply that the copy gives: no stale
+//!   item, none that somebody refills, none whose key was sent in base64.
+
+use kachel_engine::{
+    Answer, CopiedItem, CopyHits, Engine, GetTerms, Outcome, Value, ValueWanted, Verdict, Wanted,
+};
+
+use crate::batch::{Batch, Staged};
+use crate::context::Context;
+use crate::engines::{Engines, HeldEngines};
+
+/// The facts that a copy needs.
+const WANTED: Wanted = Wanted::CLIENT_FLAGS.with(Wanted::CAS).with(Wanted::TTL).with(Wanted::MARKS);
+
+/// An item counts at most so many reads, so more are not noted.
+const ACCESSES_MAX: u64 = 3;
+
+/// Copies the item that a request of a datagram has read, if it is read often. Does nothing if
+/// another core holds its engine.
+///
+/// Cost: a branch without copies; else a store, and for each second read of a key the engine and a
+/// lookup.
+#[cold]
+pub(crate) fn copy_if_hot<E: Engine>(
+    context: &Context,
+    held: &mut HeldEngines<'_, E>,
+    batch: &Batch<'_>,
+    staged: &Staged<'_>,
+) {
+    let Some(copies) = &context.shared.options.copies else { return };
+    debug_assert!(!E::DELAYS, "only items in memory are copied");
+    let key = batch.key(staged);
+    if !staged.is_read || !staged.reads_value || !copies.is_hot(key.secret_hash()) {
+        return;
+    }
+    let Some(stamp) = copies.stamp() else { return }; // I1
+    let Some(engine) = held.get(staged.owner) else { return };
+    let terms = GetTerms { notes_access: false, wanted: WANTED, ..GetTerms::VALUE };
+    let now = context.now();
+    let Answer::Done(Outcome { verdict, value }, _) = engine.read(&key, &terms, None, &now) else {
+        return;
+    };
+    let (Verdict::Hit(facts), Value::Inline(value)) = (verdict, value) else { return };
+    if facts.stale || facts.win_sent || facts.protocol_mark != Some(false) {
+        return; // I2
+    }
+    let left = facts.ttl_before.map(|seconds| u32::try_from(seconds).unwrap_or(0));
+    let item = CopiedItem {
+        key,
+        value,
+        client_flags: facts.client_flags,
+        cas: facts.cas,
+        expiry: left.map_or(0, |seconds| now.second + seconds),
+        shard: staged.owner,
+    };
+    debug_assert!(item.expiry == 0 || item.expiry > now.second, "a live item was found");
+    copies.publish(stamp, &item); // I1
+}
+
+/// Counts the reads that copies have answered, and has their items count as read. The timekeeper
+/// does so for all shards, or each core for its own if others may not take its engine.
+pub(crate) fn take_hits<E: Engine>(context: &Context, engines: &Engines<E>) {
+    let Some(copies) = &context.shared.options.copies else { return };
+    if engines.are_open_to_all() && context.id != 0 {
+        return;
+    }
+    let mut is_wanted = |shard| engines.may_take(shard, context);
+    copies.take_hits(&mut is_wanted, &mut |hits| note_hits(context, engines, hits));
+}
+
+fn note_hits<E: Engine>(context: &Context, engines: &Engines<E>, hits: CopyHits<'_>) {
+    let CopyHits { key, shard, count } = hits;
+    debug_assert!(count > 0, "it was read");
+    context.counters.get_hits.add(count);
+    if key.is_empty() {
+        return; // The copy is gone, so its item is not known any more.
+    }
+    let Some(mut engine) = engines.take(shard, context) else { return };
+    let terms = GetTerms { value: ValueWanted::No, ..GetTerms::VALUE };
+    let key = context.hasher.key(key);
+    for _ in 0..count.min(ACCESSES_MAX) {
+        let _read = engine.read(&key, &terms, None, &context.now());
+    }
+}

@@ -10,7 +10,9 @@ use kachel_host::SharedWords;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::layout::{COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS, slot};
-use crate::table::{Memory, Pipe, VALUE_BYTES_MAX, bucket_count};
+use crate::load::{Program, Trial};
+use crate::places::{Place, Speaks};
+use crate::table::{Memory, Pipe, PipeOptions, VALUE_BYTES_MAX, bucket_count};
 
 const LANES: usize = 2;
 
@@ -159,4 +161,57 @@ fn a_slot_with_one_even_version_has_one_value() {
         let (read, torn) = reader.join().expect("it ends");
         assert!(torn == 0 && read > 0, "{torn} of {read}");
     });
+}
+
+/// A request for `key` over UDP without a checksum, from 10.9.0.1 to 10.9.0.2.
+fn request(key: &[u8]) -> Vec<u8> {
+    let payload = [&[0, 7, 0, 0, 0, 1, 0, 0], &b"get "[..], key, b"\r\n"].concat();
+    let udp_bytes = 8 + payload.len() as u16;
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
+    ip[2..4].copy_from_slice(&(20 + udp_bytes).to_be_bytes());
+    let sum: u32 = ip.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let [from, to] = [40_000_u16, 11_311].map(u16::to_be_bytes);
+    let udp = [from, to, udp_bytes.to_be_bytes(), [0, 0]].concat();
+    [&[2; 12][..], &[8, 0], &ip, &udp, &payload].concat()
+}
+
+#[test]
+fn the_program_notices_a_version_that_changes_while_it_copies() {
+    let (mut program, pipe) = match Program::load(1 << 20) {
+        Ok(loaded) => loaded,
+        Err(error) => return kachel_testkit::skip("pipe.program", &error.to_string()),
+    };
+    let address = "10.9.0.2:11311".parse().expect("an address");
+    let options = PipeOptions {
+        hash_keys: [3, 5],
+        start_ns: u64::MAX, // The clock does not matter here, nor does the server's last word.
+        reply_times: 3,
+        places: vec![Place { address, speaks: Speaks::Text }],
+    };
+    pipe.begin(&options, |_| false);
+    pipe.tick(2, u64::MAX / 2);
+    let key = [b'k'; 100];
+    publish(&pipe, &key, &[b'v'; 150], 0);
+    let slot = place(&pipe, &key).expect("there is a copy");
+    let version = &pipe.memory.slots[slot * SLOT_WORDS + slot::VERSION];
+    let (packet, is_over) = (request(&key), AtomicBool::new(false));
+    let answered = |trial: Trial| matches!(trial, Trial::Answered(_));
+    assert!(answered(program.try_packet(&packet).expect("it runs")), "{:?}", pipe.counts());
+    let noticed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                version.fetch_add(2, Relaxed);
+            }
+        });
+        let noticed = (0..400_000).any(|_| {
+            let trial = program.try_packet(&packet);
+            trial.is_ok_and(|trial| !answered(trial)) && pipe.counts().passed("changing") > 0
+        });
+        is_over.store(true, Relaxed);
+        noticed
+    });
+    assert!(noticed, "{:?}", pipe.counts());
+    assert!(answered(program.try_packet(&packet).expect("it runs")), "the version is even");
 }

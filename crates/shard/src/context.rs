@@ -110,15 +110,22 @@ impl Context {
     /// [`Shared::latest`].
     pub(crate) fn set_clock(&self, since_boot_ns: u64) {
         let now = self.origin.at(since_boot_ns).later_by(self.shared.moved_s());
-        if let Some(copies) = &self.shared.options.copies
-            && self.shared.is_new(now.second)
-        {
-            copies.tick(now.second, since_boot_ns);
+        if now.second > self.now().second {
+            self.tell_copies(now.second, since_boot_ns);
         }
         let now = self.shared.latest(now);
         debug_assert!(self.now().second <= now.second, "the monotonic clock does not go back");
         self.now.set(now);
         self.now_ns.set(since_boot_ns);
+    }
+
+    /// Tells the copies a second before any core uses it.
+    #[cold]
+    fn tell_copies(&self, second: u32, since_boot_ns: u64) {
+        debug_assert!(second > self.now().second, "a second begins once on a core");
+        if let Some(copies) = &self.shared.options.copies {
+            copies.tick(second, since_boot_ns);
+        }
     }
 
     /// Follows the clock of the process, which was moved in this tick.

@@ -375,12 +375,6 @@ impl Shared {
         now.no_earlier_than(reached)
     }
 
-    /// Whether no core has reached a second yet.
-    #[inline]
-    pub(crate) fn is_new(&self, second: u32) -> bool {
-        second > self.second.load(Relaxed)
-    }
-
     /// Moves the clock of the process on. Each core follows in its next tick, or when it takes an
     /// engine.
     pub(crate) fn move_time(&self, seconds: u32) {

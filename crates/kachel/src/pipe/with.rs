@@ -90,6 +90,8 @@ impl SmartPipe {
         };
         let own = |port| answers.own_ports.iter().any(|ports| ports.contains(&port));
         self.table.begin(&settings, |port| kachel_net::reflects(port) || own(port));
+        // The shards tell each second that begins; the first one has begun.
+        self.table.tick(0, answers.start_ns);
     }
 
     /// Has the program pass everything on from now on.

@@ -109,6 +109,7 @@ impl KeyHasher {
     /// The shards that own keys.
     pub fn owners(&self) -> Range<u16> {
         let count = u16::try_from(self.shards).expect("at most as many as partitions");
+        debug_assert!(count > 0, "each key has an owner");
         self.first..self.first + count
     }
 

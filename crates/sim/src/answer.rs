@@ -46,6 +46,8 @@ pub(crate) struct Asked {
     next_key: usize,
     /// The bytes of each of its replies, with the index of the key of the reply.
     pub(crate) replies: Vec<(usize, Vec<u8>)>,
+    /// The indexes of the keys whose values it was answered with.
+    pub(crate) found: Vec<usize>,
     /// The tokens of leases in its replies so far, each with its key.
     leases: Vec<(Vec<u8>, u64)>,
     /// Whether a refusal came that may belong to it or to another quiet request.
@@ -55,8 +57,8 @@ pub(crate) struct Asked {
 impl Asked {
     /// A request that ends at byte `end` of its connection.
     pub(crate) fn new(ask: Ask, end: u64) -> Self {
-        let (replies, leases) = (Vec::new(), Vec::new());
-        Self { ask, end, arrived: None, next_key: 0, replies, leases, murky: false }
+        let (replies, found, leases) = (Vec::new(), Vec::new(), Vec::new());
+        Self { ask, end, arrived: None, next_key: 0, replies, found, leases, murky: false }
     }
 
     /// Whether the client waits for a reply to it.
@@ -214,6 +216,7 @@ fn match_one(
             }
             let place = first.next_key + ahead;
             first.next_key = place + 1;
+            first.found.push(place);
             if first.ask.judged && key[0] != b'f' {
                 first.replies.push((place, [text, b"END\r\n"].concat()));
             }

@@ -89,6 +89,33 @@ impl Ask {
         Some(delay.and_then(|delay| delay.parse().ok()).unwrap_or(0))
     }
 
+    /// Whether it is a `get` or `gets`, or about no key.
+    pub(crate) fn only_reads(&self) -> bool {
+        [&b"get"[..], b"mn", b"version", b"stats"].iter().any(|verb| self.text.starts_with(verb))
+    }
+
+    /// Whether it may store a value.
+    pub(crate) fn stores(&self) -> bool {
+        const VERBS: [&[u8]; 8] = [
+            b"set ",
+            b"add ",
+            b"replace ",
+            b"append ",
+            b"prepend ",
+            b"cas ",
+            b"lease-set ",
+            b"ms ",
+        ];
+        VERBS.iter().any(|verb| self.text.starts_with(verb))
+    }
+
+    /// Whether its line has this word, or it flushes everything.
+    pub(crate) fn names(&self, key: &[u8]) -> bool {
+        let line = self.text.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        self.text.starts_with(b"flush_all")
+            || line.split(|byte| *byte == b' ').any(|word| word == key)
+    }
+
     /// The hot key of a request that may get no reply.
     pub(crate) fn silent_key(&self) -> Option<&[u8]> {
         let silent = matches!(self.expect, Expect::Nothing | Expect::Meta { quiet: true, .. });

@@ -114,14 +114,22 @@ pub struct Tally {
     pub delays: u64,
     /// Jumps of the clock.
     pub jumps: u64,
+    /// Times that the time of day was set back by an hour.
+    pub clock_steps: u64,
     /// Connections that the server closed because the client was late.
     pub late_closes: u64,
     /// Connections that the server closed because the client held large values for too long.
     pub pinned_closes: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
+    /// Requests settled that may store a value.
+    pub stores: u64,
     /// Requests that were refused for lack of memory.
     pub refused: u64,
+    /// Reads of keys that were stored a short time before and not changed.
+    pub kept_reads: u64,
+    /// How many of these reads missed.
+    pub kept_missing: u64,
     /// Flushes that were answered.
     pub flushes: u64,
     /// Times that a client read all hot keys right after a flush or when a delayed one fell due.

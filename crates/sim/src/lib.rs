@@ -17,6 +17,7 @@ mod audit;
 mod client;
 mod delaying;
 mod examine;
+mod kept;
 mod options;
 mod queue;
 mod record;

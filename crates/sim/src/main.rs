@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use kachel_sim::{
-    Coverage, Failure, Fault, Options, REQUESTS, Report, examine, keep_panics, shrink,
+    Coverage, Failure, Fault, Options, REQUESTS, Report, Tally, examine, keep_panics, shrink,
 };
 
 const HELP: &str = "\
@@ -35,6 +35,11 @@ and printed with the command that reproduces it.
 
 /// The judge may give up one key for each group of this many keys.
 const KEYS_PER_GIVEN_UP: u64 = 10_000;
+
+/// In all runs together, servers that evict may miss one of this many keys that were stored a short
+/// time before, and a few.
+const MISSING_PART: u64 = 200;
+const MISSING_MAX: u64 = 2;
 
 /// Engines that delay must delay at least one operation for each group of this many operations.
 const DELAYED_PART: u64 = 10;
@@ -85,7 +90,7 @@ fn main() -> ExitCode {
     });
     let sum = sum.into_inner().expect("no job panics while it holds the lock");
     sum.print();
-    if sum.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if sum.failed > 0 || sum.is_forgetful() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn read(mut words: impl Iterator<Item = String>) -> Result<Option<Wanted>, String> {
@@ -140,14 +145,15 @@ fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
         }
         let seed = wanted.seed + number;
         let twice = seed.is_multiple_of(20);
-        let ended = examine(&wanted.options(seed), twice);
+        let options = wanted.options(seed);
+        let (ended, evict) = (examine(&options, twice), options.evict);
         let ended = ended.map_err(|failure| {
             let least = shrink(&failure);
             (failure, least)
         });
         let mut sum = sum.lock().expect("no job panics while it holds the lock");
         match ended {
-            Ok(report) => sum.add(seed, &report, twice, wanted.verbose),
+            Ok(report) => sum.add(seed, evict, &report, twice, wanted.verbose),
             Err((failure, least)) => sum.fail(seed, &failure, &least),
         }
     }
@@ -162,6 +168,11 @@ struct Sum {
     /// The seeds of runs that did not cover everything, each with what is missing.
     lacking: Vec<(u64, Vec<&'static str>)>,
     requests: u64,
+    /// Of the runs whose server evicts: stores, refused stores, reads of keys that were stored a
+    /// short time before, and such reads that missed.
+    evicting: [u64; 4],
+    /// The same of the runs whose server does not evict.
+    keeping: [u64; 4],
     operations: u64,
     strict: u64,
     keys: u64,
@@ -172,10 +183,15 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, report: &Report, twice: bool, verbose: bool) {
+    fn add(&mut self, seed: u64, evict: bool, report: &Report, twice: bool, verbose: bool) {
         self.passed += 1;
         self.twice += u64::from(twice);
         self.requests += report.tally.settled;
+        let Tally { stores, refused, kept_reads, kept_missing, .. } = report.tally;
+        let sums = if evict { &mut self.evicting } else { &mut self.keeping };
+        for (sum, count) in sums.iter_mut().zip([stores, refused, kept_reads, kept_missing]) {
+            *sum += count;
+        }
         self.operations += report.judged.operations;
         self.strict += report.judged.strict;
         self.keys += report.judged.keys;
@@ -201,6 +217,13 @@ impl Sum {
         }
     }
 
+    /// Whether servers that evict missed more keys than memory explains. A run alone has too few
+    /// reads for a tight limit.
+    const fn is_forgetful(&self) -> bool {
+        let [_, _, reads, missing] = self.evicting;
+        missing > MISSING_MAX + reads / MISSING_PART
+    }
+
     fn print(&self) {
         let runs = self.passed + self.failed;
         println!(
@@ -213,6 +236,16 @@ impl Sum {
         }
         for (seed, lacks) in &self.lacking {
             println!("  seed {seed} lacked {}", lacks.join(" and "));
+        }
+        for (server, sums) in [("evicts", self.evicting), ("does not evict", self.keeping)] {
+            let [stores, refused, reads, missing] = sums;
+            println!(
+                "  a server that {server}: {refused} of {stores} stores refused, {missing} of \
+                      {reads} keys missing that were stored a short time before"
+            );
+        }
+        if self.is_forgetful() {
+            println!("FAIL a server that evicts misses too many keys that were just stored");
         }
         println!("  {} of {} keys were given up by the judge", self.keys_given_up, self.keys);
         if !self.lacking.is_empty() {

@@ -59,11 +59,13 @@ pub struct Coverage {
     pub connections_moved: u64,
     /// Times that a shard found an engine held by another core.
     pub engines_held: u64,
+    /// Times that the time of day was set back by an hour.
+    pub clock_steps: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 24;
+    pub const COUNT: usize = 25;
 
     pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
         let mut seen =
@@ -153,6 +155,7 @@ impl Coverage {
             ("writes beside", &mut self.writes_beside),
             ("connections moved", &mut self.connections_moved),
             ("engines held", &mut self.engines_held),
+            ("time of day set back", &mut self.clock_steps),
         ]
     }
 }

@@ -25,15 +25,20 @@
 //!   pinned after `HOARD_SECONDS`.
 //! - I4  A full store in which nothing is pinned accepts every item that is not larger than the
 //!   item that it replaces.
+//! - I5  Of the stores to a server that evicts, at most `REFUSED_PERCENT_MAX` are refused.
+//! - I6  Of the keys that were stored a short time before, a server that evicts misses at most
+//!   `MISSING_PERCENT_MAX`, and a store none (`kept`).
 
 use std::collections::VecDeque;
 
+use kachel_io::Clock as _;
 use kachel_testkit::Random;
 
 use crate::answer::Asked;
 use crate::ask::{Ask, Asker, LARGE_BYTES_MAX, NUMBER_DIGITS, flush_all, reset_stats};
 use crate::audit;
 use crate::client::{Around, Client, Tally};
+use crate::kept::Kept;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
 use crate::record::{Moment, Record};
@@ -73,6 +78,13 @@ pub fn run(options: &Options) -> Result<Report, String> {
     }
 }
 
+/// The most stores that a server that evicts may refuse (I5).
+const REFUSED_PERCENT_MAX: u64 = 1;
+/// The most of the keys stored a short time before that a server that evicts may miss (I6). A run
+/// has few reads of such keys, so it may miss `MISSING_MAX` in any case; `main` judges the sum.
+const MISSING_PERCENT_MAX: u64 = 10;
+const MISSING_MAX: u64 = 2;
+
 /// After this number of refused values a store counts as full.
 const REFUSED_MIN: u32 = 40;
 /// The most values that fill the store.
@@ -92,6 +104,7 @@ struct Run<'o, const LATE: bool> {
     trace: Trace,
     tally: Tally,
     record: Record,
+    kept: Kept,
     now_ns: u64,
     /// How far jumps have moved the server's clock ahead of virtual time.
     jumped_ns: u64,
@@ -131,6 +144,7 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             trace: Trace::default(),
             tally: Tally::default(),
             record: Record::default(),
+            kept: Kept::default(),
             now_ns: 0,
             jumped_ns: 0,
             stormy: true,
@@ -157,6 +171,7 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
         self.until("every request is answered", CALM_NS_MAX, |run| {
             run.clients.iter().all(Client::is_content)
         })?;
+        self.judge_memory()?;
         self.hoard()?;
         self.replace_in_full()?;
         self.each(|client, around| client.finish(around));
@@ -183,8 +198,9 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
         let now = self.moment();
         let judged = self.record.judge(now, self.options.evict)?;
         // Coverage counts only what happened before the last flush.
-        let Tally { flush_reads, leases, lease_fills, stale_stores, .. } = self.tally;
-        let coverage = Coverage { flush_reads, leases, lease_fills, stale_stores, ..before };
+        let Tally { flush_reads, leases, lease_fills, stale_stores, clock_steps, .. } = self.tally;
+        let coverage =
+            Coverage { flush_reads, leases, lease_fills, stale_stores, clock_steps, ..before };
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
@@ -250,6 +266,12 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
                 if self.stormy {
                     self.tally.jumps += 1;
                     self.jump(ns);
+                    if self.tally.jumps % 8 == 1 {
+                        // An item's life does not depend on the time of day.
+                        let clock = &self.server.world.clock;
+                        clock.set_unix_s(clock.unix_s() - 3_600);
+                        self.tally.clock_steps += 1;
+                    }
                     self.look_when_due();
                 }
             }
@@ -346,6 +368,12 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             for asked in settled {
                 self.tally.settled += 1;
                 self.tally.refused += u64::from(asked.is_refused());
+                self.tally.stores += u64::from(asked.ask.stores());
+                let under_way = |key: &[u8]| {
+                    let mut all = self.clients.iter().flat_map(|client| &client.asked);
+                    all.any(|other| !other.ask.only_reads() && other.ask.names(key))
+                };
+                self.kept.settle(&asked, now, self.options.memory_bytes, under_way);
                 self.record.settle(connection, &asked, now)?;
                 if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
                     self.tally.flushes += 1;
@@ -381,7 +409,28 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
         let connection = self.clients[client].connection();
         for asked in unknown {
             self.record.lose(connection, &asked);
+            self.kept.lose(&asked);
         }
+    }
+
+    /// Checks what was refused and what is missing. A server that evicts refuses hardly anything,
+    /// and does not evict what was just stored; a server that does not evict loses nothing.
+    ///
+    /// Errors: too many stores were refused (I5), or too many keys are missing (I6).
+    fn judge_memory(&mut self) -> Result<(), String> {
+        let Kept { reads, missing, .. } = self.kept;
+        (self.tally.kept_reads, self.tally.kept_missing) = (reads, missing);
+        let refused = self.tally.refused.max(Coverage::of(&self.server).refused);
+        let stores = self.tally.stores;
+        if self.options.evict && refused * 100 > stores * REFUSED_PERCENT_MAX {
+            return Err(format!("{refused} of {stores} stores were refused, though it may evict"));
+        }
+        let missing_max =
+            if self.options.evict { MISSING_MAX + reads * MISSING_PERCENT_MAX / 100 } else { 0 };
+        if missing > missing_max {
+            return Err(format!("{missing} of {reads} keys are missing that were just stored"));
+        }
+        Ok(())
     }
 
     /// New clients request a large value each and do not read it; at the end they read.

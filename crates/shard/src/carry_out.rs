@@ -16,7 +16,6 @@ use crate::batch::{Batch, Line, Ready, Staged, Work};
 use crate::beside::{Core, GuessOf};
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::copying::copy_if_hot;
 use crate::engines::HeldEngines;
 use crate::memory::widen;
 use crate::parked::{Ask, Parked};
@@ -60,9 +59,6 @@ impl<E: Engine> CarryingOut<'_, E> {
             Err(Blocked::Reader)
         } else {
             let done = self.execute_or_park(held, connection, batch, staged, guess, awaits);
-            if connection.is_exchange() {
-                copy_if_hot(self.context, held, batch, staged);
-            }
             done.map_err(Blocked::Record)
         };
         if let Err(blocked) = done {

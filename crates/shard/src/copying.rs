@@ -1,6 +1,6 @@
 //! Copies of items that are read often over UDP, and the reads that copies have answered.
 //!
-//! Upstream:   `carry_out`, for each request of a datagram; `tick`, once a second.
+//! Upstream:   `serve`, for each batch; `tick`, once a second.
 //! Downstream: the store of copies (`kachel_engine::Copies`).
 //!
 //! A request of a datagram comes here only if no copy has answered it. The second read of a key
@@ -16,7 +16,7 @@ use kachel_engine::{
     Answer, CopiedItem, CopyHits, Engine, GetTerms, Outcome, Value, ValueWanted, Verdict, Wanted,
 };
 
-use crate::batch::{Batch, Staged};
+use crate::batch::{Batch, Ready, Staged};
 use crate::context::Context;
 use crate::engines::{Engines, HeldEngines};
 
@@ -26,13 +26,29 @@ const WANTED: Wanted = Wanted::CLIENT_FLAGS.with(Wanted::CAS).with(Wanted::TTL).
 /// An item counts at most so many reads, so more are not noted.
 const ACCESSES_MAX: u64 = 3;
 
-/// Copies the item that a request of a datagram has read, if it is read often. Does nothing if
-/// another core holds its engine.
+/// Copies the items that requests of datagrams in a batch have read, and that are read often.
 ///
-/// Cost: a branch without copies; else a store, and for each second read of a key the engine and a
-/// lookup.
+/// Cost: a look at each request; [`copy_if_hot`] for those of datagrams.
 #[cold]
-pub(crate) fn copy_if_hot<E: Engine>(
+pub(crate) fn copy_hot<E: Engine>(
+    context: &Context,
+    held: &mut HeldEngines<'_, E>,
+    ready: &[Ready],
+    batch: &Batch<'_>,
+) {
+    debug_assert!(context.shared.options.copies.is_some(), "the caller has looked");
+    for staged in batch.iter() {
+        if ready[staged.ready as usize].connection.is_exchange() {
+            copy_if_hot(context, held, batch, staged);
+        }
+    }
+}
+
+/// Copies the item that a request has read, if it is read often. Does nothing if another core holds
+/// its engine.
+///
+/// Cost: a store; for each second read of a key the engine and a lookup.
+fn copy_if_hot<E: Engine>(
     context: &Context,
     held: &mut HeldEngines<'_, E>,
     batch: &Batch<'_>,

@@ -35,6 +35,7 @@ use crate::beside::{Core, guess};
 use crate::carry_out::CarryingOut;
 use crate::clients::Clients;
 use crate::context::Context;
+use crate::copying::copy_hot;
 use crate::datagrams::refuse_incomplete;
 use crate::engines::{Engines, HeldEngines};
 use crate::listing::Listings;
@@ -593,6 +594,9 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         }
         if beside {
             self.on.core.end_round(); // beside, B1
+        }
+        if self.on.context.shared.options.copies.is_some() {
+            copy_hot(self.on.context, &mut held, self.ready, &self.batch);
         }
         drop(held);
         self.batch.clear();

@@ -162,7 +162,7 @@ pub(crate) fn start(
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
     let mut caches = caches(options, hasher, &pool, &shared)?;
     if let Some(found) = found {
-        caches = found.load(caches, hasher, &pool, origin);
+        caches = found.load(caches, hasher, origin);
     }
     let plan = Plan {
         engines: Engines::new(caches, options.reads == Reads::Crew),

@@ -14,9 +14,9 @@ use std::io::{self, Read as _};
 use std::sync::Mutex;
 
 use kachel_cache::{
-    BLOCK_HEAD_BYTES, BlockHead, Cache, FileHead, HEAD_BYTES, Pool, Restored, SavedItem, Unfit,
+    BLOCK_HEAD_BYTES, BlockHead, Cache, FileHead, HEAD_BYTES, Restored, SavedItem, Unfit,
 };
-use kachel_engine::{BATCH_MAX, ClockOrigin, Engine as _, Key, KeyHasher, Now};
+use kachel_engine::{BATCH_MAX, ClockOrigin, Common as _, Engine as _, Key, KeyHasher, Now};
 use kachel_io::{Clock as _, SystemClock};
 
 use super::{Found, Report, Size, lock};
@@ -28,7 +28,6 @@ impl Found {
         self,
         caches: Vec<Cache>,
         hasher: KeyHasher,
-        pool: &Pool,
         origin: ClockOrigin,
     ) -> Vec<Cache> {
         let now = origin.at(SystemClock.now_ns());
@@ -64,8 +63,9 @@ impl Found {
                     scope.spawn(|| loader.load());
                 }
             });
+            // By the contract, so that copies outside of the engine hear of it, too.
             if let Some(due) = self.head.flush_due {
-                pool.flush_word().flush_in(due, now.second);
+                lock(&loader.caches[0]).common().flush_in(due, &now);
             }
         }
         loader.report(is_flushed);

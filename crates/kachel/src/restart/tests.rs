@@ -48,7 +48,7 @@ impl Shards {
     }
 
     fn load(mut self, found: Found) -> Self {
-        self.caches = found.load(self.caches, self.hasher, &self.pool, self.origin);
+        self.caches = found.load(self.caches, self.hasher, self.origin);
         self
     }
 

@@ -6,8 +6,8 @@
 //! Invariants:
 //! - I1  Nothing is shared with `wire`: a word that the server misreads is read correctly here.
 //! - I2  A line is a request only if 1.6.45 executes it. Some lines that 1.6.45 executes are not
-//!   read, because no client of a history sends them: `+` before numbers, and base64 with bits
-//!   behind its last byte.
+//!   read, because no client of a history sends them: `+` before numbers, a zero byte or a tab
+//!   behind them, and base64 with bits behind its last byte.
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -33,13 +33,13 @@ pub use cache::{Cache, MAINTENANCE_ITEMS_MAX, ShardOf, budget_bytes_min, index_b
 pub use engine::CacheCommon;
 pub use item::CachedItem;
 /// The state that all shards of a process share: the memory, and the word that records every flush.
-pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions};
+pub use kachel_segment::{BLOCK_BYTES, FlushWord, Pool, PoolBooks, PoolOptions, SavedItem};
 pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
 pub use reader::CacheReader;
+pub use saved::Restored;
 pub use saved::block::{BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
 pub use saved::head::{FileHead, HEAD_BYTES, Unfit, is_ours};
-pub use saved::{Restored, SavedItem};
 
 const _: () = assert!(
     kachel_segment::INLINE_VALUE_BYTES_MAX == kachel_engine::INLINE_VALUE_BYTES_MAX,

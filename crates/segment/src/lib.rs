@@ -34,7 +34,7 @@ pub use item::{FoundItem, Item, ItemValue, Parts};
 pub use layout::{Access, ItemAt};
 pub use pool::{NoMemory, Pinned, Pool, PoolBooks, PoolOptions, Upload};
 pub use segments::{
-    Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, RestoredItem,
+    Added, EvictedItem, Index, JoinPlace, NewItem, NewValue, NoSegment, Reclaimed, SavedItem,
     SegmentOptions, SegmentStats, Segments, WalkCursor, Walked,
 };
 pub use size_classes::{ClassCounts, ClassTotals};

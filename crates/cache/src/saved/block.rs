@@ -23,9 +23,8 @@
 //! - I2  Items are shown only if all items of the block are well formed.
 
 use kachel_engine::KEY_BYTES_MAX;
-use kachel_segment::ItemValue;
+use kachel_segment::{ItemValue, SavedItem};
 
-use super::SavedItem;
 use super::head::{Unfit, hash, word_32, word_64};
 
 /// Bytes of a block's head.

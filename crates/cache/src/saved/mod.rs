@@ -21,38 +21,13 @@ pub(crate) mod block;
 pub(crate) mod head;
 
 use kachel_engine::{Key, Now};
-use kachel_segment::{Access, ItemValue, NoSegment, RestoredItem};
+use kachel_segment::{ItemValue, NoSegment, SavedItem};
 use kachel_table::KeyHash;
 
 use crate::cache::{Cache, ITEM_BYTES_MIN};
 use crate::index::{TableIndex, item_at};
 
-/// An item as a memory file holds it, without its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedItem<'k> {
-    /// The key.
-    pub key: &'k [u8],
-    /// The client flags.
-    pub client_flags: u32,
-    /// The second in which it expires; 0 for never.
-    pub expiry: u32,
-    /// The CAS token, if items carry tokens.
-    pub cas: Option<u64>,
-    /// When and how often it was read: [`Access::to_saved`].
-    pub access: u32,
-    /// Whether it is stale.
-    pub stale: bool,
-    /// Whether the right to refill it was given away.
-    pub win_sent: bool,
-    /// Whether it is kept for leases only.
-    pub remnant: bool,
-    /// The protocol's mark.
-    pub protocol_mark: bool,
-    /// Whether it was in the main queue.
-    pub is_main: bool,
-}
-
-/// What became of an item of a memory file.
+/// The result of restoring an item of a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restored {
     /// It is stored.
@@ -76,25 +51,10 @@ impl Cache {
     pub fn save<E>(
         &mut self,
         now: &Now,
-        mut write: impl FnMut(&SavedItem<'_>, ItemValue<'_>) -> Result<(), E>,
+        write: impl FnMut(&SavedItem<'_>, ItemValue<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.note_flush(now);
-        self.segments.walk_by_age(now.second, |item, is_main| {
-            let saved = SavedItem {
-                key: item.key(),
-                client_flags: item.client_flags(),
-                expiry: item.expiry(),
-                cas: item.token(),
-                access: item.access().to_saved(),
-                stale: item.stale(),
-                win_sent: item.win_sent(),
-                remnant: item.is_remnant(),
-                protocol_mark: item.protocol_mark(),
-                is_main,
-            };
-            debug_assert!(!saved.remnant || saved.stale, "a remnant is always stale");
-            write(&saved, item.value())
-        })
+        self.segments.walk_by_age(now.second, write)
     }
 
     /// Prepares the index of an empty cache for `items` items, if those of all caches take `bytes`
@@ -145,21 +105,9 @@ impl Cache {
         }
         // A server with -C has given none.
         let cas = saved.cas.or_else(|| self.options.cas.then(|| self.next_cas()));
-        let item = RestoredItem {
-            key: saved.key,
-            value,
-            client_flags: saved.client_flags,
-            expiry: saved.expiry,
-            cas,
-            stale: saved.stale,
-            win_sent: saved.win_sent,
-            remnant: saved.remnant,
-            protocol_mark: saved.protocol_mark,
-            access: Access::from_saved(saved.access),
-            is_main: saved.is_main,
-        };
+        let item = SavedItem { cas, ..*saved };
         let mut index = TableIndex::new(&mut self.table, &self.hasher, &self.changes);
-        let stored = self.segments.restore(&item, now.second, &mut index).and_then(|at| {
+        let stored = self.segments.restore(&item, value, now.second, &mut index).and_then(|at| {
             self.changes.before_change(hash.0);
             let is_stored = self.try_insert(hash, at);
             if is_stored { Ok(at) } else { self.insert_into_full(hash, at, false, now) }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use kachel_engine::{ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, Now, Seeds};
 use kachel_host::Budget;
 
+use super::Restored;
 use super::block::{BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
 use super::head::{CAS_MAX, FileHead, HEAD_BYTES, Unfit, hash};
-use super::{Restored, SavedItem};
-use crate::{Cache, Pool, PoolOptions, ShardOf};
+use crate::{Cache, Pool, PoolOptions, SavedItem, ShardOf};
 
 const OPTIONS: EngineOptions = EngineOptions {
     evict: true,

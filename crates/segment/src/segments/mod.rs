@@ -47,7 +47,7 @@ use kachel_stdx::Place;
 
 pub use context::Index;
 pub use new_item::{Added, JoinPlace, NewItem, NewValue, NoSegment};
-pub use restore::RestoredItem;
+pub use restore::SavedItem;
 pub use stats::SegmentStats;
 pub use walk::{WalkCursor, Walked};
 

@@ -14,22 +14,22 @@ use super::context::{Context, Index};
 use super::log::queues::Queue;
 use super::new_item::{NewValue, NoSegment};
 use crate::KEY_BYTES_MAX;
-use crate::item::{Draft, Item};
+use crate::item::{Draft, Item, ItemValue};
 use crate::layout::{Access, ItemAt, SEGMENT_HEAD_BYTES};
 
-/// An item as another process has saved it.
-#[derive(Debug)]
-pub struct RestoredItem<'a> {
+/// An item as one process saves it and another one restores it, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedItem<'k> {
     /// The key, 1 to [`crate::KEY_BYTES_MAX`] bytes.
-    pub key: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
+    pub key: &'k [u8],
     /// The client's opaque 32 bits.
     pub client_flags: u32,
     /// Second in which the item dies; 0 for never.
     pub expiry: u32,
     /// The CAS token, if items carry tokens.
     pub cas: Option<u64>,
+    /// When and how often the item was read: [`Access::to_saved`].
+    pub access: u32,
     /// Whether the item is stale.
     pub stale: bool,
     /// Whether a client already has the right to refill the item.
@@ -38,22 +38,38 @@ pub struct RestoredItem<'a> {
     pub remnant: bool,
     /// One bit that the protocol keeps with the item.
     pub protocol_mark: bool,
-    /// When and how often the item was read.
-    pub access: Access,
     /// Whether the item was in the main queue.
     pub is_main: bool,
 }
 
+impl<'k> SavedItem<'k> {
+    fn of(item: &Item<'k>, is_main: bool) -> Self {
+        let saved = Self {
+            key: item.key(),
+            client_flags: item.client_flags(),
+            expiry: item.expiry(),
+            cas: item.token(),
+            access: item.access().to_saved(),
+            stale: item.stale(),
+            win_sent: item.win_sent(),
+            remnant: item.is_remnant(),
+            protocol_mark: item.protocol_mark(),
+            is_main,
+        };
+        debug_assert!(!saved.remnant || saved.stale, "a remnant is always stale");
+        saved
+    }
+}
+
 impl Segments {
-    /// Passes all living items to `show`, and whether each is in the main queue: main first, each
-    /// queue by the age of its segments, the oldest first; last the open segments. Ends at the
-    /// first error of `show`.
+    /// Passes all living items with their values to `show`: main first, each queue by the age of
+    /// its segments, the oldest first; last the open segments. Ends at the first error of `show`.
     ///
     /// Cost: one pass over all items.
     pub fn walk_by_age<E>(
         &self,
         now: u32,
-        mut show: impl FnMut(Item<'_>, bool) -> Result<(), E>,
+        mut show: impl FnMut(&SavedItem<'_>, ItemValue<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let pool = self.pool();
         let mut examined = vec![false; pool.segments_touched() as usize];
@@ -69,7 +85,7 @@ impl Segments {
             while let Some((item, next)) = pool.item_in(segment, offset) {
                 offset = next;
                 if self.is_live(item.at(), now) {
-                    show(item, is_main)?;
+                    show(&SavedItem::of(&item, is_main), item.value())?;
                 }
             }
         }
@@ -82,7 +98,8 @@ impl Segments {
     /// Cost, errors, panics: as [`Self::append`].
     pub fn restore(
         &mut self,
-        item: &RestoredItem<'_>,
+        item: &SavedItem<'_>,
+        value: &[u8],
         now: u32,
         index: &mut impl Index,
     ) -> Result<ItemAt, NoSegment> {
@@ -91,12 +108,12 @@ impl Segments {
         let queue = if is_main { Queue::Main } else { Queue::Probation };
         let cas = item.cas.filter(|_| self.options.cas || item.remnant);
         debug_assert!(cas.is_some() || !self.options.cas, "the caller gives each item a token");
-        let draft = Draft::new(item.key, cas, item.client_flags, item.access)
+        let access = Access::from_saved(item.access);
+        let draft = Draft::new(item.key, cas, item.client_flags, access)
             .with_life(item.expiry, item.stale, item.win_sent)
             .with_remnant(item.remnant)
             .with_protocol_mark(item.protocol_mark);
         self.reclaimer.begin_request(&self.log, 0);
-        let value = NewValue::Bytes(item.value);
-        self.append_value(draft, value, queue, &mut Context { now, index })
+        self.append_value(draft, NewValue::Bytes(value), queue, &mut Context { now, index })
     }
 }

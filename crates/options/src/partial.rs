@@ -89,6 +89,7 @@ impl PartialOptions {
         serve.protocol = self.protocol.unwrap_or(usual);
         serve.apply_roles()?;
         self.listen()?;
+        self.check_pipe()?;
         self.check_logins()?;
         self.check_tls()?;
         let serve = &mut self.serve;
@@ -103,10 +104,6 @@ impl PartialOptions {
                 serve.reports.push(format!("{option}: has no effect without UDP (-U)"));
             }
         }
-        if serve.pipe.interface.is_some() && serve.pipe.memory_bytes > serve.memory_bytes / 2 {
-            let message = "--pipe-memory: the copies take at most half of -m.";
-            return Err(OptionsError::new(EXIT_USAGE, message));
-        }
         let threads = serve.threads.unwrap_or(1);
         serve.shard_ports(threads)?;
         serve.udp_shard_ports(threads)?;
@@ -115,6 +112,25 @@ impl PartialOptions {
             "a server without listeners was refused above"
         );
         Ok(self.serve)
+    }
+
+    /// Checks that the pipe leaves room for items, and answers nothing that the server would
+    /// refuse.
+    fn check_pipe(&self) -> Result<(), OptionsError> {
+        let serve = &self.serve;
+        debug_assert!(serve.pipe.reply_times > 0, "the table of options has the range");
+        let message = if serve.pipe.interface.is_none() {
+            return Ok(());
+        } else if serve.auth_file.is_some() || serve.sasl {
+            "--pipe: a datagram cannot log in, so there is no pipe with logins (-S, -Y)."
+        } else if serve.udp.sender_datagrams_max > 0 {
+            "--pipe: it does not count the datagrams of a sender; leave out --udp-sender-budget."
+        } else if serve.pipe.memory_bytes > serve.memory_bytes / 2 {
+            "--pipe-memory: the copies take at most half of -m."
+        } else {
+            return Ok(());
+        };
+        Err(OptionsError::new(EXIT_USAGE, message))
     }
 
     /// Checks that the listeners have the protocol of the login that clients must make.
@@ -129,8 +145,6 @@ impl PartialOptions {
             "-Y: the binary protocol has no such login; listen for text only."
         } else if serve.sasl && protocols.any(|one| one != Protocol::Binary) {
             "-S: the text protocol has no such login; listen for the binary protocol only."
-        } else if asks_login && serve.pipe.interface.is_some() {
-            "--pipe: a datagram cannot log in, so there is no pipe with logins (-S, -Y)."
         } else if asks_login && serve.echo.udp_port != 0 {
             "-S, -Y: a datagram cannot log in, so there is no UDP with logins; leave out -U."
         } else {

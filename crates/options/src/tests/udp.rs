@@ -1,4 +1,4 @@
-//! The options of UDP.
+//! The options of UDP and of the pipe.
 
 use super::{memcached, memcached_settings, refusal};
 use crate::{Host, Listeners, Protocol, UDP_REPLY_DATAGRAMS_MAX};
@@ -39,4 +39,25 @@ fn udp_is_off_until_it_is_asked_for() {
     let said = memcached_settings(&["-U", "7000"]);
     assert!(said.contains(&("udpport".into(), "7000".into())));
     assert!(said.contains(&("tcpport".into(), "7000".into())));
+}
+
+#[test]
+fn the_pipe_is_refused_beside_options_that_it_would_not_keep() {
+    let with = |more: &[&'static str]| [&["-U", "7000", "--pipe", "eth0"], more].concat();
+    let options = memcached(&with(&["-m", "64", "--pipe-memory", "32"]));
+    assert_eq!(options.pipe.interface.as_deref(), Some("eth0"));
+    assert_eq!((options.pipe.memory_bytes, options.pipe.reply_times), (32 << 20, 3));
+    for (more, named) in [
+        (&["-Y", "file"][..], "-S, -Y"),
+        (&["-S"], "-S, -Y"),
+        (&["--udp-sender-budget", "5"], "--udp-sender-budget"),
+        (&["-m", "64", "--pipe-memory", "33"], "half of -m"),
+        (&["--pipe-memory", "0"], "--pipe-memory"),
+        (&["--pipe-reply-times", "0"], "--pipe-reply-times"),
+    ] {
+        let error = refusal(&with(more));
+        assert!(error.message.contains(named), "{more:?}: {error}");
+    }
+    let options = memcached(&["--pipe", "eth0"]);
+    assert_eq!(options.reports, ["--pipe: has no effect without UDP (-U)"]);
 }

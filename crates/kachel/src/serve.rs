@@ -456,19 +456,24 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
     }
 }
 
+/// Waits until a second signal comes, or the clients have had their time to take their replies.
+fn wait_for_clients(signals: &mut Signals) {
+    let deadline = Instant::now() + END_TIME_MAX;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match signals.wait_at_most(left) {
+            Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
 /// Closes the clients at a second signal, or when they have not taken their replies in time, so
 /// that the items can be saved. After that only SIGINT ends the process before they are saved: a
 /// service manager often sends SIGTERM after the signal that it was told to send.
 fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 'static) {
     let body = move || {
-        let deadline = Instant::now() + END_TIME_MAX;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match signals.wait_at_most(left) {
-                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
-                Ok(_) | Err(_) => break,
-            }
-        }
+        wait_for_clients(&mut signals);
         give_up_clients();
         loop {
             match signals.wait() {
@@ -490,14 +495,7 @@ fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 's
 /// Ends the process at a second signal, or when clients have not taken their replies in time.
 fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
     let body = move || {
-        let deadline = Instant::now() + END_TIME_MAX;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match signals.wait_at_most(left) {
-                Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
-                Ok(_) | Err(_) => break,
-            }
-        }
+        wait_for_clients(&mut signals);
         eprintln!("ended with replies not sent");
         std::process::exit(exit_code(&failed).into());
     };

@@ -1,7 +1,7 @@
 //! The laboratory: starts a subcommand of `kachel-lab`. It contains no server.
 //!
 //! Upstream:   the binary `kachel-lab`, with its command line.
-//! Downstream: `kachel-load`, the load generator; `cost`, which compares what servers cost.
+//! Downstream: `kachel-load`, the load generator; a module for each other subcommand, and `chart`.
 //!
 //! Invariants:
 //! - I1  The arguments after a subcommand are passed on without parsing.

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::published::{PerWatt, Published};
 use super::service::{Bill, Service};
 
-/// What a figure without its inputs shows.
+/// Shown instead of a figure whose inputs are unknown.
 const UNKNOWN: &str = "-";
 
 /// The bills as a table, the best in requests a joule first. With `base`, the number of a bill, the

@@ -15,7 +15,7 @@ use super::system::System;
 /// Hours of a year of 365 days.
 const HOURS_PER_YEAR: f64 = 24.0 * 365.0;
 
-/// What must be served, for how long, and what energy costs.
+/// The service that is needed, its time, and the price of energy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Service {
     /// Memory for items, in GB.
@@ -29,7 +29,7 @@ pub(super) struct Service {
     pub(super) kwh_price: Option<f64>,
 }
 
-/// What a service costs with nodes of one kind.
+/// The cost of a service with nodes of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bill {
     pub(super) system: String,

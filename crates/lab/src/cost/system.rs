@@ -23,7 +23,7 @@ pub(super) struct System {
     pub(super) capacity_tps: f64,
     /// Power at that rate, at the wall, in watts.
     pub(super) power_w: f64,
-    /// What it costs to buy, in any currency.
+    /// Its price, in any currency.
     pub(super) price: Option<f64>,
     /// Where the figures come from.
     pub(super) source: Option<String>,

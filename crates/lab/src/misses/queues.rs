@@ -113,6 +113,15 @@ impl Queues {
         bytes
     }
 
+    /// Takes a key out of its queue, if it is in one. Returns whether it was.
+    pub(super) fn discard(&mut self, key: Key) -> bool {
+        let is_there = self.place(key).is_some();
+        if is_there {
+            self.remove(key);
+        }
+        is_there
+    }
+
     /// Takes out the key at the back of a queue.
     pub(super) fn pop(&mut self, queue: usize) -> Option<(Key, u32)> {
         let key = self.back(queue)?;

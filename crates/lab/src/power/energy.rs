@@ -1,7 +1,7 @@
 //! From samples of a meter to mean power and energy.
 //!
-//! Upstream:   `sampler`, with what a meter said and when.
-//! Downstream: `report`.
+//! Upstream:   `mod`, with the samples of a meter and their times.
+//! Downstream: `mod`, which reports power and energy.
 //!
 //! A meter says power, which is integrated (trapezoids), or a growing count of joules, whose
 //! difference is taken. Both become spans of known energy. Time between two samples counts as
@@ -14,7 +14,7 @@
 /// Samples that are further apart than this multiple of the interval leave a gap.
 const GAP_TIMES: f64 = 5.0;
 
-/// What a meter says.
+/// A sample of a meter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Sample {
     /// Power at this moment, in watts.
@@ -31,7 +31,7 @@ struct Span {
     joules: f64,
 }
 
-/// What a meter measured over time.
+/// The energy that a meter measured over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Energy {
     spans: Vec<Span>,

@@ -1,7 +1,7 @@
 //! `kachel-lab power`: the power and energy of this machine while a command runs.
 //!
 //! Upstream:   the command line.
-//! Downstream: `meter` takes samples, `energy` adds them up.
+//! Downstream: `sampler` samples meters meanwhile, `energy` adds the samples up.
 //!
 //! ```text
 //!   idle --------- the command runs ---------> report
@@ -13,24 +13,21 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser};
 use serde::Serialize;
 
 mod energy;
 mod meter;
+mod sampler;
 
-use energy::{Energy, Sample};
-use meter::{Meter, MeterName, recorded};
+use energy::Energy;
+use meter::{MeterName, recorded};
+use sampler::{Sampled, Taken, unix_s};
 
-/// The longest sleep between two looks at whether the command has ended.
-const NAP: Duration = Duration::from_millis(50);
-/// How long a meter may take for its first and for its last sample.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Energy is computed only if a meter covers this share of the time.
 const COVERED_MIN: f64 = 0.95;
 
@@ -86,7 +83,7 @@ struct Options {
     command: Vec<OsString>,
 }
 
-/// What one meter says about the run. Watts are means.
+/// The figures of one meter. Watts are means.
 #[derive(Debug, Serialize)]
 struct Figures {
     meter: String,
@@ -110,14 +107,6 @@ struct Report {
     seconds: f64,
     requests: Option<u64>,
     meters: Vec<Figures>,
-}
-
-/// What a thread has taken from its meter.
-#[derive(Debug, Default)]
-struct Taken {
-    /// Unix seconds, in order.
-    samples: Vec<(f64, Sample)>,
-    error: Option<String>,
 }
 
 /// Runs `kachel-lab power` with the arguments that follow it. Returns the command's exit code, or
@@ -145,10 +134,6 @@ pub(crate) fn command_line() -> clap::Command {
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("not 0 to 3600".to_owned()) }
-}
-
-fn unix_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Samples all meters while the machine is idle and while the command runs.
@@ -204,73 +189,6 @@ fn execute(options: &Options) -> Result<Run, String> {
     let status = status.map_err(|error| format!("{}: {error}", options.command[0].display()))?;
     let exit_code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Ok(Run { idle_s, begin_s, end_s: unix_s().max(begin_s + 1e-6), exit_code })
-}
-
-/// A meter whose samples a thread takes.
-struct Sampled {
-    taken: Arc<Mutex<Taken>>,
-    thread: JoinHandle<()>,
-}
-
-impl Sampled {
-    /// Takes samples until `ended` is set, and one more.
-    fn begin(mut meter: Box<dyn Meter>, interval: Duration, ended: &Arc<AtomicBool>) -> Self {
-        let (taken, ended) = (Arc::<Mutex<Taken>>::default(), Arc::clone(ended));
-        let shared = Arc::clone(&taken);
-        let thread = std::thread::spawn(move || {
-            loop {
-                let is_last = ended.load(Relaxed);
-                let sample = meter.sample();
-                let mut taken = lock(&shared);
-                match sample {
-                    Ok(sample) => taken.samples.push((unix_s(), sample)),
-                    Err(error) => taken.error = Some(error),
-                }
-                drop(taken);
-                if is_last {
-                    return;
-                }
-                // Short naps, so that a long interval does not delay the end.
-                let mut left = interval;
-                while !left.is_zero() && !ended.load(Relaxed) {
-                    let nap = left.min(NAP);
-                    std::thread::sleep(nap);
-                    left -= nap;
-                }
-            }
-        });
-        Self { taken, thread }
-    }
-
-    /// Waits for the first sample, or the reason why there is none.
-    fn await_first(&self) {
-        wait_until(|| {
-            let taken = lock(&self.taken);
-            !taken.samples.is_empty() || taken.error.is_some()
-        });
-    }
-
-    /// What was taken. A meter that gives no answer any more is left alone.
-    fn end(self) -> Taken {
-        wait_until(|| self.thread.is_finished());
-        let mut taken = std::mem::take(&mut *lock(&self.taken));
-        if !self.thread.is_finished() {
-            taken.error = Some("the meter gives no answer any more".to_owned());
-        }
-        taken
-    }
-}
-
-/// Waits until `is_done`, at most [`ANSWER_MAX`].
-fn wait_until(is_done: impl Fn() -> bool) {
-    let deadline = Instant::now() + ANSWER_MAX;
-    while !is_done() && Instant::now() < deadline {
-        std::thread::sleep(NAP);
-    }
-}
-
-fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The requests in a report of `kachel-lab load`.

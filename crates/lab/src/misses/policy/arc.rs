@@ -90,9 +90,7 @@ impl Policy for Arc {
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_some() {
-            self.queues.remove(key);
-        }
+        self.queues.discard(key);
     }
 
     fn bytes(&self) -> u64 {

@@ -8,103 +8,123 @@
 use super::super::queues::{Key, Queues};
 use super::{Access, Policy};
 
-/// The key at the back goes first, unless it was read: then it enters again.
-pub(super) struct Clock {
+/// A queue whose keys have a bit each.
+struct Marked {
     capacity: u64,
     queues: Queues,
     is_read: Vec<bool>,
 }
 
+impl Marked {
+    fn new(capacity: u64, keys: usize) -> Self {
+        Self { capacity, queues: Queues::new(1, keys), is_read: vec![false; keys] }
+    }
+
+    fn read(&mut self, key: Key) -> bool {
+        let is_there = self.queues.place(key).is_some();
+        self.is_read[key as usize] |= is_there;
+        is_there
+    }
+
+    /// Clears the bit of a key. Returns whether it was set.
+    fn clear(&mut self, key: Key) -> bool {
+        std::mem::take(&mut self.is_read[key as usize])
+    }
+
+    fn has_room(&self, bytes: u32) -> bool {
+        self.queues.bytes(0) + u64::from(bytes) <= self.capacity
+    }
+
+    /// The key that has been there for longest.
+    fn back(&self) -> Key {
+        self.queues.back(0).expect("a key that fits finds room when all are gone")
+    }
+
+    fn push(&mut self, access: Access) {
+        self.is_read[access.key as usize] = false;
+        self.queues.push(0, access.key, access.bytes);
+    }
+}
+
+/// The key at the back goes first, unless it was read: then it enters again.
+pub(super) struct Clock(Marked);
+
 impl Clock {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
-        Self { capacity, queues: Queues::new(1, keys), is_read: vec![false; keys] }
+        Self(Marked::new(capacity, keys))
     }
 }
 
 impl Policy for Clock {
     fn read(&mut self, access: Access) -> bool {
-        let is_there = self.queues.place(access.key).is_some();
-        self.is_read[access.key as usize] |= is_there;
-        is_there
+        self.0.read(access.key)
     }
 
     fn insert(&mut self, access: Access) {
-        while self.queues.bytes(0) + u64::from(access.bytes) > self.capacity {
-            let back = self.queues.back(0).expect("a key that fits finds room when all are gone");
-            if std::mem::take(&mut self.is_read[back as usize]) {
-                self.queues.shift(0, back);
+        while !self.0.has_room(access.bytes) {
+            let back = self.0.back();
+            if self.0.clear(back) {
+                self.0.queues.shift(0, back);
             } else {
-                self.queues.remove(back);
+                self.0.queues.remove(back);
             }
         }
-        self.is_read[access.key as usize] = false;
-        self.queues.push(0, access.key, access.bytes);
+        self.0.push(access);
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_some() {
-            self.queues.remove(key);
-        }
+        self.0.queues.discard(key);
     }
 
     fn bytes(&self) -> u64 {
-        self.queues.bytes(0)
+        self.0.queues.bytes(0)
     }
 }
 
 /// A hand goes from the back to the front, clears the bits and evicts the first key without one.
 /// Keys stay where they are.
 pub(super) struct Sieve {
-    capacity: u64,
-    queues: Queues,
-    is_read: Vec<bool>,
+    marked: Marked,
     /// The key that is looked at next. `None`: that at the back.
     hand: Option<Key>,
 }
 
 impl Sieve {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
-        let queues = Queues::new(1, keys);
-        Self { capacity, queues, is_read: vec![false; keys], hand: None }
+        Self { marked: Marked::new(capacity, keys), hand: None }
     }
 
     fn evict(&mut self) {
-        let back = self.queues.back(0).expect("a key that fits finds room when all are gone");
+        let back = self.marked.back();
         let mut key = self.hand.unwrap_or(back);
-        while std::mem::take(&mut self.is_read[key as usize]) {
-            key = self.queues.newer(key).unwrap_or(back);
+        while self.marked.clear(key) {
+            key = self.marked.queues.newer(key).unwrap_or(back);
         }
-        self.hand = self.queues.newer(key);
-        self.queues.remove(key);
+        self.hand = self.marked.queues.newer(key);
+        self.marked.queues.remove(key);
     }
 }
 
 impl Policy for Sieve {
     fn read(&mut self, access: Access) -> bool {
-        let is_there = self.queues.place(access.key).is_some();
-        self.is_read[access.key as usize] |= is_there;
-        is_there
+        self.marked.read(access.key)
     }
 
     fn insert(&mut self, access: Access) {
-        while self.queues.bytes(0) + u64::from(access.bytes) > self.capacity {
+        while !self.marked.has_room(access.bytes) {
             self.evict();
         }
-        self.is_read[access.key as usize] = false;
-        self.queues.push(0, access.key, access.bytes);
+        self.marked.push(access);
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_none() {
-            return;
+        let newer = self.marked.queues.place(key).and_then(|_| self.marked.queues.newer(key));
+        if self.marked.queues.discard(key) && self.hand == Some(key) {
+            self.hand = newer;
         }
-        if self.hand == Some(key) {
-            self.hand = self.queues.newer(key);
-        }
-        self.queues.remove(key);
     }
 
     fn bytes(&self) -> u64 {
-        self.queues.bytes(0)
+        self.marked.queues.bytes(0)
     }
 }

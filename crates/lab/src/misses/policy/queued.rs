@@ -34,9 +34,7 @@ impl Policy for Fifo {
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_some() {
-            self.queues.remove(key);
-        }
+        self.queues.discard(key);
     }
 
     fn bytes(&self) -> u64 {
@@ -126,9 +124,7 @@ impl Policy for Slru {
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_some() {
-            self.queues.remove(key);
-        }
+        self.queues.discard(key);
     }
 
     fn bytes(&self) -> u64 {

@@ -79,10 +79,7 @@ impl Policy for S3Fifo {
     }
 
     fn insert(&mut self, access: Access) {
-        let came_back = self.queues.place(access.key).is_some();
-        if came_back {
-            self.queues.remove(access.key);
-        }
+        let came_back = self.queues.discard(access.key);
         while self.bytes() + u64::from(access.bytes) > self.capacity {
             self.evict();
         }
@@ -91,9 +88,7 @@ impl Policy for S3Fifo {
     }
 
     fn remove(&mut self, key: Key) {
-        if self.queues.place(key).is_some() {
-            self.queues.remove(key);
-        }
+        self.queues.discard(key);
     }
 
     fn bytes(&self) -> u64 {

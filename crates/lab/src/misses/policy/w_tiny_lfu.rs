@@ -83,9 +83,7 @@ impl Policy for WTinyLfu {
 
     fn remove(&mut self, key: Key) {
         let before = self.bytes();
-        if self.window.place(key).is_some() {
-            self.window.remove(key);
-        }
+        self.window.discard(key);
         self.main.remove(key);
         self.count -= u64::from(self.bytes() < before);
     }
@@ -95,7 +93,7 @@ impl Policy for WTinyLfu {
     }
 }
 
-/// A count-min sketch: about how often a key was read, of late more than before.
+/// A count-min sketch: about how often a key was read. Recent reads weigh more.
 struct Sketch {
     counters: Vec<u8>,
     mask: usize,

@@ -18,7 +18,7 @@ const KEY_BYTES_MAX: usize = 250;
 const META_FLAGS_MAX: usize = 20;
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// What a request asks for. The data block of a store follows its line.
+/// A request. The line of a store is followed by its data block.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'b> {
     Retrieve(Retrieve<'b>),

@@ -58,7 +58,7 @@ impl MemoryFile {
             if !is_at(&next, &beside)? {
                 continue;
             }
-            // What a server has left that was ended while it wrote.
+            // A server that was ended while it wrote has left this file.
             next.set_len(0)?;
             debug_assert!(next.metadata()?.is_file(), "only a file has a length");
             return Ok(Self { path: path.to_path_buf(), beside, next, is_placed: false });
@@ -82,7 +82,7 @@ impl MemoryFile {
         Ok(Some(file))
     }
 
-    /// Removes the file (I2). What was opened can still be read.
+    /// Removes the file (I2). A file that was opened before can still be read.
     ///
     /// Errors: the folder cannot be written, or not be synced.
     pub fn remove(&self) -> io::Result<()> {

@@ -25,7 +25,7 @@ pub(crate) const LATE_NS: u64 = 1_000_000;
 /// Late requests are reported from this share on.
 const LATE_SHARE: f64 = 0.01;
 
-/// What the threads did during a run.
+/// The work of the threads during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turns {
     /// Turns of the loops.

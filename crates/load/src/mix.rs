@@ -19,7 +19,7 @@ use crate::random::below;
 /// The most parts of one kind.
 const PARTS_MAX: u32 = 1_000_000;
 
-/// What a request of the mix does.
+/// The kind of a request of the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// Reads one or several keys.

@@ -23,7 +23,7 @@ struct Preset {
     remark: &'static str,
 }
 
-/// What all workloads of YCSB share: ten fields of 100 bytes.
+/// The presets. All workloads of YCSB have values of ten fields of 100 bytes.
 const PRESETS: [Preset; 7] = [
     Preset {
         name: "ycsb-a",

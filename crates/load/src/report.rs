@@ -84,7 +84,7 @@ impl Server {
 /// The steps of a scan or of a search.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Sweep {
-    /// What the search promised.
+    /// The promise of the search.
     pub(crate) promise: Option<Promise>,
     /// The highest rate that keeps it.
     pub(crate) rate_per_s: Option<f64>,

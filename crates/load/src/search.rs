@@ -64,7 +64,8 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// What a step with this figure says. `is_doubtful`: the generator may have been the limit.
+    /// The verdict of a step with this figure. `is_doubtful`: the generator may have been the
+    /// limit.
     pub(crate) fn verdict(self, value_us: f64, errors: u64, is_doubtful: bool) -> Verdict {
         match value_us <= self.limit_us && errors == 0 {
             true => Verdict::Kept,
@@ -132,7 +133,7 @@ pub(crate) struct Found {
     pub(crate) high: f64,
 }
 
-/// What a step says.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The promise was kept.

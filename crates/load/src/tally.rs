@@ -86,7 +86,7 @@ pub(crate) struct Tally {
     pub(crate) service: Histogram<u64>,
     /// When the last answer was received.
     pub(crate) last_ns: u64,
-    /// What the loop did.
+    /// The work of the loop.
     pub(crate) turns: Turns,
 }
 

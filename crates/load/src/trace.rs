@@ -99,7 +99,7 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() <= 16);
 
-/// What a request does to a cache.
+/// The effect of a request on a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It reads the value.
@@ -111,7 +111,7 @@ pub enum Effect {
 }
 
 impl Record {
-    /// What the request does to a cache.
+    /// The effect of the request on a cache.
     pub fn effect(&self) -> Effect {
         match self.operation {
             Operation::Get | Operation::Gets => Effect::Read,

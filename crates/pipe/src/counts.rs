@@ -1,4 +1,4 @@
-//! What the program has counted: packets by what became of them.
+//! The counts of the program: packets by their result.
 //!
 //! Upstream:   the program counts, each core in its lane.
 //! Downstream: `stats`.

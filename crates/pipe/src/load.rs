@@ -35,7 +35,7 @@ pub enum LoadError {
     Unattached {
         /// The name of the interface.
         interface: String,
-        /// What the kernel says.
+        /// The reason that the kernel gives.
         reason: String,
     },
     /// The order of loads and stores is that of x86-64.

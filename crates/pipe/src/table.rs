@@ -39,7 +39,7 @@ use crate::recent::Recent;
 /// Bytes of the longest value of a copy.
 pub const VALUE_BYTES_MAX: usize = 256;
 
-/// What the program must know of the server.
+/// The facts about the server that the program needs.
 #[derive(Clone, Debug)]
 pub struct PipeOptions {
     /// The keys of the secret hash of the server's keys.
@@ -135,7 +135,7 @@ impl Pipe {
         self.memory.settings[setting::ON].store(u64::from(on), Release);
     }
 
-    /// What the program has counted.
+    /// The counts of the program.
     pub fn counts(&self) -> PipeCounts {
         PipeCounts::read(&self.memory.counts)
     }

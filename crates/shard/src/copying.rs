@@ -23,7 +23,7 @@ use crate::engines::{Engines, HeldEngines};
 /// The facts that a copy needs.
 const WANTED: Wanted = Wanted::CLIENT_FLAGS.with(Wanted::CAS).with(Wanted::TTL).with(Wanted::MARKS);
 
-/// An item counts at most so many reads, so more are not noted.
+/// An item counts at most this number of reads, so more are not noted.
 const ACCESSES_MAX: u64 = 3;
 
 /// Copies the items that requests of datagrams in a batch have read, and that are read often.

@@ -18,7 +18,7 @@ pub(crate) use with::SmartPipe;
 #[cfg(not(feature = "pipe"))]
 pub(crate) use without::SmartPipe;
 
-/// What the pipe must know of the server to answer.
+/// The facts about the server that the pipe needs to answer.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "pipe"), expect(dead_code, reason = "without the pipe nobody reads it"))]
 pub(crate) struct Answers<'a> {

@@ -108,7 +108,7 @@ impl SmartPipe {
         Arc::clone(&self.table) as Arc<dyn Copies>
     }
 
-    /// What the program has counted, for `stats`.
+    /// The counts of the program, for `stats`.
     pub(crate) fn counts(&self) -> OtherCounts {
         let table = Arc::clone(&self.table);
         OtherCounts(Arc::new(move || {

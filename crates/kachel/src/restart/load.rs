@@ -5,7 +5,8 @@
 //! Downstream: `cache` checks the blocks and stores the items.
 //!
 //! Invariants:
-//! - L1  No more is read than the head and the length of the file say, and no more memory is taken.
+//! - L1  A block is read only if the head and the length of the file say that it is there, and no
+//!   more memory than its bytes is taken.
 //! - L2  Once a damaged block was found, no further one is read. The items of each other block are
 //!   right.
 
@@ -89,7 +90,7 @@ struct Loader<'f> {
     counts: Mutex<Counts>,
 }
 
-/// What became of the items that were read.
+/// The number of items that were read, by their result.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     stored: u64,

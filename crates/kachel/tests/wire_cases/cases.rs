@@ -94,7 +94,7 @@ impl Cases {
     }
 }
 
-/// What follows half a line is its other half.
+/// After half a line, the next bytes are its other half and not another request.
 fn answers_more(input: &[u8], is_unanswered: bool) -> bool {
     !is_unanswered || input.ends_with(b"\n")
 }

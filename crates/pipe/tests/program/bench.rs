@@ -32,12 +32,12 @@ impl Bench {
         Self::at(0, 0)
     }
 
-    /// The table of a server that began so many nanoseconds ago.
+    /// The table of a server that began this number of nanoseconds ago.
     pub(crate) fn started_before(ns: u64) -> Option<Self> {
         Self::at(ns, 0)
     }
 
-    /// The table of a server that was last heard so many nanoseconds ago.
+    /// The table of a server that was last heard this number of nanoseconds ago.
     pub(crate) fn silent_for(ns: u64) -> Option<Self> {
         Self::at(0, ns)
     }

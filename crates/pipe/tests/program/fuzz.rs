@@ -20,7 +20,7 @@ fn key(number: u64) -> Vec<u8> {
     (0..bytes).map(|at| b'a' + ((number / 8 * 7 + at * 3) % 26) as u8).collect()
 }
 
-/// What the server answers to a datagram.
+/// The server's answer to a datagram.
 fn judge(world: &mut World, packet: &Packet) -> Option<Vec<u8>> {
     world.send_datagram(0, packet.from, &packet.payload);
     world.settle();

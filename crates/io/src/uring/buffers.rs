@@ -7,8 +7,8 @@
 //! ```text
 //! page 0: the ring of the connections: 64 entries of 16 bytes (address, length, buffer id); the
 //!         last two bytes of the first entry are the tail
-//! page 1: the ring of the datagrams, in the same form
-//! then:   64 buffers of the connections, STRIDE_BYTES apart, then 64 of the datagrams
+//! page 1: the ring of the datagrams: 8 such entries
+//! then:   64 buffers of the connections, STRIDE_BYTES apart, then 8 of the datagrams
 //! ```
 //!
 //! The buffers of the datagrams have no memory before [`Buffers::begin_datagrams`].
@@ -40,6 +40,9 @@ pub(super) enum Group {
     Datagrams = 1,
 }
 
+/// The buffers of each group; a power of two, as the kernel demands.
+const COUNTS: [usize; 2] = [RECEIVE_BUFFERS, DATAGRAMS_MAX];
+const BUFFERS: usize = COUNTS[0] + COUNTS[1];
 const RING_BYTES: usize = 4096;
 /// Three cache lines more than a buffer. Short requests use mostly the beginnings of the buffers.
 /// If the distance were a power of two, all beginnings would fall into one set of the cache.
@@ -55,9 +58,9 @@ const KERNELS: u32 = u32::MAX;
 
 const _: () = {
     assert!(size_of::<BufRingEntry>() == 16);
-    assert!(RECEIVE_BUFFERS * size_of::<BufRingEntry>() <= RING_BYTES);
-    assert!(DATAGRAMS_MAX == RECEIVE_BUFFERS && RECEIVE_BUFFERS.is_power_of_two());
-    assert!(2 * RECEIVE_BUFFERS <= u16::MAX as usize && MAPPING_BYTES <= u32::MAX as usize);
+    assert!(BUFFERS * size_of::<BufRingEntry>() <= RING_BYTES);
+    assert!(RECEIVE_BUFFERS.is_power_of_two() && DATAGRAMS_MAX.is_power_of_two());
+    assert!(BUFFERS <= u16::MAX as usize && MAPPING_BYTES <= u32::MAX as usize);
 };
 
 /// The receive buffers and their ring; see the picture in the module's documentation.
@@ -65,7 +68,7 @@ pub(super) struct Buffers {
     mapping: NonNull<u8>,
     /// Our copies of the rings' tails.
     tails: [u16; 2],
-    lent_bytes: [u32; 2 * RECEIVE_BUFFERS],
+    lent_bytes: [u32; BUFFERS],
     /// The lent buffers of each group.
     lent: [Vec<u16>; 2],
 }
@@ -87,7 +90,7 @@ impl Buffers {
         let mut buffers = Self {
             mapping,
             tails: [0; 2],
-            lent_bytes: [0; 2 * RECEIVE_BUFFERS],
+            lent_bytes: [0; BUFFERS],
             lent: [(0..RECEIVE_BUFFERS as u16).collect(), Vec::new()],
         };
         buffers.protect_datagrams(MprotectFlags::empty())?;
@@ -102,7 +105,7 @@ impl Buffers {
         if lent.capacity() > 0 {
             return Ok(());
         }
-        lent.extend(RECEIVE_BUFFERS as u16..2 * RECEIVE_BUFFERS as u16);
+        lent.extend(RECEIVE_BUFFERS as u16..BUFFERS as u16);
         self.protect_datagrams(MprotectFlags::READ | MprotectFlags::WRITE)?;
         self.register(Group::Datagrams, submitter)
     }
@@ -123,7 +126,7 @@ impl Buffers {
     /// Makes the ring of a group known to the kernel, with all buffers in it.
     fn register(&mut self, group: Group, submitter: &Submitter<'_>) -> io::Result<()> {
         let address = self.mapping.as_ptr() as u64 + group as u64 * RING_BYTES as u64;
-        let count = RECEIVE_BUFFERS as u16;
+        let count = COUNTS[group as usize] as u16;
         // SAFETY:
         // - the ring's memory is valid, page-aligned and large enough: mapped and asserted above.
         // - it stays so until the io_uring is gone: I3.
@@ -137,7 +140,7 @@ impl Buffers {
         assert!(self.lent_bytes[usize::from(buffer)] == KERNELS, "I1");
         assert!(bytes as usize <= RECEIVE_BUFFER_BYTES, "I1");
         self.lent_bytes[usize::from(buffer)] = bytes;
-        self.lent[usize::from(buffer) / RECEIVE_BUFFERS].push(buffer);
+        self.lent[usize::from(usize::from(buffer) >= RECEIVE_BUFFERS)].push(buffer);
         Lent { tick, start: start_of(buffer) as u32, bytes }
     }
 
@@ -194,15 +197,15 @@ impl Buffers {
 
     /// Writes the entry at the tail, which the kernel does not read yet.
     fn write_entry(&mut self, buffer: u16, number: usize) {
-        let position = usize::from(self.tails[number]) % RECEIVE_BUFFERS;
+        let position = usize::from(self.tails[number]) % COUNTS[number];
         let ring = self.ring(number);
         // SAFETY:
-        // - inside the mapping: `position` is below RECEIVE_BUFFERS, and that many entries fit.
+        // - inside the mapping: `position` is below the group's count, and that many entries fit.
         let mut entry = unsafe { ring.add(position) };
         // SAFETY:
         // - valid, aligned (the mapping is a page's, entries are 16 bytes) and zeroed by mmap.
         // - exclusive: the kernel reads entries between its head and the tail only, and this one is
-        //   outside because no more than RECEIVE_BUFFERS are ever in the ring: I1.
+        //   outside because no more than the group's buffers are ever in its ring: I1.
         let entry = unsafe { entry.as_mut() };
         // SAFETY:
         // - inside the mapping: start_of() of an existing buffer.

@@ -400,6 +400,26 @@ fn a_sender_beyond_its_budget_is_not_answered() {
     }
 }
 
+/// Row U19: beside a flood that never ends, a client over TCP waits for the datagrams of two ticks.
+#[test]
+fn a_client_over_tcp_waits_for_few_datagrams() {
+    let mut world = world(WorldOptions::default());
+    let tcp = world.connect();
+    assert_eq!(world.ask(&tcp, b"set a 0 0 1\r\nx\r\n"), b"STORED\r\n");
+    let request = framed(1, b"get a\r\n");
+    for number in 0..20 {
+        (0..1000).for_each(|from| world.send_datagram(0, client(from), &request));
+        world.turn();
+        let before = world.sum(|c| &c.udp_datagrams);
+        tcp.write(b"get a\r\n");
+        while tcp.read().is_empty() {
+            world.turn();
+        }
+        let waited = world.sum(|c| &c.udp_datagrams) - before;
+        assert!((1..=2 * 8).contains(&waited), "request {number}: {waited} datagrams");
+    }
+}
+
 /// More datagrams than exchanges: none is lost, and each is answered once.
 #[test]
 fn datagrams_wait_while_all_exchanges_are_busy() {

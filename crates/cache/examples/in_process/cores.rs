@@ -1,13 +1,8 @@
 //! The engines of some shards, and cores that use them as a shard's core does: requests are hashed,
-//! prefetched and executed in batches.
+//! prefetched and executed in batches. A store that finds its engine held is left with the holder.
 //!
 //! Upstream:   `main`.
 //! Downstream: `testkit`'s filled caches, through `engine`'s contract.
-//!
-//! Invariants:
-//! - C1  A core holds one lock at a time, so two cores never wait for each other.
-
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use kachel_cache::{Cache, CacheReader};
 use kachel_engine::{
@@ -15,15 +10,20 @@ use kachel_engine::{
     Key, KeyHasher, LifeTerms, Lookup, Now, Operation, ReadAnswer, ReadBeside as _, ReadGuesses,
     Ttl, Verb, apply, get,
 };
-use kachel_stdx::{CachePadded, Reader};
+use kachel_stdx::{CachePadded, CombiningLock, Guard, Offered, Reader, Work};
 use kachel_table::Guess;
 use kachel_testkit::{Filled, copy_out};
 
 use crate::probes::Probe;
 
+/// An engine behind its lock, with which other cores leave keys to be stored.
+type Lock<const K: usize, const V: usize> = CombiningLock<Filled<K, V>, [u8; K]>;
+/// The right to change an engine.
+type Held<'l, const K: usize, const V: usize> = Guard<'l, Filled<K, V>, [u8; K]>;
+
 /// The engines of all shards, each behind its lock, and their readers.
 pub(crate) struct Shards<const KEY_BYTES: usize, const VALUE_BYTES: usize> {
-    engines: Vec<CachePadded<Mutex<Filled<KEY_BYTES, VALUE_BYTES>>>>,
+    engines: Vec<CachePadded<Lock<KEY_BYTES, VALUE_BYTES>>>,
     readers: Vec<CacheReader>,
     hasher: KeyHasher,
     now: Now,
@@ -48,37 +48,47 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let filled = Filled::shards(shards, items, huge);
         let (hasher, now) = (filled[0].hasher, filled[0].now);
         let readers = filled.iter().map(|filled| filled.cache.reader()).collect();
-        let lock = |filled| CachePadded::new(Mutex::new(filled));
+        let lock = |filled| CachePadded::new(Lock::new(filled));
         Self { engines: filled.into_iter().map(lock).collect(), readers, hasher, now }
     }
 
     /// Bytes of all indexes.
     pub(crate) fn index_bytes(&self) -> u64 {
-        let bytes = |shard: u16| self.hold(shard).cache.stats().index_bytes;
+        let bytes = |shard: u16| self.inspect(shard, |cache| cache.stats().index_bytes);
         (0..self.engines.len() as u16).map(bytes).sum()
     }
 
     pub(crate) fn core(&self, own: Option<u16>) -> Core {
-        let registration = self.hold(0).cache.common().register_core().expect("few cores");
-        Core { own, registration }
+        let registration = self.inspect(0, |cache| cache.common().register_core());
+        Core { own, registration: registration.expect("few cores") }
+    }
+
+    /// Looks at an engine, as soon as no core holds it.
+    fn inspect<R>(&self, shard: u16, look: impl FnOnce(&mut Cache) -> R) -> R {
+        let mut held = self.hold(shard);
+        let result = look(&mut held.cache);
+        release(held);
+        result
     }
 
     /// Takes the engine of a shard, as soon as no other core holds it.
-    fn hold(&self, shard: u16) -> MutexGuard<'_, Filled<KEY_BYTES, VALUE_BYTES>> {
+    fn hold(&self, shard: u16) -> Held<'_, KEY_BYTES, VALUE_BYTES> {
         loop {
-            match self.engines[usize::from(shard)].try_lock() {
-                Ok(held) => return held,
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-                Err(TryLockError::Poisoned(poisoned)) => panic!("{poisoned}"),
+            match self.engines[usize::from(shard)].take() {
+                Some(held) => return held,
+                None => std::hint::spin_loop(),
             }
         }
     }
 
-    /// Takes the engine of a shard for a core, which memory that is freed does not wait for.
-    fn enter(&self, shard: u16, core: &Core) -> MutexGuard<'_, Filled<KEY_BYTES, VALUE_BYTES>> {
-        let mut held = self.hold(shard);
-        held.cache.enter(core.registration.place(), &self.now);
-        held
+    /// Stores a key of a shard whose engine this core does not hold, or leaves it with the holder.
+    fn store_or_park(&self, shard: u16, key: &[u8; KEY_BYTES], core: &Core) {
+        let lock = &self.engines[usize::from(shard)];
+        if let Offered::Taken(mut held, work) = lock.take_or_park(Work::new(*key)) {
+            held.cache.enter(core.registration.place(), &self.now);
+            store(&mut held, &work);
+            release(held);
+        }
     }
 
     /// Executes at most [`BATCH_MAX`] probes on a core.
@@ -91,9 +101,14 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         }
         let requests = || hashed[..probes.len()].iter().flatten();
         let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: true };
-        let is_own = |owner: u16| core.own == Some(owner);
+        // A core whose engine another one holds reads beside it.
+        let mut own = core.own.and_then(|own| self.engines[usize::from(own)].take());
+        if let Some(own) = &mut own {
+            own.cache.enter(core.registration.place(), &self.now);
+        }
+        let own_shard = core.own.filter(|_| own.is_some());
+        let is_own = |owner: u16| own_shard == Some(owner);
         let beside = requests().any(|&(_, owner, _)| !is_own(owner));
-        let mut own = core.own.map(|own| self.enter(own, core));
         if beside && !core.registration.is_awake() {
             core.registration.wake();
         }
@@ -119,10 +134,12 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         if beside {
             core.registration.sleep(); // No owner waits for this core while it does other work.
         }
-        drop(own); // C1
+        if let Some(own) = own {
+            release(own);
+        }
         for index in (0..probes.len()).filter(|index| stores_beside >> index & 1 == 1) {
             let key = self.hasher.key(&probes[index].key);
-            store(&mut self.enter(self.hasher.owner(key.hashes()), core), &probes[index].key);
+            self.store_or_park(self.hasher.owner(key.hashes()), &probes[index].key, core);
         }
     }
 
@@ -143,6 +160,7 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
         let operation = Operation::set(key, 1, Ttl(0));
         let done = apply(&mut held.cache, &operation, &mut Block::Bytes(b"0"), &self.now);
         done.expect("there is room for a number");
+        release(held);
     }
 
     /// Executes [`BATCH_MAX`] changes of the key of `probe` under one lock.
@@ -166,6 +184,18 @@ impl<const KEY_BYTES: usize, const VALUE_BYTES: usize> Shards<KEY_BYTES, VALUE_B
                     done.expect("there is room for a number");
                 }
             }
+        }
+        release(held);
+    }
+}
+
+/// Stores what was left with the holder meanwhile, and releases the engine.
+fn release<const K: usize, const V: usize>(mut held: Held<'_, K, V>) {
+    while let Err(again) = held.release() {
+        held = again;
+        let mut parked = held.take_parked();
+        while let Some(key) = parked.pop() {
+            store(&mut held, &key);
         }
     }
 }

@@ -10,13 +10,13 @@
 //! - I1  A client never has more than `depth` requests in flight.
 //! - I2  The loop ends when the source is finished and everything is answered, when no answer has
 //!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
-//!   or when no link is left.
+//!   when no link is left, or when the session stops it.
 //! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
@@ -41,7 +41,7 @@ const EXPIRE_INTERVAL_NS: u64 = 10_000_000;
 /// The token of the timer among the events; links are numbered from 0.
 const TIMER: u64 = u64::MAX;
 
-/// Counters that the progress line reads while a thread runs.
+/// Counters that the progress line reads while a thread runs, and the session's word to it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Live {
@@ -53,6 +53,8 @@ pub(crate) struct Live {
     pub(crate) hits: AtomicU64,
     /// Errors of all kinds.
     pub(crate) errors: AtomicU64,
+    /// The session ends the thread early.
+    pub(crate) is_stopped: AtomicBool,
 }
 
 /// Settings of a drive.
@@ -179,7 +181,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
 
     fn is_over(&mut self) -> bool {
         let outstanding = self.books.outstanding();
-        if self.alive == 0 || (self.is_finished && outstanding == 0) {
+        let is_stopped = self.live.is_stopped.load(Ordering::Relaxed);
+        if self.alive == 0 || is_stopped || (self.is_finished && outstanding == 0) {
             return true;
         }
         let now_ns = self.pace.now_ns();

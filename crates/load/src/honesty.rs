@@ -1,7 +1,7 @@
 //! Tests that an open loop shows a pause of the server, and that a closed loop hides it.
 //!
 //! Upstream:   `schedule`, `steady` and `tally`, as a run uses them.
-//! Downstream: none; the server and the time are simulated.
+//! Downstream: the tests of `agent`; the server and the time are simulated.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// The server pauses for this time at the start of each second.
 const PAUSE_NS: u64 = 100_000_000;
 const SERVICE_NS: u64 = 5_000;
-const RUN_NS: u64 = 20 * SECOND_NS;
+/// Length of a run.
+pub(crate) const RUN_NS: u64 = 20 * SECOND_NS;
 
 fn mix() -> Mix {
     Mix {
@@ -43,10 +44,13 @@ fn answered_ns(sent_ns: u64, free_ns: u64) -> u64 {
 
 /// Runs one connection with up to `depth` requests in flight; with a rate, as an open loop.
 fn run(rate: Option<f64>, depth: usize) -> Tally {
-    let window = Window { from_ns: 0, until_ns: RUN_NS, open: rate.is_some() };
-    let mut tally = Tally::new(window);
     let schedule = rate.map(|rate| Schedule::new(rate, Arrivals::Fixed, 0, 3));
-    let mut source = Steady::new(mix(), schedule, RUN_NS, 3);
+    simulate(&mut Steady::new(mix(), schedule, RUN_NS, 3), rate.is_some(), depth)
+}
+
+/// Runs one connection with these requests and up to `depth` of them in flight, in virtual time.
+pub(crate) fn simulate(source: &mut Steady, open: bool, depth: usize) -> Tally {
+    let mut tally = Tally::new(Window { from_ns: 0, until_ns: RUN_NS, open });
     let mut outbox = Outbox::default();
     let mut in_flight: VecDeque<u64> = VecDeque::new();
     let (mut now_ns, mut free_ns) = (0, 0);

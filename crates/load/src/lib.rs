@@ -1,4 +1,5 @@
-//! The load generator: `kachel load`, `kachel load replay FILE` and `kachel load presets`.
+//! The load generator: `kachel load`, `kachel load replay FILE`, `kachel load agent` and
+//! `kachel load presets`.
 //!
 //! Upstream:   `kachel-lab` hands over the arguments after `load`.
 //! Downstream: any server that speaks memcached's text, meta or binary protocol, over TCP,
@@ -12,17 +13,20 @@
 //!
 //! Sources are a steady mix (`steady`: keys, popularity, shares of requests, schedule), its
 //! preload, and a recorded trace (`trace`, `replay`). `step` measures a mix once, `sweep` at
-//! several rates. A preset is a list of options (`preset`). Response times count from the intended
-//! send time, so a stall of the server also counts against the requests that could not be sent
-//! meanwhile (no coordinated omission).
+//! several rates, `agent` on several machines. A preset is a list of options (`preset`). Response
+//! times count from the intended send time, so a stall of the server also counts against the
+//! requests that could not be sent meanwhile (no coordinated omission).
 #![forbid(unsafe_code)]
 
 mod address;
+mod agent;
 mod answer;
 mod books;
 mod client;
+mod clock;
 mod connection;
 mod connects;
+mod control;
 mod distribution;
 mod drive;
 mod flow;
@@ -34,11 +38,13 @@ mod ketama;
 mod keys;
 mod limits;
 mod link;
+mod member;
 mod meter;
 mod mix;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
 mod options;
+mod part;
 mod popularity;
 mod preset;
 mod protocol;
@@ -69,12 +75,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{CommandFactory, Parser};
 
+use crate::agent::Leader;
+use crate::control::Alone;
 #[cfg(not(feature = "tls"))]
 use crate::no_tls as tls;
 use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
+use crate::part::Part;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server, SweepStep};
-use crate::session::{Phases, Session};
+use crate::session::{Measured, Phases, Session};
 use crate::steady::Preload;
 use crate::step::Step;
 use crate::transport::Transport;
@@ -95,7 +104,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(words) => words,
         Err(error) => return refuse(&error),
     };
-    let options = match Options::try_parse_from(words) {
+    let options = match Options::try_parse_from(&words) {
         Ok(options) => options,
         Err(error) => {
             // A closed standard output leaves nowhere to report the error.
@@ -104,11 +113,15 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         }
     };
     let finished = match &options.command {
-        None => run_steady(&options.steady),
+        None => run_steady(&options.steady, &words[1..]),
         Some(Command::Replay(replay)) => run_replay(replay),
         Some(Command::Presets) => {
             say(&preset::list());
             Ok(true)
+        }
+        Some(Command::Agent(agent)) => {
+            agent::serve(agent, &mut |line| say(&format_args!("agent      {line}\n")))
+                .map(|()| true)
         }
     };
     match finished {
@@ -128,7 +141,35 @@ pub fn command_line() -> clap::Command {
     Options::command()
 }
 
-fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
+/// Makes the measurements of a run.
+enum Measurer<'o> {
+    Alone(Box<Step<'o>>),
+    WithAgents(Box<Leader<'o>>),
+}
+
+impl<'o> Measurer<'o> {
+    /// `words` is the command line, for the agents.
+    fn new(options: &'o SteadyOptions, words: &[OsString]) -> Result<Self, String> {
+        options.check()?;
+        if options.agents.is_empty() {
+            return Ok(Self::Alone(Box::new(Step::new(options, Some(Part::WHOLE))?)));
+        }
+        let words = words.iter().map(|word| word.to_str().map(str::to_owned));
+        let words: Option<Vec<String>> = words.collect();
+        let words = words.ok_or("--agents: the options must be text")?;
+        Ok(Self::WithAgents(Box::new(Leader::new(options, &words)?)))
+    }
+
+    fn measure(&mut self, rate: Option<f64>) -> Result<(Server, Measured), String> {
+        match self {
+            Self::Alone(step) => step.measure(rate, &mut Alone),
+            Self::WithAgents(leader) => leader.measure(rate),
+        }
+    }
+}
+
+fn run_steady(options: &SteadyOptions, words: &[OsString]) -> Result<bool, String> {
+    let mut measurer = Measurer::new(options, words)?;
     if options.search.is_some() || options.scan.is_some() {
         let is_shown = !options.common.quiet;
         let mut progress = |step: &SweepStep| {
@@ -136,10 +177,15 @@ fn run_steady(options: &SteadyOptions) -> Result<bool, String> {
                 eprintln!("{step}");
             }
         };
-        let report = sweep::run(options, &as_json(options), &mut progress)?;
+        let report = sweep::run(
+            options,
+            &mut |rate| measurer.measure(rate),
+            &as_json(options),
+            &mut progress,
+        )?;
         return finish(&report, &options.common);
     }
-    let (server, measured) = Step::new(options)?.measure(options.rate)?;
+    let (server, measured) = measurer.measure(options.rate)?;
     if let (true, Some(filled)) = (options.preload_only, &measured.preload) {
         say(&format_args!("preload    {} keys in {:.2} s\n", filled.keys, filled.elapsed_s));
         return Ok(measured.tally.errors.total() == 0);
@@ -169,7 +215,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         let pacing = is_paced.then_some(Pacing { start_ns, speed: options.speed });
         Replay::new(&trace, share, pacing, options.common.check, unix_start_s)
     };
-    let measured = session.run(phases, None, &make_preload, &make_source)?;
+    let measured = session.run(phases, None, &make_preload, &make_source, &mut Alone)?;
     let mut report = Report::new("replay", as_json(options), server, &measured, false);
     report.trace = Some(as_json(&trace.facts));
     finish(&report, &options.common)

@@ -12,6 +12,8 @@
 //! it works all the time. One of an open loop spins shortly before a request is due; turns without
 //! an event show that it had time.
 
+use serde::{Deserialize, Serialize};
+
 use crate::meter::Cost;
 
 /// A thread that is busy for this share of the time works all the time.
@@ -26,7 +28,7 @@ pub(crate) const LATE_NS: u64 = 1_000_000;
 const LATE_SHARE: f64 = 0.01;
 
 /// The work of the threads during a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Turns {
     /// Turns of the loops.
     pub(crate) all: u64,

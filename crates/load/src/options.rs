@@ -27,6 +27,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 60_000;
 pub(crate) const DEPTH_MAX: usize = 65_536;
 /// Maximum threads.
 pub(crate) const THREADS_MAX: usize = 1_024;
+/// Maximum agents of one measurement.
+pub(crate) const AGENTS_MAX: usize = 64;
 /// Maximum keys of one get.
 pub(crate) const KEYS_PER_GET_MAX: u32 = 10_000;
 
@@ -40,6 +42,8 @@ Examples:
       open loop: response times count from the intended send time
   kachel load --search p95:1000us --arrivals poisson --duration-s 4
       the highest rate at which 95 % of the responses take at most 1 ms
+  kachel load --agents 10.0.0.2:11222,10.0.0.3:11222 --server 10.0.0.9 --rate 900000
+      one measurement from three machines (see `kachel load agent --help`)
   kachel load replay trace.csv.zst --value-scale 0.5
       a recorded trace, look-aside: a get that misses is followed by a set
 
@@ -60,6 +64,21 @@ Distributions of keys, for --popularity:
   The default THETA is YCSB's 0.99. That of scrambled and latest must be below 1.
 
 Exit status: 0 on success, 1 if there were errors, 2 if the options are invalid.";
+
+const AGENT_HELP: &str = "\
+A leader is a `kachel load` with --agents. It sends its command line; files that it names (--tls-ca)
+are those of the agent's machine. --json, --server-pid, --idle and --connect-rate concern the leader
+alone, and each machine has its own --pin. An agent serves one leader after the other until it is
+ended. The connection is not encrypted.
+
+An agent sends load to any address that a leader names. So beyond its own machine it listens only
+with a token, which leaders must have, too.
+
+Examples:
+  kachel load agent --listen 10.0.0.2:11222 --token token.txt
+  kachel load --server 10.0.0.9 --agents 10.0.0.2:11222,10.0.0.3:11222 --token token.txt \\
+    --rate 900000 --connections 300 --threads 4
+      300,000 requests a second and 100 connections from each of three machines";
 
 const REPLAY_HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
@@ -105,6 +124,24 @@ pub(crate) enum Command {
     Replay(ReplayOptions),
     /// Lists the presets and their options
     Presets,
+    /// Sends a part of the load for a `kachel load --agents` on another machine
+    #[command(after_help = AGENT_HELP, args_override_self = true, max_term_width = 100)]
+    Agent(AgentOptions),
+}
+
+/// Options of an agent.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AgentOptions {
+    /// Where to wait for a leader; beyond this machine (127.0.0.1, ::1) a token is needed
+    #[arg(long, default_value = "127.0.0.1:11222", value_name = "HOST:PORT")]
+    pub(crate) listen: String,
+    /// A file with the token that leaders must have, at least 16 bytes; the default is the
+    /// environment variable KACHEL_LOAD_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token: Option<PathBuf>,
+    /// Cores of this machine to pin the threads to, round robin
+    #[arg(long, value_name = "CORES")]
+    pub(crate) pin: Option<CpuList>,
 }
 
 /// Options of both forms.
@@ -247,6 +284,19 @@ pub(crate) struct SteadyOptions {
     /// Preload all keys, then exit
     #[arg(long, conflicts_with = "no_preload")]
     pub(crate) preload_only: bool,
+    /// Share the load with agents on other machines (`kachel load agent`): connections, rate and
+    /// keys are those of all machines together, --threads those of each
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) agents: Vec<String>,
+    /// Leave the whole load to the agents
+    #[arg(long, requires = "agents")]
+    pub(crate) agents_only: bool,
+    /// A file with the token of the agents; the default is the environment variable
+    /// KACHEL_LOAD_TOKEN
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    #[serde(skip)]
+    pub(crate) token: Option<PathBuf>,
 }
 
 /// Options of TLS.
@@ -413,6 +463,9 @@ impl SteadyOptions {
         if self.common.server.contains(',') {
             self.check_for_several_servers()?;
         }
+        if !self.agents.is_empty() {
+            self.check_for_agents()?;
+        }
         if self.look_aside && self.keys_per_get > 1 {
             return Err("--look-aside needs --keys-per-get 1".into());
         }
@@ -440,6 +493,41 @@ impl SteadyOptions {
     }
 }
 
+impl SteadyOptions {
+    /// The machines that send requests.
+    pub(crate) fn machines(&self) -> usize {
+        self.agents.len() + usize::from(!self.agents_only)
+    }
+
+    /// Errors: an option that several machines cannot share, as a message for the user.
+    fn check_for_agents(&self) -> Result<(), String> {
+        within("agents", self.agents.len(), 1, AGENTS_MAX)?;
+        if (1..self.agents.len()).any(|index| self.agents[..index].contains(&self.agents[index])) {
+            return Err("--agents names an agent twice, and an agent serves one leader".into());
+        }
+        let (machines, threads) = (self.machines(), self.common.threads);
+        if machines * threads > self.common.connections {
+            return Err(format!(
+                "{machines} machines with --threads {threads} need at least {} --connections, not \
+                 {}",
+                machines * threads,
+                self.common.connections
+            ));
+        }
+        if self.ratio.inserts > 0 {
+            return Err(
+                "--agents: several machines cannot share the numbers of inserted keys, so \
+                        --ratio must have no inserts"
+                    .into(),
+            );
+        }
+        if self.agents_only && (self.idle > 0 || self.connect_rate.is_some()) {
+            return Err("--idle and --connect-rate are the leader's, so not --agents-only".into());
+        }
+        Ok(())
+    }
+}
+
 impl ReplayOptions {
     /// Errors: an invalid option, as a message for the user (I1).
     pub(crate) fn check(&self) -> Result<(), String> {
@@ -461,7 +549,7 @@ mod tests {
         let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
         match &options.command {
             Some(Command::Replay(replay)) => replay.check()?,
-            Some(Command::Presets) => {}
+            Some(Command::Presets | Command::Agent(_)) => {}
             None => options.steady.check()?,
         }
         Ok(options)
@@ -530,6 +618,13 @@ mod tests {
             "--fill-rate 0",
             "--fill-rate 5 --no-preload",
             "--rest-s -1",
+            "--agents-only",
+            "--token x",
+            "--agents a:1,a:1",
+            "--agents a:1,b:1 --connections 5 --threads 2",
+            "--agents a:1 --ratio 1:0:0:0:0:1",
+            "--agents a:1 --agents-only --idle 5",
+            "agent --connections 5",
             "--ratio 9",
             "--rate 0",
             "--rate NaN",

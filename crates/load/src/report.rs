@@ -16,11 +16,12 @@ use serde::Serialize;
 
 use crate::idle::IdleMemory;
 use crate::limits;
+use crate::member::Member;
 use crate::meter::Cost;
 use crate::request::Kind;
 use crate::search::Promise;
-use crate::session::{Filled, Measured, Session};
-use crate::tally::Errors;
+use crate::session::{Measured, Session};
+use crate::tally::{Errors, Filled};
 
 /// Version of the JSON format; increase it when a field's name or meaning changes.
 const FORMAT_VERSION: u32 = 1;
@@ -214,6 +215,9 @@ struct Figures {
     service: Option<Times>,
     idle: Option<IdleMemory>,
     connects: Option<ConnectFigures>,
+    /// The machines, if there were several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<MemberFigures>,
     /// Reasons to doubt that the server was the limit.
     warnings: Vec<String>,
 }
@@ -226,6 +230,27 @@ struct ConnectFigures {
     first: Option<String>,
     /// From when each was due until its answer.
     times: Times,
+}
+
+/// The part of one machine.
+#[derive(Debug, Serialize)]
+struct MemberFigures {
+    name: String,
+    connections: usize,
+    threads: usize,
+    /// Its part of the rate, in an open loop.
+    rate_per_s: Option<f64>,
+    offered: Option<u64>,
+    requests: u64,
+    requests_per_s: f64,
+    errors: u64,
+    response: Times,
+    busy_cores: f64,
+    /// An agent's clock less the leader's, and the most that this is wrong.
+    clock_offset_us: Option<f64>,
+    clock_error_us: Option<f64>,
+    /// After the agreed start.
+    late_us: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -302,7 +327,10 @@ impl Figures {
         let per = |count: u64| cpu_s.filter(|_| count > 0).map(|cpu_s| cpu_s * 1e6 / count as f64);
         let is_open = tally.is_open();
         let offered = is_open.then_some(tally.offered);
-        let warnings = limits::warnings(tally.turns, offered, cost, *threads);
+        let warnings = match &measured.members[..] {
+            [] => limits::warnings(tally.turns, offered, cost, *threads),
+            members => members.iter().flat_map(|member| member.warnings(cost)).collect(),
+        };
         let kinds = || (0..Kind::COUNT).filter(|&kind| tally.answered[kind] > 0);
         Self {
             window_s: *window_s,
@@ -333,8 +361,45 @@ impl Figures {
                 first: connects.first.clone(),
                 times: Times::new(&connects.times),
             }),
+            members: measured.members.iter().map(MemberFigures::new).collect(),
             warnings,
         }
+    }
+}
+
+impl MemberFigures {
+    fn new(member: &Member) -> Self {
+        let requests = member.tally.answered_total();
+        Self {
+            name: member.name.clone(),
+            connections: member.connections,
+            threads: member.threads,
+            rate_per_s: member.rate,
+            offered: member.tally.is_open().then_some(member.tally.offered),
+            requests,
+            requests_per_s: requests as f64 / member.window_s,
+            errors: member.tally.errors.total(),
+            response: Times::new(&member.tally.response_of_all()),
+            busy_cores: member.busy_cores,
+            clock_offset_us: member.clock.map(|clock| clock.offset_ns as f64 / 1e3),
+            clock_error_us: member.clock.map(|clock| clock.error_ns as f64 / 1e3),
+            late_us: member.late_ns as f64 / 1e3,
+        }
+    }
+}
+
+impl Display for MemberFigures {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { name, connections, threads, requests, requests_per_s, errors, .. } = self;
+        write!(f, "  {name}: {connections} connections, {threads} threads, {requests} answered, ")?;
+        if let Some(rate_per_s) = self.rate_per_s {
+            write!(f, "{rate_per_s:.0}/s offered, ")?;
+        }
+        write!(f, "{requests_per_s:.0}/s, {errors} errors, {:.3} cores busy", self.busy_cores)?;
+        if let (Some(offset_us), Some(error_us)) = (self.clock_offset_us, self.clock_error_us) {
+            write!(f, ", its clock {offset_us:+.0} us (exact to {error_us:.0} us)")?;
+        }
+        write!(f, "\n    response {}", Row(&self.response))
     }
 }
 
@@ -518,6 +583,7 @@ impl Report {
             }
         }
         writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)?;
+        result.members.iter().try_for_each(|member| writeln!(f, "{member}"))?;
         result.warnings.iter().try_for_each(|warning| writeln!(f, "warning    {warning}"))
     }
 }

@@ -22,22 +22,22 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::address::{Address, Target};
 use crate::connection::Connection;
 use crate::connects::{ConnectPlan, Connecting, Connects};
+use crate::control::Control;
 use crate::drive::{Drive, Live, Pace};
 use crate::flow::Flow;
 use crate::idle::{Idle, IdleMemory};
+use crate::member::Member;
 use crate::meter::{Cost, Meter, Reading};
 use crate::options::{CommonOptions, ServerPid};
 use crate::request::Source;
 use crate::server::{self, Facts};
-use crate::tally::{Tally, Window};
+use crate::tally::{Filled, Tally, Window};
 use crate::transport::Transport;
 
 /// Minimum requests in flight on each connection during the preload.
 const PRELOAD_DEPTH: usize = 64;
 /// Interval of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Delay from the decision to start to the start, so that every thread is ready.
-const START_DELAY_NS: u64 = 2_000_000;
 
 /// The phases of a run.
 #[derive(Clone, Copy, Debug)]
@@ -52,17 +52,6 @@ pub(crate) struct Phases {
     pub(crate) open_fill: bool,
     /// Time between the preload and the warm-up.
     pub(crate) rest_ns: u64,
-}
-
-/// Result of a preload.
-#[derive(Debug)]
-pub(crate) struct Filled {
-    /// Number of keys.
-    pub(crate) keys: u64,
-    /// Duration.
-    pub(crate) elapsed_s: f64,
-    /// Counts of all threads.
-    pub(crate) tally: Tally,
 }
 
 /// Result of a run.
@@ -82,6 +71,8 @@ pub(crate) struct Measured {
     pub(crate) idle: Option<IdleMemory>,
     /// The new connections during the run, if it had any.
     pub(crate) connects: Option<Connects>,
+    /// The machines, if there were several.
+    pub(crate) members: Vec<Member>,
 }
 
 /// A server and open connections to it.
@@ -174,7 +165,8 @@ impl Session {
     }
 
     /// Runs all phases. `make_preload` makes a thread's preload (or none) at a time. `make_source`
-    /// makes its source from the start and the end of requests (ns of the run's clock).
+    /// makes its source from the start and the end of requests (ns of the run's clock). A session
+    /// without connections only reads the meter.
     ///
     /// Errors: as messages for the user; errors of the server are counted in the tally instead.
     pub(crate) fn run<P, S>(
@@ -183,6 +175,7 @@ impl Session {
         preload_keys: Option<u64>,
         make_preload: &(impl Fn(usize, u64) -> P + Sync),
         make_source: &(impl Fn(usize, u64, u64) -> S + Sync),
+        control: &mut dyn Control,
     ) -> Result<Measured, String>
     where
         P: Source,
@@ -208,7 +201,8 @@ impl Session {
                     shared.work(index, share, live, has_preload, &start, &notice_sender);
                 });
             }
-            drop(notice_sender);
+            // The threads alone have senders, if there are threads.
+            let silent = (threads == 0).then_some(notice_sender);
             let conductor = Conductor {
                 session: &self,
                 epoch,
@@ -218,7 +212,13 @@ impl Session {
                 phases,
                 preload_keys,
             };
-            conductor.conduct()
+            let outcome = conductor.conduct(control);
+            // Threads that still run when one of them, or another machine, has failed.
+            lives
+                .iter()
+                .for_each(|live| live.is_stopped.store(outcome.is_err(), Ordering::Relaxed));
+            drop(silent);
+            outcome
         })
     }
 }
@@ -312,16 +312,17 @@ impl Conductor<'_> {
         self.epoch.elapsed().as_nanos() as u64
     }
 
-    fn conduct(self) -> Result<Measured, String> {
+    fn conduct(self, control: &mut dyn Control) -> Result<Measured, String> {
         let mut progress = Progress::new(self.session.options.quiet);
-        let preload = self.await_preload(&mut progress)?;
-        self.rest(&mut progress);
+        let preload = self.await_preload(&mut progress, control)?;
+        self.rest(&mut progress, control)?;
         let Session { targets, meter, .. } = self.session;
         let idle = match self.session.idle {
             0 => None,
             count => Some(Idle::open(&targets[0], count, meter)?),
         };
-        let start_ns = self.now_ns() + START_DELAY_NS;
+        let start = control.begin(preload.as_ref())?;
+        let start_ns = start.saturating_duration_since(self.epoch).as_nanos() as u64;
         for starter in &self.starters {
             // A thread that ended early has sent its error or will send it.
             let _ = starter.send(start_ns); // I1
@@ -336,32 +337,27 @@ impl Conductor<'_> {
         let mut later: Option<Reading> = None;
         let mut sum: Option<Tally> = None;
         let mut running = self.starters.len();
-        while running > 0 {
+        let only_reads = running == 0;
+        if only_reads {
+            sum = Some(Tally::new(Window { from_ns, until_ns: u64::MAX, open: self.phases.open }));
+        }
+        let mut are_others_over = false;
+        while running > 0 || (only_reads && later.is_none()) {
             let boundary_ns = if earlier.is_none() { Some(from_ns) } else { until_ns };
             let boundary_ns = boundary_ns.filter(|_| later.is_none());
-            match self.notices.recv_timeout(self.wait(boundary_ns)) {
-                Ok(Notice::Done(tally)) => {
-                    running -= 1;
-                    match &mut sum {
-                        None => sum = Some(*tally),
-                        Some(sum) => sum.merge(&tally),
-                    }
-                }
-                Ok(Notice::Preloaded(_)) => unreachable!("I1: all were counted before the start"),
-                Ok(Notice::Failed(error)) => return Err(format!("generator: {error}")),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
-            }
+            running -= usize::from(self.gather(self.wait(boundary_ns), &mut sum)?);
             let now_ns = self.now_ns();
             // A run that fails during its warm-up has an empty window; its errors still count.
-            if earlier.is_none() && (now_ns >= from_ns || running == 0) {
+            let is_over = running == 0 && (!only_reads || are_others_over);
+            if earlier.is_none() && (now_ns >= from_ns || is_over) {
                 earlier = Some(self.session.meter.read(now_ns)); // I2
             }
-            let is_end = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || running == 0;
+            let is_end = until_ns.is_some_and(|until_ns| now_ns >= until_ns) || is_over;
             if earlier.is_some() && later.is_none() && is_end {
                 later = Some(self.session.meter.read(self.now_ns())); // I2
             }
             progress.show_run(&self, now_ns, from_ns, until_ns);
+            are_others_over = control.poll()?;
         }
         progress.clear();
         let (Some(tally), Some(earlier), Some(later)) = (sum, earlier, later) else {
@@ -377,21 +373,45 @@ impl Conductor<'_> {
         let connects = connecting.map(Connecting::finish);
         let window_s = window_ns as f64 / 1e9;
         let threads = self.starters.len();
-        Ok(Measured { tally, threads, window_s, cost, preload, idle, connects })
+        let members = Vec::new();
+        Ok(Measured { tally, threads, window_s, cost, preload, idle, connects, members })
+    }
+
+    /// Waits for the tally of a thread, and adds it. False: none has come.
+    fn gather(&self, wait: Duration, sum: &mut Option<Tally>) -> Result<bool, String> {
+        match self.notices.recv_timeout(wait) {
+            Ok(Notice::Done(tally)) => {
+                match sum {
+                    None => *sum = Some(*tally),
+                    Some(sum) => sum.merge(&tally),
+                }
+                Ok(true)
+            }
+            Ok(Notice::Preloaded(_)) => unreachable!("I1: all were counted before the start"),
+            Ok(Notice::Failed(error)) => Err(format!("generator: {error}")),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => Err("a thread ended early".into()),
+        }
     }
 
     /// Leaves the server alone for a while.
-    fn rest(&self, progress: &mut Progress) {
+    fn rest(&self, progress: &mut Progress, control: &mut dyn Control) -> Result<(), String> {
         let began = Instant::now();
         let rest = Duration::from_nanos(self.phases.rest_ns);
         while let Some(left) = rest.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
             progress.show(|| format!("rest: {:.0} s to go", left.as_secs_f64()));
             std::thread::sleep(left.min(PROGRESS_INTERVAL));
+            control.poll()?;
         }
         progress.clear();
+        Ok(())
     }
 
-    fn await_preload(&self, progress: &mut Progress) -> Result<Option<Filled>, String> {
+    fn await_preload(
+        &self,
+        progress: &mut Progress,
+        control: &mut dyn Control,
+    ) -> Result<Option<Filled>, String> {
         let began = Instant::now();
         let mut sum: Option<Tally> = None;
         let mut waiting = self.starters.len();
@@ -415,6 +435,7 @@ impl Conductor<'_> {
                         let done = total(self.lives, 0, |live| &live.answered);
                         progress.show(|| format!("preload {done} of {keys} keys"));
                     }
+                    control.poll()?;
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err("a thread ended early".into()),
             }

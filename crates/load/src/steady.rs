@@ -18,6 +18,7 @@ use crate::inserts::Inserts;
 use crate::ketama::Ring;
 use crate::keys::{Keys, is_value};
 use crate::mix::{Ratio, Verb};
+use crate::part::range;
 use crate::popularity::Popularity;
 use crate::protocol::{Protocol, Value};
 use crate::random::mix;
@@ -331,11 +332,8 @@ impl Preload {
     /// The share of thread `index` of `threads`; `schedule` makes it an open loop.
     pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, index: u64, threads: u64) -> Self {
         assert!(index < threads, "I1: the index is below the number of threads");
-        let count = mix.keys.count();
-        let edge =
-            |index: u64| (u128::from(count) * u128::from(index) / u128::from(threads)) as u64;
         let random = Xoshiro256PlusPlus::seed_from_u64(index);
-        let rest = edge(index)..edge(index + 1);
+        let rest = range(mix.keys.count(), index, threads);
         Self { mix, schedule, random, rest, is_counter: false, scratch: Vec::new() }
     }
 }
@@ -399,8 +397,8 @@ impl Source for Preload {
 }
 
 /// Derives the seed of one thread from the run's seed.
-pub(crate) fn thread_seed(seed: u64, index: usize) -> u64 {
-    mix(seed.wrapping_add(mix(index as u64 + 1)))
+pub(crate) fn thread_seed(seed: u64, index: u64) -> u64 {
+    mix(seed.wrapping_add(mix(index + 1)))
 }
 
 #[cfg(test)]

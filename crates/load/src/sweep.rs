@@ -1,28 +1,28 @@
 //! Measures a steady mix at several rates: those of a scan, or those that a search asks for.
 //!
 //! Upstream:   `lib`, for `--scan` and `--search`.
-//! Downstream: `step` measures each rate; `report` shows all of them.
+//! Downstream: `step`, or a leader with its agents, measures each rate; `report` shows all of them.
 
 use crate::options::SteadyOptions;
-use crate::report::{Report, Sweep, SweepStep};
+use crate::report::{Report, Server, Sweep, SweepStep};
 use crate::search::{CONFIDENCE, Found, Promise, Search, Statistic, Verdict};
 use crate::session::Measured;
-use crate::step::Step;
 
-/// Measures all steps. The figures of the report are those of the best step: the highest rate that
-/// kept the promise of a search, or the last one of a scan. `progress` is called after each step.
+/// Measures all steps with `measure`, which gets a rate. The figures of the report are those of the
+/// best step: the highest rate that kept the promise of a search, or the last one of a scan.
+/// `progress` is called after each step.
 ///
 /// Errors: as messages for the user.
 pub(crate) fn run(
     options: &SteadyOptions,
+    measure: &mut dyn FnMut(Option<f64>) -> Result<(Server, Measured), String>,
     json: &serde_json::Value,
     progress: &mut dyn FnMut(&SweepStep),
 ) -> Result<Report, String> {
-    let mut step = Step::new(options)?;
     let mut sweep = Sweep::default();
     let mut best: Option<(f64, Report)> = None;
     let mut take = |rate: f64| -> Result<Verdict, String> {
-        let (server, measured) = step.measure(Some(rate))?;
+        let (server, measured) = measure(Some(rate))?;
         let requests = measured.tally.response_of_all().len();
         if let Some(promise) = options.search
             && requests < promise.requests_min()

@@ -1,4 +1,4 @@
-//! Counts and histograms of one thread, and their merging.
+//! Counts and histograms of one thread, and their merging, also over several machines.
 //!
 //! Upstream:   `drive` records every answer.
 //! Downstream: `report` computes figures from the sum.
@@ -9,12 +9,15 @@
 //!   window, even if unanswered or late; in a closed loop, the answers within the window.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::{LATE_NS, Turns};
 use crate::request::{Kind, Outcome, Pending};
 
 /// The largest time that the histograms record: one hour.
-const TIME_NS_MAX: u64 = 3_600_000_000_000;
+pub(crate) const TIME_NS_MAX: u64 = 3_600_000_000_000;
+/// The decimal digits to which the histograms are exact.
+pub(crate) const DIGITS: u8 = 3;
 
 /// The measured part of a run, in ns of the run's clock.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +30,28 @@ pub(crate) struct Window {
     pub(crate) open: bool,
 }
 
+/// Result of a preload.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    /// Number of keys.
+    pub(crate) keys: u64,
+    /// Duration.
+    pub(crate) elapsed_s: f64,
+    /// Counts of all threads.
+    pub(crate) tally: Tally,
+}
+
+impl Filled {
+    /// Adds the preload of another machine, which ran at the same time.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.keys += other.keys;
+        self.elapsed_s = self.elapsed_s.max(other.elapsed_s);
+        self.tally.merge(&other.tally);
+    }
+}
+
 /// Errors, counted in requests unless stated otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Errors {
     /// Answered by an error line.
     pub(crate) refused: u64,
@@ -93,8 +116,9 @@ pub(crate) struct Tally {
 impl Tally {
     /// An empty tally.
     pub(crate) fn new(window: Window) -> Self {
-        let histogram =
-            || Histogram::new_with_bounds(1, TIME_NS_MAX, 3).expect("I2: constant, valid bounds");
+        let histogram = || {
+            Histogram::new_with_bounds(1, TIME_NS_MAX, DIGITS).expect("I2: constant, valid bounds")
+        };
         Self {
             window,
             answered: [0; Kind::COUNT],

@@ -1,5 +1,6 @@
 //! The load generator from its command line to its JSON file, against a small server on loopback.
 
+mod agents;
 mod binary;
 mod loads;
 #[cfg(feature = "tls")]

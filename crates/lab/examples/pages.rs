@@ -11,7 +11,9 @@ fn main() -> std::io::Result<()> {
     std::fs::create_dir_all(&folder)?;
     clap_mangen::generate_to(kachel_lab::command_line(), &folder)?;
     // A page that is missing would be missing in the package unnoticed.
-    for page in ["", "-load", "-load-presets", "-load-replay", "-cost", "-misses", "-power"] {
+    for page in
+        ["", "-load", "-load-agent", "-load-presets", "-load-replay", "-cost", "-misses", "-power"]
+    {
         File::open(folder.join(format!("kachel-lab{page}.1")))?;
     }
     Ok(())

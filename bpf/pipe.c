@@ -19,10 +19,10 @@
 #include "values.h"
 #include "rewrite.h"
 
-INLINE void count(const struct settings *is, u32 result)
+INLINE void count(u32 result)
 {
-	u32 lane = bpf_get_smp_processor_id() & is->lane_mask;
-	struct counts *of = bpf_map_lookup_elem(&counts, &lane);
+	u32 core = bpf_get_smp_processor_id();
+	struct counts *of = bpf_map_lookup_elem(&counts, &core);
 	if (of)
 		__sync_fetch_and_add(&of->of[result & (COUNTS - 1)], 1);
 }
@@ -66,16 +66,14 @@ int pipe(struct xdp_md *ctx)
 	if (result != ANSWERED)
 		goto passed;
 	result = rewrite(ctx, is, in, scratch);
-	if (result == COUNTS)
-		return XDP_DROP; /* I1 */
 	if (result != ANSWERED)
 		goto passed;
 	note_hit(is, slot);
-	count(is, ANSWERED);
+	count(ANSWERED);
 	return XDP_TX;
 passed:
-	count(is, result);
-	return XDP_PASS;
+	count(result);
+	return result == DROPPED ? XDP_DROP : XDP_PASS; /* I1 */
 }
 
 SECTION("license") char program_license[] = "Dual MIT/GPL";

@@ -51,7 +51,8 @@ INLINE u64 put_reply(u8 *to, const u8 *text, u64 bytes, const u8 *end)
 	return sum;
 }
 
-/* Makes the packet the reply. Returns ANSWERED, or the reason why the packet is as it was (I1). */
+/* Makes the packet the reply. Returns ANSWERED, or the reason why the packet is as it was (I1), or
+ * DROPPED. */
 INLINE enum count rewrite(struct xdp_md *ctx, const struct settings *is, const struct datagram *in,
 			  struct scratch *scratch)
 {
@@ -94,14 +95,14 @@ INLINE enum count rewrite(struct xdp_md *ctx, const struct settings *is, const s
 	u16 udp_bytes = NETWORK16(UDP_BYTES + bytes);
 	u64 sum = NETWORK16(PROTOCOL_UDP) + (u64)udp_bytes;
 	if (out + ETHERNET_BYTES + IPV4_BYTES > out_end)
-		return COUNTS;
+		return DROPPED;
 	__builtin_memcpy(out, frame.from, 6);
 	__builtin_memcpy(out + 6, frame.to, 6);
 	((struct ethernet *)out)->type = frame.type;
 	if (is_ipv6) {
 		struct ipv6 *ip = (void *)(out + ETHERNET_BYTES);
 		if (out + ETHERNET_BYTES + IPV6_BYTES > out_end)
-			return COUNTS;
+			return DROPPED;
 		ip->version_flow = 0x60;
 		ip->bytes = udp_bytes;
 		ip->protocol = PROTOCOL_UDP;
@@ -129,13 +130,13 @@ INLINE enum count rewrite(struct xdp_md *ctx, const struct settings *is, const s
 	}
 	struct udp *udp = (void *)(out + udp_at);
 	if ((u8 *)(udp + 1) > out_end)
-		return COUNTS;
+		return DROPPED;
 	udp->from = to;
 	udp->to = from;
 	udp->bytes = udp_bytes;
 	u64 text = put_reply((u8 *)(udp + 1), scratch->text, bytes, out_end);
 	if (text >> 63)
-		return COUNTS;
+		return DROPPED;
 	sum += (u64)from + to + udp_bytes + text;
 	u16 checksum = ~fold(sum);
 	udp->checksum = checksum ? checksum : 0xffff;

@@ -213,6 +213,7 @@ fn share_pipe(pipe: &SmartPipe, budget: &Budget, shared: &mut SharedOptions) {
     budget.charge_ahead(pipe.bytes());
     shared.copies = Some(pipe.copies());
     shared.other_counts.push(pipe.counts());
+    shared.pipe = Some(pipe.control());
 }
 
 /// Has the pipe answer what is sent to the datagram sockets, once the shards run.
@@ -408,6 +409,7 @@ fn shared_options(options: &ServeOptions, shards: u16, endpoints: Endpoints) -> 
         certificates: CERTIFICATES_WITHOUT_TLS,
         copies: None,
         other_counts: Vec::new(),
+        pipe: None,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The counts of the program: packets by their result.
 //!
-//! Upstream:   the program counts, each core in its lane.
+//! Upstream:   the program counts, each core in its own words.
 //! Downstream: `stats`.
 
+use std::ops::Add;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kachel_host::SharedWords;
@@ -10,36 +11,46 @@ use kachel_host::SharedWords;
 use crate::layout::COUNTS_WORDS;
 
 /// The results of the program, in the order of `enum count` in `bpf/layout.h`.
-const NAMES: [&str; 12] = [
-    "kachel_pipe_answered",
-    "kachel_pipe_passed_other",
-    "kachel_pipe_passed_not_serving",
-    "kachel_pipe_passed_not_answerable",
-    "kachel_pipe_passed_wrong_checksum",
-    "kachel_pipe_passed_not_known",
-    "kachel_pipe_passed_key_not_plain",
-    "kachel_pipe_passed_miss",
-    "kachel_pipe_passed_changing",
-    "kachel_pipe_passed_dead",
-    "kachel_pipe_passed_too_large",
-    "kachel_pipe_passed_no_room",
+const NAMES: [&str; 13] = [
+    "answered",
+    "passed_other",
+    "passed_not_serving",
+    "passed_not_answerable",
+    "passed_wrong_checksum",
+    "passed_not_known",
+    "passed_key_not_plain",
+    "passed_miss",
+    "passed_changing",
+    "passed_dead",
+    "passed_too_large",
+    "passed_no_room",
+    "dropped",
 ];
+
+const _: () = assert!(NAMES.len() <= COUNTS_WORDS);
 
 /// Packets that were answered, or passed on to the kernel, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeCounts([u64; NAMES.len()]);
 
+impl Add for PipeCounts {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
+        self
+    }
+}
+
 impl PipeCounts {
-    /// The sums over all lanes.
-    pub(crate) fn read(words: &SharedWords) -> Self {
-        assert!(words.len().is_multiple_of(COUNTS_WORDS), "whole lanes");
-        let mut sums = Self::default();
-        for lane in words.chunks(COUNTS_WORDS) {
-            for (sum, word) in sums.0.iter_mut().zip(lane) {
-                *sum += word.load(Relaxed);
-            }
-        }
-        sums
+    /// The counts of each core, in the order of the kernel's numbers of cores.
+    pub(crate) fn read(words: &SharedWords) -> impl Iterator<Item = Self> {
+        assert!(words.len().is_multiple_of(COUNTS_WORDS), "whole cores");
+        words.chunks(COUNTS_WORDS).map(|core| {
+            let mut counts = Self::default();
+            counts.0.iter_mut().zip(core).for_each(|(count, word)| *count = word.load(Relaxed));
+            counts
+        })
     }
 
     /// Packets that were answered.
@@ -47,17 +58,23 @@ impl PipeCounts {
         self.0[0]
     }
 
-    /// Packets that were passed on for the reason whose name in `stats` is `kachel_pipe_passed_`
-    /// and `reason`.
+    /// Packets that were passed on, for any reason.
+    pub fn all_passed(&self) -> u64 {
+        let is_passed = |(name, _): &(&'static str, u64)| name.starts_with("passed_");
+        self.named().filter(is_passed).map(|(_, count)| count).sum()
+    }
+
+    /// Packets that were passed on for the reason whose name in `stats pipe` is `passed_` and
+    /// `reason`.
     ///
     /// Panics: if there is no such reason.
     pub fn passed(&self, reason: &str) -> u64 {
-        let is_it = |name: &&str| name.strip_prefix("kachel_pipe_passed_") == Some(reason);
+        let is_it = |name: &&str| name.strip_prefix("passed_") == Some(reason);
         self.0[NAMES.iter().position(is_it).expect("a reason")]
     }
 
-    /// All counts, with their names in `stats`.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// All counts, with their names in `stats pipe`.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         NAMES.into_iter().zip(self.0)
     }
 }

@@ -53,9 +53,9 @@ pub(crate) const SETTINGS_WORDS: usize = 80 + 1024;
 pub(crate) const WAYS: usize = 8;
 /// Words of a slot.
 pub(crate) const SLOT_WORDS: usize = 64;
-/// Words of the counts of a lane.
+/// Words of the counts of a core.
 pub(crate) const COUNTS_WORDS: usize = 16;
-/// The most lanes: sets of counters, which the cores share.
+/// The most lanes: sets of counters of hits, which the cores share.
 pub(crate) const LANES_MAX: usize = 8;
 /// The most places.
 pub(crate) const PLACES_MAX: usize = 16;

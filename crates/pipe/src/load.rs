@@ -7,11 +7,11 @@
 //! - L1  Program, maps and link are not pinned, so they go when the process ends.
 //! - L2  The sizes of the maps in the object are those of `layout`.
 
-use std::fmt;
 use std::os::fd::AsFd as _;
 
 use aya::maps::{Map, MapData};
 use aya::programs::{TestRun as _, TestRunOptions, Xdp, XdpMode};
+use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use kachel_host::SharedWords;
 
@@ -20,6 +20,9 @@ use crate::table::{Memory, Pipe, bucket_count};
 
 /// The program, as `bpf/build` has made it.
 static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/pipe.o");
+
+/// The most cores whose packets are counted: as many as Linux knows on x86-64.
+const CORES_MAX: usize = 8192;
 
 /// Why the pipe is not to be had on this machine.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +55,13 @@ pub enum Mode {
     Generic,
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
+impl Mode {
+    /// Its name, in the log and in `stats pipe`.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Native => "native",
             Self::Generic => "generic",
-        })
+        }
     }
 }
 
@@ -115,11 +119,14 @@ impl Program {
         let buckets = bucket_count(memory_bytes);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let lanes = cores.next_power_of_two().min(LANES_MAX);
+        // The program counts by the number of its core, which may be more than are in use.
+        let counted = nr_cpus().map_or(CORES_MAX, |cores| cores.clamp(1, CORES_MAX));
         let slots = buckets * WAYS as u32;
         let mut object = EbpfLoader::new()
             .map_max_entries("buckets", buckets)
             .map_max_entries("slots", slots)
             .map_max_entries("hits", slots * lanes as u32)
+            .map_max_entries("counts", counted as u32)
             .load(OBJECT)
             .map_err(refused)?;
         Self::xdp(&mut object).load().map_err(refused)?;
@@ -133,7 +140,7 @@ impl Program {
             buckets: map("buckets", slots)?,
             slots: map("slots", slots * SLOT_WORDS)?,
             hits: map("hits", slots * lanes)?,
-            counts: map("counts", COUNTS_WORDS * LANES_MAX)?,
+            counts: map("counts", COUNTS_WORDS * counted)?,
         };
         Ok((Self { object }, Pipe::new(memory, buckets)))
     }

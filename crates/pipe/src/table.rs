@@ -24,6 +24,7 @@
 //! Linux/NUMA systems", 2005; victims are chosen as in CLOCK (Corbato, 1968), by reads of the last
 //! second, among the eight ways of a bucket.
 
+use std::ops::Add;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
@@ -78,6 +79,26 @@ pub struct Pipe {
     left_hits: AtomicU64,
     /// Held while the number of flushes changes.
     flushing: Mutex<()>,
+    /// Copies that were made, that gave way to others, and that were dropped for a change.
+    promotions: AtomicU64,
+    demotions: AtomicU64,
+    invalidations: AtomicU64,
+}
+
+/// The number of copies, and how it came about: `items` is `promotions` less the other two, as long
+/// as nothing changes meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Items {
+    /// Copies in the table now, with those that a flush has covered.
+    pub items: u64,
+    /// The most copies that fit.
+    pub items_max: u64,
+    /// Copies that were made.
+    pub promotions: u64,
+    /// Copies that gave way to others.
+    pub demotions: u64,
+    /// Copies that were dropped because their item was about to change, or was copied again.
+    pub invalidations: u64,
 }
 
 /// Bytes that a slot takes in all parts of the table.
@@ -106,6 +127,9 @@ impl Pipe {
             recent: Recent::new(),
             left_hits: AtomicU64::new(0),
             flushing: Mutex::new(()),
+            promotions: AtomicU64::new(0),
+            demotions: AtomicU64::new(0),
+            invalidations: AtomicU64::new(0),
         }
     }
 
@@ -135,19 +159,33 @@ impl Pipe {
         self.memory.settings[setting::ON].store(u64::from(on), Release);
     }
 
+    /// Whether the program answers. It does not before [`Self::begin`].
+    pub fn answers(&self) -> bool {
+        self.memory.settings[setting::ON].load(Acquire) == 1
+    }
+
     /// The counts of the program.
     pub fn counts(&self) -> PipeCounts {
-        PipeCounts::read(&self.memory.counts)
+        PipeCounts::read(&self.memory.counts).fold(PipeCounts::default(), Add::add)
     }
 
-    /// Copies in the table now. Cost: a load for each slot.
-    pub fn len(&self) -> usize {
-        self.memory.buckets.iter().filter(|tag| tag.load(Relaxed) > BUSY).count()
+    /// The counts of the cores that the program has run on, with the kernel's numbers of these.
+    pub fn counts_by_core(&self) -> impl Iterator<Item = (usize, PipeCounts)> {
+        let all = PipeCounts::read(&self.memory.counts).enumerate();
+        all.filter(|(_, counts)| *counts != PipeCounts::default())
     }
 
-    /// Whether there is no copy.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// The number of copies, and the changes of it. Cost: a load for each slot.
+    pub fn items(&self) -> Items {
+        let items = self.memory.buckets.iter().filter(|tag| tag.load(Relaxed) > BUSY).count();
+        debug_assert!(items <= self.slots, "a copy has a slot");
+        Items {
+            items: items as u64,
+            items_max: self.slots as u64,
+            promotions: self.promotions.load(Relaxed),
+            demotions: self.demotions.load(Relaxed),
+            invalidations: self.invalidations.load(Relaxed),
+        }
     }
 
     /// Bytes of memory that the table takes.
@@ -200,7 +238,11 @@ impl Pipe {
             if tag == BUSY || self.is_used[first + way].swap(false, Relaxed) {
                 continue;
             }
-            return claim(way, tag);
+            let claimed = claim(way, tag);
+            if claimed.is_some() && tag != 0 {
+                self.demotions.fetch_add(1, Relaxed);
+            }
+            return claimed;
         }
         None
     }
@@ -279,7 +321,9 @@ impl Copies for Pipe {
         for tag in self.tags(self.first_slot(secret_hash)) {
             if tag.load(Relaxed) == secret_hash && secret_hash > BUSY {
                 // If another core has replaced it meanwhile, it is gone as well.
-                let _replaced = tag.compare_exchange(secret_hash, 0, AcqRel, Relaxed);
+                if tag.compare_exchange(secret_hash, 0, AcqRel, Relaxed).is_ok() {
+                    self.invalidations.fetch_add(1, Relaxed);
+                }
             }
         }
     }
@@ -327,6 +371,7 @@ impl Copies for Pipe {
         self.left_hits.fetch_add(left, Relaxed);
         self.write(slot, stamp, item);
         self.is_used[slot].store(true, Relaxed);
+        self.promotions.fetch_add(1, Relaxed);
         debug_assert!(self.memory.buckets[slot].load(Relaxed) == BUSY, "I1");
         self.memory.buckets[slot].store(hash, Release);
     }

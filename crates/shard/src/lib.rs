@@ -82,7 +82,7 @@ pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
 pub use process::{
-    ClosedClient, OpenSocket, OtherCounts, Shared, SharedOptions, Shutdown, UdpOptions,
+    ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, UdpOptions,
 };
 pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};

@@ -132,6 +132,21 @@ pub struct SharedOptions {
     pub copies: Option<Arc<dyn Copies>>,
     /// Statistics that other parts of the process count.
     pub other_counts: Vec<OtherCounts>,
+    /// The pipe of the process, if it has one.
+    pub pipe: Option<PipeControl>,
+}
+
+/// The pipe of a process, as clients see it.
+#[derive(Clone)]
+pub struct PipeControl {
+    /// The names and values of `stats pipe`.
+    pub facts: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+}
+
+impl fmt::Debug for PipeControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PipeControl").finish_non_exhaustive()
+    }
 }
 
 /// Statistics that another part of the process counts, as names and numbers in the order of
@@ -179,6 +194,7 @@ impl Default for SharedOptions {
             certificates: Certificates::Unknown,
             copies: None,
             other_counts: Vec::new(),
+            pipe: None,
         }
     }
 }

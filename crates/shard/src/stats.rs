@@ -62,8 +62,9 @@ impl<E: Engine> Answering<'_, E> {
             | StatsTopic::Conns
             | StatsTopic::Detail(DetailTopic::Dump)
             | StatsTopic::Cachedump(Ok(_)) => unreachable!("`admin` begins a listing"),
-            // These topics have nothing to show yet.
+            // This topic has nothing to show yet.
             StatsTopic::Extstore => self.reply(Reply::End),
+            StatsTopic::Pipe => self.pipe(),
         }
     }
 
@@ -154,6 +155,16 @@ impl<E: Engine> Answering<'_, E> {
                 "lru_crawler" => self.yes_no(name, shared.crawler.is_on()),
                 _ => self.stat(name, value.as_bytes()),
             }
+        }
+        self.reply(Reply::End);
+    }
+
+    /// Sends facts about the pipe, if there is one.
+    fn pipe(&mut self) {
+        let facts = self.context.shared.options.pipe.as_ref().map(|pipe| (pipe.facts)());
+        debug_assert!(facts.as_ref().is_none_or(|facts| !facts.is_empty()), "a pipe has a state");
+        for (name, value) in facts.into_iter().flatten() {
+            self.stat(&name, value.as_bytes());
         }
         self.reply(Reply::End);
     }

@@ -25,8 +25,8 @@ use kachel_net::{
     ClientLimits, ClientProtocol, Endpoint, Endpoints, PINNED_PERCENT_MAX, REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
-    Certificates, ClosedClient, Counter, Counters, Engines, Holdings, Shard, ShardOptions, Shared,
-    SharedOptions, UdpOptions,
+    Certificates, ClosedClient, Counter, Counters, Engines, Holdings, PipeControl, Shard,
+    ShardOptions, Shared, SharedOptions, UdpOptions,
 };
 
 /// What the caller of a [`World`] may choose.
@@ -74,6 +74,8 @@ pub struct WorldOptions {
     pub watcher_bytes_max: usize,
     /// Whether `refresh_certs` works.
     pub certificates: Certificates,
+    /// The pipe, as clients see it.
+    pub pipe: Option<fn() -> PipeControl>,
     /// Whether clients stay with the shard that accepts them: the first one.
     pub stays: bool,
     /// The protocol that the listener sets for its clients.
@@ -114,6 +116,7 @@ impl Default for WorldOptions {
             watch_allowed: true,
             watcher_bytes_max: 256 << 10,
             certificates: Certificates::Unknown,
+            pipe: None,
             stays: false,
             protocol: ClientProtocol::Negotiated,
             udp: None,
@@ -137,6 +140,7 @@ impl WorldOptions {
             time_moves: self.time_moves,
             tracks_sizes: self.tracks_sizes,
             certificates: self.certificates,
+            pipe: self.pipe.map(|pipe| pipe()),
             watch_allowed: self.watch_allowed,
             watcher_bytes_max: self.watcher_bytes_max,
             endpoints: Endpoints::new(vec![Endpoint {

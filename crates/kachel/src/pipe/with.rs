@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use kachel_engine::Copies;
 use kachel_options::{Protocol, ServeOptions};
-use kachel_pipe::{Mode, Pipe, PipeOptions, Place, Program, Speaks};
-use kachel_shard::OtherCounts;
+use kachel_pipe::{Items, Mode, Pipe, PipeOptions, Place, Program, Speaks};
+use kachel_shard::{OtherCounts, PipeControl};
 
 use crate::pipe::Answers;
 
@@ -80,7 +80,7 @@ impl SmartPipe {
             return;
         }
         let list: Vec<_> = places.iter().map(|place| place.address.to_string()).collect();
-        eprintln!("--pipe {interface}: {mode} mode, answers at {}", list.join(", "));
+        eprintln!("--pipe {interface}: {} mode, answers at {}", mode.name(), list.join(", "));
         assert!(answers.hash_keys != [0; 2], "the hash of keys is secret");
         let settings = PipeOptions {
             hash_keys: answers.hash_keys,
@@ -108,13 +108,49 @@ impl SmartPipe {
         Arc::clone(&self.table) as Arc<dyn Copies>
     }
 
-    /// The counts of the program, for `stats`.
+    /// The sums for `stats`. `stats pipe` has the details.
     pub(crate) fn counts(&self) -> OtherCounts {
         let table = Arc::clone(&self.table);
         OtherCounts(Arc::new(move || {
-            let items = table.len() as u64;
-            table.counts().named().chain([("kachel_pipe_items", items)]).collect()
+            let counts = table.counts();
+            vec![
+                ("kachel_pipe_on", u64::from(table.answers())),
+                ("kachel_pipe_answered", counts.answered()),
+                ("kachel_pipe_passed", counts.all_passed()),
+                ("kachel_pipe_items", table.items().items),
+            ]
         }))
+    }
+
+    /// What clients see of the pipe.
+    pub(crate) fn control(&self) -> PipeControl {
+        let pipe = self.clone();
+        PipeControl { facts: Arc::new(move || pipe.facts()) }
+    }
+
+    /// The names and values of `stats pipe`. Cores on which the program has not run, and counts of
+    /// a core that are 0, are left out.
+    fn facts(&self) -> Vec<(String, String)> {
+        let Self { table, interface, mode, .. } = self;
+        let Items { items, items_max, promotions, demotions, invalidations } = table.items();
+        let state = if table.answers() { "on" } else { "off" };
+        let texts = [("state", state), ("interface", interface), ("mode", mode.name())];
+        let numbers = [
+            ("memory", table.bytes()),
+            ("items", items),
+            ("items_max", items_max),
+            ("promotions", promotions),
+            ("demotions", demotions),
+            ("invalidations", invalidations),
+        ];
+        let texts = texts.map(|(name, text)| (name.to_string(), text.to_string()));
+        let numbers = numbers.into_iter().chain(table.counts().named());
+        let numbers = numbers.map(|(name, number)| (name.to_string(), number.to_string()));
+        let of_cores = table.counts_by_core().flat_map(|(core, counts)| {
+            let some = counts.named().filter(|(_, count)| *count > 0);
+            some.map(move |(name, count)| (format!("cpu:{core}:{name}"), count.to_string()))
+        });
+        texts.into_iter().chain(numbers).chain(of_cores).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kachel_engine::Copies;
 use kachel_options::ServeOptions;
-use kachel_shard::OtherCounts;
+use kachel_shard::{OtherCounts, PipeControl};
 
 use crate::pipe::Answers;
 
@@ -40,6 +40,10 @@ impl SmartPipe {
     }
 
     pub(crate) fn counts(&self) -> OtherCounts {
+        match *self {}
+    }
+
+    pub(crate) fn control(&self) -> PipeControl {
         match *self {}
     }
 }

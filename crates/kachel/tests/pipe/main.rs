@@ -6,10 +6,12 @@
 
 mod network;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kachel_testkit::{Random, setting};
+use rustix::thread::CpuSet;
 
 use crate::network::{Network, Tcp, Udp};
 
@@ -53,6 +55,57 @@ fn hot_items_are_answered_by_the_pipe_in_each_protocol() {
         assert!(Instant::now() < end, "hits of the pipe are hits: {}", tcp.stat("get_hits"));
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Each packet counts at the core that the program ran on, and the sums are those of all cores.
+#[test]
+fn stats_pipe_counts_each_packet_at_its_core() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    let facts = |tcp: &mut Tcp| tcp.stats("pipe").into_iter().collect::<HashMap<_, _>>();
+    let number = |facts: &HashMap<String, String>, name: &str| {
+        facts.get(name).map_or(0, |number| number.parse::<u64>().expect("a number"))
+    };
+    let cores = rustix::thread::sched_getaffinity(None).expect("the cores of this thread");
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core)).collect();
+    // The kernel runs the program on the core that has sent the packet over the cable.
+    for core in cores.into_iter().take(4) {
+        let mut only = CpuSet::new();
+        only.set(core);
+        rustix::thread::sched_setaffinity(None, &only).expect("one of our cores");
+        let name = format!("cpu:{core}:answered");
+        let before = number(&facts(&mut tcp), &name);
+        for _ in 0..10 {
+            udp.ask(format!("get {KEY}\r\n"));
+        }
+        assert!(number(&facts(&mut tcp), &name) >= before + 10, "core {core}");
+    }
+    let facts = facts(&mut tcp);
+    println!("{facts:?}");
+    for (name, value) in [("state", "on"), ("interface", "kachel0"), ("mode", "native")] {
+        assert_eq!(facts[name], value);
+    }
+    for (name, value) in [("items", 1), ("promotions", 1), ("demotions", 0), ("dropped", 0)] {
+        assert_eq!(number(&facts, name), value, "{name}");
+    }
+    assert!(number(&facts, "passed_miss") > 0 && number(&facts, "items_max") > 1000);
+    for name in facts.keys().filter(|name| name.starts_with("passed_") || *name == "answered") {
+        let of_cores = facts.keys().filter(|core| core.starts_with("cpu:"));
+        let of_cores = of_cores.filter(|core| core.rsplit(':').next() == Some(name));
+        let sum: u64 = of_cores.map(|core| number(&facts, core)).sum();
+        // Packets of TCP come while the lines are made.
+        let is_sum = name == "passed_other" || sum == number(&facts, name);
+        assert!(is_sum, "{name}: {sum} on all cores");
+    }
+    // A change drops the copy.
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nworld\r\n"));
+    let stats: HashMap<_, _> = tcp.stats("pipe").into_iter().collect();
+    assert_eq!((number(&stats, "items"), number(&stats, "invalidations")), (0, 1));
+    assert_eq!((tcp.stat("kachel_pipe_on"), tcp.stat("kachel_pipe_items")), (1, 0));
+    assert!(tcp.stat("kachel_pipe_passed") > number(&stats, "passed_miss"));
 }
 
 /// A random change of an item, or of all items. `value` differs from change to change.

@@ -175,17 +175,25 @@ impl Tcp {
         reply
     }
 
-    /// A number of `stats`.
-    pub(crate) fn stat(&mut self, name: &str) -> u64 {
-        let mut line = self.ask("stats\r\n");
-        let mut found = None;
+    /// The names and values of `stats` with a topic, or none.
+    pub(crate) fn stats(&mut self, topic: &str) -> Vec<(String, String)> {
+        let mut line = self.ask(&format!("stats {topic}\r\n"));
+        let mut stats = Vec::new();
         while line != "END\r\n" {
-            if let Some(number) = line.strip_prefix(&format!("STAT {name} ")) {
-                found = Some(number.trim().parse().expect("a number"));
-            }
+            let pair = line.trim_end().strip_prefix("STAT ").and_then(|stat| stat.split_once(' '));
+            let (name, value) = pair.expect("a statistic");
+            stats.push((name.to_string(), value.to_string()));
             line = self.line();
         }
-        found.unwrap_or_else(|| panic!("{name} is in the statistics"))
+        stats
+    }
+
+    /// A number of `stats`.
+    pub(crate) fn stat(&mut self, name: &str) -> u64 {
+        let stats = self.stats("");
+        let found = stats.iter().find(|stat| stat.0 == name);
+        let (_, number) = found.unwrap_or_else(|| panic!("{name} is in the statistics"));
+        number.parse().expect("a number")
     }
 }
 

@@ -207,6 +207,7 @@ fn rows_without_an_item() -> Rows {
             let stat = done(0x10, b"", b"sizes_status", b"disabled");
             [stat, done(0x10, b"", b"", b"")].concat()
         }),
+        (request(0x10, b"", b"pipe", b""), done(0x10, b"", b"", b"")),
         (request(0x10, b"", b"detail dump", b""), {
             let stat = done(0x10, b"", b"detailed", b"END\r\n");
             [stat, done(0x10, b"", b"", b"")].concat()

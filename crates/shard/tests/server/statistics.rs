@@ -1,7 +1,10 @@
 //! What `stats` tells, and what `stats reset` does to it.
 
+use std::sync::Arc;
+
 use kachel_host::Usage;
 use kachel_io::FarEnd;
+use kachel_shard::PipeControl;
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -122,4 +125,27 @@ fn each_item_that_was_flushed_is_reclaimed_once() {
         assert_eq!(stat(&mut world, &client, "reclaimed"), 200, "{shards} shards, {crew}");
         assert_eq!(stat(&mut world, &client, "expired_unfetched"), 198, "two were read");
     }
+}
+
+/// `stats pipe` shows what the pipe tells, and nothing in a server without one.
+#[test]
+fn a_server_without_a_pipe_has_nothing_to_tell_of_it() {
+    let stats = |pipe: Option<fn() -> PipeControl>| {
+        let mut world = World::new(WorldOptions { pipe, ..WorldOptions::default() });
+        let client = world.connect();
+        let text = world.ask(&client, b"stats pipe\r\n");
+        // The key of the request, and an empty one in the end, with 24 bytes of head each.
+        let binary = [&[0x80, 0x10, 0, 4, 0, 0, 0, 0, 0, 0, 0, 4][..], &[0; 12], b"pipe"].concat();
+        let binary = world.ask(&world.connect(), &binary);
+        (String::from_utf8(text).expect("text"), binary)
+    };
+    let (text, binary) = stats(None);
+    assert_eq!((text.as_str(), binary.len()), ("END\r\n", 24));
+    let (text, binary) = stats(Some(|| {
+        let fact = |name: &str, value: &str| (name.to_string(), value.to_string());
+        let facts = move || vec![fact("state", "on"), fact("cpu:3:answered", "12")];
+        PipeControl { facts: Arc::new(facts) }
+    }));
+    assert_eq!(text, "STAT state on\r\nSTAT cpu:3:answered 12\r\nEND\r\n");
+    assert_eq!(binary.len(), 3 * 24 + "stateon".len() + "cpu:3:answered12".len());
 }

@@ -162,6 +162,8 @@ enum count {
 	NO_ROOM,
 	/* A packet that was changed and could not be finished. There is none (pipe.c, I1). */
 	DROPPED,
+	/* Not a result: runs that are about to answer, or do so now. */
+	ANSWERING = 15,
 	COUNTS = 16
 };
 

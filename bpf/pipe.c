@@ -11,6 +11,8 @@
  *       not be finished is dropped. The verifier asks for these branches; none of them can be taken.)
  * - I2  The work for a packet is bounded: 192 bytes are summed, 120 hashed, one bucket and one slot
  *       are read, and 511 bytes written.
+ * - I3  A run says that it is about to answer before it reads whether it may. So the server, which has
+ *       said that none may and then sees no such run, knows that none answers any more.
  */
 #include "layout.h"
 #include "interface.h"
@@ -19,12 +21,10 @@
 #include "values.h"
 #include "rewrite.h"
 
-INLINE void count(u32 result)
+/* An atomic addition, which no load passes in either direction. */
+INLINE void add(struct counts *counts, u32 result, u64 number)
 {
-	u32 core = bpf_get_smp_processor_id();
-	struct counts *of = bpf_map_lookup_elem(&counts, &core);
-	if (of)
-		__sync_fetch_and_add(&of->of[result & (COUNTS - 1)], 1);
+	__sync_fetch_and_add(&counts->of[result & (COUNTS - 1)], number);
 }
 
 INLINE void note_hit(const struct settings *is, u32 slot)
@@ -39,13 +39,14 @@ INLINE void note_hit(const struct settings *is, u32 slot)
 SECTION("xdp")
 int pipe(struct xdp_md *ctx)
 {
-	u32 first = 0;
+	u32 first = 0, core = bpf_get_smp_processor_id();
 	const struct settings *is = bpf_map_lookup_elem(&settings, &first);
 	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &first);
+	struct counts *counted = bpf_map_lookup_elem(&counts, &core);
 	struct time now;
 	enum count result;
 
-	if (!is || !scratch)
+	if (!is || !scratch || !counted)
 		return XDP_PASS;
 	struct datagram *in = &scratch->in;
 	struct request *request = &scratch->request;
@@ -65,15 +66,18 @@ int pipe(struct xdp_md *ctx)
 	result = values(is, request, &now, slot, scratch);
 	if (result != ANSWERED)
 		goto passed;
-	result = rewrite(ctx, is, in, scratch);
-	if (result != ANSWERED)
-		goto passed;
-	note_hit(is, slot);
-	count(ANSWERED);
-	return XDP_TX;
-passed:
-	count(result);
+	add(counted, ANSWERING, 1); /* I3 */
+	result = READ(is->on) == 1 ? rewrite(ctx, is, in, scratch) : NOT_SERVING;
+	add(counted, result, 1);
+	add(counted, ANSWERING, -1);
+	if (result == ANSWERED) {
+		note_hit(is, slot);
+		return XDP_TX;
+	}
 	return result == DROPPED ? XDP_DROP : XDP_PASS; /* I1 */
+passed:
+	add(counted, result, 1);
+	return XDP_PASS;
 }
 
 SECTION("license") char program_license[] = "Dual MIT/GPL";

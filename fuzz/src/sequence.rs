@@ -199,6 +199,7 @@ impl<'r> Judging<'r> {
             Admin::Settled { reply, noreply } => reply.unless(noreply),
             // The server under test has no TLS.
             Admin::RefreshCertificates { noreply } => Reply::Error.unless(noreply),
+            Admin::SwitchPipe { noreply, .. } => Reply::PipeNotEnabled.unless(noreply),
             Admin::FlushAll { .. }
             | Admin::CacheMemlimit { .. }
             | Admin::Crawl { .. }

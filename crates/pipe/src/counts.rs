@@ -4,11 +4,11 @@
 //! Downstream: `stats`.
 
 use std::ops::Add;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use kachel_host::SharedWords;
 
-use crate::layout::COUNTS_WORDS;
+use crate::layout::{ANSWERING, COUNTS_WORDS};
 
 /// The results of the program, in the order of `enum count` in `bpf/layout.h`.
 const NAMES: [&str; 13] = [
@@ -27,7 +27,7 @@ const NAMES: [&str; 13] = [
     "dropped",
 ];
 
-const _: () = assert!(NAMES.len() <= COUNTS_WORDS);
+const _: () = assert!(NAMES.len() <= ANSWERING && ANSWERING < COUNTS_WORDS);
 
 /// Packets that were answered, or passed on to the kernel, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,11 @@ impl PipeCounts {
             counts.0.iter_mut().zip(core).for_each(|(count, word)| *count = word.load(Relaxed));
             counts
         })
+    }
+
+    /// Whether a run of the program is about to answer on any core.
+    pub(crate) fn is_any_answering(words: &SharedWords) -> bool {
+        words.chunks(COUNTS_WORDS).any(|core| core[ANSWERING].load(SeqCst) != 0)
     }
 
     /// Packets that were answered.

@@ -55,6 +55,8 @@ pub(crate) const WAYS: usize = 8;
 pub(crate) const SLOT_WORDS: usize = 64;
 /// Words of the counts of a core.
 pub(crate) const COUNTS_WORDS: usize = 16;
+/// The word of a core's counts that has the runs of the program which are about to answer.
+pub(crate) const ANSWERING: usize = 15;
 /// The most lanes: sets of counters of hits, which the cores share.
 pub(crate) const LANES_MAX: usize = 8;
 /// The most places.

@@ -24,4 +24,4 @@ mod tests;
 pub use counts::PipeCounts;
 pub use load::{LoadError, Mode, Program, Trial};
 pub use places::{Place, Speaks};
-pub use table::{Items, Pipe, PipeOptions, VALUE_BYTES_MAX};
+pub use table::{Items, Pipe, PipeOptions, SwitchError, VALUE_BYTES_MAX};

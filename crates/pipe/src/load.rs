@@ -80,6 +80,30 @@ pub enum Trial {
 #[derive(Debug)]
 pub struct Program {
     object: Ebpf,
+    /// The number of the descriptor of its link to an interface.
+    link: Option<u32>,
+}
+
+/// The facts that the kernel tells of a descriptor of this process. It needs no right.
+fn about_descriptor(number: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()
+}
+
+/// The number of the descriptor of the link of a program to an interface.
+fn find_link(program_id: u32) -> Option<u32> {
+    let is_it = |about: &str| {
+        let has = |name, value: &str| fact(about, name) == Some(value);
+        has("link_type", "xdp") && has("prog_id", &program_id.to_string())
+    };
+    let numbers = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let mut numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find(|number| about_descriptor(*number).is_some_and(|about| is_it(&about)))
+}
+
+/// A fact about a descriptor, by its name.
+fn fact<'a>(about: &'a str, name: &str) -> Option<&'a str> {
+    let mut values = about.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    values.next().map(str::trim)
 }
 
 /// The causes of an error, behind it.
@@ -142,7 +166,7 @@ impl Program {
             hits: map("hits", slots * lanes)?,
             counts: map("counts", COUNTS_WORDS * counted)?,
         };
-        Ok((Self { object }, Pipe::new(memory, buckets)))
+        Ok((Self { object, link: None }, Pipe::new(memory, buckets)))
     }
 
     fn xdp(object: &mut Ebpf) -> &mut Xdp {
@@ -155,17 +179,25 @@ impl Program {
     ///
     /// Errors: there is no such interface, or it has a program already.
     pub fn attach(&mut self, interface: &str) -> Result<Mode, LoadError> {
+        assert!(self.link.is_none(), "it is attached once");
         let program = Self::xdp(&mut self.object);
-        if program.attach(interface, XdpMode::Driver).is_ok() {
-            return Ok(Mode::Native);
-        }
-        match program.attach(interface, XdpMode::Skb) {
-            Ok(_) => Ok(Mode::Generic),
-            Err(error) => Err(LoadError::Unattached {
+        let mut mode = Mode::Native;
+        if program.attach(interface, XdpMode::Driver).is_err() {
+            mode = Mode::Generic;
+            program.attach(interface, XdpMode::Skb).map_err(|error| LoadError::Unattached {
                 interface: interface.to_string(),
                 reason: with_causes(&error),
-            }),
+            })?;
         }
+        self.link = program.info().ok().and_then(|info| find_link(info.id()));
+        Ok(mode)
+    }
+
+    /// Whether the program has lost its interface: the interface is gone, or an administrator has
+    /// detached the link. Cost: a file of the kernel, which waits for changes to interfaces.
+    pub fn is_detached(&self) -> bool {
+        let about = self.link.and_then(about_descriptor);
+        about.is_some_and(|about| fact(&about, "ifindex") == Some("0"))
     }
 
     /// Runs the program on a packet (`BPF_PROG_TEST_RUN`). For tests.

@@ -19,15 +19,18 @@
 //!   is gone, and only the holder of the item's engine writes it again.
 //! - I4  Nothing is answered while a flush is under way; a copy from before it is not answered
 //!   afterwards.
+//! - I5  Once the pipe is switched off, no run of the program answers: this side first says so and
+//!   then looks for runs that are about to answer; the program first says that it is about to, and
+//!   then looks whether it may (`bpf/pipe.c`, I3).
 //!
 //! Source: the version is that of a sequence lock, as in Lameter, "Effective synchronization on
 //! Linux/NUMA systems", 2005; victims are chosen as in CLOCK (Corbato, 1968), by reads of the last
 //! second, among the eight ways of a bucket.
 
 use std::ops::Add;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kachel_engine::{CopiedItem, Copies, CopyHits, FlushStamp};
 use kachel_host::SharedWords;
@@ -79,11 +82,39 @@ pub struct Pipe {
     left_hits: AtomicU64,
     /// Held while the number of flushes changes.
     flushing: Mutex<()>,
+    /// Held while the pipe is switched on or off.
+    phase: Mutex<Phase>,
     /// Copies that were made, that gave way to others, and that were dropped for a change.
     promotions: AtomicU64,
     demotions: AtomicU64,
     invalidations: AtomicU64,
 }
+
+/// How far the server is with the pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The server has not begun: it starts, or has no address that the pipe could answer at.
+    Unused,
+    /// It may be switched on and off.
+    Serving,
+    /// The server ends.
+    Ended,
+}
+
+/// Why the pipe is not switched on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// The pipe is not in use (any more).
+    #[error("the pipe is not in use")]
+    NotServing,
+    /// The pipe is off, and a run of the program has not ended yet.
+    #[error("the pipe still answers a packet")]
+    StillAnswering,
+}
+
+/// How often the end of the runs is awaited. A run takes about a microsecond, so only a machine
+/// that stops its processor in between needs many. A guess: it takes about a tenth of a second.
+const WAITS_MAX: u32 = 100_000;
 
 /// The number of copies, and how it came about: `items` is `promotions` less the other two, as long
 /// as nothing changes meanwhile.
@@ -127,6 +158,7 @@ impl Pipe {
             recent: Recent::new(),
             left_hits: AtomicU64::new(0),
             flushing: Mutex::new(()),
+            phase: Mutex::new(Phase::Unused),
             promotions: AtomicU64::new(0),
             demotions: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
@@ -136,7 +168,8 @@ impl Pipe {
     /// Has the program answer from now on. `is_closed` says which source ports are never answered.
     pub fn begin(&self, options: &PipeOptions, is_closed: impl Fn(u16) -> bool) {
         let settings = &self.memory.settings;
-        assert!(settings[setting::ON].load(Relaxed) == 0, "it begins once");
+        let mut phase = self.phase();
+        assert!(*phase == Phase::Unused && !self.answers(), "it begins once");
         let set = |at: usize, value: u64| settings[at].store(value, Relaxed);
         set(setting::SECOND, 0);
         set(setting::START_NS, options.start_ns);
@@ -151,17 +184,53 @@ impl Pipe {
             let (at, bit) = (setting::CLOSED_PORTS + usize::from(port / 64), port % 64);
             set(at, settings[at].load(Relaxed) | 1 << bit);
         }
-        self.answer(true);
+        *phase = Phase::Serving;
+        settings[setting::ON].store(1, Release);
     }
 
-    /// Has the program answer, or pass everything on.
-    pub fn answer(&self, on: bool) {
-        self.memory.settings[setting::ON].store(u64::from(on), Release);
+    /// Switches the pipe on or off. When this returns after it was switched off, no run of the
+    /// program answers (I5). It is switched on without the copies of before.
+    ///
+    /// Cost: a few microseconds at most, while other cores end their runs.
+    ///
+    /// Errors: the pipe is not in use; or a run has not ended in time, and the pipe is off.
+    pub fn switch(&self, on: bool) -> Result<(), SwitchError> {
+        let phase = self.phase();
+        if *phase != Phase::Serving {
+            return Err(SwitchError::NotServing);
+        }
+        let word = self.setting(setting::ON);
+        if !on {
+            word.swap(0, SeqCst); // I5
+            let is_over = || !PipeCounts::is_any_answering(&self.memory.counts);
+            let waited = (0..WAITS_MAX).any(|_| is_over() || (std::thread::yield_now(), false).1);
+            return if waited { Ok(()) } else { Err(SwitchError::StillAnswering) };
+        }
+        if !self.answers() {
+            self.while_flushing(|| {}); // I4: the copies of before are not answered.
+            word.store(1, Release);
+        }
+        Ok(())
+    }
+
+    /// Has the program pass everything on from now on, until the process ends.
+    pub fn end(&self) {
+        *self.phase() = Phase::Ended;
+        self.setting(setting::ON).store(0, Release);
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the pipe may be switched on and off.
+    pub fn is_serving(&self) -> bool {
+        *self.phase() == Phase::Serving
     }
 
     /// Whether the program answers. It does not before [`Self::begin`].
     pub fn answers(&self) -> bool {
-        self.memory.settings[setting::ON].load(Acquire) == 1
+        self.setting(setting::ON).load(Acquire) == 1
     }
 
     /// The counts of the program.
@@ -350,7 +419,7 @@ impl Copies for Pipe {
     }
 
     fn is_hot(&self, secret_hash: u64) -> bool {
-        self.recent.is_second(secret_hash)
+        self.answers() && self.recent.is_second(secret_hash)
     }
 
     fn stamp(&self) -> Option<FlushStamp> {

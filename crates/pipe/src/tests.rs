@@ -10,10 +10,10 @@ use kachel_engine::{CopiedItem, Copies as _, KeyHasher, Seeds};
 use kachel_host::SharedWords;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::layout::{COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS, slot};
+use crate::layout::{ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS, slot};
 use crate::load::{Program, Trial};
 use crate::places::{Place, Speaks};
-use crate::table::{Items, Memory, Pipe, PipeOptions, VALUE_BYTES_MAX, bucket_count};
+use crate::table::{Items, Memory, Pipe, PipeOptions, SwitchError, VALUE_BYTES_MAX, bucket_count};
 
 const LANES: usize = 2;
 
@@ -124,6 +124,25 @@ fn a_key_has_one_copy_and_large_items_have_none() {
     assert_eq!(items(&pipe), 0);
     publish(&pipe, &[b'k'; 120], &[0; VALUE_BYTES_MAX], 0);
     assert_eq!(items(&pipe), 1);
+}
+
+#[test]
+fn a_pipe_is_switched_only_while_the_server_serves() {
+    let pipe = table(1);
+    assert_eq!(pipe.switch(true), Err(SwitchError::NotServing), "the server has not begun");
+    let (hash_keys, places) = ([3, 5], Vec::new());
+    pipe.begin(&PipeOptions { hash_keys, start_ns: 0, reply_times: 3, places }, |_| false);
+    assert!(pipe.answers() && pipe.is_serving());
+    assert_eq!(pipe.switch(false), Ok(()));
+    assert!(!pipe.answers() && pipe.is_serving());
+    assert_eq!(pipe.switch(true), Ok(()));
+    // A run that does not end.
+    pipe.memory.counts[COUNTS_WORDS + ANSWERING].store(1, Relaxed);
+    assert_eq!(pipe.switch(false), Err(SwitchError::StillAnswering));
+    assert!(!pipe.answers());
+    pipe.end();
+    assert_eq!(pipe.switch(true), Err(SwitchError::NotServing));
+    assert!(!pipe.answers() && !pipe.is_serving());
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::engines::Engines;
 use crate::form::Form;
 use crate::listing::Listings;
+use crate::process::Switched;
 use crate::refreshes::Certificates;
 use crate::stats::Answering;
 use crate::watching;
@@ -66,6 +67,7 @@ const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
         | Admin::SwitchCrawler { .. }
         | Admin::Dump { .. }
         | Admin::RefreshCertificates { .. }
+        | Admin::SwitchPipe { .. }
         | Admin::Stats { .. }
         | Admin::Watch { .. } => false,
     }
@@ -78,6 +80,7 @@ const fn is_silent(admin: &Admin<'_>) -> bool {
         | Admin::Crawl { noreply, .. }
         | Admin::SwitchCrawler { noreply, .. }
         | Admin::Dump { noreply, .. }
+        | Admin::SwitchPipe { noreply, .. }
         | Admin::RefreshCertificates { noreply } => *noreply,
         _ => false,
     }
@@ -134,6 +137,7 @@ impl<E: Engine> Administration<'_, E> {
                 self.done(reply, noreply)
             }
             Admin::RefreshCertificates { noreply } => self.refresh_certificates(noreply),
+            Admin::SwitchPipe { on, noreply } => self.switch_pipe(on, noreply),
             Admin::Dump { noreply, .. }
             | Admin::Crawl { noreply, .. }
             | Admin::SwitchCrawler { noreply, .. } => {
@@ -259,6 +263,19 @@ impl<E: Engine> Administration<'_, E> {
         }
         self.clients.ask_refresh(self.context, self.connection, noreply);
         Ok(())
+    }
+
+    /// Switches the pipe on or off. It is off before the client hears so.
+    fn switch_pipe(&mut self, on: bool, noreply: bool) -> Result<(), Awaits> {
+        debug_assert!(self.head.is_none(), "the binary protocol has no such request");
+        let switched = self.context.shared.options.pipe.as_ref().map(|pipe| (pipe.switch)(on));
+        let reply = match switched {
+            Some(Switched::Done) => Reply::Ok,
+            None | Some(Switched::NotEnabled) => Reply::PipeNotEnabled,
+            Some(Switched::Detached) => Reply::PipeDetached,
+            Some(Switched::StillAnswers) => Reply::PipeStillAnswers,
+        };
+        self.done(reply, noreply)
     }
 
     /// Executes a request of `lru_crawler`.

@@ -82,7 +82,8 @@ pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
 pub use process::{
-    ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, UdpOptions,
+    ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, Switched,
+    UdpOptions,
 };
 pub use refreshes::Certificates;
 pub use tick::{Shard, ShardOptions, Turn};

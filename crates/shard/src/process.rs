@@ -141,6 +141,21 @@ pub struct SharedOptions {
 pub struct PipeControl {
     /// The names and values of `stats pipe`.
     pub facts: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    /// Switches the pipe on or off. When it returns after the latter, the pipe answers nothing.
+    pub switch: Arc<dyn Fn(bool) -> Switched + Send + Sync>,
+}
+
+/// The result of an attempt to switch the pipe on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switched {
+    /// The pipe is on, or off.
+    Done,
+    /// The pipe is not in use.
+    NotEnabled,
+    /// An administrator has taken it from its interface, so it cannot be switched on.
+    Detached,
+    /// It is switched off, and still answers a packet.
+    StillAnswers,
 }
 
 impl fmt::Debug for PipeControl {

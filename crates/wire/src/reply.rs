@@ -108,6 +108,11 @@ replies! {
 
     TlsNotEnabled = "Error TLS not enabled",
 
+    // The pipe. 1.6.45 has none of these.
+    PipeNotEnabled = "SERVER_ERROR pipe not enabled",
+    PipeDetached = "SERVER_ERROR pipe detached from its interface",
+    PipeStillAnswers = "SERVER_ERROR pipe still answers; try again",
+
     // Statistics.
     StatsBadLine = "CLIENT_ERROR bad command line",
     StatsDetailNotAllowed = "CLIENT_ERROR stats detail not allowed",

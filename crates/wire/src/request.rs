@@ -346,6 +346,13 @@ pub enum Admin<'b> {
         /// Whether the refusal of a server without TLS is withheld. Other replies are not.
         noreply: bool,
     },
+    /// `pipe on` or `pipe off`. 1.6.45 has no such command.
+    SwitchPipe {
+        /// Whether the pipe answers from now on.
+        on: bool,
+        /// Whether the reply is withheld.
+        noreply: bool,
+    },
     /// `lru_crawler metadump` (or `mgdump`) of `all` or `hash` or class ids.
     Dump {
         /// The format of each item.

@@ -4,12 +4,12 @@
 //! Downstream: `kachel_pipe`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use kachel_engine::Copies;
 use kachel_options::{Protocol, ServeOptions};
-use kachel_pipe::{Items, Mode, Pipe, PipeOptions, Place, Program, Speaks};
-use kachel_shard::{OtherCounts, PipeControl};
+use kachel_pipe::{Items, Mode, Pipe, PipeOptions, Place, Program, Speaks, SwitchError};
+use kachel_shard::{OtherCounts, PipeControl, Switched};
 
 use crate::pipe::Answers;
 
@@ -18,7 +18,7 @@ use crate::pipe::Answers;
 pub(crate) struct SmartPipe {
     table: Arc<Pipe>,
     /// The program goes when the last clone of this does.
-    _program: Arc<Mutex<Program>>,
+    program: Arc<Program>,
     interface: Arc<str>,
     mode: Mode,
 }
@@ -37,7 +37,7 @@ impl SmartPipe {
         match attached {
             Ok((program, table, mode)) => Some(Self {
                 table: Arc::new(table),
-                _program: Arc::new(Mutex::new(program)),
+                program: Arc::new(program),
                 interface: interface.into(),
                 mode,
             }),
@@ -96,7 +96,7 @@ impl SmartPipe {
 
     /// Has the program pass everything on from now on.
     pub(crate) fn end(&self) {
-        self.table.answer(false);
+        self.table.end();
     }
 
     /// Bytes of the table.
@@ -125,7 +125,32 @@ impl SmartPipe {
     /// What clients see of the pipe.
     pub(crate) fn control(&self) -> PipeControl {
         let pipe = self.clone();
-        PipeControl { facts: Arc::new(move || pipe.facts()) }
+        let switched = self.clone();
+        PipeControl {
+            facts: Arc::new(move || pipe.facts()),
+            switch: Arc::new(move |on| switched.switch(on)),
+        }
+    }
+
+    fn switch(&self, on: bool) -> Switched {
+        if on && self.program.is_detached() {
+            return Switched::Detached;
+        }
+        match self.table.switch(on) {
+            Ok(()) => Switched::Done,
+            Err(SwitchError::NotServing) => Switched::NotEnabled,
+            Err(SwitchError::StillAnswering) => Switched::StillAnswers,
+        }
+    }
+
+    /// The state of the pipe, for `stats pipe`.
+    fn state(&self) -> &'static str {
+        match (self.program.is_detached(), self.table.is_serving(), self.table.answers()) {
+            (true, ..) => "detached",
+            (false, false, _) => "unused",
+            (false, true, true) => "on",
+            (false, true, false) => "off",
+        }
     }
 
     /// The names and values of `stats pipe`. Cores on which the program has not run, and counts of
@@ -133,8 +158,7 @@ impl SmartPipe {
     fn facts(&self) -> Vec<(String, String)> {
         let Self { table, interface, mode, .. } = self;
         let Items { items, items_max, promotions, demotions, invalidations } = table.items();
-        let state = if table.answers() { "on" } else { "off" };
-        let texts = [("state", state), ("interface", interface), ("mode", mode.name())];
+        let texts = [("state", self.state()), ("interface", interface), ("mode", mode.name())];
         let numbers = [
             ("memory", table.bytes()),
             ("items", items),

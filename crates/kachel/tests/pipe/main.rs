@@ -108,6 +108,53 @@ fn stats_pipe_counts_each_packet_at_its_core() {
     assert!(tcp.stat("kachel_pipe_passed") > number(&stats, "passed_miss"));
 }
 
+#[test]
+fn the_pipe_is_switched_off_and_on_again_while_the_server_serves() {
+    let Some(network) = Network::new() else { return };
+    let _server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    let answered = |tcp: &mut Tcp| tcp.stat("kachel_pipe_answered");
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    let before = answered(&mut tcp);
+    assert!(before > 0 && tcp.stat("kachel_pipe_on") == 1);
+    assert_eq!(tcp.ask("pipe off\r\n"), "OK\r\n");
+    make_hot(&mut udp, KEY);
+    assert_eq!((answered(&mut tcp), tcp.stat("kachel_pipe_on")), (before, 0));
+    assert!(tcp.stats("pipe").contains(&("state".into(), "off".into())));
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nworld\r\n"));
+    assert_eq!(tcp.ask("pipe on\r\n"), "OK\r\n");
+    let reply = format!("VALUE {KEY} 0 5\r\nworld\r\nEND\r\n").into_bytes();
+    for _ in 0..8 {
+        assert_eq!(udp.ask(format!("get {KEY}\r\n")), reply);
+    }
+    assert!(answered(&mut tcp) > before, "it answers again");
+    // The kernel does not let `ip` take away a program that a process has linked.
+    assert!(network.ip_of_server("link set dev kachel0 xdp off").is_err());
+    assert!(tcp.stats("pipe").contains(&("state".into(), "on".into())));
+}
+
+#[test]
+fn a_pipe_without_its_interface_says_so() {
+    let Some(network) = Network::new() else { return };
+    for words in [
+        "link add kachel2 type veth peer name kachel3",
+        "addr add 10.9.1.2/24 dev kachel2",
+        "link set kachel3 up",
+        "link set kachel2 up",
+    ] {
+        network.ip_of_server(words).expect("root may make interfaces");
+    }
+    let _server = network.serve(&["--pipe", "kachel2", "-u", "nobody"]);
+    let mut tcp = Tcp::new();
+    let state = |tcp: &mut Tcp| tcp.stats("pipe").swap_remove(0).1;
+    assert_eq!((state(&mut tcp).as_str(), tcp.ask("pipe off\r\n").as_str()), ("on", "OK\r\n"));
+    network.ip_of_server("link del kachel2").expect("root may remove interfaces");
+    assert_eq!(state(&mut tcp), "detached");
+    assert_eq!(tcp.ask("pipe on\r\n"), "SERVER_ERROR pipe detached from its interface\r\n");
+    assert_eq!(tcp.ask("pipe off\r\n"), "OK\r\n");
+}
+
 /// A random change of an item, or of all items. `value` differs from change to change.
 fn change(tcp: &mut Tcp, udp: &mut Udp, key: &str, value: u64, dice: &mut Random) {
     let value = format!("{value}");
@@ -278,4 +325,7 @@ fn a_server_that_cannot_have_the_pipe_says_why_and_serves() {
     assert_eq!(tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n")), "STORED\r\n");
     let reply = format!("VALUE {KEY} 0 5\r\nhello\r\nEND\r\n").into_bytes();
     assert_eq!(udp.ask(format!("get {KEY}\r\n")), reply);
+    assert_eq!((tcp.stats("pipe"), tcp.ask("pipe on\r\n").as_str()), (vec![], NOT_ENABLED));
 }
+
+const NOT_ENABLED: &str = "SERVER_ERROR pipe not enabled\r\n";

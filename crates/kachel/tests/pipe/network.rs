@@ -97,6 +97,13 @@ impl Network {
         .map_err(|error| format!("the namespace cannot be entered: {error}"))
     }
 
+    /// Runs `ip` in the namespace of the server.
+    ///
+    /// Errors: the words and the complaint of `ip`.
+    pub(crate) fn ip_of_server(&self, words: &str) -> Result<(), String> {
+        ip(&format!("-n {} {words}", self.server))
+    }
+
     /// Starts a server with the pipe and these options.
     pub(crate) fn serve(&self, options: &[&str]) -> Serving {
         let mut command = Command::new("ip");

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kachel_engine::Copies as _;
-use kachel_pipe::Trial;
+use kachel_pipe::{SwitchError, Trial};
+use kachel_testkit::Random;
 
 use crate::bench::{Bench, now_ns};
 use crate::packet::Packet;
@@ -51,16 +52,81 @@ fn without_a_word_of_the_server_nothing_is_answered() {
     let Some(mut bench) = Bench::new() else { return };
     bench.publish(KEY, b"value");
     assert!(is_answered(&mut bench));
-    bench.pipe.answer(false);
-    bench.passes(&request().bytes(), "not_serving");
-    bench.pipe.answer(true);
-    assert!(is_answered(&mut bench));
     // The last word of another server is five seconds old.
     let Some(mut bench) = Bench::silent_for(5_000_000_000) else { return };
     bench.publish(KEY, b"value");
     bench.passes(&request().bytes(), "not_serving");
     bench.pipe.tick(2, now_ns());
     assert!(is_answered(&mut bench));
+}
+
+#[test]
+fn a_pipe_that_is_off_answers_nothing_and_begins_again_without_copies() {
+    let Some(mut bench) = Bench::new() else { return };
+    bench.publish(KEY, b"value");
+    assert!(is_answered(&mut bench));
+    bench.pipe.switch(false).expect("no run is under way");
+    bench.passes(&request().bytes(), "not_serving");
+    let hash = bench.hasher.key(KEY).secret_hash();
+    assert!((0..4).all(|_| !bench.pipe.is_hot(hash)), "nothing is copied for a pipe that is off");
+    bench.pipe.switch(true).expect("it serves");
+    bench.passes(&request().bytes(), "dead");
+    bench.publish(KEY, b"value");
+    assert!(is_answered(&mut bench));
+    bench.pipe.switch(true).expect("it is on");
+    assert!(is_answered(&mut bench), "it was on, so its copies are as good as before");
+    bench.pipe.end();
+    assert_eq!(bench.pipe.switch(true), Err(SwitchError::NotServing));
+    bench.passes(&request().bytes(), "not_serving");
+}
+
+/// The runs that go on while the pipe is switched off are awaited (I5 of the table).
+#[test]
+fn no_run_answers_once_the_pipe_is_off() {
+    let Some(mut bench) = Bench::new() else { return };
+    let done = AtomicBool::new(false);
+    let Bench { program, pipe, hasher } = &mut bench;
+    let request = request().bytes();
+    let (mut late, mut answered, mut dice) = (0, 0, Random::new(18));
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                program.try_packet(&request).expect("it runs");
+            }
+        });
+        let ending = Ending(&done);
+        // On a busy machine the two may take turns on one core for seconds.
+        let hangs_at = Instant::now() + Duration::from_secs(120);
+        for _ in 0..600 {
+            pipe.tick(2, now_ns());
+            let before = pipe.counts().answered();
+            let key = hasher.key(KEY);
+            let (value, client_flags, cas, expiry, shard) = (&b"value"[..], 42, 977, 0, 0);
+            let item = kachel_engine::CopiedItem { key, value, client_flags, cas, expiry, shard };
+            pipe.publish(pipe.stamp().expect("no flush is under way"), &item);
+            for spins in 0_u32.. {
+                if pipe.counts().answered() != before {
+                    break;
+                }
+                if spins % 20_000 == 19_999 {
+                    assert!(Instant::now() < hangs_at, "a copy is answered");
+                    std::thread::yield_now();
+                }
+            }
+            // So that it is switched off at any moment of a run.
+            (0..dice.below(2_000)).for_each(|_| std::hint::spin_loop());
+            pipe.switch(false).expect("the runs end");
+            let at_off = pipe.counts().answered();
+            (0..2_000).for_each(|_| std::hint::spin_loop());
+            late += pipe.counts().answered() - at_off;
+            answered += at_off - before;
+            pipe.switch(true).expect("it serves");
+        }
+        drop(ending);
+        runs.join().expect("the runs end");
+    });
+    println!("{answered} answers, {late} after the pipe was off");
+    assert!(late == 0 && answered > 0, "{late} answers");
 }
 
 #[test]

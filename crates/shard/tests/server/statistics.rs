@@ -1,10 +1,12 @@
 //! What `stats` tells, and what `stats reset` does to it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use kachel_host::Usage;
 use kachel_io::FarEnd;
-use kachel_shard::PipeControl;
+use kachel_shard::{PipeControl, Switched};
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -144,8 +146,47 @@ fn a_server_without_a_pipe_has_nothing_to_tell_of_it() {
     let (text, binary) = stats(Some(|| {
         let fact = |name: &str, value: &str| (name.to_string(), value.to_string());
         let facts = move || vec![fact("state", "on"), fact("cpu:3:answered", "12")];
-        PipeControl { facts: Arc::new(facts) }
+        PipeControl { facts: Arc::new(facts), switch: Arc::new(|_| Switched::Done) }
     }));
     assert_eq!(text, "STAT state on\r\nSTAT cpu:3:answered 12\r\nEND\r\n");
     assert_eq!(binary.len(), 3 * 24 + "stateon".len() + "cpu:3:answered12".len());
+}
+
+/// `pipe on` and `pipe off`: the reply is the result, except over UDP, where nothing is switched.
+#[test]
+fn the_pipe_is_switched_by_clients_of_tcp() {
+    const ANSWERS: [(Switched, &str); 4] = [
+        (Switched::Done, "OK\r\n"),
+        (Switched::NotEnabled, "SERVER_ERROR pipe not enabled\r\n"),
+        (Switched::Detached, "SERVER_ERROR pipe detached from its interface\r\n"),
+        (Switched::StillAnswers, "SERVER_ERROR pipe still answers; try again\r\n"),
+    ];
+    // Each attempt to switch it on has the next result; each attempt to switch it off the first.
+    let pipe = || {
+        let tried = AtomicUsize::new(0);
+        let switch = move |on| match on {
+            true => ANSWERS[tried.fetch_add(1, Relaxed)].0,
+            false => Switched::Done,
+        };
+        PipeControl { facts: Arc::new(Vec::new), switch: Arc::new(switch) }
+    };
+    let options = WorldOptions { pipe: Some(pipe), udp: Some(1), ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let client = world.connect();
+    world.send_datagram(0, "10.9.0.1:40000".parse().unwrap(), b"\0\x07\0\0\0\x01\0\0pipe on\r\n");
+    world.settle();
+    let replies = world.take_datagrams(0);
+    assert!(replies[0].1.ends_with(b"SERVER_ERROR not answered over UDP; use TCP\r\n"));
+    for (result, reply) in ANSWERS {
+        assert_eq!(world.ask(&client, b"pipe on\r\n"), reply.as_bytes(), "{result:?}");
+        assert_eq!(world.ask(&client, b"pipe off\r\n"), b"OK\r\n");
+    }
+    assert_eq!(world.ask(&client, b"pipe off noreply\r\nmn\r\n"), b"MN\r\n");
+    for line in [&b"pipe\r\n"[..], b"pipe of\r\n", b"pipe off now\r\n"] {
+        assert_eq!(world.ask(&client, line), b"ERROR\r\n", "{}", line.escape_ascii());
+    }
+    assert_eq!(world.ask(&client, b"pipe noreply\r\nmn\r\n"), b"MN\r\n");
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    assert_eq!(world.ask(&client, b"pipe off\r\n"), ANSWERS[1].1.as_bytes(), "no pipe");
 }

@@ -40,6 +40,7 @@ pub(crate) fn other(line: &[u8]) -> Outcome<'_> {
             return Ok(Request::Admin(Admin::RefreshCertificates { noreply }));
         }
         b"lru_crawler" => return lru_crawler(&words, noreply),
+        b"pipe" => return pipe(&words, noreply),
         b"debugtime" => return debugtime(&words),
         b"slabs" => slabs(&words),
         b"lru" => lru(&words),
@@ -74,6 +75,15 @@ fn cache_memlimit<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
 fn debugtime<'b>(words: &Counted<'b>) -> Outcome<'b> {
     let seconds = number(words, 1).ok_or(Reply::Error)?;
     Ok(Request::Admin(Admin::MoveTime { seconds }))
+}
+
+fn pipe<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {
+    let on = match (words.at(1), words.count() - usize::from(noreply)) {
+        (b"on", 2) => true,
+        (b"off", 2) => false,
+        _ => return Err(Reply::Error.unless(noreply).into()),
+    };
+    Ok(Request::Admin(Admin::SwitchPipe { on, noreply }))
 }
 
 fn shutdown<'b>(words: &Counted<'b>, noreply: bool) -> Outcome<'b> {

@@ -59,6 +59,8 @@ static long (*const bpf_xdp_adjust_head)(struct xdp_md *ctx, int delta) = (void 
 
 #define KEY_BYTES_MAX 120
 #define KEY_WORDS 16
+/* The most keys of a request: more do not fit the bytes of a datagram that is looked at. */
+#define KEYS_MAX 4
 #define VALUE_BYTES_MAX 256
 #define WAYS 8
 #define PLACES 16
@@ -192,11 +194,15 @@ enum verb { GET, GETS, META, BINARY };
 enum flag { NO_FLAG, FLAG_V, FLAG_F, FLAG_S, FLAG_C, FLAG_K };
 #define FLAGS_MAX 5
 
-/* A request for one key. */
+/* A request for one key, or for several if the verb is `get` or `gets`. */
 struct request {
+	/* Of the key that is looked up. */
 	volatile u64 hash;
-	volatile u32 verb;
 	volatile u32 key_bytes;
+	volatile u32 verb;
+	/* Where the next key begins, and the last one ends, in bytes of the text. */
+	volatile u32 key_at;
+	volatile u32 keys_end;
 	/* META: the flags in their order, from the lowest 4 bits on. BINARY: the opcode. */
 	volatile u32 flags;
 	/* BINARY: the client's number of the request. */
@@ -211,6 +217,8 @@ struct scratch {
 	struct request request;
 	/* Bytes of `text`. */
 	volatile u64 used;
+	/* The slots of the keys. */
+	volatile u32 slots[KEYS_MAX];
 	u64 key[KEY_WORDS];
 	/* The frame and the reply. Copies may write up to 8 bytes more. */
 	u8 text[1024];

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Stage 2, request parser: the frame of a datagram, the verb, and the key with its hash.
+ * Stage 2, request parser: the frame of a datagram, the verb, and each key with its hash.
  *
  * Upstream:   interface, with a datagram.
  * Downstream: probe, with a key and its hash.
  *
- * Only the plainest spelling of a request is known: one space between words, `\r\n` at the end, one
- * key of printable ASCII, nothing behind it. The server's parser reads all others.
+ * Only the plainest spelling of a request is known: one space between words, `\r\n` at the end, keys
+ * of printable ASCII, nothing behind them. The server's parser reads all others.
  *
  * Source of the hash: Aumasson, Bernstein, "SipHash: a fast short-input PRF", 2012 (SipHash-1-3).
  */
@@ -95,6 +95,37 @@ INLINE enum count read_key(const u8 *at, u64 bytes, const u8 *end, const struct 
 	return ANSWERED;
 }
 
+/* The number of bytes before the first space in `bytes` bytes of a line. There are 8 bytes before
+ * them. If there is none, `bytes`; if it comes after the longest key, more than that key has. */
+INLINE u64 bytes_before_space(const u8 *at, u64 bytes, const u8 *end)
+{
+	OPAQUE(bytes);
+	if (bytes > DATAGRAM_BYTES_MAX)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < KEY_WORDS; i++) {
+		const u8 *from = at + 8 * i;
+		u64 shift = 0, spaces;
+		if (8 * i >= bytes)
+			return bytes;
+		if (8 * i + 8 > bytes) {
+			/* The word that ends with the line. */
+			from = at + bytes - 8;
+			shift = 8 * (8 - (bytes & 7));
+		}
+		OPAQUE(from);
+		if (from + 8 > end)
+			return 0;
+		spaces = (*(const u64 *)from >> shift) ^ BYTES(' ');
+		spaces = (spaces - BYTES(1)) & ~spaces & BYTES(0x80);
+		/* The lowest bit is that of the first space. */
+		if (spaces)
+			return 8 * i +
+			       ((((spaces & -spaces) >> 7) * 0x0001020304050607ULL) >> 56);
+	}
+	return KEY_BYTES_MAX + 1;
+}
+
 INLINE u32 flag_of(u8 letter)
 {
 	switch (letter) {
@@ -141,8 +172,7 @@ INLINE u64 read_flags(const u8 *text, u64 bytes, const u8 *end, volatile u32 *fl
 }
 
 /* Parses a request of the binary protocol: GET, GETQ, GETK or GETKQ. */
-INLINE enum count parse_binary(const u8 *text, u64 bytes, const u8 *end, const struct settings *is,
-			       u64 *key, struct request *request)
+INLINE enum count parse_binary(const u8 *text, u64 bytes, const u8 *end, struct request *request)
 {
 	if (text + BINARY_HEAD_BYTES > end || bytes <= BINARY_HEAD_BYTES)
 		return NOT_KNOWN;
@@ -159,13 +189,14 @@ INLINE enum count parse_binary(const u8 *text, u64 bytes, const u8 *end, const s
 	request->verb = BINARY;
 	request->flags = opcode;
 	request->opaque = words[3];
-	request->key_bytes = key_bytes;
-	return read_key(text + BINARY_HEAD_BYTES, key_bytes, end, is, key, &request->hash);
+	request->key_at = BINARY_HEAD_BYTES;
+	request->keys_end = bytes;
+	return ANSWERED;
 }
 
-/* Parses a request. Returns ANSWERED if the program knows it, else the reason why it does not. */
-INLINE enum count parse(struct xdp_md *ctx, const struct settings *is, const struct datagram *in,
-			u64 *key, struct request *request)
+/* Parses a request up to its keys. Returns ANSWERED if the program knows it, else the reason why it
+ * does not. */
+INLINE enum count parse(struct xdp_md *ctx, const struct datagram *in, struct request *request)
 {
 	const u8 *data = (const u8 *)(unsigned long)ctx->data;
 	const u8 *end = (const u8 *)(unsigned long)ctx->data_end;
@@ -181,7 +212,7 @@ INLINE enum count parse(struct xdp_md *ctx, const struct settings *is, const str
 		return NOT_KNOWN;
 	request->id = *(const u16 *)frame;
 	if (text[0] == 0x80)
-		return in->binary ? parse_binary(text, bytes, end, is, key, request) : NOT_KNOWN;
+		return in->binary ? parse_binary(text, bytes, end, request) : NOT_KNOWN;
 	if (!in->text)
 		return NOT_KNOWN;
 	u32 first = *(const u32 *)text;
@@ -197,7 +228,7 @@ INLINE enum count parse(struct xdp_md *ctx, const struct settings *is, const str
 	} else {
 		return NOT_KNOWN;
 	}
-	if (bytes < key_at + 3 || bytes > key_at + KEY_BYTES_MAX + 2 * FLAGS_MAX + 2)
+	if (bytes < key_at + 3)
 		return KEY_NOT_PLAIN;
 	const u8 *tail = text + (bytes - 2);
 	OPAQUE(tail);
@@ -211,11 +242,40 @@ INLINE enum count parse(struct xdp_md *ctx, const struct settings *is, const str
 		if (!bytes)
 			return NOT_KNOWN;
 	}
-	request->key_bytes = bytes - key_at;
+	request->key_at = key_at;
+	request->keys_end = bytes;
+	return ANSWERED;
+}
+
+/* Reads the next key of a request, and hashes it. Returns ANSWERED, or the reason why the server must
+ * read it. */
+INLINE enum count next_key(struct xdp_md *ctx, const struct settings *is, const struct datagram *in,
+			   u64 *key, struct request *request)
+{
+	const u8 *data = (const u8 *)(unsigned long)ctx->data;
+	const u8 *end = (const u8 *)(unsigned long)ctx->data_end;
+	u32 udp_at = in->udp_at, key_at = request->key_at, keys_end = request->keys_end;
+	if (udp_at > ETHERNET_BYTES + IPV6_BYTES || key_at > DATAGRAM_BYTES_MAX ||
+	    keys_end > DATAGRAM_BYTES_MAX || key_at >= keys_end)
+		return KEY_NOT_PLAIN;
+	const u8 *at = data + udp_at + UDP_BYTES + FRAME_BYTES + key_at;
+	OPAQUE(at);
+	u32 verb = request->verb;
+	request->key_bytes = verb == GET || verb == GETS ?
+				     bytes_before_space(at, keys_end - key_at, end) :
+				     keys_end - key_at;
 	u64 key_bytes = request->key_bytes;
 	if (key_bytes == 0 || key_bytes > KEY_BYTES_MAX)
 		return KEY_NOT_PLAIN;
-	return read_key(text + key_at, key_bytes, end, is, key, &request->hash);
+	/* Behind the space, if there is one. */
+	request->key_at = key_at + key_bytes + 1;
+	return read_key(at, key_bytes, end, is, key, &request->hash);
+}
+
+/* Whether all keys of a request were read. */
+INLINE int is_last_key(const struct request *request)
+{
+	return request->key_at > request->keys_end;
 }
 
 #endif

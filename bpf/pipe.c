@@ -9,8 +9,8 @@
  * Invariants:
  * - I1  Each packet is answered or passed on; none is dropped. (A packet that was changed and could
  *       not be finished is dropped. The verifier asks for these branches; none of them can be taken.)
- * - I2  The work for a packet is bounded: 192 bytes are summed, 120 hashed, one bucket and one slot
- *       are read, and 511 bytes written.
+ * - I2  The work for a packet is bounded: 192 bytes are summed, searched for spaces and hashed, a
+ *       bucket and a slot are read for each of 4 keys, and 511 bytes written.
  * - I3  A run says that it is about to answer before it reads whether it may. So the server, which has
  *       said that none may and then sees no such run, knows that none answers any more.
  */
@@ -56,22 +56,34 @@ int pipe(struct xdp_md *ctx)
 	result = NOT_SERVING;
 	if (!is_serving(is, &now))
 		goto passed;
-	result = parse(ctx, is, in, scratch->key, request);
+	result = parse(ctx, in, request);
 	if (result != ANSWERED)
 		goto passed;
-	result = MISS;
-	u32 slot = probe(is, request->hash);
-	if (slot == NOWHERE)
-		goto passed;
-	result = values(is, request, &now, slot, scratch);
-	if (result != ANSWERED)
-		goto passed;
+	begin_reply(request, scratch);
+	u32 keys = 0;
+#pragma clang loop unroll(disable)
+	for (; keys < KEYS_MAX && !(keys && is_last_key(request)); keys++) {
+		result = next_key(ctx, is, in, scratch->key, request);
+		if (result != ANSWERED)
+			goto passed;
+		u32 slot = probe(is, request->hash);
+		scratch->slots[keys] = slot;
+		result = slot == NOWHERE ? MISS : values(is, request, &now, slot, scratch);
+		if (result != ANSWERED)
+			goto passed;
+	}
+	result = KEY_NOT_PLAIN;
+	if (!is_last_key(request))
+		goto passed; /* Too many keys. */
+	end_reply(request, scratch);
 	add(counted, ANSWERING, 1); /* I3 */
 	result = READ(is->on) == 1 ? rewrite(ctx, is, in, scratch) : NOT_SERVING;
 	add(counted, result, 1);
 	add(counted, ANSWERING, -1);
 	if (result == ANSWERED) {
-		note_hit(is, slot);
+#pragma clang loop unroll(disable)
+		for (u32 i = 0; i < keys; i++)
+			note_hit(is, scratch->slots[i & (KEYS_MAX - 1)]);
 		return XDP_TX;
 	}
 	return result == DROPPED ? XDP_DROP : XDP_PASS; /* I1 */

@@ -17,7 +17,6 @@
 
 #include "values.h"
 
-#define REPLY_BYTES_MAX 511
 #define HOPS 64
 
 /* Copies the reply behind the header of UDP. Returns its sum, or 1 << 63 if there is no room. */

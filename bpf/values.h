@@ -22,6 +22,11 @@
 /* After this time without a word of the server nothing is answered. */
 #define SILENCE_NS 4000000000ULL
 
+/* Bytes of the longest reply, and of all parts of an item in it besides the key and the value: the
+ * words, the numbers and the line ends, or the head of the binary protocol, and `END`. */
+#define REPLY_BYTES_MAX 511
+#define ITEM_BYTES_OTHER 80
+
 struct time {
 	u64 ns;
 	u64 second;
@@ -71,7 +76,7 @@ INLINE u64 put_text_head(int with_cas, const struct slot *slot, struct scratch *
 			 u64 key_bytes)
 {
 	u8 *text = scratch->text;
-	u64 used = FRAME_BYTES;
+	u64 used = scratch->used & 511;
 	put_word(text, used, 0x2045554c4156); /* "VALUE " */
 	used += 6;
 	APPEND(KEY_WORDS, (const u8 *)scratch->key, key_bytes & 127);
@@ -138,7 +143,24 @@ INLINE u64 put_binary_head(const struct request *request, const struct slot *slo
 	return used;
 }
 
-/* Writes the reply behind a frame. Returns ANSWERED, or the reason. */
+/* Begins a reply: the frame of a datagram. */
+INLINE void begin_reply(const struct request *request, struct scratch *scratch)
+{
+	put_word(scratch->text, 0, request->id | 1ULL << 40);
+	scratch->used = FRAME_BYTES;
+}
+
+/* Ends the reply of the text protocol. */
+INLINE void end_reply(const struct request *request, struct scratch *scratch)
+{
+	u32 verb = request->verb;
+	if (verb != GET && verb != GETS)
+		return;
+	put_word(scratch->text, scratch->used, 0x0a0d444e45); /* "END\r\n" */
+	scratch->used = scratch->used + 5;
+}
+
+/* Appends an item to the reply. Returns ANSWERED, or the reason. */
 INLINE enum count values(const struct settings *is, const struct request *request,
 			 const struct time *now, u32 number, struct scratch *scratch)
 {
@@ -171,9 +193,10 @@ INLINE enum count values(const struct settings *is, const struct request *reques
 	u64 value_bytes = READ(slot->value_bytes);
 	if (value_bytes > VALUE_BYTES_MAX)
 		return CHANGING; /* I1 */
-	u64 used = FRAME_BYTES;
+	u64 used = scratch->used;
 	u32 verb = request->verb;
-	put_word(text, 0, request->id | 1ULL << 40);
+	if (used + ITEM_BYTES_OTHER + key_bytes + value_bytes > REPLY_BYTES_MAX)
+		return NO_ROOM;
 	if (verb == META)
 		used = put_meta_head(request->flags, slot, scratch, key_bytes);
 	else if (verb == BINARY)
@@ -181,12 +204,9 @@ INLINE enum count values(const struct settings *is, const struct request *reques
 	else
 		used = put_text_head(verb == GETS, slot, scratch, key_bytes);
 	APPEND(VALUE_BYTES_MAX / 8, slot->value, value_bytes);
-	if (verb == META) {
+	if (verb != BINARY) {
 		put_word(text, used, 0x0a0d);
 		used += 2;
-	} else if (verb != BINARY) {
-		put_word(text, used, 0x0a0d444e450a0d); /* "\r\nEND\r\n" */
-		used += 7;
 	}
 	LOADS_IN_ORDER();
 	if (READ(slot->version) != version)

@@ -49,9 +49,18 @@ fn hot_items_are_answered_by_the_pipe_in_each_protocol() {
         assert!(udp.ask(&binary).ends_with(format!("{KEY}hello").as_bytes()));
     }
     assert_eq!(tcp.stat("kachel_pipe_answered"), before + 8);
+    // Two keys are a packet and two reads.
+    tcp.ask("set another-key 0 0 5\r\nworld\r\n");
+    udp.ask(format!("get {KEY} another-key\r\n"));
+    make_hot(&mut udp, "another-key");
+    let before = tcp.stat("kachel_pipe_answered");
+    let both = format!("VALUE {KEY} 7 5\r\nhello\r\nVALUE another-key 0 5\r\nworld\r\nEND\r\n");
+    assert_eq!(udp.ask(format!("get {KEY} another-key\r\n")), both.as_bytes());
+    assert_eq!(tcp.stat("kachel_pipe_answered"), before + 1);
     // The server counts these reads within a second, with those that it has answered itself.
     let end = Instant::now() + Duration::from_secs(20);
-    while tcp.stat("get_hits") < before + 8 + 2 {
+    let reads = 8 + 2 + 2 * 4 + 2 + 8 + 2;
+    while tcp.stat("get_hits") != reads {
         assert!(Instant::now() < end, "hits of the pipe are hits: {}", tcp.stat("get_hits"));
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -72,7 +72,11 @@ fn text(dice: &mut Random) -> Vec<u8> {
             line.push(dice.pick(b"vvvvffsckkqthlOb"));
         }
     }
-    if dice.percent(5) {
+    let further = match verb {
+        b"get " | b"gets " if dice.percent(40) => 1 + dice.below(4),
+        _ => u64::from(dice.percent(5)),
+    };
+    for _ in 0..further {
         line.extend([b" ", &key(dice.below(KEYS))[..]].concat());
     }
     line.extend(dice.pick(&[
@@ -109,6 +113,7 @@ fn what_the_pipe_answers_is_what_the_server_answers() {
     let mut world = World::new(WorldOptions { udp: Some(1), ..WorldOptions::default() });
     fill(&bench, &mut world, &mut dice);
     let (mut answered, mut plain_answered, mut changed_answered) = (0, 0, 0);
+    let mut answered_with = [0_u64; 8];
     for number in 0..packets {
         let request = if dice.percent(70) { Packet::request } else { Packet::request6 };
         let mut packet = request(dice.bits() as u16, &text(&mut dice));
@@ -121,12 +126,14 @@ fn what_the_pipe_answers_is_what_the_server_answers() {
             Trial::Answered(reply) => {
                 let reply = Packet::read(&reply);
                 assert_eq!((reply.from, reply.to), (packet.to, packet.from));
+                let items = reply.payload.windows(6).filter(|six| six == b"VALUE ").count();
                 let judged = judge(&mut world, &packet);
                 assert_eq!(
                     judged,
                     Some(reply.payload),
                     "packet {number} of seed {seed}: {packet:?}"
                 );
+                answered_with[items.min(7)] += 1;
                 answered += 1;
                 plain_answered += u64::from(!is_damaged);
                 changed_answered += u64::from(is_damaged);
@@ -135,5 +142,7 @@ fn what_the_pipe_answers_is_what_the_server_answers() {
         }
     }
     println!("{packets} packets, {answered} answered: {:?}", bench.pipe.counts());
+    println!("answered by the number of items: {answered_with:?}");
+    assert!(answered_with[2..5].iter().all(|count| *count >= packets / 2_000), "several keys");
     assert!(plain_answered > packets / 20 && changed_answered > packets / 100, "some of each kind");
 }

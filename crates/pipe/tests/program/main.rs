@@ -8,6 +8,7 @@ mod fuzz;
 mod packet;
 mod time;
 
+use kachel_engine::Copies as _;
 use kachel_pipe::Trial;
 
 use crate::bench::Bench;
@@ -223,7 +224,12 @@ fn other_requests_are_passed_on_unchanged() {
         (b"get ab\r\n\r\n", "key_not_plain"),
         (b"get ab \r\n", "key_not_plain"),
         (b"get  ab\r\n", "key_not_plain"),
-        (b"get ab cd\r\n", "key_not_plain"),
+        (b"get ab cd\r\n", "miss"),
+        (b"get ab ab ab ab ab\r\n", "key_not_plain"),
+        (b"get ab  ab\r\n", "key_not_plain"),
+        (b"gets ab ab \r\n", "key_not_plain"),
+        (b"get ab a\x7fb\r\n", "key_not_plain"),
+        (b"mg ab ab v\r\n", "key_not_plain"),
         (b"get a\x7fb\r\n", "key_not_plain"),
         (b"get a\xffb\r\n", "key_not_plain"),
         (b"get abcdef\x1fb\r\n", "key_not_plain"),
@@ -248,6 +254,63 @@ fn other_requests_are_passed_on_unchanged() {
     let mut reserved = Packet::request(7, b"get ab\r\n");
     reserved.payload[6..8].fill(0xff);
     let Trial::Answered(_) = bench.run(&reserved.bytes()) else { panic!("they are ignored") };
+}
+
+/// The text of an item in a reply.
+fn item(key: &str, value: &str, token: &str) -> String {
+    format!("VALUE {key} 42 {}{token}\r\n{value}\r\n", value.len())
+}
+
+#[test]
+fn several_keys_are_answered_if_there_are_copies_of_all() {
+    let Some(mut bench) = Bench::new() else { return };
+    let keys = ["first-of-the-keys", "b", "eight-by", "a-key-of-the-length-24.."];
+    let values = ["one", "", "some-more-bytes", "four"];
+    for (key, value) in keys.iter().zip(values) {
+        bench.publish(key.as_bytes(), value.as_bytes());
+    }
+    for count in 2..=4 {
+        for (verb, token) in [("get", ""), ("gets", " 977")] {
+            let line = format!("{verb} {}\r\n", keys[..count].join(" "));
+            let items = keys.iter().zip(values).take(count);
+            let text: String = items.map(|(key, value)| item(key, value, token)).collect();
+            let text = text + "END\r\n";
+            println!("{line}");
+            bench.answers(&Packet::request(7, line.as_bytes()), text.as_bytes());
+            bench.answers(&Packet::request6(7, line.as_bytes()), text.as_bytes());
+        }
+    }
+    // Each of these requests read each of its keys. The third one was in two of the three lengths.
+    let mut hits = Vec::new();
+    bench.pipe.take_hits(&mut |_| true, &mut |hit| hits.push((hit.key.to_vec(), hit.count)));
+    hits.sort();
+    let hits: Vec<u64> = hits.into_iter().map(|(_, count)| count).collect();
+    assert_eq!(hits, [4, 12, 8, 12], "in the order of the names");
+    // The same key twice is two items, as from the server.
+    let twice = [item(keys[0], "one", ""), item(keys[0], "one", ""), "END\r\n".into()].concat();
+    let line = format!("get {0} {0}\r\n", keys[0]);
+    bench.answers(&Packet::request(7, line.as_bytes()), twice.as_bytes());
+    for line in ["get b eight-by absent\r\n", "get absent b\r\n"] {
+        bench.passes(&Packet::request(7, line.as_bytes()).bytes(), "miss");
+    }
+}
+
+#[test]
+fn several_values_that_have_no_room_are_left_to_the_server() {
+    let Some(mut bench) = Bench::new() else { return };
+    // The reply has less than three times the bytes of the request each time. First the driver has
+    // no room, then the memory of the program.
+    for (key_bytes, value_bytes) in [(60, 100), (80, 256)] {
+        let keys = ["a", "b"].map(|letter| letter.repeat(key_bytes));
+        keys.iter().for_each(|key| bench.publish(key.as_bytes(), &vec![b'v'; value_bytes]));
+        let line = format!("get {}\r\n", keys.join(" "));
+        bench.passes(&Packet::request(7, line.as_bytes()).bytes(), "no_room");
+    }
+    let line = format!("get {0} {0}\r\n", "a".repeat(60));
+    bench.publish("a".repeat(60).as_bytes(), &[b'v'; 60]);
+    let Trial::Answered(_) = bench.run(&Packet::request(7, line.as_bytes()).bytes()) else {
+        panic!("there is room for these");
+    };
 }
 
 #[test]

@@ -1,12 +1,18 @@
-//! The user of the process, and the change to a user with fewer rights.
+//! The user of the process, the change to a user with fewer rights, and the rights to load programs
+//! into the kernel.
 //!
-//! Upstream:   `kachel`, for `-u`, before there is a second thread.
-//! Downstream: the user database, `setgroups`, `setgid`, `setuid`.
+//! Upstream:   `kachel`, for `-u` and `--pipe`, before there is a second thread.
+//! Downstream: the user database, `setgroups`, `setgid`, `setuid`, `capset`.
 
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities,
+};
 
 /// A user of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +81,34 @@ pub fn become_user(user: User) -> io::Result<()> {
     checked(unsafe { libc::setgid(user.gid) })?;
     // SAFETY: as above.
     checked(unsafe { libc::setuid(user.uid) })
+}
+
+/// The rights to load a program into the kernel and to attach it to an interface. `SYS_ADMIN`
+/// includes the others.
+const LOADING: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::SYS_ADMIN);
+
+/// Gives up the rights to load programs into the kernel and to attach them to interfaces. The other
+/// rights stay. The caller must be the only thread, because each thread has rights of its own.
+///
+/// Errors: the kernel refuses.
+pub fn give_up_loading() -> io::Result<()> {
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    for right in LOADING.iter() {
+        // So that root does not get it back by `exec`. This needs a right of its own (SETPCAP).
+        let _refused = remove_capability_from_bounding_set(right);
+    }
+    let less = |set: CapabilitySet| set.difference(LOADING);
+    let sets = CapabilitySets {
+        effective: less(effective),
+        permitted: less(permitted),
+        inheritable: less(inheritable),
+    };
+    set_capabilities(None, sets)?;
+    debug_assert!(capabilities(None).is_ok_and(|now| !now.permitted.intersects(LOADING)));
+    Ok(())
 }
 
 fn checked(returned: libc::c_int) -> io::Result<()> {

@@ -9,7 +9,8 @@
 //!
 //! Invariants:
 //! - I1  Root is given up before a socket, a file or a client is touched. Only the program of the
-//!   pipe is loaded before, which needs rights; it answers nothing until the shards run.
+//!   pipe is loaded before, which needs rights; it answers nothing until the shards run. These
+//!   rights are given up as well, also by a server that stays root.
 //! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
 //! - I3  When the daemon, the port file or the PID file is ready, the server listens.
 
@@ -293,8 +294,18 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Switches to the user of `-u`, if started by root.
+/// Gives up the rights that the start needs.
 fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
+    switch_user(options)?;
+    if options.pipe.interface.is_none() {
+        return Ok(());
+    }
+    kachel_host::give_up_loading()
+        .map_err(|error| Failure::os(format!("--pipe: cannot give up its rights: {error}")))
+}
+
+/// Switches to the user of `-u`, if started by root.
+fn switch_user(options: &ServeOptions) -> Result<(), Failure> {
     if !kachel_host::is_root() {
         return Ok(());
     }

@@ -164,6 +164,46 @@ fn a_pipe_without_its_interface_says_so() {
     assert_eq!(tcp.ask("pipe off\r\n"), "OK\r\n");
 }
 
+/// The rights to load the program, as bits: NET_ADMIN, SYS_ADMIN, PERFMON, BPF.
+const LOADING: u64 = 1 << 12 | 1 << 21 | 1 << 38 | 1 << 39;
+
+/// Whether this process may give each of these rights to another, which needs SETPCAP.
+fn has_rights_to_give() -> bool {
+    let wanted = LOADING & !(1 << 21) | 1 << 8;
+    let status = std::fs::read_to_string("/proc/self/status").expect("a file of the kernel");
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a set");
+    u64::from_str_radix(rights.trim(), 16).expect("a number") & wanted == wanted
+}
+
+/// A server that stays root, and one that was given no more than it needs.
+#[test]
+fn the_rights_to_load_the_program_are_given_up_and_the_pipe_answers() {
+    const NEEDED: &str = "-all,+bpf,+net_admin,+perfmon";
+    let Some(network) = Network::new() else { return };
+    let given = ["--bounding-set", "--inh-caps", "--ambient-caps"].map(|set| [set, NEEDED]);
+    let given = ["setpriv"].into_iter().chain(given.into_iter().flatten()).collect::<Vec<_>>();
+    for (program, rest) in [(&[][..], true), (&given, false)] {
+        if !rest && !has_rights_to_give() {
+            return kachel_testkit::skip("pipe.rights", "this process has not all of them to give");
+        }
+        let server = network.serve_by(program, &["-t", "2"]);
+        let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+        tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+        make_hot(&mut udp, KEY);
+        assert!(tcp.stat("kachel_pipe_answered") > 0, "{:?}", server.said);
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            let threads = server.rights(set);
+            assert!(threads.len() > 2, "the shards are threads");
+            assert!(threads.iter().all(|rights| rights & LOADING == 0), "{set}: {threads:x?}");
+        }
+        // A server that stays root keeps its other rights, and none comes back by `exec`.
+        assert_eq!(server.rights("CapEff").iter().all(|rights| *rights != 0), rest);
+        assert_eq!(server.rights("CapBnd").iter().all(|rights| rights & LOADING == 0), rest);
+        assert_eq!(tcp.ask("pipe off\r\n"), "OK\r\n");
+        assert!(tcp.stats("pipe").contains(&("state".into(), "off".into())));
+    }
+}
+
 /// A random change of an item, or of all items. `value` differs from change to change.
 fn change(tcp: &mut Tcp, udp: &mut Udp, key: &str, value: u64, dice: &mut Random) {
     let value = format!("{value}");

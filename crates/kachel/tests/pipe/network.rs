@@ -106,8 +106,14 @@ impl Network {
 
     /// Starts a server with the pipe and these options.
     pub(crate) fn serve(&self, options: &[&str]) -> Serving {
+        self.serve_by(&[], options)
+    }
+
+    /// Starts a server as [`Self::serve`] does, by a program that executes the words behind it.
+    pub(crate) fn serve_by(&self, program: &[&str], options: &[&str]) -> Serving {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.server, env!("CARGO_BIN_EXE_kachel"), "serve"]);
+        command.args(["netns", "exec", &self.server]).args(program);
+        command.args([env!("CARGO_BIN_EXE_kachel"), "serve"]);
         command.args(["-l", "0.0.0.0,::", "-p", "11311", "-U", "11311", "--pipe", SERVER_SIDE]);
         command.args(options).stderr(Stdio::piped());
         let mut child = command.spawn().expect("ip, of iproute2");
@@ -138,6 +144,17 @@ impl Drop for Serving {
 }
 
 impl Serving {
+    /// A set of rights of each thread of the server, as `/proc` names it.
+    pub(crate) fn rights(&self, set: &str) -> Vec<u64> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let statuses = tasks.flatten().filter_map(|task| {
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let line = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+            Some(u64::from_str_radix(line.expect("a set").trim(), 16).expect("a number"))
+        });
+        statuses.collect()
+    }
+
     /// Kills the server at once.
     pub(crate) fn kill(&mut self) {
         let _ended = self.child.kill();

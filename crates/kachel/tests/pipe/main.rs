@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kachel_testkit::{Random, setting};
+use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
 use crate::network::{Network, Tcp, Udp};
@@ -346,6 +347,60 @@ fn items_expire_and_are_flushed_in_the_pipe_to_the_second() {
     let answered = tcp.stat("kachel_pipe_answered");
     make_hot(&mut udp, KEY);
     assert!(tcp.stat("kachel_pipe_answered") > answered, "the pipe answers again");
+}
+
+/// A server that stands still at the second of the flush shows that the pipe knows of the second by
+/// itself: the engines of the new server have not noted the flush yet.
+#[test]
+fn a_flush_that_was_pending_at_a_warm_restart_is_kept_by_the_pipe() {
+    // Long enough to begin before the flush, and less than the silence that the program suffers.
+    const STANDS_STILL: Duration = Duration::from_millis(1_800);
+    let Some(network) = Network::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("items");
+    let saved = ["-e", file.to_str().expect("text")];
+    let get = format!("get {KEY}\r\n");
+    // A busy machine may need several seconds for a restart.
+    for seconds in [6, 30, 120] {
+        let server = network.serve(&saved);
+        let mut tcp = Tcp::new();
+        tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+        tcp.ask(&format!("flush_all {seconds}\r\n"));
+        // As in memcached, the flush is a second early.
+        let flushed_at = Instant::now() + Duration::from_secs(seconds - 1);
+        server.save();
+
+        let server = network.serve(&saved);
+        let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+        make_hot(&mut udp, KEY);
+        let answered = tcp.stat("kachel_pipe_answered");
+        let left = flushed_at.saturating_duration_since(Instant::now() + STANDS_STILL);
+        if answered == 0 || left.is_zero() {
+            println!("{seconds} seconds were not enough");
+            continue;
+        }
+        std::thread::sleep(left);
+        server.signal(Signal::STOP);
+        let was_answered = udp.is_answered(&get);
+        std::thread::sleep(flushed_at.saturating_duration_since(Instant::now()));
+        let is_answered = udp.is_answered(&get);
+        server.signal(Signal::CONT);
+        assert!(!is_answered, "it is flushed in the pipe");
+        if !was_answered {
+            println!("stopped too late");
+            continue;
+        }
+        assert_eq!(
+            (tcp.get("get", KEY), udp.ask(&get)),
+            (b"END\r\n".to_vec(), b"END\r\n".to_vec())
+        );
+        tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+        let answered = tcp.stat("kachel_pipe_answered");
+        make_hot(&mut udp, KEY);
+        assert!(tcp.stat("kachel_pipe_answered") > answered, "the pipe answers again");
+        return;
+    }
+    panic!("this machine needs minutes for a restart");
 }
 
 #[test]

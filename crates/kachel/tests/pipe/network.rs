@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use kachel_pipe::Program;
+use rustix::process::{Pid, Signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// How long a test waits for what must come.
@@ -153,6 +154,18 @@ impl Serving {
             Some(u64::from_str_radix(line.expect("a set").trim(), 16).expect("a number"))
         });
         statuses.collect()
+    }
+
+    /// Sends the server a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Has the server end, and save its items.
+    pub(crate) fn save(mut self) {
+        self.signal(Signal::USR1);
+        assert!(self.child.wait().expect("it ends").success());
     }
 
     /// Kills the server at once.

@@ -1,7 +1,7 @@
 //! `kachel-lab misses`: the misses of eviction policies over recorded traces, at many sizes.
 //!
 //! Upstream:   the command line, and trace files.
-//! Downstream: `simulate` counts; `chart` draws.
+//! Downstream: `simulate` counts for the policies, `engine` for our own; `chart` draws.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use clap::{CommandFactory as _, Parser, ValueEnum};
+use kachel_load::Trace;
 use serde::Serialize;
 
+mod engine;
 mod queues;
 mod policy;
 mod simulate;
@@ -29,9 +31,21 @@ the Twitter cache traces), or is in libCacheSim's oracleGeneral format; plain or
 A read that misses is followed by a write. Only reads count. Memory holds keys and values, without any
 overhead, and TTLs are ignored, so a server needs more memory for the same misses.
 
+--engine adds Kachel's own engine, which has overhead: it runs the trace with the memory that `-m` gives a
+server. The other policies are then measured with as many bytes of keys and values as the engine held (with
+--objects: with as many keys), in the mean from its first eviction on.
+
 Examples:
   kachel-lab misses recs.csv.zst
+  kachel-lab misses recs.csv.zst --engine 16,32 --policies lru,s3-fifo
   kachel-lab misses recs.csv.zst oltp.csv.zst --policies lru,s3-fifo,belady --memory 0.01,0.1 --out figures";
+
+/// The sizes of the memory if the options name none.
+const MEMORY: [f64; 6] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4];
+/// The name of the engine in tables and charts.
+const OWN: &str = "kachel";
+/// The secret of the engine's hash, so that runs repeat.
+const HASH_SEED: u64 = 0x243f_6a88_85a3_08d3;
 
 /// The options of `kachel-lab misses`.
 #[derive(Debug, Parser)]
@@ -49,15 +63,15 @@ struct Options {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policies: Vec<PolicyName>,
     /// Sizes of the memory. A number up to 1 is a part of all keys and values of a trace, a greater
-    /// one is in bytes.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "0.01,0.02,0.05,0.1,0.2,0.4",
-        value_parser = memory
-    )]
+    /// one is in bytes. Without this option and without --engine: 0.01,0.02,0.05,0.1,0.2,0.4.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = memory)]
     memory: Vec<f64>,
+    /// Sizes of `-m`, in MiB, with which Kachel's own engine runs the trace.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    engine: Vec<u32>,
+    /// Factor for the sizes of the values.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = scale)]
+    value_scale: f64,
     /// Every key takes one place, whatever its size, and memory is in places.
     #[arg(long)]
     objects: bool,
@@ -85,6 +99,21 @@ struct Row {
     ratio: f64,
 }
 
+/// The engine with one size of memory.
+#[derive(Debug, Serialize)]
+struct EngineRow {
+    /// `-m`.
+    memory_mib: u32,
+    misses: u64,
+    /// Misses to reads.
+    ratio: f64,
+    /// Items held.
+    items: u64,
+    /// Bytes of their keys and values.
+    bytes: u64,
+    evictions: u64,
+}
+
 /// The figures of a trace.
 #[derive(Debug, Serialize)]
 struct Figures {
@@ -93,6 +122,9 @@ struct Figures {
     keys: usize,
     /// Bytes of all keys with their values; their number with `--objects`.
     footprint: u64,
+    /// Kachel's own engine. Its `rows` have the memory that it held.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    engine: Vec<EngineRow>,
     rows: Vec<Row>,
 }
 
@@ -132,61 +164,114 @@ fn name(policy: PolicyName) -> String {
     value.get_name().to_owned()
 }
 
-/// Runs the trace against all policies with all sizes, on several threads.
+fn scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if scale > 0.0 && scale <= 1e6 { Ok(scale) } else { Err("not above 0".to_owned()) }
+}
+
+/// Runs the trace against the engine and all policies with all sizes, on several threads.
 fn measure(path: &Path, options: &Options) -> Result<Figures, String> {
-    let requests = Requests::read(path, options.limit, options.objects)?;
+    let trace = Trace::read(path, options.value_scale, options.limit)?;
+    let requests =
+        Requests::of(&trace, options.objects).ok_or(format!("{}: no reads", path.display()))?;
+    let name_of = |row: &str| format!("{}: {row}", path.display());
+    let runs = in_parallel(&options.engine, options.threads, &name_of("engine"), |mib| {
+        engine::run(&trace, u64::from(*mib) << 20, HASH_SEED)
+    });
     let footprint = requests.footprint as f64;
-    let part = |memory: f64| if memory <= 1.0 { memory } else { memory / footprint };
-    let jobs: Vec<(PolicyName, f64)> = options
-        .memory
+    let ratio = |misses: u64| misses as f64 / requests.reads as f64;
+    let (mut engine, mut own, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    for memory in sizes(options) {
+        parts.push(if memory <= 1.0 { memory } else { memory / footprint });
+    }
+    for (memory_mib, run) in options.engine.iter().zip(runs) {
+        let engine::Run { misses, items, bytes, evictions } =
+            run.map_err(|error| name_of(&format!("--engine {memory_mib}: {error}")))?;
+        let (memory_mib, ratio) = (*memory_mib, ratio(misses));
+        engine.push(EngineRow { memory_mib, misses, ratio, items, bytes, evictions });
+        let memory = if options.objects { items } else { bytes };
+        let part = memory as f64 / footprint;
+        own.push(Row { policy: OWN.to_owned(), part, memory, misses, ratio });
+        parts.push(part);
+    }
+    let jobs: Vec<(PolicyName, f64)> = parts
         .iter()
-        .flat_map(|memory| policies(options).iter().map(move |policy| (*policy, part(*memory))))
+        .flat_map(|part| policies(options).iter().map(move |policy| (*policy, *part)))
         .collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let rows = Mutex::new(Vec::new());
-    let work = || {
-        while let Some((policy, part)) = jobs.get(next.fetch_add(1, Relaxed)) {
-            let bytes = (footprint * part).round() as u64;
-            let misses = requests.misses(*policy, bytes);
-            let ratio = misses as f64 / requests.reads as f64;
-            let row = Row { policy: name(*policy), part: *part, memory: bytes, misses, ratio };
-            rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
-            let done = done.fetch_add(1, Relaxed) + 1;
-            eprintln!("{}: {done} of {} runs done", path.display(), jobs.len());
-        }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.map_or(cores, usize::from).min(jobs.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(rows.len(), jobs.len(), "every run has its row");
-    let order = |row: &Row| {
-        jobs.iter().position(|job| (name(job.0), job.1) == (row.policy.clone(), row.part))
-    };
-    rows.sort_by_key(order);
+    let mut rows = in_parallel(&jobs, options.threads, &name_of("policies"), |(policy, part)| {
+        let memory = (footprint * part).round() as u64;
+        let misses = requests.misses(*policy, memory);
+        Row { policy: name(*policy), part: *part, memory, misses, ratio: ratio(misses) }
+    });
+    rows.extend(own);
     Ok(Figures {
         trace: path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         reads: requests.reads,
         keys: requests.keys,
         footprint: requests.footprint,
+        engine,
         rows,
     })
 }
 
+fn sizes(options: &Options) -> Vec<f64> {
+    match options.memory.is_empty() && options.engine.is_empty() {
+        true => MEMORY.to_vec(),
+        false => options.memory.clone(),
+    }
+}
+
+/// Works on all jobs, on several threads, and returns the results in the order of the jobs.
+fn in_parallel<J: Sync, R: Send>(
+    jobs: &[J],
+    threads: Option<u16>,
+    what: &str,
+    work: impl Fn(&J) -> R + Sync,
+) -> Vec<R> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let Some(job) = jobs.get(index) else { return };
+            let result = work(job);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            let done = done.fetch_add(1, Relaxed) + 1;
+            eprintln!("{what}: {done} of {} runs done", jobs.len());
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.map_or(cores, usize::from).min(jobs.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(results.len(), jobs.len(), "every job has its result");
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
 /// Miss ratios: a line for each size, a column for each policy.
 fn table(figures: &Figures, options: &Options) -> String {
-    let Figures { trace, reads, keys, footprint, .. } = figures;
+    let Figures { trace, reads, keys, footprint, engine, .. } = figures;
     let unit = if options.objects { "places" } else { "bytes" };
     let mut text = format!("{trace}: {reads} reads of {keys} keys, {footprint} {unit}\n");
-    let _ = write!(text, "{:>12} {:>7}", unit, "part");
-    for policy in policies(options) {
-        let _ = write!(text, " {:>10}", name(*policy));
+    for EngineRow { memory_mib, items, bytes, evictions, .. } in engine {
+        let held = format!("{items} items of {bytes} bytes held, {evictions} evicted");
+        let _ = writeln!(text, "{OWN} -m {memory_mib}: {held}");
     }
-    for (index, row) in figures.rows.iter().enumerate() {
-        if index % policies(options).len() == 0 {
-            let _ = write!(text, "\n{:>12} {:>6.2}%", row.memory, row.part * 100.0);
+    let mut columns: Vec<String> = policies(options).iter().map(|policy| name(*policy)).collect();
+    columns.extend((!engine.is_empty()).then(|| OWN.to_owned()));
+    let _ = write!(text, "{unit:>12} {:>7}", "part");
+    for column in columns {
+        let _ = write!(text, " {column:>10}");
+    }
+    let (own, others): (Vec<_>, Vec<_>) = figures.rows.iter().partition(|row| row.policy == OWN);
+    let first_of_engine = sizes(options).len();
+    for (line, rows) in others.chunks(policies(options).len()).enumerate() {
+        let _ = write!(text, "\n{:>12} {:>6.2}%", rows[0].memory, rows[0].part * 100.0);
+        let own = line.checked_sub(first_of_engine).map(|index| own[index]);
+        for row in rows.iter().copied().chain(own) {
+            let _ = write!(text, " {:>10.4}", row.ratio);
         }
-        let _ = write!(text, " {:>10.4}", row.ratio);
     }
     text + "\n"
 }

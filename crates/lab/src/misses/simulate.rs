@@ -9,8 +9,6 @@
 //! Look-aside, as `kachel-lab load replay` does it: a read that misses is followed by a write. Only
 //! reads count. TTLs are ignored.
 
-use std::path::Path;
-
 use kachel_load::{Effect, Trace};
 
 use super::policy::{Access, PolicyName};
@@ -34,23 +32,8 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Reads the first `limit` requests of a trace. If `objects`, each key counts as one byte.
-    ///
-    /// Errors: as [`Trace::read`]; the trace has no reads.
-    pub(super) fn read(path: &Path, limit: Option<usize>, objects: bool) -> Result<Self, String> {
-        let trace = Trace::read(path, 1.0, limit)?;
-        let mut requests = Self::of(&trace);
-        if objects {
-            requests.footprint = requests.keys as u64;
-            requests.requests.iter_mut().for_each(|request| request.access.bytes = 1);
-        }
-        if requests.reads == 0 {
-            return Err(format!("{}: the trace has no reads", path.display()));
-        }
-        Ok(requests)
-    }
-
-    fn of(trace: &Trace) -> Self {
+    /// The requests of a trace. If `objects`, each key counts as one byte. `None`: it has no reads.
+    pub(super) fn of(trace: &Trace, objects: bool) -> Option<Self> {
         let keys = trace.key_count();
         let mut next_of = vec![u64::MAX; keys];
         let mut requests: Vec<Request> = trace
@@ -67,7 +50,11 @@ impl Requests {
             .collect();
         requests.reverse();
         let reads = requests.iter().filter(|request| request.effect == Effect::Read).count() as u64;
-        Self { requests, keys, footprint: trace.facts.footprint_bytes, reads }
+        let footprint = if objects { keys as u64 } else { trace.facts.footprint_bytes };
+        if objects {
+            requests.iter_mut().for_each(|request| request.access.bytes = 1);
+        }
+        (reads > 0).then_some(Self { requests, keys, footprint, reads })
     }
 
     /// The misses of a policy with `capacity` bytes of memory.

@@ -298,10 +298,71 @@ fn chart(figures: &Figures) -> Chart {
             None => lines.push(Line { name: row.policy.clone(), points: vec![point] }),
         }
     }
+    // What the engine held is between the sizes of `--memory`.
+    lines.iter_mut().for_each(|line| line.points.sort_by(|left, right| left.0.total_cmp(&right.0)));
     Chart {
         title: format!("Miss ratio by memory: {}", figures.trace),
         x_label: "memory, percent of all keys and values".to_owned(),
         y_label: "misses to reads".to_owned(),
         lines,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Figures of a short trace, and the options that they were made with.
+    fn figures(words: &str) -> (Figures, Options) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.csv");
+        let keys = (0..40_000_u64).map(|at| at * at % 9_973);
+        let lines: String = keys.map(|key| format!("0,k{key:07},8,200,1,get,0\n")).collect();
+        std::fs::write(&path, lines).expect("written");
+        let words = ["misses", path.to_str().expect("text")].into_iter().chain(words.split(' '));
+        let options = Options::try_parse_from(words).expect("valid options");
+        (measure(&path, &options).expect("figures"), options)
+    }
+
+    #[test]
+    fn policies_are_measured_with_what_the_engine_held() {
+        for objects in ["", " --objects"] {
+            let words = format!("--engine 1,2 --memory 0.9,0.01 --policies lru,belady{objects}");
+            let (figures, options) = figures(&words);
+            let held = figures.engine.iter();
+            let held: Vec<u64> =
+                held.map(|row| if objects.is_empty() { row.bytes } else { row.items }).collect();
+            // Both are means, without their fractions.
+            let is_whole = |row: &EngineRow| row.bytes / 208 == row.items;
+            assert!(figures.engine.iter().all(is_whole), "{figures:?}");
+            assert!(0 < held[0] && held[0] < held[1], "{held:?}");
+            for policy in ["lru", "belady", OWN] {
+                let rows = figures.rows.iter().filter(|row| row.policy == policy);
+                let memory: Vec<u64> = rows.map(|row| row.memory).collect();
+                assert_eq!(memory[memory.len() - 2..], held, "{policy}");
+                assert_eq!(memory.len(), if policy == OWN { 2 } else { 4 });
+            }
+            // A line for the trace, two for the engine, one of names, and one for each size.
+            let table = table(&figures, &options);
+            let columns: Vec<usize> =
+                table.lines().skip(3).map(|line| line.split_whitespace().count()).collect();
+            assert_eq!(columns, [5, 4, 4, 5, 5], "{table}");
+            let last = format!("{:.4}", figures.engine[1].ratio);
+            assert!(table.trim_end().ends_with(&last), "{table}");
+            for line in chart(&figures).lines {
+                assert!(line.points.is_sorted_by(|left, right| left.0 < right.0), "{}", line.name);
+            }
+        }
+    }
+
+    #[test]
+    fn results_stand_in_the_order_of_their_jobs() {
+        let jobs: Vec<u64> = (0..50).collect();
+        let results = in_parallel(&jobs, Some(8), "squares", |job| {
+            // Later jobs end first.
+            std::thread::sleep(std::time::Duration::from_micros((50 - job) * 20));
+            job * job
+        });
+        assert!(results.iter().copied().eq((0..50).map(|job| job * job)), "{results:?}");
     }
 }

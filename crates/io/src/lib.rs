@@ -26,6 +26,7 @@ mod limits;
 pub mod listener;
 /// A network in memory, for tests and simulation.
 pub mod memory;
+mod packets;
 mod rng;
 mod send_block;
 mod send_queue;
@@ -52,6 +53,7 @@ pub use limits::{
     SLACK_WAIT_NS_MIN,
 };
 pub use memory::{Around, FarEnd, Memory, MemoryNet, Surrounded};
+pub use packets::{PACKETS_PER_CALL, PacketSocket};
 pub use rng::{Rng, SeededRng, SystemRng};
 pub use send_block::SendBlock;
 pub use uring::Uring;

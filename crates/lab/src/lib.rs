@@ -28,6 +28,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         Some("load") => kachel_load::run(words), // I1
         Some("cost") => cost::run(words),
         Some("misses") => misses::run(words),
+        Some("packets") => kachel_load::packets::run(words), // I1
         Some("power") => power::run(words),
         Some("help" | "-h" | "--help") => print(&usage()),
         Some("version" | "-V" | "--version") => print(&format!("kachel-lab {VERSION}\n")),
@@ -38,6 +39,8 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 /// The options of all subcommands, from which a package makes its man pages.
 pub fn command_line() -> clap::Command {
     let load = kachel_load::command_line().name("load").bin_name("kachel-lab load");
+    let packets = kachel_load::packets::command_line();
+    let packets = packets.name("packets").bin_name("kachel-lab packets");
     clap::Command::new("kachel-lab")
         .version(VERSION)
         .about("Measures servers with memcached's protocol")
@@ -45,6 +48,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(load)
         .subcommand(cost::command_line().name("cost"))
         .subcommand(misses::command_line().name("misses"))
+        .subcommand(packets)
         .subcommand(power::command_line().name("power"))
 }
 
@@ -54,6 +58,7 @@ fn usage() -> String {
          kachel-lab load [options]   send load to a server and measure it\n\
          kachel-lab cost [options]   compare what a service costs with different servers\n\
          kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
+         kachel-lab packets [options] send GETs over UDP as frames of its own and measure\n\
          kachel-lab power -- COMMAND measure power and energy while a command runs\n\
          kachel-lab version          print the version\n\n\
          `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"

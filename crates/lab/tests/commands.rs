@@ -22,6 +22,20 @@ fn load_is_the_load_generator() {
 }
 
 #[test]
+fn packets_needs_both_ends_and_refuses_nonsense() {
+    let ends = "packets -i lo -s 10.0.0.2:11211 --server-mac 2:0:0:0:0:2 --client 10.0.0.3";
+    for (words, name) in [
+        ("packets", "--interface"),
+        (&format!("{ends} --window 0")[..], "--window"),
+        (&format!("{ends} --server-pid 4194305"), "--server-pid"),
+    ] {
+        let refused = lab(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(refused.status.code(), Some(2), "{words}: {refused:?}");
+        assert!(text(&refused.stderr).contains(name), "{words}: {refused:?}");
+    }
+}
+
+#[test]
 fn the_lab_says_what_it_can_do() {
     for args in [&[][..], &["--help"], &["help"]] {
         let answer = lab(args);

@@ -45,6 +45,8 @@ mod mix;
 mod no_tls;
 mod options;
 mod part;
+/// A generator of GETs over UDP that makes its own frames.
+pub mod packets;
 mod popularity;
 mod preset;
 mod protocol;

@@ -94,6 +94,14 @@ impl Meter {
         Ok(meter)
     }
 
+    /// Measures these cores, if there are any, in the place of the process's.
+    pub(crate) fn with_cores(mut self, cpus: &[usize]) -> Self {
+        if !cpus.is_empty() {
+            self.cpus = cpus.to_vec();
+        }
+        self
+    }
+
     /// Reads all meters.
     ///
     /// Cost: a few system calls for each thread of the server.

@@ -399,7 +399,7 @@ impl FromStr for ServerPid {
     }
 }
 
-fn within<T: PartialOrd + std::fmt::Display>(
+pub(crate) fn within<T: PartialOrd + std::fmt::Display>(
     name: &str,
     value: T,
     least: T,

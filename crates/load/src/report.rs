@@ -53,7 +53,7 @@ pub(crate) struct Report {
 }
 
 #[derive(Debug, Serialize)]
-struct Machine {
+pub(crate) struct Machine {
     cpu: String,
     cores: usize,
     kernel: String,
@@ -254,8 +254,8 @@ struct MemberFigures {
 }
 
 #[derive(Debug, Serialize)]
-struct ErrorFigures {
-    total: u64,
+pub(crate) struct ErrorFigures {
+    pub(crate) total: u64,
     refused: u64,
     wrong: u64,
     lost: u64,
@@ -268,7 +268,7 @@ struct ErrorFigures {
 
 /// One distribution of times.
 #[derive(Clone, Debug, Serialize)]
-struct Times {
+pub(crate) struct Times {
     count: u64,
     mean_us: f64,
     p50_us: f64,
@@ -283,7 +283,7 @@ struct Times {
 }
 
 impl Times {
-    fn new(histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn new(histogram: &Histogram<u64>) -> Self {
         let at = |percent: f64| histogram.value_at_percentile(percent) as f64 / 1e3;
         let mut encoded = Vec::new();
         V2Serializer::new()
@@ -404,7 +404,7 @@ impl Display for MemberFigures {
 }
 
 impl ErrorFigures {
-    fn new(errors: &Errors) -> Self {
+    pub(crate) fn new(errors: &Errors) -> Self {
         Self {
             total: errors.total(),
             refused: errors.refused,
@@ -420,7 +420,7 @@ impl ErrorFigures {
 }
 
 impl Machine {
-    fn look() -> Self {
+    pub(crate) fn look() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
         let cpu = model.and_then(|line| line.split_once(": ")).map_or("unknown", |(_, cpu)| cpu);
@@ -527,25 +527,25 @@ impl Display for Report {
             writeln!(f, ": {}", Row(&connects.times))?;
         }
         self.write_cost(f)?;
-        let errors = &result.errors;
-        write!(f, "errors     {}", errors.total)?;
-        if let Some(first) = &errors.first {
+        writeln!(f, "{}", result.errors)
+    }
+}
+
+impl Display for ErrorFigures {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { total, refused, wrong, lost, unanswered, garbled, dropped, stray, first } = self;
+        write!(f, "errors     {total}")?;
+        if let Some(first) = first {
             write!(
                 f,
-                " (refused {}, wrong {}, lost {}, unanswered {}, garbled {}, dropped {}; \
-                 first: {first})",
-                errors.refused,
-                errors.wrong,
-                errors.lost,
-                errors.unanswered,
-                errors.garbled,
-                errors.dropped
+                " (refused {refused}, wrong {wrong}, lost {lost}, unanswered {unanswered}, garbled \
+                 {garbled}, dropped {dropped}; first: {first})"
             )?;
         }
-        if errors.stray > 0 {
-            write!(f, "\nstray      {} datagrams without a request", errors.stray)?;
+        if *stray > 0 {
+            write!(f, "\nstray      {stray} datagrams without a request")?;
         }
-        writeln!(f)
+        Ok(())
     }
 }
 
@@ -589,7 +589,7 @@ impl Report {
 }
 
 /// One line of times.
-struct Row<'t>(&'t Times);
+pub(crate) struct Row<'t>(pub(crate) &'t Times);
 
 impl Display for Row<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 mod agents;
 mod binary;
 mod loads;
+mod packets;
 #[cfg(feature = "tls")]
 mod tls;
 mod udp;
@@ -63,6 +64,8 @@ enum Fault {
     Twice {
         at_get: usize,
     },
+    /// Keeps the first value of each key, and says that it stored the others.
+    KeepsFirst,
     /// Values lack their last byte, from this get on.
     Short {
         at_get: usize,
@@ -84,9 +87,14 @@ const PORTS_MAX: usize = 100;
 
 /// Starts a server over TCP and UDP, which runs until the test process ends. Returns its address.
 fn serve(fault: Fault) -> String {
+    serve_at("127.0.0.1", fault)
+}
+
+/// The same at this address.
+fn serve_at(host: &str, fault: Fault) -> String {
     let (listener, socket) = (0..PORTS_MAX)
         .find_map(|_| {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let listener = TcpListener::bind((host, 0)).expect("a port");
             let socket = UdpSocket::bind(listener.local_addr().expect("bound")).ok()?;
             Some((listener, socket))
         })
@@ -234,7 +242,9 @@ impl Server {
         if verb == "add" && store.contains_key(key.as_bytes()) {
             return b"NOT_STORED\r\n";
         }
-        store.insert(key.as_bytes().to_vec(), block);
+        if self.fault != Fault::KeepsFirst || !store.contains_key(key.as_bytes()) {
+            store.insert(key.as_bytes().to_vec(), block);
+        }
         b"STORED\r\n"
     }
 

@@ -1,0 +1,78 @@
+//! `kachel-lab packets`: a generator of GETs over UDP that makes its own frames.
+//!
+//! Upstream:   `kachel-lab` hands over the arguments after `packets`.
+//! Downstream: a server's UDP port, by a packet socket on one interface; its TCP port for sets.
+//!
+//! ```text
+//! options -> drive: schedule, popularity, keys -> frame -> packet socket -> server
+//!              |  +--- setter: sets over TCP ------------------------------->
+//!            tally, meter -> report (text, JSON)
+//! ```
+//!
+//! The client's end of a cable costs little, so a measurement shows the server's end. The pipe
+//! (`docs/pipe.md`) needs that: its whole cost for a request is below that of a socket of UDP.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+mod drive;
+mod frame;
+mod options;
+mod report;
+mod setter;
+mod versions;
+
+use crate::EXIT_USAGE;
+use crate::meter::Meter;
+use crate::packets::drive::Drive;
+use crate::packets::options::Options;
+use crate::packets::report::Report;
+
+/// Runs the generator with the arguments that follow `kachel-lab packets`.
+///
+/// Prints the result on standard output, and errors on standard error. Returns success, 1 if there
+/// were errors while measuring, 2 if the options are invalid or the run failed.
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let words = std::iter::once(OsString::from("kachel-lab packets")).chain(args);
+    let options = match Options::try_parse_from(words) {
+        Ok(options) => options,
+        Err(error) => {
+            // A closed standard output leaves nowhere to report the error.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
+        }
+    };
+    match measure(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(words) => {
+            eprintln!("kachel-lab packets: {words}");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+/// The options of `kachel-lab packets`, from which a package makes its man pages.
+pub fn command_line() -> clap::Command {
+    Options::command()
+}
+
+/// Measures and prints. True if there were no errors.
+fn measure(options: &Options) -> Result<bool, String> {
+    options.check()?;
+    let cores = options.cores.as_ref().map_or(&[][..], |cores| &cores.0);
+    let meter = Meter::new(options.server_pid)?.with_cores(cores);
+    let measured = Drive::new(options)?.run(&meter)?;
+    let report = Report::new(options, &measured);
+    // A reader that closes the pipe early is not an error.
+    let _ = write!(std::io::stdout(), "{report}");
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&report).expect("a report is plain data");
+        std::fs::write(path, text + "\n")
+            .map_err(|error| format!("--json {}: {error}", path.display()))?;
+    }
+    Ok(report.is_clean())
+}

@@ -4,6 +4,7 @@
 //!             `KACHEL_PIPE_CHANGES` says how many changes are made.
 //! Downstream: the server's binary.
 
+mod histories;
 mod network;
 
 use std::collections::HashMap;

@@ -24,6 +24,8 @@ const SILENCE: Duration = Duration::from_millis(300);
 /// The server's interface and the clients'.
 const SERVER_SIDE: &str = "kachel0";
 const CLIENT_SIDE: &str = "kachel1";
+/// The server's address over IPv4.
+pub(crate) const SERVER: &str = "10.9.0.2:11311";
 
 fn ip(words: &str) -> Result<(), String> {
     let output = Command::new("ip").args(words.split(' ')).output();
@@ -180,7 +182,7 @@ pub(crate) struct Tcp(BufReader<TcpStream>);
 
 impl Tcp {
     pub(crate) fn new() -> Self {
-        let server: SocketAddr = "10.9.0.2:11311".parse().expect("an address");
+        let server: SocketAddr = SERVER.parse().expect("an address");
         let stream = TcpStream::connect_timeout(&server, PATIENCE).expect("the server listens");
         stream.set_nodelay(true).expect("an option");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option");
@@ -242,7 +244,7 @@ pub(crate) struct Udp {
 
 impl Udp {
     pub(crate) fn new() -> Self {
-        Self::between("10.9.0.1:0", "10.9.0.2:11311")
+        Self::between("10.9.0.1:0", SERVER)
     }
 
     pub(crate) fn new6() -> Self {
@@ -256,7 +258,7 @@ impl Udp {
     }
 
     /// The reply to a request, if one comes within `time`.
-    fn ask_within(&mut self, request: &[u8], time: Duration) -> Option<Vec<u8>> {
+    pub(crate) fn ask_within(&mut self, request: &[u8], time: Duration) -> Option<Vec<u8>> {
         self.request_id = self.request_id.wrapping_add(1);
         let [high, low] = self.request_id.to_be_bytes();
         let frame = [high, low, 0, 0, 0, 1, 0, 0];

@@ -90,6 +90,8 @@ use crate::steady::Preload;
 use crate::step::Step;
 use crate::transport::Transport;
 
+pub use crate::report::PERCENTILES;
+pub use crate::search::{Promise, Scan, Statistic};
 pub use crate::trace::{Effect, Facts, Record, Trace};
 
 /// Exit status when the options are invalid or the server does not answer.

@@ -27,7 +27,7 @@ use crate::tally::{Errors, Filled};
 const FORMAT_VERSION: u32 = 1;
 
 /// Percentiles in the JSON file.
-const PERCENTILES: [f64; 16] = [
+pub const PERCENTILES: [f64; 16] = [
     1.0, 5.0, 10.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0,
 ];
 

@@ -47,7 +47,7 @@ const RATE_MAX: f64 = 1e9;
 
 /// A figure of the response times of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Statistic {
+pub enum Statistic {
     /// The mean.
     Mean,
     /// The percentile, 0 to 100.
@@ -56,11 +56,11 @@ pub(crate) enum Statistic {
 
 /// An upper limit of a figure of the response times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Promise {
+pub struct Promise {
     /// The figure.
-    pub(crate) statistic: Statistic,
+    pub statistic: Statistic,
     /// Its limit.
-    pub(crate) limit_us: f64,
+    pub limit_us: f64,
 }
 
 impl Promise {
@@ -285,7 +285,7 @@ impl Grid {
 
 /// The rates of a scan.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Scan {
+pub struct Scan {
     from: f64,
     to: f64,
     step: f64,
@@ -296,7 +296,7 @@ const SCAN_STEPS_MAX: f64 = 1_000.0;
 
 impl Scan {
     /// The rates, in order.
-    pub(crate) fn rates(self) -> impl Iterator<Item = f64> {
+    pub fn rates(self) -> impl Iterator<Item = f64> {
         // A sum of steps that misses the end by rounding still has it.
         let count = ((self.to - self.from) / self.step + 1e-9).floor() as u32;
         (0..=count).map(move |index| self.from + f64::from(index) * self.step)

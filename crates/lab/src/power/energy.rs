@@ -33,16 +33,16 @@ struct Span {
 
 /// The energy that a meter measured over time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Energy {
+pub(crate) struct Energy {
     spans: Vec<Span>,
 }
 
 /// Mean power over a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Power {
-    pub(super) watts: f64,
+pub(crate) struct Power {
+    pub(crate) watts: f64,
     /// The share of the phase for which there are samples.
-    pub(super) covered: f64,
+    pub(crate) covered: f64,
 }
 
 impl Energy {
@@ -67,7 +67,7 @@ impl Energy {
     }
 
     /// Mean power from `begin_s` to `end_s`. `None` if no sample covers any of it.
-    pub(super) fn power(&self, begin_s: f64, end_s: f64) -> Option<Power> {
+    pub(crate) fn power(&self, begin_s: f64, end_s: f64) -> Option<Power> {
         let (mut joules, mut seconds) = (0.0, 0.0);
         for span in &self.spans {
             let shared = span.end_s.min(end_s) - span.begin_s.max(begin_s);

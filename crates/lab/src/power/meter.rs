@@ -27,7 +27,7 @@ pub(super) trait Meter: Send {
 
 /// Which meter the user wants.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum MeterName {
+pub(crate) enum MeterName {
     /// `powercap[:FOLDER]`: the energy counters of all processor packages.
     Powercap(PathBuf),
     /// `hwmon[:FOLDER]`: the sum of all power sensors.
@@ -62,7 +62,7 @@ impl fmt::Display for MeterName {
 
 impl MeterName {
     /// Reads a name from the command line.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
         let folder = |usual: &str| PathBuf::from(rest.unwrap_or(usual));
         match (name, rest) {
@@ -102,7 +102,7 @@ impl MeterName {
     }
 
     /// Whether its figures are computed from something else than power.
-    pub(super) fn is_estimate(&self) -> bool {
+    pub(crate) fn is_estimate(&self) -> bool {
         matches!(self, Self::Model { .. })
     }
 

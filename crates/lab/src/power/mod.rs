@@ -24,9 +24,11 @@ mod energy;
 mod meter;
 mod sampler;
 
-use energy::Energy;
-use meter::{MeterName, recorded};
-use sampler::{Sampled, Taken, unix_s};
+pub(crate) use energy::Energy;
+pub(crate) use meter::MeterName;
+use meter::recorded;
+pub(crate) use sampler::unix_s;
+use sampler::{Sampled, Taken};
 
 /// Energy is computed only if a meter covers this share of the time.
 const COVERED_MIN: f64 = 0.95;
@@ -144,21 +146,45 @@ fn measure(options: &Options) -> Result<(Report, u8), String> {
         [] => vec![MeterName::usual()?],
         names => names.to_vec(),
     };
-    let mut meters = Vec::new();
-    for name in &names {
-        meters.push(name.open().map_err(|error| format!("--meter: {error}"))?);
-    }
     let interval = Duration::from_millis(options.every_ms);
+    let (run, series) = sampled(&names, interval, || execute(options))?;
+    let run = run?;
+    let requests = options.requests.as_deref().map(requests_in).transpose()?;
+    let mut report = Report { seconds: run.end_s - run.begin_s, requests, meters: Vec::new() };
+    for (name, series) in names.iter().zip(series) {
+        report.meters.push(figures(name, series, &run, requests));
+    }
+    Ok((report, run.exit_code))
+}
+
+/// What a meter measured during some work.
+pub(crate) struct Series {
+    pub(crate) energy: Energy,
+    /// The last reason why a sample was missing.
+    pub(crate) error: Option<String>,
+}
+
+/// Samples all meters while `work` runs. Returns a series for each meter.
+///
+/// Errors: a meter cannot be opened; then `work` does not run. Or a recording cannot be read.
+pub(crate) fn sampled<T>(
+    names: &[MeterName],
+    interval: Duration,
+    work: impl FnOnce() -> T,
+) -> Result<(T, Vec<Series>), String> {
+    let mut meters = Vec::new();
+    for name in names {
+        meters.push(name.open().map_err(|error| format!("--meter {name}: {error}"))?);
+    }
     let ended = Arc::new(AtomicBool::new(false));
     let sampled: Vec<Option<Sampled>> =
         meters.into_iter().map(|meter| Some(Sampled::begin(meter?, interval, &ended))).collect();
     sampled.iter().flatten().for_each(Sampled::await_first);
-    let run = execute(options);
+    let result = work();
     ended.store(true, Relaxed);
-    let taken = sampled.into_iter().map(|sampled| Some(sampled?.end()));
-    let run = run?;
-    let requests = options.requests.as_deref().map(requests_in).transpose()?;
-    let mut report = Report { seconds: run.end_s - run.begin_s, requests, meters: Vec::new() };
+    let taken: Vec<Option<Taken>> =
+        sampled.into_iter().map(|sampled| Some(sampled?.end())).collect();
+    let mut all = Vec::new();
     for (name, taken) in names.iter().zip(taken) {
         let taken = match (taken, name) {
             (Some(taken), _) => taken,
@@ -167,9 +193,10 @@ fn measure(options: &Options) -> Result<(Report, u8), String> {
             }
             (None, name) => unreachable!("{name:?} has a thread"),
         };
-        report.meters.push(figures(name, taken, &run, requests, interval.as_secs_f64()));
+        let energy = Energy::of(&taken.samples, interval.as_secs_f64());
+        all.push(Series { energy, error: taken.error });
     }
-    Ok((report, run.exit_code))
+    Ok((result, all))
 }
 
 /// When the command ran, in Unix seconds.
@@ -200,14 +227,8 @@ fn requests_in(path: &std::path::Path) -> Result<u64, String> {
     requests.ok_or_else(|| named(&"no requests in it"))
 }
 
-fn figures(
-    name: &MeterName,
-    taken: Taken,
-    run: &Run,
-    requests: Option<u64>,
-    every_s: f64,
-) -> Figures {
-    let energy = Energy::of(&taken.samples, every_s);
+fn figures(name: &MeterName, series: Series, run: &Run, requests: Option<u64>) -> Figures {
+    let Series { energy, error } = series;
     let idle_w = energy.power(run.idle_s, run.begin_s).map(|power| power.watts);
     let loaded = energy.power(run.begin_s, run.end_s);
     let (loaded_w, covered) =
@@ -228,7 +249,7 @@ fn figures(
         joules_per_request: joules.and_then(per_request),
         requests_per_joule: joules.and_then(per_request).map(|joules| 1.0 / joules),
         net_joules_per_request: net_joules.and_then(per_request),
-        error: taken.error,
+        error,
     }
 }
 

@@ -98,6 +98,6 @@ fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 }
 
 /// Seconds of Unix time.
-pub(super) fn unix_s() -> f64 {
+pub(crate) fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -22,7 +22,7 @@ mod simulate;
 use policy::PolicyName;
 use simulate::Requests;
 
-use crate::chart::{Chart, Line};
+use crate::chart::{Chart, Line, Point, Scale};
 
 const HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s (the format of
@@ -292,19 +292,22 @@ fn write(figures: &Figures, folder: &Path) -> Result<(), String> {
 fn chart(figures: &Figures) -> Chart {
     let mut lines: Vec<Line> = Vec::new();
     for row in &figures.rows {
-        let point = (row.part * 100.0, row.ratio);
+        let point = Point { x: row.part * 100.0, y: row.ratio, range: None };
         match lines.iter_mut().find(|line| line.name == row.policy) {
             Some(line) => line.points.push(point),
             None => lines.push(Line { name: row.policy.clone(), points: vec![point] }),
         }
     }
     // What the engine held is between the sizes of `--memory`.
-    lines.iter_mut().for_each(|line| line.points.sort_by(|left, right| left.0.total_cmp(&right.0)));
+    lines.iter_mut().for_each(|line| line.points.sort_by(|left, right| left.x.total_cmp(&right.x)));
     Chart {
         title: format!("Miss ratio by memory: {}", figures.trace),
         x_label: "memory, percent of all keys and values".to_owned(),
+        x_scale: Scale::LogAtPoints,
         y_label: "misses to reads".to_owned(),
+        y_scale: Scale::FromZero,
         lines,
+        limit: None,
     }
 }
 
@@ -350,7 +353,7 @@ mod tests {
             let last = format!("{:.4}", figures.engine[1].ratio);
             assert!(table.trim_end().ends_with(&last), "{table}");
             for line in chart(&figures).lines {
-                assert!(line.points.is_sorted_by(|left, right| left.0 < right.0), "{}", line.name);
+                assert!(line.points.is_sorted_by(|left, right| left.x < right.x), "{}", line.name);
             }
         }
     }

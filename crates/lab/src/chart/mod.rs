@@ -1,0 +1,262 @@
+//! Charts as SVG: lines, and groups of bars.
+//!
+//! Upstream:   the subcommands, with their figures.
+//! Downstream: files that browsers and printers show.
+//!
+//! Lines differ in color, in their dashes and in the signs of their points; bars in color and
+//! hatching. So a chart can be read without colors.
+
+use std::fmt::Write as _;
+
+mod axis;
+mod bars;
+
+pub(crate) use axis::{Axis, Scale};
+pub(crate) use bars::{Bar, Bars};
+
+const WIDTH: f64 = 786.0;
+const HEIGHT: f64 = 460.0;
+/// The place of the axes: left, top, right, bottom.
+const FRAME: [f64; 4] = [96.0, 40.0, 626.0, 400.0];
+/// Colors that most color-blind readers can tell apart (Okabe and Ito, 2008), and black.
+pub(crate) const COLORS: [&str; 8] =
+    ["#000000", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#777777"];
+const DASHES: [&str; 3] = ["", "7 3", "2 3"];
+const SIGNS: usize = 3;
+
+/// The dashes of the line with this index. Nine lines have nine pairs of dashes and signs.
+pub(crate) fn dash(index: usize) -> &'static str {
+    DASHES[(index + index / SIGNS) % DASHES.len()]
+}
+
+/// A point of a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    /// The least and the greatest value that `y` stands for.
+    pub(crate) range: Option<(f64, f64)>,
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// From left to right.
+    pub(crate) points: Vec<Point>,
+}
+
+/// A limit, drawn as a horizontal line.
+#[derive(Clone, Debug)]
+pub(crate) struct Limit {
+    pub(crate) name: String,
+    pub(crate) y: f64,
+}
+
+/// A chart of lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x_label: String,
+    pub(crate) x_scale: Scale,
+    pub(crate) y_label: String,
+    pub(crate) y_scale: Scale,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) limit: Option<Limit>,
+}
+
+impl Chart {
+    /// The chart as the text of an SVG file.
+    ///
+    /// Panics: it has no point, or one that its axes cannot show.
+    pub(crate) fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let x_axis = Axis::of(self.x_scale, points().map(|point| point.x));
+        let ranges = points().filter_map(|point| point.range);
+        let ranges = ranges.flat_map(|(low, high)| [low, high]);
+        let limit = self.limit.iter().map(|limit| limit.y);
+        let y_axis =
+            Axis::of(self.y_scale, points().map(|point| point.y).chain(ranges).chain(limit));
+        let [left, upper, right, lower] = FRAME;
+        let place = |x: f64, y: f64| {
+            let across = left + (right - left) * x_axis.share(x);
+            (across, lower - (lower - upper) * y_axis.share(y))
+        };
+        let mut svg = begin(&self.title);
+        y_marks(&mut svg, &y_axis);
+        for mark in &x_axis.marks {
+            let (x, _) = place(*mark, y_axis.low);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x:.1} {lower}v6\" stroke=\"black\"/>\
+                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                lower + 20.0,
+                axis::short(*mark)
+            );
+        }
+        labels(&mut svg, &self.x_label, &self.y_label);
+        if let Some(limit) = &self.limit {
+            let (_, y) = place(x_axis.low, limit.y);
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{left} {y:.1}H{right}\" stroke=\"black\" stroke-dasharray=\"1 3\"/>\
+                 <text x=\"{}\" y=\"{:.1}\">{}</text>",
+                right + 6.0,
+                y + 4.0,
+                escaped(&limit.name)
+            );
+        }
+        for (index, line) in self.lines.iter().enumerate() {
+            draw(&mut svg, index, line, &place);
+        }
+        svg + "</svg>\n"
+    }
+}
+
+/// The beginning of an SVG file, with the title.
+fn begin(title: &str) -> String {
+    let left = FRAME[0];
+    // Without a title its place is cut off.
+    let top = if title.is_empty() { 24.0 } else { 0.0 };
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 {top} {WIDTH} {}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
+         <text x=\"{left}\" y=\"24\" font-size=\"16\">{}</text>\n",
+        HEIGHT - top,
+        escaped(title)
+    )
+}
+
+/// The grid and the numbers of the y axis.
+fn y_marks(svg: &mut String, axis: &Axis) {
+    let [left, upper, right, lower] = FRAME;
+    for mark in &axis.marks {
+        let y = lower - (lower - upper) * axis.share(*mark);
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{left} {y:.1}H{right}\" stroke=\"#ddd\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            left - 8.0,
+            y + 4.0,
+            axis::short(*mark)
+        );
+    }
+}
+
+/// The frame and the labels of both axes.
+fn labels(svg: &mut String, x_label: &str, y_label: &str) {
+    let [left, upper, right, lower] = FRAME;
+    let (middle_x, middle_y) = ((left + right) / 2.0, (upper + lower) / 2.0);
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{left} {upper}V{lower}H{right}\" fill=\"none\" stroke=\"black\"/>\n\
+         <text x=\"{middle_x}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
+         <text transform=\"translate(14 {middle_y}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        lower + 44.0,
+        escaped(x_label),
+        escaped(y_label)
+    );
+}
+
+/// A line with its points, and its row in the legend.
+fn draw(svg: &mut String, index: usize, line: &Line, place: &impl Fn(f64, f64) -> (f64, f64)) {
+    let color = COLORS[index % COLORS.len()];
+    let dash = dash(index);
+    let mut path = String::new();
+    for point in &line.points {
+        let (x, y) = place(point.x, point.y);
+        let _ = write!(path, "{}{x:.1} {y:.1}", if path.is_empty() { 'M' } else { 'L' });
+        if let Some((low, high)) = point.range {
+            let ((_, low), (_, high)) = (place(point.x, low), place(point.x, high));
+            let _ = writeln!(
+                svg,
+                "<path d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\" \
+                 stroke=\"{color}\"/>",
+                x - 3.0,
+                x - 3.0
+            );
+        }
+    }
+    let _ = writeln!(
+        svg,
+        "<path d=\"{path}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.8\" \
+         stroke-dasharray=\"{dash}\"/>"
+    );
+    let sign = |x: f64, y: f64| match index % SIGNS {
+        0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{color}\"/>"),
+        1 => format!("<path d=\"M{x:.1} {:.1}l4 7h-8z\" fill=\"{color}\"/>", y - 4.0),
+        _ => format!("<path d=\"M{:.1} {:.1}h7v7h-7z\" fill=\"{color}\"/>", x - 3.5, y - 3.5),
+    };
+    for point in &line.points {
+        let (x, y) = place(point.x, point.y);
+        let _ = writeln!(svg, "{}", sign(x, y));
+    }
+    let (x, y) = (FRAME[2] + 16.0, FRAME[1] + 10.0 + 20.0 * index as f64);
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{x} {y}h32\" stroke=\"{color}\" stroke-width=\"1.8\" stroke-dasharray=\"{dash}\"/>\
+         {}<text x=\"{}\" y=\"{}\">{}</text>",
+        sign(x + 16.0, y),
+        x + 40.0,
+        y + 4.0,
+        escaped(&line.name)
+    );
+}
+
+/// A text within HTML or SVG.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(x_scale: Scale, y_scale: Scale, points: &[(f64, f64)]) -> Chart {
+        let point = |(x, y): &(f64, f64)| Point { x: *x, y: *y, range: None };
+        let points = points.iter().map(point).collect();
+        Chart {
+            title: "a < b".to_owned(),
+            x_label: "x".to_owned(),
+            x_scale,
+            y_label: "y".to_owned(),
+            y_scale,
+            lines: vec![Line { name: "one".to_owned(), points }],
+            limit: None,
+        }
+    }
+
+    #[test]
+    fn points_stand_where_their_values_say() {
+        let points = [(1.0, 0.0), (10.0, 0.25), (100.0, 0.5)];
+        let svg = chart(Scale::LogAtPoints, Scale::FromZero, &points).svg();
+        assert!(svg.contains("M96.0 400.0L361.0 220.0L626.0 40.0"), "{svg}");
+        assert!(svg.contains("a &lt; b") && svg.contains(">one<"), "{svg}");
+        for mark in [">0.1<", ">0.5<", ">1<", ">100<"] {
+            assert!(svg.contains(mark), "{mark} in {svg}");
+        }
+    }
+
+    #[test]
+    fn a_range_and_a_limit_are_drawn_and_fit() {
+        let mut chart = chart(Scale::FromZero, Scale::Log, &[(0.0, 10.0), (100.0, 100.0)]);
+        chart.lines[0].points[1].range = Some((1.0, 100.0));
+        chart.limit = Some(Limit { name: "limit".to_owned(), y: 1_000.0 });
+        let svg = chart.svg();
+        // Three decades: 1 at 400, 10 at 280, 100 at 160, 1,000 at 40.
+        assert!(svg.contains("M96.0 280.0L626.0 160.0"), "{svg}");
+        assert!(svg.contains("M626.0 400.0V160.0"), "{svg}");
+        assert!(
+            svg.contains("M96 40.0H626\" stroke=\"black\"") && svg.contains(">limit<"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn lines_differ_without_colors() {
+        let pairs: Vec<(usize, &str)> = (0..9).map(|index| (index % SIGNS, dash(index))).collect();
+        let is_twice = |pair| pairs.iter().filter(|other| *other == pair).count() > 1;
+        assert!(!pairs.iter().any(is_twice), "{pairs:?}");
+    }
+}

@@ -6,14 +6,17 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+const PAGES: [&str; 10] = [
+    "", "-load", "-load-agent", "-load-presets", "-load-replay", "-packets", "-run", "-cost", "-misses",
+    "-power",
+];
+
 fn main() -> std::io::Result<()> {
     let folder = PathBuf::from(std::env::args_os().nth(1).expect("usage: pages FOLDER"));
     std::fs::create_dir_all(&folder)?;
     clap_mangen::generate_to(kachel_lab::command_line(), &folder)?;
     // A page that is missing would be missing in the package unnoticed.
-    for page in
-        ["", "-load", "-load-agent", "-load-presets", "-load-replay", "-cost", "-misses", "-power"]
-    {
+    for page in PAGES {
         File::open(folder.join(format!("kachel-lab{page}.1")))?;
     }
     Ok(())

@@ -12,6 +12,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 mod cost;
+mod experiment;
+mod run;
 mod misses;
 mod power;
 mod chart;
@@ -26,6 +28,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(first) = words.next() else { return print(&usage()) };
     match first.to_str() {
         Some("load") => kachel_load::run(words), // I1
+        Some("run") => run::run(words),
         Some("cost") => cost::run(words),
         Some("misses") => misses::run(words),
         Some("packets") => kachel_load::packets::run(words), // I1
@@ -46,6 +49,7 @@ pub fn command_line() -> clap::Command {
         .about("Measures servers with memcached's protocol")
         .disable_help_subcommand(true)
         .subcommand(load)
+        .subcommand(run::command_line().name("run"))
         .subcommand(cost::command_line().name("cost"))
         .subcommand(misses::command_line().name("misses"))
         .subcommand(packets)
@@ -56,6 +60,7 @@ fn usage() -> String {
     format!(
         "kachel-lab {VERSION}: measures servers with memcached's protocol\n\n\
          kachel-lab load [options]   send load to a server and measure it\n\
+         kachel-lab run NAME         run an experiment and write its raw data\n\
          kachel-lab cost [options]   compare what a service costs with different servers\n\
          kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
          kachel-lab packets [options] send GETs over UDP as frames of its own and measure\n\
@@ -85,7 +90,6 @@ fn with_options<O: clap::FromArgMatches>(
     let options = match parsed {
         Ok(options) => options,
         Err(error) => {
-            // A closed standard output leaves nowhere to report the error.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
         }

@@ -249,3 +249,47 @@ fn power_refuses_bad_input_and_names_it() {
         assert!(text(&answer.stderr).contains(named), "{args:?}: {answer:?}");
     }
 }
+
+const EXPERIMENT: &str = r#"
+question = "Which one?"
+baseline = "a"
+rounds = 1
+[[server]]
+name = "a"
+program = "/no/such/program"
+variable = "KACHEL_TEST_NO_SUCH_VARIABLE"
+arguments = ["{port}"]
+[load]
+arguments = ["--keys", "10"]
+duration_s = 0.1
+[steps]
+rates = [10]
+"#;
+
+#[test]
+fn run_refuses_bad_input_and_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text").to_owned();
+    let out = folder.path().join("out");
+    let out = out.to_str().expect("text");
+    let said = |content: &str, args: &[&str]| {
+        std::fs::write(folder.path().join("experiment.toml"), content).expect("written");
+        let answer = lab(&[&["run", &path, "--smoke", "--out", out], args].concat());
+        assert_eq!(answer.status.code(), Some(64), "{content} {args:?}: {answer:?}");
+        assert!(answer.stdout.is_empty(), "{answer:?}");
+        text(&answer.stderr)
+    };
+    let typo = said(&EXPERIMENT.replace("rounds", "runds"), &[]);
+    assert!(typo.contains("line 4") && typo.contains("runds"), "{typo}");
+    let missing = said(EXPERIMENT, &[]);
+    for word in ["'/no/such/program'", "KACHEL_TEST_NO_SUCH_VARIABLE", "--program a=PATH"] {
+        assert!(missing.contains(word), "{word} in {missing}");
+    }
+    assert!(said(EXPERIMENT, &["--program", "b=sh"]).contains("no server 'b'"));
+    // The shell ends at once, because no file has the name of the port.
+    let ended = said(EXPERIMENT, &["--program", "a=sh"]);
+    assert!(ended.contains("server 'a' ended (exit status: ") && ended.contains("sh:"), "{ended}");
+    let changed = said(&EXPERIMENT.replace("Which one?", "Which?"), &["--program", "a=sh"]);
+    assert!(changed.contains("another version of this experiment"), "{changed}");
+    assert!(text(&lab(&["run", "no-such-experiment"]).stderr).contains("no-such-experiment"));
+}

@@ -1,0 +1,174 @@
+use std::collections::BTreeMap;
+
+use super::capacity::Capacity;
+use super::row::tests::row;
+use super::row::{Row, StepKey};
+use super::verdict::Verdict;
+use super::*;
+
+const TEXT: &str = r#"
+question = "Which one is faster?"
+baseline = "a"
+rounds = 3
+capacity = ["mean:1ms", "p95:10ms"]
+
+[[server]]
+name = "a"
+program = "one"
+arguments = ["-p", "{port}"]
+
+[[server]]
+name = "b"
+address = "127.0.0.1:11211"
+
+[load]
+duration_s = 1
+
+[steps]
+rates = [100, 200, 300]
+
+[[prediction]]
+claim = "b is faster"
+figure = "capacity"
+promise = "mean:1ms"
+server = "b"
+ratio = true
+at_least = 1.5
+"#;
+
+fn experiment() -> Experiment {
+    Experiment::parse(TEXT).expect("valid")
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_its_line_or_key() {
+    for (old, new, named) in [
+        ("rounds = 3", "rounds = 3\nround = 4", "line 5"),
+        ("rounds = 3", "rounds = 3\nround = 4", "unknown field `round`"),
+        ("duration_s = 1", "duration_s = 1\ncore = 1", "unknown field `core`"),
+        ("rounds = 3", "rounds = 0", "rounds"),
+        ("baseline = \"a\"", "baseline = \"c\"", "baseline"),
+        ("p95:10ms", "p96:10ms", "p96"),
+        ("p95:10ms", "p95", "p95"),
+        ("name = \"b\"", "name = \"a\"", "two servers"),
+        ("{port}", "11211", "{port}"),
+        ("address = \"127.0.0.1:11211\"", "", "a program or an address"),
+        ("address", "program = \"x\"\naddress", "either"),
+        ("[100, 200, 300]", "[100, 50]", "steps"),
+        ("rates = [100, 200, 300]", "scan = \"1:2\"", "steps"),
+        ("duration_s = 1", "duration_s = 0", "duration_s"),
+        ("[steps]", "[sweep]\nx = []\n[steps]", "sweep"),
+        ("[steps]", "[power]\nmeters = [\"watts\"]\n[steps]", "powercap"),
+        ("at_least = 1.5", "", "at_least"),
+        ("server = \"b\"", "server = \"c\"", "'c'"),
+        ("server = \"b\"", "server = \"a\"", "to itself"),
+        ("promise = \"mean:1ms\"", "", "promise"),
+        ("figure = \"capacity\"", "figure = \"speed\"", "only a capacity"),
+        ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"speed\"", "'speed'"),
+        ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"p99_us\"\nrate = 5", "rate"),
+        ("ratio = true", "options = { x = 1 }", "x = '1'"),
+    ] {
+        assert!(TEXT.contains(old), "{old}");
+        let error = Experiment::parse(&TEXT.replace(old, new)).expect_err(new);
+        assert!(error.contains(named), "{new}: {error}");
+    }
+}
+
+#[test]
+fn servers_take_turns_and_each_is_first_equally_often() {
+    let groups = experiment().groups(2);
+    let order = |group: &plan::Group| -> Vec<String> {
+        group.steps.iter().map(|key| format!("{}{}", key.server, key.step)).collect()
+    };
+    assert_eq!(groups.len(), 3);
+    assert_eq!(order(&groups[0]), ["a0", "b0", "b1", "a1"]);
+    assert_eq!(order(&groups[1]), ["b0", "a0", "a1", "b1"]);
+    assert_eq!((groups[2].round, order(&groups[2])), (3, order(&groups[0])));
+}
+
+#[test]
+fn a_sweep_of_options_has_every_combination() {
+    let text = TEXT.replace("[steps]", "[sweep]\nx = [1, \"two\"]\ny = [3, 4]\n[steps]");
+    let experiment = Experiment::parse(&text).expect("valid");
+    let all = experiment.combinations();
+    let pairs: Vec<(&str, &str)> = all.iter().map(|it| (&it["x"][..], &it["y"][..])).collect();
+    assert_eq!(pairs, [("1", "3"), ("1", "4"), ("two", "3"), ("two", "4")]);
+    assert_eq!(experiment.groups(1).len(), 12);
+    assert_eq!(experiment.subjects()[3].name(), "a, x = two, y = 4");
+}
+
+#[test]
+fn a_finished_step_is_over_and_an_overloaded_server_is_left_alone() {
+    let experiment = experiment();
+    let key = |round: u32, server: &str, step: usize| {
+        let server = server.to_owned();
+        StepKey { round, options: BTreeMap::new(), server, step }
+    };
+    let mut rows = vec![row(1, "a", 0, 100.0, 10.0), row(1, "a", 1, 200.0, 20_000.0)];
+    assert!(
+        experiment.is_over(&key(1, "a", 0), &rows) && experiment.is_over(&key(1, "a", 1), &rows)
+    );
+    for open in [key(1, "a", 2), key(1, "b", 0), key(2, "a", 0)] {
+        assert!(!experiment.is_over(&open, &rows), "{open:?}");
+    }
+    rows.push(row(1, "a", 2, 300.0, 20_000.0));
+    assert!(experiment.is_over(&key(1, "a", 3), &rows), "two steps broke both promises");
+    assert!(
+        !experiment.is_over(&key(1, "b", 3), &rows) && !experiment.is_over(&key(2, "a", 3), &rows)
+    );
+    // The mean breaks its promise; the 95th percentile, 4 ms, keeps its own.
+    rows[2] = row(1, "a", 2, 300.0, 2_000.0);
+    assert!(!experiment.is_over(&key(1, "a", 3), &rows));
+}
+
+/// Rows of three rounds: `a` keeps the mean up to 100/s, and `b` up to the rate of each round.
+fn rows(of_b: [f64; 3]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (round, last) in (1..).zip(of_b) {
+        for (step, rate) in [100.0, 200.0, 300.0].into_iter().enumerate() {
+            let mean_us = |last: f64| if rate <= last { 10.0 } else { 5_000.0 };
+            rows.push(row(round, "a", step, rate, mean_us(100.0)));
+            rows.push(row(round, "b", step, rate, mean_us(last)));
+        }
+    }
+    rows
+}
+
+fn verdict(change: (&str, &str), of_b: [f64; 3]) -> (Verdict, Option<f64>) {
+    let experiment = Experiment::parse(&TEXT.replace(change.0, change.1)).expect("valid");
+    let (verdict, summary) = experiment.judge(&experiment.predictions[0], &rows(of_b));
+    (verdict, summary.map(|summary| summary.median))
+}
+
+#[test]
+fn a_verdict_needs_the_whole_interval() {
+    let same = ("", "");
+    assert_eq!(verdict(same, [200.0, 200.0, 200.0]), (Verdict::Confirmed, Some(2.0)));
+    assert_eq!(verdict(same, [100.0, 100.0, 100.0]), (Verdict::Refuted, Some(1.0)));
+    assert_eq!(verdict(same, [200.0, 100.0, 200.0]), (Verdict::Undecided, Some(2.0)));
+    // The sweep ended before the capacity of `b`.
+    assert_eq!(verdict(same, [200.0, 300.0, 200.0]), (Verdict::Undecided, Some(2.0)));
+    let most = ("at_least = 1.5", "at_most = 1.5");
+    assert_eq!(verdict(most, [200.0, 200.0, 200.0]), (Verdict::Refuted, Some(2.0)));
+    let absolute = ("ratio = true\nat_least = 1.5", "at_least = 150\nat_most = 250");
+    assert_eq!(verdict(absolute, [200.0, 200.0, 200.0]), (Verdict::Confirmed, Some(200.0)));
+    let column = "figure = \"p95_us\"\nrate = 200";
+    let column = ("figure = \"capacity\"\npromise = \"mean:1ms\"", column);
+    assert_eq!(verdict(column, [100.0, 100.0, 100.0]), (Verdict::Refuted, Some(1.0)));
+    let watts = ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"watts\"\nrate = 200");
+    assert_eq!(verdict(watts, [100.0, 100.0, 100.0]), (Verdict::NoData, None));
+}
+
+#[test]
+fn ratios_are_of_the_same_round() {
+    let figures = BTreeMap::from([(1, 10.0), (2, 40.0), (3, 5.0)]);
+    let baseline = BTreeMap::from([(1, 5.0), (2, 10.0), (4, 1.0)]);
+    let expected = BTreeMap::from([(1, 2.0), (2, 4.0)]);
+    assert_eq!(verdict::ratios(&figures, &baseline), expected);
+    let experiment = experiment();
+    let subject = &experiment.subjects()[1];
+    let capacities =
+        experiment.capacities(&rows([100.0, 200.0, 300.0]), subject, experiment.capacity[0]);
+    let expected = [Capacity::Rate(100.0), Capacity::Rate(200.0), Capacity::AtLeast(300.0)];
+    assert_eq!(capacities.into_values().collect::<Vec<_>>(), expected);
+}

@@ -1,0 +1,215 @@
+//! Figures of an experiment over its rounds, and the verdict on its predictions.
+//!
+//! Upstream:   the experiment and its rows.
+//! Downstream: `run` prints the verdicts; `report` draws the figures.
+//!
+//! A figure of a server is compared with the same figure of the baseline in the same round, because
+//! rounds differ more than servers on a machine that is shared.
+
+use std::collections::BTreeMap;
+
+use super::capacity::{Capacity, Promise};
+use super::row::Row;
+use super::statistics::Summary;
+use super::{Experiment, Prediction};
+
+/// The lines of a figure: a server with values of the swept options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) server: String,
+    pub(crate) options: BTreeMap<String, String>,
+}
+
+/// What the results say about a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The whole interval is within the limits.
+    Confirmed,
+    /// The whole interval is outside of them.
+    Refuted,
+    /// The interval has a limit in it, or a limit lies beyond the rates that were measured.
+    Undecided,
+    /// The figure is not in the rows.
+    NoData,
+}
+
+impl Verdict {
+    /// The word of reports.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Confirmed => "confirmed",
+            Self::Refuted => "refuted",
+            Self::Undecided => "undecided",
+            Self::NoData => "no data",
+        }
+    }
+}
+
+impl Subject {
+    /// The name in legends.
+    pub(crate) fn name(&self) -> String {
+        let options = self.options.iter().map(|(name, value)| format!(", {name} = {value}"));
+        format!("{}{}", self.server, options.collect::<String>())
+    }
+
+    /// Whether the row is one of its.
+    pub(crate) fn has(&self, row: &Row) -> bool {
+        row.key.server == self.server && row.key.options == self.options
+    }
+}
+
+impl Experiment {
+    /// All servers with all combinations of the swept options.
+    pub(crate) fn subjects(&self) -> Vec<Subject> {
+        let combinations = self.combinations();
+        let of = |server: &super::Server| {
+            let name = server.name.clone();
+            combinations
+                .clone()
+                .into_iter()
+                .map(move |options| Subject { server: name.clone(), options })
+        };
+        self.servers.iter().flat_map(of).collect()
+    }
+
+    /// The same options with the baseline.
+    pub(crate) fn baseline_of(&self, subject: &Subject) -> Subject {
+        Subject { server: self.baseline.clone(), options: subject.options.clone() }
+    }
+
+    /// The capacity of each round that has one.
+    pub(crate) fn capacities(
+        &self,
+        rows: &[Row],
+        subject: &Subject,
+        promise: Promise,
+    ) -> BTreeMap<u32, Capacity> {
+        let of_round = |round: u32| {
+            let is_one = |row: &&Row| row.key.round == round && subject.has(row);
+            let mut steps: Vec<&Row> = rows.iter().filter(is_one).collect();
+            steps.sort_by_key(|row| row.key.step);
+            Some((round, Capacity::of(&steps, promise)?))
+        };
+        (1..=self.rounds).filter_map(of_round).collect()
+    }
+
+    /// A column at a rate in each round.
+    pub(crate) fn column(
+        &self,
+        rows: &[Row],
+        subject: &Subject,
+        column: &str,
+        rate: Option<f64>,
+    ) -> BTreeMap<u32, f64> {
+        let rows = rows.iter().filter(|row| row.rate_per_s == rate && subject.has(row));
+        rows.filter_map(|row| Some((row.key.round, row.value(column)?))).collect()
+    }
+
+    /// What the rows say about a prediction, with the figure that it is about.
+    pub(crate) fn judge(
+        &self,
+        prediction: &Prediction,
+        rows: &[Row],
+    ) -> (Verdict, Option<Summary>) {
+        let mut verdict = Verdict::NoData;
+        let mut shown = None;
+        let wanted = |subject: &Subject| {
+            let has = |(name, value): (&String, &super::Setting)| {
+                subject.options.get(name) == Some(&value.0)
+            };
+            subject.server == prediction.server && prediction.options.iter().all(has)
+        };
+        // Every combination of the options that are not named must keep the limits.
+        for subject in self.subjects().iter().filter(|subject| wanted(subject)) {
+            let (found, summary) = self.judge_one(prediction, rows, subject);
+            if verdict == Verdict::NoData || found.rank() < verdict.rank() {
+                (verdict, shown) = (found, summary);
+            }
+        }
+        (verdict, shown)
+    }
+
+    fn judge_one(
+        &self,
+        prediction: &Prediction,
+        rows: &[Row],
+        subject: &Subject,
+    ) -> (Verdict, Option<Summary>) {
+        // A bound, as of a sweep that was too short, cannot decide.
+        let mut is_bounded = false;
+        let mut figures = |subject: &Subject| match prediction.promise {
+            Some(promise) => {
+                let capacities = self.capacities(rows, subject, promise);
+                is_bounded |= capacities.values().any(|it| !matches!(it, Capacity::Rate(_)));
+                capacities.into_iter().map(|(round, it)| (round, it.rate())).collect()
+            }
+            None => self.column(rows, subject, &prediction.figure, prediction.rate),
+        };
+        let mut values = figures(subject);
+        if prediction.ratio {
+            values = ratios(&values, &figures(&self.baseline_of(subject)));
+        }
+        let values: Vec<f64> = values.into_values().collect();
+        let Some(summary) = Summary::of(&values) else { return (Verdict::NoData, None) };
+        let least = prediction.at_least.unwrap_or(f64::NEG_INFINITY);
+        let most = prediction.at_most.unwrap_or(f64::INFINITY);
+        let verdict = match () {
+            () if is_bounded => Verdict::Undecided,
+            () if summary.low >= least && summary.high <= most => Verdict::Confirmed,
+            () if summary.high < least || summary.low > most => Verdict::Refuted,
+            () => Verdict::Undecided,
+        };
+        (verdict, Some(summary))
+    }
+}
+
+impl Verdict {
+    /// The verdict on several subjects is the one with the lowest rank.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Refuted => 0,
+            Self::Undecided => 1,
+            Self::NoData => 2,
+            Self::Confirmed => 3,
+        }
+    }
+}
+
+/// The ratios of figures to those of the baseline in the same rounds.
+pub(crate) fn ratios(
+    figures: &BTreeMap<u32, f64>,
+    baseline: &BTreeMap<u32, f64>,
+) -> BTreeMap<u32, f64> {
+    let ratio = |(round, figure): (&u32, &f64)| {
+        let base = baseline.get(round).filter(|base| **base != 0.0)?;
+        Some((*round, figure / base))
+    };
+    figures.iter().filter_map(ratio).collect()
+}
+
+impl Prediction {
+    /// The figure with its limits, as text.
+    pub(crate) fn terms(&self, baseline: &str) -> String {
+        let mut text = match self.promise {
+            Some(promise) => format!("capacity with {}", promise.text()),
+            None => self.figure.clone(),
+        };
+        if let Some(rate) = self.rate {
+            text += &format!(" at {rate}/s");
+        }
+        text += &format!(" of {}", self.server);
+        for (name, value) in &self.options {
+            text += &format!(", {name} = {}", value.0);
+        }
+        if self.ratio {
+            text += &format!(", to {baseline} in the same round");
+        }
+        if let Some(least) = self.at_least {
+            text += &format!(", at least {least}");
+        }
+        if let Some(most) = self.at_most {
+            text += &format!(", at most {most}");
+        }
+        text
+    }
+}

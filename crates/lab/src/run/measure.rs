@@ -1,0 +1,225 @@
+//! The fill and the steps of an experiment, each a process of the load generator.
+//!
+//! Upstream:   `mod`, with the servers of a group of steps.
+//! Downstream: `kachel-lab load`; the rows of the raw data.
+//!
+//! The generator is a process of its own, so it has its own cores, and a step leaves nothing behind
+//! in the next one.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::server::{Process, Running, filled};
+use crate::experiment::row::{PowerReading, Row, StepKey};
+use crate::experiment::{Load, PowerPlan};
+use crate::power::{sampled, unix_s};
+
+/// The time between two looks at the processes.
+const NAP: Duration = Duration::from_millis(10);
+/// A fill, and what a step may take beyond its own time, before it counts as hanging.
+const HANG: Duration = Duration::from_secs(3_600);
+
+/// How a generator is started.
+pub(super) struct Generator<'e> {
+    pub(super) load: &'e Load,
+    pub(super) power: &'e PowerPlan,
+    /// The values of the swept options.
+    pub(super) options: &'e BTreeMap<String, String>,
+    pub(super) cores: Option<&'e str>,
+    /// The folder of the run.
+    pub(super) folder: &'e Path,
+}
+
+/// Power of the idle machine, a value for each meter.
+pub(super) type IdlePower = Vec<Option<f64>>;
+
+/// The part of the generator's report that a row has.
+#[derive(Debug, Deserialize)]
+struct Report {
+    result: Figures,
+}
+
+#[derive(Debug, Deserialize)]
+struct Figures {
+    requests: u64,
+    requests_per_s: f64,
+    hit_ratio: Option<f64>,
+    errors: Errors,
+    server_cpu_us_per_request: Option<f64>,
+    cost: Cost,
+    response: Times,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Errors {
+    total: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cost {
+    server_busy_cores: Option<f64>,
+    generator_busy_cores: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Times {
+    mean_us: f64,
+    p50_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
+    max_us: f64,
+    percentiles_us: Vec<(f64, f64)>,
+}
+
+impl Generator<'_> {
+    /// Stores all keys in a server.
+    pub(super) fn fill(&self, servers: &mut [Running], index: usize) -> Result<(), String> {
+        let words = [&["--preload-only".to_owned()], &self.load.fill[..]].concat();
+        self.execute(servers, index, &words, HANG)
+    }
+
+    /// Measures the power of the idle machine.
+    pub(super) fn idle(&self) -> Result<IdlePower, String> {
+        if self.power.meters.is_empty() {
+            return Ok(Vec::new());
+        }
+        let idle = Duration::from_secs_f64(self.power.idle_s);
+        let begin_s = unix_s();
+        let ((), series) =
+            sampled(&self.power.meters, self.interval(), || std::thread::sleep(idle))?;
+        let end_s = unix_s();
+        let watts = series.iter().map(|it| Some(it.energy.power(begin_s, end_s)?.watts));
+        Ok(watts.collect())
+    }
+
+    /// Measures one step.
+    pub(super) fn step(
+        &self,
+        servers: &mut [Running],
+        key: &StepKey,
+        rate: Option<f64>,
+        idle_w: &IdlePower,
+    ) -> Result<Row, String> {
+        let index = servers.iter().position(|server| server.name == key.server);
+        let index = index.expect("every server of the experiment runs");
+        let path = self.folder.join("load.json");
+        let mut words = vec!["--no-preload".to_owned(), "--json".to_owned()];
+        words.push(path.to_str().ok_or("--out: not UTF-8")?.to_owned());
+        words.extend(["--warm-up-s".to_owned(), self.load.warm_up_s.to_string()]);
+        words.extend(["--duration-s".to_owned(), self.load.duration_s.to_string()]);
+        words.extend(rate.iter().flat_map(|rate| ["--rate".to_owned(), rate.to_string()]));
+        if let Some(pid) = servers[index].pid() {
+            words.extend(["--server-pid".to_owned(), pid.to_string()]);
+        }
+        let limit = HANG + Duration::from_secs_f64(self.load.warm_up_s + self.load.duration_s);
+        let begin_s = unix_s();
+        let (done, series) = sampled(&self.power.meters, self.interval(), || {
+            let done = self.execute(servers, index, &words, limit);
+            (done, unix_s())
+        })?;
+        let (done, end_s) = done;
+        done?;
+        let figures = read(&path)?;
+        // The warm-up loads the server as the step does, but the start of the generator does not.
+        let loaded_s = (begin_s + self.load.warm_up_s).min(end_s);
+        let meters = self.power.meters.iter().zip(series).zip(idle_w);
+        let power = meters.map(|((name, series), idle_w)| {
+            let loaded = series.energy.power(loaded_s, end_s);
+            PowerReading {
+                meter: name.to_string(),
+                is_estimate: name.is_estimate(),
+                idle_w: *idle_w,
+                loaded_w: loaded.map(|power| power.watts),
+                covered: loaded.map_or(0.0, |power| power.covered),
+                error: series.error,
+            }
+        });
+        Ok(row(key.clone(), rate, begin_s, figures, power.collect()))
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_millis(self.power.every_ms)
+    }
+
+    /// Runs the generator on one of the servers to its end.
+    ///
+    /// Errors: it fails, or a server ends meanwhile.
+    fn execute(
+        &self,
+        servers: &mut [Running],
+        index: usize,
+        words: &[String],
+        limit: Duration,
+    ) -> Result<(), String> {
+        let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let mut all = vec![own.into_os_string(), "load".into()];
+        let arguments = self.load.arguments.iter().map(|word| filled(word, self.options));
+        let address = ["--server".to_owned(), servers[index].address.clone(), "-q".to_owned()];
+        let words = arguments.chain(address).chain(words.iter().cloned());
+        all.extend(words.map(OsString::from));
+        let log = self.folder.join("load.log");
+        let named = |error: std::io::Error| format!("{}: {error}", log.display());
+        std::fs::write(&log, "").map_err(named)?;
+        let mut process = Process::start(&all, &BTreeMap::new(), self.cores, &log)?;
+        let deadline = Instant::now() + limit;
+        loop {
+            servers.iter_mut().try_for_each(Running::check)?;
+            match process.ended().map(|status| status.code()) {
+                // With 1 some requests had errors, which the report counts.
+                Some(Some(0 | 1)) => return Ok(()),
+                Some(_) => return Err(format!("kachel-lab load failed; {}", process.last_words())),
+                None if Instant::now() > deadline => {
+                    return Err("kachel-lab load does not end".to_owned());
+                }
+                None => std::thread::sleep(NAP),
+            }
+        }
+    }
+}
+
+/// Reads the generator's report, and removes it.
+fn read(path: &Path) -> Result<Figures, String> {
+    let named = |error: &dyn Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let report: Report = serde_json::from_str(&text).map_err(|error| named(&error))?;
+    std::fs::remove_file(path).map_err(|error| named(&error))?;
+    Ok(report.result)
+}
+
+fn row(
+    key: StepKey,
+    rate_per_s: Option<f64>,
+    begin_unix_s: f64,
+    figures: Figures,
+    power: Vec<PowerReading>,
+) -> Row {
+    let Figures { response, cost, .. } = figures;
+    Row {
+        key,
+        rate_per_s,
+        begin_unix_s,
+        requests: figures.requests,
+        achieved_per_s: figures.requests_per_s,
+        errors: figures.errors.total,
+        hit_ratio: figures.hit_ratio,
+        mean_us: response.mean_us,
+        p50_us: response.p50_us,
+        p95_us: response.p95_us,
+        p99_us: response.p99_us,
+        p99_9_us: response.p99_9_us,
+        max_us: response.max_us,
+        percentiles_us: response.percentiles_us,
+        server_cpu_us: figures.server_cpu_us_per_request,
+        server_busy_cores: cost.server_busy_cores,
+        generator_busy_cores: cost.generator_busy_cores,
+        power,
+        warnings: figures.warnings,
+    }
+}

@@ -6,8 +6,17 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-const PAGES: [&str; 10] = [
-    "", "-load", "-load-agent", "-load-presets", "-load-replay", "-packets", "-run", "-cost", "-misses",
+const PAGES: [&str; 11] = [
+    "",
+    "-load",
+    "-load-agent",
+    "-load-presets",
+    "-load-replay",
+    "-packets",
+    "-run",
+    "-report",
+    "-cost",
+    "-misses",
     "-power",
 ];
 

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 mod cost;
 mod experiment;
 mod run;
+mod report;
 mod misses;
 mod power;
 mod chart;
@@ -29,6 +30,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     match first.to_str() {
         Some("load") => kachel_load::run(words), // I1
         Some("run") => run::run(words),
+        Some("report") => report::run(words),
         Some("cost") => cost::run(words),
         Some("misses") => misses::run(words),
         Some("packets") => kachel_load::packets::run(words), // I1
@@ -50,6 +52,7 @@ pub fn command_line() -> clap::Command {
         .disable_help_subcommand(true)
         .subcommand(load)
         .subcommand(run::command_line().name("run"))
+        .subcommand(report::command_line().name("report"))
         .subcommand(cost::command_line().name("cost"))
         .subcommand(misses::command_line().name("misses"))
         .subcommand(packets)
@@ -61,6 +64,7 @@ fn usage() -> String {
         "kachel-lab {VERSION}: measures servers with memcached's protocol\n\n\
          kachel-lab load [options]   send load to a server and measure it\n\
          kachel-lab run NAME         run an experiment and write its raw data\n\
+         kachel-lab report DIR...    draw the results of experiments\n\
          kachel-lab cost [options]   compare what a service costs with different servers\n\
          kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
          kachel-lab packets [options] send GETs over UDP as frames of its own and measure\n\
@@ -90,6 +94,7 @@ fn with_options<O: clap::FromArgMatches>(
     let options = match parsed {
         Ok(options) => options,
         Err(error) => {
+            // A closed standard output leaves nowhere to report the error.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
         }

@@ -292,4 +292,8 @@ fn run_refuses_bad_input_and_names_it() {
     let changed = said(&EXPERIMENT.replace("Which one?", "Which?"), &["--program", "a=sh"]);
     assert!(changed.contains("another version of this experiment"), "{changed}");
     assert!(text(&lab(&["run", "no-such-experiment"]).stderr).contains("no-such-experiment"));
+    let report = lab(&["report", out]);
+    assert_eq!(report.status.code(), Some(64));
+    assert!(text(&report.stderr).contains("no step is measured yet"), "{report:?}");
+    assert!(text(&lab(&["report", "/no/such"]).stderr).contains("/no/such"));
 }

@@ -1,0 +1,151 @@
+// Draws each figure with lines a second time, so that a reader can enlarge a part of it.
+//
+// Upstream:   the JSON of the figures in the page.
+// Downstream: uPlot, which is part of the page.
+"use strict";
+(function () {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+
+  // The sign of a point: a circle, a triangle or a square, as in the still drawing.
+  function sign(context, kind, x, y, size) {
+    context.beginPath();
+    if (kind === 0) {
+      context.arc(x, y, size, 0, 2 * Math.PI);
+    } else if (kind === 1) {
+      context.moveTo(x, y - 1.2 * size);
+      context.lineTo(x + 1.2 * size, y + size);
+      context.lineTo(x - 1.2 * size, y + size);
+    } else {
+      context.rect(x - size, y - size, 2 * size, 2 * size);
+    }
+    context.fill();
+  }
+
+  function marks(figure) {
+    return function (plot) {
+      const context = plot.ctx;
+      const ratio = devicePixelRatio;
+      context.save();
+      context.beginPath();
+      context.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+      context.clip();
+      if (figure.limit) {
+        const y = plot.valToPos(figure.limit.y, "y", true);
+        context.strokeStyle = "#000";
+        context.lineWidth = ratio;
+        context.setLineDash([ratio, 3 * ratio]);
+        context.beginPath();
+        context.moveTo(plot.bbox.left, y);
+        context.lineTo(plot.bbox.left + plot.bbox.width, y);
+        context.stroke();
+        context.setLineDash([]);
+        context.fillStyle = "#000";
+        context.font = 12 * ratio + "px sans-serif";
+        context.textAlign = "left";
+        context.fillText(figure.limit.name, plot.bbox.left + 6 * ratio, y - 4 * ratio);
+      }
+      figure.lines.forEach(function (line, index) {
+        if (!plot.series[index + 1].show) {
+          return;
+        }
+        context.fillStyle = context.strokeStyle = line.color;
+        context.lineWidth = ratio;
+        line.points.forEach(function (point) {
+          const x = plot.valToPos(point[0], "x", true);
+          sign(context, line.sign, x, plot.valToPos(point[1], "y", true), 3.5 * ratio);
+          const low = plot.valToPos(point[2], "y", true);
+          const high = plot.valToPos(point[3], "y", true);
+          context.beginPath();
+          context.moveTo(x, low);
+          context.lineTo(x, high);
+          context.moveTo(x - 3 * ratio, low);
+          context.lineTo(x + 3 * ratio, low);
+          context.moveTo(x - 3 * ratio, high);
+          context.lineTo(x + 3 * ratio, high);
+          context.stroke();
+        });
+      });
+      context.restore();
+    };
+  }
+
+  function draw(figure) {
+    const holder = document.getElementById(figure.id);
+    const xs = figure.x;
+    const data = [xs];
+    const series = [{ label: "x" }];
+    figure.lines.forEach(function (line) {
+      const ys = new Map(line.points.map((point) => [point[0], point[1]]));
+      data.push(xs.map((x) => (ys.has(x) ? ys.get(x) : null)));
+      series.push({
+        label: line.name,
+        stroke: line.color,
+        width: 1.8,
+        dash: line.dash,
+        spanGaps: true,
+        points: { show: false },
+      });
+    });
+    const group = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+    const shown = (value) => (value === null ? "" : group(Number(value.toPrecision(4))));
+    const font = "13px sans-serif";
+    const borders = { "": "solid", "7,3": "dashed", "2,3": "dotted" };
+    const ys = figure.lines.flatMap((line) => line.points.map((point) => point[1]));
+    const is_whole = (least, most) => least === Math.min(...ys) && most === Math.max(...ys);
+    const decade = (least, most) => [
+      10 ** Math.floor(Math.log10(least)),
+      10 ** Math.max(Math.ceil(Math.log10(most)), Math.floor(Math.log10(least)) + 1),
+    ];
+    // The whole figure also shows the ranges and the limit; an enlarged part what is in it.
+    const y_range = function (plot, least, most) {
+      const ends = is_whole(least, most) ? [figure.least, figure.most] : [least, most];
+      return figure.y_is_log ? decade(...ends) : [0, 1.05 * ends[1]];
+    };
+    const x_most = xs[xs.length - 1];
+    const x_range = (plot, least, most) =>
+      least === xs[0] && most === x_most ? [0, 1.03 * x_most] : [least, most];
+    const axis = {
+      stroke: "#000",
+      grid: { stroke: "#e4e4e4", width: 1 },
+      ticks: { stroke: "#000", width: 1, size: 5 },
+    };
+    const is_decade = (value) => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9;
+    const decades = (plot, values) => values.map((value) => (is_decade(value) ? value : null));
+    const all = (plot, values) => values;
+    new uPlot(
+      {
+        width: Math.min(786, holder.clientWidth || 786),
+        height: 420,
+        scales: {
+          x: { time: false, range: x_range },
+          y: { distr: figure.y_is_log ? 3 : 1, range: y_range },
+        },
+        axes: [
+          { ...axis, label: figure.x_label, labelFont: font },
+          {
+            ...axis,
+            label: figure.y_label,
+            labelFont: font,
+            size: 84,
+            filter: figure.y_is_log ? decades : all,
+            values: (plot, values) => values.map((value) => (value === null ? "" : shown(value))),
+          },
+        ],
+        series: series.map((one) => ({ ...one, value: (plot, value) => shown(value) })),
+        legend: {
+          markers: {
+            width: 2,
+            dash: (plot, index) => borders[figure.lines[index - 1].dash.join()],
+          },
+        },
+        cursor: { drag: { x: true, y: false } },
+        hooks: { draw: [marks(figure)] },
+      },
+      data,
+      holder,
+    );
+  }
+
+  document.body.classList.add("is-live");
+  figures.forEach(draw);
+})();

@@ -14,6 +14,8 @@ mod service;
 mod published;
 mod print;
 
+pub(crate) use published::{PerJoule, per_joule};
+
 use published::Published;
 use service::{Bill, Service};
 use system::System;

@@ -69,6 +69,40 @@ impl Quoted {
     }
 }
 
+/// Requests a joule of a published system.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PerJoule {
+    pub(crate) system: String,
+    pub(crate) per_joule: f64,
+    /// From the published rate and power; or else as printed.
+    pub(crate) is_computed: bool,
+    /// The paper.
+    pub(crate) source: String,
+}
+
+/// All published systems whose requests a joule are known.
+pub(crate) fn per_joule() -> Vec<PerJoule> {
+    let published = Published::read();
+    let title = |source: &str| published.sources.get(source).cloned().unwrap_or_default();
+    let of_system = |row: &System| PerJoule {
+        system: format!("{}, {} GB", row.system, row.ram_gb),
+        per_joule: row.capacity_tps / row.power_w,
+        is_computed: true,
+        source: title(row.source.as_deref().unwrap_or_default()),
+    };
+    let of_quoted = |row: &Quoted| {
+        let (thousand, is_computed) = match row.per_watt() {
+            PerWatt::Computed(thousand) => (thousand, true),
+            PerWatt::Quoted(thousand) => (thousand, false),
+            PerWatt::Unknown => return None,
+        };
+        let (system, source) = (row.system.clone(), title(&row.source));
+        Some(PerJoule { system, per_joule: thousand * 1e3, is_computed, source })
+    };
+    let systems = published.systems.iter().map(of_system);
+    systems.chain(published.quoted.iter().filter_map(of_quoted)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +126,17 @@ mod tests {
             }
         }
         assert_eq!((computed, quoted), (6, 11));
+    }
+
+    /// 335,000 requests a second by 90 W, and 17.62 thousand a second and watt.
+    #[test]
+    fn requests_a_joule_are_those_of_the_papers() {
+        let all = per_joule();
+        let of = |name: &str| all.iter().find(|row| row.system == name).expect("published");
+        let tile = of("1x TILEPro64, 32 GB");
+        assert!((tile.per_joule - 3722.2).abs() < 0.1 && tile.is_computed, "{tile:?}");
+        let quoted = of("Memcached, Xeon (ISCA '13)");
+        assert!((quoted.per_joule - 1e3).abs() < 1.0 && !quoted.is_computed, "{quoted:?}");
+        assert!(all.iter().all(|row| !row.source.is_empty()));
     }
 }

@@ -57,6 +57,9 @@ pub(crate) struct Row {
     pub(crate) server_cpu_us: Option<f64>,
     pub(crate) server_busy_cores: Option<f64>,
     pub(crate) generator_busy_cores: f64,
+    /// Cores' time of the server's cores that neither the server nor interrupts used. The kernel
+    /// accounts a part of the interrupts to the server, so it is a lower bound.
+    pub(crate) others_busy_cores: Option<f64>,
     /// The readings of each meter.
     pub(crate) power: Vec<PowerReading>,
     /// Reasons to doubt that the server was the limit.
@@ -217,6 +220,7 @@ pub(crate) mod tests {
             server_cpu_us: Some(2.0),
             server_busy_cores: Some(0.5),
             generator_busy_cores: 0.5,
+            others_busy_cores: Some(0.0),
             power: Vec::new(),
             warnings: Vec::new(),
         }

@@ -9,11 +9,12 @@
 use std::collections::BTreeMap;
 
 use crate::chart::{Bar, Bars, Chart, Limit, Line, Point, Scale};
-use crate::experiment::Experiment;
+use crate::cost::{PerJoule, per_joule};
 use crate::experiment::capacity::{Capacity, Promise};
 use crate::experiment::row::Row;
 use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::{Subject, ratios};
+use crate::experiment::{Experiment, Server};
 
 /// A figure with its table.
 pub(super) struct Figure {
@@ -22,6 +23,8 @@ pub(super) struct Figure {
     /// How to read it.
     pub(super) note: String,
     pub(super) table: Table,
+    /// Published figures, to compare with.
+    pub(super) published: Option<Table>,
 }
 
 /// A chart.
@@ -151,13 +154,25 @@ fn against_load(
         lines,
         limit: limit(experiment, column.name),
     };
-    let mut table = Table::new(experiment, "offered/s");
+    let mut table = Table::new(experiment, &subjects, "offered/s");
     for rate in rates {
         let cells = |subject: &Subject| values(subject, *rate);
-        table.add(experiment, format!("{rate:.0}"), &cells, &number);
+        table.add(experiment, &subjects, format!("{rate:.0}"), &cells, &number);
     }
     let (title, note) = (column.title, column.note.to_owned());
-    Some(Figure { title, drawing: Drawing::Lines(chart), note, table })
+    let published = (column.name == "requests_per_joule").then(published);
+    Some(Figure { title, drawing: Drawing::Lines(chart), note, table, published })
+}
+
+/// Requests a joule that papers published.
+fn published() -> Table {
+    let head = ["published", "requests a joule", "", "source"].map(str::to_owned).to_vec();
+    let row = |row: PerJoule| {
+        let PerJoule { system, per_joule, is_computed, source } = row;
+        let how = if is_computed { "computed" } else { "as printed" };
+        vec![system, number(per_joule), how.to_owned(), source]
+    };
+    Table { head, rows: per_joule().into_iter().map(row).collect() }
 }
 
 /// The limit of the definition of capacity that is about this column.
@@ -201,17 +216,18 @@ fn capacities(experiment: &Experiment, rows: &[Row], id: &str) -> Option<Figure>
         groups: promises.iter().map(|promise| promise.text()).collect(),
         series,
     };
-    let mut table = Table::new(experiment, "definition");
+    let mut table = Table::new(experiment, &subjects, "definition");
     for promise in promises {
         let cells = |subject: &Subject| rates(subject, promise);
-        table.add(experiment, promise.text(), &cells, &|rate| format!("{rate:.0}"));
+        table.add(experiment, &subjects, promise.text(), &cells, &|rate| format!("{rate:.0}"));
     }
     let note = "The highest offered rate whose step kept the limit without an error, in requests a \
                 second. A step at which the generator may have been the limit does not count. '>' \
                 and '<': the highest step of a round kept the limit, or the lowest one broke it, so \
                 the capacity is beyond the steps."
         .to_owned();
-    Some(Figure { title: "Capacity", drawing: Drawing::Bars(bars), note, table })
+    let drawing = Drawing::Bars(bars);
+    Some(Figure { title: "Capacity", drawing, note, table, published: None })
 }
 
 /// The text of a bar: the median, as a bound if the capacity of some round is beyond the steps.
@@ -266,17 +282,25 @@ fn closed(
     let groups = combinations.iter().map(group).collect();
     let (id, y_label) = (id.to_owned(), y_label.to_owned());
     let bars = Bars { id, title: String::new(), y_label, groups, series };
-    let mut table = Table::new(experiment, "");
-    table.add(experiment, column.to_owned(), &|it| values(&it.server, &it.options), &number);
+    let servers = |options: &BTreeMap<String, String>| {
+        let subject =
+            |server: &Server| Subject { server: server.name.clone(), options: options.clone() };
+        experiment.servers.iter().map(subject).collect::<Vec<_>>()
+    };
+    let mut table = Table::new(experiment, &servers(&BTreeMap::new()), "");
+    for options in &combinations {
+        let cells = |it: &Subject| values(&it.server, &it.options);
+        table.add(experiment, &servers(options), group(options), &cells, &number);
+    }
     let note = "Bars are medians over the rounds, vertical lines their ranges.".to_owned();
-    Some(Figure { title, drawing: Drawing::Bars(bars), note, table })
+    Some(Figure { title, drawing: Drawing::Bars(bars), note, table, published: None })
 }
 
 impl Table {
-    /// A column for each server, and one for the ratio of each to the baseline.
-    fn new(experiment: &Experiment, first: &str) -> Self {
+    /// A column for each subject, and one for the ratio of each to the baseline.
+    fn new(experiment: &Experiment, subjects: &[Subject], first: &str) -> Self {
         let mut head = vec![first.to_owned()];
-        for subject in experiment.subjects() {
+        for subject in subjects {
             head.push(subject.name());
             if subject.server != experiment.baseline {
                 head.push(format!("to {}", experiment.baseline));
@@ -289,19 +313,20 @@ impl Table {
     fn add(
         &mut self,
         experiment: &Experiment,
+        subjects: &[Subject],
         first: String,
         values: &dyn Fn(&Subject) -> BTreeMap<u32, f64>,
         text: &dyn Fn(f64) -> String,
     ) {
         let mut row = vec![first];
-        for subject in experiment.subjects() {
-            let own = values(&subject);
+        for subject in subjects {
+            let own = values(subject);
             row.push(Summary::of(&of_rounds(&own)).map_or("-".to_owned(), |summary| {
                 let Summary { median, least, most, .. } = summary;
                 format!("{} ({} to {})", text(median), text(least), text(most))
             }));
             if subject.server != experiment.baseline {
-                let ratios = ratios(&own, &values(&experiment.baseline_of(&subject)));
+                let ratios = ratios(&own, &values(&experiment.baseline_of(subject)));
                 row.push(Summary::of(&of_rounds(&ratios)).map_or("-".to_owned(), |summary| {
                     let Summary { median, low, high, .. } = summary;
                     format!("{median:.2} [{low:.2}, {high:.2}]")

@@ -50,6 +50,7 @@
         }
         context.fillStyle = context.strokeStyle = line.color;
         context.lineWidth = ratio;
+        context.setLineDash([]);
         line.points.forEach(function (point) {
           const x = plot.valToPos(point[0], "x", true);
           sign(context, line.sign, x, plot.valToPos(point[1], "y", true), 3.5 * ratio);
@@ -73,7 +74,7 @@
     const holder = document.getElementById(figure.id);
     const xs = figure.x;
     const data = [xs];
-    const series = [{ label: "x" }];
+    const series = [{ label: "load" }];
     figure.lines.forEach(function (line) {
       const ys = new Map(line.points.map((point) => [point[0], point[1]]));
       data.push(xs.map((x) => (ys.has(x) ? ys.get(x) : null)));

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::RunData;
 use super::figures::{Drawing, Figure, Table, figures};
 use crate::chart::{COLORS, Chart, Scale, dash, escaped};
+use crate::experiment::row::Row;
 use crate::experiment::verdict::Verdict;
 use crate::run::conditions::Conditions;
 
@@ -25,6 +26,9 @@ const LIVE: &str = include_str!("live.js");
 const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("uplot/LICENSE");
+
+/// A step is shared if others use more than this share of a core of the server.
+const OTHERS_MAX: f64 = 0.05;
 
 /// The page of these runs. `command` is what makes it again.
 pub(super) fn page(runs: &[RunData], command: &str) -> String {
@@ -146,6 +150,15 @@ fn warnings(run: &RunData) -> String {
             "In {doubtful} of {count} steps the load generator may have been the limit."
         ));
     }
+    let is_shared = |row: &&Row| row.others_busy_cores.is_some_and(|cores| cores > OTHERS_MAX);
+    let shared = run.rows.iter().filter(is_shared).count();
+    if shared > 0 {
+        let (percent, count) = (OTHERS_MAX * 100.0, run.rows.len());
+        all.push(format!(
+            "In {shared} of {count} steps other programs used more than {percent} % of a core of the \
+             server."
+        ));
+    }
     let meters = run.rows.iter().flat_map(|row| &row.power);
     if let Some(reading) = meters.clone().find(|reading| reading.is_estimate) {
         all.push(format!("Power by {} is an estimate, not measured.", reading.meter));
@@ -247,9 +260,10 @@ fn draw(
     }
     let _ = writeln!(
         body,
-        "<figcaption>{}</figcaption>\n</figure>\n{}<p>Made again by <code>{}</code></p>",
+        "<figcaption>{}</figcaption>\n</figure>\n{}{}<p>Made again by <code>{}</code></p>",
         escaped(&figure.note),
         html(&figure.table, "numbers"),
+        figure.published.as_ref().map_or(String::new(), |table| html(table, "published")),
         escaped(remake)
     );
 }

@@ -65,6 +65,24 @@ struct Errors {
 struct Cost {
     server_busy_cores: Option<f64>,
     generator_busy_cores: f64,
+    /// Those of the server.
+    cores: Vec<Core>,
+}
+
+/// Shares of the time.
+#[derive(Debug, Deserialize)]
+struct Core {
+    user: f64,
+    system: f64,
+    steal: f64,
+}
+
+impl Cost {
+    /// The time of the server's cores that others used. `None` if that of the server is unknown.
+    fn others_busy_cores(&self) -> Option<f64> {
+        let used: f64 = self.cores.iter().map(|core| core.user + core.system + core.steal).sum();
+        Some((used - self.server_busy_cores?).max(0.0))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,7 +159,9 @@ impl Generator<'_> {
                 error: series.error,
             }
         });
-        Ok(row(key.clone(), rate, begin_s, figures, power.collect()))
+        // A server that is not pinned shares its cores with the generator.
+        let is_pinned = servers[index].is_pinned;
+        Ok(row(key.clone(), rate, begin_s, figures, power.collect(), is_pinned))
     }
 
     fn interval(&self) -> Duration {
@@ -199,6 +219,7 @@ fn row(
     begin_unix_s: f64,
     figures: Figures,
     power: Vec<PowerReading>,
+    is_pinned: bool,
 ) -> Row {
     let Figures { response, cost, .. } = figures;
     Row {
@@ -219,7 +240,24 @@ fn row(
         server_cpu_us: figures.server_cpu_us_per_request,
         server_busy_cores: cost.server_busy_cores,
         generator_busy_cores: cost.generator_busy_cores,
+        others_busy_cores: if is_pinned { cost.others_busy_cores() } else { None },
         power,
         warnings: figures.warnings,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_what_the_server_did_not_use() {
+        let cost = |server_busy_cores: Option<f64>| {
+            let core = || Core { user: 0.25, system: 0.25, steal: 0.125 };
+            Cost { server_busy_cores, generator_busy_cores: 1.0, cores: vec![core(), core()] }
+        };
+        assert_eq!(cost(Some(1.0)).others_busy_cores(), Some(0.25));
+        assert_eq!(cost(Some(1.5)).others_busy_cores(), Some(0.0), "interrupts are counted twice");
+        assert_eq!(cost(None).others_busy_cores(), None);
     }
 }

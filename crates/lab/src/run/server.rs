@@ -106,6 +106,8 @@ pub(super) struct Running {
     pub(super) version: String,
     /// The command as it was executed; empty if it ran already.
     pub(super) command: Vec<String>,
+    /// Whether it has cores of its own.
+    pub(super) is_pinned: bool,
     process: Option<Process>,
 }
 
@@ -126,7 +128,7 @@ impl Running {
             let version =
                 version(&address).map_err(|error| named(format!("{address}: {error}")))?;
             let (name, command) = (server.name.clone(), Vec::new());
-            return Ok(Self { name, address, version, command, process: None });
+            return Ok(Self { name, address, version, command, is_pinned: false, process: None });
         };
         let port = free_port().map_err(|error| named(error.to_string()))?;
         let mut values = options.clone();
@@ -144,6 +146,7 @@ impl Running {
             address,
             version: String::new(),
             command,
+            is_pinned: cores.is_some(),
             process: Some(process),
         };
         let deadline = Instant::now() + START_MAX;

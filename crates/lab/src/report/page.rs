@@ -198,7 +198,9 @@ fn conditions(conditions: &Conditions) -> String {
     ];
     for server in &conditions.servers {
         let cores = server.cores.as_ref().map_or(String::new(), |it| format!(" on cores {it}"));
-        let version = format!("answers version {}{cores}", server.version);
+        let build = server.program_fnv1a.as_ref();
+        let build = build.map_or(String::new(), |it| format!(", program {it}"));
+        let version = format!("answers version {}{build}{cores}", server.version);
         rows.push((server.name.clone(), format!("{version}: {}", server.command.join(" "))));
     }
     let rows = rows.into_iter().map(|(name, value)| vec![name, value]).collect();

@@ -52,6 +52,8 @@ pub(crate) struct Conditions {
 pub(crate) struct ServerConditions {
     pub(crate) name: String,
     pub(crate) version: String,
+    /// The FNV-1a hash of the program, which tells two builds of one version apart.
+    pub(crate) program_fnv1a: Option<String>,
     /// With its port and the first values of the swept options.
     pub(crate) command: Vec<String>,
     pub(crate) cores: Option<String>,
@@ -118,8 +120,12 @@ impl Conditions {
         ];
         for server in &now.servers {
             let before = self.servers.iter().find(|before| before.name == server.name);
-            let before = before.map_or(String::new(), |before| before.version.clone());
-            pairs.push(("version of a server", before, server.version.clone()));
+            let build = |server: &ServerConditions| {
+                let build = server.program_fnv1a.as_deref().unwrap_or("unknown");
+                format!("version {}, build {build}", server.version)
+            };
+            let before = before.map_or(String::new(), build);
+            pairs.push(("build of a server", before, build(server)));
         }
         match pairs.into_iter().find(|(_, before, now)| before != now) {
             None => Ok(()),
@@ -147,6 +153,15 @@ fn commit() -> Option<String> {
     let answer = Command::new("git").args(words).output().ok()?;
     let commit = String::from_utf8(answer.stdout).ok()?.trim().to_owned();
     (answer.status.success() && !commit.is_empty()).then_some(commit)
+}
+
+/// The FNV-1a hash of a file, in hexadecimal digits.
+///
+/// Errors: the file cannot be read.
+pub(super) fn fnv1a(path: &Path) -> Result<String, String> {
+    let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    Ok(format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)))
 }
 
 /// The busy and all ticks of each core.
@@ -202,8 +217,30 @@ mod tests {
         now.kernel += "x";
         assert!(before.check_same(&now).expect_err("changed").contains("kernel"));
         now = before.clone();
-        let (name, version) = ("a".to_owned(), "2".to_owned());
-        now.servers.push(ServerConditions { name, version, command: Vec::new(), cores: None });
-        assert!(before.check_same(&now).expect_err("changed").contains("version"));
+        let server = |version: &str, build: &str| ServerConditions {
+            name: "a".to_owned(),
+            version: version.to_owned(),
+            program_fnv1a: Some(build.to_owned()),
+            command: vec![build.to_owned()],
+            cores: None,
+        };
+        let mut before = before;
+        before.servers = vec![server("1", "x")];
+        for other in [server("2", "x"), server("1", "y")] {
+            now.servers = vec![other];
+            assert!(before.check_same(&now).expect_err("changed").contains("build of a server"));
+        }
+        now.servers = vec![server("1", "x")];
+        assert_eq!(before.check_same(&now), Ok(()));
+    }
+
+    /// The values for no byte, and for `foobar`, are those of the hash's authors.
+    #[test]
+    fn programs_have_a_hash() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        assert_eq!(fnv1a(file.path()).as_deref(), Ok("cbf29ce484222325"));
+        fs::write(&file, "foobar").expect("written");
+        assert_eq!(fnv1a(file.path()).as_deref(), Ok("85944171f73967e8"));
+        assert!(fnv1a(Path::new("/no/such")).expect_err("missing").contains("/no/such"));
     }
 }

@@ -228,13 +228,17 @@ impl Run {
             servers.push(Running::start(server, program, &group.options, cores, &log)?);
         }
         if self.conditions.servers.is_empty() {
-            let of = |server: &Running| ServerConditions {
-                name: server.name.clone(),
-                version: server.version.clone(),
-                command: server.command.clone(),
-                cores: self.cores.get(&server.name).cloned(),
+            let of = |server: &Running| {
+                let program = self.programs.get(&server.name);
+                Ok(ServerConditions {
+                    name: server.name.clone(),
+                    version: server.version.clone(),
+                    program_fnv1a: program.map(|path| conditions::fnv1a(path)).transpose()?,
+                    command: server.command.clone(),
+                    cores: self.cores.get(&server.name).cloned(),
+                })
             };
-            self.conditions.servers = servers.iter().map(of).collect();
+            self.conditions.servers = servers.iter().map(of).collect::<Result<_, String>>()?;
             if self.folder.join(conditions::FILE).exists() {
                 Conditions::read(&self.folder)?.0.check_same(&self.conditions)?; // I1
             } else {

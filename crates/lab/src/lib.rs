@@ -1,8 +1,8 @@
 //! The laboratory: starts a subcommand of `kachel-lab`. It contains no server.
 //!
 //! Upstream:   the binary `kachel-lab`, with its command line.
-//! Downstream: `kachel-load`, the load generator; a module for each other subcommand; `experiment` and
-//!             `chart`, which several use.
+//! Downstream: `kachel-load`, the load generator; a module for each other subcommand; `experiment`
+//!             and `chart`, which several use.
 //!
 //! Invariants:
 //! - I1  The arguments after a subcommand are passed on without parsing.

@@ -23,8 +23,9 @@ use capacity::Promise;
 
 /// The name of the file.
 pub(crate) const FILE: &str = "experiment.toml";
-/// The most steps of one experiment.
-const STEPS_MAX: usize = 100_000;
+/// The most steps of one experiment: hours. The order of the rest is computed anew after each step,
+/// at a cost that grows with the square of their number.
+const STEPS_MAX: usize = 5_000;
 
 /// An experiment.
 #[derive(Clone, Debug, Deserialize)]

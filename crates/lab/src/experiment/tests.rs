@@ -47,6 +47,7 @@ fn a_wrong_file_is_refused_with_its_line_or_key() {
         ("rounds = 3", "rounds = 3\nround = 4", "unknown field `round`"),
         ("duration_s = 1", "duration_s = 1\ncore = 1", "unknown field `core`"),
         ("rounds = 3", "rounds = 0", "rounds"),
+        ("rounds = 3", "rounds = 1000", "more than 5000 steps"),
         ("baseline = \"a\"", "baseline = \"c\"", "baseline"),
         ("p95:10ms", "p96:10ms", "p96"),
         ("p95:10ms", "p95", "p95"),

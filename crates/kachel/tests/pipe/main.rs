@@ -5,6 +5,7 @@
 //! Downstream: the server's binary.
 
 mod histories;
+mod kills;
 mod network;
 
 use std::collections::HashMap;

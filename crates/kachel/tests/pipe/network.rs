@@ -107,6 +107,20 @@ impl Network {
         ip(&format!("-n {} {words}", self.server))
     }
 
+    /// The names of both namespaces.
+    pub(crate) fn spaces(&self) -> [String; 2] {
+        [self.server.clone(), self.client.clone()]
+    }
+
+    /// The number of the program that is attached to the server's interface.
+    pub(crate) fn server_program(&self) -> Option<u32> {
+        let words = ["-n", &self.server, "link", "show", SERVER_SIDE];
+        let shown = Command::new("ip").args(words).output().expect("ip, of iproute2");
+        let shown = String::from_utf8_lossy(&shown.stdout);
+        let (_, program) = shown.split_once("prog/xdp id ")?;
+        program.split_whitespace().next()?.parse().ok()
+    }
+
     /// Starts a server with the pipe and these options.
     pub(crate) fn serve(&self, options: &[&str]) -> Serving {
         self.serve_by(&[], options)
@@ -114,6 +128,29 @@ impl Network {
 
     /// Starts a server as [`Self::serve`] does, by a program that executes the words behind it.
     pub(crate) fn serve_by(&self, program: &[&str], options: &[&str]) -> Serving {
+        let started = self.try_serve(program, options);
+        started.unwrap_or_else(|said| panic!("the server starts: {said:?}"))
+    }
+
+    /// Starts a server as [`Self::serve`] does, after another was killed. The kernel closes the
+    /// sockets of its rings a moment after the process has ended; until then their addresses are in
+    /// use.
+    pub(crate) fn serve_again(&self, options: &[&str]) -> Serving {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.try_serve(&[], options) {
+                Ok(serving) => return serving,
+                Err(said) => {
+                    let is_in_use = said.iter().any(|line| line.contains("in use"));
+                    assert!(is_in_use && Instant::now() < end, "the server starts: {said:?}");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+
+    /// Starts a server. Errors: it ended at once; these are the lines that it said.
+    fn try_serve(&self, program: &[&str], options: &[&str]) -> Result<Serving, Vec<String>> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.server]).args(program);
         command.args([env!("CARGO_BIN_EXE_kachel"), "serve"]);
@@ -127,9 +164,12 @@ impl Network {
         });
         let mut serving = Serving { child, said: Vec::new() };
         while !serving.said.iter().any(|line| line.contains(" listens on ")) {
-            serving.said.push(lines.recv_timeout(PATIENCE).expect("the server starts"));
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => serving.said.push(line),
+                Err(_) => return Err(std::mem::take(&mut serving.said)),
+            }
         }
-        serving
+        Ok(serving)
     }
 }
 

@@ -198,8 +198,8 @@ fn conditions(conditions: &Conditions) -> String {
     ];
     for server in &conditions.servers {
         let cores = server.cores.as_ref().map_or(String::new(), |it| format!(" on cores {it}"));
-        let build = server.program_fnv1a.as_ref();
-        let build = build.map_or(String::new(), |it| format!(", program {it}"));
+        let build = server.program_sha256.as_ref();
+        let build = build.map_or(String::new(), |it| format!(", program {it:.12}"));
         let version = format!("answers version {}{build}{cores}", server.version);
         rows.push((server.name.clone(), format!("{version}: {}", server.command.join(" "))));
     }

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 /// The name of the file.
 pub(crate) const FILE: &str = "conditions.json";
@@ -52,8 +53,8 @@ pub(crate) struct Conditions {
 pub(crate) struct ServerConditions {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// The FNV-1a hash of the program, which tells two builds of one version apart.
-    pub(crate) program_fnv1a: Option<String>,
+    /// The SHA-256 hash of the program, which tells two builds of one version apart.
+    pub(crate) program_sha256: Option<String>,
     /// With its port and the first values of the swept options.
     pub(crate) command: Vec<String>,
     pub(crate) cores: Option<String>,
@@ -121,7 +122,7 @@ impl Conditions {
         for server in &now.servers {
             let before = self.servers.iter().find(|before| before.name == server.name);
             let build = |server: &ServerConditions| {
-                let build = server.program_fnv1a.as_deref().unwrap_or("unknown");
+                let build = server.program_sha256.as_deref().unwrap_or("unknown");
                 format!("version {}, build {build}", server.version)
             };
             let before = before.map_or(String::new(), build);
@@ -155,13 +156,12 @@ fn commit() -> Option<String> {
     (answer.status.success() && !commit.is_empty()).then_some(commit)
 }
 
-/// The FNV-1a hash of a file, in hexadecimal digits.
+/// The SHA-256 hash of a file, as `sha256sum` prints it.
 ///
 /// Errors: the file cannot be read.
-pub(super) fn fnv1a(path: &Path) -> Result<String, String> {
+pub(super) fn sha256(path: &Path) -> Result<String, String> {
     let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    Ok(format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)))
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The busy and all ticks of each core.
@@ -220,7 +220,7 @@ mod tests {
         let server = |version: &str, build: &str| ServerConditions {
             name: "a".to_owned(),
             version: version.to_owned(),
-            program_fnv1a: Some(build.to_owned()),
+            program_sha256: Some(build.to_owned()),
             command: vec![build.to_owned()],
             cores: None,
         };
@@ -234,13 +234,13 @@ mod tests {
         assert_eq!(before.check_same(&now), Ok(()));
     }
 
-    /// The values for no byte, and for `foobar`, are those of the hash's authors.
+    /// The first example of FIPS 180-2.
     #[test]
     fn programs_have_a_hash() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        assert_eq!(fnv1a(file.path()).as_deref(), Ok("cbf29ce484222325"));
-        fs::write(&file, "foobar").expect("written");
-        assert_eq!(fnv1a(file.path()).as_deref(), Ok("85944171f73967e8"));
-        assert!(fnv1a(Path::new("/no/such")).expect_err("missing").contains("/no/such"));
+        fs::write(&file, "abc").expect("written");
+        let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(file.path()).as_deref(), Ok(hash));
+        assert!(sha256(Path::new("/no/such")).expect_err("missing").contains("/no/such"));
     }
 }

@@ -233,7 +233,7 @@ impl Run {
                 Ok(ServerConditions {
                     name: server.name.clone(),
                     version: server.version.clone(),
-                    program_fnv1a: program.map(|path| conditions::fnv1a(path)).transpose()?,
+                    program_sha256: program.map(|path| conditions::sha256(path)).transpose()?,
                     command: server.command.clone(),
                     cores: self.cores.get(&server.name).cloned(),
                 })

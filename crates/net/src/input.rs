@@ -117,7 +117,7 @@ impl Input {
 
     /// Drops the tail.
     pub fn clear(&mut self) {
-        self.tail = Vec::new();
+        (self.tail, self.resume) = (Vec::new(), None);
     }
 
     /// Bytes of the tail's memory that count against `-m`: those beyond the own share of a
@@ -199,6 +199,11 @@ impl Input {
     /// keys are answered, or its block is skipped.
     pub const fn is_begun(&self) -> bool {
         self.is_skipping() || self.resume.is_some()
+    }
+
+    /// Whether a retrieval continues at the front.
+    pub const fn is_retrieving(&self) -> bool {
+        self.resume.is_some()
     }
 
     /// Skips as many of `bytes` received bytes as must be skipped. Returns their number.

@@ -49,7 +49,7 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             if open.begin_receiving() {
                 self.io.resume(open.socket());
             }
-            let over = open.is_served() || open.is_draining();
+            let over = open.is_served() || open.is_draining() && !open.is_replying();
             // A client that watches is owed nothing when it leaves.
             if over && (open.outbox().is_empty() || open.is_watching()) {
                 let reason = open.close_reason();

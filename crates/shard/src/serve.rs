@@ -186,7 +186,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
         };
-        if !open.is_reading() {
+        if !open.is_reading() && !open.is_replying() {
             self.advance(index, rest.len());
             return Next::Later;
         }

@@ -231,6 +231,13 @@ impl Connection {
         matches!(self.phase, Phase::Draining(_))
     }
 
+    /// Whether a part of a reply was formatted, and the rest needs its input or items: it is a
+    /// retrieval that continues, or a listing. The reply is finished even while it drains.
+    #[inline]
+    pub const fn is_replying(&self) -> bool {
+        self.listing || self.input.is_retrieving()
+    }
+
     /// Stops reading requests. The connection closes once all replies are sent. The first reason
     /// for that counts.
     pub fn drain(&mut self, reason: CloseReason) {

@@ -53,3 +53,29 @@ fn a_shard_that_waits_for_the_last_client_of_another_looks_again_soon() {
     }
     assert_eq!(turns, [Turn::Finished; 2]);
 }
+
+#[test]
+fn a_reply_that_was_begun_is_finished() {
+    let mut world = World::new(WorldOptions::default());
+    let client = world.connect();
+    let value = vec![b'v'; 10_000];
+    let keys: Vec<String> = (0..1_000).map(|key| format!("k{key}")).collect();
+    for key in &keys {
+        let set = [format!("set {key} 0 0 10000\r\n").as_bytes(), &value, b"\r\n"].concat();
+        assert_eq!(world.ask(&client, &set), b"STORED\r\n");
+    }
+    // The client reads so little that the line waits for it in the middle.
+    client.stall();
+    client.allow(10);
+    client.write(format!("get {}\r\n", keys.join(" ")).as_bytes());
+    (0..TURNS_MAX).for_each(|_| world.turn());
+    world.shared.stop();
+    client.allow_all();
+    let mut turns = [Turn::Again];
+    for _ in 0..TURNS_MAX * TURNS_MAX {
+        tick(&mut world, 0, &mut turns);
+    }
+    let reply = client.read();
+    assert_eq!(turns, [Turn::Finished]);
+    assert!(reply.len() > 1_000 * 10_000 && reply.ends_with(b"END\r\n"), "{} bytes", reply.len());
+}

@@ -18,6 +18,8 @@ use crate::value::verify;
 
 /// The reply of a server that has no memory for a line. The server closes the connection after it.
 const READS_NO_MORE: &[u8] = b"SERVER_ERROR out of memory reading request";
+/// The reply to a client that connects while as many clients are connected as may be.
+const TOO_MANY: &[u8] = b"ERROR Too many open connections";
 /// The reply to a request that stores, if there is no memory for its value.
 const OUT_OF_MEMORY_STORING: &[u8] = b"SERVER_ERROR out of memory storing object";
 
@@ -82,10 +84,21 @@ impl Asked {
         self.replies.iter().any(|(_, reply)| reply.starts_with(OUT_OF_MEMORY))
     }
 
+    /// Whether it has stored a value of more than half a MiB.
+    pub(crate) fn has_stored_large(&self) -> bool {
+        self.ask.text.len() > 1 << 19
+            && self.replies.iter().any(|(_, reply)| reply.starts_with(b"STORED"))
+    }
+
     /// Whether it is a `lease-set` that got this reply.
     pub(crate) fn is_lease(&self, wanted: &[u8]) -> bool {
         self.ask.text.starts_with(b"lease-set ")
             && self.replies.iter().any(|(_, reply)| reply == wanted)
+    }
+
+    /// Whether a part of its reply has come, but not all of it.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.next_key > 0 || !self.replies.is_empty()
     }
 
     fn is_quiet(&self) -> bool {
@@ -112,6 +125,8 @@ pub(crate) struct Settled {
     pub(crate) bytes: usize,
     /// Whether the server has refused to read more.
     pub(crate) is_last: bool,
+    /// Whether the server has rejected the connection. It then executes nothing.
+    pub(crate) is_rejected: bool,
 }
 
 /// Reads all whole replies at the beginning of `input`, and settles their requests in `asked`.
@@ -126,13 +141,25 @@ pub(crate) fn read(
     let mut settled = Settled::default();
     loop {
         let rest = &input[settled.bytes..];
+        if let Some(first) = asked.front_mut().filter(|first| first.ask.expect == Expect::Dump)
+            && !rest.starts_with(READS_NO_MORE)
+        {
+            let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+                return Ok(settled);
+            };
+            settled.bytes += end + 1;
+            if listed(&rest[..end], first)? {
+                settled.answered.extend(asked.pop_front());
+            }
+            continue;
+        }
         match parse_reply(rest) {
             ReplyParsed::NeedMore { .. } => return Ok(settled),
             ReplyParsed::Garbage => return Err(format!("garbage: {}", shown(rest))),
             ReplyParsed::Reply { reply, reply_bytes } => {
                 let text = &rest[..reply_bytes];
-                if reply == ClientReply::Error(READS_NO_MORE) {
-                    settled.is_last = true;
+                if let ClientReply::Error(line @ (READS_NO_MORE | TOO_MANY)) = reply {
+                    (settled.is_last, settled.is_rejected) = (true, line == TOO_MANY);
                     settled.bytes = input.len();
                     return Ok(settled);
                 }
@@ -142,6 +169,24 @@ pub(crate) fn read(
             }
         }
     }
+}
+
+/// Adds a line of a listing to `first`. Returns whether it was the last one.
+fn listed(line: &[u8], first: &mut Asked) -> Result<bool, String> {
+    let in_short = first.ask.text.starts_with(b"lru_crawler mg");
+    let [head, last] = if in_short { [&b"mg "[..], b"EN"] } else { [&b"key="[..], b"END"] };
+    let line = line.trim_ascii_end();
+    if std::mem::replace(&mut first.next_key, 1) == 0 && line == b"OK" {
+        return Ok(false);
+    }
+    if line == last {
+        return Ok(true);
+    }
+    let key = line.strip_prefix(head).and_then(|rest| rest.split(|byte| *byte == b' ').next());
+    let is_ours = |key: &&[u8]| matches!(key, [b'h' | b'n' | b'f', b'0'..=b'9', ..]);
+    let key = key.filter(is_ours).ok_or_else(|| format!("no item of ours: {}", shown(line)))?;
+    first.replies.push((0, key.to_vec()));
+    Ok(false)
 }
 
 fn take(

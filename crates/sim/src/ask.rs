@@ -23,9 +23,6 @@ const FILLERS: u64 = 6_000;
 /// While `Asker::short` is set, half of the floods begin at a filler below this one. These fillers
 /// are few, so each is overwritten often and leaves dead space.
 const OVERWRITTEN: u64 = 64;
-/// The largest value. It takes several blocks.
-pub(crate) const LARGE_BYTES_MAX: u64 = 70_000;
-
 /// The digits of a padded number.
 pub(crate) const NUMBER_DIGITS: u64 = 4;
 
@@ -49,6 +46,8 @@ pub(crate) enum Expect {
     Stats,
     /// `RESET`.
     Reset,
+    /// A line for each item. Nothing else is sent before it on its connection and not answered.
+    Dump,
     /// Exactly this refusal.
     Refusal(&'static [u8]),
     /// No reply.
@@ -91,7 +90,9 @@ impl Ask {
 
     /// Whether it is a `get` or `gets`, or about no key.
     pub(crate) fn only_reads(&self) -> bool {
-        [&b"get"[..], b"mn", b"version", b"stats"].iter().any(|verb| self.text.starts_with(verb))
+        [&b"get"[..], b"mn", b"version", b"stats", b"lru"]
+            .iter()
+            .any(|verb| self.text.starts_with(verb))
     }
 
     /// Whether it may store a value.
@@ -135,6 +136,10 @@ pub(crate) fn get(key: &[u8]) -> Ask {
 pub(crate) struct Asker {
     hot_keys: u64,
     flushes_left: u32,
+    /// The largest item, as memcached counts it.
+    pub(crate) item_bytes_max: u64,
+    /// The padding of the largest value.
+    padding_max: u64,
     /// The number of values written, which is also the number of the next write.
     pub(crate) writes: u64,
     opaques: u64,
@@ -152,6 +157,8 @@ impl Asker {
         Self {
             hot_keys: options.hot_keys.into(),
             flushes_left: if options.faults.has(Fault::Flush) { 3 } else { 0 },
+            item_bytes_max: options.item_bytes_max,
+            padding_max: options.padding_max(),
             writes: 0,
             opaques: 0,
             quiet: options.evict,
@@ -185,7 +192,7 @@ impl Asker {
             740..970 => self.filler(dice),
             970..990 => self.amiss(dice, cas),
             990..997 => match dice.below(7) {
-                0..2 => plain(b"mn\r\n", Expect::Noop),
+                0..2 => noop(),
                 2..4 => plain(b"version\r\n", Expect::Version),
                 4 => reset_stats(),
                 _ => plain(b"stats\r\n", Expect::Stats),
@@ -222,7 +229,7 @@ impl Asker {
             70..95 => dice.below(1_000),
             _ if !self.pressing => dice.below(1_000),
             95..98 => dice.below(16_384),
-            _ => dice.between(16_000, LARGE_BYTES_MAX),
+            _ => dice.between(16_000, self.padding_max),
         }
     }
 
@@ -444,7 +451,7 @@ impl Asker {
                     _ if !self.pressing => dice.below(300),
                     0..50 => dice.below(300),
                     50..92 => dice.between(500, 12_000),
-                    _ => dice.between(12_000, LARGE_BYTES_MAX),
+                    _ => dice.between(12_000, self.padding_max),
                 };
                 let value = self.value(dice, &key, padding);
                 let noreply = way < 4;
@@ -479,7 +486,7 @@ impl Asker {
             client::store(&mut text, &request, &value);
             asks.push(Ask::new(text, Expect::Nothing, false));
         }
-        asks.push(plain(b"mn\r\n", Expect::Noop));
+        asks.push(noop());
         asks
     }
 
@@ -489,7 +496,8 @@ impl Asker {
         let mut asks = Vec::new();
         let again = self.short && dice.chance(500);
         let first = dice.below(if again { OVERWRITTEN } else { FILLERS });
-        let (mut looks, mut fillers) = (Vec::new(), self.fillers(dice, first, count, 16_300));
+        let (mut looks, mut fillers) =
+            (Vec::new(), self.fillers(dice, first, count, self.padding_max / 5));
         let end = fillers.pop();
         for filler in fillers {
             asks.push(filler);
@@ -614,6 +622,22 @@ fn line(text: Vec<u8>, verb: Verb, noreply: bool) -> Ask {
 /// Resets the counters of every shard.
 pub(crate) fn reset_stats() -> Ask {
     plain(b"stats reset\r\n", Expect::Reset)
+}
+
+/// Asks for no more than that no request is under way.
+pub(crate) fn noop() -> Ask {
+    plain(b"mn\r\n", Expect::Noop)
+}
+
+/// Lists all items, in one of two forms.
+pub(crate) fn dump(in_short: bool) -> Ask {
+    let form: &[u8] = if in_short { b"mgdump" } else { b"metadump" };
+    plain(&[b"lru_crawler ", form, b" all\r\n"].concat(), Expect::Dump)
+}
+
+/// Ends the server. The connection ends without a reply.
+pub(crate) fn shutdown() -> Ask {
+    plain(b"shutdown\r\n", Expect::Nothing)
 }
 
 /// Flushes everything, for the end of a run.

@@ -7,7 +7,9 @@
 //! - I1  The bytes that a client sends on one connection arrive in order. There is no order between
 //!   connections.
 //! - I2  A connection ends only if its client left, broke it or was too slow for the server, or if
-//!   the client was among the slowest readers of large values while too much memory was pinned.
+//!   the client was among the slowest readers of large values while too much memory was pinned, or
+//!   if the server rejected the connection or was ended.
+//! - I3  A server that is ended finishes each reply that it has begun, unless it gives clients up.
 
 use std::collections::VecDeque;
 
@@ -15,7 +17,7 @@ use kachel_io::FarEnd;
 use kachel_testkit::Random;
 
 use crate::answer::{self, Arrival, Asked, shown};
-use crate::ask::{Ask, Asker, Expect, get};
+use crate::ask::{Ask, Asker, Expect, dump, get};
 use crate::options::{Fault, Faults, Options};
 use crate::queue::{Event, Queue};
 use crate::record::Moment;
@@ -89,6 +91,19 @@ pub(crate) struct Around<'a> {
     /// How many connections the server says that it closed in this event because they held large
     /// values. Each of them explains the end of one client's connection.
     pub(crate) pinned_closes: &'a mut u64,
+    /// How far the server has ended.
+    pub(crate) end: End,
+}
+
+/// How far the server has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    #[default]
+    NotYet,
+    /// It finishes replies and executes no more requests.
+    Begun,
+    /// It closes all clients.
+    GivenUp,
 }
 
 /// Counts of what all clients did and received.
@@ -120,6 +135,20 @@ pub struct Tally {
     pub late_closes: u64,
     /// Connections that the server closed because the client held large values for too long.
     pub pinned_closes: u64,
+    /// Connections that the server rejected because of their number.
+    pub rejected: u64,
+    /// Listings of all items that clients got during the stormy phase.
+    pub dumps: u64,
+    /// Items that were listed.
+    pub listed: u64,
+    /// Listings that were compared with the items that are read.
+    pub exact_listings: u64,
+    /// Values of more than half a MiB that were stored.
+    pub large_stores: u64,
+    /// Items that were shown with the token 0, because items have none.
+    pub without_cas: u64,
+    /// Times that the server was ended while clients worked.
+    pub ends: u64,
     /// Bytes that the server sent.
     pub received_bytes: u64,
     /// Requests settled that may store a value.
@@ -189,6 +218,11 @@ impl Client {
     pub(crate) fn is_content(&self) -> bool {
         let under_way = self.link.as_ref().is_some_and(|link| link.sent > link.arrived);
         !under_way && !self.asked.iter().any(Asked::wants_reply)
+    }
+
+    /// Whether the server has admitted it and serves it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.received > 0 && !link.leaving)
     }
 
     fn awaited(&self) -> usize {
@@ -329,6 +363,12 @@ impl Client {
     }
 
     fn batch(&mut self, around: &mut Around<'_>) {
+        let may_list = self.is_served() && self.is_content() && self.asked.is_empty();
+        if may_list && self.faults.has(Fault::Dump) && self.dice.chance(40) {
+            let ask = dump(self.dice.chance(500));
+            self.send(vec![ask], b"", around);
+            return;
+        }
         let short = around.asker.short;
         if (self.bursts_left > 0 && self.dice.chance(300)) || (short && self.dice.chance(300)) {
             self.bursts_left = self.bursts_left.saturating_sub(1);
@@ -551,6 +591,8 @@ impl Client {
             if let Some(seen) = settled.tokens.last() {
                 self.cas = Some(seen.clone());
             }
+            around.tally.without_cas +=
+                settled.tokens.iter().filter(|seen| seen.1 == 0).count() as u64;
             let count =
                 |reply| settled.answered.iter().filter(|asked| asked.is_lease(reply)).count();
             around.tally.leases += settled.leases.len() as u64;
@@ -561,7 +603,13 @@ impl Client {
             }
         }
         let mut unknown = VecDeque::new();
-        if settled.is_last {
+        if settled.is_rejected {
+            if link.received != settled.bytes as u64 {
+                return Err(format!("client {} was rejected after a reply", self.index));
+            }
+            around.tally.rejected += 1;
+            self.asked.clear();
+        } else if settled.is_last {
             unknown = std::mem::take(&mut self.asked);
         }
         if closed {
@@ -580,6 +628,12 @@ impl Client {
     /// Checks that the server had a reason to close (I2).
     fn may_close(&self, around: &mut Around<'_>) -> Result<(), String> {
         let Some(link) = &self.link else { return Ok(()) };
+        let is_cut = !link.input.is_empty() || self.asked.iter().any(Asked::is_begun);
+        match around.end {
+            End::NotYet => {}
+            End::Begun if is_cut => return Err(format!("a reply was cut: {}", self.waits_for())),
+            End::Begun | End::GivenUp => return Ok(()),
+        }
         let has_held = around.clock_ns >= self.free_ns + HELD_NS_MIN;
         if *around.pinned_closes > 0 && has_held {
             *around.pinned_closes -= 1;

@@ -31,10 +31,10 @@ and printed with the command that reproduces it.
   --shards S     the number of shards (default: it follows from the seed)
   --without FAULT,...
                  turn off some of the faults that follow from the seed: cut, delay, reset,
-                 slow, stop, skew, jump, leave, flush, late";
+                 slow, stop, skew, jump, leave, flush, late, dump, limit, end";
 
 /// The judge may give up one key for each group of this many keys.
-const KEYS_PER_GIVEN_UP: u64 = 10_000;
+const KEYS_PER_GIVEN_UP: u64 = 5_000;
 
 /// In all runs together, servers that evict may miss one of this many keys that were stored a short
 /// time before, and a few.
@@ -146,14 +146,17 @@ fn work(wanted: &Wanted, next: &AtomicU64, sum: &Mutex<Sum>) {
         let seed = wanted.seed + number;
         let twice = seed.is_multiple_of(20);
         let options = wanted.options(seed);
-        let (ended, evict) = (examine(&options, twice), options.evict);
+        if wanted.verbose {
+            println!("seed {seed}: {options:?}");
+        }
+        let ended = examine(&options, twice);
         let ended = ended.map_err(|failure| {
             let least = shrink(&failure);
             (failure, least)
         });
         let mut sum = sum.lock().expect("no job panics while it holds the lock");
         match ended {
-            Ok(report) => sum.add(seed, evict, &report, twice, wanted.verbose),
+            Ok(report) => sum.add(&options, &report, twice, wanted.verbose),
             Err((failure, least)) => sum.fail(seed, &failure, &least),
         }
     }
@@ -183,12 +186,13 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, evict: bool, report: &Report, twice: bool, verbose: bool) {
+    fn add(&mut self, options: &Options, report: &Report, twice: bool, verbose: bool) {
+        let seed = options.seed;
         self.passed += 1;
         self.twice += u64::from(twice);
         self.requests += report.tally.settled;
         let Tally { stores, refused, kept_reads, kept_missing, .. } = report.tally;
-        let sums = if evict { &mut self.evicting } else { &mut self.keeping };
+        let sums = if options.evict { &mut self.evicting } else { &mut self.keeping };
         for (sum, count) in sums.iter_mut().zip([stores, refused, kept_reads, kept_missing]) {
             *sum += count;
         }
@@ -200,7 +204,7 @@ impl Sum {
         for (runs, (_, count)) in self.runs_with.iter_mut().zip(report.coverage.fields()) {
             *runs += u64::from(count > 0);
         }
-        let lacks = report.lacks();
+        let lacks = report.lacks(options);
         if !lacks.is_empty() {
             self.lacking.push((seed, lacks));
         }

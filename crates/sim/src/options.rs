@@ -18,11 +18,25 @@ pub const CLIENTS_MAX: u64 = 12;
 const LATE_PERMILLE: u64 = 300;
 /// How many runs in a thousand have a server that refuses items instead of evicting others.
 const STORE_PERMILLE: u64 = 250;
+/// How many runs in a thousand have items without CAS tokens (`-C`).
+const NO_CAS_PERMILLE: u64 = 150;
+/// How many runs in a thousand have values of up to 1 MiB, and more memory for them.
+const LARGE_PERMILLE: u64 = 120;
+/// How many runs in a thousand have fewer connections (`-c`) than clients.
+const LIMIT_PERMILLE: u64 = 200;
+/// How many runs in a thousand end the server while clients work.
+const END_PERMILLE: u64 = 120;
+
+/// The additional memory of a server with values of up to 1 MiB: four of them.
+const LARGE_MEMORY_BYTES: u64 = 4 << 20;
 
 /// How many runs in a thousand have shards that read each other's items (`crew`).
 const CREW_PERMILLE: u64 = 500;
 /// How many of these in a thousand have cores that follow the load.
 const GATHERING_PERMILLE: u64 = 500;
+
+/// The most bytes of an item beside the padding of its value.
+const PADDING_SPARE: u64 = 400;
 
 /// A kind of fault, or of unusual behavior that the server must tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +61,17 @@ pub enum Fault {
     Flush,
     /// The engine delays some of its answers.
     Late,
+    /// Clients list all items.
+    Dump,
+    /// There are fewer connections than clients.
+    Limit,
+    /// The server is ended while clients work.
+    End,
 }
 
 impl Fault {
     /// All kinds, each with its name in `--without`.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Cut, "cut"),
         (Self::Delay, "delay"),
         (Self::Reset, "reset"),
@@ -62,6 +82,9 @@ impl Fault {
         (Self::Leave, "leave"),
         (Self::Flush, "flush"),
         (Self::Late, "late"),
+        (Self::Dump, "dump"),
+        (Self::Limit, "limit"),
+        (Self::End, "end"),
     ];
 
     const fn bit(self) -> u16 {
@@ -101,6 +124,10 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Whether a server without free memory evicts items (`cache`) or refuses new ones (`store`).
     pub evict: bool,
+    /// Whether items have CAS tokens; without them as with `-C`.
+    pub cas: bool,
+    /// The largest item (`-I`), in bytes as memcached counts them.
+    pub item_bytes_max: u64,
     /// Whether shards read each other's items (`crew`), and another reader of them stays awake now
     /// and then, as a core does that loses its processor in the middle of a tick.
     pub crew: bool,
@@ -117,6 +144,8 @@ impl Options {
     /// The options that follow from a seed.
     pub fn of_seed(seed: u64, requests: u32) -> Self {
         let mut dice = Random::for_purpose(seed, "options");
+        // Separate random streams keep the other options of each seed unchanged.
+        let chance = |purpose, permille| Random::for_purpose(seed, purpose).chance(permille);
         let shards = match dice.below(20) {
             0..12 => 2,
             12..16 => 3,
@@ -126,8 +155,10 @@ impl Options {
         let mut faults = Faults(0);
         for (fault, _) in Fault::ALL {
             let happens = match fault {
-                // A separate random stream keeps the other options of each seed unchanged.
-                Fault::Late => Random::for_purpose(seed, "late").chance(LATE_PERMILLE),
+                Fault::Late => chance("late", LATE_PERMILLE),
+                Fault::Dump => chance("dump", 600),
+                Fault::Limit => chance("limit", LIMIT_PERMILLE),
+                Fault::End => chance("end", END_PERMILLE),
                 _ => dice.chance(600),
             };
             if happens {
@@ -137,20 +168,45 @@ impl Options {
         // Every run has at least one fault that is certain to happen.
         let sure = [Fault::Cut, Fault::Slow];
         faults.0 |= sure[dice.index(sure.len())].bit();
-        let crew = Random::for_purpose(seed, "reads").chance(CREW_PERMILLE);
+        let crew = chance("reads", CREW_PERMILLE);
+        let large = chance("large", LARGE_PERMILLE);
         Self {
             seed,
             requests,
             clients: dice.between(3, CLIENTS_MAX) as u16,
             shards,
-            memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16),
-            // A separate random stream keeps the other options of each seed unchanged.
-            evict: !Random::for_purpose(seed, "engine").chance(STORE_PERMILLE),
+            memory_bytes: u64::from(shards) * (dice.between(10, 20) << 16)
+                + if large { LARGE_MEMORY_BYTES } else { 0 },
+            evict: !chance("engine", STORE_PERMILLE),
+            cas: !chance("tokens", NO_CAS_PERMILLE),
+            item_bytes_max: if large { 1 << 20 } else { 80_000 },
             crew,
-            gathering: crew && Random::for_purpose(seed, "cores").chance(GATHERING_PERMILLE),
+            gathering: crew && chance("cores", GATHERING_PERMILLE),
             hot_keys: dice.between(40, 200) as u16,
             faults,
         }
+    }
+
+    /// The most connections (`-c`): one less than there are clients, or enough for all.
+    pub(crate) fn connections_max(&self) -> u32 {
+        if self.faults.has(Fault::Limit) { u32::from(self.clients - 1).max(1) } else { 200 }
+    }
+
+    /// Memory that stores do not use while they are received, if values are large and may be
+    /// evicted. Otherwise all memory, because it is that of many values.
+    pub(crate) fn calm_bytes(&self) -> u64 {
+        let uploads = if self.evict && self.has_large() { self.item_bytes_max } else { 0 };
+        self.memory_bytes.saturating_sub(uploads * u64::from(self.clients))
+    }
+
+    /// Whether values are up to 1 MiB.
+    pub(crate) fn has_large(&self) -> bool {
+        self.item_bytes_max == 1 << 20
+    }
+
+    /// The padding of the largest value of a token. It takes several blocks.
+    pub(crate) fn padding_max(&self) -> u64 {
+        self.item_bytes_max - PADDING_SPARE
     }
 
     /// How many operations in a thousand the engine delays.

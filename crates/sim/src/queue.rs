@@ -64,6 +64,11 @@ impl Queue {
         self.heap.push(Reverse(Entry { at_ns, number: self.scheduled, event }));
     }
 
+    /// The number of events that were added so far.
+    pub(crate) fn scheduled(&self) -> u64 {
+        self.scheduled
+    }
+
     /// Removes the next event and returns it with its time.
     pub(crate) fn next(&mut self) -> Option<(u64, Event)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at_ns, entry.event))

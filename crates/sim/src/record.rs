@@ -22,7 +22,7 @@ use kachel_check::{
 
 use crate::answer::{Asked, shown};
 use crate::ask::Expect;
-use crate::refused::ITEM_BYTES_MAX;
+use crate::options::Options;
 use crate::server::{LEASES, START_UNIX_S};
 
 /// The parts of a nanosecond (I2).
@@ -105,7 +105,7 @@ impl Record {
     /// evicted, by stricter rules.
     ///
     /// Errors: no order of the operations explains all replies.
-    pub(crate) fn judge(mut self, now: Moment, evict: bool) -> Result<Judged, String> {
+    pub(crate) fn judge(mut self, now: Moment, options: &Options) -> Result<Judged, String> {
         // All silent operations are executed by now, because every connection has ended.
         for index in self.silent.into_values().flatten() {
             let entry = &mut self.entries[index];
@@ -122,11 +122,12 @@ impl Record {
             }
             before.push(entry);
         }
-        let strict = check(&before, Mode::Store, !evict)
+        let strict = check(&before, Mode::Store, !options.evict, options)
             .map_err(|what| format!("before anything could be evicted: {what}"))?;
         let mut history = History::default();
         self.entries.into_iter().for_each(|entry| history.push(entry));
-        let all = check(&history, if evict { Mode::Cache } else { Mode::Store }, true)?;
+        let mode = if options.evict { Mode::Cache } else { Mode::Store };
+        let all = check(&history, mode, true, options)?;
         let judged = |stats: Stats| (stats.operations - stats.operations_given_up) as u64;
         Ok(Judged {
             operations: judged(all),
@@ -151,11 +152,17 @@ pub struct Judged {
     pub keys_given_up: u64,
 }
 
-fn check(history: &History, mode: Mode, memory_may_be_short: bool) -> Result<Stats, String> {
+fn check(
+    history: &History,
+    mode: Mode,
+    memory_may_be_short: bool,
+    options: &Options,
+) -> Result<Stats, String> {
     let unix_s = Some(START_UNIX_S - 2);
     let rules = Rules {
         unix_s,
-        item_bytes_max: ITEM_BYTES_MAX,
+        cas: options.cas,
+        item_bytes_max: options.item_bytes_max,
         memory_may_be_short,
         leases: Some(LeaseRules { lease_s: LEASES.lease_s, stale_s: LEASES.stale_s }),
         ..Rules::new(mode)

@@ -17,8 +17,6 @@ use kachel_wire::request::{KEY_BYTES_MAX, StoreMode};
 
 use crate::ask::{Ask, Asker, Expect};
 
-/// The largest item of a run, as memcached counts it.
-pub(crate) const ITEM_BYTES_MAX: u64 = 80_000;
 /// A value that is too large exceeds the limit by at most this.
 const EXCESS_BYTES: u64 = 12_000;
 /// The data block of a malformed request is shorter than this, unless it is a large one.
@@ -42,7 +40,7 @@ impl Asker {
     /// A value over the limit. The server refuses it once its line has arrived. A refused `set`
     /// removes the old item, so the request is judged by the model.
     fn too_large(&self, dice: &mut Random, cas: Option<&(Vec<u8>, u64)>) -> Ask {
-        let value = commands(dice.between(ITEM_BYTES_MAX, ITEM_BYTES_MAX + EXCESS_BYTES));
+        let value = commands(self.item_bytes_max + dice.below(EXCESS_BYTES));
         let key = self.hot_text(dice);
         let mut text = Vec::new();
         let mut expect = Expect::Refusal(TOO_LARGE);

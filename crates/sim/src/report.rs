@@ -5,6 +5,7 @@
 
 use crate::client::Tally;
 use crate::delaying::Delaying;
+use crate::options::{Fault, Options};
 use crate::record::Judged;
 use crate::server::Server;
 
@@ -61,11 +62,25 @@ pub struct Coverage {
     pub engines_held: u64,
     /// Times that the time of day was set back by an hour.
     pub clock_steps: u64,
+    /// Listings of all items during the stormy phase.
+    pub dumps: u64,
+    /// Items that were listed.
+    pub listed: u64,
+    /// Listings that were compared with the items that are read.
+    pub exact_listings: u64,
+    /// Connections rejected because of their number.
+    pub rejected: u64,
+    /// Values of more than half a MiB that were stored.
+    pub large_stores: u64,
+    /// Items that were shown without a token.
+    pub without_cas: u64,
+    /// Times that the server was ended while clients worked.
+    pub ends: u64,
 }
 
 impl Coverage {
     /// The number of counts.
-    pub const COUNT: usize = 25;
+    pub const COUNT: usize = 32;
 
     pub(crate) fn of<const LATE: bool>(server: &Server<LATE>) -> Self {
         let mut seen =
@@ -97,6 +112,25 @@ impl Coverage {
             }
         }
         seen
+    }
+
+    /// Adds what only the clients know.
+    pub(crate) fn with(self, tally: &Tally) -> Self {
+        Self {
+            flush_reads: tally.flush_reads,
+            leases: tally.leases,
+            lease_fills: tally.lease_fills,
+            stale_stores: tally.stale_stores,
+            clock_steps: tally.clock_steps,
+            dumps: tally.dumps,
+            listed: tally.listed,
+            exact_listings: tally.exact_listings,
+            rejected: tally.rejected,
+            large_stores: tally.large_stores,
+            without_cas: tally.without_cas,
+            ends: tally.ends,
+            ..self
+        }
     }
 
     /// Whether memory was used and given back in every way that requests cause at once. Expiry is
@@ -156,6 +190,13 @@ impl Coverage {
             ("connections moved", &mut self.connections_moved),
             ("engines held", &mut self.engines_held),
             ("time of day set back", &mut self.clock_steps),
+            ("listings", &mut self.dumps),
+            ("items listed", &mut self.listed),
+            ("listings compared with reads", &mut self.exact_listings),
+            ("rejected connections", &mut self.rejected),
+            ("values above 512 KiB", &mut self.large_stores),
+            ("items without a token", &mut self.without_cas),
+            ("ends while clients work", &mut self.ends),
         ]
     }
 }
@@ -174,12 +215,27 @@ pub struct Report {
 }
 
 impl Report {
-    /// What this run should have covered and did not; empty if it covered everything.
-    pub fn lacks(&self) -> Vec<&'static str> {
+    /// What a run with these options should have covered and did not; empty if it covered
+    /// everything. A run that ends the server has no time for the rest.
+    pub fn lacks(&self, options: &Options) -> Vec<&'static str> {
         let tally = &self.tally;
+        let drawn = |is_drawn, count| if is_drawn { count } else { 1 };
+        let is_whole = !options.faults.has(Fault::End);
+        // The last clients of a run store such values, unless a store is full.
+        let has_large = is_whole && options.evict && options.has_large();
         let faults = tally.cuts + tally.resets + tally.stops + tally.slow + tally.leaves;
-        let others = [("expiry", self.coverage.expired), ("a fault", faults)];
-        let needed = self.coverage.by_requests().into_iter().chain(others);
+        let others = [
+            ("a fault", faults),
+            ("expiry", drawn(is_whole, self.coverage.expired)),
+            ("a listing", drawn(is_whole && options.faults.has(Fault::Dump), tally.listed)),
+            ("a rejection", drawn(options.faults.has(Fault::Limit), tally.rejected)),
+            ("an end", drawn(!is_whole, tally.ends)),
+            ("an item without a token", drawn(!options.cas, tally.without_cas)),
+            ("a large value", drawn(has_large, tally.large_stores)),
+        ];
+        let memory =
+            self.coverage.by_requests().map(|(name, count)| (name, drawn(is_whole, count)));
+        let needed = memory.into_iter().chain(others);
         needed.filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 }

@@ -7,11 +7,17 @@
 //! phase   what happens                     when it ends
 //! stormy  clients send requests,
 //!         faults happen                    enough requests are sent
+//! end     in some runs, which end with it:
+//!         the server is ended              every shard has finished (I7)
 //! calm    no faults, no new requests       every request is answered (I2)
+//! list    in some runs: nothing changes
+//!         while all items are listed       the hot keys listed are those that are read (I8)
 //! hoard   new clients hold large values    at most a quarter of memory is pinned (I3)
 //! full    in a store: a client fills
 //!         memory, then replaces items      the replacements are done, none was refused (I4)
 //! gone    clients disconnect               no client is connected
+//! limit   in some runs: as many clients
+//!         connect as may, and one more     one is rejected, and its place is used again (I9)
 //! expire  if no item has expired yet:
 //!         a client stores one that does    the item has expired, and a client has requested it
 //! empty   one flush, counters are reset,
@@ -28,16 +34,20 @@
 //! - I5  Of the stores to a server that evicts, at most `REFUSED_PERCENT_MAX` are refused.
 //! - I6  Of the keys that were stored a short time before, a server that evicts misses at most
 //!   `MISSING_PERCENT_MAX`, and a store none (`kept`).
+//! - I7  A server that is ended finishes, at the latest when it gives clients up. Nothing of a
+//!   client is left then.
+//! - I8  A listing of items that do not move has each of them once.
+//! - I9  At most as many clients are served as there may be connections, and that number can be.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use kachel_io::Clock as _;
 use kachel_testkit::Random;
 
 use crate::answer::Asked;
-use crate::ask::{Ask, Asker, LARGE_BYTES_MAX, NUMBER_DIGITS, flush_all, reset_stats};
+use crate::ask::{Ask, Asker, Expect, NUMBER_DIGITS, dump, flush_all, noop, reset_stats, shutdown};
 use crate::audit;
-use crate::client::{Around, Client, Tally};
+use crate::client::{Around, Client, End, Tally};
 use crate::kept::Kept;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
@@ -54,6 +64,8 @@ const STORM_NS_MAX: u64 = 60_000_000_000;
 const HOARD_NS: u64 = 150_000_000;
 /// Seconds for which clients may pin any amount of memory.
 const HOARD_SECONDS: u32 = 5;
+/// Virtual time for which a server that is ended waits for its clients.
+const GRACE_NS: u64 = 20_000_000;
 /// Virtual time to wait for memory to be given back, after the last flush and the last client.
 const EMPTY_NS: u64 = 300_000_000;
 /// The most waits of `EMPTY_NS`. The server scans all segments once in each.
@@ -113,6 +125,11 @@ struct Run<'o, const LATE: bool> {
     flush_due: Option<u32>,
     /// See [`Around`].
     pinned_closes: u64,
+    end: End,
+    /// The keys of the last listing.
+    listed: Vec<Vec<u8>>,
+    /// The keys whose values were read after the stormy phase.
+    found: BTreeSet<Vec<u8>>,
 }
 
 impl<'o, const LATE: bool> Run<'o, LATE> {
@@ -150,17 +167,28 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             stormy: true,
             flush_due: None,
             pinned_closes: 0,
+            end: End::default(),
+            listed: Vec::new(),
+            found: BTreeSet::new(),
         }
     }
 
     fn all(mut self) -> Result<Report, String> {
         let wanted = u64::from(self.options.requests);
         self.until("enough requests are sent", STORM_NS_MAX, |run| run.tally.asked >= wanted)?;
+        if self.options.faults.has(Fault::End) {
+            self.judge_memory()?;
+            self.end()?;
+            let seen = Coverage::of(&self.server);
+            return self.report(seen);
+        }
         // Every run must use up memory and get it back, whatever the size of its memory.
         self.asker.short = true;
         self.until("memory was used in every way", STORM_NS_MAX, |run| {
             let enough = run.tally.asked >= wanted * (1 + SHORT_TIMES);
-            enough || Coverage::of(&run.server).has_spent_memory()
+            // A look at all shards costs as much as some events.
+            let looks = run.queue.scheduled().is_multiple_of(64);
+            enough || looks && Coverage::of(&run.server).has_spent_memory()
         })?;
         self.stormy = false;
         self.server.calm();
@@ -172,12 +200,15 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             run.clients.iter().all(Client::is_content)
         })?;
         self.judge_memory()?;
+        if self.options.faults.has(Fault::Limit) {
+            // The clients of the next phases need their places.
+            self.leave_all()?;
+        }
+        self.list()?;
         self.hoard()?;
         self.replace_in_full()?;
-        self.each(|client, around| client.finish(around));
-        self.until("all clients are gone", CALM_NS_MAX, |run| {
-            !run.clients.iter().any(Client::is_connected)
-        })?;
+        self.leave_all()?;
+        self.use_all_places()?;
         if Coverage::of(&self.server).expired == 0 {
             self.expire()?;
         }
@@ -195,12 +226,14 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             }
         }
         audit::audit(&self.server, self.options.hot_keys)?;
+        self.report(before)
+    }
+
+    /// Judges the history. `seen` counts only what happened before the last flush.
+    fn report(self, seen: Coverage) -> Result<Report, String> {
         let now = self.moment();
-        let judged = self.record.judge(now, self.options.evict)?;
-        // Coverage counts only what happened before the last flush.
-        let Tally { flush_reads, leases, lease_fills, stale_stores, clock_steps, .. } = self.tally;
-        let coverage =
-            Coverage { flush_reads, leases, lease_fills, stale_stores, clock_steps, ..before };
+        let judged = self.record.judge(now, self.options)?;
+        let coverage = seen.with(&self.tally);
         Ok(Report { digest: self.trace.digest(), tally: self.tally, coverage, judged })
     }
 
@@ -326,6 +359,7 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             asker: &mut self.asker,
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
+            end: self.end,
         };
         act(&mut self.clients[client], &mut around)
     }
@@ -355,6 +389,7 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             asker: &mut self.asker,
             tally: &mut self.tally,
             pinned_closes: &mut self.pinned_closes,
+            end: self.end,
         };
         self.clients[client].step(|| server.world.connect(), &mut around);
         self.wake();
@@ -369,11 +404,13 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
                 self.tally.settled += 1;
                 self.tally.refused += u64::from(asked.is_refused());
                 self.tally.stores += u64::from(asked.ask.stores());
+                self.tally.large_stores += u64::from(asked.has_stored_large());
+                self.note_listing(&asked);
                 let under_way = |key: &[u8]| {
                     let mut all = self.clients.iter().flat_map(|client| &client.asked);
                     all.any(|other| !other.ask.only_reads() && other.ask.names(key))
                 };
-                self.kept.settle(&asked, now, self.options.memory_bytes, under_way);
+                self.kept.settle(&asked, now, self.options.calm_bytes(), under_way);
                 self.record.settle(connection, &asked, now)?;
                 if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
                     self.tally.flushes += 1;
@@ -383,7 +420,27 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
             }
             self.lose(client, unknown);
         }
+        let served = self.clients.iter().filter(|client| client.is_served()).count();
+        let places = self.options.connections_max();
+        if served > places as usize {
+            return Err(format!("{served} clients are served, and {places} may be connected"));
+        }
         Ok(())
+    }
+
+    /// Notes the keys of a listing, or those whose values were read.
+    fn note_listing(&mut self, asked: &Asked) {
+        match &asked.ask.expect {
+            Expect::Dump => {
+                self.tally.dumps += u64::from(self.stormy);
+                self.tally.listed += asked.replies.len() as u64;
+                self.listed = asked.replies.iter().map(|(_, key)| key.clone()).collect();
+            }
+            Expect::Values(keys) if !self.stormy => {
+                self.found.extend(asked.found.iter().map(|place| keys[*place].clone()));
+            }
+            _ => {}
+        }
     }
 
     /// Has `flusher`, and clients that wait for nothing, read all hot keys when a flush is answered
@@ -433,16 +490,131 @@ impl<'o, const LATE: bool> Run<'o, LATE> {
         Ok(())
     }
 
+    /// Ends the server while clients work, as a signal does or by a client's `shutdown`.
+    ///
+    /// Errors: I7 does not hold. A client checks by itself that its reply was not cut.
+    fn end(&mut self) -> Result<(), String> {
+        assert!(self.stormy, "clients work while the server is ended");
+        self.end = End::Begun;
+        if self.options.seed.is_multiple_of(2) && !self.options.faults.has(Fault::Limit) {
+            let index = self.arrive();
+            self.at(index, |client, around| client.send(vec![shutdown()], b"", around));
+            self.until("a client has ended the server", CALM_NS_MAX, |run| {
+                run.server.world.shared.is_stopping()
+            })?;
+        } else {
+            self.server.stop(self.now_ns, &mut self.queue);
+        }
+        self.stormy = false;
+        self.tally.ends += 1;
+        let given_up_ns = self.now_ns + GRACE_NS;
+        self.until("clients have time for their replies", CALM_NS_MAX, |run| {
+            run.server.is_over() || run.now_ns >= given_up_ns
+        })?;
+        self.end = End::GivenUp;
+        self.server.give_up_clients(self.now_ns, &mut self.queue);
+        self.until("every shard has finished", CALM_NS_MAX, |run| run.server.is_over())?;
+        if self.clients.iter().any(Client::is_connected) {
+            return Err("a client is connected to a server that has finished".to_owned());
+        }
+        audit::audit_clients(&self.server)
+    }
+
+    /// A client lists all items while nothing changes, and reads all hot keys. Errors: I8 does not
+    /// hold.
+    fn list(&mut self) -> Result<(), String> {
+        if !self.options.faults.has(Fault::Dump) {
+            return Ok(());
+        }
+        let index = self.arrive();
+        let hot = self.asker.all_hot();
+        self.until("upkeep is done", CALM_NS_MAX, |run| run.server.is_asleep())?;
+        let state = |run: &Self| {
+            let Coverage { compacted, evicted, .. } = Coverage::of(&run.server);
+            (run.moment().second, compacted, evicted)
+        };
+        let before = state(self);
+        let ask = dump(self.options.seed.is_multiple_of(2));
+        self.at(index, |client, around| client.send(vec![noop()], b"", around));
+        self.until("it is admitted", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        self.at(index, |client, around| client.send(vec![ask], b"", around));
+        self.until("items are listed", CALM_NS_MAX, |run| run.clients[index].is_content())?;
+        self.found.clear();
+        self.at(index, |client, around| client.send(hot, b"", around));
+        self.leave(index)?;
+        // Items may be evicted to make room for the reads, or expire. One that moves may be
+        // missing, or be listed twice.
+        if state(self) != before {
+            return Ok(());
+        }
+        let hot = |key: &&Vec<u8>| key[0] != b'f';
+        let listed: BTreeSet<_> = self.listed.iter().filter(hot).cloned().collect();
+        if self.listed.len() != self.listed.iter().collect::<BTreeSet<_>>().len() {
+            return Err("an item is listed twice".to_owned());
+        }
+        if listed != self.found {
+            let only = |one: &BTreeSet<Vec<u8>>, other| {
+                let keys = one.difference(other).map(|key| key.escape_ascii().to_string());
+                keys.collect::<Vec<_>>().join(" ")
+            };
+            let (extra, missing) = (only(&listed, &self.found), only(&self.found, &listed));
+            return Err(format!("listed, but not read: {extra}; read, but not listed: {missing}"));
+        }
+        self.tally.exact_listings += 1;
+        Ok(())
+    }
+
+    /// As many clients connect as may, and one more. One leaves, and another one takes its place.
+    /// Errors: I9 does not hold.
+    fn use_all_places(&mut self) -> Result<(), String> {
+        if !self.options.faults.has(Fault::Limit) {
+            return Ok(());
+        }
+        let before = self.tally.rejected;
+        let mut served = Vec::new();
+        for _ in 0..self.options.connections_max() {
+            served.push(self.greet()?);
+        }
+        let rejected = self.tally.rejected;
+        self.greet()?;
+        let last = self.tally.rejected;
+        self.leave(served[0])?;
+        self.greet()?;
+        if (rejected, last, self.tally.rejected) != (before, before + 1, before + 1) {
+            return Err(format!("of {} clients the wrong ones were rejected", served.len() + 2));
+        }
+        self.leave_all()
+    }
+
+    /// A new client sends a request and is answered, or is rejected.
+    fn greet(&mut self) -> Result<usize, String> {
+        let index = self.arrive();
+        self.at(index, |client, around| client.send(vec![noop()], b"", around));
+        self.until("a client is admitted or not", CALM_NS_MAX, |run| {
+            run.clients[index].is_content()
+        })?;
+        Ok(index)
+    }
+
+    /// All clients disconnect.
+    fn leave_all(&mut self) -> Result<(), String> {
+        self.each(|client, around| client.finish(around));
+        self.until("all clients are gone", CALM_NS_MAX, |run| {
+            !run.clients.iter().any(Client::is_connected)
+        })
+    }
+
     /// New clients request a large value each and do not read it; at the end they read.
     ///
     /// Errors: I3 does not hold. A client that is closed checks by itself that there was a reason.
     fn hoard(&mut self) -> Result<(), String> {
         let pinned_max = self.options.memory_bytes / 4;
         // Some values are evicted before they are requested.
-        let hoarders = pinned_max / LARGE_BYTES_MAX * 2;
-        for _ in 0..hoarders {
+        let padding = self.options.padding_max();
+        let hoarders = pinned_max / padding * 2;
+        for _ in 0..hoarders.min(u64::from(self.options.connections_max() - 1)) {
             let index = self.arrive();
-            let [set, get] = self.asker.own(LARGE_BYTES_MAX, 0);
+            let [set, get] = self.asker.own(padding, 0);
             self.at(index, |client, around| client.send(vec![set], b"", around));
             self.until("a value is stored", CALM_NS_MAX, |run| run.clients[index].is_content())?;
             self.clients[index].stop();

@@ -11,6 +11,8 @@
 //!          ^                                                     |
 //!          |  `stir` is true, or overslept                       v  may wait, and `stir` is false
 //!          +-------------------------------------------------- Asleep
+//!
+//! Ready ---- complete_tick, which returns `Finished` ----> Over
 //! ```
 //!
 //! Invariants:
@@ -25,13 +27,12 @@ use std::sync::Arc;
 use kachel_cache::Cache;
 use kachel_engine::{LeaseOptions, Seeds};
 use kachel_io::Wait;
-use kachel_shard::{Engines, Hold};
+use kachel_shard::{Engines, Hold, Turn};
 use kachel_testkit::{Random, World, WorldOptions, is_rest};
 
 use crate::delaying::Delaying;
 use crate::options::{Fault, Options};
 use crate::queue::{Event, Queue};
-use crate::refused::ITEM_BYTES_MAX;
 
 /// The Unix time at which every run begins.
 pub(crate) const START_UNIX_S: i64 = 1_800_000_000;
@@ -46,6 +47,8 @@ enum State {
     Ready(Wait),
     /// Only the end of its sleep is in the queue.
     Asleep { wait: Wait, nap: u64 },
+    /// Its shard has finished.
+    Over,
 }
 
 /// A shard's thread.
@@ -101,7 +104,10 @@ impl<const LATE: bool> Server<LATE> {
             evict: options.evict,
             crew: options.crew,
             cores_max: options.gathering.then_some(options.shards),
-            item_bytes_max: ITEM_BYTES_MAX,
+            connections_max: options.connections_max(),
+            item_bytes_max: options.item_bytes_max,
+            cas: options.cas,
+            shutdown_allowed: true,
             requests_per_tick: turns.chance(300).then(|| turns.between(1, 20) as u32),
             leases: LEASES,
             start_unix_s: START_UNIX_S,
@@ -183,12 +189,18 @@ impl<const LATE: bool> Server<LATE> {
         let busy = || counters.busy_ticks.value();
         let (before, closes_before) = (busy(), shard.pinned_closes());
         let overslept = std::mem::take(&mut thread.overslept) && !shard.io_mut().stir();
-        shard.complete_tick(wait).expect("memory never fails");
+        let turn = shard.complete_tick(wait).expect("memory never fails");
         if overslept && busy() != before {
             return Err(format!("shard {index} slept while it had something to do"));
         }
         self.handed_over += u64::from(index > 0 && counters.connections.value() > 0);
         let closes = shard.pinned_closes() - closes_before;
+        if turn == Turn::Finished {
+            thread.state = State::Over;
+            drop(held);
+            self.wake(now_ns, queue);
+            return Ok(closes);
+        }
         let wait = shard.prepare_wait();
         drop(held);
         let sleep_ns = match wait {
@@ -210,7 +222,29 @@ impl<const LATE: bool> Server<LATE> {
             }
         }
         self.wake(now_ns, queue);
+        if self.world.shared.take_shutdown().is_some() {
+            self.stop(now_ns, queue);
+        }
         Ok(closes)
+    }
+
+    /// Ends the server, as a signal does.
+    pub(crate) fn stop(&mut self, now_ns: u64, queue: &mut Queue) {
+        assert!(!self.is_over(), "a server is ended once");
+        self.world.shared.stop();
+        self.wake_all(now_ns, queue);
+    }
+
+    /// Closes the clients that have not taken their replies.
+    pub(crate) fn give_up_clients(&mut self, now_ns: u64, queue: &mut Queue) {
+        assert!(self.world.shared.is_stopping(), "clients are given time first");
+        self.world.shared.give_up_clients();
+        self.wake_all(now_ns, queue);
+    }
+
+    /// Whether every shard has finished.
+    pub(crate) fn is_over(&self) -> bool {
+        self.threads.iter().all(|thread| thread.state == State::Over)
     }
 
     /// Lets a thread have run since its last tick, if the wave is a busy one.
@@ -273,10 +307,19 @@ impl<const LATE: bool> Server<LATE> {
     /// Wakes each sleeping shard whose next poll has an event. The caller calls this after each
     /// event (I1).
     pub(crate) fn wake(&mut self, now_ns: u64, queue: &mut Queue) {
+        self.wake_some(now_ns, queue, false);
+    }
+
+    /// Wakes every sleeping shard.
+    fn wake_all(&mut self, now_ns: u64, queue: &mut Queue) {
+        self.wake_some(now_ns, queue, true);
+    }
+
+    fn wake_some(&mut self, now_ns: u64, queue: &mut Queue, all: bool) {
         for index in 0..self.threads.len() {
             let thread = &mut self.threads[index];
             if let State::Asleep { wait, .. } = thread.state
-                && self.world.shards[index].io_mut().stir()
+                && (self.world.shards[index].io_mut().stir() || all)
             {
                 thread.state = State::Ready(wait);
                 queue.schedule(now_ns + self.tick_ns(index) / 2, Event::Run(index));

@@ -50,6 +50,10 @@ pub struct WorldOptions {
     pub connections_max: u32,
     /// Largest item, in bytes.
     pub item_bytes_max: u64,
+    /// Whether items have CAS tokens; without them as with `-C`.
+    pub cas: bool,
+    /// Whether `shutdown` works.
+    pub shutdown_allowed: bool,
     /// How leases behave.
     pub leases: LeaseOptions,
     /// Unix time at which the server starts, in seconds.
@@ -104,6 +108,8 @@ impl Default for WorldOptions {
             net_cores: None,
             connections_max: 200,
             item_bytes_max: 1 << 20,
+            cas: true,
+            shutdown_allowed: false,
             leases: LeaseOptions::DEFAULT,
             start_unix_s: 1_800_000_000,
             seeds: Seeds { hash_keys: [11, 13] },
@@ -135,6 +141,7 @@ impl WorldOptions {
             cores_max: self.cores_max,
             net_cores: self.net_cores,
             connections_max: self.connections_max,
+            shutdown_allowed: self.shutdown_allowed,
             usage: self.usage,
             requests_per_tick: self.requests_per_tick,
             time_moves: self.time_moves,
@@ -278,7 +285,7 @@ impl<A: Around, E: Engine> World<A, E> {
         let hasher = KeyHasher::new(options.seeds, options.shards - net_cores).behind(net_cores);
         let engine_options = EngineOptions {
             evict: options.evict,
-            cas: true,
+            cas: options.cas,
             item_bytes_max: options.item_bytes_max,
             leases: options.leases,
         };

@@ -12,11 +12,11 @@
 mod assertions;
 mod attributes;
 mod cycles;
+mod dependencies;
 mod documents;
 mod exports;
 mod headers;
 mod layers;
-mod licenses;
 mod manifest;
 mod names;
 mod ratchet;
@@ -28,7 +28,7 @@ mod text;
 mod tree;
 mod unsafety;
 
-pub use licenses::{Package, packages_of_metadata};
+pub use dependencies::{Package, packages_of_metadata};
 pub use tree::Tree;
 
 /// One violation of a rule.
@@ -106,6 +106,6 @@ pub fn check(tree: &Tree) -> Report {
 /// Runs the rules on dependencies: each license is allowed and each direct one has its reason.
 pub fn check_licenses(tree: &Tree, packages: &[Package]) -> Report {
     let mut report = Report::default();
-    licenses::check(tree, packages, &mut report);
+    dependencies::check(tree, packages, &mut report);
     report
 }

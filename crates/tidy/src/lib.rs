@@ -103,8 +103,8 @@ pub fn check(tree: &Tree) -> Report {
     report
 }
 
-/// Runs the rules on dependencies: each license is allowed and each direct one has its reason.
-pub fn check_licenses(tree: &Tree, packages: &[Package]) -> Report {
+/// Runs the rules on dependencies: each direct one has its reason.
+pub fn check_dependencies(tree: &Tree, packages: &[Package]) -> Report {
     let mut report = Report::default();
     dependencies::check(tree, packages, &mut report);
     report

@@ -77,9 +77,17 @@ pub trait Copies: Debug + Send + Sync {
     /// holds (I2). Does nothing if there is no room for it.
     fn publish(&self, stamp: FlushStamp, item: &CopiedItem<'_>);
 
-    /// Tells which copies were read since the last call, for the items of the shards that
-    /// `is_wanted` names. Cost: a load for each copy if any was read, else one.
-    fn take_hits(&self, is_wanted: &mut dyn FnMut(u16) -> bool, tell: &mut dyn FnMut(CopyHits<'_>));
+    /// Tells which copies were read since they were last looked at, for the items of the shards
+    /// that `is_wanted` names. Looks at some copies, from place `from` on. Returns the place at
+    /// which the caller goes on; `None` at the end.
+    ///
+    /// Cost: bounded, some loads for each of a few thousand places.
+    fn take_hits(
+        &self,
+        from: usize,
+        is_wanted: &mut dyn FnMut(u16) -> bool,
+        tell: &mut dyn FnMut(CopyHits<'_>),
+    ) -> Option<usize>;
 }
 
 /// Where an engine reports its changes, if there are copies of its items.

@@ -65,8 +65,8 @@ const fn answers(
 
 const I32_MAX: i64 = i32::MAX as i64;
 const U32_MAX: i64 = u32::MAX as i64;
-/// The hits of all copies are collected once a second, which takes a millisecond at this size.
-const PIPE_MEGABYTES_MAX: i64 = 64;
+/// All copies are looked at once a second, which takes a twentieth of a core at this size.
+const PIPE_MEGABYTES_MAX: i64 = 2048;
 /// Seconds of the longest relative TTL.
 const RELATIVE_S_MAX: i64 = 60 * 60 * 24 * 30;
 /// Most megabytes that `-m` takes, so that bytes fit an `i64`.

@@ -132,6 +132,9 @@ pub struct Items {
     pub invalidations: u64,
 }
 
+/// The slots whose reads are taken in one step, which is a part of a tick. At most 50 us: the words
+/// that are read of a slot nobody has read lie beside those of the next slot.
+const SLOTS_PER_STEP: usize = 4096;
 /// Bytes that a slot takes in all parts of the table.
 const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + 2;
 
@@ -282,10 +285,18 @@ impl Pipe {
 
     /// The hits of a slot since they were last taken.
     fn take_hits_of(&self, slot: usize) -> u64 {
-        let lanes = (0..self.lanes).map(|lane| &self.memory.hits[lane * self.slots + slot]);
-        let taken =
-            lanes.map(|hits| if hits.load(Relaxed) == 0 { 0 } else { hits.swap(0, Relaxed) });
-        taken.sum()
+        let taken = self.hits_of(slot);
+        taken.map(|hits| if hits.load(Relaxed) == 0 { 0 } else { hits.swap(0, Relaxed) }).sum()
+    }
+
+    /// Whether a slot was read since its reads were last taken.
+    fn has_hits(&self, slot: usize) -> bool {
+        self.hits_of(slot).any(|hits| hits.load(Relaxed) != 0)
+    }
+
+    /// The counters of a slot's reads, one a lane.
+    fn hits_of(&self, slot: usize) -> impl Iterator<Item = &AtomicU64> {
+        (0..self.lanes).map(move |lane| &self.memory.hits[lane * self.slots + slot])
     }
 
     /// Makes a way of the bucket busy, a free one if there is one. `None` if others do the same.
@@ -447,25 +458,36 @@ impl Copies for Pipe {
 
     fn take_hits(
         &self,
+        from: usize,
         is_wanted: &mut dyn FnMut(u16) -> bool,
         tell: &mut dyn FnMut(CopyHits<'_>),
-    ) {
+    ) -> Option<usize> {
         let mut key = [0; KEY_BYTES_MAX + 8];
-        for slot in 0..self.slots {
+        let end = self.slots.min(from + SLOTS_PER_STEP);
+        for slot in from..end {
+            let is_used = &self.is_used[slot];
+            let is_quiet = !is_used.load(Relaxed) && !self.has_hits(slot);
+            if is_quiet || self.memory.buckets[slot].load(Relaxed) == 0 {
+                continue;
+            }
             let shard = self.words(slot)[slot::SHARD].load(Relaxed) as u16;
-            if self.memory.buckets[slot].load(Relaxed) == 0 || !is_wanted(shard) {
+            if !is_wanted(shard) {
                 continue;
             }
             let count = self.take_hits_of(slot);
-            self.is_used[slot].store(count > 0, Relaxed);
+            is_used.store(count > 0, Relaxed);
             if count > 0 {
                 let key = self.key_in(slot, &mut key).unwrap_or_default();
                 tell(CopyHits { key, shard, count });
             }
         }
+        if end < self.slots {
+            return Some(end);
+        }
         let count = self.left_hits.swap(0, Relaxed);
         if count > 0 {
             tell(CopyHits { key: b"", shard: 0, count });
         }
+        None
     }
 }

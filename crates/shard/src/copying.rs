@@ -84,15 +84,21 @@ fn copy_if_hot<E: Engine>(
     copies.publish(stamp, &item); // I1
 }
 
-/// Counts the reads that copies have answered, and has their items count as read. The timekeeper
-/// does so for all shards, or each core for its own if others may not take its engine.
-pub(crate) fn take_hits<E: Engine>(context: &Context, engines: &Engines<E>) {
-    let Some(copies) = &context.shared.options.copies else { return };
+/// Counts the reads that copies from place `from` on have answered, and has their items count as
+/// read. The timekeeper does so for all shards, or each core for its own if others may not take its
+/// engine. Returns the place at which the next tick goes on.
+#[cold]
+pub(crate) fn take_hits<E: Engine>(
+    context: &Context,
+    engines: &Engines<E>,
+    from: usize,
+) -> Option<usize> {
+    let copies = context.shared.options.copies.as_ref()?;
     if engines.are_open_to_all() && context.id != 0 {
-        return;
+        return None;
     }
     let mut is_wanted = |shard| engines.may_take(shard, context);
-    copies.take_hits(&mut is_wanted, &mut |hits| note_hits(context, engines, hits));
+    copies.take_hits(from, &mut is_wanted, &mut |hits| note_hits(context, engines, hits))
 }
 
 fn note_hits<E: Engine>(context: &Context, engines: &Engines<E>, hits: CopyHits<'_>) {

@@ -140,6 +140,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// Whether a second has begun in which the timekeeper did no upkeep in the other shards yet
     /// (I3).
     is_new_second: bool,
+    /// The copy whose reads are counted next. `None`: all are counted, until the next second.
+    copies_from: Option<usize>,
 }
 
 impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
@@ -187,6 +189,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             now_ns: 0,
             second: origin.start().second,
             is_new_second: false,
+            copies_from: None,
         }
     }
 
@@ -252,6 +255,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients)
             || self.crawling.is_busy()
+            || self.copies_from.is_some()
             || self.context.log.is_on() && self.has_lines();
         if busy || self.has_visitors() {
             return Wait::Now;
@@ -537,11 +541,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         }
         if std::mem::take(&mut self.is_new_second) {
             if self.context.shared.options.copies.is_some() {
-                take_hits(&self.context, &self.engines);
+                self.copies_from = self.copies_from.or(Some(0));
             }
             if self.context.id == 0 && self.engines.are_open_to_all() {
                 self.maintain_others();
             }
+        }
+        if let Some(from) = self.copies_from {
+            self.copies_from = take_hits(&self.context, &self.engines, from);
         }
     }
 

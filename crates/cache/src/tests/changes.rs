@@ -97,7 +97,14 @@ impl Copies for Store {
 
     fn publish(&self, _stamp: FlushStamp, _item: &CopiedItem<'_>) {}
 
-    fn take_hits(&self, _: &mut dyn FnMut(u16) -> bool, _: &mut dyn FnMut(CopyHits<'_>)) {}
+    fn take_hits(
+        &self,
+        _: usize,
+        _: &mut dyn FnMut(u16) -> bool,
+        _: &mut dyn FnMut(CopyHits<'_>),
+    ) -> Option<usize> {
+        None
+    }
 }
 
 /// A cache, and copies of the items that were read.

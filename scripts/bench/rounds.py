@@ -181,9 +181,9 @@ class Server:
         return None
 
 
-def stats(connection):
-    """Returns the reply to `stats` on this connection, as text by name."""
-    connection.sendall(b"stats\r\n")
+def stats(connection, of=""):
+    """Returns the reply to `stats`, or to its sub-command `of`, on this connection, as text by name."""
+    connection.sendall(f"stats {of}".rstrip().encode() + b"\r\n")
     answer = b""
     while not answer.endswith(b"END\r\n"):
         piece = connection.recv(65536)

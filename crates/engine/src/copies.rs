@@ -38,10 +38,10 @@ pub struct CopiedItem<'i> {
     pub shard: u16,
 }
 
-/// Reads that copies have answered.
+/// Reads that a copy has answered.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyHits<'k> {
-    /// The key.
+    /// The key; empty if the copy is gone.
     pub key: &'k [u8],
     /// The shard that owns the key.
     pub shard: u16,
@@ -78,15 +78,15 @@ pub trait Copies: Debug + Send + Sync {
     fn publish(&self, stamp: FlushStamp, item: &CopiedItem<'_>);
 
     /// Tells which copies were read since they were last looked at, for the items of the shards
-    /// that `is_wanted` names. Looks at some copies, from place `from` on. Returns the place at
-    /// which the caller goes on; `None` at the end.
+    /// that `is_wanted` names, at most `BATCH_MAX` at a time. Looks at some copies, from place
+    /// `from` on. Returns the place at which the caller goes on; `None` at the end.
     ///
     /// Cost: bounded, some loads for each of a few thousand places.
     fn take_hits(
         &self,
         from: usize,
         is_wanted: &mut dyn FnMut(u16) -> bool,
-        tell: &mut dyn FnMut(CopyHits<'_>),
+        tell: &mut dyn FnMut(&[CopyHits<'_>]),
     ) -> Option<usize>;
 }
 

@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kachel_engine::{CopiedItem, Copies, CopyHits, FlushStamp};
+use kachel_engine::{BATCH_MAX, CopiedItem, Copies, CopyHits, FlushStamp};
 use kachel_host::SharedWords;
 
 use crate::counts::PipeCounts;
@@ -283,6 +283,40 @@ impl Pipe {
         &self.memory.slots[slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS]
     }
 
+    /// Takes and tells the hits of some slots.
+    fn tell_hits(
+        &self,
+        slots: &[usize],
+        is_wanted: &mut dyn FnMut(u16) -> bool,
+        tell: &mut dyn FnMut(&[CopyHits<'_>]),
+    ) {
+        debug_assert!(slots.len() <= BATCH_MAX, "a batch");
+        let mut shards = [0; BATCH_MAX];
+        for (shard, slot) in shards.iter_mut().zip(slots) {
+            // So that the cache misses of the batch overlap.
+            std::hint::black_box(self.words(*slot)[slot::KEY].load(Relaxed));
+            *shard = self.words(*slot)[slot::SHARD].load(Relaxed) as u16;
+        }
+        let mut keys = [[0; KEY_BYTES_MAX + 8]; BATCH_MAX];
+        let (mut read, mut count) = ([(0, 0, 0); BATCH_MAX], 0);
+        for (&slot, shard) in slots.iter().zip(shards).filter(|(_, shard)| is_wanted(*shard)) {
+            let hits = self.take_hits_of(slot);
+            self.is_used[slot].store(hits > 0, Relaxed);
+            if hits > 0 {
+                let key_bytes = self.key_in(slot, &mut keys[count]).map_or(0, <[u8]>::len);
+                read[count] = (key_bytes, shard, hits);
+                count += 1;
+            }
+        }
+        let hits: [CopyHits<'_>; BATCH_MAX] = std::array::from_fn(|place| {
+            let (key_bytes, shard, count) = read[place];
+            CopyHits { key: &keys[place][..key_bytes], shard, count }
+        });
+        if count > 0 {
+            tell(&hits[..count]);
+        }
+    }
+
     /// The hits of a slot since they were last taken.
     fn take_hits_of(&self, slot: usize) -> u64 {
         let taken = self.hits_of(slot);
@@ -460,33 +494,30 @@ impl Copies for Pipe {
         &self,
         from: usize,
         is_wanted: &mut dyn FnMut(u16) -> bool,
-        tell: &mut dyn FnMut(CopyHits<'_>),
+        tell: &mut dyn FnMut(&[CopyHits<'_>]),
     ) -> Option<usize> {
-        let mut key = [0; KEY_BYTES_MAX + 8];
+        debug_assert!(from < self.slots, "a place of the table");
         let end = self.slots.min(from + SLOTS_PER_STEP);
+        let (mut found, mut count) = ([0; BATCH_MAX], 0);
         for slot in from..end {
-            let is_used = &self.is_used[slot];
-            let is_quiet = !is_used.load(Relaxed) && !self.has_hits(slot);
+            let is_quiet = !self.is_used[slot].load(Relaxed) && !self.has_hits(slot);
             if is_quiet || self.memory.buckets[slot].load(Relaxed) == 0 {
                 continue;
             }
-            let shard = self.words(slot)[slot::SHARD].load(Relaxed) as u16;
-            if !is_wanted(shard) {
-                continue;
-            }
-            let count = self.take_hits_of(slot);
-            is_used.store(count > 0, Relaxed);
-            if count > 0 {
-                let key = self.key_in(slot, &mut key).unwrap_or_default();
-                tell(CopyHits { key, shard, count });
+            found[count] = slot;
+            count += 1;
+            if count == BATCH_MAX {
+                self.tell_hits(&found, is_wanted, tell);
+                count = 0;
             }
         }
+        self.tell_hits(&found[..count], is_wanted, tell);
         if end < self.slots {
             return Some(end);
         }
         let count = self.left_hits.swap(0, Relaxed);
         if count > 0 {
-            tell(CopyHits { key: b"", shard: 0, count });
+            tell(&[CopyHits { key: b"", shard: 0, count }]);
         }
         None
     }

@@ -68,8 +68,10 @@ fn items(pipe: &Pipe) -> u64 {
 fn taken(pipe: &Pipe, shard: u16) -> HashMap<Vec<u8>, u64> {
     let (mut taken, mut from) = (HashMap::new(), Some(0));
     while let Some(place) = from {
-        from = pipe.take_hits(place, &mut |of| of == shard, &mut |hits| {
-            *taken.entry(hits.key.to_vec()).or_default() += hits.count;
+        from = pipe.take_hits(place, &mut |of| of == shard, &mut |batch| {
+            for hits in batch {
+                *taken.entry(hits.key.to_vec()).or_default() += hits.count;
+            }
         });
         assert!(from.is_none_or(|next| next > place), "it goes on");
     }

@@ -12,8 +12,10 @@
 //! - I2  An item is copied only if a plain read of it has the reply that the copy gives: no stale
 //!   item, none that somebody refills, none whose key was sent in base64.
 
+use arrayvec::ArrayVec;
 use kachel_engine::{
-    Answer, CopiedItem, CopyHits, Engine, GetTerms, Outcome, Value, ValueWanted, Verdict, Wanted,
+    Answer, BATCH_MAX, CopiedItem, CopyHits, Engine, GetTerms, Key, Lookup, Outcome, Value,
+    ValueWanted, Verdict, Wanted,
 };
 
 use crate::batch::{Batch, Ready, Staged};
@@ -98,20 +100,29 @@ pub(crate) fn take_hits<E: Engine>(
         return None;
     }
     let mut is_wanted = |shard| engines.may_take(shard, context);
-    copies.take_hits(from, &mut is_wanted, &mut |hits| note_hits(context, engines, hits))
+    copies.take_hits(from, &mut is_wanted, &mut |batch| note_hits(context, engines, batch))
 }
 
-fn note_hits<E: Engine>(context: &Context, engines: &Engines<E>, hits: CopyHits<'_>) {
-    let CopyHits { key, shard, count } = hits;
-    debug_assert!(count > 0, "it was read");
-    context.counters.get_hits.add(count);
-    if key.is_empty() {
-        return; // The copy is gone, so its item is not known any more.
-    }
-    let Some(mut engine) = engines.take(shard, context) else { return };
-    let terms = GetTerms { value: ValueWanted::No, ..GetTerms::VALUE };
-    let key = context.hasher.key(key);
-    for _ in 0..count.min(ACCESSES_MAX) {
-        let _read = engine.read(&key, &terms, None, &context.now());
+fn note_hits<E: Engine>(context: &Context, engines: &Engines<E>, batch: &[CopyHits<'_>]) {
+    debug_assert!(batch.iter().all(|hits| hits.count > 0), "they were read");
+    context.counters.get_hits.add(batch.iter().map(|hits| hits.count).sum());
+    // A copy that is gone has no key: its item is not known any more.
+    let known = batch.iter().filter(|hits| !hits.key.is_empty());
+    let known: ArrayVec<_, BATCH_MAX> =
+        known.map(|hits| (hits.shard, context.hasher.key(hits.key), hits.count)).collect();
+    let (now, terms) = (context.now(), GetTerms { value: ValueWanted::No, ..GetTerms::VALUE });
+    for shard in 0..context.shards() {
+        let of_shard = || known.iter().filter(move |(owner, ..)| *owner == shard);
+        if of_shard().next().is_none() {
+            continue;
+        }
+        let Some(mut engine) = engines.take(shard, context) else { continue };
+        let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: false };
+        engine.prefetch(of_shard().map(|(_, key, _)| lookup(key)));
+        for (_, key, count) in of_shard() {
+            for _ in 0..(*count).min(ACCESSES_MAX) {
+                let _read = engine.read(key, &terms, None, &now);
+            }
+        }
     }
 }

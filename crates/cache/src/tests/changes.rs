@@ -101,7 +101,7 @@ impl Copies for Store {
         &self,
         _: usize,
         _: &mut dyn FnMut(u16) -> bool,
-        _: &mut dyn FnMut(CopyHits<'_>),
+        _: &mut dyn FnMut(&[CopyHits<'_>]),
     ) -> Option<usize> {
         None
     }

@@ -282,7 +282,9 @@ fn several_keys_are_answered_if_there_are_copies_of_all() {
     }
     // Each of these requests read each of its keys. The third one was in two of the three lengths.
     let mut hits = Vec::new();
-    let mut tell = |hit: CopyHits<'_>| hits.push((hit.key.to_vec(), hit.count));
+    let mut tell = |batch: &[CopyHits<'_>]| {
+        hits.extend(batch.iter().map(|hit| (hit.key.to_vec(), hit.count)));
+    };
     assert_eq!(bench.pipe.take_hits(0, &mut |_| true, &mut tell), None, "a small table");
     hits.sort();
     let hits: Vec<u64> = hits.into_iter().map(|(_, count)| count).collect();

@@ -30,6 +30,9 @@ pub(crate) struct Case {
 const OPEN_AT_1_6_18: [&str; 3] = ["W150", "W155", "W156"];
 /// Cases after which 1.6.18 waits for the rest of a request, or sends its log.
 const ANSWERS_NO_MORE_AT_1_6_18: [&str; 3] = ["W111", "W150", "W156"];
+/// A value of a negative length, which 1.6.18 mostly closes at. Once in some dozens of runs it did
+/// neither answer nor close for half a minute.
+const UNCERTAIN_AT_1_6_18: &str = "W160";
 
 impl Case {
     /// A case of our own, after which the connection stays open.
@@ -46,9 +49,10 @@ impl Case {
         }
     }
 
-    /// The same input with the reply of memcached 1.6.18, if that was measured.
+    /// The same input with the reply of memcached 1.6.18, if that was measured and is certain.
     pub(crate) fn at_1_6_18(&self) -> Option<Self> {
-        let reply = Some(self.reply_1_6_18.clone()?);
+        let is_certain = self.id != UNCERTAIN_AT_1_6_18;
+        let reply = Some(self.reply_1_6_18.clone().filter(|_| is_certain)?);
         let is_one_of = |ids: [&str; 3]| ids.contains(&&self.id[..]);
         Some(Self {
             reply,

@@ -222,6 +222,11 @@ impl Acceptor {
         any
     }
 
+    /// Whether no client arrives any more, and none moves.
+    pub(crate) const fn has_stopped(&self) -> bool {
+        self.stopping
+    }
+
     /// Stops accepting clients, and tells the other shards. Returns `false` if it had stopped
     /// before.
     pub(crate) fn stop(&mut self, context: &Context) -> bool {

@@ -251,6 +251,11 @@ impl<E: Engine> Engines<E> {
         self.locks[usize::from(shard)].is_left()
     }
 
+    /// Whether no core holds an engine, and no requests wait with it. Cost: a load.
+    pub(crate) fn is_idle(&self, shard: u16) -> bool {
+        self.locks[usize::from(shard)].is_idle()
+    }
+
     /// Whether requests are parked with an engine that no core holds. Cost: a load.
     #[inline]
     pub(crate) fn have_parked(&self, shard: u16) -> bool {

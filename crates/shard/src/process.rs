@@ -492,9 +492,11 @@ impl Shared {
     }
 
     /// Whether no shard has a connection or will get one. Until all shards have stopped accepting,
-    /// a shard that still accepts may hand a connection over to any other shard.
+    /// a shard that still accepts may hand a connection over to any other shard. What a core did
+    /// before it dismissed its last client is seen after this returns `true`.
     pub(crate) fn is_over(&self) -> bool {
-        self.closed.load(Acquire) == u32::from(self.options.shards) && self.open_connections() == 0
+        self.closed.load(Acquire) == u32::from(self.options.shards)
+            && self.connections.load(Acquire) == 0
     }
 
     /// Counts a new connection. At the limit it returns `false` and counts nothing.
@@ -513,7 +515,7 @@ impl Shared {
 
     /// Counts a connection that has closed.
     pub(crate) fn dismiss(&self) {
-        let before = self.connections.fetch_sub(1, Relaxed);
+        let before = self.connections.fetch_sub(1, Release);
         assert!(before > 0, "a connection is dismissed once");
     }
 }

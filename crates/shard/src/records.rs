@@ -168,6 +168,11 @@ impl<E: Engine> Records<E> {
         Ok(work)
     }
 
+    /// Whether requests are parked whose answers have not come back.
+    pub(crate) const fn are_away(&self) -> bool {
+        self.small.away > 0 || self.large.away > 0
+    }
+
     /// Whether connections wait for records, and half of these are back.
     pub(crate) fn may_resume(&self) -> bool {
         self.small.may_resume() || self.large.may_resume()

@@ -581,7 +581,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// If more input is ready than this core can serve soon, has other cores serve a part of it.
     fn look_ahead(&mut self) {
         let Self { io, context, now_ns, clients, arrivals, acceptor, balance, .. } = self;
-        if !context.shared.cores.are_fixed() && balance.look_ahead(context, *now_ns, arrivals) {
+        let may_move = !context.shared.cores.are_fixed() && !acceptor.has_stopped();
+        if may_move && balance.look_ahead(context, *now_ns, arrivals) {
             let leave = |leaving, core| acceptor.leave(io, leaving, core, true);
             balance.choose_ahead(clients, arrivals, leave);
         }
@@ -590,7 +591,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     /// Chooses the connections that other cores serve from now on.
     fn balance(&mut self) {
         let Self { io, context, clock, now_ns, clients, arrivals, acceptor, balance, .. } = self;
-        if context.shared.cores.are_fixed() {
+        if context.shared.cores.are_fixed() || acceptor.has_stopped() {
             return;
         }
         balance.sample(context, clock, *now_ns);
@@ -616,11 +617,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             let (_, mut sending) = self.sending();
             open.into_iter().for_each(|one| sending.close(one, CloseReason::Shutdown));
         }
+        debug_assert!(!self.acceptor.is_busy(), "no client arrives or moves since it stopped");
         // This shard goes on until no shard has a client, because clients of other shards may still
-        // wait for its answers.
-        debug_assert!(!self.acceptor.is_busy(), "nothing was accepted since it stopped");
-        let is_left = self.left != Left::Nothing || self.engines.are_left(self.context.id);
-        let is_over = self.context.shared.is_over() && !is_left;
+        // wait for its answers. A client that was given up may have left requests. They are looked
+        // for once no client is left that could send more, and their answers are awaited.
+        let is_over = self.context.shared.is_over()
+            && self.left == Left::Nothing
+            && self.engines.is_idle(self.context.id)
+            && !self.records.are_away();
         if is_over { Turn::Finished } else { Turn::Again }
     }
 

@@ -79,3 +79,28 @@ fn a_reply_that_was_begun_is_finished() {
     assert_eq!(turns, [Turn::Finished]);
     assert!(reply.len() > 1_000 * 10_000 && reply.ends_with(b"END\r\n"), "{} bytes", reply.len());
 }
+
+/// A client that is given up leaves requests with another shard. They are executed, and its own
+/// shard waits for the answers.
+#[test]
+fn requests_of_a_client_that_is_given_up_are_executed_before_the_end() {
+    let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let client = world.connect();
+    assert_eq!(world.ask(&client, b"set first 0 0 1\r\nx\r\n"), b"STORED\r\n");
+    let engines = std::sync::Arc::clone(&world.engines);
+    let held = [0, 1].map(|shard| engines.hold(shard).expect("no core holds it"));
+    (0..8).for_each(|key| client.write(format!("set k{key} 0 0 1\r\nx\r\n").as_bytes()));
+    (0..TURNS_MAX).for_each(|_| world.turn());
+    assert!(world.parked() > 0 && client.read().is_empty(), "the requests wait");
+    world.shared.stop();
+    let mut turns = [Turn::Again; 2];
+    (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
+    world.shared.give_up_clients();
+    (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
+    assert_eq!(turns, [Turn::Again; 2], "the requests are not executed yet");
+    drop(held);
+    (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
+    assert_eq!(turns, [Turn::Finished; 2]);
+    assert!(world.holdings().all(|held| held.reply_slots == 0), "nothing of the client is left");
+    assert_eq!(world.holdings().map(|held| held.items).sum::<u64>(), 9);
+}

@@ -168,6 +168,12 @@ impl<T, W> CombiningLock<T, W> {
         tags(word) & HELD == 0 && !word.is_null()
     }
 
+    /// Whether the lock is free and no work is left with it. Cost: a load.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.word.load(Ordering::Relaxed).is_null()
+    }
+
     /// Whether the lock is free and work is in its list. Cost: a load.
     #[inline]
     pub fn is_left_parked(&self) -> bool {

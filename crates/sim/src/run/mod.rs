@@ -1,0 +1,344 @@
+//! A run: the server, its clients and the network between them, in one thread, on virtual time.
+//!
+//! Upstream:   the options, which by default follow from a seed.
+//! Downstream: `phases`, which wait for events and judge the server; a report, or a description of
+//!             the failure.
+//!
+//! Invariants:
+//! - I1  Time passes only between events. No system clock and no other thread affects a run.
+
+mod phases;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use kachel_io::Clock as _;
+use kachel_testkit::Random;
+
+use crate::answer::Asked;
+use crate::ask::{Asker, Expect};
+use crate::client::{Around, Client, End, Tally};
+use crate::kept::Kept;
+use crate::options::{Fault, Options};
+use crate::queue::{Event, Queue};
+use crate::record::{Moment, Record};
+use crate::report::Report;
+use crate::server::Server;
+use crate::trace::Trace;
+
+/// The most clients that read all hot keys when a flush is answered or falls due, not counting the
+/// client that sent it. With more of them, too many operations would overlap for the judge.
+const LOOKS_MAX: usize = 4;
+/// While less than this percentage of the requests is sent, values are small and none is evicted.
+const SMALL_PERCENT: u64 = 40;
+
+/// Runs the simulation with these options.
+///
+/// Errors: a description of what went wrong.
+pub fn run(options: &Options) -> Result<Report, String> {
+    if options.faults.has(Fault::Late) {
+        Run::<true>::new(options).all()
+    } else {
+        Run::<false>::new(options).all()
+    }
+}
+
+/// `LATE`: the engines delay some answers.
+struct Run<'o, const LATE: bool> {
+    options: &'o Options,
+    queue: Queue,
+    server: Server<LATE>,
+    clients: Vec<Client>,
+    asker: Asker,
+    trace: Trace,
+    tally: Tally,
+    record: Record,
+    kept: Kept,
+    now_ns: u64,
+    /// How far jumps have moved the server's clock ahead of virtual time.
+    jumped_ns: u64,
+    stormy: bool,
+    /// The second by which the newest delayed flush is certainly due; `None`: nothing to check.
+    flush_due: Option<u32>,
+    /// See [`Around`].
+    pinned_closes: u64,
+    end: End,
+    /// The keys of the last listing.
+    listed: Vec<Vec<u8>>,
+    /// The keys whose values were read after the stormy phase.
+    found: BTreeSet<Vec<u8>>,
+}
+
+impl<'o, const LATE: bool> Run<'o, LATE> {
+    fn new(options: &'o Options) -> Self {
+        let mut queue = Queue::default();
+        let server = Server::new(options, &mut queue);
+        let clients = (0..usize::from(options.clients))
+            .map(|index| Client::new(options, index, &mut queue))
+            .collect();
+        let mut dice = Random::for_purpose(options.seed, "clock");
+        if options.faults.has(Fault::Jump) {
+            let mut at_ns = 0;
+            for _ in 0..40 {
+                at_ns += dice.between(1_000_000, 20_000_000);
+                let jump_ns = match dice.below(20) {
+                    0..16 => dice.between(100_000_000, 2_500_000_000),
+                    16..19 => dice.between(2_000_000_000, 15_000_000_000),
+                    _ => 70_000_000_000,
+                };
+                queue.schedule(at_ns, Event::Jump(jump_ns));
+            }
+        }
+        Self {
+            options,
+            queue,
+            server,
+            clients,
+            asker: Asker::new(options),
+            trace: Trace::default(),
+            tally: Tally::default(),
+            record: Record::default(),
+            kept: Kept::default(),
+            now_ns: 0,
+            jumped_ns: 0,
+            stormy: true,
+            flush_due: None,
+            pinned_closes: 0,
+            end: End::default(),
+            listed: Vec::new(),
+            found: BTreeSet::new(),
+        }
+    }
+
+    /// Performs events until `done` holds.
+    ///
+    /// Errors: that takes longer than `most_ns`, or an event fails.
+    fn until(
+        &mut self,
+        what: &str,
+        most_ns: u64,
+        done: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let deadline_ns = self.now_ns + most_ns;
+        while !done(self) {
+            if self.now_ns > deadline_ns {
+                let waiting: Vec<String> = self.clients.iter().map(Client::waits_for).collect();
+                let waiting = waiting.join("; ");
+                return Err(format!("timed out waiting until {what} ({waiting})"));
+            }
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    /// Moves virtual time to the next event and performs it (I1).
+    fn next(&mut self) -> Result<(), String> {
+        let Some((at_ns, event)) = self.queue.next() else {
+            return Err("no event is left".to_owned());
+        };
+        assert!(at_ns >= self.now_ns, "I1");
+        self.server.world.clock.advance_ns(at_ns - self.now_ns);
+        self.now_ns = at_ns;
+        self.note(&event);
+        let (now, clock_ns) = (self.moment(), self.clock_ns());
+        match event {
+            Event::Run(shard) => {
+                self.pinned_closes = self.server.run(shard, at_ns, &mut self.queue)?;
+                self.receive()?;
+                self.pinned_closes = 0;
+            }
+            Event::Overslept { shard, nap } => {
+                self.server.overslept(shard, nap, at_ns, &mut self.queue);
+            }
+            Event::Step(client) => self.step(client),
+            Event::Arrive { client, link, bytes } => {
+                self.clients[client].arrive(link, &bytes, now, clock_ns);
+                self.wake();
+            }
+            Event::Finish { client, link } => {
+                self.clients[client].arrive_finish(link);
+                self.wake();
+            }
+            Event::Reset { client, link } => {
+                let unknown = self.clients[client].reset(link, &mut self.tally);
+                self.lose(client, unknown);
+                self.wake();
+            }
+            Event::Read { client, link, bytes } => {
+                self.at(client, |client, around| client.read_more(link, bytes, around));
+                self.wake();
+            }
+            Event::Jump(ns) => {
+                if self.stormy {
+                    self.tally.jumps += 1;
+                    self.jump(ns);
+                    if self.tally.jumps % 8 == 1 {
+                        // An item's life does not depend on the time of day.
+                        let clock = &self.server.world.clock;
+                        clock.set_unix_s(clock.unix_s() - 3_600);
+                        self.tally.clock_steps += 1;
+                    }
+                    self.look_when_due();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, event: &Event) {
+        let (kind, of) = match event {
+            Event::Run(shard) => (1, *shard),
+            Event::Overslept { shard, .. } => (2, *shard),
+            Event::Step(client) => (3, *client),
+            Event::Arrive { client, bytes, .. } => {
+                self.trace.add_bytes(bytes);
+                (4, *client)
+            }
+            Event::Finish { client, .. } => (5, *client),
+            Event::Reset { client, .. } => (6, *client),
+            Event::Read { client, .. } => (7, *client),
+            Event::Jump(_) => (8, 0),
+        };
+        self.trace.add(self.now_ns << 4 | kind);
+        self.trace.add(of as u64);
+    }
+
+    fn wake(&mut self) {
+        self.server.wake(self.now_ns, &mut self.queue);
+    }
+
+    fn jump(&mut self, ns: u64) {
+        self.jumped_ns += ns;
+        self.server.world.clock.advance_ns(ns);
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.now_ns + self.jumped_ns
+    }
+
+    /// The virtual time, and the second of the server's clock.
+    fn moment(&self) -> Moment {
+        let second = (self.clock_ns() / 1_000_000_000) as u32 + 2;
+        Moment { ns: self.now_ns, second }
+    }
+
+    fn at<R>(&mut self, client: usize, act: impl FnOnce(&mut Client, &mut Around<'_>) -> R) -> R {
+        let clock_ns = self.clock_ns();
+        let mut around = Around {
+            now_ns: self.now_ns,
+            clock_ns,
+            queue: &mut self.queue,
+            trace: &mut self.trace,
+            asker: &mut self.asker,
+            tally: &mut self.tally,
+            pinned_closes: &mut self.pinned_closes,
+            end: self.end,
+        };
+        act(&mut self.clients[client], &mut around)
+    }
+
+    fn each(&mut self, act: impl Fn(&mut Client, &mut Around<'_>)) {
+        for client in 0..self.clients.len() {
+            self.at(client, &act);
+        }
+    }
+
+    fn step(&mut self, client: usize) {
+        if !self.stormy {
+            return;
+        }
+        if self.tally.asked * 100 >= u64::from(self.options.requests) * SMALL_PERCENT {
+            if !self.asker.pressing {
+                self.record.note_pressure(self.now_ns);
+            }
+            self.asker.pressing = true;
+        }
+        let server = &self.server;
+        let mut around = Around {
+            now_ns: self.now_ns,
+            clock_ns: self.now_ns + self.jumped_ns,
+            queue: &mut self.queue,
+            trace: &mut self.trace,
+            asker: &mut self.asker,
+            tally: &mut self.tally,
+            pinned_closes: &mut self.pinned_closes,
+            end: self.end,
+        };
+        self.clients[client].step(|| server.world.connect(), &mut around);
+        self.wake();
+    }
+
+    /// Every client reads what the server has sent to it.
+    fn receive(&mut self) -> Result<(), String> {
+        for client in 0..self.clients.len() {
+            let (settled, unknown) = self.at(client, Client::receive)?;
+            let (now, connection) = (self.moment(), self.clients[client].connection());
+            for asked in settled {
+                self.tally.settled += 1;
+                self.tally.refused += u64::from(asked.is_refused());
+                self.tally.stores += u64::from(asked.ask.stores());
+                self.tally.large_stores += u64::from(asked.has_stored_large());
+                self.note_listing(&asked);
+                let under_way = |key: &[u8]| {
+                    let mut all = self.clients.iter().flat_map(|client| &client.asked);
+                    all.any(|other| !other.ask.only_reads() && other.ask.names(key))
+                };
+                self.kept.settle(&asked, now, self.options.calm_bytes(), under_way);
+                self.record.settle(connection, &asked, now)?;
+                if let Some(delay_s) = asked.ask.flush_delay_s().filter(|_| self.stormy) {
+                    self.tally.flushes += 1;
+                    self.flush_due = (delay_s > 0).then(|| now.second + delay_s);
+                    self.look(Some(client));
+                }
+            }
+            self.lose(client, unknown);
+        }
+        let served = self.clients.iter().filter(|client| client.is_served()).count();
+        let places = self.options.connections_max();
+        if served > places as usize {
+            return Err(format!("{served} clients are served, and {places} may be connected"));
+        }
+        Ok(())
+    }
+
+    /// Notes the keys of a listing, or those whose values were read.
+    fn note_listing(&mut self, asked: &Asked) {
+        match &asked.ask.expect {
+            Expect::Dump => {
+                self.tally.dumps += u64::from(self.stormy);
+                self.tally.listed += asked.replies.len() as u64;
+                self.listed = asked.replies.iter().map(|(_, key)| key.clone()).collect();
+            }
+            Expect::Values(keys) if !self.stormy => {
+                self.found.extend(asked.found.iter().map(|place| keys[*place].clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Has `flusher`, and clients that wait for nothing, read all hot keys when a flush is answered
+    /// or a delayed one falls due. Their reads find a shard that the flush has not reached.
+    fn look(&mut self, flusher: Option<usize>) {
+        let others = (0..self.clients.len()).filter(|client| Some(*client) != flusher);
+        let others = others.filter(|client| self.clients[*client].may_look()).take(LOOKS_MAX);
+        for client in others.chain(flusher).collect::<Vec<_>>() {
+            let asks = self.asker.all_hot();
+            self.at(client, |client, around| client.send_at_once(asks, around));
+        }
+    }
+
+    /// Has clients read all hot keys when the clock has reached the second of a delayed flush.
+    fn look_when_due(&mut self) {
+        let second = self.moment().second;
+        if self.flush_due.take_if(|due| *due <= second).is_some() {
+            self.look(None);
+        }
+    }
+
+    fn lose(&mut self, client: usize, unknown: VecDeque<Asked>) {
+        let connection = self.clients[client].connection();
+        for asked in unknown {
+            self.record.lose(connection, &asked);
+            self.kept.lose(&asked);
+        }
+    }
+}

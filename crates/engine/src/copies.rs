@@ -81,7 +81,7 @@ pub trait Copies: Debug + Send + Sync {
     /// that `is_wanted` names, at most `BATCH_MAX` at a time. Looks at some copies, from place
     /// `from` on. Returns the place at which the caller goes on; `None` at the end.
     ///
-    /// Cost: bounded, some loads for each of a few thousand places.
+    /// Cost: bounded, some loads for each of a few thousand places, and a few batches.
     fn take_hits(
         &self,
         from: usize,

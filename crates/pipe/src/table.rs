@@ -132,9 +132,12 @@ pub struct Items {
     pub invalidations: u64,
 }
 
-/// The slots whose reads are taken in one step, which is a part of a tick. At most 50 us: the words
-/// that are read of a slot nobody has read lie beside those of the next slot.
+/// The most slots that one step of collecting reads looks at. Clients wait for a step, because it
+/// is a part of a tick. A guess: the words of a slot that nobody has read are beside those of the
+/// next slot, so a look costs some nanoseconds.
 const SLOTS_PER_STEP: usize = 4096;
+/// The most slots whose reads one step tells. Each costs the lookup of an item.
+const TOLD_PER_STEP: usize = 4 * BATCH_MAX;
 /// Bytes that a slot takes in all parts of the table.
 const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + 2;
 
@@ -497,8 +500,8 @@ impl Copies for Pipe {
         tell: &mut dyn FnMut(&[CopyHits<'_>]),
     ) -> Option<usize> {
         debug_assert!(from < self.slots, "a place of the table");
-        let end = self.slots.min(from + SLOTS_PER_STEP);
-        let (mut found, mut count) = ([0; BATCH_MAX], 0);
+        let mut end = self.slots.min(from + SLOTS_PER_STEP);
+        let (mut found, mut count, mut told) = ([0; BATCH_MAX], 0, 0);
         for slot in from..end {
             let is_quiet = !self.is_used[slot].load(Relaxed) && !self.has_hits(slot);
             if is_quiet || self.memory.buckets[slot].load(Relaxed) == 0 {
@@ -508,7 +511,11 @@ impl Copies for Pipe {
             count += 1;
             if count == BATCH_MAX {
                 self.tell_hits(&found, is_wanted, tell);
-                count = 0;
+                (count, told) = (0, told + BATCH_MAX);
+                if told == TOLD_PER_STEP {
+                    end = slot + 1;
+                    break;
+                }
             }
         }
         self.tell_hits(&found[..count], is_wanted, tell);

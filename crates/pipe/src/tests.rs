@@ -97,6 +97,22 @@ fn hits_are_told_once_with_their_keys() {
 }
 
 #[test]
+fn a_step_tells_a_bounded_number_of_copies() {
+    let pipe = table(2048);
+    let keys: Vec<Vec<u8>> = (0..1000).map(|number| format!("key-{number}").into()).collect();
+    keys.iter().for_each(|key| publish(&pipe, key, b"v", 0));
+    keys.iter().for_each(|key| hit(&pipe, key, 0));
+    let (mut steps, mut from, mut all) = (0, Some(0), 0);
+    while let Some(place) = from {
+        let mut told = 0;
+        from = pipe.take_hits(place, &mut |_| true, &mut |batch| told += batch.len());
+        assert!(told <= 128, "{told} in one step");
+        (steps, all) = (steps + 1, all + told);
+    }
+    assert!(steps >= 1000 / 128 && all == 1000, "{all} in {steps} steps");
+}
+
+#[test]
 fn copies_that_are_read_stay_and_the_others_give_way() {
     let pipe = table(1);
     let key = |number: u32| format!("key-{number}").into_bytes();

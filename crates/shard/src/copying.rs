@@ -1,6 +1,6 @@
 //! Copies of items that are read often over UDP, and the reads that copies have answered.
 //!
-//! Upstream:   `serve`, for each batch; `tick`, once a second.
+//! Upstream:   `serve`, for each batch; `tick`, in steps that begin once a second.
 //! Downstream: the store of copies (`kachel_engine::Copies`).
 //!
 //! A request of a datagram comes here only if no copy has answered it. The second read of a key

@@ -23,8 +23,8 @@ pub const SEND_GATHER_MAX: usize = 2 * (HELD_PIECES_MAX + 1);
 /// `Uring` reports the progress of longer sends. A guess: waiting for the whole send is up to 5 %
 /// cheaper with values of 32 KB, four pipelined, and equal with 900 KB.
 pub const SEND_WHOLE_BYTES_MAX: usize = 160 * 1024;
-/// The most datagrams that one poll reports. A client over TCP waits for as many, so more would
-/// delay it beside a flood; fewer would make each datagram pay more of a poll.
+/// The most datagrams that one poll reports. A request over TCP waits for that many, so more would
+/// delay it beside a flood. With fewer, each datagram would pay for a larger part of a poll.
 pub const DATAGRAMS_MAX: usize = 8;
 /// The most bytes of a datagram. A longer one is cut.
 pub const DATAGRAM_BYTES_MAX: usize = RECEIVE_BUFFER_BYTES - 64;

@@ -122,7 +122,7 @@ impl SmartPipe {
         }))
     }
 
-    /// What clients see of the pipe.
+    /// The statistics and the switch of the pipe, for requests of clients.
     pub(crate) fn control(&self) -> PipeControl {
         let pipe = self.clone();
         let switched = self.clone();

@@ -50,7 +50,7 @@ const FILLING_BYTES: usize = 8_000;
 /// As many fill the memory.
 const FILLINGS: u64 = 5_000;
 
-/// What happens beside the clients.
+/// A disturbance of the server while clients work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nothing,
@@ -217,8 +217,8 @@ fn fill(numbers: std::ops::Range<u64>, is_over: &AtomicBool) {
     }
 }
 
-/// What the clients see of a server that has none of their keys. A kill of the server is an entry
-/// of its own: a flush.
+/// Records a history of clients at a server that has none of their keys. A kill of the server is an
+/// entry of its own: a flush.
 fn record(
     network: &Network,
     server: &mut crate::network::Serving,

@@ -23,7 +23,7 @@ const READS: u64 = 4;
 /// The kernel frees a program and its maps after a grace period.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the kernel holds for one program of the pipe.
+/// The program of one server's pipe and its maps, by their numbers in the kernel.
 #[derive(Debug)]
 struct Held {
     program: u32,
@@ -44,7 +44,7 @@ impl Held {
         Self { program, maps }
     }
 
-    /// What of it the kernel still has.
+    /// The program, maps and links that the kernel still has.
     fn left(&self) -> Vec<String> {
         let programs = loaded_programs().filter_map(Result::ok).map(|info| info.id());
         let programs = programs.filter(|id| *id == self.program).map(|id| format!("program {id}"));
@@ -57,7 +57,7 @@ impl Held {
     }
 }
 
-/// What the readers share.
+/// The state that the readers share.
 #[derive(Debug, Default)]
 struct Shared {
     /// The least value that a read may show which is sent now.

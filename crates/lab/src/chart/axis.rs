@@ -3,7 +3,7 @@
 //! Upstream:   `mod` and `bars`, with the values that the axis must show.
 //! Downstream: none.
 
-/// How an axis shows values.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// From 0 to a round number.

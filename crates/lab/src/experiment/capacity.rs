@@ -34,7 +34,7 @@ impl Serialize for Promise {
     }
 }
 
-/// What the steps of a server say about its capacity.
+/// The capacity of a server, as far as its steps show it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Capacity {
     /// The highest rate that kept the promise, in requests a second.

@@ -20,7 +20,7 @@ pub(crate) struct Subject {
     pub(crate) options: BTreeMap<String, String>,
 }
 
-/// What the results say about a prediction.
+/// The judgment of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The whole interval is within the limits.
@@ -105,7 +105,7 @@ impl Experiment {
         rows.filter_map(|row| Some((row.key.round, row.value(column)?))).collect()
     }
 
-    /// What the rows say about a prediction, with the figure that it is about.
+    /// The judgment of a prediction by the rows, with its figure.
     pub(crate) fn judge(
         &self,
         prediction: &Prediction,

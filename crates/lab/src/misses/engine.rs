@@ -39,7 +39,7 @@ const START_UNIX_S: u32 = 1_800_000_000;
 /// The longest relative TTL; a longer one is sent as a point in time.
 const RELATIVE_TTL_S_MAX: u32 = 30 * 24 * 3600;
 
-/// What the engine did with a trace.
+/// The figures of the engine's run over a trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Reads that missed.

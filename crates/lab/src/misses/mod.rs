@@ -298,7 +298,7 @@ fn chart(figures: &Figures) -> Chart {
             None => lines.push(Line { name: row.policy.clone(), points: vec![point] }),
         }
     }
-    // What the engine held is between the sizes of `--memory`.
+    // The engine's points lie between the sizes of `--memory`.
     lines.iter_mut().for_each(|line| line.points.sort_by(|left, right| left.x.total_cmp(&right.x)));
     Chart {
         title: format!("Miss ratio by memory: {}", figures.trace),

@@ -157,7 +157,7 @@ fn measure(options: &Options) -> Result<(Report, u8), String> {
     Ok((report, run.exit_code))
 }
 
-/// What a meter measured during some work.
+/// The power that a meter measured during some work.
 pub(crate) struct Series {
     pub(crate) energy: Energy,
     /// The last reason why a sample was missing.

@@ -20,7 +20,7 @@ use crate::experiment::{Experiment, Server};
 pub(super) struct Figure {
     pub(super) title: &'static str,
     pub(super) drawing: Drawing,
-    /// How to read it.
+    /// A note for the reader.
     pub(super) note: String,
     pub(super) table: Table,
     /// Published figures, to compare with.

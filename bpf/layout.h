@@ -26,6 +26,8 @@ typedef unsigned long long u64;
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 /* A load that the compiler neither repeats nor leaves out. */
 #define READ(word) (*(const volatile __typeof__(word) *)&(word))
+/* A store of the same kind. */
+#define WRITE(word, value) (*(volatile __typeof__(word) *)&(word) = (value))
 /* The compiler must compute this value as it is written: its own rewriting of bounds is not what the
  * verifier accepts. */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
@@ -110,6 +112,7 @@ struct bucket {
 	u64 tags[WAYS];
 };
 
+/* The first cache line has all that a plain GET needs besides the key and the value. */
 struct slot {
 	/* Odd while the slot is written. */
 	u64 version;
@@ -127,15 +130,14 @@ struct slot {
 	u8 head_bytes;
 	u8 cas_bytes;
 	u8 owner;
-	u64 cas;
 	/* A space, the client flags, a space, the bytes of the value. */
 	u8 head[16];
+	u64 cas;
+	/* The key, zeros up to a multiple of 8 bytes, and the value. */
+	u64 text[KEY_WORDS + VALUE_BYTES_MAX / 8];
 	/* A space and the token. */
 	u8 cas_text[24];
 	u64 reserved[5];
-	/* Filled with zeros. */
-	u64 key[KEY_WORDS];
-	u8 value[VALUE_BYTES_MAX];
 };
 
 /* The results of the program. crates/pipe/src/counts.rs names them in this order. */
@@ -164,6 +166,8 @@ enum count {
 	NO_ROOM,
 	/* A packet that was changed and could not be finished. There is none (pipe.c, I1). */
 	DROPPED,
+	/* Not a result: items in answers. */
+	ITEMS = 14,
 	/* Not a result: runs that are about to answer, or do so now. */
 	ANSWERING = 15,
 	COUNTS = 16
@@ -248,7 +252,8 @@ struct {
 	MAP_NUMBER(map_flags, BPF_F_MMAPABLE);
 } slots SECTION(".maps");
 
-/* By lane, then by slot. */
+/* By lane, then by slot: the second of the last read in the upper half, the number of reads since the
+ * server has taken them in the lower. */
 struct {
 	MAP_NUMBER(type, BPF_MAP_TYPE_ARRAY);
 	MAP_TYPE(key, u32);

@@ -72,6 +72,14 @@ INLINE u64 flags_bytes_of(const struct slot *slot)
 	return READ(slot->flags_bytes) & 15;
 }
 
+/* The value begins at the next multiple of 8 bytes after the key. */
+INLINE const u8 *value_of(const struct slot *slot, u64 key_bytes)
+{
+	u64 at = (key_bytes + 7) & KEY_BYTES_MAX;
+	OPAQUE(at);
+	return (const u8 *)slot->text + (at & KEY_BYTES_MAX);
+}
+
 INLINE u64 put_text_head(int with_cas, const struct slot *slot, struct scratch *scratch,
 			 u64 key_bytes)
 {
@@ -178,7 +186,7 @@ INLINE enum count values(const struct settings *is, const struct request *reques
 	for (u32 i = 0; i < KEY_WORDS - 1; i++) {
 		if (8 * i >= key_bytes)
 			break;
-		if (READ(slot->key[i]) != scratch->key[i])
+		if (READ(slot->text[i]) != scratch->key[i])
 			return MISS;
 	}
 	u64 flushes = READ(is->flushes_begun), due = READ(is->flush_due);
@@ -203,7 +211,7 @@ INLINE enum count values(const struct settings *is, const struct request *reques
 		used = put_binary_head(request, slot, scratch, key_bytes, value_bytes);
 	else
 		used = put_text_head(verb == GETS, slot, scratch, key_bytes);
-	APPEND(VALUE_BYTES_MAX / 8, slot->value, value_bytes);
+	APPEND(VALUE_BYTES_MAX / 8, value_of(slot, key_bytes), value_bytes);
 	if (verb != BINARY) {
 		put_word(text, used, 0x0a0d);
 		used += 2;

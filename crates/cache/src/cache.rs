@@ -27,7 +27,7 @@ use kachel_segment::{
 use kachel_table::{KeyHash, Location, Table};
 
 use crate::guesses::Guesses;
-use crate::index::{TableIndex, hash_of, item_at, location};
+use crate::index::{TableIndex, hash_of, item_at, location, note_copy_reads};
 use crate::large::CacheUpload;
 use crate::leases::Leases;
 
@@ -221,6 +221,9 @@ impl Cache {
                 == replaced.map(location),
             "index, I2: where the table has the old item"
         );
+        if keeps_access && let Some(old) = replaced {
+            note_copy_reads(&self.changes, &self.hasher, &self.segments.item(old));
+        }
         self.changes.before_change(hash.0);
         if let Some(old) = replaced {
             if keeps_access {
@@ -332,7 +335,9 @@ impl Cache {
     #[cold]
     pub(crate) fn before_mark(&self, at: ItemAt) {
         debug_assert!(self.changes.are_reported(), "hashing a key is for the copies alone");
-        self.changes.before_change(self.hasher.secret_hash(self.segments.key(at)));
+        let item = self.segments.item(at);
+        note_copy_reads(&self.changes, &self.hasher, &item);
+        self.changes.before_change(self.hasher.secret_hash(item.key()));
     }
 
     /// A step of the index's own upkeep, over at most `slots_max` slots, and the rest of the last

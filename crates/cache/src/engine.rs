@@ -15,7 +15,7 @@ use kachel_segment::{Item, Pool, WalkCursor};
 use kachel_stdx::{Landing, Place, Reader, SizeClasses};
 
 use crate::cache::{Cache, MAINTENANCE_ITEMS_MAX};
-use crate::index::TableIndex;
+use crate::index::{TableIndex, note_copy_reads};
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
 use crate::reader::CacheReader;
@@ -211,8 +211,12 @@ impl Engine for Cache {
     ) -> WalkStep {
         let mut at = WalkCursor::from_u64(cursor.to_u64());
         self.note_flush(now);
-        // No client sees a remnant.
-        let show = |item: Item<'_>| item.is_remnant() || show(item.key(), &CachedItem(item));
+        let (changes, hasher) = (&self.changes, &self.hasher);
+        let show = |item: Item<'_>| {
+            note_copy_reads(changes, hasher, &item);
+            // No client sees a remnant.
+            item.is_remnant() || show(item.key(), &CachedItem(item))
+        };
         let walked = self.segments.walk(&mut at, now.second, items_max, show);
         assert!(walked.items <= items_max, "a walk looks at no more than it may");
         *cursor = Cursor::from_u64(at.to_u64());

@@ -10,8 +10,11 @@
 //!   is reported here.
 
 use kachel_engine::{Changes, KeyHasher};
-use kachel_segment::{Index, ItemAt};
+use kachel_segment::{Index, Item, ItemAt};
 use kachel_table::{KeyHash, Location, Table};
+
+/// An item counts no more reads than this.
+const COUNTED_READS_MAX: u64 = 3;
 
 /// The table as the segments see it.
 pub(crate) struct TableIndex<'a> {
@@ -39,6 +42,10 @@ impl Index for TableIndex<'_> {
 
     fn prefetch(&self, key: &[u8]) {
         self.table.prefetch(hash_of(self.hasher, key));
+    }
+
+    fn note_reads(&self, item: &Item<'_>) {
+        note_copy_reads(self.changes, self.hasher, item);
     }
 
     fn swing(&mut self, key: &[u8], from: ItemAt, to: ItemAt) {
@@ -71,6 +78,21 @@ impl Index for TableIndex<'_> {
         debug_assert!(slots_max > 0, "an item that is gone had a slot");
         let hasher = self.hasher;
         self.table.shrink(slots_max, |location| hash_of(hasher, key_at(item_at(location))));
+    }
+}
+
+/// Has an item count the reads that its copy has answered since the last call. Cost: a branch if
+/// there are no copies, else a hash of the key.
+pub(crate) fn note_copy_reads(changes: &Changes, hasher: &KeyHasher, item: &Item<'_>) {
+    debug_assert!(!item.is_dead(), "an item of the index is living");
+    if !changes.are_reported() {
+        return;
+    }
+    let Some(reads) = changes.take_reads(hasher.secret_hash(item.key())) else { return };
+    let second = reads.second.max(item.last_access());
+    for _ in 0..reads.count.min(COUNTED_READS_MAX) {
+        let noted = item.note_access(second);
+        debug_assert!(noted, "the owner does not move the item meanwhile");
     }
 }
 

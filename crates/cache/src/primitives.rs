@@ -15,6 +15,7 @@ use kachel_engine::{
 use kachel_segment::{Added, FoundItem, ItemAt, JoinPlace, NewItem, NewValue, NoSegment};
 
 use crate::cache::Cache;
+use crate::index::note_copy_reads;
 use crate::item::CachedItem;
 use crate::large::{CachePinned, CacheUpload};
 
@@ -58,6 +59,11 @@ impl Primitives for Cache {
         if mark.win_sent {
             self.segments.set_win_sent(at);
         }
+    }
+
+    #[inline]
+    fn count_reads(&mut self, at: FoundItem) {
+        note_copy_reads(&self.changes, &self.hasher, &self.segments.found(at));
     }
 
     #[inline]

@@ -22,14 +22,16 @@
 //!   in it, and the flush word, if a delayed flush is due. It does not remove dead items.
 //! - R3  An answer is the one that the owner would have given at the moment of the read. If the
 //!   verb's decision changes an item, or a value must be pinned, or the answer says that the item
-//!   was never read, only the owner can answer.
+//!   was never read, only the owner can answer. So it is if the answer tells the reads of an item,
+//!   and copies answer some of them.
 //! - R4  A reader never reads the blocks of a large value, because the owner may reuse them for
 //!   another item.
 
 use std::sync::Arc;
 
 use kachel_engine::{
-    ClassStats, DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, get_unchanged,
+    ClassStats, DeadFound, GetTerms, Key, Lookup, Now, ReadAnswer, ReadBeside, Wanted,
+    get_unchanged,
 };
 use kachel_segment::{ClassCounts, Item, ItemAt, Pool};
 use kachel_table::{BucketChoice, Guess, KeyHash, Location, Seen};
@@ -47,6 +49,8 @@ pub struct CacheReader {
     slots: kachel_table::Reader,
     pool: Arc<Pool>,
     classes: Arc<ClassCounts>,
+    /// Whether copies of items answer reads, too.
+    has_copies: bool,
 }
 
 /// All cores may share one reader.
@@ -93,6 +97,7 @@ impl Cache {
             slots: self.table.reader(),
             pool: Arc::clone(self.segments.pool()),
             classes: Arc::clone(self.segments.class_counts()),
+            has_copies: self.changes.are_reported(),
         }
     }
 }
@@ -149,6 +154,9 @@ impl ReadBeside for CacheReader {
         let view = Beside { reader: self, guess, round, second: now.second };
         let (found, death) = match look_up(view, key, now.second) {
             Found::Live(item) if item.is_large() => return ReadAnswer::AskOwner, // R4
+            Found::Live(_) if self.has_copies && terms.wanted.has(Wanted::ACCESS) => {
+                return ReadAnswer::AskOwner; // R3: the owner counts the reads of the copy first.
+            }
             Found::Live(item) => (Some(CachedItem(item)), None),
             Found::Dead(_, death) => (None, Some(death)),
             Found::Nowhere => (None, None),

@@ -4,7 +4,7 @@
 //! Downstream: an engine's [`Primitives`].
 
 use crate::change::{Change, Decision, Mark, NotYet, Put, PutValue, Refused};
-use crate::item::{Facts, ItemView};
+use crate::item::{Facts, ItemView, Wanted};
 use crate::key::Key;
 use crate::operation::{Block, GetTerms, Operation, Verb};
 use crate::options::EngineOptions;
@@ -61,6 +61,12 @@ pub trait Primitives {
 
     /// Notes that an item was read.
     fn note_access(&self, at: Self::At, now: &Now);
+
+    /// The reply tells how often and when the item was read: counts the reads that were answered
+    /// elsewhere.
+    fn count_reads(&mut self, at: Self::At) {
+        let _all_reads_are_counted = at;
+    }
 
     /// Whether a client has ever asked for a lease. Before that, a delete leaves nothing for them.
     fn has_leased(&self) -> bool;
@@ -131,6 +137,9 @@ pub fn get<'e, E: Primitives>(
         };
     };
     debug_assert!(is_live(engine, at, now), "`find` gives live items");
+    if terms.wanted.has(Wanted::ACCESS) {
+        engine.count_reads(at);
+    }
     let (facts, mark) = verb::get::on_hit(terms, &engine.item(at), now);
     if let Some(mark) = mark {
         engine.mark(at, mark);

@@ -1,7 +1,8 @@
 //! Copies of items outside of an engine, from which requests are answered without it.
 //!
-//! Upstream:   an engine drops a copy before it changes the item; `shard` offers items that are
-//!             read often, and hands on the time.
+//! Upstream:   an engine drops a copy before it changes the item, and takes its reads before it
+//!             judges or tells how often the item was read; `shard` offers items that are read
+//!             often, and hands on the time.
 //! Downstream: the store of copies (`pipe`: memory that a program in the kernel reads).
 //!
 //! Invariants:
@@ -34,19 +35,15 @@ pub struct CopiedItem<'i> {
     pub cas: u64,
     /// The second in which it expires; 0 for never.
     pub expiry: u32,
-    /// The shard that owns the key.
-    pub shard: u16,
 }
 
 /// Reads that a copy has answered.
-#[derive(Clone, Copy, Debug)]
-pub struct CopyHits<'k> {
-    /// The key; empty if the copy is gone.
-    pub key: &'k [u8],
-    /// The shard that owns the key.
-    pub shard: u16,
-    /// How often it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyReads {
+    /// How often it was read; not 0.
     pub count: u64,
+    /// The second of the last read.
+    pub second: u32,
 }
 
 /// The copies of items of all shards of a process. Any core may use them at any time.
@@ -77,17 +74,12 @@ pub trait Copies: Debug + Send + Sync {
     /// holds (I2). Does nothing if there is no room for it.
     fn publish(&self, stamp: FlushStamp, item: &CopiedItem<'_>);
 
-    /// Tells which copies were read since they were last looked at, for the items of the shards
-    /// that `is_wanted` names, at most `BATCH_MAX` at a time. Looks at some copies, from place
-    /// `from` on. Returns the place at which the caller goes on; `None` at the end.
-    ///
-    /// Cost: bounded, some loads for each of a few thousand places, and a few batches.
-    fn take_hits(
-        &self,
-        from: usize,
-        is_wanted: &mut dyn FnMut(u16) -> bool,
-        tell: &mut dyn FnMut(&[CopyHits<'_>]),
-    ) -> Option<usize>;
+    /// Takes the reads that the copy of an item has answered since they were last taken. `None` if
+    /// there are none. Cost: a cache line, and if there is a copy one for each lane of counters.
+    fn take_reads(&self, secret_hash: u64) -> Option<CopyReads>;
+
+    /// How many items copies have answered with since the start. Cost: a load for each core.
+    fn answered(&self) -> u64;
 }
 
 /// Where an engine reports its changes, if there are copies of its items.
@@ -113,6 +105,15 @@ impl Changes {
         if let Some(copies) = &self.0 {
             copies.drop_copy(secret_hash);
         }
+    }
+
+    /// Takes the reads of an item that its copy has answered. The engine does so before it judges
+    /// how often the item was read, or tells it. Cost: a branch if there are no copies.
+    #[inline]
+    pub fn take_reads(&self, secret_hash: u64) -> Option<CopyReads> {
+        let reads = self.0.as_ref()?.take_reads(secret_hash);
+        debug_assert!(reads.is_none_or(|reads| reads.count > 0), "it was read");
+        reads
     }
 
     /// The engine has noted a flush. Cost: a branch if there are no copies.

@@ -46,7 +46,7 @@ pub use contract::{
     INLINE_VALUE_BYTES_MAX, Lookup, ReadAnswer, ReadBeside, ReadValue, ReceiveValue, Room,
     Sequence, Ticket, WalkStep,
 };
-pub use copies::{Changes, CopiedItem, Copies, CopyHits, FlushStamp};
+pub use copies::{Changes, CopiedItem, Copies, CopyReads, FlushStamp};
 pub use guesses::ReadGuesses;
 pub use item::{Facts, ItemView, Wanted};
 pub use key::{KEY_BYTES_MAX, Key, KeyHasher, KeyHashes, PARTITIONS, Seeds};

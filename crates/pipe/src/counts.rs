@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use kachel_host::SharedWords;
 
-use crate::layout::{ANSWERING, COUNTS_WORDS};
+use crate::layout::{ANSWERING, COUNTS_WORDS, ITEMS};
 
 /// The results of the program, in the order of `enum count` in `bpf/layout.h`.
 const NAMES: [&str; 13] = [
@@ -27,7 +27,7 @@ const NAMES: [&str; 13] = [
     "dropped",
 ];
 
-const _: () = assert!(NAMES.len() <= ANSWERING && ANSWERING < COUNTS_WORDS);
+const _: () = assert!(NAMES.len() <= ITEMS && ITEMS < ANSWERING && ANSWERING < COUNTS_WORDS);
 
 /// Packets that were answered, or passed on to the kernel, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,11 @@ impl PipeCounts {
             counts.0.iter_mut().zip(core).for_each(|(count, word)| *count = word.load(Relaxed));
             counts
         })
+    }
+
+    /// How many items all cores have answered with.
+    pub(crate) fn items_answered(words: &SharedWords) -> u64 {
+        words.chunks(COUNTS_WORDS).map(|core| core[ITEMS].load(Relaxed)).sum()
     }
 
     /// Whether a run of the program is about to answer on any core.

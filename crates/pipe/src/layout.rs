@@ -9,8 +9,9 @@
 //!           16.. places, 4 words each | 80.. a bit for each closed port
 //! bucket    0..8 tags
 //! slot      0 version | 1 hash | 2 flushes | 3 expiry, client flags
-//!           4 bytes of key (16), value (16), flags text (8), head (8), token text (8); shard (8)
-//!           5 CAS token | 6, 7 head | 8..11 token text | 11..16 shard | 16..32 key | 32..64 value
+//!           4 bytes of key (16), value (16), flags text (8), head (8), token text (8)
+//!           5, 6 head | 7 CAS token | 8..56 key, value | 56..59 token text
+//! hits      second of the last read (32), reads since they were taken (32)
 //! ```
 //!
 //! All words are little-endian, as the processor has them.
@@ -39,12 +40,11 @@ pub(crate) mod slot {
     pub(crate) const FLUSHES: usize = 2;
     pub(crate) const EXPIRY_AND_FLAGS: usize = 3;
     pub(crate) const LENGTHS: usize = 4;
-    pub(crate) const CAS: usize = 5;
-    pub(crate) const HEAD: usize = 6;
-    pub(crate) const CAS_TEXT: usize = 8;
-    pub(crate) const SHARD: usize = 11;
-    pub(crate) const KEY: usize = 16;
-    pub(crate) const VALUE: usize = 32;
+    pub(crate) const HEAD: usize = 5;
+    pub(crate) const CAS: usize = 7;
+    pub(crate) const TEXT: usize = 8;
+    pub(crate) const CAS_TEXT: usize = 56;
+    pub(crate) const RESERVED: usize = 59;
 }
 
 /// Words of the settings.
@@ -55,6 +55,8 @@ pub(crate) const WAYS: usize = 8;
 pub(crate) const SLOT_WORDS: usize = 64;
 /// Words of the counts of a core.
 pub(crate) const COUNTS_WORDS: usize = 16;
+/// The word of a core's counts that has the items in answers.
+pub(crate) const ITEMS: usize = 14;
 /// The word of a core's counts that has the runs of the program which are about to answer.
 pub(crate) const ANSWERING: usize = 15;
 /// The most lanes: sets of counters of hits, which the cores share.
@@ -65,9 +67,11 @@ pub(crate) const PLACES_MAX: usize = 16;
 pub(crate) const PLACE_WORDS: usize = 4;
 /// Bytes of the longest key of a copy.
 pub(crate) const KEY_BYTES_MAX: usize = 120;
+/// Bytes of the longest value of a copy.
+pub const VALUE_BYTES_MAX: usize = 256;
 
 /// The tag of a slot that is being written. No key has it.
 pub(crate) const BUSY: u64 = 1;
 
 const _: () = assert!(setting::PLACES + PLACES_MAX * PLACE_WORDS == setting::CLOSED_PORTS);
-const _: () = assert!(slot::KEY * 8 + KEY_BYTES_MAX + 8 == slot::VALUE * 8);
+const _: () = assert!((slot::CAS_TEXT - slot::TEXT) * 8 >= KEY_BYTES_MAX + VALUE_BYTES_MAX);

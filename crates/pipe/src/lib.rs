@@ -22,6 +22,7 @@ mod table;
 mod tests;
 
 pub use counts::PipeCounts;
+pub use layout::VALUE_BYTES_MAX;
 pub use load::{LoadError, Mode, Program, Trial};
 pub use places::{Place, Speaks};
-pub use table::{Items, Pipe, PipeOptions, SwitchError, VALUE_BYTES_MAX};
+pub use table::{Items, Pipe, PipeOptions, SwitchError};

@@ -1,6 +1,7 @@
 //! The table of copies that the program in the kernel answers from.
 //!
-//! Upstream:   `kachel_engine::Copies`: an engine drops copies, `shard` offers items, takes hits.
+//! Upstream:   `kachel_engine::Copies`: an engine drops copies and takes their reads, `shard`
+//!             offers items.
 //! Downstream: memory that the program reads (`layout`).
 //!
 //! ```text
@@ -24,24 +25,23 @@
 //!   then looks whether it may (`bpf/pipe.c`, I3).
 //!
 //! Source: the version is that of a sequence lock, as in Lameter, "Effective synchronization on
-//! Linux/NUMA systems", 2005; victims are chosen as in CLOCK (Corbato, 1968), by reads of the last
-//! second, among the eight ways of a bucket.
+//! Linux/NUMA systems", 2005; a hand chooses victims as in CLOCK (Corbato, 1968), by the second of
+//! their last read, among the eight ways of a bucket.
 
 use std::ops::Add;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kachel_engine::{BATCH_MAX, CopiedItem, Copies, CopyHits, FlushStamp};
+use kachel_engine::{CopiedItem, Copies, CopyReads, FlushStamp};
 use kachel_host::SharedWords;
 
 use crate::counts::PipeCounts;
-use crate::layout::{BUSY, KEY_BYTES_MAX, LANES_MAX, PLACES_MAX, SLOT_WORDS, WAYS, setting, slot};
+use crate::layout::{
+    BUSY, KEY_BYTES_MAX, LANES_MAX, PLACES_MAX, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, setting, slot,
+};
 use crate::places::Place;
 use crate::recent::Recent;
-
-/// Bytes of the longest value of a copy.
-pub const VALUE_BYTES_MAX: usize = 256;
 
 /// The facts about the server that the program needs.
 #[derive(Clone, Debug)]
@@ -73,13 +73,9 @@ pub struct Pipe {
     /// The number of slots.
     pub(crate) slots: usize,
     lanes: usize,
-    /// Whether a copy was read in the second before the last one (CLOCK).
-    is_used: Box<[AtomicBool]>,
     /// The next way of each bucket to be a victim.
     hands: Box<[AtomicU8]>,
     recent: Recent,
-    /// Reads of copies that were replaced before anybody took their hits.
-    left_hits: AtomicU64,
     /// Held while the number of flushes changes.
     flushing: Mutex<()>,
     /// Held while the pipe is switched on or off.
@@ -132,14 +128,8 @@ pub struct Items {
     pub invalidations: u64,
 }
 
-/// The most slots that one step of collecting reads looks at. Clients wait for a step, because it
-/// is a part of a tick. A guess: the words of a slot that nobody has read are beside those of the
-/// next slot, so a look costs some nanoseconds.
-const SLOTS_PER_STEP: usize = 4096;
-/// The most slots whose reads one step tells. Each costs the lookup of an item.
-const TOLD_PER_STEP: usize = 4 * BATCH_MAX;
 /// Bytes that a slot takes in all parts of the table.
-const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + 2;
+const BYTES_PER_SLOT: usize = (SLOT_WORDS + 1 + LANES_MAX) * 8 + 1;
 
 /// The number of buckets that fit into `memory_bytes`: a power of 2.
 pub(crate) fn bucket_count(memory_bytes: u64) -> u32 {
@@ -159,10 +149,8 @@ impl Pipe {
             memory,
             slots,
             lanes,
-            is_used: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             hands: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
             recent: Recent::new(),
-            left_hits: AtomicU64::new(0),
             flushing: Mutex::new(()),
             phase: Mutex::new(Phase::Unused),
             promotions: AtomicU64::new(0),
@@ -286,58 +274,19 @@ impl Pipe {
         &self.memory.slots[slot * SLOT_WORDS..(slot + 1) * SLOT_WORDS]
     }
 
-    /// Takes and tells the hits of some slots.
-    fn tell_hits(
-        &self,
-        slots: &[usize],
-        is_wanted: &mut dyn FnMut(u16) -> bool,
-        tell: &mut dyn FnMut(&[CopyHits<'_>]),
-    ) {
-        debug_assert!(slots.len() <= BATCH_MAX, "a batch");
-        let mut shards = [0; BATCH_MAX];
-        for (shard, slot) in shards.iter_mut().zip(slots) {
-            // So that the cache misses of the batch overlap.
-            std::hint::black_box(self.words(*slot)[slot::KEY].load(Relaxed));
-            *shard = self.words(*slot)[slot::SHARD].load(Relaxed) as u16;
-        }
-        let mut keys = [[0; KEY_BYTES_MAX + 8]; BATCH_MAX];
-        let (mut read, mut count) = ([(0, 0, 0); BATCH_MAX], 0);
-        for (&slot, shard) in slots.iter().zip(shards).filter(|(_, shard)| is_wanted(*shard)) {
-            let hits = self.take_hits_of(slot);
-            self.is_used[slot].store(hits > 0, Relaxed);
-            if hits > 0 {
-                let key_bytes = self.key_in(slot, &mut keys[count]).map_or(0, <[u8]>::len);
-                read[count] = (key_bytes, shard, hits);
-                count += 1;
-            }
-        }
-        let hits: [CopyHits<'_>; BATCH_MAX] = std::array::from_fn(|place| {
-            let (key_bytes, shard, count) = read[place];
-            CopyHits { key: &keys[place][..key_bytes], shard, count }
-        });
-        if count > 0 {
-            tell(&hits[..count]);
-        }
-    }
-
-    /// The hits of a slot since they were last taken.
-    fn take_hits_of(&self, slot: usize) -> u64 {
-        let taken = self.hits_of(slot);
-        taken.map(|hits| if hits.load(Relaxed) == 0 { 0 } else { hits.swap(0, Relaxed) }).sum()
-    }
-
-    /// Whether a slot was read since its reads were last taken.
-    fn has_hits(&self, slot: usize) -> bool {
-        self.hits_of(slot).any(|hits| hits.load(Relaxed) != 0)
-    }
-
-    /// The counters of a slot's reads, one a lane.
+    /// The words of a slot's reads, one a lane.
     fn hits_of(&self, slot: usize) -> impl Iterator<Item = &AtomicU64> {
         (0..self.lanes).map(move |lane| &self.memory.hits[lane * self.slots + slot])
     }
 
-    /// Makes a way of the bucket busy, a free one if there is one. `None` if others do the same.
-    fn claim(&self, first: usize) -> Option<usize> {
+    /// The second in which a slot was read last, or was written.
+    fn last_read(&self, slot: usize) -> u32 {
+        self.hits_of(slot).map(|hits| (hits.load(Relaxed) >> 32) as u32).max().unwrap_or(0)
+    }
+
+    /// Makes a way of the bucket busy: a free one, or else one that was not read for a second.
+    /// `None` if there is none, or others do the same.
+    fn claim(&self, first: usize, second: u32) -> Option<usize> {
         let tags = self.tags(first);
         let claim = |way: usize, tag: u64| {
             let claimed = tags[way].compare_exchange(tag, BUSY, AcqRel, Relaxed);
@@ -348,11 +297,11 @@ impl Pipe {
             return Some(slot);
         }
         let hand = &self.hands[first / WAYS];
-        for _ in 0..2 * WAYS {
+        for _ in 0..WAYS {
             let way = usize::from(hand.load(Relaxed)) % WAYS;
             hand.store(((way + 1) % WAYS) as u8, Relaxed);
             let tag = tags[way].load(Relaxed);
-            if tag == BUSY || self.is_used[first + way].swap(false, Relaxed) {
+            if tag == BUSY || self.last_read(first + way) + 1 >= second {
                 continue;
             }
             let claimed = claim(way, tag);
@@ -387,27 +336,12 @@ impl Pipe {
         set(slot::EXPIRY_AND_FLAGS, u64::from(item.expiry) | u64::from(item.client_flags) << 32);
         set(slot::LENGTHS, lengths);
         set(slot::CAS, item.cas);
-        set(slot::SHARD, item.shard.into());
-        put_text(&words[slot::HEAD..slot::CAS_TEXT], head.as_bytes());
-        put_text(&words[slot::CAS_TEXT..slot::SHARD], cas_text.as_bytes());
-        put_text(&words[slot::KEY..slot::VALUE], key);
-        put_text(&words[slot::VALUE..], value);
+        put_text(&words[slot::HEAD..slot::CAS], head.as_bytes());
+        put_text(&words[slot::CAS_TEXT..slot::RESERVED], cas_text.as_bytes());
+        let value_at = slot::TEXT + key.len().div_ceil(8);
+        put_text(&words[slot::TEXT..value_at], key);
+        put_text(&words[value_at..value_at + value.len().div_ceil(8)], value);
         words[slot::VERSION].store(version + 2, Release);
-    }
-
-    /// The key of the copy in a slot. `None` if there is no copy, or it changes now.
-    fn key_in<'b>(&self, slot: usize, bytes: &'b mut [u8; KEY_BYTES_MAX + 8]) -> Option<&'b [u8]> {
-        let words = self.words(slot);
-        let version = words[slot::VERSION].load(Acquire);
-        let tag = self.memory.buckets[slot].load(Acquire);
-        let key_bytes = (words[slot::LENGTHS].load(Relaxed) & 0xffff) as usize;
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words[slot::KEY..]) {
-            bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
-        }
-        fence(Acquire);
-        let is_whole = version.is_multiple_of(2) && words[slot::VERSION].load(Relaxed) == version;
-        let is_it = tag > BUSY && words[slot::HASH].load(Relaxed) == tag;
-        (is_whole && is_it).then(|| bytes.get(..key_bytes)).flatten()
     }
 
     /// Runs `change` while nothing is answered (I4).
@@ -420,7 +354,7 @@ impl Pipe {
     }
 }
 
-/// Writes bytes, and zeros up to the end.
+/// Writes bytes, and zeros up to the end of the last word.
 fn put_text(words: &[AtomicU64], text: &[u8]) {
     debug_assert!(text.len() <= words.len() * 8, "there is room for the text");
     for (at, word) in words.iter().enumerate() {
@@ -483,49 +417,30 @@ impl Copies for Pipe {
             return;
         }
         self.drop_copy(hash); // One key has one slot.
-        let Some(slot) = self.claim(self.first_slot(hash)) else { return };
-        let left = self.take_hits_of(slot);
-        self.left_hits.fetch_add(left, Relaxed);
+        let second = self.setting(setting::SECOND).load(Relaxed) as u32;
+        let Some(slot) = self.claim(self.first_slot(hash), second) else { return };
         self.write(slot, stamp, item);
-        self.is_used[slot].store(true, Relaxed);
+        self.hits_of(slot).for_each(|hits| hits.store(u64::from(second) << 32, Relaxed));
         self.promotions.fetch_add(1, Relaxed);
         debug_assert!(self.memory.buckets[slot].load(Relaxed) == BUSY, "I1");
         self.memory.buckets[slot].store(hash, Release);
     }
 
-    fn take_hits(
-        &self,
-        from: usize,
-        is_wanted: &mut dyn FnMut(u16) -> bool,
-        tell: &mut dyn FnMut(&[CopyHits<'_>]),
-    ) -> Option<usize> {
-        debug_assert!(from < self.slots, "a place of the table");
-        let mut end = self.slots.min(from + SLOTS_PER_STEP);
-        let (mut found, mut count, mut told) = ([0; BATCH_MAX], 0, 0);
-        for slot in from..end {
-            let is_quiet = !self.is_used[slot].load(Relaxed) && !self.has_hits(slot);
-            if is_quiet || self.memory.buckets[slot].load(Relaxed) == 0 {
-                continue;
-            }
-            found[count] = slot;
-            count += 1;
-            if count == BATCH_MAX {
-                self.tell_hits(&found, is_wanted, tell);
-                (count, told) = (0, told + BATCH_MAX);
-                if told == TOLD_PER_STEP {
-                    end = slot + 1;
-                    break;
-                }
+    fn take_reads(&self, secret_hash: u64) -> Option<CopyReads> {
+        let first = self.first_slot(secret_hash);
+        let way = self.tags(first).iter().position(|tag| tag.load(Relaxed) == secret_hash)?;
+        let mut reads = CopyReads { count: 0, second: 0 };
+        for hits in self.hits_of(first + way) {
+            if hits.load(Relaxed) as u32 != 0 {
+                let taken = hits.fetch_and(!u64::from(u32::MAX), Relaxed);
+                reads.count += taken & u64::from(u32::MAX);
+                reads.second = reads.second.max((taken >> 32) as u32);
             }
         }
-        self.tell_hits(&found[..count], is_wanted, tell);
-        if end < self.slots {
-            return Some(end);
-        }
-        let count = self.left_hits.swap(0, Relaxed);
-        if count > 0 {
-            tell(&[CopyHits { key: b"", shard: 0, count }]);
-        }
-        None
+        (reads.count > 0).then_some(reads)
+    }
+
+    fn answered(&self) -> u64 {
+        PipeCounts::items_answered(&self.memory.counts)
     }
 }

@@ -1,7 +1,6 @@
 //! Tests of the table over memory without a program. They need no rights. A thread reads the slots
 //! as the program does.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, fence};
 use std::time::{Duration, Instant};
@@ -10,10 +9,12 @@ use kachel_engine::{CopiedItem, Copies as _, KeyHasher, Seeds};
 use kachel_host::SharedWords;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use crate::layout::{ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, WAYS, slot};
+use crate::layout::{
+    ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, slot,
+};
 use crate::load::{Program, Trial};
 use crate::places::{Place, Speaks};
-use crate::table::{Items, Memory, Pipe, PipeOptions, SwitchError, VALUE_BYTES_MAX, bucket_count};
+use crate::table::{Items, Memory, Pipe, PipeOptions, SwitchError, bucket_count};
 
 const LANES: usize = 2;
 
@@ -39,9 +40,9 @@ fn hasher() -> KeyHasher {
     KeyHasher::new(Seeds { hash_keys: [3, 5] }, 1)
 }
 
-fn publish(pipe: &Pipe, key: &[u8], value: &[u8], shard: u16) {
+fn publish(pipe: &Pipe, key: &[u8], value: &[u8]) {
     let key = hasher().key(key);
-    let item = CopiedItem { key, value, client_flags: 1, cas: 2, expiry: 0, shard };
+    let item = CopiedItem { key, value, client_flags: 1, cas: 2, expiry: 0 };
     pipe.publish(pipe.stamp().expect("no flush is under way"), &item);
 }
 
@@ -51,10 +52,12 @@ fn place(pipe: &Pipe, key: &[u8]) -> Option<usize> {
     pipe.memory.buckets.iter().position(|tag| tag.load(Relaxed) == hash)
 }
 
-/// Reads a copy, as the program does.
-fn hit(pipe: &Pipe, key: &[u8], lane: usize) {
+/// Notes a read of a copy, as the program does.
+fn hit(pipe: &Pipe, key: &[u8], lane: usize, second: u32) {
     let slot = place(pipe, key).expect("there is a copy");
-    pipe.memory.hits[lane * pipe.slots + slot].fetch_add(1, Relaxed);
+    let word = &pipe.memory.hits[lane * pipe.slots + slot];
+    let count = (word.load(Relaxed) as u32).wrapping_add(1);
+    word.store(u64::from(second) << 32 | u64::from(count), Relaxed);
 }
 
 /// The copies that there are, after a check that those made are these and those that went.
@@ -65,64 +68,47 @@ fn items(pipe: &Pipe) -> u64 {
     items
 }
 
-fn taken(pipe: &Pipe, shard: u16) -> HashMap<Vec<u8>, u64> {
-    let (mut taken, mut from) = (HashMap::new(), Some(0));
-    while let Some(place) = from {
-        from = pipe.take_hits(place, &mut |of| of == shard, &mut |batch| {
-            for hits in batch {
-                *taken.entry(hits.key.to_vec()).or_default() += hits.count;
-            }
-        });
-        assert!(from.is_none_or(|next| next > place), "it goes on");
-    }
-    taken
+fn taken(pipe: &Pipe, key: &[u8]) -> Option<(u64, u32)> {
+    let reads = pipe.take_reads(hasher().key(key).secret_hash());
+    reads.map(|reads| (reads.count, reads.second))
 }
 
 #[test]
-fn hits_are_told_once_with_their_keys() {
-    // More slots than one step looks at.
-    let pipe = table(2048);
-    publish(&pipe, b"one", b"1", 0);
-    publish(&pipe, b"two", b"2", 1);
-    for (key, lane) in [(&b"one"[..], 0), (b"one", 1), (b"two", 1)] {
-        hit(&pipe, key, lane);
+fn reads_are_taken_once_with_the_second_of_the_last() {
+    let pipe = table(8);
+    pipe.tick(5, 0);
+    publish(&pipe, b"one", b"1");
+    publish(&pipe, b"two", b"2");
+    assert_eq!(taken(&pipe, b"one"), None, "it was not read");
+    for (key, lane, second) in [(&b"one"[..], 0, 9), (b"one", 1, 7), (b"two", 1, 8)] {
+        hit(&pipe, key, lane, second);
     }
-    assert_eq!(taken(&pipe, 0), [(b"one".to_vec(), 2)].into());
-    assert_eq!(taken(&pipe, 0), HashMap::new());
-    assert_eq!(taken(&pipe, 1), [(b"two".to_vec(), 1)].into());
-    // A copy that is replaced before its hits were taken: the reads count, for no item.
-    hit(&pipe, b"one", 0);
-    publish(&pipe, b"one", b"11", 0);
-    assert_eq!(taken(&pipe, 0), [(Vec::new(), 1)].into());
-}
-
-#[test]
-fn a_step_tells_a_bounded_number_of_copies() {
-    let pipe = table(2048);
-    let keys: Vec<Vec<u8>> = (0..1000).map(|number| format!("key-{number}").into()).collect();
-    keys.iter().for_each(|key| publish(&pipe, key, b"v", 0));
-    keys.iter().for_each(|key| hit(&pipe, key, 0));
-    let (mut steps, mut from, mut all) = (0, Some(0), 0);
-    while let Some(place) = from {
-        let mut told = 0;
-        from = pipe.take_hits(place, &mut |_| true, &mut |batch| told += batch.len());
-        assert!(told <= 128, "{told} in one step");
-        (steps, all) = (steps + 1, all + told);
-    }
-    assert!(steps >= 1000 / 128 && all == 1000, "{all} in {steps} steps");
+    assert_eq!([b"one", b"two"].map(|key| taken(&pipe, key)), [Some((2, 9)), Some((1, 8))]);
+    assert_eq!([b"one", b"two"].map(|key| taken(&pipe, key)), [None, None], "they were taken");
+    hit(&pipe, b"one", 0, 10);
+    hit(&pipe, b"one", 0, 11);
+    assert_eq!(taken(&pipe, b"one"), Some((2, 11)));
+    // Another copy in the same place has no reads of the one before.
+    hit(&pipe, b"one", 0, 12);
+    publish(&pipe, b"one", b"11");
+    assert_eq!(taken(&pipe, b"one"), None);
+    assert_eq!(taken(&pipe, b"absent"), None);
 }
 
 #[test]
 fn copies_that_are_read_stay_and_the_others_give_way() {
     let pipe = table(1);
     let key = |number: u32| format!("key-{number}").into_bytes();
-    (0..WAYS as u32).for_each(|number| publish(&pipe, &key(number), b"v", 0));
+    (0..WAYS as u32).for_each(|number| publish(&pipe, &key(number), b"v"));
     assert_eq!(items(&pipe), WAYS as u64);
+    publish(&pipe, b"too early", b"v");
+    assert!(place(&pipe, b"too early").is_none(), "each copy was made in this second");
     for round in 0..40 {
-        hit(&pipe, &key(0), 0);
-        hit(&pipe, &key(1), 1);
-        taken(&pipe, 0);
-        publish(&pipe, &key(100 + round), b"v", 0);
+        let second = 10 + 2 * round;
+        pipe.tick(second, 0);
+        hit(&pipe, &key(0), 0, second);
+        hit(&pipe, &key(1), 1, second - 1);
+        publish(&pipe, &key(100 + round), b"v");
         assert!(place(&pipe, &key(0)).is_some() && place(&pipe, &key(1)).is_some(), "{round}");
         assert!(place(&pipe, &key(100 + round)).is_some(), "a new copy finds a place");
         assert_eq!(items(&pipe), WAYS as u64, "one copy gives way to one");
@@ -134,17 +120,17 @@ fn copies_that_are_read_stay_and_the_others_give_way() {
 fn a_key_has_one_copy_and_large_items_have_none() {
     let pipe = table(1);
     for value in [&b"a"[..], b"bb", b""] {
-        publish(&pipe, b"key", value, 0);
+        publish(&pipe, b"key", value);
         assert_eq!(items(&pipe), 1);
     }
     pipe.drop_copy(hasher().key(b"another").secret_hash());
     assert_eq!(items(&pipe), 1);
     pipe.drop_copy(hasher().key(b"key").secret_hash());
     assert_eq!(items(&pipe), 0);
-    publish(&pipe, b"key", &[0; VALUE_BYTES_MAX + 1], 0);
-    publish(&pipe, &[b'k'; 121], b"", 0);
+    publish(&pipe, b"key", &[0; VALUE_BYTES_MAX + 1]);
+    publish(&pipe, &[b'k'; 121], b"");
     assert_eq!(items(&pipe), 0);
-    publish(&pipe, &[b'k'; 120], &[0; VALUE_BYTES_MAX], 0);
+    publish(&pipe, &[b'k'; 120], &[0; VALUE_BYTES_MAX]);
     assert_eq!(items(&pipe), 1);
 }
 
@@ -190,8 +176,10 @@ fn a_slot_with_one_even_version_has_one_value() {
                 if !version.is_multiple_of(2) {
                     continue;
                 }
-                let value: Vec<u64> =
-                    words[slot::VALUE..].iter().map(|w| w.load(Relaxed)).collect();
+                let value: Vec<u64> = words[slot::TEXT + 1..slot::CAS_TEXT - 15]
+                    .iter()
+                    .map(|w| w.load(Relaxed))
+                    .collect();
                 fence(Acquire);
                 if words[slot::VERSION].load(Relaxed) == version {
                     read += 1;
@@ -202,7 +190,7 @@ fn a_slot_with_one_even_version_has_one_value() {
         });
         // The first way, again and again.
         for round in 0..60_000_u32 {
-            publish(&pipe, b"key", &[round as u8; VALUE_BYTES_MAX], 0);
+            publish(&pipe, b"key", &[round as u8; VALUE_BYTES_MAX]);
             pipe.drop_copy(hasher().key(b"key").secret_hash());
             if round % 64 == 0 {
                 std::thread::yield_now();
@@ -244,7 +232,7 @@ fn the_program_notices_a_version_that_changes_while_it_copies() {
     pipe.begin(&options, |_| false);
     pipe.tick(2, u64::MAX / 2);
     let key = [b'k'; 100];
-    publish(&pipe, &key, &[b'v'; 150], 0);
+    publish(&pipe, &key, &[b'v'; 150]);
     let slot = place(&pipe, &key).expect("there is a copy");
     let version = &pipe.memory.slots[slot * SLOT_WORDS + slot::VERSION];
     let (packet, is_over) = (request(&key), AtomicBool::new(false));

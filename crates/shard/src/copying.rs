@@ -1,6 +1,6 @@
-//! Copies of items that are read often over UDP, and the reads that copies have answered.
+//! Copies of items that are read often over UDP, and the number of reads that copies have answered.
 //!
-//! Upstream:   `serve`, for each batch; `tick`, in steps that begin once a second.
+//! Upstream:   `serve`, for each batch; `tick`, once a second.
 //! Downstream: the store of copies (`kachel_engine::Copies`).
 //!
 //! A request of a datagram comes here only if no copy has answered it. The second read of a key
@@ -12,21 +12,14 @@
 //! - I2  An item is copied only if a plain read of it has the reply that the copy gives: no stale
 //!   item, none that somebody refills, none whose key was sent in base64.
 
-use arrayvec::ArrayVec;
-use kachel_engine::{
-    Answer, BATCH_MAX, CopiedItem, CopyHits, Engine, GetTerms, Key, Lookup, Outcome, Value,
-    ValueWanted, Verdict, Wanted,
-};
+use kachel_engine::{Answer, CopiedItem, Engine, GetTerms, Outcome, Value, Verdict, Wanted};
 
 use crate::batch::{Batch, Ready, Staged};
 use crate::context::Context;
-use crate::engines::{Engines, HeldEngines};
+use crate::engines::HeldEngines;
 
 /// The facts that a copy needs.
 const WANTED: Wanted = Wanted::CLIENT_FLAGS.with(Wanted::CAS).with(Wanted::TTL).with(Wanted::MARKS);
-
-/// An item counts at most this number of reads, so more are not noted.
-const ACCESSES_MAX: u64 = 3;
 
 /// Copies the items that requests of datagrams in a batch have read, and that are read often.
 ///
@@ -80,49 +73,16 @@ fn copy_if_hot<E: Engine>(
         client_flags: facts.client_flags,
         cas: facts.cas,
         expiry: left.map_or(0, |seconds| now.second + seconds),
-        shard: staged.owner,
     };
     debug_assert!(item.expiry == 0 || item.expiry > now.second, "a live item was found");
     copies.publish(stamp, &item); // I1
 }
 
-/// Counts the reads that copies from place `from` on have answered, and has their items count as
-/// read. The timekeeper does so for all shards, or each core for its own if others may not take its
-/// engine. Returns the place at which the next tick goes on.
-#[cold]
-pub(crate) fn take_hits<E: Engine>(
-    context: &Context,
-    engines: &Engines<E>,
-    from: usize,
-) -> Option<usize> {
-    let copies = context.shared.options.copies.as_ref()?;
-    if engines.are_open_to_all() && context.id != 0 {
-        return None;
-    }
-    let mut is_wanted = |shard| engines.may_take(shard, context);
-    copies.take_hits(from, &mut is_wanted, &mut |batch| note_hits(context, engines, batch))
-}
-
-fn note_hits<E: Engine>(context: &Context, engines: &Engines<E>, batch: &[CopyHits<'_>]) {
-    debug_assert!(batch.iter().all(|hits| hits.count > 0), "they were read");
-    context.counters.get_hits.add(batch.iter().map(|hits| hits.count).sum());
-    // A copy that is gone has no key: its item is not known any more.
-    let known = batch.iter().filter(|hits| !hits.key.is_empty());
-    let known: ArrayVec<_, BATCH_MAX> =
-        known.map(|hits| (hits.shard, context.hasher.key(hits.key), hits.count)).collect();
-    let (now, terms) = (context.now(), GetTerms { value: ValueWanted::No, ..GetTerms::VALUE });
-    for shard in 0..context.shards() {
-        let of_shard = || known.iter().filter(move |(owner, ..)| *owner == shard);
-        if of_shard().next().is_none() {
-            continue;
-        }
-        let Some(mut engine) = engines.take(shard, context) else { continue };
-        let lookup = |key: &Key<'_>| Lookup { secret_hash: key.secret_hash(), value: false };
-        engine.prefetch(of_shard().map(|(_, key, _)| lookup(key)));
-        for (_, key, count) in of_shard() {
-            for _ in 0..(*count).min(ACCESSES_MAX) {
-                let _read = engine.read(key, &terms, None, &now);
-            }
-        }
-    }
+/// Counts the items that copies have answered with since the last call as hits. The timekeeper
+/// calls it once a second; `counted` is how many there were before.
+pub(crate) fn count_answered(context: &Context, counted: &mut u64) {
+    debug_assert!(context.id == 0, "the timekeeper counts for all shards");
+    let Some(copies) = &context.shared.options.copies else { return };
+    let answered = copies.answered();
+    context.counters.get_hits.add(answered - std::mem::replace(counted, answered));
 }

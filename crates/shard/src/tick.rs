@@ -52,7 +52,7 @@ use crate::batch::DECODED_BYTES_MAX;
 use crate::beside::Core;
 use crate::clients::Clients;
 use crate::context::Context;
-use crate::copying::take_hits;
+use crate::copying::count_answered;
 use crate::crawl::Crawling;
 use crate::datagrams::{Arrived, Datagrams};
 use crate::engines::Engines;
@@ -140,8 +140,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// Whether a second has begun in which the timekeeper did no upkeep in the other shards yet
     /// (I3).
     is_new_second: bool,
-    /// The copy whose reads are counted next. `None`: all are counted, until the next second.
-    copies_from: Option<usize>,
+    /// The items that copies had answered with when they were last counted.
+    answered_by_copies: u64,
 }
 
 impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
@@ -189,7 +189,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             now_ns: 0,
             second: origin.start().second,
             is_new_second: false,
-            copies_from: None,
+            answered_by_copies: 0,
         }
     }
 
@@ -255,7 +255,6 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             || self.late.is_busy()
             || self.listings.may_go_on(&self.context, &self.clients)
             || self.crawling.is_busy()
-            || self.copies_from.is_some()
             || self.context.log.is_on() && self.has_lines();
         if busy || self.has_visitors() {
             return Wait::Now;
@@ -539,16 +538,11 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             None if self.upkeep != Upkeep::Nothing => self.upkeep = Upkeep::Held,
             None => {}
         }
-        if std::mem::take(&mut self.is_new_second) {
-            if self.context.shared.options.copies.is_some() {
-                self.copies_from = self.copies_from.or(Some(0));
-            }
-            if self.context.id == 0 && self.engines.are_open_to_all() {
+        if std::mem::take(&mut self.is_new_second) && self.context.id == 0 {
+            count_answered(&self.context, &mut self.answered_by_copies);
+            if self.engines.are_open_to_all() {
                 self.maintain_others();
             }
-        }
-        if let Some(from) = self.copies_from {
-            self.copies_from = take_hits(&self.context, &self.engines, from);
         }
     }
 

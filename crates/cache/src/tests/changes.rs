@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use kachel_engine::{
-    Block, ClockOrigin, Common as _, CopiedItem, Copies, CopyHits, DeadFound, Engine as _,
+    Block, ClockOrigin, Common as _, CopiedItem, Copies, CopyReads, Cursor, DeadFound, Engine as _,
     EngineOptions, FlushStamp, GetTerms, KeyHasher, LeaseOptions, Now, Operation, Outcome,
     ReadAnswer, ReadBeside as _, Seeds, Ttl, Value, Verb, Verdict, Wanted, apply,
 };
@@ -40,6 +40,8 @@ struct Store {
     told: Mutex<(u64, u64)>,
     beside: OnceLock<(CacheReader, Mutex<Reader>, KeyHasher)>,
     now: Mutex<Option<Now>>,
+    /// Reads that copies have answered, and nobody has taken.
+    reads: Mutex<HashMap<u64, CopyReads>>,
 }
 
 impl Store {
@@ -97,13 +99,12 @@ impl Copies for Store {
 
     fn publish(&self, _stamp: FlushStamp, _item: &CopiedItem<'_>) {}
 
-    fn take_hits(
-        &self,
-        _: usize,
-        _: &mut dyn FnMut(u16) -> bool,
-        _: &mut dyn FnMut(&[CopyHits<'_>]),
-    ) -> Option<usize> {
-        None
+    fn take_reads(&self, secret_hash: u64) -> Option<CopyReads> {
+        self.reads.lock().unwrap().remove(&secret_hash)
+    }
+
+    fn answered(&self) -> u64 {
+        0
     }
 }
 
@@ -232,4 +233,72 @@ fn a_copy_is_dropped_before_its_item_changes() {
     assert!(stats.evictions > 1000 && stats.found_expired > 1000, "{stats:?}");
     let told = *pair.store.told.lock().unwrap();
     assert!(checked > OPERATIONS / 2 && told.0 > 5_000 && told.1 > 5, "all happened: {told:?}");
+}
+
+/// What a read that wants it is told: whether the item was read before, and how many seconds ago.
+fn told(pair: &mut Pair, name: &str) -> (bool, u32) {
+    let key = pair.hasher.key(name.as_bytes());
+    let terms = GetTerms { wanted: Wanted::ACCESS, notes_access: false, ..GetTerms::VALUE };
+    let operation = Operation { key, verb: Verb::Get(terms) };
+    let outcome = apply(&mut pair.cache, &operation, &mut Block::None, &pair.now)
+        .expect("nothing waits for memory");
+    let Verdict::Hit(facts) = outcome.verdict else { panic!("{name} is there") };
+    (facts.hit_before, facts.since_access_s)
+}
+
+fn read_copy(pair: &Pair, name: &str, count: u64, second: u32) {
+    let hash = pair.hasher.key(name.as_bytes()).secret_hash();
+    pair.store.reads.lock().unwrap().insert(hash, CopyReads { count, second });
+}
+
+#[test]
+fn reads_of_copies_are_counted_before_they_are_told() {
+    let mut pair = Pair::new();
+    let at = |pair: &Pair, second: u64| pair.origin.at(second * 1_000_000_000);
+    pair.change("read", 0, 1);
+    pair.change("touched", 0, 1);
+    pair.change("listed", 0, 1);
+    let start = pair.now.second;
+    pair.set_now(at(&pair, 20));
+    assert_eq!(told(&mut pair, "read"), (false, 20));
+    for name in ["read", "touched", "listed"] {
+        read_copy(&pair, name, 2, start + 15);
+    }
+    // A reader on another core leaves it to the owner.
+    let (reader, round, hasher) = pair.store.beside.get().expect("there is a reader");
+    let (mut round, key) = (round.lock().unwrap(), hasher.key(b"read"));
+    round.wake();
+    let terms = GetTerms { wanted: Wanted::ACCESS, ..GetTerms::VALUE };
+    let answer = reader.read(&key, None, &terms, &round, &pair.now, &mut DeadFound::default());
+    assert!(matches!(answer, ReadAnswer::AskOwner));
+    round.sleep();
+    drop(round);
+    assert_eq!(told(&mut pair, "read"), (true, 5));
+    // A touched item keeps its reads, so they are counted before its copy goes.
+    pair.change("touched", 7, 7 << 32);
+    let hash = pair.hasher.key(b"touched").secret_hash();
+    assert!(!pair.store.reads.lock().unwrap().contains_key(&hash));
+    let mut listed = 0;
+    let mut cursor = Cursor::default();
+    pair.cache.walk(&mut cursor, &pair.now, 100, |key, item| {
+        listed += u32::from(key == b"listed" && item.is_fetched());
+        true
+    });
+    assert_eq!(listed, 1);
+}
+
+#[test]
+fn items_whose_copies_are_read_are_not_evicted_first() {
+    let mut pair = Pair::new();
+    let hot: Vec<String> = (0..50).map(|number| format!("hot {number}")).collect();
+    hot.iter().for_each(|name| pair.change(name, 0, 1));
+    for number in 0..5_000 {
+        if number % 50 == 0 {
+            hot.iter().for_each(|name| read_copy(&pair, name, 3, pair.now.second));
+        }
+        pair.change(&format!("cold {number}"), 0, 1);
+    }
+    assert!(pair.cache.stats().evictions > 2_000);
+    let left = hot.iter().filter(|name| pair.read(name).is_some()).count();
+    assert!(left >= 45, "{left} of 50");
 }

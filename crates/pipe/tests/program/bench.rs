@@ -72,19 +72,24 @@ impl Bench {
 
     pub(crate) fn publish_stamped(&self, stamp: FlushStamp, key: &[u8], value: &[u8]) {
         let key = self.hasher.key(key);
-        let item = CopiedItem { key, value, client_flags: 42, cas: 977, expiry: 0, shard: 0 };
+        let item = CopiedItem { key, value, client_flags: 42, cas: 977, expiry: 0 };
         self.pipe.publish(stamp, &item);
     }
 
     pub(crate) fn publish_until(&self, key: &[u8], value: &[u8], expiry: u32) {
         let stamp = self.pipe.stamp().expect("no flush is under way");
         let key = self.hasher.key(key);
-        let item = CopiedItem { key, value, client_flags: 42, cas: 977, expiry, shard: 0 };
+        let item = CopiedItem { key, value, client_flags: 42, cas: 977, expiry };
         self.pipe.publish(stamp, &item);
     }
 
     pub(crate) fn drop_copy(&self, key: &[u8]) {
         self.pipe.drop_copy(self.hasher.key(key).secret_hash());
+    }
+
+    /// How often the copy of a key was read since the last call.
+    pub(crate) fn take_reads(&self, key: &[u8]) -> Option<u64> {
+        self.pipe.take_reads(self.hasher.key(key).secret_hash()).map(|reads| reads.count)
     }
 
     pub(crate) fn run(&mut self, packet: &[u8]) -> Trial {

@@ -46,7 +46,7 @@ fn fill(bench: &Bench, world: &mut World, dice: &mut Random) {
         let shown = String::from_utf8(shown.expect("a reply")[8..].to_vec()).expect("text");
         let cas = shown.trim().strip_prefix("HD c").expect("a token").parse().expect("a number");
         let key = bench.hasher.key(&key);
-        let item = CopiedItem { key, value: &value, client_flags, cas, expiry: 0, shard: 0 };
+        let item = CopiedItem { key, value: &value, client_flags, cas, expiry: 0 };
         bench.pipe.publish(bench.pipe.stamp().expect("no flush"), &item);
     }
 }

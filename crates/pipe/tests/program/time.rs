@@ -101,8 +101,8 @@ fn no_run_answers_once_the_pipe_is_off() {
             pipe.tick(2, now_ns());
             let before = pipe.counts().answered();
             let key = hasher.key(KEY);
-            let (value, client_flags, cas, expiry, shard) = (&b"value"[..], 42, 977, 0, 0);
-            let item = kachel_engine::CopiedItem { key, value, client_flags, cas, expiry, shard };
+            let (value, client_flags, cas, expiry) = (&b"value"[..], 42, 977, 0);
+            let item = kachel_engine::CopiedItem { key, value, client_flags, cas, expiry };
             pipe.publish(pipe.stamp().expect("no flush is under way"), &item);
             for spins in 0_u32.. {
                 if pipe.counts().answered() != before {
@@ -211,7 +211,6 @@ fn a_reply_never_has_parts_of_two_values() {
                     client_flags: u32::from(round),
                     cas: u64::from(round),
                     expiry: 0,
-                    shard: 0,
                 };
                 let stamp = pipe.stamp().expect("no flush is under way");
                 pipe.publish(stamp, &item);

@@ -5,6 +5,7 @@
 //!
 //! The operation reports each item that it moves or drops to the index before it returns.
 
+use crate::item::Item;
 use crate::layout::ItemAt;
 
 /// What a shard's index does for its segments.
@@ -16,6 +17,12 @@ pub trait Index {
     /// follow soon.
     fn prefetch(&self, key: &[u8]) {
         let _no_slots_to_prefetch = key;
+    }
+
+    /// Eviction is about to judge how often an item was read: the owner may know of reads that the
+    /// item has not counted yet.
+    fn note_reads(&self, item: &Item<'_>) {
+        let _all_reads_are_counted = item;
     }
 
     /// The item with `key` moved from `from` to `to`: the slot that holds `from` shall hold `to`.

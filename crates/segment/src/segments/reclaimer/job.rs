@@ -313,6 +313,7 @@ impl Reclaimer {
             debug_assert!(copied, "V2");
             return copied;
         }
+        context.index.note_reads(item);
         let turns = self.grant(log, item);
         if turns.is_some() || self.protected == Some(at) {
             let kept = |access: Access| access.kept(turns.unwrap_or(0));

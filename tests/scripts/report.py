@@ -25,6 +25,8 @@ class Page(html.parser.HTMLParser):
         self.open, self.scripts, self.loads, self.canvases = [], {}, [], 0
         self.script, self.style = None, False
         self.ids, self.tables, self.figures = [], 0, 0
+        # The texts of the tables.
+        self.cells = []
 
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)
@@ -52,6 +54,8 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.script is not None:
             self.scripts[self.script] = self.scripts.get(self.script, "") + data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
         if self.style and re.search(r"@import|url\(", data):
             self.loads.append("style")
 
@@ -80,10 +84,14 @@ def check_page(folder):
     conditions = json.loads((folder / "conditions.json").read_text(encoding="utf-8"))
     check(run["conditions"] == conditions, "its conditions are not those of the run")
     figures = json.loads(page.scripts["figures"])
-    check(len(figures) >= 5 and page.figures >= len(figures), f"{len(figures)} figures")
+    has_cases = any(row["case"] for row in run["rows"])
+    check(page.figures >= max(5, len(figures)), f"{page.figures} figures")
+    check(has_cases or len(figures) >= 5, f"{len(figures)} figures with lines")
     check(page.tables >= page.figures, "a figure lacks its table")
     # A round is a median of itself, so points are rows.
-    if max(row["round"] for row in run["rows"]) == 1:
+    if max(row["round"] for row in run["rows"]) == 1 and has_cases:
+        check_cases(run["rows"], page)
+    elif max(row["round"] for row in run["rows"]) == 1:
         mean = next(figure for figure in figures if figure["y_label"] == "mean response time, us")
         drawn = {(line["name"], point[0] * 1e3): point[1] for line in mean["lines"]
                  for point in line["points"]}
@@ -92,6 +100,25 @@ def check_page(folder):
             abs(drawn[key] - rows[key]) <= 1e-9 * rows[key] for key in rows
         ), f"drawn {drawn}, measured {rows}")
     return len(figures)
+
+
+def number(value):
+    """A number as the tables have it."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def check_cases(rows, page):
+    """Checks that the tables have the figures of each case, those of a key where a get has several."""
+    cells = set(page.cells)
+    for row in rows:
+        is_many = row["keys_per_s"] is not None
+        check(row["case"] + ", a key" * is_many in cells, f"no row of {row['case']}")
+        columns = ["p50_us", "p99_us", "server_busy_cores"]
+        columns += ["keys_per_s", "server_cpu_us_per_key"] if is_many else [
+            "achieved_per_s", "server_cpu_us"]
+        for column in columns:
+            text = number(row[column])
+            check(f"{text} ({text} to {text})" in cells, f"{row['case']}: no {column} of {text}")
 
 
 def check_browser(folder, figures):

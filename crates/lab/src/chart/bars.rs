@@ -12,6 +12,12 @@ use super::{COLORS, FRAME, begin, escaped, labels, y_marks};
 const FILLED: f64 = 0.7;
 /// The widest bar.
 const WIDTH_MAX: f64 = 70.0;
+/// The narrowest bar with a text above it. The table of the figure has the numbers of all bars.
+const WIDTH_OF_TEXT: f64 = 26.0;
+/// The width of a letter below the axis, about.
+const LETTER: f64 = 7.0;
+/// The most lines of names below the axis.
+const LINES_MAX: f64 = 3.0;
 
 /// A bar.
 #[derive(Clone, Debug)]
@@ -61,18 +67,23 @@ impl Bars {
                      <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
                      stroke=\"white\" stroke-width=\"4\"/>\
                      <path d=\"M{center:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h8M{:.1} {high:.1}h8\" \
-                     stroke=\"black\" stroke-width=\"1.5\"/>\
-                     <text x=\"{center:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
-                     font-size=\"12\">{}</text>",
+                     stroke=\"black\" stroke-width=\"1.5\"/>",
                     lower - tall,
-                    width - 4.0,
+                    (width - 4.0).max(width / 2.0),
                     center - 4.0,
                     center - 4.0,
                     center - 4.0,
                     center - 4.0,
-                    high.min(lower - tall) - 6.0,
-                    escaped(&bar.text)
                 );
+                if width >= WIDTH_OF_TEXT {
+                    let _ = writeln!(
+                        svg,
+                        "<text x=\"{center:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
+                         font-size=\"12\">{}</text>",
+                        high.min(lower - tall) - 6.0,
+                        escaped(&bar.text)
+                    );
+                }
             }
             let (x, y) = (right + 16.0, upper + 10.0 + 24.0 * index as f64);
             let _ = writeln!(
@@ -85,17 +96,25 @@ impl Bars {
                 escaped(name)
             );
         }
+        self.names(&mut svg, group_width);
+        labels(&mut svg, "", &self.y_label);
+        svg + "</svg>\n"
+    }
+
+    /// The names of the groups below the axis. Long names take turns on several lines.
+    fn names(&self, svg: &mut String, group_width: f64) {
+        let [left, _, _, lower] = FRAME;
+        let longest = self.groups.iter().map(String::len).max().unwrap_or(0) as f64 * LETTER;
+        let lines = (longest / group_width).ceil().clamp(1.0, LINES_MAX) as usize;
         for (index, group) in self.groups.iter().enumerate() {
             let _ = writeln!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 left + group_width * (index as f64 + 0.5),
-                lower + 22.0,
+                lower + 22.0 + 16.0 * (index % lines) as f64,
                 escaped(group)
             );
         }
-        labels(&mut svg, "", &self.y_label);
-        svg + "</svg>\n"
     }
 }
 
@@ -142,5 +161,23 @@ mod tests {
         }
         assert!(svg.contains(">first<") && svg.contains(">v10<"), "{svg}");
         assert_eq!(svg.matches("width=\"32\"").count(), 2, "a row of the legend for each series");
+    }
+
+    #[test]
+    fn names_of_many_groups_take_turns_on_several_lines() {
+        let bar = || Some(Bar { value: 1.0, range: (1.0, 1.0), text: "above".to_owned() });
+        let bars = |count: usize| Bars {
+            id: "i".to_owned(),
+            title: String::new(),
+            y_label: "y".to_owned(),
+            groups: (0..count).map(|index| format!("name of many letters {index}")).collect(),
+            series: ["a", "b", "c"].map(|name| (name.to_owned(), vec![bar(); count])).to_vec(),
+        };
+        let (few, many) = (bars(3).svg(), bars(10).svg());
+        assert_eq!(few.matches(">above<").count(), 9, "{few}");
+        assert!(!many.contains(">above<"), "the bars are narrower than the text: {many}");
+        let on = |line: usize| many.matches(&format!("y=\"{}\"", 422 + 16 * line)).count();
+        assert_eq!([on(0), on(1), on(2)], [4, 3, 3], "{many}");
+        assert!(few.matches("y=\"422\"").count() == 3 && !few.contains("y=\"438\""), "{few}");
     }
 }

@@ -13,6 +13,8 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer};
 
 pub(crate) mod capacity;
+pub(crate) mod case;
+pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod row;
 pub(crate) mod statistics;
@@ -20,6 +22,7 @@ pub(crate) mod verdict;
 
 use crate::power::MeterName;
 use capacity::Promise;
+use case::Case;
 
 /// The name of the file.
 pub(crate) const FILE: &str = "experiment.toml";
@@ -45,9 +48,18 @@ pub(crate) struct Experiment {
     pub(crate) load: Load,
     #[serde(default)]
     pub(crate) steps: Steps,
+    /// Loads that are measured one after the other.
+    #[serde(default, rename = "case")]
+    pub(crate) cases: Vec<Case>,
     /// Values of `{NAME}` in arguments; every combination is measured.
     #[serde(default)]
     pub(crate) sweep: BTreeMap<String, Vec<Setting>>,
+    /// Values that change together; each is measured with every combination of `sweep`.
+    #[serde(default, rename = "setting")]
+    pub(crate) settings: Vec<BTreeMap<String, Setting>>,
+    /// Whether no Kachel may pin its threads to cores.
+    #[serde(default)]
+    pub(crate) no_pins: bool,
     #[serde(default)]
     pub(crate) power: PowerPlan,
 }
@@ -63,6 +75,8 @@ pub(crate) struct Prediction {
     pub(crate) promise: Option<Promise>,
     /// With a column: the step's rate.
     pub(crate) rate: Option<f64>,
+    /// The case, in an experiment that has cases.
+    pub(crate) case: Option<String>,
     pub(crate) server: String,
     /// The values of the swept options; those that are not named may have any value.
     #[serde(default)]
@@ -87,10 +101,18 @@ pub(crate) struct Server {
     pub(crate) arguments: Vec<String>,
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
-    /// The cores to pin it to, as `taskset -c` takes them.
+    /// The cores to pin it to, as `taskset -c` takes them. It may have `{NAME}` of an option.
     pub(crate) cores: Option<String>,
     /// The address of a server that is not started.
     pub(crate) address: Option<String>,
+    /// Whether the keys are stored in it before it is measured.
+    #[serde(default = "yes")]
+    pub(crate) fill: bool,
+    /// The cases that it can serve; all of them if absent.
+    pub(crate) cases: Option<Vec<String>>,
+    /// Measured only if it is selected.
+    #[serde(default)]
+    pub(crate) optional: bool,
 }
 
 /// The load generator.
@@ -165,6 +187,10 @@ fn meters<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MeterName>, 
     names.iter().map(|name| MeterName::parse(name).map_err(serde::de::Error::custom)).collect()
 }
 
+fn yes() -> bool {
+    true
+}
+
 fn one_second() -> f64 {
     1.0
 }
@@ -218,32 +244,69 @@ impl Experiment {
         if !is_time(load.rest_s) || !is_time(self.power.idle_s) || self.power.every_ms < 10 {
             return Err("rest_s, idle_s and every_ms: too large or too small".to_owned());
         }
-        if self.sweep.values().any(Vec::is_empty) {
-            return Err("sweep: an option without a value".to_owned());
+        self.check_options()?;
+        self.check_cases()?;
+        let mut count = 0;
+        for name in self.case_names() {
+            let case = self.of_case(name.as_deref());
+            count += case.rates()?.len() * case.servers.len();
         }
-        let rates = self.rates()?;
-        let count = self.combinations().len() * rates.len() * self.servers.len();
-        if count * self.rounds as usize > STEPS_MAX {
+        if count * self.combinations().len() * self.rounds as usize > STEPS_MAX {
             return Err(format!("more than {STEPS_MAX} steps"));
         }
         for prediction in &self.predictions {
-            prediction
-                .check(self, &rates)
+            self.check_prediction(prediction)
                 .map_err(|error| format!("prediction '{}': {error}", prediction.claim))?;
         }
         Ok(())
     }
+
+    fn check_options(&self) -> Result<(), String> {
+        if self.sweep.values().any(Vec::is_empty) {
+            return Err("sweep: an option without a value".to_owned());
+        }
+        let is_other = |setting: &BTreeMap<String, Setting>| {
+            !setting.keys().eq(self.settings[0].keys())
+                || setting.keys().any(|name| self.sweep.contains_key(name))
+        };
+        if self.settings.iter().any(is_other) {
+            return Err("setting: all have the same options, and none that is swept".to_owned());
+        }
+        let all = self.combinations();
+        if (1..all.len()).any(|index| all[..index].contains(&all[index])) {
+            return Err("sweep: two combinations are the same".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_prediction(&self, prediction: &Prediction) -> Result<(), String> {
+        let case = prediction.case.as_ref();
+        match case {
+            None if !self.cases.is_empty() => return Err("needs a case".to_owned()),
+            Some(case) if !self.cases.iter().any(|it| &it.name == case) => {
+                return Err(format!("no case is named '{case}'"));
+            }
+            _ => {}
+        }
+        let of = self.of_case(case.map(String::as_str));
+        prediction.check(&of, &of.rates()?)
+    }
 }
 
 impl Server {
+    /// Whether it can serve this case.
+    pub(crate) fn serves(&self, case: &str) -> bool {
+        self.cases.as_ref().is_none_or(|cases| cases.iter().any(|name| name == case))
+    }
+
     /// `count`: the number of servers with this name.
     fn check(&self, count: usize) -> Result<(), String> {
         let wrong = |what: &str| Err(format!("server '{}': {what}", self.name));
         let is_started = self.program.is_some() || self.variable.is_some();
         match is_started {
             _ if count != 1 => wrong("two servers have this name"),
-            _ if self.name.is_empty() || self.name.contains(['/', '=']) => {
-                wrong("a name has letters, and no '/' or '='")
+            _ if self.name.is_empty() || self.name.contains(['/', '=', ',']) => {
+                wrong("a name has letters, and no '/', '=' or ','")
             }
             true if self.address.is_some() => wrong("either a program or an address"),
             true if !self.arguments.iter().any(|word| word.contains("{port}")) => {
@@ -286,7 +349,8 @@ impl Prediction {
             return Err("the ratio of the baseline to itself".to_owned());
         }
         for (name, value) in &self.options {
-            if !experiment.sweep.get(name).is_some_and(|values| values.contains(value)) {
+            let has = |options: &BTreeMap<_, _>| options.get(name) == Some(&value.0);
+            if !experiment.combinations().iter().any(has) {
                 return Err(format!("the sweep has no {name} = '{}'", value.0));
             }
         }

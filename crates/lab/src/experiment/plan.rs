@@ -8,13 +8,14 @@
 //!           options 2:  ...
 //! round 2:  options 1:  ...                            rate 1: B C A;  rate 2: C A B;  ...
 //! ```
+//! With cases, the rates of each case follow those of the case before it.
 //! The servers take turns at each rate, so a disturbance of the machine meets all of them; and
 //! each is first equally often, so none always follows the same one.
 
 use std::collections::BTreeMap;
 
-use super::Experiment;
 use super::row::{Row, StepKey};
+use super::{Experiment, Setting};
 
 /// A server is not measured at higher rates of a round after this number of steps that broke every
 /// definition of capacity, one after the other. One alone may be a pause of the machine.
@@ -31,7 +32,13 @@ pub(crate) struct Group {
 impl Experiment {
     /// All combinations of the swept options.
     pub(crate) fn combinations(&self) -> Vec<BTreeMap<String, String>> {
-        let mut all = vec![BTreeMap::new()];
+        let texts = |setting: &BTreeMap<String, Setting>| {
+            setting.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect()
+        };
+        let mut all: Vec<BTreeMap<String, String>> = self.settings.iter().map(texts).collect();
+        if all.is_empty() {
+            all.push(BTreeMap::new());
+        }
         for (name, values) in &self.sweep {
             all = all
                 .iter()
@@ -47,17 +54,27 @@ impl Experiment {
         all
     }
 
-    /// All steps in the order in which they are measured; `step_count` is the number of rates.
-    pub(crate) fn groups(&self, step_count: usize) -> Vec<Group> {
+    /// All steps in the order in which they are measured.
+    pub(crate) fn groups(&self) -> Vec<Group> {
         let mut groups = Vec::new();
+        let cases = self.case_names().into_iter().map(|name| {
+            let case = self.of_case(name.as_deref());
+            let count = case.rates().expect("they were checked").len();
+            (name, case.servers, count)
+        });
+        let cases: Vec<_> = cases.collect();
         for round in 1..=self.rounds {
             for options in self.combinations() {
                 let mut steps = Vec::new();
-                for step in 0..step_count {
-                    for place in 0..self.servers.len() {
-                        let index = (round as usize - 1 + step + place) % self.servers.len();
-                        let server = self.servers[index].name.clone();
-                        steps.push(StepKey { round, options: options.clone(), server, step });
+                let mut turn = round as usize - 1;
+                for (case, servers, step_count) in &cases {
+                    for step in 0..*step_count {
+                        for place in 0..servers.len() {
+                            let server = servers[(turn + place) % servers.len()].name.clone();
+                            let (case, options) = (case.clone(), options.clone());
+                            steps.push(StepKey { round, options, case, server, step });
+                        }
+                        turn += 1;
                     }
                 }
                 groups.push(Group { round, options, steps });
@@ -69,8 +86,8 @@ impl Experiment {
     /// Whether a step need not be measured: it has a row, or the server was overloaded before.
     pub(crate) fn is_over(&self, key: &StepKey, rows: &[Row]) -> bool {
         let same = |row: &&Row| {
-            let StepKey { round, options, server, .. } = &row.key;
-            (round, options, server) == (&key.round, &key.options, &key.server)
+            let StepKey { round, options, case, server, .. } = &row.key;
+            (round, options, case, server) == (&key.round, &key.options, &key.case, &key.server)
         };
         let mut before: Vec<&Row> = rows.iter().filter(same).collect();
         before.sort_by_key(|row| row.key.step);

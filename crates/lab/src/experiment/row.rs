@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FILE: &str = "steps.jsonl";
 
 /// Columns that a prediction may be about.
-pub(crate) const COLUMNS: [&str; 11] = [
+pub(crate) const COLUMNS: [&str; 14] = [
     "achieved_per_s",
+    "keys_per_s",
     "mean_us",
     "p50_us",
     "p95_us",
@@ -30,6 +31,8 @@ pub(crate) const COLUMNS: [&str; 11] = [
     "max_us",
     "hit_ratio",
     "server_cpu_us",
+    "server_cpu_us_per_key",
+    "server_busy_cores",
     "watts",
     "requests_per_joule",
 ];
@@ -44,6 +47,8 @@ pub(crate) struct Row {
     pub(crate) begin_unix_s: f64,
     pub(crate) requests: u64,
     pub(crate) achieved_per_s: f64,
+    /// Keys that gets read a second, if a get has several.
+    pub(crate) keys_per_s: Option<f64>,
     pub(crate) errors: u64,
     pub(crate) hit_ratio: Option<f64>,
     pub(crate) mean_us: f64,
@@ -55,6 +60,8 @@ pub(crate) struct Row {
     /// Percent and response time.
     pub(crate) percentiles_us: Vec<(f64, f64)>,
     pub(crate) server_cpu_us: Option<f64>,
+    /// Processor time of the server a key, if a get has several.
+    pub(crate) server_cpu_us_per_key: Option<f64>,
     pub(crate) server_busy_cores: Option<f64>,
     pub(crate) generator_busy_cores: f64,
     /// Cores' time of the server's cores that neither the server nor interrupts used. The kernel
@@ -73,8 +80,10 @@ pub(crate) struct StepKey {
     pub(crate) round: u32,
     /// The values of the swept options.
     pub(crate) options: BTreeMap<String, String>,
+    /// None in an experiment without cases; rows that were written before there were cases lack it.
+    pub(crate) case: Option<String>,
     pub(crate) server: String,
-    /// The place of the rate among the rates of the experiment, from 0.
+    /// The place of the rate among the rates of the case, from 0.
     pub(crate) step: usize,
 }
 
@@ -99,6 +108,7 @@ impl Row {
         let watts = || self.power.first()?.loaded_w;
         match column {
             "achieved_per_s" => Some(self.achieved_per_s),
+            "keys_per_s" => self.keys_per_s,
             "mean_us" => Some(self.mean_us),
             "p50_us" => Some(self.p50_us),
             "p95_us" => Some(self.p95_us),
@@ -107,6 +117,8 @@ impl Row {
             "max_us" => Some(self.max_us),
             "hit_ratio" => self.hit_ratio,
             "server_cpu_us" => self.server_cpu_us,
+            "server_cpu_us_per_key" => self.server_cpu_us_per_key,
+            "server_busy_cores" => self.server_busy_cores,
             "watts" => watts(),
             "requests_per_joule" => Some(self.achieved_per_s / watts()?),
             _ => unreachable!("{column} is one of the columns"),
@@ -201,13 +213,15 @@ pub(crate) mod tests {
 
     /// A row of a step of `server` with this mean.
     pub(crate) fn row(round: u32, server: &str, step: usize, rate: f64, mean_us: f64) -> Row {
-        let key = StepKey { round, options: BTreeMap::new(), server: server.to_owned(), step };
+        let (options, server) = (BTreeMap::new(), server.to_owned());
+        let key = StepKey { round, options, case: None, server, step };
         Row {
             key,
             rate_per_s: Some(rate),
             begin_unix_s: 1.5,
             requests: 1_000,
             achieved_per_s: rate,
+            keys_per_s: None,
             errors: 0,
             hit_ratio: Some(1.0),
             mean_us,
@@ -218,6 +232,7 @@ pub(crate) mod tests {
             max_us: mean_us * 5.0,
             percentiles_us: vec![(50.0, mean_us), (95.0, mean_us * 2.0)],
             server_cpu_us: Some(2.0),
+            server_cpu_us_per_key: None,
             server_busy_cores: Some(0.5),
             generator_busy_cores: 0.5,
             others_busy_cores: Some(0.0),
@@ -245,6 +260,19 @@ pub(crate) mod tests {
         drop(journal);
         let all = [&rows[..], &[third]].concat();
         assert_eq!(read(folder.path()).expect("rows").0, all);
+    }
+
+    #[test]
+    fn rows_that_are_older_than_cases_are_read() {
+        let line = serde_json::to_string(&row(1, "a", 0, 10.0, 5.0)).expect("JSON") + "\n";
+        let mut old = line.clone();
+        for column in ["case", "keys_per_s", "server_cpu_us_per_key"] {
+            let pair = format!("\"{column}\":null,");
+            assert!(old.contains(&pair), "{pair} in {old}");
+            old = old.replace(&pair, "");
+        }
+        let rows = |text: &str| parse(text).expect("rows").0;
+        assert_eq!(rows(&old), rows(&line));
     }
 
     #[test]

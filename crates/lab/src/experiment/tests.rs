@@ -77,7 +77,8 @@ fn a_wrong_file_is_refused_with_its_line_or_key() {
 
 #[test]
 fn servers_take_turns_and_each_is_first_equally_often() {
-    let groups = experiment().groups(2);
+    let text = TEXT.replace("[100, 200, 300]", "[100, 200]");
+    let groups = Experiment::parse(&text).expect("valid").groups();
     let order = |group: &plan::Group| -> Vec<String> {
         group.steps.iter().map(|key| format!("{}{}", key.server, key.step)).collect()
     };
@@ -90,11 +91,12 @@ fn servers_take_turns_and_each_is_first_equally_often() {
 #[test]
 fn a_sweep_of_options_has_every_combination() {
     let text = TEXT.replace("[steps]", "[sweep]\nx = [1, \"two\"]\ny = [3, 4]\n[steps]");
+    let text = text.replace("[100, 200, 300]", "[100]");
     let experiment = Experiment::parse(&text).expect("valid");
     let all = experiment.combinations();
     let pairs: Vec<(&str, &str)> = all.iter().map(|it| (&it["x"][..], &it["y"][..])).collect();
     assert_eq!(pairs, [("1", "3"), ("1", "4"), ("two", "3"), ("two", "4")]);
-    assert_eq!(experiment.groups(1).len(), 12);
+    assert_eq!(experiment.groups().len(), 12);
     assert_eq!(experiment.subjects()[3].name(), "a, x = two, y = 4");
 }
 
@@ -103,7 +105,7 @@ fn a_finished_step_is_over_and_an_overloaded_server_is_left_alone() {
     let experiment = experiment();
     let key = |round: u32, server: &str, step: usize| {
         let server = server.to_owned();
-        StepKey { round, options: BTreeMap::new(), server, step }
+        StepKey { round, options: BTreeMap::new(), case: None, server, step }
     };
     let mut rows = vec![row(1, "a", 0, 100.0, 10.0), row(1, "a", 1, 200.0, 20_000.0)];
     assert!(

@@ -111,6 +111,11 @@ impl Experiment {
         prediction: &Prediction,
         rows: &[Row],
     ) -> (Verdict, Option<Summary>) {
+        let (case, rows) = self.part(prediction.case.as_deref(), rows);
+        case.judge_case(prediction, &rows)
+    }
+
+    fn judge_case(&self, prediction: &Prediction, rows: &[Row]) -> (Verdict, Option<Summary>) {
         let mut verdict = Verdict::NoData;
         let mut shown = None;
         let wanted = |subject: &Subject| {
@@ -198,6 +203,9 @@ impl Prediction {
             text += &format!(" at {rate}/s");
         }
         text += &format!(" of {}", self.server);
+        if let Some(case) = &self.case {
+            text += &format!(", {case}");
+        }
         for (name, value) in &self.options {
             text += &format!(", {name} = {}", value.0);
         }

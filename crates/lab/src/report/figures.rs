@@ -298,7 +298,7 @@ fn closed(
 
 impl Table {
     /// A column for each subject, and one for the ratio of each to the baseline.
-    fn new(experiment: &Experiment, subjects: &[Subject], first: &str) -> Self {
+    pub(super) fn new(experiment: &Experiment, subjects: &[Subject], first: &str) -> Self {
         let mut head = vec![first.to_owned()];
         for subject in subjects {
             head.push(subject.name());
@@ -310,7 +310,7 @@ impl Table {
     }
 
     /// Adds a row, unless it would be empty.
-    fn add(
+    pub(super) fn add(
         &mut self,
         experiment: &Experiment,
         subjects: &[Subject],
@@ -340,12 +340,12 @@ impl Table {
     }
 }
 
-fn of_rounds(values: &BTreeMap<u32, f64>) -> Vec<f64> {
+pub(super) fn of_rounds(values: &BTreeMap<u32, f64>) -> Vec<f64> {
     values.values().copied().collect()
 }
 
 /// A number with three significant digits, at least its whole part.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size >= 100.0 => format!("{value:.0}"),

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 
+mod cases;
 mod figures;
 mod page;
 
@@ -60,14 +61,10 @@ impl RunData {
             return Err(format!("{}: no step is measured yet", folder.display()));
         }
         let (conditions, raw_conditions) = Conditions::read(folder)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            experiment: Experiment::read(&folder.join(FILE))?,
-            conditions,
-            raw_conditions,
-            rows,
-            lines,
-        })
+        let mut experiment = Experiment::read(&folder.join(FILE))?;
+        let named = |error: String| format!("{}: {error}", folder.join(FILE).display());
+        experiment.select(&conditions.selection).map_err(named)?;
+        Ok(Self { folder: folder.to_owned(), experiment, conditions, raw_conditions, rows, lines })
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::json;
 
 use super::RunData;
+use super::cases::{case_figures, loads};
 use super::figures::{Drawing, Figure, Table, figures};
 use crate::chart::{COLORS, Chart, Scale, dash, escaped};
 use crate::experiment::row::Row;
@@ -93,9 +94,15 @@ fn section(
     body.push_str(&warnings(run));
     body.push_str(&conditions(&run.conditions));
     let remake = format!("{} && {command}", run.conditions.command.join(" "));
-    for (number, figure) in
-        figures(&run.experiment, &run.rows, &format!("run-{index}")).iter().enumerate()
-    {
+    let (experiment, id) = (&run.experiment, format!("run-{index}"));
+    let figures = match experiment.cases.is_empty() {
+        true => figures(experiment, &run.rows, &id),
+        false => case_figures(experiment, &run.rows, &id),
+    };
+    if !experiment.cases.is_empty() {
+        body.push_str(&html(&loads(experiment), "conditions"));
+    }
+    for (number, figure) in figures.iter().enumerate() {
         let id = format!("live-{index}-{number}");
         draw(body, live, figure, &id, number + 1, &remake);
     }

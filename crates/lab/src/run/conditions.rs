@@ -14,6 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::experiment::case::Selection;
+
 /// The name of the file.
 pub(crate) const FILE: &str = "conditions.json";
 /// Cores that others use for more than this share of the time disturb a measurement.
@@ -29,6 +31,9 @@ pub(crate) struct Conditions {
     pub(crate) command: Vec<String>,
     /// A run of seconds, whose figures show nothing.
     pub(crate) is_smoke: bool,
+    /// The part of the experiment that is measured.
+    #[serde(default)]
+    pub(crate) selection: Selection,
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) memory_bytes: u64,
@@ -75,6 +80,7 @@ impl Conditions {
             begin_unix_s: crate::power::unix_s(),
             command: Vec::new(),
             is_smoke,
+            selection: Selection::default(),
             processor: processor.to_owned(),
             cores: busy.len(),
             memory_bytes: kachel_host::physical_memory_bytes(),
@@ -105,6 +111,23 @@ impl Conditions {
         let text = fs::read_to_string(&path).map_err(|error| named(&error))?;
         let conditions = serde_json::from_str(&text).map_err(|error| named(&error))?;
         Ok((conditions, text))
+    }
+
+    /// Errors: another part of the experiment was measured.
+    pub(super) fn check_selection(&self, now: &Selection) -> Result<(), String> {
+        let text = |selection: &Selection| match &selection.words()[..] {
+            [] => "none".to_owned(),
+            words => words.join(" "),
+        };
+        match &self.selection == now {
+            true => Ok(()),
+            false => Err(format!(
+                "the steps before were measured with another selection ('{}', now '{}'); choose \
+                 another --out",
+                text(&self.selection),
+                text(now)
+            )),
+        }
     }
 
     /// Errors: rows that are measured under `now` cannot stand beside those measured under `self`.
@@ -216,6 +239,11 @@ mod tests {
         assert_eq!(before.check_same(&now), Ok(()));
         now.kernel += "x";
         assert!(before.check_same(&now).expect_err("changed").contains("kernel"));
+        let mut selection = before.selection.clone();
+        assert_eq!(before.check_selection(&selection), Ok(()));
+        selection.rounds = Some(2);
+        let error = before.check_selection(&selection).expect_err("changed");
+        assert!(error.contains("another selection ('none', now '--rounds 2')"), "{error}");
         now = before.clone();
         let server = |version: &str, build: &str| ServerConditions {
             name: "a".to_owned(),

@@ -30,7 +30,7 @@ pub(super) struct Generator<'e> {
     pub(super) power: &'e PowerPlan,
     /// The values of the swept options.
     pub(super) options: &'e BTreeMap<String, String>,
-    pub(super) cores: Option<&'e str>,
+    pub(super) cores: Option<String>,
     /// The folder of the run.
     pub(super) folder: &'e Path,
 }
@@ -48,9 +48,13 @@ struct Report {
 struct Figures {
     requests: u64,
     requests_per_s: f64,
+    /// Keys of gets.
+    keys: u64,
+    keys_per_s: f64,
     hit_ratio: Option<f64>,
     errors: Errors,
     server_cpu_us_per_request: Option<f64>,
+    server_cpu_us_per_key: Option<f64>,
     cost: Cost,
     response: Times,
     warnings: Vec<String>,
@@ -159,9 +163,9 @@ impl Generator<'_> {
                 error: series.error,
             }
         });
-        // A server that is not pinned shares its cores with the generator.
-        let is_pinned = servers[index].is_pinned;
-        Ok(row(key.clone(), rate, begin_s, figures, power.collect(), is_pinned))
+        // Without cores of its own a server shares them with the generator.
+        let has_own_cores = servers[index].has_own_cores;
+        Ok(row(key.clone(), rate, begin_s, figures, power.collect(), has_own_cores))
     }
 
     fn interval(&self) -> Duration {
@@ -180,14 +184,22 @@ impl Generator<'_> {
     ) -> Result<(), String> {
         let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
         let mut all = vec![own.into_os_string(), "load".into()];
-        let arguments = self.load.arguments.iter().map(|word| filled(word, self.options));
-        let address = ["--server".to_owned(), servers[index].address.clone(), "-q".to_owned()];
-        let words = arguments.chain(address).chain(words.iter().cloned());
+        let server = &servers[index];
+        let values: BTreeMap<String, String> = self
+            .options
+            .iter()
+            .chain(&server.values)
+            .map(|(a, b)| (a.clone(), b.clone()))
+            .collect();
+        let arguments = self.load.arguments.iter().map(|word| filled(word, &values));
+        // The arguments of a case may name another port of the server.
+        let address = ["--server".to_owned(), server.address.clone(), "-q".to_owned()];
+        let words = address.into_iter().chain(arguments).chain(words.iter().cloned());
         all.extend(words.map(OsString::from));
         let log = self.folder.join("load.log");
         let named = |error: std::io::Error| format!("{}: {error}", log.display());
         std::fs::write(&log, "").map_err(named)?;
-        let mut process = Process::start(&all, &BTreeMap::new(), self.cores, &log)?;
+        let mut process = Process::start(&all, &BTreeMap::new(), self.cores.as_deref(), &log)?;
         let deadline = Instant::now() + limit;
         loop {
             servers.iter_mut().try_for_each(Running::check)?;
@@ -219,15 +231,18 @@ fn row(
     begin_unix_s: f64,
     figures: Figures,
     power: Vec<PowerReading>,
-    is_pinned: bool,
+    has_own_cores: bool,
 ) -> Row {
     let Figures { response, cost, .. } = figures;
+    let has_many_keys = figures.keys > figures.requests;
+    let of_many = |value: Option<f64>| value.filter(|_| has_many_keys);
     Row {
         key,
         rate_per_s,
         begin_unix_s,
         requests: figures.requests,
         achieved_per_s: figures.requests_per_s,
+        keys_per_s: of_many(Some(figures.keys_per_s)),
         errors: figures.errors.total,
         hit_ratio: figures.hit_ratio,
         mean_us: response.mean_us,
@@ -238,9 +253,10 @@ fn row(
         max_us: response.max_us,
         percentiles_us: response.percentiles_us,
         server_cpu_us: figures.server_cpu_us_per_request,
+        server_cpu_us_per_key: of_many(figures.server_cpu_us_per_key),
         server_busy_cores: cost.server_busy_cores,
         generator_busy_cores: cost.generator_busy_cores,
-        others_busy_cores: if is_pinned { cost.others_busy_cores() } else { None },
+        others_busy_cores: if has_own_cores { cost.others_busy_cores() } else { None },
         power,
         warnings: figures.warnings,
     }

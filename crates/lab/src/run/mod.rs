@@ -13,22 +13,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{CommandFactory as _, Parser};
+use kachel_host::{Cores, PinClaim};
 
 pub(crate) mod conditions;
+mod certificate;
 mod measure;
 mod server;
+mod summary;
 
-use crate::experiment::capacity::Capacity;
+use crate::experiment::case::Selection;
 use crate::experiment::plan::Group;
 use crate::experiment::row::{Journal, Row};
-use crate::experiment::statistics::Summary;
 use crate::experiment::{Experiment, FILE};
 use conditions::{Conditions, ServerConditions};
 use measure::Generator;
@@ -40,6 +41,8 @@ const EXPERIMENTS: &str = "experiments";
 const LOCK: &str = "kachel-bench.lock";
 /// The folder of raw data.
 const OUT: &str = "bench-out";
+/// The most rates, and values of an option, of a smoke run.
+const SMOKE_STEPS: usize = 2;
 /// What a step takes beside its warm-up and its duration; a guess, for the first time left.
 const EXTRA_S: f64 = 0.3;
 
@@ -52,6 +55,7 @@ A run that was ended goes on where it was, if it is started again: finished step
 Examples:
   kachel-lab run capacity
   kachel-lab run capacity --program memcached=/opt/memcached/bin/memcached --out bench-out/new
+  kachel-lab run speed --cases get-50,multiget-8x100 --rounds 3 --out bench-out/two-loads
   kachel-lab run capacity --smoke && kachel-lab report bench-out/capacity-smoke";
 
 /// The options of `kachel-lab run`.
@@ -69,6 +73,8 @@ struct Options {
     /// A round of two short steps with few keys, which only shows that the experiment works.
     #[arg(long)]
     smoke: bool,
+    #[command(flatten)]
+    selection: Selection,
     /// The folder that gets the raw data; bench-out/NAME without this option.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -82,6 +88,7 @@ impl Options {
     fn words(&self) -> Vec<String> {
         let mut words = vec!["kachel-lab run".to_owned(), self.name.display().to_string()];
         words.extend(self.smoke.then(|| "--smoke".to_owned()));
+        words.extend(self.selection.words());
         for (name, path) in &self.programs {
             words.extend(["--program".to_owned(), format!("{name}={}", path.display())]);
         }
@@ -128,7 +135,6 @@ pub(crate) fn command_line() -> clap::Command {
 /// An experiment that is being executed.
 struct Run {
     experiment: Experiment,
-    rates: Vec<Option<f64>>,
     folder: PathBuf,
     /// The programs of the servers that are started.
     programs: BTreeMap<String, PathBuf>,
@@ -139,6 +145,8 @@ struct Run {
     journal: Journal,
     /// Held while measuring, so that comparisons do not disturb each other.
     _alone: Option<File>,
+    /// Held so that no Kachel pins its threads.
+    _pins: Option<PinClaim>,
     /// Steps that this process measured, and the time that they took.
     done: usize,
     took: Duration,
@@ -155,9 +163,9 @@ impl Run {
             _ => options.name.clone(),
         };
         let mut experiment = Experiment::read(&source.join(FILE))?;
-        let mut rates = experiment.rates()?;
+        experiment.select(&options.selection)?;
         if options.smoke {
-            experiment.shrink(&mut rates);
+            experiment.shrink();
         }
         let (cores, load_cores) = cores(&experiment, options.smoke)?;
         let programs = programs(&experiment, options)?;
@@ -173,15 +181,23 @@ impl Run {
         std::fs::create_dir_all(&folder).map_err(named)?;
         let journal = Journal::open(&folder)?;
         keep_experiment(&source.join(FILE), &folder)?;
+        if folder.join(conditions::FILE).exists() {
+            Conditions::read(&folder)?.0.check_selection(&options.selection)?; // I1
+        }
+        certificate::make(&experiment, &folder)?;
         let alone = if options.smoke { None } else { Some(alone()?) };
+        let pins = experiment.no_pins.then(claim_pins);
         let mut conditions = Conditions::look(options.smoke);
+        if matches!(pins, Some(None)) {
+            conditions.warnings.push("another Kachel has pinned its threads".to_owned());
+        }
+        conditions.selection = options.selection.clone();
         conditions.command = options.words();
         conditions.load = load_words(&experiment, load_cores.as_deref());
         conditions.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
         let (done, took) = (0, Duration::ZERO);
         Ok(Self {
             experiment,
-            rates,
             folder,
             programs,
             cores,
@@ -189,6 +205,7 @@ impl Run {
             conditions,
             journal,
             _alone: alone,
+            _pins: pins.flatten(),
             done,
             took,
         })
@@ -196,7 +213,7 @@ impl Run {
 
     /// Measures all steps that have no row yet.
     fn execute(&mut self) -> Result<(), String> {
-        for group in self.experiment.groups(self.rates.len()) {
+        for group in self.experiment.groups() {
             let mut is_begun = None;
             for key in &group.steps {
                 if self.experiment.is_over(key, &self.journal.rows) {
@@ -207,8 +224,10 @@ impl Run {
                     Some(begun) => begun,
                     begun => begun.insert(self.begin(&group)?),
                 };
-                let row = generator(&self.experiment, &self.load_cores, &self.folder, &group)
-                    .step(servers, key, self.rates[key.step], idle_w)?;
+                let case = self.experiment.of_case(key.case.as_deref());
+                let rate = self.experiment.rate_of(key);
+                let row = generator(&case, &self.load_cores, &self.folder, &group)
+                    .step(servers, key, rate, idle_w)?;
                 self.journal.append(row)?;
                 self.done += 1;
                 self.took += began.elapsed();
@@ -224,8 +243,15 @@ impl Run {
         for server in &self.experiment.servers {
             let log = self.folder.join(format!("{}.log", server.name));
             let program = self.programs.get(&server.name).map(PathBuf::as_path);
-            let cores = self.cores.get(&server.name).map(String::as_str);
-            servers.push(Running::start(server, program, &group.options, cores, &log)?);
+            let cores = self.cores.get(&server.name);
+            let cores = cores.map(|cores| server::filled(cores, &group.options));
+            let cores = cores.as_deref();
+            let mut running = Running::start(server, program, &group.options, cores, &log)?;
+            let load_cores = self.load_cores.as_ref();
+            let load_cores = load_cores.map(|cores| server::filled(cores, &group.options));
+            let is_alone = |own| load_cores.is_some_and(|other| !server::share(own, &other));
+            running.has_own_cores = cores.is_some_and(is_alone);
+            servers.push(running);
         }
         if self.conditions.servers.is_empty() {
             let of = |server: &Running| {
@@ -247,8 +273,10 @@ impl Run {
             }
         }
         let generator = generator(&self.experiment, &self.load_cores, &self.folder, group);
-        for index in 0..servers.len() {
-            generator.fill(&mut servers, index)?;
+        for (index, server) in self.experiment.servers.iter().enumerate() {
+            if server.fill {
+                generator.fill(&mut servers, index)?;
+            }
         }
         std::thread::sleep(Duration::from_secs_f64(self.experiment.load.rest_s));
         let idle_w = generator.idle()?;
@@ -279,55 +307,32 @@ impl Run {
 
     /// The steps that are not over; some of them may not be necessary.
     fn steps_left(&self) -> usize {
-        let groups = self.experiment.groups(self.rates.len());
+        let groups = self.experiment.groups();
         let steps = groups.iter().flat_map(|group| &group.steps);
         steps.filter(|key| !self.experiment.is_over(key, &self.journal.rows)).count()
     }
 
-    /// The capacities and the verdicts.
+    /// The figures and the verdicts.
     fn text(&self) -> String {
-        let (experiment, rows) = (&self.experiment, &self.journal.rows);
-        let mut text = format!("{}\n", experiment.question);
-        for promise in &experiment.capacity {
-            for subject in experiment.subjects() {
-                let capacities = experiment.capacities(rows, &subject, *promise);
-                let shown: Vec<String> = capacities.values().map(|it| it.text()).collect();
-                let rates: Vec<f64> = capacities.values().map(|it| Capacity::rate(*it)).collect();
-                let median = Summary::of(&rates)
-                    .map_or("none".to_owned(), |summary| format!("{:.0}/s", summary.median));
-                let (name, rounds) = (subject.name(), shown.join(", "));
-                let _ = writeln!(
-                    text,
-                    "capacity with {}: {name}: median {median} (rounds: {rounds})",
-                    promise.text()
-                );
-            }
-        }
-        for prediction in &experiment.predictions {
-            let (verdict, summary) = experiment.judge(prediction, rows);
-            let found = summary.map_or(String::new(), |it| {
-                format!(": {:.3} ({:.3} to {:.3})", it.median, it.low, it.high)
-            });
-            let _ = writeln!(text, "{}: {}{found}", verdict.text(), prediction.claim);
-        }
+        let mut text = summary::text(&self.experiment, &self.journal.rows);
         if self.conditions.is_smoke {
             text.push_str("This was a smoke run: its figures show nothing.\n");
         }
-        let _ = writeln!(text, "kachel-lab report {}", self.folder.display());
-        text
+        text + &format!("kachel-lab report {}\n", self.folder.display())
     }
 }
 
 impl Experiment {
-    /// Makes a smoke run of it: a round of at most two steps, with few keys.
-    fn shrink(&mut self, rates: &mut Vec<Option<f64>>) {
+    /// Makes a smoke run of it: a round of at most two steps of each case, with few keys.
+    fn shrink(&mut self) {
         self.rounds = 1;
-        rates.truncate(2);
-        self.load.arguments.extend(["--keys", "1000"].map(str::to_owned));
+        self.shorten_steps(SMOKE_STEPS);
+        self.settings.truncate(SMOKE_STEPS);
+        self.load.arguments.extend(["--keys", "300"].map(str::to_owned));
         (self.load.duration_s, self.load.warm_up_s, self.load.rest_s) = (0.2, 0.1, 0.0);
         (self.power.idle_s, self.power.every_ms) = (self.power.idle_s.min(0.1), 50);
         for values in self.sweep.values_mut() {
-            values.truncate(2);
+            values.truncate(SMOKE_STEPS);
         }
     }
 }
@@ -339,7 +344,8 @@ fn generator<'e>(
     group: &'e Group,
 ) -> Generator<'e> {
     let Experiment { load, power, .. } = experiment;
-    Generator { load, power, options: &group.options, cores: cores.as_deref(), folder }
+    let cores = cores.as_ref().map(|cores| server::filled(cores, &group.options));
+    Generator { load, power, options: &group.options, cores, folder }
 }
 
 /// Waits until no other comparison runs on this machine.
@@ -355,6 +361,13 @@ fn alone() -> Result<File, String> {
     Ok(file)
 }
 
+/// Takes the right to pin threads, so that no Kachel has it. `None`: another process has it.
+fn claim_pins() -> Option<PinClaim> {
+    // This process pins nothing, so its own cores do not matter.
+    let any = Cores { allowed_count: 1, quota_millicores: None, contained: false };
+    any.claim_pins(1).ok()
+}
+
 /// The cores of each server, and of the generator.
 ///
 /// Errors: this machine lacks some of them. A smoke run then goes on without.
@@ -363,10 +376,12 @@ fn cores(
     is_smoke: bool,
 ) -> Result<(BTreeMap<String, String>, Option<String>), String> {
     let may_pin = |cores: &String| {
-        let words = ["-c", cores, "true"];
-        let mut command = Command::new("taskset");
-        let status = command.args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
+        experiment.combinations().iter().all(|options| {
+            let cores = server::filled(cores, options);
+            let mut command = Command::new("taskset");
+            command.args(["-c", &cores, "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        })
     };
     let wanted = experiment.servers.iter().map(|it| (it.name.clone(), it.cores.clone()));
     let mut found = BTreeMap::new();
@@ -438,10 +453,11 @@ fn keep_experiment(source: &Path, folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The server with the values of the swept options.
+/// The case, and the server with the values of the swept options.
 fn name_of(row: &Row) -> String {
     let options = row.key.options.iter().map(|(name, value)| format!(" {name}={value}"));
-    format!("{}{}", row.key.server, options.collect::<String>())
+    let case = row.key.case.as_ref().map_or(String::new(), |case| format!("{case}, "));
+    format!("{case}{}{}", row.key.server, options.collect::<String>())
 }
 
 /// A time for people.

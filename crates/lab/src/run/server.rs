@@ -9,7 +9,7 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  Only a process that was started here, and not waited for yet, is killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::certificate;
 use crate::experiment::Server;
 
 /// How long a server may take until it answers.
@@ -106,8 +107,10 @@ pub(super) struct Running {
     pub(super) version: String,
     /// The command as it was executed; empty if it ran already.
     pub(super) command: Vec<String>,
-    /// Whether it has cores of its own.
-    pub(super) is_pinned: bool,
+    /// Whether it has cores that the load generator does not use.
+    pub(super) has_own_cores: bool,
+    /// The values of `{port}` and `{tls_port}`; none if it ran already.
+    pub(super) values: BTreeMap<String, String>,
     process: Option<Process>,
 }
 
@@ -127,12 +130,22 @@ impl Running {
             let address = server.address.clone().expect("a server has a program or an address");
             let version =
                 version(&address).map_err(|error| named(format!("{address}: {error}")))?;
-            let (name, command) = (server.name.clone(), Vec::new());
-            return Ok(Self { name, address, version, command, is_pinned: false, process: None });
+            return Ok(Self {
+                name: server.name.clone(),
+                address,
+                version,
+                command: Vec::new(),
+                has_own_cores: false,
+                values: BTreeMap::new(),
+                process: None,
+            });
         };
-        let port = free_port().map_err(|error| named(error.to_string()))?;
+        let [port, tls_port] = free_ports().map_err(|error| named(error.to_string()))?;
+        let ports = [("port", port), ("tls_port", tls_port)];
+        let ports = ports.map(|(name, port)| (name.to_owned(), port.to_string()));
         let mut values = options.clone();
-        values.insert("port".to_owned(), port.to_string());
+        values.extend(ports.clone());
+        values.extend(certificate::values(log.parent().expect("a file in the folder of the run")));
         let mut words = vec![program.as_os_str().to_owned()];
         words.extend(server.arguments.iter().map(|word| OsString::from(filled(word, &values))));
         let environment = server.environment.iter();
@@ -146,7 +159,8 @@ impl Running {
             address,
             version: String::new(),
             command,
-            is_pinned: cores.is_some(),
+            has_own_cores: false,
+            values: BTreeMap::from(ports),
             process: Some(process),
         };
         let deadline = Instant::now() + START_MAX;
@@ -190,9 +204,30 @@ pub(super) fn filled(text: &str, values: &BTreeMap<String, String>) -> String {
     values.iter().fold(text.to_owned(), fill)
 }
 
-/// A port of loopback that nobody uses now.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Whether two lists of cores, as `taskset -c` takes them, have a core in common. A list that has
+/// another form may have.
+pub(super) fn share(one: &str, other: &str) -> bool {
+    match (cores(one), cores(other)) {
+        (Some(one), Some(other)) => !one.is_disjoint(&other),
+        _ => true,
+    }
+}
+
+/// The cores of a list such as `0,2-5`.
+fn cores(list: &str) -> Option<BTreeSet<usize>> {
+    let mut all = BTreeSet::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(all)
+}
+
+/// Two ports of loopback that nobody uses now.
+fn free_ports() -> std::io::Result<[u16; 2]> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let (first, second) = (bind()?, bind()?);
+    Ok([first.local_addr()?.port(), second.local_addr()?.port()])
 }
 
 /// Asks the server for its version.
@@ -257,6 +292,13 @@ mod tests {
     fn options_replace_their_names_in_braces() {
         let values = BTreeMap::from([("port".to_owned(), "1".to_owned())]);
         assert_eq!(filled("-p{port},{port} {other}", &values), "-p1,1 {other}");
+    }
+
+    #[test]
+    fn lists_of_cores_are_compared() {
+        assert!(!share("0", "1") && !share("0,2-3", "1,4-7"));
+        assert!(share("0,1", "0,1") && share("0-5", "3") && share("0,9", "7-12"));
+        assert!(share("0-31:2", "1"), "a list with a stride is not read");
     }
 
     #[test]

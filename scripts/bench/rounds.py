@@ -1,6 +1,6 @@
 """The common parts of the comparisons: servers started and pinned, interleaved rounds, medians.
 
-Upstream:   `speed`, `replay`, `capacity` and `resize` beside this file.
+Upstream:   `replay`, `capacity` and `resize` beside this file; the soak test; `experiments/e014-pipe`.
 Downstream: the servers that it starts; `kachel-lab load`, which measures them and writes JSON.
 
 Uses only Python's standard library, and runs only on Linux (taskset, /proc).
@@ -22,8 +22,6 @@ import tempfile
 import time
 
 START_PATIENCE_S = 20.0
-BUSY_SHARE_MIN = 0.95
-FOREIGN_SHARE_MAX = 0.05
 SIDES = ("ours", "peer")
 # The process that binds this abstract name may pin threads (crates/host/src/cores.rs: claim_pins).
 PIN_CLAIM = b"\0kachel: threads are pinned"
@@ -82,21 +80,6 @@ def alone(options):
         yield
 
 
-@contextlib.contextmanager
-def certificate():
-    """Makes a key of P-256 and a certificate; returns their files. They are gone afterwards."""
-    if shutil.which("openssl") is None:
-        raise SystemExit("no openssl, which makes the certificate")
-    with tempfile.TemporaryDirectory() as folder:
-        files = (f"{folder}/certificate.pem", f"{folder}/key.pem")
-        subprocess.run(["openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=bench",
-                        "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-                        "-addext", "subjectAltName=IP:127.0.0.1",
-                        "-out", files[0], "-keyout", files[1]],
-                       check=True, stderr=subprocess.DEVNULL)
-        yield files
-
-
 def free_port():
     """Returns a port of TCP that nobody uses now."""
     with socket.socket() as probe:
@@ -105,32 +88,19 @@ def free_port():
 
 
 class Server:
-    """A server on an ephemeral loopback port, pinned to the cores that the options name.
-
-    It listens for datagrams, too, if `options.udp` is true; on a second port with TLS if
-    `options.tls` has the files of a certificate and its key.
-    """
+    """A server on an ephemeral loopback port, pinned to the cores that the options name."""
 
     def __init__(self, side, command, memory_mib, options):
         self.side = side
         self.port = free_port()
-        self.tls_port = None
         words = ["taskset", "-c", options.server_cores]
         if "{port}" in command:
             # A server that does not take memcached's options.
             words += shlex.split(command.replace("{port}", str(self.port)))
         else:
             words += shlex.split(command)
-            if getattr(options, "tls", None):
-                self.tls_port = free_port()
-                listeners = f"notls:127.0.0.1:{self.port},127.0.0.1:{self.tls_port}"
-                chain, key = options.tls
-                words += ["-l", listeners, "-Z", "-o", f"ssl_chain_cert={chain},ssl_key={key}"]
-            else:
-                words += ["-l", "127.0.0.1", "-p", str(self.port)]
+            words += ["-l", "127.0.0.1", "-p", str(self.port)]
             words += ["-t", str(options.threads), "-m", str(memory_mib)]
-            if getattr(options, "udp", False):
-                words += ["-U", str(self.port)]
             if os.geteuid() == 0:
                 words += ["-u", "root"]
         self.words = words
@@ -167,11 +137,6 @@ class Server:
         with self.connect() as connection:
             return stats(connection)
 
-    def pins(self):
-        """Returns whether some of its threads may use fewer cores than its main thread."""
-        tasks = [int(name) for name in os.listdir(f"/proc/{self.process.pid}/task")]
-        return len({frozenset(os.sched_getaffinity(task)) for task in tasks}) > 1
-
     def memory_bytes(self, name):
         """`VmRSS`, `VmHWM`, ... of the process, in bytes."""
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
@@ -201,9 +166,7 @@ def run_load(options, server, words, json_path):
     if shutil.which(generator[0]) is None:
         raise SystemExit(f"no {generator[0]}: cargo build --release -p kachel-lab builds it")
     command = ["taskset", "-c", options.load_cores] + generator
-    port = server.tls_port if "--tls" in words else server.port
-    command += [word.replace("{tls}", f"127.0.0.1:{server.tls_port}") for word in words]
-    command += ["--server", f"127.0.0.1:{port}", "--quiet"]
+    command += words + ["--server", f"127.0.0.1:{server.port}", "--quiet"]
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         command += ["--server-pid", str(server.process.pid), "--json", str(json_path)]
@@ -264,17 +227,6 @@ def core_busy(run):
     """Returns the share of the pinned core that was not idle, for any reason, or None."""
     cores = run["result"]["cost"]["cores"]
     return 1.0 - cores[0]["idle"] if len(cores) == 1 else None
-
-
-def foreign_share(run):
-    """Returns the share of the pinned core that neither the server nor interrupts used, or None."""
-    cost = run["result"]["cost"]
-    if len(cost["cores"]) != 1:
-        return None
-    core = cost["cores"][0]
-    used = core["user"] + core["system"] + core["steal"]
-    # The kernel accounts a part of the interrupts to the server, so the difference may be negative.
-    return max(0.0, used - cost["server_busy_cores"])
 
 
 def save(options, name, summary):

@@ -1,6 +1,6 @@
 //! Measures the engine in process, beside a bare loop that reads the same amount of memory.
 //!
-//! Upstream:   `scripts/bench/in_process`.
+//! Upstream:   `scripts/bench/in_process` and `scripts/bench/many_cores`.
 //! Downstream: `cores` (the engine), `reference` (the loop).
 //!
 //! usage: `in_process PART ITEMS SIZES ROUNDS [huge] [cores=N] [JSON]`; PART is `gets`, `sets`,

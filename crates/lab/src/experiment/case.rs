@@ -407,4 +407,18 @@ at_most = 0.9
             assert!(error.contains(named), "{new}: {error}");
         }
     }
+
+    #[test]
+    fn every_experiment_of_the_repository_is_valid() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+        let folders = std::fs::read_dir(folder).expect("the experiments");
+        let files = folders.map(|entry| entry.expect("an entry").path().join(super::super::FILE));
+        let mut count = 0;
+        for file in files.filter(|file| file.exists()) {
+            let mut experiment = Experiment::read(&file).expect("valid");
+            experiment.select(&Selection::default()).expect("valid without the optional parts");
+            count += 1;
+        }
+        assert!(count >= 8, "{count} experiments");
+    }
 }

@@ -57,7 +57,14 @@ struct Figures {
     server_cpu_us_per_key: Option<f64>,
     cost: Cost,
     response: Times,
+    /// New connections beside the load.
+    connects: Option<Connects>,
     warnings: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Connects {
+    failed: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -243,7 +250,7 @@ fn row(
         requests: figures.requests,
         achieved_per_s: figures.requests_per_s,
         keys_per_s: of_many(Some(figures.keys_per_s)),
-        errors: figures.errors.total,
+        errors: figures.errors.total + figures.connects.map_or(0, |connects| connects.failed),
         hit_ratio: figures.hit_ratio,
         mean_us: response.mean_us,
         p50_us: response.p50_us,
@@ -265,6 +272,36 @@ fn row(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A report of the generator, with these numbers of keys and of connections that failed.
+    fn row_of(keys: u64, connects: &str) -> Row {
+        let text = format!(
+            r#"{{"requests": 10, "requests_per_s": 5.0, "keys": {keys}, "keys_per_s": 50.0,
+            "hit_ratio": 1.0, "errors": {{"total": 2}}, "server_cpu_us_per_request": 8.0,
+            "server_cpu_us_per_key": 0.5, "cost": {{"server_busy_cores": 0.5,
+            "generator_busy_cores": 0.5, "cores": []}}, "response": {{"mean_us": 1.0,
+            "p50_us": 1.0, "p95_us": 1.0, "p99_us": 1.0, "p99_9_us": 1.0, "max_us": 1.0,
+            "percentiles_us": []}}, "connects": {connects}, "warnings": []}}"#
+        );
+        let figures = serde_json::from_str(&text).expect("a report");
+        let key = crate::experiment::row::tests::row(1, "a", 0, 5.0, 1.0).key;
+        row(key, None, 0.0, figures, Vec::new(), false)
+    }
+
+    #[test]
+    fn a_row_has_figures_of_a_key_only_if_a_get_has_several() {
+        let of = |row: &Row| (row.keys_per_s, row.server_cpu_us_per_key);
+        assert_eq!(of(&row_of(10, "null")), (None, None));
+        let many = row_of(100, "null");
+        assert_eq!(of(&many), (Some(50.0), Some(0.5)));
+        assert_eq!((many.achieved_per_s, many.server_cpu_us), (5.0, Some(8.0)));
+    }
+
+    #[test]
+    fn a_connection_that_failed_is_an_error() {
+        assert_eq!(row_of(10, "null").errors, 2);
+        assert_eq!(row_of(10, r#"{"failed": 3, "rate_per_s": 9}"#).errors, 5);
+    }
 
     #[test]
     fn others_are_what_the_server_did_not_use() {

@@ -34,8 +34,9 @@ use crate::tally::{Tally, Window};
 const EVENTS_MAX: usize = 256;
 /// The longest sleep, so that the conditions of I2 are checked.
 const SLEEP_NS_MAX: u64 = 50_000_000;
-/// The thread spins for a request that is due sooner than this, because timers are less exact.
-const AWAKE_NS: u64 = 60_000;
+/// A thread that spins does so for a request that is due sooner than this, because timers are less
+/// exact.
+pub(crate) const AWAKE_NS: u64 = 60_000;
 /// How often requests over UDP are checked for their timeout.
 const EXPIRE_INTERVAL_NS: u64 = 10_000_000;
 /// The token of the timer among the events; links are numbered from 0.
@@ -68,6 +69,8 @@ pub(crate) struct Pace {
     pub(crate) servers: usize,
     /// Patience in ns (I2).
     pub(crate) patience_ns: u64,
+    /// The thread spins for a request that is due sooner than this; 0: it sleeps until then.
+    pub(crate) awake_ns: u64,
     /// The measured window.
     pub(crate) window: Window,
 }
@@ -203,10 +206,11 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         let mut sleep_ns = SLEEP_NS_MAX;
         if let Some(wake_at_ns) = self.wake_at_ns {
             let due_in_ns = wake_at_ns.saturating_sub(self.pace.now_ns());
-            if due_in_ns <= AWAKE_NS {
+            let wake_in_ns = wake_in_ns(due_in_ns, self.pace.awake_ns);
+            if wake_in_ns == 0 {
                 sleep_ns = 0;
             } else if due_in_ns < SLEEP_NS_MAX {
-                let it_value = timespec(due_in_ns - AWAKE_NS / 2);
+                let it_value = timespec(wake_in_ns);
                 let once = Itimerspec { it_interval: timespec(0), it_value };
                 timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
             }
@@ -418,6 +422,24 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     }
 }
 
+/// When to wake for a request that is due in this time; 0: the thread spins until then.
+fn wake_in_ns(due_in_ns: u64, awake_ns: u64) -> u64 {
+    if due_in_ns <= awake_ns { 0 } else { due_in_ns - awake_ns / 2 }
+}
+
 fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_spins_shortly_before_a_request_is_due_unless_told_not_to() {
+        let wake = |due_in_ns: u64| [AWAKE_NS, 0].map(|awake| wake_in_ns(due_in_ns, awake));
+        assert_eq!(wake(0), [0, 0], "it is due");
+        assert_eq!(wake(60_000), [0, 60_000]);
+        assert_eq!(wake(100_000), [70_000, 100_000]);
+    }
 }

@@ -163,6 +163,10 @@ pub(crate) struct CommonOptions {
     /// Cores to pin the threads to, round robin
     #[arg(long, value_name = "CORES")]
     pub(crate) pin: Option<CpuList>,
+    /// Sleep until a request is due, also shortly before it: for a load that shares its core with
+    /// another one; requests are sent some microseconds later
+    #[arg(long)]
+    pub(crate) no_spin: bool,
     /// Seed of all random choices: the same seed sends the same requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,

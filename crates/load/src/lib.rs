@@ -135,6 +135,20 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Checks the arguments that follow `kachel load`, without a connection.
+///
+/// Errors: they are invalid; the message is for the user.
+pub fn check(args: &[String]) -> Result<(), String> {
+    let own = std::iter::once("kachel load".to_owned());
+    let words = preset::expand(own.chain(args.iter().cloned()).map(OsString::from).collect())?;
+    let options = Options::try_parse_from(&words).map_err(|error| error.to_string())?;
+    match &options.command {
+        None => options.steady.check(),
+        Some(Command::Replay(replay)) => replay.check(),
+        Some(Command::Presets | Command::Agent(_)) => Ok(()),
+    }
+}
+
 fn refuse(words: &str) -> ExitCode {
     eprintln!("kachel load: {words}");
     ExitCode::from(EXIT_USAGE)

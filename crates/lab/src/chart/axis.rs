@@ -87,6 +87,21 @@ pub(crate) fn short(value: f64) -> String {
     rest.map_or(grouped.clone(), |rest| format!("{grouped}.{rest}"))
 }
 
+/// A number in few characters: three significant digits, with `k` for thousand from ten thousand on
+/// and `M` for a million.
+pub(crate) fn compact(value: f64) -> String {
+    let three = |value: f64| {
+        let unit = 10f64.powf(value.abs().max(1e-9).log10().floor() - 2.0);
+        short((value / unit).round() * unit)
+    };
+    match value.abs() {
+        size if size >= 999_500.0 => three(value / 1e6) + "M",
+        size if size >= 9_999.5 => three(value / 1e3) + "k",
+        size if size >= 100.0 => short(value.round()),
+        _ => three(value),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +126,8 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.0, 0.1, 12.5, 1_000.0, 1_234_567.0].map(short);
         assert_eq!(shown, ["0", "0.1", "12.5", "1,000", "1,234,567"]);
+        let shown = [0.0, 0.1234, 9.996, 93.0, 9_999.0, 123_456.0, 999_600.0, 1.5e6, 2e7];
+        let expected = ["0", "0.123", "10", "93", "9,999", "123k", "1M", "1.5M", "20M"];
+        assert_eq!(shown.map(compact), expected);
     }
 }

@@ -34,6 +34,7 @@ pub(crate) struct Bars {
     /// Part of the names within the SVG, so that a page may have several charts.
     pub(crate) id: String,
     pub(crate) title: String,
+    pub(crate) x_label: String,
     pub(crate) y_label: String,
     pub(crate) groups: Vec<String>,
     /// The bars with this name, one in each group or none.
@@ -51,7 +52,7 @@ impl Bars {
         let group_width = (right - left) / self.groups.len() as f64;
         let width = (group_width * FILLED / self.series.len() as f64).min(WIDTH_MAX);
         let height = |value: f64| (lower - upper) * axis.share(value);
-        let mut svg = begin(&self.title);
+        let mut svg = begin(&self.title, self.series.iter().map(|(name, _)| name));
         y_marks(&mut svg, &axis);
         for (index, (name, bars)) in self.series.iter().enumerate() {
             let fill = hatching(&mut svg, &self.id, index);
@@ -97,7 +98,7 @@ impl Bars {
             );
         }
         self.names(&mut svg, group_width);
-        labels(&mut svg, "", &self.y_label);
+        labels(&mut svg, &self.x_label, &self.y_label);
         svg + "</svg>\n"
     }
 
@@ -153,8 +154,8 @@ mod tests {
             ("b".to_owned(), vec![bar(50.0), bar(10.0)]),
         ];
         let groups = vec!["first".to_owned(), "second".to_owned()];
-        let [id, title, y_label] = ["i", "t", "y"].map(str::to_owned);
-        let svg = Bars { id, title, y_label, groups, series }.svg();
+        let [id, title, x_label, y_label] = ["i", "t", "x", "y"].map(str::to_owned);
+        let svg = Bars { id, title, x_label, y_label, groups, series }.svg();
         // The axis ends at 100, and is 360 high.
         for tall in ["height=\"90.0\"", "height=\"180.0\"", "height=\"36.0\""] {
             assert!(svg.contains(tall), "{tall} in {svg}");
@@ -169,6 +170,7 @@ mod tests {
         let bars = |count: usize| Bars {
             id: "i".to_owned(),
             title: String::new(),
+            x_label: String::new(),
             y_label: "y".to_owned(),
             groups: (0..count).map(|index| format!("name of many letters {index}")).collect(),
             series: ["a", "b", "c"].map(|name| (name.to_owned(), vec![bar(); count])).to_vec(),

@@ -1,4 +1,4 @@
-//! Charts as SVG: lines, and groups of bars.
+//! Charts as SVG: lines, groups of bars, and rankings.
 //!
 //! Upstream:   the subcommands, with their figures.
 //! Downstream: files that browsers and printers show.
@@ -10,14 +10,19 @@ use std::fmt::Write as _;
 
 mod axis;
 mod bars;
+mod ranking;
 
-pub(crate) use axis::{Axis, Scale};
+pub(crate) use axis::{Axis, Scale, compact, short};
 pub(crate) use bars::{Bar, Bars};
+pub(crate) use ranking::{Ranking, RankingBar};
 
 const WIDTH: f64 = 786.0;
 const HEIGHT: f64 = 460.0;
 /// The place of the axes: left, top, right, bottom.
 const FRAME: [f64; 4] = [96.0, 40.0, 626.0, 400.0];
+/// From the right end of the axes to the names of a legend, and the width of a character.
+const LEGEND: f64 = 60.0;
+const CHARACTER: f64 = 8.0;
 /// Colors that most color-blind readers can tell apart (Okabe and Ito, 2008), and black.
 pub(crate) const COLORS: [&str; 8] =
     ["#000000", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#777777"];
@@ -82,7 +87,7 @@ impl Chart {
             let across = left + (right - left) * x_axis.share(x);
             (across, lower - (lower - upper) * y_axis.share(y))
         };
-        let mut svg = begin(&self.title);
+        let mut svg = begin(&self.title, self.lines.iter().map(|line| &line.name));
         y_marks(&mut svg, &y_axis);
         for mark in &x_axis.marks {
             let (x, _) = place(*mark, y_axis.low);
@@ -91,7 +96,7 @@ impl Chart {
                 "<path d=\"M{x:.1} {lower}v6\" stroke=\"black\"/>\
                  <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 lower + 20.0,
-                axis::short(*mark)
+                short(*mark)
             );
         }
         labels(&mut svg, &self.x_label, &self.y_label);
@@ -113,15 +118,18 @@ impl Chart {
     }
 }
 
-/// The beginning of an SVG file, with the title.
-fn begin(title: &str) -> String {
+/// The beginning of an SVG file, with the title, and with room at the right for a legend of these
+/// names.
+fn begin<'n>(title: &str, names: impl Iterator<Item = &'n String>) -> String {
     let left = FRAME[0];
+    let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let width = WIDTH.max(FRAME[2] + LEGEND + CHARACTER * longest as f64);
     // Without a title its place is cut off.
     let top = if title.is_empty() { 24.0 } else { 0.0 };
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 {top} {WIDTH} {}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 {top} {width} {}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
+         <rect width=\"{width}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
          <text x=\"{left}\" y=\"24\" font-size=\"16\">{}</text>\n",
         HEIGHT - top,
         escaped(title)
@@ -139,7 +147,7 @@ fn y_marks(svg: &mut String, axis: &Axis) {
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             left - 8.0,
             y + 4.0,
-            axis::short(*mark)
+            short(*mark)
         );
     }
 }

@@ -14,15 +14,19 @@ use serde::{Deserialize, Deserializer};
 
 pub(crate) mod capacity;
 pub(crate) mod case;
+pub(crate) mod drawing;
 pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod row;
 pub(crate) mod statistics;
 pub(crate) mod verdict;
+pub(crate) mod words;
 
 use crate::power::MeterName;
 use capacity::Promise;
 use case::Case;
+use drawing::{PublishedFigures, ReportPlan};
+use words::Words;
 
 /// The name of the file.
 pub(crate) const FILE: &str = "experiment.toml";
@@ -46,6 +50,8 @@ pub(crate) struct Experiment {
     #[serde(rename = "server")]
     pub(crate) servers: Vec<Server>,
     pub(crate) load: Load,
+    /// A load that runs beside the measured one.
+    pub(crate) beside: Option<Beside>,
     #[serde(default)]
     pub(crate) steps: Steps,
     /// Loads that are measured one after the other.
@@ -60,8 +66,18 @@ pub(crate) struct Experiment {
     /// Whether no Kachel may pin its threads to cores.
     #[serde(default)]
     pub(crate) no_pins: bool,
+    /// Arguments that values of swept options stand for.
+    #[serde(default)]
+    pub(crate) words: Words,
     #[serde(default)]
     pub(crate) power: PowerPlan,
+    #[serde(default)]
+    pub(crate) report: ReportPlan,
+    #[serde(default)]
+    pub(crate) published: Vec<PublishedFigures>,
+    /// Whether the experiment was made shorter for a smoke run.
+    #[serde(skip)]
+    pub(crate) is_smoke: bool,
 }
 
 /// A claim that the results confirm or refute.
@@ -131,6 +147,15 @@ pub(crate) struct Load {
     pub(crate) duration_s: f64,
     #[serde(default = "one_second")]
     pub(crate) warm_up_s: f64,
+}
+
+/// A second generator, which loads the same server during each step.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Beside {
+    /// All its arguments of `kachel load`, except the server and the times.
+    pub(crate) arguments: Vec<String>,
+    pub(crate) cores: Option<String>,
 }
 
 /// The offered rates. Without them the load is a closed loop.
@@ -258,7 +283,17 @@ impl Experiment {
             self.check_prediction(prediction)
                 .map_err(|error| format!("prediction '{}': {error}", prediction.claim))?;
         }
-        Ok(())
+        if !self.cases.is_empty() && !self.published.is_empty() {
+            return Err("published: only in an experiment without cases".to_owned());
+        }
+        let rates = self.steps.rates()?;
+        for published in &self.published {
+            published
+                .check(self, &rates)
+                .map_err(|error| format!("published {}: {error}", published.figure))?;
+        }
+        self.words.check(self)?;
+        self.report.check(self)
     }
 
     fn check_options(&self) -> Result<(), String> {
@@ -357,20 +392,7 @@ impl Prediction {
         if self.at_least.is_none() && self.at_most.is_none() {
             return Err("needs at_least or at_most".to_owned());
         }
-        match (self.figure == "capacity", self.promise) {
-            (true, None) => Err("a capacity needs a promise".to_owned()),
-            (true, Some(_)) if rates == [None] => Err("a capacity needs steps".to_owned()),
-            (true, Some(_)) => Ok(()),
-            (false, Some(_)) => Err("only a capacity has a promise".to_owned()),
-            (false, None) if !row::COLUMNS.contains(&self.figure.as_str()) => {
-                let columns = row::COLUMNS.join(", ");
-                Err(format!("'{}' is neither capacity nor one of {columns}", self.figure))
-            }
-            (false, None) if !rates.contains(&self.rate) => {
-                Err("its rate is not one of the steps".to_owned())
-            }
-            (false, None) => Ok(()),
-        }
+        drawing::check_figure(&self.figure, self.promise, self.rate, rates)
     }
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FILE: &str = "steps.jsonl";
 
 /// Columns that a prediction may be about.
-pub(crate) const COLUMNS: [&str; 14] = [
+pub(crate) const COLUMNS: [&str; 16] = [
     "achieved_per_s",
     "keys_per_s",
     "mean_us",
@@ -35,6 +35,8 @@ pub(crate) const COLUMNS: [&str; 14] = [
     "server_busy_cores",
     "watts",
     "requests_per_joule",
+    "beside_per_s",
+    "beside_p50_us",
 ];
 
 /// One step.
@@ -69,7 +71,25 @@ pub(crate) struct Row {
     pub(crate) others_busy_cores: Option<f64>,
     /// The readings of each meter.
     pub(crate) power: Vec<PowerReading>,
+    /// The load that ran beside this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) beside: Option<BesideRow>,
     /// Reasons to doubt that the server was the limit.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The load beside a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BesideRow {
+    /// The offered rate; none in a closed loop.
+    pub(crate) rate_per_s: Option<f64>,
+    pub(crate) achieved_per_s: f64,
+    pub(crate) errors: u64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p95_us: f64,
+    pub(crate) p99_us: f64,
+    /// Reasons to doubt that it sent what it should have sent.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -121,6 +141,8 @@ impl Row {
             "server_busy_cores" => self.server_busy_cores,
             "watts" => watts(),
             "requests_per_joule" => Some(self.achieved_per_s / watts()?),
+            "beside_per_s" => Some(self.beside.as_ref()?.achieved_per_s),
+            "beside_p50_us" => Some(self.beside.as_ref()?.p50_us),
             _ => unreachable!("{column} is one of the columns"),
         }
     }
@@ -237,6 +259,7 @@ pub(crate) mod tests {
             generator_busy_cores: 0.5,
             others_busy_cores: Some(0.0),
             power: Vec::new(),
+            beside: None,
             warnings: Vec::new(),
         }
     }

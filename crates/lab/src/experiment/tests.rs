@@ -40,6 +40,14 @@ fn experiment() -> Experiment {
     Experiment::parse(TEXT).expect("valid")
 }
 
+/// A table of one published figure, and the line that follows.
+fn published(figure: &str, more: &str, value: &str) -> String {
+    format!(
+        "[[published]]\nfigure = \"{figure}\"\nsource = \"a paper\"\n{more}\n\
+         [published.values]\ns = {value}\n[steps]"
+    )
+}
+
 #[test]
 fn a_wrong_file_is_refused_with_its_line_or_key() {
     for (old, new, named) in [
@@ -68,6 +76,22 @@ fn a_wrong_file_is_refused_with_its_line_or_key() {
         ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"speed\"", "'speed'"),
         ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"p99_us\"\nrate = 5", "rate"),
         ("ratio = true", "options = { x = 1 }", "x = '1'"),
+        ("[\"-p\", \"{port}\"]", "[\"-p\", \"{port}\", \"{x}\"]", "no x for {x}"),
+        ("duration_s = 1", "duration_s = 1\narguments = [\"{key}\"]", "{key}"),
+        ("[steps]", "[beside]\narguments = [\"-c{x}\"]\n[steps]", "no x for {x}"),
+        ("[steps]", "[beside]\n[steps]", "arguments"),
+        ("[steps]", "[words]\nx.y = []\n[steps]", "words: the sweep has no x"),
+        ("[steps]", "[words]\nx.y = []\n[sweep]\nx = [\"z\"]\n[steps]", "no list for 'z'"),
+        ("[steps]", "[words.x]\ny = []\nz = []\n[sweep]\nx = [\"z\"]\n[steps]", "has no 'y'"),
+        ("[steps]", "[report]\nx = \"y\"\n[steps]", "report: the sweep has no y"),
+        ("[steps]", "[report]\nx = \"y\"\npanels = [\"y\"]\n[sweep]\ny = [1]\n[steps]", "twice"),
+        ("[steps]", "[report]\ncolumns = [\"speed\"]\n[steps]", "report: 'speed'"),
+        ("[steps]", &published("capacity", "", "1"), "needs a promise"),
+        ("[steps]", &published("capacity", "promise = \"p50:1ms\"", "1"), "definitions"),
+        ("[steps]", &published("watts", "rate = 5", "1"), "not one of the steps"),
+        ("[steps]", &published("watts", "rate = 100", "0"), "'s': a value"),
+        ("[steps]", &published("watts", "rate = 100", "[2, 1]"), "'s': a value"),
+        ("[steps]", &published("watts", "rate = 100", "\"1\""), "a number or a list of two"),
     ] {
         assert!(TEXT.contains(old), "{old}");
         let error = Experiment::parse(&TEXT.replace(old, new)).expect_err(new);
@@ -97,6 +121,8 @@ fn a_sweep_of_options_has_every_combination() {
     let pairs: Vec<(&str, &str)> = all.iter().map(|it| (&it["x"][..], &it["y"][..])).collect();
     assert_eq!(pairs, [("1", "3"), ("1", "4"), ("two", "3"), ("two", "4")]);
     assert_eq!(experiment.groups().len(), 12);
+    let smoke = Experiment { is_smoke: true, ..experiment.clone() };
+    assert_eq!(smoke.combinations(), [all[0].clone(), all[3].clone()]);
     assert_eq!(experiment.subjects()[3].name(), "a, x = two, y = 4");
 }
 

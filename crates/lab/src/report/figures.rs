@@ -8,127 +8,71 @@
 
 use std::collections::BTreeMap;
 
+use super::figure::{CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds};
+use super::panel::Panel;
+use super::{grid, published};
 use crate::chart::{Bar, Bars, Chart, Limit, Line, Point, Scale};
 use crate::cost::{PerJoule, per_joule};
-use crate::experiment::capacity::{Capacity, Promise};
+use crate::experiment::Experiment;
+use crate::experiment::capacity::Promise;
 use crate::experiment::row::Row;
 use crate::experiment::statistics::Summary;
-use crate::experiment::verdict::{Subject, ratios};
-use crate::experiment::{Experiment, Server};
+use crate::experiment::verdict::Subject;
 
-/// A figure with its table.
-pub(super) struct Figure {
-    pub(super) title: &'static str,
-    pub(super) drawing: Drawing,
-    /// A note for the reader.
-    pub(super) note: String,
-    pub(super) table: Table,
-    /// Published figures, to compare with.
-    pub(super) published: Option<Table>,
-}
-
-/// A chart.
-pub(super) enum Drawing {
-    /// Lines, which the page can enlarge.
-    Lines(Chart),
-    /// Bars.
-    Bars(Bars),
-}
-
-/// A table of texts.
-pub(super) struct Table {
-    pub(super) head: Vec<String>,
-    pub(super) rows: Vec<Vec<String>>,
-}
-
-/// A column of the rows that is drawn against the offered load.
-struct Column {
-    name: &'static str,
-    title: &'static str,
-    y_label: &'static str,
-    y_scale: Scale,
-    note: &'static str,
-}
-
-const RESPONSE: &str = "Response times count from the intended send time of each request. Points are \
-                        medians over the rounds, vertical lines their ranges.";
-
-const COLUMNS: [Column; 6] = [
-    Column {
-        name: "mean_us",
-        title: "Mean response time",
-        y_label: "mean response time, us",
-        y_scale: Scale::Log,
-        note: RESPONSE,
-    },
-    Column {
-        name: "p50_us",
-        title: "Median response time",
-        y_label: "50th percentile, us",
-        y_scale: Scale::Log,
-        note: RESPONSE,
-    },
-    Column {
-        name: "p95_us",
-        title: "95th percentile of the response times",
-        y_label: "95th percentile, us",
-        y_scale: Scale::Log,
-        note: RESPONSE,
-    },
-    Column {
-        name: "p99_us",
-        title: "99th percentile of the response times",
-        y_label: "99th percentile, us",
-        y_scale: Scale::Log,
-        note: RESPONSE,
-    },
-    Column {
-        name: "server_cpu_us",
-        title: "Processor time a request",
-        y_label: "processor time of the server, us a request",
-        y_scale: Scale::FromZero,
-        note: "The time of all threads of the server by the scheduler's account, divided by the \
-               requests answered meanwhile.",
-    },
-    Column {
-        name: "requests_per_joule",
-        title: "Requests a joule",
-        y_label: "requests a second and watt",
-        y_scale: Scale::FromZero,
-        note: "Requests a second, divided by the power of the machine as the first meter shows it. \
-               It is a whole machine with both the server and the load generator if they share one.",
-    },
+/// The columns that are drawn unless the experiment names others.
+const OPEN: [&str; 8] = [
+    "mean_us",
+    "p50_us",
+    "p95_us",
+    "p99_us",
+    "server_cpu_us",
+    "requests_per_joule",
+    "beside_per_s",
+    "beside_p50_us",
 ];
+const CLOSED: [&str; 3] = ["achieved_per_s", "server_cpu_us", "requests_per_joule"];
 
 /// All figures for which the rows have data. `id` begins the names within their drawings.
 pub(super) fn figures(experiment: &Experiment, rows: &[Row], id: &str) -> Vec<Figure> {
     let Ok(rates) = experiment.rates() else { return Vec::new() };
-    let rates: Vec<f64> = rates.into_iter().flatten().collect();
-    let mut figures = Vec::new();
-    if rates.is_empty() {
-        let throughput = ("achieved_per_s", "Throughput", "requests a second");
-        let cost = ("server_cpu_us", "Processor time a request", "us a request");
-        for (index, (column, title, label)) in [throughput, cost].into_iter().enumerate() {
-            let id = format!("{id}-{index}");
-            figures.extend(closed(experiment, rows, &id, column, title, label));
-        }
-        return figures;
-    }
-    figures.extend(capacities(experiment, rows, id));
-    for column in &COLUMNS {
-        figures.extend(against_load(experiment, rows, &rates, column));
+    let panels = Panel::all(experiment, rows);
+    let of_panel =
+        |(index, panel): (usize, &Panel<'_>)| of_panel(panel, &rates, &format!("{id}-{index}"));
+    let mut figures: Vec<Figure> = panels.iter().enumerate().flat_map(of_panel).collect();
+    figures.extend(published::figures(experiment, rows, id));
+    figures
+}
+
+/// The figures of a panel: against the offered load if there are several rates, or else against
+/// the swept options.
+fn of_panel(panel: &Panel<'_>, rates: &[Option<f64>], id: &str) -> Vec<Figure> {
+    let plan = &panel.experiment.report;
+    let loads: Vec<f64> = rates.iter().copied().flatten().collect();
+    let mut figures = match (&plan.x, &loads[..]) {
+        (_, []) => Vec::new(),
+        (None, _) => capacities(panel, id).into_iter().collect(),
+        (Some(_), _) => grid::capacities(panel, id),
+    };
+    let usual: &[&str] = if loads.is_empty() { &CLOSED } else { &OPEN };
+    let chosen: Vec<&str> = match &plan.columns[..] {
+        [] => usual.to_vec(),
+        columns => columns.iter().map(String::as_str).collect(),
+    };
+    let is_against_load = loads.len() > 1 || (loads.len() == 1 && plan.x.is_none());
+    for (index, name) in chosen.into_iter().enumerate() {
+        figures.extend(match is_against_load {
+            true => against_load(panel, &loads, name),
+            false => grid::column(panel, rates[0], name, &format!("{id}-column-{index}")),
+        });
     }
     figures
 }
 
 /// A column against the offered load.
-fn against_load(
-    experiment: &Experiment,
-    rows: &[Row],
-    rates: &[f64],
-    column: &Column,
-) -> Option<Figure> {
-    let subjects = experiment.subjects();
+fn against_load(panel: &Panel<'_>, rates: &[f64], name: &str) -> Option<Figure> {
+    let column = COLUMNS.iter().find(|column| column.name == name)?;
+    let Panel { experiment, rows, .. } = panel;
+    let subjects = panel.subjects();
     let values =
         |subject: &Subject, rate: f64| experiment.column(rows, subject, column.name, Some(rate));
     let mut lines = Vec::new();
@@ -139,9 +83,11 @@ fn against_load(
             Some(Point { x: *rate / 1e3, y: summary.median, range })
         };
         let points: Vec<Point> = rates.iter().filter_map(point).collect();
-        lines.push(Line { name: subject.name(), points });
+        lines.push(Line { name: panel.name(subject), points });
     }
-    let has_zero = || lines.iter().flat_map(|line| &line.points).any(|point| point.y <= 0.0);
+    let is_log = column.y_scale == Scale::Log;
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let has_zero = || is_log && points().any(|point| point.y <= 0.0);
     if lines.iter().all(|line| line.points.is_empty()) || has_zero() {
         return None;
     }
@@ -154,12 +100,12 @@ fn against_load(
         lines,
         limit: limit(experiment, column.name),
     };
-    let mut table = Table::new(experiment, &subjects, "offered/s");
+    let mut table = Table::new(experiment, &heads(panel, &subjects), "offered/s");
     for rate in rates {
         let cells = |subject: &Subject| values(subject, *rate);
         table.add(experiment, &subjects, format!("{rate:.0}"), &cells, &number);
     }
-    let (title, note) = (column.title, column.note.to_owned());
+    let (title, note) = (panel.title(column.title), column.note.to_owned());
     let published = (column.name == "requests_per_joule").then(published);
     Some(Figure { title, drawing: Drawing::Lines(chart), note, table, published })
 }
@@ -187,8 +133,9 @@ fn limit(experiment: &Experiment, column: &str) -> Option<Limit> {
 }
 
 /// The capacity of each server by each definition.
-fn capacities(experiment: &Experiment, rows: &[Row], id: &str) -> Option<Figure> {
-    let subjects = experiment.subjects();
+fn capacities(panel: &Panel<'_>, id: &str) -> Option<Figure> {
+    let Panel { experiment, rows, .. } = panel;
+    let subjects = panel.subjects();
     let promises = &experiment.capacity;
     let rates = |subject: &Subject, promise: &Promise| -> BTreeMap<u32, f64> {
         let capacities = experiment.capacities(rows, subject, *promise).into_iter();
@@ -199,12 +146,12 @@ fn capacities(experiment: &Experiment, rows: &[Row], id: &str) -> Option<Figure>
         let thousand = |rate: f64| rate / 1e3;
         let range = (thousand(summary.least), thousand(summary.most));
         let value = thousand(summary.median);
-        let text = bar_text(experiment, rows, subject, *promise, value);
+        let text = bar_text(experiment, rows, subject, *promise, value, 1e3);
         Some(Bar { value, range, text })
     };
     let series: Vec<(String, Vec<Option<Bar>>)> = subjects
         .iter()
-        .map(|subject| (subject.name(), promises.iter().map(|it| bar(subject, it)).collect()))
+        .map(|subject| (panel.name(subject), promises.iter().map(|it| bar(subject, it)).collect()))
         .collect();
     if series.iter().flat_map(|(_, bars)| bars).flatten().all(|bar| bar.value == 0.0) {
         return None;
@@ -212,146 +159,24 @@ fn capacities(experiment: &Experiment, rows: &[Row], id: &str) -> Option<Figure>
     let bars = Bars {
         id: id.to_owned(),
         title: String::new(),
+        x_label: String::new(),
         y_label: "thousand requests a second".to_owned(),
         groups: promises.iter().map(|promise| promise.text()).collect(),
         series,
     };
-    let mut table = Table::new(experiment, &subjects, "definition");
+    let mut table = Table::new(experiment, &heads(panel, &subjects), "definition");
     for promise in promises {
         let cells = |subject: &Subject| rates(subject, promise);
         table.add(experiment, &subjects, promise.text(), &cells, &|rate| format!("{rate:.0}"));
     }
-    let note = "The highest offered rate whose step kept the limit without an error, in requests a \
-                second. A step at which the generator may have been the limit does not count. '>' \
-                and '<': the highest step of a round kept the limit, or the lowest one broke it, so \
-                the capacity is beyond the steps."
-        .to_owned();
+    let note = CAPACITY.to_owned();
     let drawing = Drawing::Bars(bars);
-    Some(Figure { title: "Capacity", drawing, note, table, published: None })
+    Some(Figure { title: panel.title("Capacity"), drawing, note, table, published: None })
 }
 
-/// The text of a bar: the median, as a bound if the capacity of some round is beyond the steps.
-fn bar_text(
-    experiment: &Experiment,
-    rows: &[Row],
-    subject: &Subject,
-    promise: Promise,
-    thousand: f64,
-) -> String {
-    let capacities = experiment.capacities(rows, subject, promise);
-    let lowest = capacities.values().find_map(|capacity| match capacity {
-        Capacity::Below(rate) => Some(rate / 1e3),
-        Capacity::Rate(_) | Capacity::AtLeast(_) => None,
-    });
-    let is_open = capacities.values().any(|it| matches!(it, Capacity::AtLeast(_)));
-    match lowest {
-        Some(lowest) if thousand < lowest => format!("< {}", number(lowest)),
-        _ if is_open => format!("> {}", number(thousand)),
-        _ => number(thousand),
-    }
-}
-
-/// A column of a closed loop, a group of bars for each combination of the swept options.
-fn closed(
-    experiment: &Experiment,
-    rows: &[Row],
-    id: &str,
-    column: &str,
-    title: &'static str,
-    y_label: &str,
-) -> Option<Figure> {
-    let combinations = experiment.combinations();
-    let values = |server: &str, options: &BTreeMap<String, String>| {
-        let subject = Subject { server: server.to_owned(), options: options.clone() };
-        experiment.column(rows, &subject, column, None)
-    };
-    let bar = |server: &str, options: &BTreeMap<String, String>| {
-        let summary = Summary::of(&of_rounds(&values(server, options)))?;
-        let range = (summary.least, summary.most);
-        Some(Bar { value: summary.median, range, text: number(summary.median) })
-    };
-    let names = experiment.servers.iter().map(|server| &server.name);
-    let series: Vec<(String, Vec<Option<Bar>>)> = names
-        .map(|name| (name.clone(), combinations.iter().map(|it| bar(name, it)).collect()))
-        .collect();
-    series.iter().flat_map(|(_, bars)| bars).flatten().next()?;
-    let group = |options: &BTreeMap<String, String>| {
-        let options = options.iter().map(|(name, value)| format!("{name} = {value}"));
-        options.collect::<Vec<_>>().join(", ")
-    };
-    let groups = combinations.iter().map(group).collect();
-    let (id, y_label) = (id.to_owned(), y_label.to_owned());
-    let bars = Bars { id, title: String::new(), y_label, groups, series };
-    let servers = |options: &BTreeMap<String, String>| {
-        let subject =
-            |server: &Server| Subject { server: server.name.clone(), options: options.clone() };
-        experiment.servers.iter().map(subject).collect::<Vec<_>>()
-    };
-    let mut table = Table::new(experiment, &servers(&BTreeMap::new()), "");
-    for options in &combinations {
-        let cells = |it: &Subject| values(&it.server, &it.options);
-        table.add(experiment, &servers(options), group(options), &cells, &number);
-    }
-    let note = "Bars are medians over the rounds, vertical lines their ranges.".to_owned();
-    Some(Figure { title, drawing: Drawing::Bars(bars), note, table, published: None })
-}
-
-impl Table {
-    /// A column for each subject, and one for the ratio of each to the baseline.
-    pub(super) fn new(experiment: &Experiment, subjects: &[Subject], first: &str) -> Self {
-        let mut head = vec![first.to_owned()];
-        for subject in subjects {
-            head.push(subject.name());
-            if subject.server != experiment.baseline {
-                head.push(format!("to {}", experiment.baseline));
-            }
-        }
-        Self { head, rows: Vec::new() }
-    }
-
-    /// Adds a row, unless it would be empty.
-    pub(super) fn add(
-        &mut self,
-        experiment: &Experiment,
-        subjects: &[Subject],
-        first: String,
-        values: &dyn Fn(&Subject) -> BTreeMap<u32, f64>,
-        text: &dyn Fn(f64) -> String,
-    ) {
-        let mut row = vec![first];
-        for subject in subjects {
-            let own = values(subject);
-            row.push(Summary::of(&of_rounds(&own)).map_or("-".to_owned(), |summary| {
-                let Summary { median, least, most, .. } = summary;
-                format!("{} ({} to {})", text(median), text(least), text(most))
-            }));
-            if subject.server != experiment.baseline {
-                let ratios = ratios(&own, &values(&experiment.baseline_of(subject)));
-                row.push(Summary::of(&of_rounds(&ratios)).map_or("-".to_owned(), |summary| {
-                    let Summary { median, low, high, .. } = summary;
-                    format!("{median:.2} [{low:.2}, {high:.2}]")
-                }));
-            }
-        }
-        assert_eq!(row.len(), self.head.len(), "a cell for each column");
-        if row[1..].iter().any(|cell| cell != "-") {
-            self.rows.push(row);
-        }
-    }
-}
-
-pub(super) fn of_rounds(values: &BTreeMap<u32, f64>) -> Vec<f64> {
-    values.values().copied().collect()
-}
-
-/// A number with three significant digits, at least its whole part.
-pub(super) fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
+/// The name and the server of each column of a table.
+fn heads(panel: &Panel<'_>, subjects: &[Subject]) -> Vec<(String, String)> {
+    subjects.iter().map(|subject| (panel.name(subject), subject.server.clone())).collect()
 }
 
 #[cfg(test)]
@@ -368,10 +193,5 @@ mod tests {
         assert_eq!((&found.name[..], found.y), ("limit 10 ms", 10_000.0));
         assert!(limit(&experiment, "mean_us").is_none());
         assert_eq!(experiment.capacity[0].text(), "p95 < 10 ms");
-    }
-
-    #[test]
-    fn numbers_keep_three_digits() {
-        assert_eq!([0.0, 1.234, 12.34, 1_234.5].map(number), ["0", "1.23", "12.3", "1234"]);
     }
 }

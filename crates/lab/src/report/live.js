@@ -74,7 +74,7 @@
     const holder = document.getElementById(figure.id);
     const xs = figure.x;
     const data = [xs];
-    const series = [{ label: "load" }];
+    const series = [{ label: figure.x_label.split(",")[0] }];
     figure.lines.forEach(function (line) {
       const ys = new Map(line.points.map((point) => [point[0], point[1]]));
       data.push(xs.map((x) => (ys.has(x) ? ys.get(x) : null)));
@@ -102,9 +102,13 @@
       const ends = is_whole(least, most) ? [figure.least, figure.most] : [least, most];
       return figure.y_is_log ? decade(...ends) : [0, 1.05 * ends[1]];
     };
+    const all = (plot, values) => values;
     const x_most = xs[xs.length - 1];
+    const x_whole = figure.x_is_log ? [xs[0] / 1.1, x_most * 1.1] : [0, 1.03 * x_most];
     const x_range = (plot, least, most) =>
-      least === xs[0] && most === x_most ? [0, 1.03 * x_most] : [least, most];
+      least === xs[0] && most === x_most ? x_whole : [least, most];
+    // A logarithmic axis has a mark at each point, as in the still drawing.
+    const x_marks = figure.x_is_log ? { splits: () => xs, filter: all } : {};
     const axis = {
       stroke: "#000",
       grid: { stroke: "#e4e4e4", width: 1 },
@@ -112,17 +116,16 @@
     };
     const is_decade = (value) => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9;
     const decades = (plot, values) => values.map((value) => (is_decade(value) ? value : null));
-    const all = (plot, values) => values;
     new uPlot(
       {
         width: Math.min(786, holder.clientWidth || 786),
         height: 420,
         scales: {
-          x: { time: false, range: x_range },
+          x: { time: false, distr: figure.x_is_log ? 3 : 1, range: x_range },
           y: { distr: figure.y_is_log ? 3 : 1, range: y_range },
         },
         axes: [
-          { ...axis, label: figure.x_label, labelFont: font },
+          { ...axis, ...x_marks, label: figure.x_label, labelFont: font },
           {
             ...axis,
             label: figure.y_label,

@@ -10,8 +10,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser};
 
 mod cases;
+mod figure;
 mod figures;
+mod grid;
 mod page;
+mod panel;
+mod published;
 
 use crate::experiment::row::{self, Row};
 use crate::experiment::{Experiment, FILE};
@@ -86,3 +90,6 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
 pub(crate) fn command_line() -> clap::Command {
     Options::command()
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,8 @@ use serde_json::json;
 
 use super::RunData;
 use super::cases::{case_figures, loads};
-use super::figures::{Drawing, Figure, Table, figures};
+use super::figure::{Drawing, Figure, Table};
+use super::figures::figures;
 use crate::chart::{COLORS, Chart, Scale, dash, escaped};
 use crate::experiment::row::Row;
 use crate::experiment::verdict::Verdict;
@@ -203,6 +204,9 @@ fn conditions(conditions: &Conditions) -> String {
         ("laboratory".to_owned(), format!("kachel-lab {}", conditions.laboratory)),
         ("generator".to_owned(), conditions.load.join(" ")),
     ];
+    if let Some(beside) = &conditions.beside {
+        rows.push(("load beside".to_owned(), format!("kachel-lab load {}", beside.join(" "))));
+    }
     for server in &conditions.servers {
         let cores = server.cores.as_ref().map_or(String::new(), |it| format!(" on cores {it}"));
         let build = server.program_sha256.as_ref();
@@ -255,8 +259,9 @@ fn draw(
     let svg = match &figure.drawing {
         Drawing::Lines(chart) => chart.svg(),
         Drawing::Bars(bars) => bars.svg(),
+        Drawing::Ranking(ranking) => ranking.svg(),
     };
-    let title = escaped(figure.title);
+    let title = escaped(&figure.title);
     let _ = writeln!(body, "<h3>Figure {number}. {title}</h3>\n<figure>");
     if let Drawing::Lines(chart) = &figure.drawing {
         live.push(live_figure(chart, id));
@@ -306,6 +311,7 @@ fn live_figure(chart: &Chart, id: &str) -> serde_json::Value {
     json!({
         "id": id,
         "x_label": chart.x_label,
+        "x_is_log": chart.x_scale != Scale::FromZero,
         "y_label": chart.y_label,
         "y_is_log": chart.y_scale != Scale::FromZero,
         "x": x,

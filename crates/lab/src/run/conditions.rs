@@ -51,6 +51,9 @@ pub(crate) struct Conditions {
     pub(crate) servers: Vec<ServerConditions>,
     /// Arguments of the load generator in each step, with the cores that it has.
     pub(crate) load: Vec<String>,
+    /// Those of the load beside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) beside: Option<Vec<String>>,
 }
 
 /// A server of a run.
@@ -93,6 +96,7 @@ impl Conditions {
             busy,
             servers: Vec::new(),
             load: Vec::new(),
+            beside: None,
         }
     }
 

@@ -9,20 +9,24 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::server::{Process, Running, filled};
-use crate::experiment::row::{PowerReading, Row, StepKey};
-use crate::experiment::{Load, PowerPlan};
+use super::server::{Process, Running};
+use crate::experiment::row::{BesideRow, PowerReading, Row, StepKey};
+use crate::experiment::words::Words;
+use crate::experiment::{Beside, Load, PowerPlan};
 use crate::power::{sampled, unix_s};
 
 /// The time between two looks at the processes.
 const NAP: Duration = Duration::from_millis(10);
 /// A fill, and what a step may take beyond its own time, before it counts as hanging.
 const HANG: Duration = Duration::from_secs(3_600);
+/// How much longer than its step the load beside lasts; the generator of the step needs this time
+/// to start. An idle machine needs 20 ms.
+const LONGER_S: f64 = 0.1;
 
 /// How a generator is started.
 pub(super) struct Generator<'e> {
@@ -30,7 +34,12 @@ pub(super) struct Generator<'e> {
     pub(super) power: &'e PowerPlan,
     /// The values of the swept options.
     pub(super) options: &'e BTreeMap<String, String>,
+    /// The arguments that values of these options stand for.
+    pub(super) words: &'e Words,
     pub(super) cores: Option<String>,
+    /// A load beside each step, with its cores.
+    pub(super) beside: Option<&'e Beside>,
+    pub(super) beside_cores: Option<String>,
     /// The folder of the run.
     pub(super) folder: &'e Path,
 }
@@ -51,6 +60,7 @@ struct Figures {
     /// Keys of gets.
     keys: u64,
     keys_per_s: f64,
+    offered_per_s: Option<f64>,
     hit_ratio: Option<f64>,
     errors: Errors,
     server_cpu_us_per_request: Option<f64>,
@@ -139,15 +149,14 @@ impl Generator<'_> {
         let index = servers.iter().position(|server| server.name == key.server);
         let index = index.expect("every server of the experiment runs");
         let path = self.folder.join("load.json");
-        let mut words = vec!["--no-preload".to_owned(), "--json".to_owned()];
-        words.push(path.to_str().ok_or("--out: not UTF-8")?.to_owned());
-        words.extend(["--warm-up-s".to_owned(), self.load.warm_up_s.to_string()]);
-        words.extend(["--duration-s".to_owned(), self.load.duration_s.to_string()]);
+        let mut words = timed(&path, self.load.warm_up_s, self.load.duration_s)?;
         words.extend(rate.iter().flat_map(|rate| ["--rate".to_owned(), rate.to_string()]));
         if let Some(pid) = servers[index].pid() {
             words.extend(["--server-pid".to_owned(), pid.to_string()]);
         }
         let limit = HANG + Duration::from_secs_f64(self.load.warm_up_s + self.load.duration_s);
+        let beside = self.beside.map(|it| BesideLoad::start(self, it, &servers[index]));
+        let beside = beside.transpose()?;
         let begin_s = unix_s();
         let (done, series) = sampled(&self.power.meters, self.interval(), || {
             let done = self.execute(servers, index, &words, limit);
@@ -172,7 +181,11 @@ impl Generator<'_> {
         });
         // Without cores of its own a server shares them with the generator.
         let has_own_cores = servers[index].has_own_cores;
-        Ok(row(key.clone(), rate, begin_s, figures, power.collect(), has_own_cores))
+        let row = row(key.clone(), rate, begin_s, figures, power.collect(), has_own_cores);
+        match beside {
+            Some(beside) => beside.end(servers, row),
+            None => Ok(row),
+        }
     }
 
     fn interval(&self) -> Duration {
@@ -189,36 +202,66 @@ impl Generator<'_> {
         words: &[String],
         limit: Duration,
     ) -> Result<(), String> {
+        let arguments = self.filled(&self.load.arguments, &servers[index]);
+        let words = [&arguments[..], words].concat();
+        let process = self.start(words, &servers[index], self.cores.as_deref(), "load.log")?;
+        wait(process, servers, limit)
+    }
+
+    /// The arguments with the values of the options and the ports of the server.
+    fn filled(&self, arguments: &[String], server: &Running) -> Vec<String> {
+        let values = self.options.iter().chain(&server.values);
+        let values = values.map(|(name, value)| (name.clone(), value.clone())).collect();
+        self.words.fill(arguments, &values)
+    }
+
+    /// Starts a generator. Its output is in the file `log` of the folder.
+    ///
+    /// Errors: it cannot be started.
+    fn start(
+        &self,
+        words: Vec<String>,
+        server: &Running,
+        cores: Option<&str>,
+        log: &str,
+    ) -> Result<Process, String> {
         let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-        let mut all = vec![own.into_os_string(), "load".into()];
-        let server = &servers[index];
-        let values: BTreeMap<String, String> = self
-            .options
-            .iter()
-            .chain(&server.values)
-            .map(|(a, b)| (a.clone(), b.clone()))
-            .collect();
-        let arguments = self.load.arguments.iter().map(|word| filled(word, &values));
         // The arguments of a case may name another port of the server.
         let address = ["--server".to_owned(), server.address.clone(), "-q".to_owned()];
-        let words = address.into_iter().chain(arguments).chain(words.iter().cloned());
-        all.extend(words.map(OsString::from));
-        let log = self.folder.join("load.log");
-        let named = |error: std::io::Error| format!("{}: {error}", log.display());
-        std::fs::write(&log, "").map_err(named)?;
-        let mut process = Process::start(&all, &BTreeMap::new(), self.cores.as_deref(), &log)?;
-        let deadline = Instant::now() + limit;
-        loop {
-            servers.iter_mut().try_for_each(Running::check)?;
-            match process.ended().map(|status| status.code()) {
-                // With 1 some requests had errors, which the report counts.
-                Some(Some(0 | 1)) => return Ok(()),
-                Some(_) => return Err(format!("kachel-lab load failed; {}", process.last_words())),
-                None if Instant::now() > deadline => {
-                    return Err("kachel-lab load does not end".to_owned());
-                }
-                None => std::thread::sleep(NAP),
+        let mut all = vec![own.into_os_string(), "load".into()];
+        all.extend(address.into_iter().chain(words).map(OsString::from));
+        let log = self.folder.join(log);
+        std::fs::write(&log, "").map_err(|error| format!("{}: {error}", log.display()))?;
+        Process::start(&all, &BTreeMap::new(), cores, &log)
+    }
+}
+
+/// The arguments of a measurement with its times, which writes its report to this file.
+fn timed(path: &Path, warm_up_s: f64, duration_s: f64) -> Result<Vec<String>, String> {
+    assert!(warm_up_s >= 0.0 && duration_s > 0.0, "the file was checked");
+    let path = path.to_str().ok_or("--out: not UTF-8")?;
+    let (warm_up_s, duration_s) = (warm_up_s.to_string(), duration_s.to_string());
+    let words =
+        ["--no-preload", "--json", path, "--warm-up-s", &warm_up_s, "--duration-s", &duration_s];
+    Ok(words.map(str::to_owned).to_vec())
+}
+
+/// Waits until a generator ends.
+///
+/// Errors: it fails, or a server ends meanwhile.
+fn wait(mut process: Process, servers: &mut [Running], limit: Duration) -> Result<(), String> {
+    assert!(limit >= HANG, "a step never counts as hanging");
+    let deadline = Instant::now() + limit;
+    loop {
+        servers.iter_mut().try_for_each(Running::check)?;
+        match process.ended().map(|status| status.code()) {
+            // With 1 some requests had errors, which the report counts.
+            Some(Some(0 | 1)) => return Ok(()),
+            Some(_) => return Err(format!("kachel-lab load failed; {}", process.last_words())),
+            None if Instant::now() > deadline => {
+                return Err("kachel-lab load does not end".to_owned());
             }
+            None => std::thread::sleep(NAP),
         }
     }
 }
@@ -265,8 +308,72 @@ fn row(
         generator_busy_cores: cost.generator_busy_cores,
         others_busy_cores: if has_own_cores { cost.others_busy_cores() } else { None },
         power,
+        beside: None,
         warnings: figures.warnings,
     }
+}
+
+impl From<Figures> for BesideRow {
+    fn from(figures: Figures) -> Self {
+        let Figures { response, .. } = figures;
+        Self {
+            rate_per_s: figures.offered_per_s,
+            achieved_per_s: figures.requests_per_s,
+            errors: figures.errors.total,
+            mean_us: response.mean_us,
+            p50_us: response.p50_us,
+            p95_us: response.p95_us,
+            p99_us: response.p99_us,
+            warnings: figures.warnings,
+        }
+    }
+}
+
+/// A second generator, which loads the same server during a step.
+///
+/// ```text
+/// beside  |- warm-up -|------- duration -------|- longer -|
+/// step      |- warm-up -|------- duration -------|
+/// ```
+/// It starts first, so the step is never without it.
+struct BesideLoad {
+    process: Process,
+    /// Its report.
+    path: PathBuf,
+    limit: Duration,
+}
+
+impl BesideLoad {
+    /// Starts it.
+    fn start(generator: &Generator<'_>, beside: &Beside, server: &Running) -> Result<Self, String> {
+        let path = generator.folder.join("beside.json");
+        let (warm_up_s, duration_s) = (generator.load.warm_up_s, generator.load.duration_s);
+        let words = timed(&path, warm_up_s, duration_s + LONGER_S)?;
+        let arguments = generator.filled(&beside.arguments, server);
+        let cores = generator.beside_cores.as_deref();
+        let process = generator.start([arguments, words].concat(), server, cores, "beside.log")?;
+        let limit = HANG + Duration::from_secs_f64(warm_up_s + duration_s + LONGER_S);
+        Ok(Self { process, path, limit })
+    }
+
+    /// Waits for its end, and adds its figures to the row of the step.
+    ///
+    /// Errors: it failed, or a server ended meanwhile.
+    fn end(self, servers: &mut [Running], row: Row) -> Result<Row, String> {
+        wait(self.process, servers, self.limit)?;
+        Ok(with_beside(row, read(&self.path)?.into()))
+    }
+}
+
+/// The row of a step with the load beside it. The processor time was divided by the requests of the
+/// step only, but the server answered those of both loads.
+fn with_beside(mut row: Row, beside: BesideRow) -> Row {
+    let all = row.achieved_per_s + beside.achieved_per_s;
+    let share = if all > 0.0 { row.achieved_per_s / all } else { 1.0 };
+    assert!((0.0..=1.0).contains(&share), "a part of all requests");
+    row.server_cpu_us = row.server_cpu_us.map(|of_own| of_own * share);
+    row.beside = Some(beside);
+    row
 }
 
 #[cfg(test)]
@@ -303,6 +410,23 @@ mod tests {
         assert_eq!(row_of(10, r#"{"failed": 3, "rate_per_s": 9}"#).errors, 5);
     }
 
+    #[test]
+    fn processor_time_is_that_of_a_request_of_both_loads() {
+        let mut own = crate::experiment::row::tests::row(1, "a", 0, 100.0, 10.0);
+        (own.achieved_per_s, own.server_cpu_us) = (100.0, Some(8.0));
+        let beside = BesideRow {
+            rate_per_s: Some(310.0),
+            achieved_per_s: 300.0,
+            errors: 0,
+            mean_us: 1.0,
+            p50_us: 2.0,
+            p95_us: 3.0,
+            p99_us: 4.0,
+            warnings: Vec::new(),
+        };
+        let row = with_beside(own, beside.clone());
+        assert_eq!((row.server_cpu_us, row.beside), (Some(2.0), Some(beside)));
+    }
     #[test]
     fn others_are_what_the_server_did_not_use() {
         let cost = |server_busy_cores: Option<f64>| {

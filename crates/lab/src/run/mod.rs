@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use clap::{CommandFactory as _, Parser};
 use kachel_host::{Cores, PinClaim};
 
+mod arguments;
 pub(crate) mod conditions;
 mod certificate;
 mod measure;
@@ -30,7 +31,8 @@ mod summary;
 use crate::experiment::case::Selection;
 use crate::experiment::plan::Group;
 use crate::experiment::row::{Journal, Row};
-use crate::experiment::{Experiment, FILE};
+use crate::experiment::words::filled;
+use crate::experiment::{Experiment, FILE, Server};
 use conditions::{Conditions, ServerConditions};
 use measure::Generator;
 use server::Running;
@@ -45,6 +47,8 @@ const OUT: &str = "bench-out";
 const SMOKE_STEPS: usize = 2;
 /// What a step takes beside its warm-up and its duration; a guess, for the first time left.
 const EXTRA_S: f64 = 0.3;
+/// Stands for the load beside among the names of servers, which have no '/'.
+const BESIDE: &str = "/beside";
 
 const HELP: &str = "\
 NAME is a folder in `experiments`, or the path of a folder that has an experiment.toml. BENCHMARKING.md
@@ -138,7 +142,8 @@ struct Run {
     folder: PathBuf,
     /// The programs of the servers that are started.
     programs: BTreeMap<String, PathBuf>,
-    /// As the experiment says, or none in a smoke run on a machine that lacks them.
+    /// As the experiment says, or none in a smoke run on a machine that lacks them; also those of
+    /// the load beside.
     cores: BTreeMap<String, String>,
     load_cores: Option<String>,
     conditions: Conditions,
@@ -164,6 +169,7 @@ impl Run {
         };
         let mut experiment = Experiment::read(&source.join(FILE))?;
         experiment.select(&options.selection)?;
+        arguments::check(&experiment)?;
         if options.smoke {
             experiment.shrink();
         }
@@ -194,6 +200,7 @@ impl Run {
         conditions.selection = options.selection.clone();
         conditions.command = options.words();
         conditions.load = load_words(&experiment, load_cores.as_deref());
+        conditions.beside = experiment.beside.as_ref().map(|it| it.arguments.clone());
         conditions.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
         let (done, took) = (0, Duration::ZERO);
         Ok(Self {
@@ -226,8 +233,7 @@ impl Run {
                 };
                 let case = self.experiment.of_case(key.case.as_deref());
                 let rate = self.experiment.rate_of(key);
-                let row = generator(&case, &self.load_cores, &self.folder, &group)
-                    .step(servers, key, rate, idle_w)?;
+                let row = self.generator(&case, &group).step(servers, key, rate, idle_w)?;
                 self.journal.append(row)?;
                 self.done += 1;
                 self.took += began.elapsed();
@@ -244,11 +250,13 @@ impl Run {
             let log = self.folder.join(format!("{}.log", server.name));
             let program = self.programs.get(&server.name).map(PathBuf::as_path);
             let cores = self.cores.get(&server.name);
-            let cores = cores.map(|cores| server::filled(cores, &group.options));
+            let cores = cores.map(|cores| filled(cores, &group.options));
             let cores = cores.as_deref();
-            let mut running = Running::start(server, program, &group.options, cores, &log)?;
+            let arguments = self.experiment.words.fill(&server.arguments, &group.options);
+            let server = Server { arguments, ..server.clone() };
+            let mut running = Running::start(&server, program, &group.options, cores, &log)?;
             let load_cores = self.load_cores.as_ref();
-            let load_cores = load_cores.map(|cores| server::filled(cores, &group.options));
+            let load_cores = load_cores.map(|cores| filled(cores, &group.options));
             let is_alone = |own| load_cores.is_some_and(|other| !server::share(own, &other));
             running.has_own_cores = cores.is_some_and(is_alone);
             servers.push(running);
@@ -272,7 +280,7 @@ impl Run {
                 self.conditions.write(&self.folder)?;
             }
         }
-        let generator = generator(&self.experiment, &self.load_cores, &self.folder, group);
+        let generator = self.generator(&self.experiment, group);
         for (index, server) in self.experiment.servers.iter().enumerate() {
             if server.fill {
                 generator.fill(&mut servers, index)?;
@@ -281,6 +289,22 @@ impl Run {
         std::thread::sleep(Duration::from_secs_f64(self.experiment.load.rest_s));
         let idle_w = generator.idle()?;
         Ok((servers, idle_w))
+    }
+
+    /// The generators of a case.
+    fn generator<'r>(&'r self, case: &'r Experiment, group: &'r Group) -> Generator<'r> {
+        let Experiment { load, power, words, beside, .. } = case;
+        let cores = |cores: &String| filled(cores, &group.options);
+        Generator {
+            load,
+            power,
+            options: &group.options,
+            words,
+            cores: self.load_cores.as_ref().map(cores),
+            beside: beside.as_ref(),
+            beside_cores: self.cores.get(BESIDE).map(cores),
+            folder: &self.folder,
+        }
     }
 
     /// Prints the newest row, and the time left.
@@ -325,27 +349,16 @@ impl Run {
 impl Experiment {
     /// Makes a smoke run of it: a round of at most two steps of each case, with few keys.
     fn shrink(&mut self) {
-        self.rounds = 1;
+        (self.rounds, self.is_smoke) = (1, true);
         self.shorten_steps(SMOKE_STEPS);
-        self.settings.truncate(SMOKE_STEPS);
-        self.load.arguments.extend(["--keys", "300"].map(str::to_owned));
-        (self.load.duration_s, self.load.warm_up_s, self.load.rest_s) = (0.2, 0.1, 0.0);
+        let few = ["--keys", "300"].map(str::to_owned);
+        self.load.arguments.extend(few.clone());
+        (self.load.duration_s, self.load.warm_up_s, self.load.rest_s) = (0.05, 0.02, 0.0);
         (self.power.idle_s, self.power.every_ms) = (self.power.idle_s.min(0.1), 50);
-        for values in self.sweep.values_mut() {
-            values.truncate(SMOKE_STEPS);
+        if let Some(beside) = &mut self.beside {
+            beside.arguments.extend(few);
         }
     }
-}
-
-fn generator<'e>(
-    experiment: &'e Experiment,
-    cores: &'e Option<String>,
-    folder: &'e Path,
-    group: &'e Group,
-) -> Generator<'e> {
-    let Experiment { load, power, .. } = experiment;
-    let cores = cores.as_ref().map(|cores| server::filled(cores, &group.options));
-    Generator { load, power, options: &group.options, cores, folder }
 }
 
 /// Waits until no other comparison runs on this machine.
@@ -368,7 +381,7 @@ fn claim_pins() -> Option<PinClaim> {
     any.claim_pins(1).ok()
 }
 
-/// The cores of each server, and of the generator.
+/// The cores of each server and of the load beside, and those of the generator.
 ///
 /// Errors: this machine lacks some of them. A smoke run then goes on without.
 fn cores(
@@ -377,7 +390,7 @@ fn cores(
 ) -> Result<(BTreeMap<String, String>, Option<String>), String> {
     let may_pin = |cores: &String| {
         experiment.combinations().iter().all(|options| {
-            let cores = server::filled(cores, options);
+            let cores = filled(cores, options);
             let mut command = Command::new("taskset");
             command.args(["-c", &cores, "true"]).stdout(Stdio::null()).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
@@ -385,6 +398,8 @@ fn cores(
     };
     let wanted = experiment.servers.iter().map(|it| (it.name.clone(), it.cores.clone()));
     let mut found = BTreeMap::new();
+    let beside = experiment.beside.as_ref().and_then(|beside| beside.cores.clone());
+    let wanted = wanted.chain([(BESIDE.to_owned(), beside)]);
     for (name, cores) in wanted.chain([(String::new(), experiment.load.cores.clone())]) {
         match cores {
             Some(cores) if may_pin(&cores) => drop(found.insert(name, cores)),

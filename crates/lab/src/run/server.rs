@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::certificate;
 use crate::experiment::Server;
+use crate::experiment::words::filled;
 
 /// How long a server may take until it answers.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -196,14 +197,6 @@ impl Running {
     }
 }
 
-/// A text with the values of the options in place of their names in braces.
-pub(super) fn filled(text: &str, values: &BTreeMap<String, String>) -> String {
-    let fill = |text: String, (name, value): (&String, &String)| {
-        text.replace(&format!("{{{name}}}"), value)
-    };
-    values.iter().fold(text.to_owned(), fill)
-}
-
 /// Whether two lists of cores, as `taskset -c` takes them, have a core in common. A list that has
 /// another form may have.
 pub(super) fn share(one: &str, other: &str) -> bool {
@@ -286,12 +279,6 @@ mod tests {
         }
         assert_eq!(process.ended().and_then(|status| status.code()), Some(3));
         assert!(process.last_words().ends_with("5\n6\n7\n8\n9"), "{}", process.last_words());
-    }
-
-    #[test]
-    fn options_replace_their_names_in_braces() {
-        let values = BTreeMap::from([("port".to_owned(), "1".to_owned())]);
-        assert_eq!(filled("-p{port},{port} {other}", &values), "-p1,1 {other}");
     }
 
     #[test]

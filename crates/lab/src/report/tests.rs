@@ -1,0 +1,184 @@
+use std::collections::BTreeMap;
+
+use super::figure::{Drawing, Figure};
+use super::figures::figures;
+use crate::chart::Scale;
+use crate::experiment::Experiment;
+use crate::experiment::row::tests::row;
+use crate::experiment::row::{BesideRow, PowerReading, Row};
+
+const TEXT: &str = r#"
+question = "q"
+baseline = "a"
+rounds = 1
+capacity = ["mean:1ms"]
+[[server]]
+name = "a"
+address = "x"
+[[server]]
+name = "b"
+address = "x"
+[load]
+duration_s = 1
+[steps]
+rates = [100, 200]
+[sweep]
+bytes = [8, 64, 1200]
+way = ["TCP", "UDP"]
+"#;
+
+/// A row of each step. The mean is that of the server, the place of the size, and the way.
+fn rows(experiment: &Experiment) -> Vec<Row> {
+    let rates = experiment.rates().expect("valid");
+    let of_step = |key: crate::experiment::row::StepKey| {
+        let rate = rates[key.step];
+        let mut mean_us = if key.server == "a" { 1.0 } else { 2.0 };
+        mean_us += if key.options["bytes"] == "8" { 10.0 } else { 20.0 };
+        mean_us += if key.options["way"] == "TCP" { 100.0 } else { 200.0 };
+        let mut row = row(1, &key.server, key.step, rate.unwrap_or(1_000.0), mean_us);
+        (row.rate_per_s, row.key) = (rate, key);
+        row
+    };
+    let steps = experiment.groups().into_iter().flat_map(|group| group.steps);
+    steps.map(of_step).collect()
+}
+
+fn drawn(text: &str) -> Vec<Figure> {
+    let experiment = Experiment::parse(text).expect("valid");
+    let rows = rows(&experiment);
+    figures(&experiment, &rows, "f")
+}
+
+fn titles(figures: &[Figure]) -> Vec<&str> {
+    figures.iter().map(|figure| &figure.title[..]).collect()
+}
+
+#[test]
+fn a_swept_option_of_numbers_is_an_axis_of_lines() {
+    let one_rate = TEXT.replace("[100, 200]", "[100]");
+    let more = "[report]\nx = \"bytes\"\nx_label = \"payload, bytes\"\ncolumns = [\"mean_us\"]\n";
+    let figures = drawn(&format!("{one_rate}{more}"));
+    assert_eq!(titles(&figures), ["Capacity with mean < 1 ms", "Mean response time"]);
+    let Drawing::Lines(chart) = &figures[1].drawing else { panic!("three numbers are lines") };
+    assert_eq!((&chart.x_label[..], chart.x_scale), ("payload, bytes", Scale::LogAtPoints));
+    let points = |index: usize| {
+        let points = chart.lines[index].points.iter();
+        (&chart.lines[index].name[..], points.map(|it| (it.x, it.y)).collect::<Vec<_>>())
+    };
+    assert_eq!(points(0), ("a, way = TCP", vec![(8.0, 111.0), (64.0, 121.0), (1200.0, 121.0)]));
+    assert_eq!(points(3), ("b, way = UDP", vec![(8.0, 212.0), (64.0, 222.0), (1200.0, 222.0)]));
+    let table = &figures[1].table;
+    assert_eq!(table.head[..2], ["payload, bytes", "a, way = TCP"]);
+    assert_eq!(table.head[3..5], ["b, way = TCP", "to a"]);
+    assert_eq!(table.rows[0][..2], ["8", "111"]);
+    assert_eq!(table.rows[0][4], "1.01");
+    assert_eq!(table.rows.len(), 3);
+    // Few different values are at equal distances.
+    let figures = drawn(&format!("{one_rate}{more}").replace("1200]", "128]"));
+    let Drawing::Lines(chart) = &figures[1].drawing else { panic!("three numbers are lines") };
+    assert_eq!(chart.x_scale, Scale::FromZero);
+}
+
+#[test]
+fn a_swept_option_of_words_is_groups_of_bars() {
+    let closed = TEXT.replace("rates = [100, 200]", "").replace("capacity = [\"mean:1ms\"]", "");
+    let figures = drawn(&format!("{closed}[report]\nx = \"way\"\n"));
+    assert_eq!(titles(&figures), ["Throughput", "Processor time a request"]);
+    let Drawing::Bars(bars) = &figures[0].drawing else { panic!("words are bars") };
+    assert_eq!(
+        (&bars.groups[..], &bars.x_label[..]),
+        (&["TCP", "UDP"].map(str::to_owned)[..], "way")
+    );
+    let names: Vec<&str> = bars.series.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names.len(), 6);
+    assert_eq!(names[..2], ["a, bytes = 8", "a, bytes = 64"]);
+    assert!(bars.series.iter().all(|(_, bars)| bars.iter().flatten().count() == 2));
+    // Without an axis each combination is a group, and a server is a series.
+    let figures = drawn(&closed);
+    let Drawing::Bars(bars) = &figures[0].drawing else { panic!("a closed loop is bars") };
+    assert_eq!((bars.groups.len(), bars.series.len()), (6, 2));
+    assert_eq!(bars.groups[1], "bytes = 8, way = UDP");
+}
+
+#[test]
+fn panels_divide_the_figures() {
+    let more = "[report]\npanels = [\"way\"]\ncolumns = [\"mean_us\"]\n";
+    let figures = drawn(&format!("{TEXT}{more}"));
+    let expected = [
+        "Capacity: way = TCP",
+        "Mean response time: way = TCP",
+        "Capacity: way = UDP",
+        "Mean response time: way = UDP",
+    ];
+    assert_eq!(titles(&figures), expected);
+    let Drawing::Lines(chart) = &figures[3].drawing else { panic!("a load is lines") };
+    let of_first = &chart.lines[0];
+    assert_eq!((&of_first.name[..], of_first.points[0].y), ("a, bytes = 8", 211.0));
+    assert_eq!((chart.lines.len(), of_first.points.len()), (6, 2));
+}
+
+#[test]
+fn the_load_beside_has_figures() {
+    let mut experiment = Experiment::parse(TEXT).expect("valid");
+    let mut rows = rows(&experiment);
+    assert!(!titles(&figures(&experiment, &rows, "f")).iter().any(|it| it.contains("beside")));
+    for row in &mut rows {
+        row.beside = Some(BesideRow {
+            rate_per_s: None,
+            achieved_per_s: 7.0,
+            errors: 0,
+            mean_us: 1.0,
+            p50_us: 9.0,
+            p95_us: 1.0,
+            p99_us: 1.0,
+            warnings: Vec::new(),
+        });
+    }
+    experiment.report.columns = vec!["beside_per_s".to_owned(), "beside_p50_us".to_owned()];
+    let drawn = figures(&experiment, &rows, "f");
+    let first = |figure: &Figure| match &figure.drawing {
+        Drawing::Lines(chart) => chart.lines[0].points[0].y,
+        _ => panic!("a load is lines"),
+    };
+    assert_eq!((drawn.len(), first(&drawn[1]), first(&drawn[2])), (3, 7.0, 9.0));
+}
+
+#[test]
+fn published_figures_stand_beside_measured_ones() {
+    let published = "[[published]]\nfigure = \"capacity\"\npromise = \"mean:1ms\"\n\
+                     source = \"a\\n paper\"\n[published.values]\nfast = 5000\nslow = [2, 10]\n\
+                     [[published]]\nfigure = \"watts\"\nrate = 100\nsource = \"p\"\n\
+                     [published.values]\nfast = 50\n";
+    let text = format!("{TEXT}{published}").replace("way = [\"TCP\", \"UDP\"]", "way = [\"TCP\"]");
+    let text = text.replace("[8, 64, 1200]", "[8]");
+    let experiment = Experiment::parse(&text).expect("valid");
+    let mut rows = rows(&experiment);
+    let of = |rows: &[Row]| -> Vec<BTreeMap<String, String>> {
+        let all = figures(&experiment, rows, "f");
+        let tables = all.into_iter().filter_map(|figure| match figure.drawing {
+            Drawing::Ranking(_) => Some(figure.table),
+            _ => None,
+        });
+        let row = |row: Vec<String>| (row[0].clone(), row[1..].join("; "));
+        tables.map(|table| table.rows.into_iter().map(row).collect()).collect()
+    };
+    let tables = of(&rows);
+    let a = "a, bytes = 8, way = TCP";
+    assert_eq!(tables.len(), 2);
+    assert_eq!(tables[0][a], "> 200; measured here");
+    assert_eq!(tables[0]["fast"], "5,000; published");
+    assert_eq!(tables[0]["slow"], "2 to 10; published");
+    assert_eq!((tables[0].len(), &tables[1][a][..]), (4, "no meter; measured here"));
+    for row in &mut rows {
+        let (meter, is_estimate, error) = ("m".to_owned(), false, None);
+        let (idle_w, loaded_w, covered) = (None, Some(60.0), 1.0);
+        row.power = vec![PowerReading { meter, is_estimate, idle_w, loaded_w, covered, error }];
+    }
+    assert_eq!(of(&rows)[1][a], "60.0; measured here");
+    rows[0].power[0].is_estimate = true;
+    assert_eq!(of(&rows)[1][a], "60.0 (an estimate); measured here");
+    let all = figures(&experiment, &rows, "f");
+    let note = |part: &str| all.iter().find(|it| it.title.contains(part)).map(|it| &it.note[..]);
+    let note = note("Capacity with mean < 1 ms, beside").expect("a figure");
+    assert!(note.contains("those of a paper."), "{note}");
+}

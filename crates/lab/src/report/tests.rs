@@ -182,3 +182,45 @@ fn published_figures_stand_beside_measured_ones() {
     let note = note("Capacity with mean < 1 ms, beside").expect("a figure");
     assert!(note.contains("those of a paper."), "{note}");
 }
+
+/// The published figures that experiments draw are those that the laboratory has.
+#[test]
+fn published_figures_of_the_tree_are_the_known_ones() {
+    let known: serde_json::Value =
+        serde_json::from_str(include_str!("../cost/published.json")).expect("JSON");
+    let mut numbers: Vec<(String, f64)> = Vec::new();
+    for row in known.as_object().expect("tables").values().filter_map(|it| it.as_array()).flatten()
+    {
+        let name = row["system"].as_str().expect("a name");
+        let memory = row.get("ram_gb").map_or(String::new(), |gb| format!(", {gb} GB"));
+        let memory = if row.get("nodes").is_some() { ", 256 GB".to_owned() } else { memory };
+        let columns = row.as_object().expect("a row").iter();
+        for value in columns.filter_map(|(column, value)| (column != "system").then_some(value)) {
+            let ends = value.as_array().map_or(vec![value.clone()], Clone::clone);
+            let ends = ends.iter().filter_map(serde_json::Value::as_f64);
+            numbers.extend(ends.map(|value| (format!("{name}{memory}"), value)));
+        }
+    }
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/papers");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("the papers") {
+        let path = entry.expect("an entry").path().join(crate::experiment::FILE);
+        if !path.is_file() {
+            continue;
+        }
+        for published in Experiment::read(&path).expect("valid").published {
+            for (system, value) in &published.values {
+                let (least, most) = value.range();
+                for value in [least, most] {
+                    let is_it = |(name, number): &(String, f64)| {
+                        let same = |unit: f64| (number * unit - value).abs() < 1e-6 * value;
+                        name == system && [1.0, 1e3, 1e6].into_iter().any(same)
+                    };
+                    assert!(numbers.iter().any(is_it), "{}: {system}: {value}", path.display());
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 80, "{count}");
+}

@@ -31,7 +31,32 @@ fn check_case(experiment: &Experiment) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::{Path, PathBuf};
+
     use super::*;
+    use crate::experiment::FILE;
+
+    /// The experiments of the tree.
+    fn experiments(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).expect("a folder of the tree");
+        let of = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.expect("an entry").path();
+            let own = path.join(FILE);
+            let below = if path.is_dir() { experiments(&path) } else { Vec::new() };
+            own.is_file().then_some(own).into_iter().chain(below)
+        };
+        entries.flat_map(of).collect()
+    }
+
+    #[test]
+    fn the_generator_accepts_the_arguments_of_every_experiment() {
+        let files = experiments(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments"));
+        assert!(files.len() >= 15, "{files:?}");
+        for file in files {
+            let experiment = Experiment::read(&file).expect("valid");
+            check(&experiment).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+    }
 
     #[test]
     fn a_wrong_value_of_any_combination_is_found() {

@@ -51,7 +51,8 @@ pub(super) struct Column {
 /// The note of capacities.
 pub(super) const CAPACITY: &str = "The highest offered rate whose step kept the limit without an error. A step at which the \
      generator may have been the limit does not count. '>' and '<': the highest step of a round \
-     kept the limit, or the lowest one broke it, so the capacity is beyond the steps.";
+     kept the limit, or the lowest one broke it, so the capacity is beyond the steps. The table then \
+     has the highest step, or 0.";
 
 const RESPONSE: &str = "Response times count from the intended send time of each request. Points are \
                         medians over the rounds, vertical lines their ranges.";

@@ -48,9 +48,9 @@ pub fn manual() -> String {
 
     text.push_str("\n## Refused\n\n");
     text.push_str(
-        "An option that protects, or promises to keep data, is an error until it is built. So are\n",
+        "An option that protects, or promises to keep data, is an error until it is built. So are\n\
+         the other engines.\n\n",
     );
-    text.push_str("`-U` with a port, and the other engines.\n\n");
     text.push_str("| option | why |\n|---|---|\n");
     for row in of_class(|class| matches!(class, Class::Refused(_))) {
         let Class::Refused(why) = row.class else { continue };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * The memory that the server and the program share, and the few declarations of the kernel that
- * the program needs. crates/pipe/src/layout.rs has the same numbers; the loader compares the sizes
- * of the maps.
+ * The memory that the server and the program of the pipe share. crates/pipe/src/layout.rs has the
+ * same numbers; the loader compares the sizes of the maps.
  *
  * Upstream:   the server writes the settings, the tags and the slots.
  * Downstream: every stage. The program writes only the counts and the hits.
@@ -10,23 +9,13 @@
  * The kernel refuses a writable mapping of a map that it keeps the program from writing
  * (BPF_F_RDONLY_PROG), so the source alone shows that the program only reads the table: `settings`,
  * `buckets` and `slots` are lent as const everywhere.
- *
- * Nothing is included from the system, so the object depends on the compiler alone.
  */
 #ifndef KACHEL_LAYOUT_H
 #define KACHEL_LAYOUT_H
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "kernel.h"
 
-#define INLINE static __attribute__((always_inline)) inline
-#define SECTION(name) __attribute__((section(name), used))
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-/* A load that the compiler neither repeats nor leaves out. */
-#define READ(word) (*(const volatile __typeof__(word) *)&(word))
-/* A store of the same kind. */
+/* A store that the compiler makes once, as it is written. */
 #define WRITE(word, value) (*(volatile __typeof__(word) *)&(word) = (value))
 /* The compiler must compute this value as it is written: its own rewriting of bounds is not what the
  * verifier accepts. */
@@ -45,19 +34,10 @@ struct xdp_md {
 	u32 egress_ifindex;
 };
 
-/* Helpers by their numbers in the kernel's interface; all of them are older than Linux 5.15. */
-static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
-static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*const bpf_xdp_adjust_head)(struct xdp_md *ctx, int delta) = (void *)44;
 
-#define BPF_MAP_TYPE_ARRAY 2
 #define BPF_MAP_TYPE_PERCPU_ARRAY 6
 #define BPF_F_MMAPABLE 1024
-
-/* How the loader reads the definition of a map. */
-#define MAP_NUMBER(name, value) int(*name)[value]
-#define MAP_TYPE(name, type) type *name
 
 #define KEY_BYTES_MAX 120
 #define KEY_WORDS 16

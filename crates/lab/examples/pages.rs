@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 12] = [
     "",
     "-load",
     "-load-agent",
@@ -18,6 +18,7 @@ const PAGES: [&str; 11] = [
     "-cost",
     "-misses",
     "-power",
+    "-breakdown",
 ];
 
 fn main() -> std::io::Result<()> {

@@ -18,6 +18,7 @@ mod run;
 mod report;
 mod misses;
 mod power;
+mod breakdown;
 mod chart;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -36,6 +37,7 @@ pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         Some("misses") => misses::run(words),
         Some("packets") => kachel_load::packets::run(words), // I1
         Some("power") => power::run(words),
+        Some("breakdown") => breakdown::run(words),
         Some("help" | "-h" | "--help") => print(&usage()),
         Some("version" | "-V" | "--version") => print(&format!("kachel-lab {VERSION}\n")),
         _ => refuse(&first),
@@ -58,6 +60,7 @@ pub fn command_line() -> clap::Command {
         .subcommand(misses::command_line().name("misses"))
         .subcommand(packets)
         .subcommand(power::command_line().name("power"))
+        .subcommand(breakdown::command_line().name("breakdown"))
 }
 
 fn usage() -> String {
@@ -70,6 +73,7 @@ fn usage() -> String {
          kachel-lab misses TRACE...  count the misses of eviction policies over traces\n\
          kachel-lab packets [options] send GETs over UDP as frames of its own and measure\n\
          kachel-lab power -- COMMAND measure power and energy while a command runs\n\
+         kachel-lab breakdown --pid P show where the time of a server process goes\n\
          kachel-lab version          print the version\n\n\
          `kachel-lab load --help` lists the options. `kachel load` is the same command.\n"
     )

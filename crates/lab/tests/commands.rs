@@ -1,6 +1,9 @@
 //! Tests the subcommands of the binary `kachel-lab` by their output and exit codes.
 
-use std::process::{Command, Output};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 fn lab(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kachel-lab")).args(args).output().expect("the binary starts")
@@ -51,6 +54,141 @@ fn an_unknown_subcommand_is_refused() {
     let answer = lab(&["serve"]);
     assert_eq!(answer.status.code(), Some(64));
     assert!(answer.stdout.is_empty() && text(&answer.stderr).contains("serve"), "{answer:?}");
+}
+
+#[test]
+fn breakdown_refuses_bad_input_and_names_it() {
+    let own = std::process::id().to_string();
+    for (words, code, named) in [
+        (&["breakdown"][..], 64, "--pid"),
+        (&["breakdown", "--pid", "4194305"], 64, "--pid 4194305"),
+        (&["breakdown", "--pid", &own, "--duration-s", "0"], 64, "--duration-s"),
+        (&["breakdown", "--pid", &own, "--parts", "/no/such"], 64, "/no/such"),
+    ] {
+        let answer = lab(words);
+        assert_eq!(answer.status.code(), Some(code), "{words:?}: {answer:?}");
+        assert!(text(&answer.stderr).contains(named), "{words:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn breakdown_without_rights_says_so_in_one_sentence() {
+    let own = std::process::id().to_string();
+    let answer = Command::new("setpriv")
+        .args(["--bounding-set", "-all", "--inh-caps", "-all", env!("CARGO_BIN_EXE_kachel-lab")])
+        .args(["breakdown", "--pid", &own, "--duration-s", "1"])
+        .output()
+        .expect("setpriv of util-linux starts");
+    assert!(!answer.status.success() && answer.stdout.is_empty(), "{answer:?}");
+    let said = text(&answer.stderr);
+    if said.contains("outside of containers") {
+        println!("skip breakdown.kernel this is a container, whose processes have other numbers");
+        return;
+    }
+    assert!(said.contains("CAP_PERFMON") && said.lines().count() == 1, "{said}");
+}
+
+/// Watches the planted process until it ends. Returns the figures, the text, and the numbers that
+/// the process itself has printed; nothing if this machine does not allow to watch.
+fn watch_planted(
+    planted: &[&str],
+    view: &str,
+) -> Option<(serde_json::Value, String, BTreeMap<String, f64>)> {
+    let binary = Path::new(env!("CARGO_BIN_EXE_kachel-lab"));
+    // Cargo builds the examples of a package together with its tests.
+    let example = binary.parent().expect("a folder").join("examples/planted");
+    let mut process = Command::new(example)
+        .args(planted)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the example starts: cargo build -p kachel-lab --example planted");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let mut watcher = Command::new(binary)
+        .args(["breakdown", "--pid", &process.id().to_string(), "--view", view])
+        .args(["--duration-s", "600", "--json", file.path().to_str().expect("text")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut said = String::new();
+    let mut errors = BufReader::new(watcher.stderr.take().expect("it is piped"));
+    errors.read_line(&mut said).expect("a line");
+    // The process starts when it is watched, and ends either way.
+    process.stdin.take().expect("it is piped").write_all(b"go\n").expect("it reads");
+    let process = process.wait_with_output().expect("it ends");
+    let watcher = watcher.wait_with_output().expect("it ends");
+    if said.contains("outside of containers") || said.contains("no right to watch") {
+        println!("skip breakdown.kernel {}", said.trim());
+        return None;
+    }
+    assert!(process.status.success() && watcher.status.success(), "{said}{watcher:?}");
+    let figures = std::fs::read_to_string(&file).expect("written");
+    let number = |line: &str| {
+        let (name, number) = line.split_once(' ').expect("a name and a number");
+        (name.to_owned(), number.parse().expect("a number"))
+    };
+    let numbers = text(&process.stdout).lines().map(number).collect();
+    Some((serde_json::from_str(&figures).expect("JSON"), text(&watcher.stdout), numbers))
+}
+
+#[test]
+fn breakdown_counts_each_system_call() {
+    let Some((figures, table, numbers)) = watch_planted(&["calls"], "wall") else { return };
+    let wall = &figures["wall"];
+    assert_eq!(numbers.len(), 3, "{numbers:?}");
+    for (name, number) in &numbers {
+        let mut rows = wall["calls"].as_array().expect("rows").iter();
+        let row = rows.find(|row| row["name"] == name.as_str()).expect("the call is listed");
+        assert_eq!(row["calls"].as_f64(), Some(*number), "{name}: {table}");
+        // One thread: nothing overlaps.
+        assert_eq!(row["sum_ns"], row["covered_ns"], "{name}: {table}");
+    }
+    for lost in ["calls_lost", "threads_lost"] {
+        assert_eq!(wall[lost], 0, "{table}");
+    }
+    assert_eq!(wall["threads"], 1, "{table}");
+    // The thread was in one state at each time until it ended.
+    let times = |name: &str| wall["all"][name].as_f64().expect("a number");
+    let states = times("running_ns") + times("runnable_ns") + times("blocked_ns");
+    let window = wall["seconds"].as_f64().expect("a number") * 1e9;
+    assert!(states > 0.0 && states <= window * 1.000_001, "{states} of {window}");
+    assert!(times("blocked_ns") > 0.0, "it slept until it was told to begin");
+    assert!(figures["cpu"].is_null() && table.contains("Time by the clock"), "{table}");
+}
+
+#[test]
+fn breakdown_finds_all_parts_of_a_planted_process() {
+    let Some((figures, table, numbers)) = watch_planted(&["shares", "300"], "cpu") else { return };
+    let cpu = &figures["cpu"];
+    let parts = cpu["parts"].as_array().expect("rows");
+    let percent = |name: &str| {
+        let row = parts.iter().find(|row| row["part"] == name).expect("the part is listed");
+        row["percent"].as_f64().expect("a number")
+    };
+    let sum: f64 = parts.iter().map(|row| row["percent"].as_f64().expect("a number")).sum();
+    assert!((sum - 100.0).abs() < 1e-6, "{sum}: {table}");
+    let samples: u64 = parts.iter().map(|row| row["samples"].as_u64().expect("a number")).sum();
+    assert_eq!(cpu["samples"], samples, "{table}");
+    assert_eq!(cpu["samples_lost"], 0, "{table}");
+    for name in ["network", "memory", "key_value"] {
+        assert!(percent(name) > 0.0 && numbers[name] > 0.0, "{name}: {table}");
+    }
+    for name in ["concurrency", "other", "no_symbol"] {
+        assert!(percent(name) >= 0.0, "{name}: {table}");
+    }
+    let functions = cpu["functions"].as_array().expect("rows");
+    let named = |name: &str| functions.iter().any(|row| row["name"].as_str() == Some(name));
+    assert!(named("planted::planted_hash"), "its symbols are read: {table}");
+    // Not judged otherwise, because it is measured: the difference to what the process found
+    // itself.
+    if std::env::var_os("KACHEL_FULL").is_some_and(|full| full == "1") {
+        for name in ["network", "memory", "key_value"] {
+            let apart = (percent(name) - numbers[name]).abs();
+            assert!(apart < 15.0, "{name}: {apart} points, {table}");
+        }
+    }
+    assert!(table.contains("Not seen:") && table.contains("interrupts off"), "{table}");
 }
 
 /// The words of the line of a table that begins with `name`.

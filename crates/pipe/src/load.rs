@@ -1,7 +1,7 @@
 //! Loads the program into the kernel and attaches it to an interface.
 //!
 //! Upstream:   `kachel` at its start, while it has the rights.
-//! Downstream: the kernel, through `aya`. Only this file knows `aya`.
+//! Downstream: the kernel, through `aya`. In the server, only this file knows `aya`.
 //!
 //! Invariants:
 //! - L1  Program, maps and link are not pinned, so they go when the process ends.

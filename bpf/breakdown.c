@@ -103,6 +103,8 @@ struct thread {
 	u64 call_ns;
 	/* The number of its call, and 1; 0: none. */
 	u64 call;
+	/* 1: it has slept in the call. */
+	u64 has_slept;
 };
 
 /* The time of all threads in one call, or in none. */
@@ -117,7 +119,7 @@ struct times {
 struct call {
 	u64 begin_ns;
 	u64 end_ns;
-	u32 thread;
+	u32 has_slept;
 	u32 number;
 };
 
@@ -274,6 +276,7 @@ int enter(struct sys_enter *ctx)
 		return 0;
 	thread->is_old = 0;
 	thread->call_ns = now;
+	thread->has_slept = 0;
 	thread->call = (u64)ctx->call < CALLS_MAX ? (u64)ctx->call + 1 : 0;
 	return 0;
 }
@@ -305,7 +308,7 @@ int leave(struct sys_exit *ctx)
 	}
 	record->begin_ns = begin ? begin : is->begin_ns;
 	record->end_ns = now;
-	record->thread = number;
+	record->has_slept = (u32)thread->has_slept;
 	record->number = (u32)call - 1;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
@@ -349,6 +352,7 @@ int change(struct sched_switch *ctx)
 				__sync_fetch_and_add(&spent->preempted_count, 1);
 			else
 				__sync_fetch_and_add(&spent->blocked_count, 1);
+			from->has_slept |= !goes_on;
 			set_state(from, goes_on ? RUNNABLE : state & TASK_DEAD ? GONE : BLOCKED,
 				  now);
 		}

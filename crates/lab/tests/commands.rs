@@ -74,11 +74,16 @@ fn breakdown_refuses_bad_input_and_names_it() {
 #[test]
 fn breakdown_without_rights_says_so_in_one_sentence() {
     let own = std::process::id().to_string();
-    let answer = Command::new("setpriv")
+    let words = ["breakdown", "--pid", &own, "--duration-s", "1"];
+    let mut answer = Command::new("setpriv")
         .args(["--bounding-set", "-all", "--inh-caps", "-all", env!("CARGO_BIN_EXE_kachel-lab")])
-        .args(["breakdown", "--pid", &own, "--duration-s", "1"])
+        .args(words)
         .output()
         .expect("setpriv of util-linux starts");
+    // A user who may not give up rights has none of these.
+    if text(&answer.stderr).starts_with("setpriv: ") {
+        answer = lab(&words);
+    }
     assert!(!answer.status.success() && answer.stdout.is_empty(), "{answer:?}");
     let said = text(&answer.stderr);
     if said.contains("outside of containers") {

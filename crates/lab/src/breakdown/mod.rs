@@ -71,10 +71,6 @@ enum View {
     about = "Shows where the time of a server process goes.",
     after_help = HELP
 )]
-#[cfg_attr(
-    not(feature = "breakdown"),
-    expect(dead_code, reason = "the options are documented without the feature, too")
-)]
 struct Options {
     /// The process.
     #[arg(long, value_name = "P")]

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::cpu::{CpuView, Named, percent};
 use super::measure::Report;
 use super::parts::Part;
-use super::wall::{CallRow, Times, WallView};
+use super::wall::{Covered, Times, WallView};
 
 /// Less than this share of samples without symbols is not worth a list of files.
 const MISSING_MIN: f64 = 0.05;
@@ -73,14 +73,14 @@ fn of_wall(view: &WallView) -> String {
     let mut text = format!("Time by the clock: {:.3} s, {} threads\n", view.seconds, view.threads);
     text.push_str(
         "  system calls: milliseconds in which at least one was open, its share, the sum over \
-         threads\n",
+         threads; a call that works and then sleeps (io_uring_enter) counts as a wait\n",
     );
     for row in &view.parts {
-        text.push_str(&line(row, row.name.as_str()));
+        text.push_str(&line(&row.covered, row.name));
     }
     text.push_str("  each:\n");
     for row in &view.calls {
-        text.push_str(&line(row, &format!("  {}", row.name)));
+        text.push_str(&line(&row.covered, &format!("  {}", row.name)));
     }
     let Times { running_ns, runnable_ns, blocked_ns, preempted_count, .. } = view.all;
     let _ = writeln!(
@@ -96,20 +96,14 @@ fn of_wall(view: &WallView) -> String {
         milliseconds(view.blocked_other_ns),
         preempted_count,
     );
-    if view.calls.iter().any(|row| row.name == "io_uring_enter") {
-        text.push_str(
-            "  io_uring_enter both works and waits; its time awake is network processing.\n",
-        );
-    }
     text
 }
 
-fn line(row: &CallRow, name: &str) -> String {
+fn line(row: &Covered, name: &str) -> String {
     let (covered, sum) = (milliseconds(row.covered_ns), milliseconds(row.sum_ns));
-    let asleep = milliseconds(row.threads.blocked_ns);
     format!(
-        "    {name:<24} {covered:>12} {:>6.2} % {sum:>12}  {:>9} calls, asleep {asleep}\n",
-        row.covered_percent, row.calls
+        "    {name:<24} {covered:>12} {:>6.2} % {sum:>12}  {:>9} calls, {} slept\n",
+        row.covered_percent, row.calls, row.slept
     )
 }
 

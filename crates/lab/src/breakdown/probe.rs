@@ -149,9 +149,10 @@ impl Probe {
     /// Tells of a thread that exists before the beginning, and of the call that it sleeps in.
     pub(super) fn know_thread(&mut self, thread: u32, call: Option<u64>) {
         let call = call.map_or(0, |number| number + 1);
-        let mut threads: HashMap<_, u32, [u64; 5]> = self.map("threads");
+        let has_slept = u64::from(call > 0);
+        let mut threads: HashMap<_, u32, [u64; 6]> = self.map("threads");
         // If the map is full, the program counts the thread as lost at its first event.
-        let _ = threads.insert(thread, [0, 0, 1, 0, call], 0);
+        let _ = threads.insert(thread, [0, 0, 1, 0, call, has_slept], 0);
     }
 
     /// From now on, events of this process are recorded that happen between these times.
@@ -193,7 +194,8 @@ impl Probe {
     pub(super) fn take_calls(&mut self, mut each: impl FnMut(Call)) {
         while let Some(record) = self.ring.next() {
             let span = Span::new(word(&record, 0), word(&record, 1));
-            each(Call { span, number: (word(&record, 2) >> 32) as u32 });
+            let last = word(&record, 2);
+            each(Call { span, number: (last >> 32) as u32, has_slept: last as u32 == 1 });
         }
     }
 
@@ -229,17 +231,21 @@ impl Probe {
 
     /// The threads at the end. `is_runnable` tells of a thread to which nothing has happened.
     pub(super) fn threads(&mut self, is_runnable: impl Fn(u32) -> bool) -> Vec<Thread> {
-        let map: HashMap<_, u32, [u64; 5]> = self.map("threads");
-        let thread = |(number, [since_ns, state, _, call_ns, call]): (u32, [u64; 5])| Thread {
-            state: match state {
-                0 if is_runnable(number) => State::Running,
-                0 | 3 => State::Blocked,
-                1 => State::Running,
-                2 => State::Runnable,
-                _ => State::Gone,
-            },
-            since_ns,
-            call: (call as u32).checked_sub(1).map(|number| (number, call_ns)),
+        let map: HashMap<_, u32, [u64; 6]> = self.map("threads");
+        let thread = |(number, row): (u32, [u64; 6])| {
+            let [since_ns, state, _, call_ns, call, has_slept] = row;
+            Thread {
+                state: match state {
+                    0 if is_runnable(number) => State::Running,
+                    0 | 3 => State::Blocked,
+                    1 => State::Running,
+                    2 => State::Runnable,
+                    _ => State::Gone,
+                },
+                since_ns,
+                call: (call as u32).checked_sub(1).map(|number| (number, call_ns)),
+                has_slept: has_slept == 1,
+            }
         };
         map.iter().flatten().map(thread).collect()
     }

@@ -52,6 +52,11 @@ fn code_in(maps: &str) -> Vec<Mapping> {
     maps.lines().filter_map(mapping).collect()
 }
 
+/// The number of the process that a thread belongs to, from the text of its `status`.
+fn process_in(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 /// The number of the system call in the text of a `syscall`, if the thread is in one.
 fn call_in(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
@@ -64,6 +69,10 @@ impl Process {
     pub(super) fn open(pid: u32) -> Result<Self, String> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
         let stat = stat.map_err(|error| format!("--pid {pid}: {error}"))?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if let Some(process) = process_in(&status).filter(|process| *process != pid) {
+            return Err(format!("--pid {pid}: it is a thread of process {process}"));
+        }
         let (_, began) = state_and_start(&stat).ok_or(format!("--pid {pid}: no such process"))?;
         let name = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         // The link is empty for threads of the kernel, and not readable without rights.
@@ -166,7 +175,14 @@ mod tests {
     fn this_process_is_alive_and_another_is_not() {
         let process = Process::open(std::process::id()).expect("it runs");
         assert!(process.is_alive() && !process.threads().is_empty() && !process.code().is_empty());
-        assert!(!Process { began: process.began + 1, ..process }.is_alive());
         assert!(Process::open(u32::MAX).is_err());
+        let in_thread = || {
+            let own = fs::read_link("/proc/thread-self").expect("a link");
+            let own = own.file_name().and_then(|name| name.to_str()?.parse().ok());
+            Process::open(own.expect("a number"))
+        };
+        let refused = std::thread::spawn(in_thread).join().expect("it ends");
+        assert!(refused.is_err_and(|error| error.contains("a thread of process")));
+        assert!(!Process { began: process.began + 1, ..process }.is_alive());
     }
 }

@@ -21,6 +21,8 @@ use super::spans::{Span, covered_ns};
 pub(super) struct Call {
     pub(super) span: Span,
     pub(super) number: u32,
+    /// Whether its thread slept in it.
+    pub(super) has_slept: bool,
 }
 
 /// The state of a thread, as in `bpf/breakdown.c`.
@@ -40,6 +42,8 @@ pub(super) struct Thread {
     pub(super) since_ns: u64,
     /// The call that it is in, and since when.
     pub(super) call: Option<(u32, u64)>,
+    /// Whether it has slept in the call.
+    pub(super) has_slept: bool,
 }
 
 /// The times of all threads in one call, or in none.
@@ -64,22 +68,37 @@ impl Times {
     }
 }
 
-/// One system call, or a part with all its calls.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct CallRow {
-    /// The name of the call; that of the part if the row is for a part.
-    pub(super) name: String,
-    pub(super) part: Part,
-    /// Whether a thread that sleeps in it waits for work.
-    pub(super) is_wait: bool,
+/// The calls of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Covered {
     /// Calls that were open at any time of the window.
     pub(super) calls: u64,
+    /// Those of them in which the thread slept.
+    pub(super) slept: u64,
     /// The times of all calls, added up.
     pub(super) sum_ns: u64,
     /// The time in which at least one call was open.
     pub(super) covered_ns: u64,
     /// The same, of the window.
     pub(super) covered_percent: f64,
+}
+
+/// A part: its calls together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct PartRow {
+    /// The name of the part, or [`WAITS`].
+    pub(super) name: &'static str,
+    #[serde(flatten)]
+    pub(super) covered: Covered,
+}
+
+/// One system call.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct CallRow {
+    pub(super) name: String,
+    pub(super) part: Part,
+    #[serde(flatten)]
+    pub(super) covered: Covered,
     /// The times of the threads in these calls.
     pub(super) threads: Times,
 }
@@ -100,8 +119,8 @@ pub(super) struct WallView {
     pub(super) blocked_futex_ns: u64,
     pub(super) blocked_for_work_ns: u64,
     pub(super) blocked_other_ns: u64,
-    /// By part; waits for work are a row of their own.
-    pub(super) parts: Vec<CallRow>,
+    /// By part. A call that slept for work is in a row of its own.
+    pub(super) parts: Vec<PartRow>,
     /// By system call, the longest first.
     pub(super) calls: Vec<CallRow>,
 }
@@ -119,7 +138,8 @@ pub(super) struct Window {
     pub(super) threads_lost: u64,
 }
 
-/// The row of a part for calls that wait for work.
+/// The row of calls in which a thread slept until work came: those of the network, and those that
+/// the table of parts names.
 const WAITS: &str = "waits for work";
 
 impl Window {
@@ -145,30 +165,25 @@ impl Window {
                 let is_gone = thread.state == State::Gone;
                 let end_ns = if is_gone { thread.since_ns } else { self.end_ns };
                 let span = self.within(begin_ns, end_ns);
-                self.calls.push(Call { span, number });
+                self.calls.push(Call { span, number, has_slept: thread.has_slept });
             }
         }
     }
 
-    /// The row of some calls.
-    fn row(
-        &self,
-        name: String,
-        part: Part,
-        is_wait: bool,
-        mut spans: Vec<Span>,
-        threads: Times,
-    ) -> CallRow {
+    /// Adds some calls up.
+    fn covered<'c>(&self, calls: impl Iterator<Item = &'c Call>) -> Covered {
+        let (mut spans, mut slept) = (Vec::new(), 0);
+        for call in calls {
+            slept += u64::from(call.has_slept);
+            spans.push(self.within(call.span.begin_ns, call.span.end_ns));
+        }
         let covered_ns = covered_ns(&mut spans);
-        CallRow {
-            name,
-            part,
-            is_wait,
+        Covered {
             calls: spans.len() as u64,
+            slept,
             sum_ns: spans.iter().map(|span| span.ns()).sum(),
             covered_ns,
             covered_percent: percent(covered_ns, self.end_ns - self.begin_ns),
-            threads,
         }
     }
 
@@ -177,10 +192,9 @@ impl Window {
         assert!(self.begin_ns < self.end_ns, "a window has a length");
         let seen = self.threads.len() as u64;
         self.close();
-        let mut by_call: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
-        for call in &self.calls {
-            let span = self.within(call.span.begin_ns, call.span.end_ns);
-            by_call.entry(call.number).or_default().push(span);
+        let mut by_call: BTreeMap<u32, Vec<Call>> = BTreeMap::new();
+        for call in std::mem::take(&mut self.calls) {
+            by_call.entry(call.number).or_default().push(call);
         }
         // A call of which no end was seen may still have slept.
         for (index, times) in self.times.iter().enumerate().skip(1) {
@@ -189,30 +203,31 @@ impl Window {
             }
         }
         let times_of = |index: usize| self.times.get(index).copied().unwrap_or_default();
-        let mut parts: BTreeMap<(bool, Part), (Vec<Span>, Times)> = BTreeMap::new();
+        let mut parts: BTreeMap<Option<Part>, Vec<Call>> = BTreeMap::new();
         let mut rows = Vec::new();
         let (mut all, mut futex_ns, mut work_ns) = (times_of(0), 0, 0);
-        for (number, spans) in by_call {
+        for (number, calls) in by_call {
             let name = names.name(number).into_owned();
-            let (part, is_wait) = (rules.of_call(&name), rules.is_wait(&name));
-            let times = times_of(number as usize + 1);
-            all.add(&times);
+            let part = rules.of_call(&name);
+            let may_wait = part == Part::Network || rules.is_wait(&name);
+            let threads = times_of(number as usize + 1);
+            all.add(&threads);
             if name.starts_with("futex") {
-                futex_ns += times.blocked_ns;
-            } else if is_wait {
-                work_ns += times.blocked_ns;
+                futex_ns += threads.blocked_ns;
+            } else if may_wait {
+                work_ns += threads.blocked_ns;
             }
-            // Waits are one row, whatever they wait for.
-            let key = (is_wait, if is_wait { Part::Other } else { part });
-            let (of_part, times_of_part) = parts.entry(key).or_default();
-            of_part.extend_from_slice(&spans);
-            times_of_part.add(&times);
-            rows.push(self.row(name, part, is_wait, spans, times));
+            let covered = self.covered(calls.iter());
+            rows.push(CallRow { name, part, covered, threads });
+            for call in calls {
+                let is_wait = may_wait && call.has_slept;
+                parts.entry((!is_wait).then_some(part)).or_default().push(call);
+            }
         }
-        rows.sort_by_key(|row| std::cmp::Reverse((row.covered_ns, row.calls)));
-        let named = |((is_wait, part), (spans, times))| {
-            let name = if is_wait { WAITS } else { Part::name(part) };
-            self.row(name.to_owned(), part, is_wait, spans, times)
+        rows.sort_by_key(|row| std::cmp::Reverse((row.covered.covered_ns, row.covered.calls)));
+        let part_row = |(part, calls): (Option<Part>, Vec<Call>)| PartRow {
+            name: part.map_or(WAITS, Part::name),
+            covered: self.covered(calls.iter()),
         };
         WallView {
             seconds: (self.end_ns - self.begin_ns) as f64 / 1e9,
@@ -224,7 +239,7 @@ impl Window {
             blocked_for_work_ns: work_ns,
             blocked_other_ns: all.blocked_ns - futex_ns - work_ns,
             all,
-            parts: parts.into_iter().map(named).collect(),
+            parts: parts.into_iter().map(part_row).collect(),
             calls: rows,
         }
     }
@@ -246,11 +261,13 @@ mod tests {
     }
 
     fn call(number: u32, begin_ns: u64, end_ns: u64) -> Call {
-        Call { span: Span::new(begin_ns, end_ns), number }
+        Call { span: Span::new(begin_ns, end_ns), number, has_slept: false }
     }
 
-    fn row<'v>(rows: &'v [CallRow], name: &str) -> &'v CallRow {
-        rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no {name}: {rows:?}"))
+    fn named<'v>(view: &'v WallView, name: &str) -> &'v Covered {
+        let calls = view.calls.iter().map(|row| (&row.name[..], &row.covered));
+        let mut rows = calls.chain(view.parts.iter().map(|row| (row.name, &row.covered)));
+        rows.find(|row| row.0 == name).unwrap_or_else(|| panic!("no {name}: {view:?}")).1
     }
 
     /// Calls of two threads overlap within a call, within a part, and not across parts.
@@ -265,20 +282,43 @@ mod tests {
         ];
         let window = Window { begin_ns: 1000, end_ns: 2000, calls, ..Window::default() };
         let view = view(window);
-        let sends = row(&view.calls, "sendto");
+        let sends = named(&view, "sendto");
         assert_eq!((sends.calls, sends.sum_ns, sends.covered_ns), (2, 200, 150));
-        let network = row(&view.parts, "network");
+        let network = named(&view, "network");
         assert_eq!((network.calls, network.sum_ns, network.covered_ns), (3, 260, 200));
         assert_eq!(network.covered_percent, 20.0);
-        let memory = row(&view.parts, "memory management");
+        let memory = named(&view, "memory management");
         assert_eq!((memory.calls, memory.covered_ns), (1, 200));
-        let futex = row(&view.parts, "concurrency control");
+        let futex = named(&view, "concurrency control");
         assert_eq!((futex.calls, futex.covered_ns), (1, 100), "it ends with the window");
     }
 
     #[test]
+    fn a_call_that_slept_for_work_is_a_wait_and_another_is_not() {
+        let asleep = |call: Call| Call { has_slept: true, ..call };
+        let calls = vec![
+            call(EPOLL_WAIT, 1000, 1100),
+            asleep(call(EPOLL_WAIT, 1200, 1500)),
+            asleep(call(RECVFROM, 1400, 1600)),
+            asleep(call(FUTEX, 1700, 1800)),
+        ];
+        let window = Window { begin_ns: 1000, end_ns: 2000, calls, ..Window::default() };
+        let view = view(window);
+        assert_eq!((named(&view, WAITS).calls, named(&view, WAITS).covered_ns), (2, 400));
+        assert_eq!(named(&view, "network").covered_ns, 100);
+        assert_eq!(named(&view, "concurrency control").covered_ns, 100);
+        let epoll = named(&view, "epoll_wait");
+        assert_eq!((epoll.calls, epoll.slept, epoll.covered_ns), (2, 1, 400));
+    }
+
+    #[test]
     fn threads_that_still_wait_are_counted_until_the_end() {
-        let thread = |state, since_ns, call| Thread { state, since_ns, call };
+        let thread = |state, since_ns, call: Option<(u32, u64)>| Thread {
+            state,
+            since_ns,
+            call,
+            has_slept: call.is_some(),
+        };
         let mut times = vec![Times::default(); 300];
         times[FUTEX as usize + 1].blocked_ns = 5;
         let window = Window {
@@ -300,8 +340,8 @@ mod tests {
         assert_eq!((view.outside.running_ns, view.outside.runnable_ns), (100, 50));
         assert_eq!(view.all.blocked_ns, 1305);
         assert_eq!((view.blocked_other_ns, view.threads), (0, 5));
-        let wait = row(&view.parts, WAITS);
+        let wait = named(&view, WAITS);
         assert_eq!((wait.calls, wait.covered_ns, wait.covered_percent), (1, 1000, 100.0));
-        assert_eq!(row(&view.calls, "futex").covered_ns, 400, "open since 1600");
+        assert_eq!(named(&view, "futex").covered_ns, 400, "open since 1600");
     }
 }

@@ -1,7 +1,7 @@
 //! The meters: what a computer, or an instrument beside it, says about its power.
 //!
 //! Upstream:   `mod`, with the meter's name on the command line.
-//! Downstream: files of the kernel, and commands.
+//! Downstream: files of the kernel, commands, and `serial`.
 
 use std::fmt;
 use std::fs;
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::energy::{Counter, Sample};
+use super::sampler::Meter;
+use super::serial::{Instrument, Port};
 
 /// Where the kernel shows energy counters of processors (RAPL).
 const POWERCAP: &str = "/sys/class/powercap";
@@ -16,14 +18,6 @@ const POWERCAP: &str = "/sys/class/powercap";
 const HWMON: &str = "/sys/class/hwmon";
 /// The processor time of the machine.
 const PROC_STAT: &str = "/proc/stat";
-
-/// A source of samples.
-pub(super) trait Meter: Send {
-    /// Takes a sample.
-    ///
-    /// Errors: there is none at this time, as a message for the user.
-    fn sample(&mut self) -> Result<Sample, String>;
-}
 
 /// Which meter the user wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +30,8 @@ pub(crate) enum MeterName {
     Ipmi,
     /// `nvidia`: the sum of all graphics processors.
     Nvidia,
+    /// `mcp39f511:DEVICE[,BAUD]`, `wt210:DEVICE[,BAUD]`: an instrument on a serial line.
+    Serial(Port),
     /// `command:COMMAND`: a command that prints watts.
     Command(String),
     /// `csv:FILE[,OFFSET_S[,DRIFT_PPM]]`: recorded elsewhere.
@@ -51,6 +47,7 @@ impl fmt::Display for MeterName {
             Self::Hwmon(folder) => write!(f, "hwmon:{}", folder.display()),
             Self::Ipmi => f.write_str("ipmi"),
             Self::Nvidia => f.write_str("nvidia"),
+            Self::Serial(port) => port.fmt(f),
             Self::Command(command) => write!(f, "command:{command}"),
             Self::Csv { file, offset_s, drift_ppm } => {
                 write!(f, "csv:{},{offset_s},{drift_ppm}", file.display())
@@ -64,6 +61,9 @@ impl MeterName {
     /// Reads a name from the command line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
+        if let (Some(instrument), Some(rest)) = (Instrument::named(name), rest) {
+            return Port::parse(instrument, rest).map(Self::Serial);
+        }
         let folder = |usual: &str| PathBuf::from(rest.unwrap_or(usual));
         match (name, rest) {
             ("powercap", _) => Ok(Self::Powercap(folder(POWERCAP))),
@@ -95,8 +95,9 @@ impl MeterName {
                     }
                 }
             }
-            _ => Err("not powercap, hwmon, ipmi, nvidia, command:COMMAND, csv:FILE[,OFFSET_S\
-                      [,DRIFT_PPM]] or model:IDLE_W,BUSY_W"
+            _ => Err("not powercap, hwmon, ipmi, nvidia, mcp39f511:DEVICE[,BAUD], \
+                      wt210:DEVICE[,BAUD], command:COMMAND, csv:FILE[,OFFSET_S[,DRIFT_PPM]] or \
+                      model:IDLE_W,BUSY_W"
                 .to_owned()),
         }
     }
@@ -127,6 +128,7 @@ impl MeterName {
                 let words = ["sh", "-c", command].map(str::to_owned).to_vec();
                 Some(Box::new(Printed { words, watts: sum_of_lines }))
             }
+            Self::Serial(port) => Some(port.open()?),
             Self::Csv { .. } => None,
             Self::Model { idle_w, busy_w } => {
                 let (idle_w, busy_w) = (*idle_w, *busy_w);
@@ -451,6 +453,23 @@ mod tests {
         }
         for wrong in ["watts", "model:90,10", "model:1", "csv:", "csv:a,b", "command:", "ipmi:1"] {
             assert!(MeterName::parse(wrong).is_err(), "{wrong}");
+        }
+        for (name, shown) in [
+            ("mcp39f511:/dev/ttyUSB0", "mcp39f511:/dev/ttyUSB0,115200"),
+            ("mcp39f511:/dev/ttyUSB0,9600", "mcp39f511:/dev/ttyUSB0,9600"),
+            ("wt210:/dev/ttyS0", "wt210:/dev/ttyS0,9600"),
+        ] {
+            assert_eq!(MeterName::parse(name).expect("valid").to_string(), shown);
+        }
+        for (wrong, named) in [
+            ("wt210", "wt210:DEVICE"),
+            ("wt210:", "needs a device"),
+            ("mcp39f511:,9600", "needs a device"),
+            ("wt210:/dev/ttyS0,19200", "1200, 2400, 4800, 9600"),
+            ("mcp39f511:/dev/ttyS0,9601", "57600, 115200"),
+        ] {
+            let error = MeterName::parse(wrong).unwrap_err();
+            assert!(error.contains(named), "{wrong}: {error}");
         }
     }
 }

@@ -23,6 +23,7 @@ use serde::Serialize;
 mod energy;
 mod meter;
 mod sampler;
+mod serial;
 
 pub(crate) use energy::Energy;
 pub(crate) use meter::MeterName;
@@ -39,6 +40,9 @@ Meters
   hwmon                          all power sensors that the kernel shows
   ipmi                           the whole computer, by ipmitool
   nvidia                         all graphics processors, by nvidia-smi
+  mcp39f511:DEVICE[,BAUD]        Microchip's power monitor on a serial line, at 115200 baud if none is named
+  wt210:DEVICE[,BAUD]            Yokogawa's power meter on a serial line, in its mode 488.2 with 8 data bits,
+                                 no parity and no handshake, at 9600 baud if none is named
   command:COMMAND                a command that prints watts; several lines are added
   csv:FILE[,OFFSET_S[,DRIFT_PPM]]
                                  recorded elsewhere: lines \"unix_s,watts\"; the offset is added to their

@@ -11,12 +11,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::energy::Sample;
-use super::meter::Meter;
 
 /// The longest sleep between two looks at whether the command has ended.
 const NAP: Duration = Duration::from_millis(50);
 /// How long a meter may take for its first and for its last sample.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// A source of samples.
+pub(super) trait Meter: Send {
+    /// Takes a sample.
+    ///
+    /// Errors: there is none at this time, as a message for the user.
+    fn sample(&mut self) -> Result<Sample, String>;
+}
+
 /// The samples that a thread has taken from its meter.
 #[derive(Debug, Default)]
 pub(super) struct Taken {

@@ -1,13 +1,15 @@
 //! Starting and ending the server: exit codes, files, the daemon, users.
 //!
 //! Invariants:
-//! - I1  No test waits for a fixed time. A server is ready when its files exist, and has ended when
-//!   the kernel reports it.
+//! - I1  No test waits for a fixed time, except to hold an address. A server is ready when its
+//!   files exist, and has ended when the kernel reports it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -192,7 +194,7 @@ fn a_daemon_is_left_once_it_listens_and_takes_its_pid_file_with_it() {
 #[test]
 fn a_daemon_that_cannot_listen_fails_where_it_was_started() {
     let bench = Bench::new();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     for daemon in [&["-d"][..], &[]] {
         let args = [daemon, &["-l", "127.0.0.1", "-p", &port]].concat();
@@ -200,6 +202,62 @@ fn a_daemon_that_cannot_listen_fails_where_it_was_started() {
         assert!(!output.status.success());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(&port), "{said}");
+    }
+}
+
+/// A socket that holds a place, and the options of a server that wants it.
+fn holder(kind: &str, folder: &Path) -> (OwnedFd, Vec<String>) {
+    let loopback = ("127.0.0.1", 0);
+    let port = |address: std::io::Result<SocketAddr>| address.expect("it is bound").port();
+    let (holder, options): (OwnedFd, _) = match kind {
+        "tcp" => {
+            let socket = TcpListener::bind(loopback).expect("a port");
+            let port = port(socket.local_addr()).to_string();
+            (socket.into(), vec!["-l".to_owned(), "127.0.0.1".to_owned(), "-p".to_owned(), port])
+        }
+        "udp" => {
+            let socket = UdpSocket::bind(loopback).expect("a port");
+            let port = port(socket.local_addr()).to_string();
+            (socket.into(), ["-l", "127.0.0.1", "-p", "-1", "-U", &port].map(str::to_owned).into())
+        }
+        _ => {
+            let path = folder.join("socket");
+            let socket = UnixListener::bind(&path).expect("a socket");
+            let path = path.into_os_string().into_string().expect("text");
+            (socket.into(), vec!["-s".to_owned(), path])
+        }
+    };
+    (holder, options)
+}
+
+/// The kernel closes the sockets in the rings of a killed server a moment after its end. A
+/// supervisor starts the next server at once.
+#[test]
+fn a_server_waits_for_an_address_that_is_released_a_moment_later() {
+    const TRIES: u32 = 8;
+    let waits = |kind: &str, hold: Duration| {
+        let bench = Bench::new();
+        let (holder, options) = holder(kind, bench.folder.path());
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let log = File::create(bench.path("log")).expect("a log");
+        let mut command = bench.command("memcached", &with_user(&options));
+        let mut process = command.stderr(log).spawn().expect("it starts");
+        std::thread::sleep(hold);
+        drop(holder);
+        wait_until("a port file or the end", || {
+            bench.path("ports").exists() || process.try_wait().expect("a child").is_some()
+        });
+        let serves = bench.path("ports").exists();
+        let _ = process.kill();
+        process.wait().expect("it ends");
+        let said = fs::read_to_string(bench.path("log")).expect("a log");
+        serves && said.lines().filter(|line| line.contains(" was in use for ")).count() == 1
+    };
+    for kind in ["tcp", "udp", "unix"] {
+        // On a busy machine the server may try for the first time when the place is free already,
+        // or not between the release and the end of its patience.
+        let waited = (0..TRIES).any(|tries| waits(kind, Duration::from_millis(100) * (tries + 1)));
+        assert!(waited, "{kind}: no server waited for its address");
     }
 }
 

@@ -1,6 +1,5 @@
 //! Cases about connections that end during a request, and about the end of the process.
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -100,9 +99,6 @@ pub(crate) fn killed(door: Door) -> String {
         start(door, OPTIONS).port().to_string()
     };
     for round in 0..ROUNDS {
-        // A killed process's io_uring, and the socket in it, is taken down a moment after it.
-        let is_free = || door.unix || TcpListener::bind(format!("127.0.0.1:{place}")).is_ok();
-        wait_until("the place to be free", is_free);
         let mut server = start_at(door, OPTIONS, Some(&place));
         let mut clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
         let mut reader = server.connect();

@@ -253,7 +253,7 @@ fn record(
             }
             let invoked = now(began);
             server.kill();
-            *server = network.serve_again(&OPTIONS);
+            *server = network.serve(&OPTIONS);
             let returned = now(began);
             let operation = Operation::new(b"flush_all\r\n").expect("a flush");
             let (client, outcome) = (u32::MAX, Outcome::Ok);

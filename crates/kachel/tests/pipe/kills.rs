@@ -108,7 +108,7 @@ fn a_kill_in_the_middle_of_traffic_leaves_no_stale_answer_and_nothing_in_the_ker
         let ending = Ending(&shared);
         let readers = [0, 1].map(|_| scope.spawn(|| read(&shared)));
         for round in 1..=rounds {
-            let mut server = network.serve_again(&["-t", "2"]);
+            let mut server = network.serve(&["-t", "2"]);
             gone.push(Held::of(&network));
             let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
             let mut number = round << 32;

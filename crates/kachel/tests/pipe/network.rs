@@ -128,29 +128,6 @@ impl Network {
 
     /// Starts a server as [`Self::serve`] does, by a program that executes the words behind it.
     pub(crate) fn serve_by(&self, program: &[&str], options: &[&str]) -> Serving {
-        let started = self.try_serve(program, options);
-        started.unwrap_or_else(|said| panic!("the server starts: {said:?}"))
-    }
-
-    /// Starts a server as [`Self::serve`] does, after another was killed. The kernel closes the
-    /// sockets of its rings a moment after the process has ended; until then their addresses are in
-    /// use.
-    pub(crate) fn serve_again(&self, options: &[&str]) -> Serving {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match self.try_serve(&[], options) {
-                Ok(serving) => return serving,
-                Err(said) => {
-                    let is_in_use = said.iter().any(|line| line.contains("in use"));
-                    assert!(is_in_use && Instant::now() < end, "the server starts: {said:?}");
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-            }
-        }
-    }
-
-    /// Starts a server. Errors: it ended at once; these are the lines that it said.
-    fn try_serve(&self, program: &[&str], options: &[&str]) -> Result<Serving, Vec<String>> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.server]).args(program);
         command.args([env!("CARGO_BIN_EXE_kachel"), "serve"]);
@@ -166,10 +143,10 @@ impl Network {
         while !serving.said.iter().any(|line| line.contains(" listens on ")) {
             match lines.recv_timeout(PATIENCE) {
                 Ok(line) => serving.said.push(line),
-                Err(_) => return Err(std::mem::take(&mut serving.said)),
+                Err(_) => panic!("the server starts: {:?}", serving.said),
             }
         }
-        Ok(serving)
+        serving
     }
 }
 

@@ -40,9 +40,9 @@ Meters
   hwmon                          all power sensors that the kernel shows
   ipmi                           the whole computer, by ipmitool
   nvidia                         all graphics processors, by nvidia-smi
-  mcp39f511:DEVICE[,BAUD]        Microchip's power monitor on a serial line, at 115200 baud if none is named
-  wt210:DEVICE[,BAUD]            Yokogawa's power meter on a serial line, in its mode 488.2 with 8 data bits,
-                                 no parity and no handshake, at 9600 baud if none is named
+  mcp39f511:DEVICE[,BAUD]        Microchip's power monitor on a serial line; 115200 baud
+  wt210:DEVICE[,BAUD]            Yokogawa's power meter on a serial line; 9600 baud. On its panel:
+                                 mode 488.2, 8 data bits, no parity, no handshake
   command:COMMAND                a command that prints watts; several lines are added
   csv:FILE[,OFFSET_S[,DRIFT_PPM]]
                                  recorded elsewhere: lines \"unix_s,watts\"; the offset is added to their

@@ -132,7 +132,7 @@ struct sample {
 	u64 frames[FRAMES_MAX];
 };
 
-/* What is counted by numbers. The loader has the same order. */
+/* The numbers under which losses and events are counted. The loader has the same order. */
 enum lost { LOST_SAMPLES, LOST_CALLS, LOST_THREADS, LOSTS };
 enum event { CYCLES, INSTRUCTIONS, CACHE_MISSES, BRANCH_MISSES, PAGE_FAULTS, EVENTS };
 

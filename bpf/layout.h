@@ -109,7 +109,7 @@ struct slot {
 	/* Bytes of `head` and of `cas_text`. */
 	u8 head_bytes;
 	u8 cas_bytes;
-	u8 owner;
+	u8 unused;
 	/* A space, the client flags, a space, the bytes of the value. */
 	u8 head[16];
 	u64 cas;

@@ -13,9 +13,6 @@ use kachel_engine::{Changes, KeyHasher};
 use kachel_segment::{Index, Item, ItemAt};
 use kachel_table::{KeyHash, Location, Table};
 
-/// An item counts no more reads than this.
-const COUNTED_READS_MAX: u64 = 3;
-
 /// The table as the segments see it.
 pub(crate) struct TableIndex<'a> {
     table: &'a mut Table,
@@ -89,11 +86,8 @@ pub(crate) fn note_copy_reads(changes: &Changes, hasher: &KeyHasher, item: &Item
         return;
     }
     let Some(reads) = changes.take_reads(hasher.secret_hash(item.key())) else { return };
-    let second = reads.second.max(item.last_access());
-    for _ in 0..reads.count.min(COUNTED_READS_MAX) {
-        let noted = item.note_access(second);
-        debug_assert!(noted, "the owner does not move the item meanwhile");
-    }
+    let noted = item.note_accesses(reads.count, reads.second);
+    debug_assert!(noted, "the owner does not move the item meanwhile");
 }
 
 pub(crate) fn location(at: ItemAt) -> Location {

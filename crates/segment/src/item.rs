@@ -355,6 +355,13 @@ impl<'a> Item<'a> {
         Access::note(&self.pool.arena, self.at, now)
     }
 
+    /// Notes `count` reads, the last of them in second `last`, as [`Self::note_access`] notes one.
+    #[must_use]
+    pub fn note_accesses(&self, count: u64, last: u32) -> bool {
+        let last = last.max(self.last_access());
+        (0..count.min(Access::READS_MAX.into())).all(|_| self.note_access(last))
+    }
+
     /// Bytes that the item takes: in its segment, and in blocks.
     pub fn memory_bytes(&self) -> usize {
         let blocks = self.extent().map_or(0, |extent| extent.blocks as usize);

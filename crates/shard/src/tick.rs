@@ -137,8 +137,8 @@ pub struct Shard<I: Io, C: Clock, E: Engine> {
     /// The time of the last tick, in nanoseconds and in seconds.
     now_ns: u64,
     second: u32,
-    /// Whether a second has begun in which the timekeeper did no upkeep in the other shards yet
-    /// (I3).
+    /// Whether a second has begun in which the timekeeper has counted no answers of copies yet, and
+    /// done no upkeep in the other shards (I3).
     is_new_second: bool,
     /// The items that copies had answered with when they were last counted.
     answered_by_copies: u64,

@@ -235,7 +235,7 @@ fn a_copy_is_dropped_before_its_item_changes() {
     assert!(checked > OPERATIONS / 2 && told.0 > 5_000 && told.1 > 5, "all happened: {told:?}");
 }
 
-/// What a read that wants it is told: whether the item was read before, and how many seconds ago.
+/// Reads an item and its accesses: whether it was read before, and how many seconds ago.
 fn told(pair: &mut Pair, name: &str) -> (bool, u32) {
     let key = pair.hasher.key(name.as_bytes());
     let terms = GetTerms { wanted: Wanted::ACCESS, notes_access: false, ..GetTerms::VALUE };

@@ -107,7 +107,7 @@ fn line(row: &Covered, name: &str) -> String {
     )
 }
 
-/// What the figures do not show.
+/// The facts that the figures do not show.
 fn not_seen(report: &Report) -> String {
     let mut text = String::from("\nNot seen:\n");
     let before = text.len();

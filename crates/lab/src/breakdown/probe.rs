@@ -205,7 +205,7 @@ impl Probe {
         map.get(&(kind as u32), 0).unwrap_or_default()
     }
 
-    /// What was counted beside the samples.
+    /// The events that were counted beside the samples.
     pub(super) fn events(&mut self) -> Vec<Counted> {
         let mut counted = self.counted.clone();
         let map: Array<_, u64> = self.map("events");

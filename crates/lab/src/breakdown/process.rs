@@ -1,4 +1,4 @@
-//! What the kernel tells of the process that is watched.
+//! The process that is watched, as the kernel shows it in `/proc`.
 //!
 //! Upstream:   the files under `/proc/PID`.
 //! Downstream: `measure` and `symbols`.

@@ -125,7 +125,7 @@ pub(super) struct WallView {
     pub(super) calls: Vec<CallRow>,
 }
 
-/// What a window recorded.
+/// The records of a window.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     pub(super) begin_ns: u64,

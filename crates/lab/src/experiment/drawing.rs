@@ -1,4 +1,4 @@
-//! What the report draws, and which published figures it draws beside the measured ones.
+//! The figures of the report, and the published figures beside the measured ones.
 //!
 //! Upstream:   the tables `[report]` and `[[published]]` of the file.
 //! Downstream: `report`.

@@ -1,4 +1,4 @@
-//! What a run prints at its end: its figures and the verdicts.
+//! The figures and the verdicts that a run prints at its end.
 //!
 //! Upstream:   the experiment and its rows.
 //! Downstream: standard output.

@@ -1,6 +1,7 @@
 //! The do-nothing server: what the kernel alone costs. It answers each newline received with a
-//! fixed reply and looks at nothing else (but `version`), so no server over the same backend can be
-//! cheaper.
+//! fixed reply and looks at nothing else (but `version` and `stats`), so no server over the same
+//! backend can be cheaper. `stats` tells how many lines it has answered, to check a generator's own
+//! count.
 //!
 //! ```text
 //! floor [epoll|uring|auto] [port] [end|value BYTES]
@@ -55,6 +56,7 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
     let mut events = Vec::with_capacity(1024);
     let mut spare: Vec<SendBlock> = Vec::new();
     let mut ended = Vec::new();
+    let mut answered = 0;
     loop {
         io.poll(Wait::Forever, &mut events)?;
         for event in events.drain(..) {
@@ -63,9 +65,16 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                     let received = io.lent(bytes);
                     let count = received.iter().filter(|byte| **byte == b'\n').count();
                     // Load generators want to know whom they talk to.
-                    let asked = received.starts_with(b"version");
-                    let words = if asked { VERSION } else { reply };
-                    answer(&mut io, socket, words, count, &mut spare);
+                    if received.starts_with(b"version") {
+                        answer(&mut io, socket, VERSION, count, &mut spare);
+                    } else if received.starts_with(b"stats") {
+                        let pid = std::process::id();
+                        let counts = format!("STAT pid {pid}\r\nSTAT cmd_get {answered}\r\nEND\r\n");
+                        answer(&mut io, socket, counts.as_bytes(), 1, &mut spare);
+                    } else {
+                        answered += count;
+                        answer(&mut io, socket, reply, count, &mut spare);
+                    }
                 }
                 Event::Sent { mut block, .. } => {
                     block.clear();

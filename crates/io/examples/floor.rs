@@ -69,7 +69,8 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                         answer(&mut io, socket, VERSION, count, &mut spare);
                     } else if received.starts_with(b"stats") {
                         let pid = std::process::id();
-                        let counts = format!("STAT pid {pid}\r\nSTAT cmd_get {answered}\r\nEND\r\n");
+                        let counts =
+                            format!("STAT pid {pid}\r\nSTAT cmd_get {answered}\r\nEND\r\n");
                         answer(&mut io, socket, counts.as_bytes(), 1, &mut spare);
                     } else {
                         answered += count;

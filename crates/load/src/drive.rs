@@ -19,11 +19,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use clap::ValueEnum;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
+use serde::Serialize;
 
 use crate::books::Books;
 use crate::link::{Link, Received};
@@ -34,9 +36,9 @@ use crate::tally::{Tally, Window};
 const EVENTS_MAX: usize = 256;
 /// The longest sleep, so that the conditions of I2 are checked.
 const SLEEP_NS_MAX: u64 = 50_000_000;
-/// A thread that spins does so for a request that is due sooner than this, because timers are less
-/// exact.
-pub(crate) const AWAKE_NS: u64 = 60_000;
+/// A thread that spins for a request that is due does so from this long before, because timers are
+/// less exact.
+const AWAKE_NS: u64 = 60_000;
 /// How often requests over UDP are checked for their timeout.
 const EXPIRE_INTERVAL_NS: u64 = 10_000_000;
 /// The token of the timer among the events; links are numbered from 0.
@@ -58,6 +60,21 @@ pub(crate) struct Live {
     pub(crate) is_stopped: AtomicBool,
 }
 
+/// When a thread that has nothing to do spins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Spin {
+    /// It sleeps until something is due or arrives: for a load that shares its core with another
+    /// one; requests of an open loop are sent some microseconds later
+    Never,
+    /// Shortly before a request of an open loop is due
+    #[default]
+    Due,
+    /// At any time: for threads with cores of their own; no server on the same machine pays for
+    /// waking them, as it would not for a client behind a network
+    Always,
+}
+
 /// Settings of a drive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -69,8 +86,8 @@ pub(crate) struct Pace {
     pub(crate) servers: usize,
     /// Patience in ns (I2).
     pub(crate) patience_ns: u64,
-    /// The thread spins for a request that is due sooner than this; 0: it sleeps until then.
-    pub(crate) awake_ns: u64,
+    /// When the thread spins.
+    pub(crate) spin: Spin,
     /// The measured window.
     pub(crate) window: Window,
 }
@@ -203,19 +220,17 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
 
     /// How long to wait for events; arms the timer for a request due later.
     fn sleep_at_most(&mut self) -> io::Result<Timespec> {
-        let mut sleep_ns = SLEEP_NS_MAX;
-        if let Some(wake_at_ns) = self.wake_at_ns {
-            let due_in_ns = wake_at_ns.saturating_sub(self.pace.now_ns());
-            let wake_in_ns = wake_in_ns(due_in_ns, self.pace.awake_ns);
-            if wake_in_ns == 0 {
-                sleep_ns = 0;
-            } else if due_in_ns < SLEEP_NS_MAX {
-                let it_value = timespec(wake_in_ns);
-                let once = Itimerspec { it_interval: timespec(0), it_value };
-                timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
-            }
+        let due_in_ns = self.wake_at_ns.map(|at_ns| at_ns.saturating_sub(self.pace.now_ns()));
+        let wake_in_ns = wake_in_ns(due_in_ns, self.pace.spin);
+        if wake_in_ns == 0 {
+            return Ok(timespec(0));
         }
-        Ok(timespec(sleep_ns))
+        if wake_in_ns < SLEEP_NS_MAX {
+            let it_value = timespec(wake_in_ns);
+            let once = Itimerspec { it_interval: timespec(0), it_value };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once)?;
+        }
+        Ok(timespec(SLEEP_NS_MAX))
     }
 
     /// Serves a link that is readable, writable or both.
@@ -422,9 +437,15 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     }
 }
 
-/// When to wake for a request that is due in this time; 0: the thread spins until then.
-fn wake_in_ns(due_in_ns: u64, awake_ns: u64) -> u64 {
-    if due_in_ns <= awake_ns { 0 } else { due_in_ns - awake_ns / 2 }
+/// When to wake at the latest, if a request is due in this time, or none is; 0: the thread spins.
+fn wake_in_ns(due_in_ns: Option<u64>, spin: Spin) -> u64 {
+    let due_in_ns = due_in_ns.unwrap_or(u64::MAX);
+    match spin {
+        Spin::Always => 0,
+        Spin::Due if due_in_ns <= AWAKE_NS => 0,
+        Spin::Due => due_in_ns - AWAKE_NS / 2,
+        Spin::Never => due_in_ns,
+    }
 }
 
 fn timespec(ns: u64) -> Timespec {
@@ -436,10 +457,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_spins_shortly_before_a_request_is_due_unless_told_not_to() {
-        let wake = |due_in_ns: u64| [AWAKE_NS, 0].map(|awake| wake_in_ns(due_in_ns, awake));
-        assert_eq!(wake(0), [0, 0], "it is due");
-        assert_eq!(wake(60_000), [0, 60_000]);
-        assert_eq!(wake(100_000), [70_000, 100_000]);
+    fn a_thread_spins_shortly_before_a_request_is_due_or_never_or_always() {
+        let wake = |due_in_ns| {
+            [Spin::Due, Spin::Never, Spin::Always].map(|spin| wake_in_ns(due_in_ns, spin))
+        };
+        assert_eq!(wake(Some(0)), [0, 0, 0], "it is due");
+        assert_eq!(wake(Some(60_000)), [0, 60_000, 0]);
+        assert_eq!(wake(Some(100_000)), [70_000, 100_000, 0]);
+        let [due, never, always] = wake(None);
+        assert!(due > SLEEP_NS_MAX && never > SLEEP_NS_MAX && always == 0, "a closed loop");
     }
 }

@@ -8,9 +8,9 @@
 //! closed loop   warn                 does not happen: nothing has an intended time
 //! open loop     warn                 warn
 //! ```
-//! A thread of a closed loop blocks when it has nothing to do, so its processor time shows whether
-//! it works all the time. One of an open loop spins shortly before a request is due; turns without
-//! an event show that it had time.
+//! A thread that blocks when it has nothing to do shows by its processor time whether it works all
+//! the time. One that spins, always or shortly before a request is due, shows by turns without an
+//! event that it had time.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use crate::meter::Cost;
 
 /// A thread that is busy for this share of the time works all the time.
 const BUSY: f64 = 0.95;
-/// If fewer turns than this share are without an event, a thread of an open loop had no time.
+/// If fewer turns than this share are without an event, a thread that spins had no time.
 const EMPTY_TURNS: f64 = 0.01;
 /// Nothing can be said of a shorter window.
 const WINDOW_S_MIN: f64 = 0.01;
@@ -60,8 +60,7 @@ pub(crate) fn warnings(
         return warnings; // The run failed during its warm-up.
     }
     let busy = cost.generator_busy_cores;
-    let is_open = offered.is_some();
-    let had_time = is_open && turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
+    let had_time = turns.empty > 0 && turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
     // If the server works all the time, too, it may well be the limit.
     let is_server_spent = !cost.cores.is_empty() && cost.cores.iter().all(|core| core.idle < 0.05);
     if busy >= BUSY * threads as f64 && !had_time && !is_server_spent {
@@ -107,6 +106,8 @@ mod tests {
         for (what, turns, offered, cost, threads, expected) in [
             ("closed, waits", turns(0, 0), None, cost(0.6, None), 1, 0),
             ("closed, works all the time", turns(0, 0), None, cost(0.99, None), 1, 1),
+            ("closed, spins", turns(9_000, 0), None, cost(1.0, Some(0.4)), 1, 0),
+            ("closed, spins without time", turns(3, 0), None, cost(1.0, Some(0.4)), 1, 1),
             ("closed, one of two threads", turns(0, 0), None, cost(1.0, None), 2, 0),
             ("closed, both spent", turns(0, 0), None, cost(0.99, Some(0.01)), 1, 0),
             ("closed, the server waits", turns(0, 0), None, cost(0.99, Some(0.4)), 1, 1),

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+use crate::drive::Spin;
 use crate::keys::Sizes;
 use crate::meter::cpu_list;
 use crate::mix::Ratio;
@@ -163,10 +164,9 @@ pub(crate) struct CommonOptions {
     /// Cores to pin the threads to, round robin
     #[arg(long, value_name = "CORES")]
     pub(crate) pin: Option<CpuList>,
-    /// Sleep until a request is due, also shortly before it: for a load that shares its core with
-    /// another one; requests are sent some microseconds later
-    #[arg(long)]
-    pub(crate) no_spin: bool,
+    /// When a thread that has nothing to do spins, and does not sleep
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) spin: Spin,
     /// Seed of all random choices: the same seed sends the same requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,

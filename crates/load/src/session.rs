@@ -23,7 +23,7 @@ use crate::address::{Address, Target};
 use crate::connection::Connection;
 use crate::connects::{ConnectPlan, Connecting, Connects};
 use crate::control::Control;
-use crate::drive::{AWAKE_NS, Drive, Live, Pace};
+use crate::drive::{Drive, Live, Pace};
 use crate::flow::Flow;
 use crate::idle::{Idle, IdleMemory};
 use crate::member::Member;
@@ -265,7 +265,7 @@ impl<P: Source, S: Source, MakeP: Fn(usize, u64) -> P, MakeS: Fn(usize, u64, u64
             depth: self.options.depth.max(PRELOAD_DEPTH),
             servers: self.servers,
             patience_ns: (self.options.patience_s * 1e9) as u64,
-            awake_ns: if self.options.no_spin { 0 } else { AWAKE_NS },
+            spin: self.options.spin,
             window,
         };
         let preloaded = match has_preload {

@@ -164,9 +164,11 @@ impl<'b> Iterator for Words<'b> {
     }
 }
 
-/// A number in decimal digits, with `-` before it if it is negative.
+/// A number in decimal digits, with `-` before it if it is negative. A lone `-` is 0 where a number
+/// may be negative, as in 1.6.45.
 pub(crate) fn number<N: FromStr>(word: &[u8]) -> Option<N> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?;
+    let text = if text == "-" { "-0" } else { text };
     text.parse().ok()
 }
 
@@ -186,6 +188,7 @@ pub(crate) const fn words(line: &[u8]) -> Words<'_> {
 pub(crate) fn parse(input: &[u8]) -> Option<(Request<'_>, usize)> {
     let (line, line_bytes) = line(input)?;
     let request = read(line).filter(Request::is_good)?;
+    assert!(line.len() < line_bytes && line_bytes <= input.len(), "the line's end is part of it");
     Some((request, line_bytes))
 }
 
@@ -233,7 +236,8 @@ fn store<'b>(verb: &[u8], mut words: Words<'b>) -> Option<Store<'b>> {
     let key = words.next()?;
     let lease = if mode == StoreMode::Lease { Some(number(words.next()?)?) } else { None };
     let client_flags = number(words.next()?)?;
-    let ttl = number(words.next()?)?;
+    // 1.6.45 reads this TTL by another function, for which a lone `-` is no number.
+    let ttl = number(words.next().filter(|word| *word != b"-")?)?;
     let value_bytes = number(words.next()?)?;
     let compare_cas = if verb == b"cas" { Some(number(words.next()?)?) } else { lease };
     Some(Store { mode, key, client_flags, ttl, value_bytes, compare_cas })
@@ -381,6 +385,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lone_minus_is_0_where_1_6_45_reads_it_so() {
+        let read = |line: &'static str| parse(line.as_bytes()).expect(line).0;
+        assert!(matches!(read("gat - k\r\n"), Request::Retrieve(one) if one.ttl == Some(0)));
+        assert!(matches!(read("touch k -\r\n"), Request::Touch { ttl: 0, .. }));
+        assert!(matches!(read("flush_all -\r\n"), Request::FlushAll { delay: 0 }));
+        assert_eq!(read("mg k T-\r\n").meta().and_then(|meta| meta.number(b'T')), Some(0));
+    }
+
+    #[test]
     fn a_line_that_1_6_45_refuses_is_no_request() {
         for wrong in [
             "get",
@@ -388,6 +401,8 @@ mod tests {
             "set k 0 0\r\n",
             "set k x 0 1\r\n",
             "set k 0 0 -1\r\n",
+            "set k 0 - 1\r\n",
+            "incr k -\r\n",
             "cas k 0 0 1\r\n",
             "touch k\r\n",
             "incr k -1\r\n",

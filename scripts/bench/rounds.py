@@ -1,6 +1,7 @@
 """The common parts of the comparisons: servers started and pinned, interleaved rounds, medians.
 
-Upstream:   `replay`, `capacity` and `resize` beside this file; the soak test; `experiments/e014-pipe`.
+Upstream:   `replay`, `capacity` and `resize` beside this file; the soak test; `e014-pipe` and
+            `e016-generators` in `experiments`.
 Downstream: the servers that it starts; `kachel-lab load`, which measures them and writes JSON.
 
 Uses only Python's standard library, and runs only on Linux (taskset, /proc).

@@ -60,7 +60,7 @@ pub(crate) fn warnings(
         return warnings; // The run failed during its warm-up.
     }
     let busy = cost.generator_busy_cores;
-    let had_time = turns.empty > 0 && turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
+    let had_time = turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
     // If the server works all the time, too, it may well be the limit.
     let is_server_spent = !cost.cores.is_empty() && cost.cores.iter().all(|core| core.idle < 0.05);
     if busy >= BUSY * threads as f64 && !had_time && !is_server_spent {

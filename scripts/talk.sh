@@ -20,7 +20,7 @@ talk_place() {
         --port=* | --unix-socket=* | --listen=*) name=${1%%=*} value=${1#*=} ;;
         -[psl]*) name=${1:0:2} value=${1:2} ;;
         --po* | --unix-s* | -[ACdFiLMrSvVWX]*[psl]*) name=unknown ;;
-        -[abBcCDefImnNoPRtuUY]) shift ;; # The next word is its value.
+        -[abBcDefImnNoPRtuUY]) shift ;; # The next word is its value.
         esac
         shift || true
         case $name in

@@ -19,7 +19,8 @@ use std::io::{self, PipeWriter, Read, Write};
 #[derive(Debug)]
 pub struct Daemon {
     ready: PipeWriter,
-    keep_output: bool,
+    /// What becomes its input and output, if these are not kept.
+    nothing: Option<File>,
 }
 
 /// Continues in a new process, in its own session. The process that was started waits for
@@ -28,8 +29,11 @@ pub struct Daemon {
 /// With `keep_folder` the new process stays in its folder (for core files), otherwise it changes to
 /// `/`. With `keep_output`, [`Daemon::ready`] does not redirect its input and output.
 ///
-/// Errors: out of processes. Panics: when there is a second thread (I1).
+/// Errors: out of processes, or `/dev/null` cannot be opened. Panics: when there is a second thread
+/// (I1).
 pub fn leave_terminal(keep_folder: bool, keep_output: bool) -> io::Result<Daemon> {
+    let open = || File::options().read(true).write(true).open("/dev/null");
+    let nothing = (!keep_output).then(open).transpose()?;
     let (mut wait, ready) = io::pipe()?;
     if fork()? {
         drop(ready);
@@ -46,23 +50,20 @@ pub fn leave_terminal(keep_folder: bool, keep_output: bool) -> io::Result<Daemon
     if !keep_folder {
         rustix::process::chdir("/")?;
     }
-    Ok(Daemon { ready, keep_output })
+    Ok(Daemon { ready, nothing })
 }
 
 impl Daemon {
     /// Lets the waiting process exit with 0, and gives up the terminal's input and output.
-    ///
-    /// Errors: `/dev/null` cannot be opened.
-    pub fn ready(mut self) -> io::Result<()> {
-        if !self.keep_output {
-            let nothing = File::options().read(true).write(true).open("/dev/null")?;
-            rustix::stdio::dup2_stdin(&nothing)?;
-            rustix::stdio::dup2_stdout(&nothing)?;
-            rustix::stdio::dup2_stderr(&nothing)?;
+    pub fn ready(mut self) {
+        if let Some(nothing) = &self.nothing {
+            let given_up = rustix::stdio::dup2_stdin(nothing)
+                .and_then(|()| rustix::stdio::dup2_stdout(nothing))
+                .and_then(|()| rustix::stdio::dup2_stderr(nothing));
+            assert!(given_up.is_ok(), "an open file replaces another: {given_up:?}");
         }
         // It fails if the waiting process has ended, and then no process needs the message.
         let _told = self.ready.write_all(&[1]);
-        Ok(())
     }
 }
 

@@ -1,18 +1,20 @@
-//! The memory file (`-e`): found and removed at the start, written and put in place at the end.
+//! The memory file (`-e`): found at the start, removed before clients are served, and written and
+//! put in place at the end.
 //!
 //! Upstream:   `kachel`, which knows the format of the file.
 //! Downstream: the file system.
 //!
 //! ```text
-//!            start                         end by SIGUSR1
-//! PATH       read and removed (I2)         <--- renamed ---+
-//! PATH.new   made, locked, empty  ------> written, synced -+
+//!            start            serving              end by SIGUSR1
+//! PATH       read ----------> removed (I2)         <--- renamed ---+
+//! PATH.new   made, locked, empty ---------------> written, synced -+
 //! ```
 //!
 //! Invariants:
 //! - I1  `PATH` is whole: what is written lies beside it until all of it is on the disk.
 //! - I2  The file is gone before a client is served, also after a loss of power. So no later server
-//!   finds items that this one has changed.
+//!   finds items that this one has changed. Until then it stays: a server that fails or is killed
+//!   while it loads loses nothing.
 //! - I3  Two servers do not use the same file: the lock on `PATH.new` is held until the process
 //!   ends, also while it writes.
 
@@ -82,11 +84,15 @@ impl MemoryFile {
         Ok(Some(file))
     }
 
-    /// Removes the file (I2). A file that was opened before can still be read.
+    /// Removes the file (I2), if it is still there. A file that was opened before can still be
+    /// read.
     ///
     /// Errors: the folder cannot be written, or not be synced.
     pub fn remove(&self) -> io::Result<()> {
-        fs::remove_file(&self.path)?;
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         debug_assert!(!self.path.exists(), "I3: nobody else writes there");
         self.sync_folder()
     }

@@ -4,7 +4,7 @@
 //! Downstream: `host` for privileges and limits, `listeners` for sockets, `shards` for serving.
 //!
 //! ```text
-//! limits -> user -> daemon -> memory lock -> signals -> listen -> shards -> files -> wait -> end
+//! limits -> user -> daemon -> memory lock -> signals -> listen -> load -> files -> serve -> end
 //! ```
 //!
 //! Invariants:
@@ -13,6 +13,8 @@
 //!   rights are given up as well, also by a server that stays root.
 //! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
 //! - I3  When the daemon, the port file or the PID file is ready, the server listens.
+//! - I4  The memory file is removed last before clients are served. Each step that may fail comes
+//!   before, so a start that fails leaves the items to the next one.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -121,22 +123,21 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let pins = cores.claim_pins(threads);
     let admission = Admission { users, encryption: encryption.clone(), pipe: pipe.clone() };
     // The port is this server's now, so no other one with the same options ends while it loads.
-    let claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
-    let found = claim.as_ref().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
-    let running = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
+    let mut claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
+    let found = claim.as_mut().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
+    let mut running = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
 
     // I3: from here on, other programs can see that the server listens.
-    let pidfile = write_files(&options, port_file.as_deref(), &port_lines)?;
+    let pidfile = write_pidfile(&options)?;
+    claim.as_mut().map(Claim::remove_old).transpose().map_err(Failure::os)?; // I4
+    write_port_file(port_file.as_deref(), &port_lines);
     say_that_it_listens(&options, threads, &places, ports, &running);
     if options.called_as == CalledAs::Kachel || options.verbosity > 0 {
         say_what_was_obtained(&options, &cores, pins.as_ref().err().copied(), &running);
     }
-    if let Some(daemon) = daemon {
-        daemon
-            .ready()
-            .map_err(|error| Failure::os(format!("cannot leave the terminal: {error}")))?;
-    }
+    daemon.into_iter().for_each(Daemon::ready);
+    running.begin();
 
     let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
     let (signals, signal) = wait_for_the_end(signals, &options, files, &running);
@@ -373,18 +374,17 @@ fn lock_memory(options: &ServeOptions) {
     }
 }
 
-/// Writes the port file and the PID file. If the port file cannot be written, it warns, because
-/// that file is not an option. If the file of `-P` cannot be written, it fails.
-fn write_files(
-    options: &ServeOptions,
-    port_file: Option<&Path>,
-    port_lines: &str,
-) -> Result<Option<Pidfile>, Failure> {
-    if let Some(path) = port_file
-        && let Err(error) = kachel_host::write_whole(path, port_lines)
+/// Writes the port file. If it cannot be written, it warns, because the file is not an option.
+fn write_port_file(path: Option<&Path>, lines: &str) {
+    if let Some(path) = path
+        && let Err(error) = kachel_host::write_whole(path, lines)
     {
         eprintln!("{PORT_FILE_ENV}: cannot write {}: {error}", path.display());
     }
+}
+
+/// Writes the file of `-P`.
+fn write_pidfile(options: &ServeOptions) -> Result<Option<Pidfile>, Failure> {
     let Some(path) = options.pidfile.as_deref() else { return Ok(None) };
     if let Some(other) = Pidfile::living(path).filter(|other| *other != std::process::id()) {
         eprintln!("-P {}: the file names process {other}, which is still running", path.display());

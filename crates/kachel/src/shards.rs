@@ -52,6 +52,8 @@ pub(crate) struct Running {
     origin: ClockOrigin,
     wakers: Arc<[Waker]>,
     threads: Vec<JoinHandle<()>>,
+    /// A channel to each thread, which waits for [`Running::begin`].
+    waiting: Vec<Sender<()>>,
     failed: Arc<AtomicBool>,
     obtained: Obtained,
 }
@@ -116,7 +118,8 @@ pub(crate) struct Admission {
     pub(crate) pipe: Option<SmartPipe>,
 }
 
-/// Starts `shards` threads that serve clients of `sockets`, and those for handshakes.
+/// Starts `shards` threads that serve clients of `sockets` once [`Running::begin`] is called, and
+/// those for handshakes. Loads the items that were found.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
@@ -442,7 +445,7 @@ fn spawn<I: Io + 'static>(
     sockets: Sockets,
     open: impl Fn(Limits, &[ListenTls]) -> io::Result<I> + Clone + Send + 'static,
 ) -> io::Result<Running> {
-    let (told, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
+    let (waiting, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     // The first shard accepts the clients of all, and hands them over.
     let Sockets { of_all, tls, of_shards, datagrams, .. } = sockets;
@@ -484,12 +487,8 @@ fn spawn<I: Io + 'static>(
         obtained.pinned.extend(core);
     }
     let wakers = by_shard.into_iter().flatten().collect();
-    for shard in told {
-        // A thread that has already ended does not receive it.
-        let _ended = shard.send(());
-    }
     let Plan { shared, engines, pool, origin, .. } = plan.clone();
-    Ok(Running { shared, engines, pool, origin, wakers, threads, failed, obtained })
+    Ok(Running { shared, engines, pool, origin, wakers, threads, waiting, failed, obtained })
 }
 
 /// The error for a thread that the system refuses.
@@ -521,7 +520,7 @@ fn run<I: Io>(
     };
     let made = Made { waker: shard.waker(), io, core };
     let _main_has_gone = opened.send((id, Ok(made)));
-    // Arrives when all shards are made; never arrives if one could not be made.
+    // Arrives when all shards are made; never arrives if one could not be made, or the start fails.
     let Ok(()) = others.recv() else { return Ok(()) };
     for (index, listener) in (0..).zip(of_all.sockets) {
         shard.listen(listener, EndpointIndex(index));
@@ -564,6 +563,15 @@ fn make<I: Io>(plan: &Plan, id: u16, io: I) -> Shard<I, SystemClock, Cache> {
 }
 
 impl Running {
+    /// Lets the shards serve clients.
+    pub(crate) fn begin(&mut self) {
+        debug_assert!(self.waiting.len() == self.threads.len(), "they begin once");
+        for shard in self.waiting.drain(..) {
+            // A thread that has already ended does not receive it.
+            let _ended = shard.send(());
+        }
+    }
+
     /// Asks all shards to send the remaining replies and end.
     pub(crate) fn stop(&self) {
         self.shared.stop();

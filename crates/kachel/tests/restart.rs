@@ -31,10 +31,16 @@ impl Place {
     }
 
     fn try_start(&self, options: &[&str]) -> Result<Server, Ended> {
+        self.try_start_under(&[], options)
+    }
+
+    /// Starts a server by a command that gives it limits.
+    fn try_start_under(&self, under: &[&str], options: &[&str]) -> Result<Server, Ended> {
         let path = self.path();
         let file = ["-e", path.to_str().expect("text"), "-A"];
         let options = [&file, options].concat();
-        Launch::memcached(Path::new(env!("CARGO_BIN_EXE_kachel")), &options).try_start()
+        let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
+        Launch { under, ..Launch::memcached(program, &options) }.try_start()
     }
 
     fn start(&self, options: &[&str]) -> Server {
@@ -284,6 +290,29 @@ fn only_a_graceful_end_leaves_a_file() {
         let both = ["first", "second"].map(|key| server.connect().get(key).is_some());
         assert_eq!(both, [leaves; 2], "after {name}");
     }
+}
+
+#[test]
+fn a_start_that_fails_leaves_the_items_to_the_next_one() {
+    let place = Place::new();
+    place.save(&[], |client| client.set("key", b"v"));
+    // Before the items are loaded; while the shards start, after that; and after that.
+    let cases: [(&[&str], &[&str], &str); 3] = [
+        (&["prlimit", "--as=95000000", "--"], &["-t", "2"], "address space"),
+        (&["prlimit", "--nofile=16", "--"], &["-t", "16", "-c", "1", "--io=epoll"], "open files"),
+        (&[], &["-P", "/none/pid"], "/none/pid"),
+    ];
+    for (under, options, said) in cases {
+        let ended = place.try_start_under(under, options).expect_err("it cannot serve");
+        assert_eq!(ended.status.code(), Some(71), "{}", ended.said);
+        assert!(ended.said.contains(said), "{}", ended.said);
+        let is_loaded = ended.said.contains("1 of 1 items loaded");
+        assert_eq!(is_loaded, said != "address space", "{}", ended.said);
+        assert_eq!(place.names(), ["items"], "{said}");
+    }
+    let server = place.start(&[]);
+    assert_eq!(server.connect().get("key"), Some(b"v".to_vec()));
+    assert_eq!(place.names(), ["items.new"], "R1: it is gone when a client is served");
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! Downstream: `host` for the file, `load` and `save` for what is in it.
 //!
 //! ```text
-//! start:  claim --> remove PATH --> load: threads take the next block in turn
+//! start:  claim --> load: threads take the next block in turn --> remove PATH --> serve
 //! end:    shards end --> save: a thread for each shard writes blocks in turn --> head --> PATH
 //! ```
 //!
 //! Invariants:
-//! - R1  A memory file is removed before an item of it is stored, so it is loaded once.
+//! - R1  A memory file is removed before a client is served, and after everything that may keep the
+//!   server from serving. So no item that a client has changed comes back, and a start that fails
+//!   leaves the file to the next one.
 //! - R2  Blocks are written and read in turn, whole, so the disk sees one sequential stream.
 
 mod load;
@@ -36,9 +38,11 @@ const REPORT_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct Claim {
     file: MemoryFile,
     path: PathBuf,
+    /// Whether there is a memory file of the server before, which must go (R1).
+    has_old: bool,
 }
 
-/// A memory file of the server before, which is already removed (R1).
+/// A memory file of the server before.
 #[derive(Debug)]
 pub(crate) struct Found {
     path: PathBuf,
@@ -59,7 +63,7 @@ impl Claim {
     /// Claims the file at `path`. The error is a sentence.
     pub(crate) fn new(path: PathBuf) -> Result<Self, String> {
         match MemoryFile::claim(&path) {
-            Ok(file) => Ok(Self { file, path }),
+            Ok(file) => Ok(Self { file, path, has_old: false }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(format!(
                 "-e {}: another server has this file; if it is ending, it is still saving",
                 path.display()
@@ -68,15 +72,14 @@ impl Claim {
         }
     }
 
-    /// Opens the file of the server before and removes it. `None` if there is none that can be
-    /// used; the reason is printed.
+    /// Opens the file of the server before. `None` if there is none that can be used; the reason is
+    /// printed.
     ///
-    /// Errors, as a sentence: the file cannot be read or removed, so that a later server could load
-    /// it.
-    pub(crate) fn find(&self) -> Result<Option<Found>, String> {
+    /// Errors, as a sentence: the file cannot be read.
+    pub(crate) fn find(&mut self) -> Result<Option<Found>, String> {
         let begun = Instant::now();
         let shown = self.path.display();
-        let cannot = |error| format!("-e {shown}: cannot read the file and remove it: {error}");
+        let cannot = |error| format!("-e {shown}: cannot read the file: {error}");
         let Some(mut file) = self.file.open().map_err(cannot)? else {
             eprintln!("-e {shown}: there is no such file yet; the cache starts empty");
             return Ok(None);
@@ -84,9 +87,7 @@ impl Claim {
         let mut page = Vec::with_capacity(HEAD_BYTES);
         (&mut file).take(HEAD_BYTES as u64).read_to_end(&mut page).map_err(cannot)?;
         let file_bytes = file.metadata().map_err(cannot)?.len();
-        if is_ours(&page) {
-            self.file.remove().map_err(cannot)?; // R1
-        }
+        self.has_old = is_ours(&page);
         match FileHead::decode(&page, file_bytes) {
             Ok(head) => Ok(Some(Found { path: self.path.clone(), head, file, begun })),
             Err(unfit) => {
@@ -94,6 +95,20 @@ impl Claim {
                 Ok(None)
             }
         }
+    }
+
+    /// Removes the file of the server before, if there is one. The caller must call this before the
+    /// first client is served (R1). A file of another program stays.
+    ///
+    /// Errors, as a sentence: the file cannot be removed, so that a later server could load it.
+    pub(crate) fn remove_old(&mut self) -> Result<(), String> {
+        if self.has_old {
+            let shown = self.path.display();
+            let cannot = |error| format!("-e {shown}: cannot remove the file: {error}");
+            self.file.remove().map_err(cannot)?;
+            self.has_old = false;
+        }
+        Ok(())
     }
 }
 

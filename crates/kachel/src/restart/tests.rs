@@ -106,12 +106,16 @@ fn no_change_of_a_file_loads_a_wrong_item() {
 
     let load = |bytes: &[u8], shards| {
         fs::write(&path, bytes).expect("written");
-        let found = Claim::new(path.clone()).expect("free").find().expect("readable");
-        found.map(|found| Shards::new(shards, origin).load(found).items())
+        let mut claim = Claim::new(path.clone()).expect("free");
+        let found = claim.find().expect("readable");
+        let loaded = found.map(|found| Shards::new(shards, origin).load(found).items());
+        assert!(path.exists(), "R1: a start that fails now leaves it");
+        claim.remove_old().expect("removed");
+        loaded
     };
     for shards in [1, 2, 5] {
         assert_eq!(load(&whole, shards).as_ref(), Some(&items));
-        assert!(!path.exists(), "R1: it is loaded once");
+        assert!(!path.exists(), "R1: it is gone before a client is served");
     }
     // The hash of the head covers all of it, so a part of its zeros is enough.
     let places = (0..whole.len()).filter(|at| !(80..HEAD_BYTES - 8).contains(at) || at % 500 == 0);

@@ -63,6 +63,8 @@ pub(crate) struct Acceptor {
     rejected: Vec<SocketId>,
     next_adopter: u16,
     stopping: bool,
+    /// Whether the other shards know that this one has stopped.
+    closed: bool,
 }
 
 impl Acceptor {
@@ -227,14 +229,18 @@ impl Acceptor {
         self.stopping
     }
 
-    /// Stops accepting clients, and tells the other shards. Returns `false` if it had stopped
-    /// before.
-    pub(crate) fn stop(&mut self, context: &Context) -> bool {
-        let stops = !std::mem::replace(&mut self.stopping, true);
-        if stops {
+    /// Stops accepting clients. Returns `false` if it had stopped before.
+    pub(crate) const fn stop(&mut self) -> bool {
+        !std::mem::replace(&mut self.stopping, true)
+    }
+
+    /// Tells the other shards, once, that this shard gets no more clients. It must have no exchange
+    /// (`datagrams`, I5).
+    pub(crate) fn close(&mut self, context: &Context) {
+        assert!(self.stopping, "a shard that accepts clients is not closed");
+        if !std::mem::replace(&mut self.closed, true) {
             context.shared.note_closed();
         }
-        stops
     }
 
     /// Closes the listening sockets.

@@ -11,6 +11,8 @@
 //! - I3  While fewer exchanges are free than two polls may need, datagrams are held in the kernel.
 //!   So a datagram that was received mostly finds a free exchange.
 //! - I4  An exchange stays with the shard whose socket its datagram came to.
+//! - I5  A shard that stops counts as closed only when its exchanges have ended, because they may
+//!   leave requests with other shards until then. So no shard ends before that.
 
 use std::os::fd::OwnedFd;
 
@@ -172,7 +174,7 @@ impl Datagrams {
         self.hold(io, clients);
     }
 
-    /// Closes the sockets. Exchanges that are under way may still end.
+    /// Closes the sockets. Exchanges that are under way still end (I5).
     pub(crate) fn close(&mut self, io: &mut impl Io) {
         debug_assert!(!self.closed, "a shard stops once");
         self.closed = true;

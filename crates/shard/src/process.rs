@@ -485,15 +485,16 @@ impl Shared {
         self.refreshes.note_done(asked, result);
     }
 
-    /// Notes that a shard accepts no more clients. Each shard calls this once, after it has counted
-    /// all clients that it accepted.
+    /// Notes that a shard accepts no more clients, and that its exchanges have ended. Each shard
+    /// calls this once, after it has counted all clients that it accepted.
     pub(crate) fn note_closed(&self) {
         self.closed.fetch_add(1, Release);
     }
 
-    /// Whether no shard has a connection or will get one. Until all shards have stopped accepting,
-    /// a shard that still accepts may hand a connection over to any other shard. What a core did
-    /// before it dismissed its last client is seen after this returns `true`.
+    /// Whether no shard has a connection or an exchange, or will get one. Until all shards have
+    /// stopped accepting, a shard that still accepts may hand a connection over to any other shard.
+    /// What a core did before it dismissed its last client and ended its last exchange is seen after
+    /// this returns `true`.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.load(Acquire) == u32::from(self.options.shards)
             && self.connections.load(Acquire) == 0

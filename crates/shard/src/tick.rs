@@ -322,7 +322,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let polled = self.io.poll(wait, &mut self.events);
         self.engines.mailboxes().sleeper(self.context.id).cancel();
         if polled.is_err() {
-            self.acceptor.stop(&self.context);
+            self.acceptor.stop();
+            self.acceptor.close(&self.context);
         }
         polled
     }
@@ -598,12 +599,18 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         if !self.context.shared.is_stopping() {
             return Turn::Again;
         }
-        if self.acceptor.stop(&self.context) {
+        let begins = self.acceptor.stop();
+        if begins {
             self.acceptor.close_listeners(&mut self.io);
             self.datagrams.close(&mut self.io);
             let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
             open.into_iter()
                 .for_each(|connection| self.clients.drain(connection, CloseReason::Shutdown));
+        }
+        if self.clients.exchanges.is_empty() {
+            self.acceptor.close(&self.context); // datagrams, I5
+        }
+        if begins {
             return Turn::Again;
         }
         if self.context.shared.are_clients_given_up() {

@@ -1,7 +1,10 @@
 //! A server that is told to end.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use kachel_io::{FarEnd, Wait};
 use kachel_shard::Turn;
+use kachel_wire::Frame;
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -103,4 +106,35 @@ fn requests_of_a_client_that_is_given_up_are_executed_before_the_end() {
     assert_eq!(turns, [Turn::Finished; 2]);
     assert!(world.holdings().all(|held| held.reply_slots == 0), "nothing of the client is left");
     assert_eq!(world.holdings().map(|held| held.items).sum::<u64>(), 9);
+}
+
+/// An exchange of one shard still has requests for the other shard, which has no client itself.
+#[test]
+fn no_shard_ends_before_an_exchange_that_needs_it() {
+    const KEYS: usize = 300; // More than the reply slots of an exchange.
+    let udp = Some(16);
+    let mut world = World::new(WorldOptions { shards: 2, crew: false, udp, ..Default::default() });
+    let client = world.connect();
+    let is_of_first = |world: &World| world.holdings().next().is_some_and(|first| first.items > 0);
+    let keys: Vec<String> = (0..64).map(|key| format!("k{key}")).collect();
+    let key = keys.iter().find(|key| {
+        let set = format!("set {key} 0 0 1\r\nx\r\n");
+        assert_eq!(world.ask(&client, set.as_bytes()), b"STORED\r\n");
+        is_of_first(&world)
+    });
+    let key = key.expect("the first shard owns some keys");
+    let frame = Frame { request_id: 7, sequence: 0, total: 1 };
+    let get = format!("get {}\r\n", [key.as_str()].repeat(KEYS).join(" "));
+    let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 30_000));
+    world.send_datagram(1, peer, &[&frame.bytes()[..], get.as_bytes()].concat());
+    world.shared.stop();
+    let mut turns = [Turn::Again; 2];
+    tick(&mut world, 1, &mut turns);
+    (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
+    (0..TURNS_MAX).for_each(|turn| tick(&mut world, turn % 2, &mut turns));
+    assert_eq!(turns, [Turn::Finished; 2]);
+    let replies = world.take_datagrams(1);
+    let reply: Vec<u8> = replies.iter().flat_map(|(_, datagram)| &datagram[8..]).copied().collect();
+    let wanted = [format!("VALUE {key} 0 1\r\nx\r\n").repeat(KEYS), "END\r\n".into()].concat();
+    assert!(reply == wanted.as_bytes(), "{} bytes of {}", reply.len(), wanted.len());
 }

@@ -149,19 +149,9 @@ impl<E: Engine> Engines<E> {
     /// Cost: a few loads for each shard.
     pub(crate) fn class_stats(&self, class: u8) -> ClassStats {
         debug_assert!(usize::from(class) < SizeClasses::MAX, "a class of the engine");
-        let mut sum = self.class_sums(class);
+        // The sums are read behind the lock, so they are not older than those of the last reset.
         let before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = before[usize::from(class) % SizeClasses::MAX];
-        sum.evicted -= before.evicted;
-        sum.evicted_with_expiry -= before.evicted_with_expiry;
-        sum.evicted_unfetched -= before.evicted_unfetched;
-        sum.evicted_active -= before.evicted_active;
-        sum.reclaimed -= before.reclaimed;
-        sum.expired_unfetched -= before.expired_unfetched;
-        if sum.evicted == 0 {
-            sum.evicted_age_s = 0;
-        }
-        sum
+        since(&before[usize::from(class) % SizeClasses::MAX], self.class_sums(class))
     }
 
     /// The sums over all shards since the start. The age is the longest one.
@@ -183,8 +173,8 @@ impl<E: Engine> Engines<E> {
 
     /// Lets the counts by size class begin anew (`stats reset`). Any core may call this.
     pub(crate) fn reset_class_stats(&self) {
-        let sums = std::array::from_fn(|class| self.class_sums(class as u8));
-        *self.counted_before.lock().unwrap_or_else(PoisonError::into_inner) = sums;
+        let mut before = self.counted_before.lock().unwrap_or_else(PoisonError::into_inner);
+        *before = std::array::from_fn(|class| self.class_sums(class as u8));
     }
 
     /// Whether any core may take the engine of any shard (E3).
@@ -334,6 +324,23 @@ impl<E: Engine> Engines<E> {
         let left = backlog.left();
         backlog.is_watched = left != Left::Nothing;
         (left, executed)
+    }
+}
+
+/// The counts of a class since the sums were `before`. The age is the longest one since the start,
+/// if anything was evicted. A shard may count while its counts are read one after the other, so a
+/// count is never below 0.
+fn since(before: &ClassStats, now: ClassStats) -> ClassStats {
+    let evicted = now.evicted.saturating_sub(before.evicted);
+    let with_expiry = now.evicted_with_expiry.saturating_sub(before.evicted_with_expiry);
+    ClassStats {
+        evicted,
+        evicted_with_expiry: with_expiry.min(evicted),
+        evicted_age_s: if evicted == 0 { 0 } else { now.evicted_age_s },
+        evicted_unfetched: now.evicted_unfetched.saturating_sub(before.evicted_unfetched),
+        evicted_active: now.evicted_active.saturating_sub(before.evicted_active),
+        reclaimed: now.reclaimed.saturating_sub(before.reclaimed),
+        expired_unfetched: now.expired_unfetched.saturating_sub(before.expired_unfetched),
     }
 }
 
@@ -599,6 +606,23 @@ mod tests {
     use crate::sizes::Sizes;
 
     const SHARDS: u16 = BATCH_MAX as u16 + 8;
+
+    #[test]
+    fn counts_of_a_class_are_never_below_the_ones_at_the_reset() {
+        let of = |count| ClassStats {
+            evicted: count,
+            evicted_with_expiry: count,
+            evicted_age_s: 7,
+            evicted_unfetched: count,
+            evicted_active: count,
+            reclaimed: count,
+            expired_unfetched: count,
+        };
+        assert_eq!(since(&of(5), of(9)), ClassStats { evicted_age_s: 7, ..of(4) });
+        assert_eq!(since(&of(9), of(5)), ClassStats::default(), "the reset came in between");
+        let more = ClassStats { evicted_with_expiry: 11, ..of(9) };
+        assert_eq!(since(&of(5), more).evicted_with_expiry, 4, "counted while it was read");
+    }
 
     #[test]
     fn a_core_holds_as_many_engines_as_a_batch_has_requests_and_no_more() {

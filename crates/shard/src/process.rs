@@ -310,9 +310,7 @@ impl Shared {
     /// The sum over all shards of the counter that `counter` selects, since the last `stats reset`.
     /// A gauge is never reset.
     pub fn sum(&self, counter: fn(&Counters) -> &Counter) -> u64 {
-        let shards = self.counters.iter().zip(&self.before);
-        let since = |(now, before)| counter(now).value().wrapping_sub(counter(before).value());
-        shards.map(|(now, before)| since((&**now, before))).fold(0, u64::wrapping_add)
+        self.sum_since(|counters| counter(counters).value())
     }
 
     /// Replaces the users who may log in. A login under way sees the old ones or the new ones.
@@ -346,11 +344,18 @@ impl Shared {
     /// The sum over all shards of the counter of one size class that `counter` selects, since the
     /// last `stats reset`.
     pub(crate) fn sum_of_class(&self, class: u8, counter: fn(&ClassCounters) -> &Counter) -> u64 {
-        let value = |counters: &Counters| counter(counters.by_class.of(class)).value();
-        let shards = self.counters.iter().zip(&self.before);
-        shards
-            .map(|(now, before)| value(now).wrapping_sub(value(before)))
-            .fold(0, u64::wrapping_add)
+        self.sum_since(|counters| counter(counters.by_class.of(class)).value())
+    }
+
+    /// The sum over all shards of `value` since the last `stats reset`.
+    fn sum_since(&self, value: impl Fn(&Counters) -> u64) -> u64 {
+        debug_assert!(self.before.len() == self.counters.len(), "a copy for each shard");
+        let shards = self.before.iter().zip(&self.counters);
+        shards.fold(0, |sum, (before, now)| {
+            // The copy is read first: another core may replace it by a later one meanwhile.
+            let before = value(before);
+            u64::wrapping_add(sum, value(now).saturating_sub(before))
+        })
     }
 
     /// Calls `ask` with the users who may log in. `None` if there are none.
@@ -523,6 +528,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     fn shared(shards: u16) -> Shared {
@@ -545,6 +552,50 @@ mod tests {
                 _ => shared.stop(),
             }
             assert!(!by_client(&shared) && !by_failure(&shared), "{first} came first");
+        }
+    }
+
+    #[test]
+    fn a_reset_while_counters_are_read_shows_no_negative_count() {
+        /// Another core counts 3 more and resets all when the second number is read.
+        fn meanwhile(read: u32, shared: &Shared) {
+            if read == 1 {
+                shared.counters[0].cmd_set.add(3);
+                shared.counters[0].by_class.of(1).cmd_set.add(3);
+                shared.reset_counters();
+            }
+        }
+        thread_local! {
+            static READ: Cell<u32> = const { Cell::new(0) };
+            static SHARED: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+        }
+        fn note_read() {
+            let read = READ.replace(READ.get() + 1);
+            SHARED.with_borrow(|shared| meanwhile(read, shared.as_ref().expect("it is set")));
+        }
+        let in_turn: [fn(&Shared) -> u64; 2] = [
+            |shared| {
+                shared.sum(|counters| {
+                    note_read();
+                    &counters.cmd_set
+                })
+            },
+            |shared| {
+                shared.sum_of_class(1, |row| {
+                    note_read();
+                    &row.cmd_set
+                })
+            },
+        ];
+        for sum in in_turn {
+            let shared = Arc::new(shared(1));
+            shared.counters[0].cmd_set.add(5);
+            shared.counters[0].by_class.of(1).cmd_set.add(5);
+            READ.set(0);
+            SHARED.set(Some(Arc::clone(&shared)));
+            assert_eq!(sum(&shared), 8, "as if the reset came behind it");
+            READ.set(2);
+            assert_eq!(sum(&shared), 0, "the reset is done");
         }
     }
 

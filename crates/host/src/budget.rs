@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - I1  `spent` is the sum of all charges not yet refunded.
-//! - I2  A charge that would take `spent` over `limit` is refused whole, except one that is made
-//!   ahead of memory on its way back.
+//! - I2  A charge that would take `spent` over `limit`, or over the overdraft that its caller allows,
+//!   is refused whole. Only `charge_ahead` is never refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,13 @@ impl Budget {
     /// (I2).
     #[must_use]
     pub fn charge(&self, bytes: u64) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
+        self.charge_overdrawing(bytes, 0)
+    }
+
+    /// As [`Self::charge`], but the budget may be overdrawn by up to `overdraft_bytes` afterwards.
+    #[must_use]
+    pub fn charge_overdrawing(&self, bytes: u64, overdraft_bytes: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed).saturating_add(overdraft_bytes);
         self.spent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
                 spent.checked_add(bytes).filter(|&sum| sum <= limit)
@@ -38,8 +44,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Takes `bytes` from the budget whether they fit or not. The caller knows that as much is on
-    /// its way back: until then the budget is overdrawn.
+    /// Takes `bytes` from the budget whether they fit or not. The caller bounds what it charges
+    /// like this.
     pub fn charge_ahead(&self, bytes: u64) {
         self.spent.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -88,6 +94,15 @@ mod tests {
         assert!(budget.charge(40));
         budget.refund(100);
         assert_eq!(budget.spent_bytes(), 0);
+    }
+
+    #[test]
+    fn a_charge_over_the_overdraft_is_refused_whole() {
+        let budget = Budget::new(100);
+        assert!(budget.charge_overdrawing(130, 30));
+        assert!(!budget.charge_overdrawing(1, 30) && !budget.charge(1));
+        assert_eq!(budget.overdrawn_bytes(), 30);
+        assert!(budget.charge_overdrawing(1, u64::MAX), "it has no limit");
     }
 
     #[test]

@@ -6,14 +6,24 @@
 //!
 //! Invariants:
 //! - I1  The charge of a connection is refunded when it needs less, and when it closes.
+//! - I2  Charges of clients overdraw the budget by at most `OVERDRAFT_BYTES_PER_CORE` for each core.
 
 use kachel_engine::{Common, Engine, ReadValue, Room};
+use kachel_host::Budget;
 use kachel_net::{CloseReason, Connection, ConnectionIndex, WIDENED_BYTES};
 use kachel_wire::Reply;
+use kachel_wire::request::RETRIEVE_LINE_BYTES_MAX;
 
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::HeldEngines;
+
+/// Bytes for each core by which clients may overdraw the budget while room for them is on its way,
+/// or while this core cannot take an engine that frees memory. A guess: half of the longest line,
+/// so that one fits with two cores.
+const OVERDRAFT_BYTES_PER_CORE: u64 = RETRIEVE_LINE_BYTES_MAX as u64 / 2;
+/// How often room is made for one charge. Another core may charge what was freed.
+const ROOM_ATTEMPTS_MAX: u32 = 2;
 
 /// Charges `bytes` to the budget. If necessary, the engine frees memory of items first. Returns
 /// `false`, and charges nothing, if there is not enough memory.
@@ -23,20 +33,35 @@ pub(crate) fn charge<E: Engine>(
     bytes: u64,
 ) -> bool {
     let budget = &context.shared.budget;
-    if budget.charge(bytes) {
-        return true;
-    }
-    let made = held.fullest().map(|engine| engine.make_room(bytes, &context.now()));
-    match made {
-        Some(Room::Made) => budget.charge(bytes),
-        // A client is not closed because another core has not ended its round yet, or holds the
-        // engine.
-        Some(Room::OnTheWay) | None => {
-            budget.charge_ahead(bytes);
-            true
+    let overdraft_bytes = OVERDRAFT_BYTES_PER_CORE * u64::from(context.shards());
+    budget.charge(bytes)
+        || charge_room(budget, bytes, overdraft_bytes, || {
+            held.fullest().map(|engine| engine.make_room(bytes, &context.now()))
+        })
+}
+
+/// Charges `bytes` after `make_room` has freed as much. It returns `None` if this core cannot take
+/// an engine. Returns `false`, and charges nothing, if there is not enough memory.
+#[cold]
+fn charge_room(
+    budget: &Budget,
+    bytes: u64,
+    overdraft_bytes: u64,
+    mut make_room: impl FnMut() -> Option<Room>,
+) -> bool {
+    for _ in 0..ROOM_ATTEMPTS_MAX {
+        match make_room() {
+            Some(Room::Made) if budget.charge(bytes) => return true,
+            Some(Room::Made) => {}
+            Some(Room::Refused) => return false,
+            Some(Room::OnTheWay) | None => break,
         }
-        Some(Room::Refused) => false,
     }
+    // A client is not closed because another core has not ended its round yet, holds the engine, or
+    // was faster. But a core that never has an engine makes no room at all (I2).
+    let is_charged = budget.charge_overdrawing(bytes, overdraft_bytes);
+    debug_assert!(!is_charged || budget.spent_bytes() >= bytes, "budget, I1");
+    is_charged
 }
 
 /// Charges the kept input of a connection to the budget, or refunds the bytes that it no longer
@@ -119,4 +144,39 @@ pub(crate) fn is_too_much_pinned(context: &Context, common: &impl Common) -> boo
     let allowed_bytes = limit_bytes / 100 * percent + limit_bytes % 100 * percent / 100;
     debug_assert!(percent > 100 || allowed_bytes <= limit_bytes, "a part of the budget");
     percent != 0 && common.pinned_bytes() > allowed_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_another_core_takes_is_made_again() {
+        // `taken` counts how often another core takes the 10 bytes that were freed.
+        for (taken, overdraft_bytes, is_charged) in
+            [(0, 0, true), (1, 0, true), (2, 0, false), (2, 9, false), (2, 10, true)]
+        {
+            let budget = Budget::new(100);
+            assert!(budget.charge(100));
+            let mut rounds = 0;
+            let charged = charge_room(&budget, 10, overdraft_bytes, || {
+                budget.refund(10);
+                rounds += 1;
+                assert!(rounds > taken || budget.charge(10), "it was free");
+                Some(Room::Made)
+            });
+            assert_eq!(charged, is_charged, "{taken} taken, {overdraft_bytes}");
+            assert_eq!(budget.overdrawn_bytes(), if taken == 2 && charged { 10 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn the_overdraft_is_bounded_while_no_room_can_be_made() {
+        for room in [None, Some(Room::OnTheWay)] {
+            let budget = Budget::new(100);
+            let charges = (0..100).filter(|_| charge_room(&budget, 10, 50, || room)).count();
+            assert_eq!((charges, budget.overdrawn_bytes()), (15, 50));
+            assert!(!charge_room(&budget, 1, 1_000, || Some(Room::Refused)), "there is none");
+        }
+    }
 }

@@ -1,17 +1,22 @@
 //! Servers in which some cores have the clients, and the others have the keys.
 
+use kachel_io::FarEnd;
 use kachel_testkit::{World, WorldOptions};
 
 const NET: u16 = 2;
 
-fn divided() -> World {
-    World::new(WorldOptions {
+fn divided_options() -> WorldOptions {
+    WorldOptions {
         shards: NET + 2,
         crew: false,
         net_cores: Some(NET),
         memory_bytes: 8 << 20,
         ..WorldOptions::default()
-    })
+    }
+}
+
+fn divided() -> World {
+    World::new(divided_options())
 }
 
 #[test]
@@ -60,4 +65,42 @@ fn a_net_core_receives_large_values_and_long_lines_while_memory_is_full() {
     world.settle();
     assert_eq!(client.read(), b"END\r\nMN\r\n");
     world.audit();
+}
+
+/// A net core cannot make room for long lines. A store could not either.
+#[test]
+fn long_lines_at_a_net_core_take_a_bounded_share_beyond_full_memory() {
+    const LINE_BYTES: usize = 1 << 20;
+    const OVERDRAFT_BYTES_PER_CORE: u64 = 1 << 20;
+    for evict in [false, true] {
+        let mut world = World::new(WorldOptions { evict, ..divided_options() });
+        let filler = world.connect();
+        let value = "v".repeat(1_000);
+        for number in 0..10_000 {
+            let set = format!("set key{number} 0 0 1000 noreply\r\n{value}\r\n");
+            filler.write(set.as_bytes());
+        }
+        world.settle();
+        let items = world.holdings().map(|core| core.items).sum::<u64>();
+        assert!(items > 4_000, "memory is full: {items}");
+        let clients: Vec<FarEnd> = (0..100).map(|_| world.connect()).collect();
+        let line = format!("get{}", " no-such-key".repeat(LINE_BYTES / 12));
+        for client in &clients {
+            client.write(line.as_bytes());
+            world.settle();
+        }
+        let overdrawn_bytes = world.shared.budget.overdrawn_bytes();
+        assert!(
+            overdrawn_bytes <= u64::from(NET + 2) * OVERDRAFT_BYTES_PER_CORE,
+            "{overdrawn_bytes}"
+        );
+        let refused: Vec<_> = clients.iter().filter(|client| client.is_closed()).collect();
+        assert!((50..100).contains(&refused.len()), "{} of 100", refused.len());
+        let reply = b"SERVER_ERROR out of memory reading request\r\n";
+        assert!(refused.iter().all(|client| client.read() == reply));
+        clients.iter().for_each(FarEnd::reset);
+        world.settle();
+        assert_eq!(world.shared.budget.overdrawn_bytes(), 0, "all is refunded");
+        world.audit();
+    }
 }

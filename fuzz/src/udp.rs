@@ -8,7 +8,7 @@
 //! Invariants:
 //! - I1  A datagram draws at most one reply, to its sender and with its request ID. The reply is in
 //!   frames that are numbered from 0 on, of at most 1,400 bytes and as many as the server allows. A
-//!   datagram without a right frame draws none.
+//!   datagram without a right frame draws none, nor does a datagram that begins as a reply.
 //! - I2  The reply is that of the connection, except for requests that UDP refuses. After such a
 //!   request, only I1 is checked.
 //! - I3  At the end the server holds nothing for the datagrams.
@@ -44,6 +44,17 @@ struct Datagram {
     /// The request, or all of it if it has no frame.
     bytes: Vec<u8>,
     is_framed: bool,
+}
+
+impl Datagram {
+    /// The bytes on the wire. `number` is the request ID.
+    fn sent(&self, number: u16) -> Vec<u8> {
+        let frame = Frame { request_id: number, sequence: 0, total: 1 };
+        match self.is_framed {
+            true => [&frame.bytes(), &self.bytes[..]].concat(),
+            false => self.bytes.clone(),
+        }
+    }
 }
 
 impl Iterator for Datagrams<'_> {
@@ -86,7 +97,8 @@ pub fn udp(data: &[u8]) {
         if refused(&world) != before || holds_a_refusal(&reply) {
             is_compared = false;
         }
-        if datagram.is_framed && is_compared {
+        let is_request = datagram.is_framed && Frame::request_id(&datagram.sent(number)).is_some();
+        if is_request && is_compared {
             let wanted = over_tcp(&mut other, &datagram.bytes);
             let most = usize::from(datagrams_max) * (DATAGRAM_REPLY_BYTES_MAX - FRAME_BYTES);
             if wanted.len() > most {
@@ -135,11 +147,7 @@ fn ask(
     datagrams_max: u16,
 ) -> Vec<u8> {
     let from = SocketAddr::from(([10, 0, 0, 7], 30_000 + number));
-    let frame = Frame { request_id: number, sequence: 0, total: 1 };
-    let sent = match datagram.is_framed {
-        true => [&frame.bytes(), &datagram.bytes[..]].concat(),
-        false => datagram.bytes.clone(),
-    };
+    let sent = datagram.sent(number);
     world.send_datagram(shard, from, &sent);
     world.rest();
     let mut reply = Vec::new();

@@ -14,12 +14,20 @@
 //! Invariants:
 //! - I1  A request is one datagram: its total is 1 and its sequence number 0. Nothing else is a
 //!   request, so the meaning of a datagram does not depend on other datagrams.
+//! - I2  No reply is a request. A reply that goes to another server, because its address was
+//!   forged, must end there; otherwise two servers would answer each other without end.
 //!
 //! Source: memcached's protocol.txt, "UDP protocol". 1.6.45 also takes a request with any sequence
 //! number.
 
 /// Bytes of the header.
 pub const FRAME_BYTES: usize = 8;
+
+/// Whether a reply of some protocol begins with this byte: a word in upper case, a number, or the
+/// magic of a binary reply. No request does.
+const fn begins_reply(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == 0x81
+}
 
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +41,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Reads the request ID of a datagram that is a whole request (I1). `None` if it is no request:
-    /// nothing may be answered. There is at least one byte behind the header.
+    /// Reads the request ID of a datagram that is a whole request (I1). `None` if it is no request,
+    /// such as a reply (I2): nothing may be answered. There is at least one byte behind the header.
     ///
     /// Cost: constant. Panics: never.
     ///
@@ -42,12 +50,14 @@ impl Frame {
     /// use kachel_wire::Frame;
     /// assert_eq!(Frame::request_id(b"\x12\x34\0\0\0\x01\0\0get k\r\n"), Some(0x1234));
     /// assert_eq!(Frame::request_id(b"\x12\x34\0\0\0\x02\0\0get k\r\n"), None);
+    /// assert_eq!(Frame::request_id(b"\x12\x34\0\0\0\x01\0\0END\r\n"), None);
     /// ```
     #[inline]
     pub fn request_id(datagram: &[u8]) -> Option<u16> {
         let (header, request) = datagram.split_first_chunk::<FRAME_BYTES>()?;
         let [high, low, 0, 0, 0, 1, _, _] = *header else { return None };
-        (!request.is_empty()).then(|| u16::from_be_bytes([high, low]))
+        let &first = request.first()?;
+        (!begins_reply(first)).then(|| u16::from_be_bytes([high, low]))
     }
 
     /// Reads the header of a datagram and the bytes behind it. `None` if the datagram is too short
@@ -73,6 +83,7 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Reply;
 
     #[test]
     fn only_a_whole_request_is_one() {
@@ -92,6 +103,27 @@ mod tests {
         ];
         for (datagram, id) in rows {
             assert_eq!(Frame::request_id(datagram), id, "{}", datagram.escape_ascii());
+        }
+    }
+
+    /// I2.
+    #[test]
+    fn no_reply_is_a_request() {
+        let constant = Reply::ALL.iter().map(|reply| reply.bytes()).filter(|text| !text.is_empty());
+        let others: [&[u8]; 8] = [
+            b"7\r\n",
+            b"VALUE k 0 2\r\nxy\r\nEND\r\n",
+            b"VA 2\r\nxy\r\n",
+            b"HD O1\r\n",
+            b"ME k exp=-1\r\n",
+            b"VERSION 1.6.45\r\n",
+            b"STAT pid 1\r\nEND\r\n",
+            b"\x81\x0a",
+        ];
+        for reply in constant.chain(others) {
+            let frame = Frame { request_id: 7, sequence: 0, total: 1 };
+            let datagram = [&frame.bytes()[..], reply].concat();
+            assert_eq!(Frame::request_id(&datagram), None, "{}", reply.escape_ascii());
         }
     }
 

@@ -1,4 +1,4 @@
-//! Requests over UDP: the rows U01 to U18 of `docs/udp.md`, and that nothing crosses from one
+//! Requests over UDP: the rows U01 to U21 of `docs/udp.md`, and that nothing crosses from one
 //! datagram to another.
 
 use std::collections::HashMap;
@@ -166,6 +166,61 @@ fn bytes_that_are_no_request_are_not_answered() {
     assert!(is_answered(&mut world, client(1), &frame([0, 1, 0, 0, 0, 1, 0xff, 0xff])), "U06");
     let counted = world.sum(|c| &c.udp_ignored) + world.sum(|c| &c.udp_incomplete);
     assert_eq!(counted, rows.len() as u64, "each is counted");
+}
+
+/// Row U21: a reply that reaches a server, because its address was forged, is answered by nothing.
+/// Otherwise one forged datagram would have two servers answer each other without end.
+#[test]
+fn a_reply_is_never_answered() {
+    let mut world = world(WorldOptions::default());
+    // A value with commands of its own, so that its reply would ask for itself.
+    assert_eq!(ask(&mut world, &set("a", b"x\r\nget a")), b"STORED\r\n");
+    assert_eq!(ask(&mut world, &set("n", b"1")), b"STORED\r\n");
+    let mut replies: Vec<Vec<u8>> = [
+        &b"x y\r\n"[..],
+        b"x\r\n",
+        b"get a\r\n",
+        b"gets a\r\n",
+        b"get none\r\n",
+        b"gat 100 a\r\n",
+        b"incr n 1\r\n",
+        b"decr n 1\r\n",
+        b"append n 0 0 3\r\n",
+        b"delete none\r\n",
+        b"touch n 100\r\n",
+        b"lease-get a\r\n",
+        b"lease-get none\r\n",
+        b"mg a v\r\n",
+        b"mg a k v\r\n",
+        b"mg n t O7\r\n",
+        b"mg none\r\n",
+        b"mn\r\n",
+        b"me a\r\n",
+        b"me none\r\n",
+        b"ma n\r\n",
+        b"ms a S1\r\n",
+        b"version\r\n",
+        b"verbosity 1\r\n",
+        b"flush_all 1000\r\n",
+        b"stats\r\n",
+        b"watch\r\n",
+        &binary(0x00, b"", b"a", b""),
+        &binary(0x00, b"", b"none", b""),
+        &binary(0x0a, b"", b"", b""),
+        &binary(0xee, b"", b"", b""),
+    ]
+    .map(|request| ask(&mut world, request))
+    .into();
+    assert!(replies.iter().all(|reply| !reply.is_empty()), "each request is answered");
+    replies.extend([&b"SERVER_ERROR x\r\n"[..], b"STAT a 1\r\nEND\r\n"].map(<[u8]>::to_vec));
+    let before = world.sum(|c| &c.udp_ignored);
+    for reply in &replies {
+        let answer = ask(&mut world, reply);
+        let (reply, answer) = (reply.escape_ascii(), answer.escape_ascii());
+        assert_eq!(answer.to_string(), "", "the answer to {reply}");
+    }
+    let ignored = world.sum(|c| &c.udp_ignored) - before;
+    assert_eq!(ignored, replies.len() as u64, "each is counted");
 }
 
 /// Row U09 and L1: a storage request whose value is not in its datagram stores nothing and takes

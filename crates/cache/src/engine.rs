@@ -82,6 +82,10 @@ impl Common for CacheCommon {
         self.changes.flush(Some(due), change);
     }
 
+    fn cancel_flush(&self, now: &Now) {
+        self.changes.flush(None, || self.pool.flush_word().cancel(now.second));
+    }
+
     fn bytes_max(&self) -> u64 {
         self.pool.bytes_max()
     }

@@ -264,6 +264,9 @@ pub trait Common: Clone + Send + Sync + 'static {
     /// call replaces a pending one.
     fn flush_in(&self, due: u32, now: &Now);
 
+    /// Forgets a pending flush.
+    fn cancel_flush(&self, now: &Now);
+
     /// The highest value, in bytes, that the memory limit can be raised to.
     fn bytes_max(&self) -> u64;
 

@@ -11,6 +11,8 @@
 
 /// The second in which the process begins.
 const FIRST_SECOND: u32 = 2;
+/// memcached counts its seconds from so much earlier, so that its process begins in second 62.
+const MEMCACHED_LEAD_S: i64 = 60;
 /// TTLs up to 30 days are relative; a greater TTL is a Unix time.
 const RELATIVE_TTL_MAX: i32 = 60 * 60 * 24 * 30;
 
@@ -115,6 +117,13 @@ impl Now {
         }
     }
 
+    /// Whether `ttl` is a Unix time from before the first second that memcached counts. It begins a
+    /// minute before this process would. A flush in such a second flushes nothing.
+    pub fn is_uncounted(&self, ttl: Ttl) -> bool {
+        let second = i64::from(ttl.0) - self.origin.unix_s;
+        ttl.0 > RELATIVE_TTL_MAX && second + MEMCACHED_LEAD_S <= 1
+    }
+
     /// The time a number of seconds later.
     #[must_use]
     pub const fn later_by(self, seconds: u32) -> Self {
@@ -175,6 +184,17 @@ mod tests {
         ];
         for (ttl, expiry) in rows {
             assert_eq!(now.expiry(Ttl(ttl)), expiry, "TTL {ttl}");
+        }
+        for (ttl, is_uncounted) in [
+            (i32::MIN, false),
+            (0, false),
+            (RELATIVE_TTL_MAX, false),
+            (RELATIVE_TTL_MAX + 1, true),
+            (1_699_999_939, true),
+            (1_699_999_940, false),
+            (i32::MAX, false),
+        ] {
+            assert_eq!(now.is_uncounted(Ttl(ttl)), is_uncounted, "TTL {ttl}");
         }
     }
 }

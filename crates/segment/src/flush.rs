@@ -102,6 +102,11 @@ impl FlushWord {
         self.change(|flushed| Flushed::new(flushed.settled(now).epoch(), due));
     }
 
+    /// Forgets a pending flush that is not due in second `now`.
+    pub fn cancel(&self, now: u32) {
+        self.change(|flushed| Flushed::new(flushed.settled(now).epoch(), 0));
+    }
+
     /// The second of the pending flush, if there is one that is not due in second `now`.
     pub fn pending(&self, now: u32) -> Option<u32> {
         Some(self.load().settled(now).due()).filter(|&due| due != 0)
@@ -167,6 +172,12 @@ mod tests {
         assert_eq!(word.settle(25), Flushed::new(0, 30));
         word.flush(26);
         assert_eq!(word.settle(40), Flushed::new(1, 0));
+        word.flush_in(50, 41);
+        word.cancel(49);
+        assert_eq!(word.settle(60), Flushed::new(1, 0));
+        word.flush_in(70, 61);
+        word.cancel(70);
+        assert_eq!(word.settle(70), Flushed::new(2, 0), "it was due");
     }
 
     #[test]

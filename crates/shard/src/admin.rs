@@ -206,13 +206,19 @@ impl<E: Engine> Administration<'_, E> {
         if awaits { Err(Awaits) } else { Ok(()) }
     }
 
-    /// Flushes all items of all shards, now or in a later second.
+    /// Flushes all items of all shards, now or in a later second. A Unix time from before the start
+    /// flushes nothing and replaces a pending flush, as in memcached: it is most likely a delay of
+    /// more than 30 days.
     fn flush_all(&mut self, delay: Ttl) -> Reply {
         let Context { counters, shared, .. } = self.context;
         let now = self.context.now();
         counters.cmd_flush.add(1);
         if !shared.options.flush_allowed {
             return Reply::FlushNotAllowed;
+        }
+        if now.is_uncounted(delay) {
+            self.engines.common().cancel_flush(&now);
+            return Reply::Ok;
         }
         let due = now.expiry(delay);
         debug_assert!(delay.0 <= 0 || due > 0, "a delay ends");

@@ -442,6 +442,11 @@ impl Model {
             2..=RELATIVE_TTL_MAX => (false, true),
             _ => (true, true),
         };
+        if delay > RELATIVE_TTL_MAX {
+            // A Unix time from before the start flushes nothing. The model knows no start.
+            branches
+                .push(Branch { answer: answer(), next: State { flush: None, ..state.clone() } });
+        }
         if now {
             let next = State { flush: None, ..state.without_item() };
             branches.push(Branch { answer: answer(), next });

@@ -45,7 +45,7 @@ pub(crate) struct Command {
     pub(crate) flags: Vec<u8>,
     /// What is wrong with it; `None` if nothing.
     pub(crate) malformed: Option<&'static str>,
-    /// Is it a flush that is to happen later?
+    /// Is it a flush that is to happen later, or never?
     pub(crate) delayed: bool,
     /// How many keys it asks the values of; 0 for what is no retrieval.
     pub(crate) keys_asked: usize,

@@ -276,6 +276,13 @@ impl Generator {
             command.delayed = true;
             return command;
         }
+        if self.random.percent(10) {
+            // A Unix time from before the start flushes nothing.
+            let time = self.random.pick(&["2592001", "3000000", "1000000000 noreply"]);
+            let mut command = Command::new("flush_all", b"").word(time).end();
+            command.delayed = true;
+            return command;
+        }
         self.plain("flush_all", &["", " 0", " noreply", " 0 noreply", " -1"])
     }
 }

@@ -121,6 +121,39 @@ fn a_later_flush_replaces_a_pending_one_on_whichever_shard_it_comes() {
     }
 }
 
+/// A Unix time from before the start, such as a delay of 34 days, flushes nothing, but replaces a
+/// pending flush. memcached counts its seconds from 62 s before its start.
+#[test]
+fn a_flush_before_the_start_flushes_nothing_and_replaces_a_pending_one() {
+    const BINARY_FLUSH: u8 = 0x08;
+    let start = i32::try_from(WorldOptions::default().start_unix_s).expect("before 2038");
+    for (time, left) in
+        [(2_592_001, KEYS), (3_000_000, KEYS), (start - 61, KEYS), (start - 60, 0), (start, 0)]
+    {
+        for is_binary in [false, true] {
+            let mut world = World::new(WorldOptions { shards: 2, ..WorldOptions::default() });
+            let clients = a_client_of_each(&mut world);
+            store_all(&mut world, &clients[0]);
+            assert_eq!(world.ask(&clients[0], b"flush_all 4\r\n"), b"OK\r\n");
+            if is_binary {
+                let client = world.connect();
+                let mut request = [0; 28];
+                (request[0], request[1], request[4], request[11]) = (0x80, BINARY_FLUSH, 4, 4);
+                request[24..].copy_from_slice(&time.to_be_bytes());
+                let reply = world.ask(&client, &request);
+                assert_eq!(reply[..8], [0x81, BINARY_FLUSH, 0, 0, 0, 0, 0, 0], "{time}");
+            } else {
+                let line = format!("flush_all {time}\r\n");
+                assert_eq!(world.ask(&clients[1], line.as_bytes()), b"OK\r\n");
+            }
+            for second in [0, 6] {
+                world.clock.advance_s(second);
+                assert_eq!(count_all(&mut world, &clients[0]), left, "{time} {is_binary}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_large_value_is_stored_when_it_becomes_visible_not_when_it_begins() {
     let value = "v".repeat(100_000);

@@ -40,5 +40,5 @@ pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use shared_words::SharedWords;
-pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate};
+pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate, is_end_pending};
 pub use usage::{Usage, entropy, usage};

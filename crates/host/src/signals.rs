@@ -98,6 +98,23 @@ impl Signals {
     }
 }
 
+/// Whether a signal that ends the process has arrived and was not read yet: SIGINT, SIGTERM or
+/// SIGUSR1. It stays for [`Signals::wait`]. Always false in a thread that does not block them (I1).
+///
+/// Cost: a system call.
+pub fn is_end_pending() -> bool {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: there is room for a set.
+    let failed = unsafe { libc::sigpending(set.as_mut_ptr()) };
+    assert_eq!(failed, 0, "there is room for a set, which is the only error");
+    // SAFETY: filled by the call above, which did not fail.
+    let set = unsafe { set.assume_init() };
+    AWAITED.iter().filter(|(_, signal)| *signal != Signal::HangUp).any(|(number, _)| {
+        // SAFETY: `set` is a filled set, and the numbers are those of signals.
+        (unsafe { libc::sigismember(&raw const set, *number) }) == 1
+    })
+}
+
 fn awaited_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: there is room for a set; the call fills all of it.
@@ -148,7 +165,11 @@ mod tests {
         let waiter = std::thread::spawn(|| {
             let mut signals = Signals::block().expect("a descriptor");
             for (number, signal) in AWAITED {
+                assert!(!is_end_pending(), "it was read");
                 raise(number);
+                for _ in 0..2 {
+                    assert_eq!(is_end_pending(), signal != Signal::HangUp, "it is not read");
+                }
                 assert_eq!(signals.wait().expect("a signal"), signal);
             }
             assert_eq!(signals.wait_at_most(Duration::ZERO).expect("no error"), None);

@@ -125,8 +125,9 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     // The port is this server's now, so no other one with the same options ends while it loads.
     let mut claim = memory_file.map(Claim::new).transpose().map_err(Failure::os)?;
     let found = claim.as_mut().map(Claim::find).transpose().map_err(Failure::os)?.flatten();
-    let mut running = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
+    let started = shards::start(&options, threads, sockets, pins.is_ok(), admission, found)
         .map_err(|error| Failure::os(format!("cannot start serving: {error}")))?;
+    let Some(mut running) = started else { return Ok(0) };
 
     // I3: from here on, other programs can see that the server listens.
     let pidfile = write_pidfile(&options)?;

@@ -119,7 +119,8 @@ pub(crate) struct Admission {
 }
 
 /// Starts `shards` threads that serve clients of `sockets` once [`Running::begin`] is called, and
-/// those for handshakes. Loads the items that were found.
+/// those for handshakes. Loads the items that were found. `None` if a signal that ends the process
+/// has come meanwhile.
 ///
 /// Errors: memory cannot be reserved, or the selected I/O backend is not available.
 pub(crate) fn start(
@@ -129,7 +130,7 @@ pub(crate) fn start(
     pin: bool,
     admission: Admission,
     found: Option<Found>,
-) -> io::Result<Running> {
+) -> io::Result<Option<Running>> {
     let Admission { users, encryption, pipe } = admission;
     let budget = Arc::new(Budget::new(options.memory_bytes));
     if !kachel_host::is_address_space_free() {
@@ -165,7 +166,9 @@ pub(crate) fn start(
     let hasher = KeyHasher::new(seeds, shards - net_cores).behind(net_cores);
     let mut caches = caches(options, hasher, &pool, &shared)?;
     if let Some(found) = found {
-        caches = found.load(caches, hasher, origin);
+        let loaded = found.load(caches, hasher, origin, kachel_host::is_end_pending);
+        let Some(loaded) = loaded else { return Ok(None) };
+        caches = loaded;
     }
     let plan = Plan {
         engines: Engines::new(caches, options.reads == Reads::Crew),
@@ -181,15 +184,7 @@ pub(crate) fn start(
         pool,
         own_endpoint,
     };
-    let encryption = encryption.as_ref();
-    match options.io {
-        IoChoice::Epoll => spawn_with(&plan, shards, sockets, encryption, kachel_io::Epoll::new),
-        IoChoice::Uring => spawn_with(&plan, shards, sockets, encryption, kachel_io::Uring::new),
-        IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
-            spawn_with(&plan, shards, sockets, encryption, kachel_io::Uring::new)
-        }
-        IoChoice::Auto => spawn_with(&plan, shards, sockets, encryption, kachel_io::Epoll::new),
-    }
+    spawn_over(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
 }
 
 /// The time of the process, which goes on from that of the server before, if its items were found.
@@ -291,6 +286,24 @@ fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> Stri
         Ok(address) => format!("{transport}6:{address}"),
         // It is the unix socket.
         Err(_) => format!("unix:{}", options.echo.unix_path.as_deref().unwrap_or_default()),
+    }
+}
+
+/// Spawns the threads with the backend of `--io`.
+fn spawn_over(
+    io: IoChoice,
+    plan: &Plan,
+    shards: u16,
+    sockets: Sockets,
+    encryption: Option<&Encryption>,
+) -> io::Result<Running> {
+    match io {
+        IoChoice::Epoll => spawn_with(plan, shards, sockets, encryption, kachel_io::Epoll::new),
+        IoChoice::Uring => spawn_with(plan, shards, sockets, encryption, kachel_io::Uring::new),
+        IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
+            spawn_with(plan, shards, sockets, encryption, kachel_io::Uring::new)
+        }
+        IoChoice::Auto => spawn_with(plan, shards, sockets, encryption, kachel_io::Epoll::new),
     }
 }
 

@@ -316,6 +316,24 @@ fn a_start_that_fails_leaves_the_items_to_the_next_one() {
 }
 
 #[test]
+fn a_signal_that_comes_while_items_are_loaded_ends_the_server_and_leaves_the_file() {
+    // The server begins with the signal, which its first process blocks and sends to itself.
+    const BLOCKED: [&str; 3] = ["env", "--block-signal=TERM,INT,USR1,HUP", "sh"];
+    let place = Place::new();
+    place.save(&[], |client| client.set("key", b"v"));
+    for signal in ["TERM", "INT", "USR1"] {
+        let script = format!("kill -HUP $$; kill -{signal} $$; exec \"$0\" \"$@\"");
+        let under = [&BLOCKED[..], &["-c", &script]].concat();
+        let ended = place.try_start_under(&under, &["-t", "2"]).expect_err("it must end");
+        assert_eq!(ended.status.code(), Some(0), "{signal}: {}", ended.said);
+        assert!(ended.said.contains("told to end while items were loaded"), "{}", ended.said);
+        assert_eq!(place.names(), ["items"], "{signal}");
+    }
+    let server = place.start(&[]);
+    assert_eq!(server.connect().get("key"), Some(b"v".to_vec()));
+}
+
+#[test]
 fn clients_that_do_not_read_delay_the_end_but_lose_nothing() {
     let place = Place::new();
     let large = vec![b'v'; 1_000_000];

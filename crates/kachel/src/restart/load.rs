@@ -25,12 +25,16 @@ use super::{Found, Report, Size, lock};
 impl Found {
     /// Stores the items in `caches`, which are those of all shards and still empty, and schedules
     /// the flush that was pending. Prints what was loaded.
+    ///
+    /// `None` if `must_end`, which is called before each block, has returned true. Then the caller
+    /// must not remove the file.
     pub(crate) fn load(
         self,
         caches: Vec<Cache>,
         hasher: KeyHasher,
         origin: ClockOrigin,
-    ) -> Vec<Cache> {
+        must_end: fn() -> bool,
+    ) -> Option<Vec<Cache>> {
         let now = origin.at(SystemClock.now_ns());
         assert!(now.second >= self.head.second, "the seconds of the file keep their meaning");
         let caches: Vec<Mutex<Cache>> = caches.into_iter().map(Mutex::new).collect();
@@ -51,6 +55,8 @@ impl Found {
                 left_bytes: self.head.file_bytes - HEAD_BYTES as u64,
                 number: 0,
                 error: None,
+                must_end,
+                has_ended: false,
                 report: Report::since(self.begun),
             }),
             caches,
@@ -69,12 +75,16 @@ impl Found {
                 lock(&loader.caches[0]).common().flush_in(due, &now);
             }
         }
+        if lock(&loader.reader).has_ended {
+            eprintln!(
+                "-e {}: told to end while items were loaded; the file stays",
+                self.path.display()
+            );
+            return None;
+        }
         loader.report(is_flushed);
-        loader
-            .caches
-            .into_iter()
-            .map(|cache| cache.into_inner().expect("no thread has panicked"))
-            .collect()
+        let caches = loader.caches.into_iter();
+        Some(caches.map(|cache| cache.into_inner().expect("no thread has panicked")).collect())
     }
 }
 
@@ -212,14 +222,21 @@ struct Reader<'f> {
     number: u32,
     /// Why the rest is not used.
     error: Option<String>,
+    must_end: fn() -> bool,
+    /// Whether that was true before the last block was read.
+    has_ended: bool,
     report: Report,
 }
 
 impl Reader<'_> {
     /// Reads the next block: returns its head, and fills `bytes` with its items (R2). `None` if
-    /// there is none, or the rest is not used.
+    /// there is none, the rest is not used, or the process must end.
     fn next(&mut self, bytes: &mut Vec<u8>) -> Option<BlockHead> {
         if self.error.is_some() || self.number == self.head.blocks {
+            return None;
+        }
+        self.has_ended |= (self.must_end)();
+        if self.has_ended {
             return None;
         }
         match self.read(bytes) {

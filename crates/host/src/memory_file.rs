@@ -104,13 +104,23 @@ impl MemoryFile {
 
     /// Puts what was written in place (I1).
     ///
-    /// Errors: the disk does not take it, or the folder cannot be written. Then there is no file.
-    pub fn place(mut self) -> io::Result<()> {
+    /// Errors: the disk does not take it, or the folder cannot be written or synced. Then there is
+    /// no file, unless it cannot be removed either, which the error says.
+    pub fn place(self) -> io::Result<()> {
+        self.place_and(Self::sync_folder)
+    }
+
+    fn place_and(mut self, sync_folder: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
         debug_assert!(!self.is_placed, "I1: it is placed once");
         self.next.sync_all()?;
         fs::rename(&self.beside, &self.path)?;
         self.is_placed = true;
-        self.sync_folder()
+        // The caller reports an error as items that are not saved, so no later server may load
+        // them.
+        sync_folder(&self).map_err(|error| match fs::remove_file(&self.path) {
+            Ok(()) => error,
+            Err(stays) => io::Error::other(format!("{error}; the file stays there: {stays}")),
+        })
     }
 
     fn sync_folder(&self) -> io::Result<()> {
@@ -177,6 +187,26 @@ mod tests {
         third.remove().expect("removed");
         assert_eq!(text(file).as_deref(), Some("whole"), "it was opened before");
         assert_eq!(text(third.open().expect("readable")), None);
+    }
+
+    #[test]
+    fn a_file_that_is_reported_as_not_placed_is_not_there() {
+        let folder = Folder::new("memory-file", &[]);
+        let path = folder.path().join("items");
+        let fails = |_: &MemoryFile| Err(io::Error::other("the folder is not synced"));
+        let file = MemoryFile::claim(&path).expect("free");
+        file.next().write_all(b"whole").expect("written");
+        let error = file.place_and(fails).expect_err("it fails");
+        assert_eq!(error.to_string(), "the folder is not synced");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+
+        let file = MemoryFile::claim(&path).expect("nothing is left of it");
+        let gone = |file: &MemoryFile| {
+            fs::remove_file(&file.path).expect("it was placed");
+            fails(file)
+        };
+        let error = file.place_and(gone).expect_err("it fails").to_string();
+        assert!(error.starts_with("the folder is not synced; the file stays there: "), "{error}");
     }
 
     #[test]

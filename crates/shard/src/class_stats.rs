@@ -31,8 +31,12 @@ pub(crate) const SIZE_STEP_BYTES: u32 = 32;
 /// Bytes of memcached's pages.
 const PAGE_BYTES: u64 = 1 << 20;
 
+/// A counter of a class.
+type OfClass = fn(&ClassCounters) -> &Counter;
+/// A counter of all requests.
+type OfAll = fn(&Counters) -> &Counter;
 /// A counter of a class, and the counter of all requests of its kind.
-type Pick = (fn(&ClassCounters) -> &Counter, fn(&Counters) -> &Counter);
+type Pick = (OfClass, OfAll);
 
 /// memcached's counters of a class, in its order.
 const REQUESTS: [(&str, Pick); 8] = [
@@ -81,39 +85,85 @@ impl Chunks {
     }
 }
 
+/// The requests of each kind by class, as they were when a reply began. The sample of a kind has one
+/// sum, so it is not added up for each class again.
+struct Requests {
+    /// By kind: those of [`REQUESTS`], then [`REFUSED`].
+    kinds: Vec<Kind>,
+}
+
+/// The requests of one kind.
+struct Kind {
+    /// All of them.
+    all: u64,
+    /// Those of the sample, by class.
+    counted: [u64; SizeClasses::MAX],
+    /// The sum of `counted`.
+    sample: u64,
+}
+
+impl Requests {
+    /// The place of the refused ones among the kinds.
+    const REFUSED: usize = REQUESTS.len();
+
+    /// Reads them. `of_class` returns the sum over all shards of the counter of a class, `of_all`
+    /// that of a counter of all requests.
+    ///
+    /// Cost: a call of `of_class` for each kind and class.
+    fn read(mut of_class: impl FnMut(u8, OfClass) -> u64, of_all: impl Fn(OfAll) -> u64) -> Self {
+        let picks = REQUESTS.iter().map(|(_, pick)| *pick).chain([REFUSED]);
+        let kinds = picks.map(|(row, all)| {
+            let counted = std::array::from_fn(|class| of_class(class as u8, row));
+            let sample = counted.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+            Kind { all: of_all(all), counted, sample }
+        });
+        let kinds: Vec<Kind> = kinds.collect();
+        debug_assert!(kinds.len() == Self::REFUSED + 1, "the refused ones come last");
+        Self { kinds }
+    }
+
+    /// Whether the sample has any of a class, the refused ones apart.
+    fn has_any(&self, class: u8) -> bool {
+        let kinds = self.kinds.iter().take(Self::REFUSED);
+        kinds.map(|kind| kind.counted[usize::from(class)]).any(|counted| counted > 0)
+    }
+
+    /// The requests of a kind that belong to a class.
+    fn of(&self, kind: usize, class: u8) -> u64 {
+        let Kind { all, counted, sample } = &self.kinds[kind];
+        part_of(*all, counted[usize::from(class)], *sample)
+    }
+}
+
 /// The counts of one class.
-struct Class {
+struct Class<'r> {
     number: u8,
     chunk_bytes: u64,
     /// Its living items.
     held: Group,
     /// Counts of the items that are gone.
     gone: ClassStats,
+    /// The requests of all classes.
+    requests: &'r Requests,
 }
 
 impl<E: Engine> Answering<'_, E> {
     /// Calls `show` with each class that is shown (I1).
-    fn classes(&mut self, census: &Census, mut show: impl FnMut(&mut Self, &Class)) {
+    fn classes(&mut self, census: &Census, mut show: impl FnMut(&mut Self, &Class<'_>)) {
         let (engines, context) = (self.engines, self.context);
         let chunk_bytes = engines.common().size_classes().lengths();
         debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
+        let of_class = |class, row| context.shared.sum_of_class(class, row);
+        let requests = &Requests::read(of_class, |all| context.shared.sum(all));
         for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1) {
             let (held, gone) = (census.of(u32::from(number)), engines.class_stats(number));
-            let sum = |(_, (row, _)): &(_, Pick)| context.shared.sum_of_class(number, *row);
-            let is_used = held.items + gone.evicted + gone.reclaimed > 0
-                || REQUESTS.iter().map(sum).any(|count| count > 0);
+            let is_used =
+                held.items + gone.evicted + gone.reclaimed > 0 || requests.has_any(number);
             if is_used {
                 let chunk_bytes = u64::from(chunk_bytes);
-                show(self, &Class { number, chunk_bytes, held, gone });
+                show(self, &Class { number, chunk_bytes, held, gone, requests });
             }
         }
-    }
-
-    /// The requests of one kind that belong to a class.
-    fn requests(&self, class: u8, (row, all): Pick) -> u64 {
-        let shared = &self.context.shared;
-        let sample = (0..SizeClasses::MAX as u8).map(|class| shared.sum_of_class(class, row)).sum();
-        part_of(shared.sum(all), shared.sum_of_class(class, row), sample)
     }
 
     /// Answers `stats items`.
@@ -122,12 +172,11 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 
-    fn items_of(&mut self, class: &Class) {
-        let Class { number: class, held, gone, .. } = *class;
+    fn items_of(&mut self, class: &Class<'_>) {
+        let Class { number: class, held, gone, requests, .. } = *class;
         let now = self.context.now().second;
         let age = if held.items == 0 { 0 } else { now.saturating_sub(held.oldest) };
-        let hits = self.requests(class, REQUESTS[0].1);
-        let refused = self.requests(class, REFUSED);
+        let (hits, refused) = (requests.of(0, class), requests.of(Requests::REFUSED, class));
         debug_assert!(gone.evicted_with_expiry <= gone.evicted, "they are evicted, too");
         let rows = [
             ("number", held.items),
@@ -176,8 +225,8 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 
-    fn slab(&mut self, class: &Class) {
-        let Class { number: class, chunk_bytes, held, .. } = *class;
+    fn slab(&mut self, class: &Class<'_>) {
+        let Class { number: class, chunk_bytes, held, requests, .. } = *class;
         let chunks = Chunks::of(chunk_bytes, held);
         debug_assert!(chunks.total() >= chunks.used, "the pages have room for the chunks");
         let rows = [
@@ -192,8 +241,8 @@ impl<E: Engine> Answering<'_, E> {
         for (name, number) in rows {
             self.number(&format!("{class}:{name}"), number);
         }
-        for (name, pick) in REQUESTS {
-            self.number(&format!("{class}:{name}"), self.requests(class, pick));
+        for (kind, (name, _)) in REQUESTS.iter().enumerate() {
+            self.number(&format!("{class}:{name}"), requests.of(kind, class));
         }
     }
 
@@ -214,6 +263,25 @@ impl<E: Engine> Answering<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_counter_of_a_class_is_read_once_a_reply() {
+        let (mut calls, mut counted) = (0, [0; SizeClasses::MAX]);
+        // Meanwhile other cores count: each read shows more, and class 3 has no requests.
+        let of_class = |class: u8, _: OfClass| {
+            calls += 1;
+            counted[usize::from(class)] += u64::from(class != 3);
+            counted[usize::from(class)]
+        };
+        let requests = Requests::read(of_class, |_| 10 * (SizeClasses::MAX as u64 - 1));
+        for class in 0..SizeClasses::MAX as u8 {
+            assert_eq!(requests.has_any(class), class != 3);
+            for kind in 0..=Requests::REFUSED {
+                assert_eq!(requests.of(kind, class), if class == 3 { 0 } else { 10 });
+            }
+        }
+        assert_eq!(calls, 9 * SizeClasses::MAX, "eight kinds, and the refused ones");
+    }
 
     #[test]
     fn pages_have_room_for_the_items_of_a_class() {

@@ -94,6 +94,19 @@ impl Schedule {
         self.next_ns as u64
     }
 
+    /// About how many requests are due before this time, in ns.
+    pub(crate) fn count_until(&self, until_ns: u64) -> u64 {
+        // A float below 0 becomes 0.
+        ((until_ns as f64 - self.next_ns) / self.interval_ns) as u64
+    }
+
+    /// Advances by this number of requests; all but one of them are one mean interval apart.
+    pub(crate) fn advance_by(&mut self, count: u64) {
+        assert!(count > 0, "I1: it advances");
+        self.next_ns += self.interval_ns * (count - 1) as f64;
+        self.advance();
+    }
+
     /// Advances to the next request.
     #[inline]
     pub(crate) fn advance(&mut self) {
@@ -169,6 +182,16 @@ mod tests {
             assert_eq!(text.parse(), Ok(arrivals));
         }
         assert!("0".parse::<Arrivals>().is_err() && "weibull".parse::<Arrivals>().is_err());
+    }
+
+    #[test]
+    fn an_advance_by_several_keeps_the_rate() {
+        let mut schedule = Schedule::new(10_000.0, Arrivals::Fixed, 0, 3);
+        let first_ns = schedule.next_ns();
+        assert_eq!(schedule.count_until(100_000_000), 999);
+        schedule.advance_by(1_000);
+        assert!(schedule.next_ns().abs_diff(first_ns + 100_000_000) <= 1, "I1");
+        assert_eq!(schedule.count_until(100_000_000), 0);
     }
 
     #[test]

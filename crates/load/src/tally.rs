@@ -162,7 +162,7 @@ impl Tally {
             }
         }
         if window.open {
-            self.record_open(pending, Some(done_ns), done_ns);
+            self.record_open(pending, 1, Some(done_ns), done_ns);
         } else if in_window {
             let response_ns = done_ns.saturating_sub(pending.intended_ns);
             self.response[pending.kind.index()].saturating_record(response_ns);
@@ -172,10 +172,16 @@ impl Tally {
     /// Counts a request without an answer. In an open loop its age counts as its response time
     /// (I2).
     pub(crate) fn record_unanswered(&mut self, pending: &Pending, now_ns: u64) {
-        self.errors.unanswered += 1;
+        self.record_unsent(pending, 1, now_ns);
+    }
+
+    /// Counts this number of requests that were due at about the same time and have no answer, as
+    /// `record_unanswered` does.
+    pub(crate) fn record_unsent(&mut self, pending: &Pending, count: u64, now_ns: u64) {
+        self.errors.unanswered += count;
         self.errors.note(|| "no answer within --patience-s".into());
         if self.window.open {
-            self.record_open(pending, None, now_ns);
+            self.record_open(pending, count, None, now_ns);
         }
     }
 
@@ -184,19 +190,19 @@ impl Tally {
         self.errors.dropped += 1;
         self.errors.note(|| "no answer within --udp-timeout-ms".into());
         if self.window.open {
-            self.record_open(pending, None, now_ns);
+            self.record_open(pending, 1, None, now_ns);
         }
     }
 
     #[inline]
-    fn record_open(&mut self, pending: &Pending, done_ns: Option<u64>, now_ns: u64) {
+    fn record_open(&mut self, pending: &Pending, count: u64, done_ns: Option<u64>, now_ns: u64) {
         if pending.intended_ns < self.window.from_ns || pending.intended_ns >= self.window.until_ns
         {
             return;
         }
-        self.offered += 1;
+        self.offered += count;
         let response_ns = now_ns.saturating_sub(pending.intended_ns);
-        self.response[pending.kind.index()].saturating_record(response_ns);
+        self.response[pending.kind.index()].saturating_record_n(response_ns, count);
         if let Some(done_ns) = done_ns {
             self.service.saturating_record(done_ns.saturating_sub(pending.sent_ns));
         }

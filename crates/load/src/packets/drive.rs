@@ -14,7 +14,7 @@
 //! - I1  A slot is free or has one request in flight.
 //! - I2  A reply is that to the last request of its slot, or stray.
 //! - I3  Every request ends once: answered or, at the end, unanswered. One that is lost is sent
-//!   again and keeps its intended time.
+//!   again and keeps its intended time. One that was due and never sent is unanswered, too.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
@@ -44,6 +44,9 @@ const SLOT_BYTES: usize = 2_048;
 const EXPIRE_INTERVAL_NS: u64 = 10_000_000;
 /// How long replies may come after the last request.
 const DRAIN_NS: u64 = 500_000_000;
+/// About how many requests that were never sent are counted one by one. Of more, each stands for
+/// several, so that the end of a run takes less than a second. A guess.
+const BACKLOG_STEPS: u64 = 1 << 20;
 
 /// A place for a request in flight.
 #[derive(Clone, Copy, Debug, Default)]
@@ -198,9 +201,20 @@ impl<'o> Drive<'o> {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether requests of the schedule are left.
+    fn has_backlog(&self) -> bool {
+        let next_ns = self.schedule.as_ref().map(Schedule::next_ns);
+        next_ns.is_some_and(|next_ns| next_ns < self.window.until_ns) && !self.is_at_limit()
+    }
+
+    /// Gets and sets that have no reply.
+    fn waiting(&self) -> usize {
+        self.in_flight() + self.setter.as_ref().map_or(0, Setter::waiting)
+    }
+
     fn is_drained(&self, now_ns: u64) -> bool {
-        let waiting = self.in_flight() + self.setter.as_ref().map_or(0, Setter::waiting);
-        waiting == 0 || now_ns >= self.window.until_ns + DRAIN_NS
+        let is_done = self.waiting() == 0 && !self.has_backlog();
+        is_done || now_ns >= self.window.until_ns + DRAIN_NS
     }
 
     /// One turn. Returns whether anything was sent or received.
@@ -388,14 +402,39 @@ impl<'o> Drive<'o> {
         }
     }
 
-    /// Counts the requests without a reply (I3).
+    /// Counts the requests without a reply, and in an open loop also those that were due but not
+    /// sent (I3).
     fn abandon(&mut self) {
         let now_ns = self.now_ns();
+        if self.waiting() > 0 || self.has_backlog() {
+            let drain_ms = DRAIN_NS / 1_000_000;
+            self.tally.errors.note(|| format!("no reply within {drain_ms} ms after the end"));
+        }
         for slot in self.slots.iter().filter(|slot| slot.is_busy) {
             self.tally.record_unanswered(&pending(slot), now_ns);
         }
         for set in self.setter.iter_mut().flat_map(Setter::abandon) {
             self.tally.record_unanswered(&set, now_ns);
+        }
+        self.abandon_backlog(now_ns);
+        assert!(!self.has_backlog(), "I3");
+    }
+
+    /// Counts the requests that were due but not sent (I3).
+    fn abandon_backlog(&mut self, now_ns: u64) {
+        let until_ns = self.window.until_ns;
+        let left = self.schedule.as_ref().map_or(0, |schedule| schedule.count_until(until_ns));
+        let each = left / BACKLOG_STEPS + 1;
+        while self.has_backlog() {
+            let to_limit = self.options.limit.map_or(u64::MAX, |limit| limit - self.begun);
+            let schedule = self.schedule.as_mut().expect("a backlog is that of a schedule");
+            let intended_ns = schedule.next_ns();
+            let count = each.min(schedule.count_until(until_ns) + 1).min(to_limit);
+            schedule.advance_by(count);
+            self.begun += count;
+            let (kind, token) = (Kind::Get, 0);
+            let unsent = Pending { kind, keys: 1, token, intended_ns, sent_ns: now_ns };
+            self.tally.record_unsent(&unsent, count, now_ns);
         }
     }
 

@@ -45,7 +45,9 @@ questions for the address (ARP), so the server's side needs an entry for it:
 
 Closed loop: each flow keeps --window requests in flight. Open loop (--rate): response times count
 from the intended send time, and the thread spins. With --tick-us it sleeps between ticks; then the
-processor time of the cores is that of the requests, and response times have up to a tick more.
+processor time of the cores is that of the requests, and response times have up to a tick more. A
+request that has no reply, or could not be sent, half a second after the end is an error, and its
+age counts as its response time.
 
 With --sets a share of the requests are sets over TCP, from the same thread. Each set of a key
 stores another value. A get that was sent after the reply to a set and returns an older value is

@@ -162,18 +162,46 @@ fn sets_have_their_share_and_a_value_that_was_replaced_is_stale() {
     assert_eq!(number(&run, "/result/errors/wrong"), 0.0, "{run}");
 }
 
-#[test]
-fn requests_that_come_back_are_the_replies_of_an_echo() {
-    let Some(_space) = Space::enter() else { return };
+/// Starts a server that sends each datagram back after a pause. Returns its address.
+fn echo(pause: Duration) -> String {
     let socket = UdpSocket::bind((SERVER, 0)).expect("a port");
     let server = socket.local_addr().expect("bound").to_string();
     std::thread::spawn(move || {
         let mut datagram = [0; 2_048];
         while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
+            std::thread::sleep(pause);
             // A generator that has ended does not receive it.
             let _ = socket.send_to(&datagram[..bytes], from);
         }
     });
+    server
+}
+
+#[test]
+fn requests_that_were_due_and_not_sent_are_offered_and_unanswered() {
+    let Some(_space) = Space::enter() else { return };
+    let server = echo(Duration::from_millis(10));
+    // It answers at most 100 of the 500 until half a second after the end.
+    let words = "--flows 1 --rate 1000 --arrivals fixed --warm-up-s 0 --duration-s 0.5 --echo";
+    let (code, run) = packets(&server, &format!("{words} {PATIENT}"));
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    assert_eq!(number(&run, "/result/offered_per_s"), 1_000.0, "{run}");
+    assert_eq!(number(&run, "/result/response/count"), 500.0, "{run}");
+    let answered = number(&run, "/result/service/count");
+    assert!(answered <= 101.0, "{run}");
+    assert_eq!(number(&run, "/result/errors/unanswered"), 500.0 - answered, "{run}");
+    // So many that not each is counted by itself.
+    let words = words.replace("--rate 1000", "--rate 100000000");
+    let (code, run) = packets(&server, &format!("{words} {PATIENT}"));
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    let offered = number(&run, "/result/offered_per_s");
+    assert!((offered / 1e8 - 1.0).abs() < 1e-6, "{run}");
+}
+
+#[test]
+fn requests_that_come_back_are_the_replies_of_an_echo() {
+    let Some(_space) = Space::enter() else { return };
+    let server = echo(Duration::ZERO);
     let (code, run) = packets(&server, &format!("{COUNTED} {PATIENT} --echo"));
     assert_eq!(code, ExitCode::SUCCESS, "{run}");
     assert_eq!(number(&run, "/result/hits"), 2_000.0, "{run}");

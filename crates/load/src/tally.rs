@@ -79,6 +79,20 @@ impl Errors {
         self.refused + self.wrong + self.lost + self.unanswered + self.garbled + self.dropped
     }
 
+    /// Adds the errors of another tally.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.refused += other.refused;
+        self.wrong += other.wrong;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+        self.garbled += other.garbled;
+        self.dropped += other.dropped;
+        self.stray += other.stray;
+        if self.first.is_none() {
+            self.first.clone_from(&other.first);
+        }
+    }
+
     /// Keeps the description of the first error.
     pub(crate) fn note(&mut self, words: impl FnOnce() -> String) {
         if self.first.is_none() {
@@ -221,16 +235,7 @@ impl Tally {
         self.keys += other.keys;
         self.hits += other.hits;
         self.not_done += other.not_done;
-        self.errors.refused += other.errors.refused;
-        self.errors.wrong += other.errors.wrong;
-        self.errors.lost += other.errors.lost;
-        self.errors.unanswered += other.errors.unanswered;
-        self.errors.garbled += other.errors.garbled;
-        self.errors.dropped += other.errors.dropped;
-        self.errors.stray += other.errors.stray;
-        if self.errors.first.is_none() {
-            self.errors.first.clone_from(&other.errors.first);
-        }
+        self.errors.add(&other.errors);
         self.last_ns = self.last_ns.max(other.last_ns);
         self.turns.add(other.turns);
     }

@@ -64,7 +64,10 @@ struct Slot {
 /// The results of a run.
 #[derive(Debug)]
 pub(crate) struct Measured {
+    /// The gets.
     pub(crate) tally: Tally,
+    /// The sets. The rate is that of the gets, so sets are no part of what was offered.
+    pub(crate) sets: Tally,
     /// Replies with a value that was replaced before their get was sent.
     pub(crate) stale: u64,
     pub(crate) cost: Cost,
@@ -85,6 +88,8 @@ pub(crate) struct Drive<'o> {
     free: VecDeque<usize>,
     /// Gets that were begun.
     begun: u64,
+    /// Those of them that count for the limit: after the warm-up.
+    counted: u64,
     /// The key of the last one.
     number: u64,
     /// Bits of a request's number that name the place in the window.
@@ -98,6 +103,7 @@ pub(crate) struct Drive<'o> {
     lengths: Vec<usize>,
     expire_at_ns: u64,
     tally: Tally,
+    sets: Tally,
     stale: u64,
 }
 
@@ -137,6 +143,7 @@ impl<'o> Drive<'o> {
             slots: vec![Slot::default(); flows * window],
             free: free.collect(),
             begun: 0,
+            counted: 0,
             number: 0,
             place_bits: options.window.next_power_of_two().trailing_zeros(),
             epoch: Instant::now(),
@@ -147,6 +154,7 @@ impl<'o> Drive<'o> {
             lengths: Vec::with_capacity(PACKETS_PER_CALL),
             expire_at_ns: 0,
             tally: Tally::new(span),
+            sets: Tally::new(span),
             stale: 0,
         })
     }
@@ -185,7 +193,7 @@ impl<'o> Drive<'o> {
             unreachable!("both are read at the end")
         };
         let cost = meter.cost(&earlier, &later);
-        Ok(Measured { tally: self.tally, stale: self.stale, cost })
+        Ok(Measured { tally: self.tally, sets: self.sets, stale: self.stale, cost })
     }
 
     #[inline]
@@ -194,7 +202,7 @@ impl<'o> Drive<'o> {
     }
 
     fn is_at_limit(&self) -> bool {
-        self.options.limit.is_some_and(|limit| self.begun >= limit)
+        self.options.limit.is_some_and(|limit| self.counted >= limit)
     }
 
     fn in_flight(&self) -> usize {
@@ -222,8 +230,8 @@ impl<'o> Drive<'o> {
         let mut is_any = self.take(now_ns);
         self.flush()?;
         if let Some(setter) = &mut self.setter {
-            let Self { versions, popularity, random, tally, .. } = self;
-            is_any |= setter.step(now_ns, versions, tally, || popularity.draw(random))?;
+            let Self { versions, popularity, random, sets, .. } = self;
+            is_any |= setter.step(now_ns, versions, sets, || popularity.draw(random))?;
         }
         is_any |= self.receive()?;
         if now_ns >= self.expire_at_ns {
@@ -256,6 +264,7 @@ impl<'o> Drive<'o> {
                 self.number = self.popularity.draw(&mut self.random);
             }
             self.begun += 1;
+            self.counted += u64::from(intended_ns >= self.window.from_ns);
             let slot = &mut self.slots[index];
             assert!(!slot.is_busy, "I1");
             (slot.is_busy, slot.number, slot.intended_ns) = (true, self.number, intended_ns);
@@ -414,7 +423,7 @@ impl<'o> Drive<'o> {
             self.tally.record_unanswered(&pending(slot), now_ns);
         }
         for set in self.setter.iter_mut().flat_map(Setter::abandon) {
-            self.tally.record_unanswered(&set, now_ns);
+            self.sets.record_unanswered(&set, now_ns);
         }
         self.abandon_backlog(now_ns);
         assert!(!self.has_backlog(), "I3");
@@ -426,12 +435,12 @@ impl<'o> Drive<'o> {
         let left = self.schedule.as_ref().map_or(0, |schedule| schedule.count_until(until_ns));
         let each = left / BACKLOG_STEPS + 1;
         while self.has_backlog() {
-            let to_limit = self.options.limit.map_or(u64::MAX, |limit| limit - self.begun);
+            let to_limit = self.options.limit.map_or(u64::MAX, |limit| limit - self.counted);
             let schedule = self.schedule.as_mut().expect("a backlog is that of a schedule");
             let intended_ns = schedule.next_ns();
             let count = each.min(schedule.count_until(until_ns) + 1).min(to_limit);
             schedule.advance_by(count);
-            self.begun += count;
+            self.counted += if intended_ns >= self.window.from_ns { count } else { 0 };
             let (kind, token) = (Kind::Get, 0);
             let unsent = Pending { kind, keys: 1, token, intended_ns, sent_ns: now_ns };
             self.tally.record_unsent(&unsent, count, now_ns);

@@ -87,7 +87,7 @@ pub(crate) struct Options {
     /// Requests in flight of each flow; in an open loop, at most
     #[arg(long, short = 'w', default_value_t = 1, value_name = "N")]
     pub(crate) window: u16,
-    /// Open loop: send this many gets a second
+    /// Open loop: send this many gets a second; sets are beside them
     #[arg(long, value_name = "PER_SECOND")]
     pub(crate) rate: Option<f64>,
     /// Distribution of the times between the requests of an open loop, as in `kachel-lab load`
@@ -120,7 +120,7 @@ pub(crate) struct Options {
     /// Send this many gets of each key in a row
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) repeat: u32,
-    /// End after this many gets, if that is earlier than --duration-s
+    /// End after this many gets since the warm-up, if that is earlier than --duration-s
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
     /// Seed of all random choices

@@ -14,6 +14,7 @@ use crate::packets::drive::Measured;
 use crate::packets::options::Options;
 use crate::report::{ErrorFigures, Machine, Row, Times};
 use crate::request::Kind;
+use crate::tally::Tally;
 
 /// Version of the JSON format; increase it when a field's name or meaning changes.
 const FORMAT_VERSION: u32 = 1;
@@ -35,6 +36,7 @@ struct Figures {
     /// Gets that were answered.
     gets: u64,
     gets_per_s: f64,
+    /// Gets that were due.
     offered_per_s: Option<f64>,
     hits: u64,
     misses: u64,
@@ -52,6 +54,7 @@ struct Figures {
     cost: Cost,
     /// Of gets, from the intended send time.
     response: Times,
+    /// Of gets, from the send.
     service: Option<Times>,
     set_response: Option<Times>,
     warnings: Vec<String>,
@@ -78,10 +81,13 @@ impl Report {
 
 impl Figures {
     fn new(options: &Options, measured: &Measured) -> Self {
-        let Measured { tally, stale, cost } = measured;
+        let Measured { tally, sets: tally_of_sets, stale, cost } = measured;
         // With a limit, the run may have ended before its time.
         let window_s = options.limit.map_or(options.duration_s, |_| cost.elapsed_s);
-        let [gets, sets] = [Kind::Get, Kind::Set].map(|kind| tally.answered[kind.index()]);
+        let gets = tally.answered[Kind::Get.index()];
+        let sets = tally_of_sets.answered[Kind::Set.index()];
+        let mut errors = tally.errors.clone();
+        errors.add(&tally_of_sets.errors);
         // The readings are slightly outside the window; the cost per second is the same.
         let per_get = |cores: f64| (gets > 0).then(|| cores * window_s * 1e6 / gets as f64);
         let busy = cost.cores.iter().map(|core| 1.0 - core.idle - core.steal).sum();
@@ -90,7 +96,7 @@ impl Figures {
         // A thread that sleeps until its tick had time.
         let is_judged = options.tick_us.is_none();
         let warnings = limits::warnings(tally.turns, offered, cost, 1);
-        let times = |kind: Kind| Times::new(&tally.response[kind.index()]);
+        let times = |of: &Tally, kind: Kind| Times::new(&of.response[kind.index()]);
         Self {
             window_s,
             gets,
@@ -101,14 +107,14 @@ impl Figures {
             sets,
             sets_per_s: sets as f64 / window_s,
             stale: *stale,
-            errors: ErrorFigures::new(&tally.errors),
+            errors: ErrorFigures::new(&errors),
             cores_us_per_get: per_get(busy).filter(|_| !cost.cores.is_empty()),
             server_cpu_us_per_get: cost.server_busy_cores.and_then(per_get),
             generator_cpu_us_per_get: per_get(cost.generator_busy_cores),
             cost: cost.clone(),
-            response: times(Kind::Get),
+            response: times(tally, Kind::Get),
             service: is_open.then(|| Times::new(&tally.service)),
-            set_response: (sets > 0).then(|| times(Kind::Set)),
+            set_response: (sets > 0).then(|| times(tally_of_sets, Kind::Set)),
             warnings: if is_judged { warnings } else { Vec::new() },
         }
     }

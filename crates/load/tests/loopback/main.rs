@@ -66,6 +66,8 @@ enum Fault {
     },
     /// Keeps the first value of each key, and says that it stored the others.
     KeepsFirst,
+    /// Refuses to store a key again.
+    RefusesLater,
     /// Values lack their last byte, from this get on.
     Short {
         at_get: usize,
@@ -241,6 +243,9 @@ impl Server {
         let mut store = self.store.lock().expect("no panic");
         if verb == "add" && store.contains_key(key.as_bytes()) {
             return b"NOT_STORED\r\n";
+        }
+        if self.fault == Fault::RefusesLater && store.contains_key(key.as_bytes()) {
+            return b"SERVER_ERROR not again\r\n";
         }
         if self.fault != Fault::KeepsFirst || !store.contains_key(key.as_bytes()) {
             store.insert(key.as_bytes().to_vec(), block);

@@ -199,6 +199,37 @@ fn requests_that_were_due_and_not_sent_are_offered_and_unanswered() {
 }
 
 #[test]
+fn sets_are_apart_from_the_gets_of_an_open_loop() {
+    let Some(_space) = Space::enter() else { return };
+    let words = format!("{COUNTED} {PATIENT} --sets 0.5 --rate 20000");
+    let (code, run) = packets(&filled(Fault::None), &words);
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let offered = number(&run, "/result/offered_per_s") * number(&run, "/result/window_s");
+    assert_eq!(offered.round(), 2_000.0, "{run}");
+    assert_eq!(number(&run, "/result/service/count"), 2_000.0, "{run}");
+    assert_eq!(number(&run, "/result/set_response/count"), 2_000.0, "{run}");
+    // The errors of the sets are those of the run.
+    let (code, run) = packets(&filled(Fault::RefusesLater), &words);
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    assert_eq!(number(&run, "/result/errors/refused"), 2_000.0, "{run}");
+}
+
+#[test]
+fn a_limit_counts_from_the_end_of_the_warm_up() {
+    let Some(_space) = Space::enter() else { return };
+    let server = filled(Fault::None);
+    for (pace, most) in [("", 2_032.0), ("--rate 20000", 2_000.0)] {
+        let words = COUNTED.replace("--warm-up-s 0", "--warm-up-s 0.2");
+        let (code, run) = packets(&server, &format!("{words} {PATIENT} {pace}"));
+        assert_eq!(code, ExitCode::SUCCESS, "{run}");
+        // In a closed loop, also replies to gets of the warm-up.
+        let count = number(&run, "/result/response/count");
+        assert!((2_000.0..=most).contains(&count), "{pace}: {run}");
+        assert!(number(&run, "/result/gets") >= 2_000.0, "{pace}: {run}");
+    }
+}
+
+#[test]
 fn requests_that_come_back_are_the_replies_of_an_echo() {
     let Some(_space) = Space::enter() else { return };
     let server = echo(Duration::ZERO);

@@ -49,6 +49,7 @@ mod part;
 pub mod packets;
 mod popularity;
 mod preset;
+mod process;
 mod protocol;
 mod random;
 mod replay;

@@ -173,7 +173,8 @@ pub(crate) struct CommonOptions {
     /// Verify the bytes of every item returned
     #[arg(long)]
     pub(crate) check: bool,
-    /// Process of the server, to measure its processor time; `auto` takes it from `stats`
+    /// Process of the server, to measure its processor time; `auto` takes it from `stats`, if it is
+    /// on this machine
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<ServerPid>,
     /// Write all results to a file

@@ -1,20 +1,22 @@
 //! Asks the server for its version and its process.
 //!
 //! Upstream:   `session` asks once, before the run, on a separate connection.
-//! Downstream: `meter` watches the process; `report` names the version.
+//! Downstream: `process` finds the process; `report` names the version.
 
 use std::io::{self, Read, Write};
 
 use crate::address::Target;
 use crate::client::{self, ask_version, connect};
 
-/// Version and process, as the server reports them.
+/// Version, process and uptime, as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The text after `VERSION`.
     pub(crate) version: String,
     /// The number in `STAT pid`, if the server sent one.
     pub(crate) pid: Option<u32>,
+    /// The number in `STAT uptime`, if the server sent one.
+    pub(crate) uptime_s: Option<u64>,
 }
 
 /// Asks the server for its version and its process.
@@ -36,8 +38,12 @@ fn facts(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<Facts> {
     let stats = client::ask(stream, b"stats\r\n", |answer| {
         answer.ends_with("END\r\n") || answer.ends_with("ERROR\r\n")
     })?;
-    let pid = stats.lines().find_map(|line| line.strip_prefix("STAT pid "));
-    Ok(Facts { version: version.to_owned(), pid: pid.and_then(|pid| pid.trim().parse().ok()) })
+    let stat = |name| stats.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Ok(Facts {
+        version: version.to_owned(),
+        pid: stat("STAT pid ").and_then(|pid| pid.parse().ok()),
+        uptime_s: stat("STAT uptime ").and_then(|seconds| seconds.parse().ok()),
+    })
 }
 
 #[cfg(test)]
@@ -75,7 +81,8 @@ mod tests {
             b"time 3\r\nEND\r\n",
         ]);
         let facts = facts(&mut script).expect("answered");
-        assert_eq!(facts, Facts { version: "1.6.45".into(), pid: Some(77) });
+        let version = "1.6.45".into();
+        assert_eq!(facts, Facts { version, pid: Some(77), uptime_s: Some(3) });
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::idle::{Idle, IdleMemory};
 use crate::member::Member;
 use crate::meter::{Cost, Meter, Reading};
 use crate::options::{CommonOptions, ServerPid};
+use crate::process;
 use crate::request::Source;
 use crate::server::{self, Facts};
 use crate::tally::{Filled, Tally, Window};
@@ -132,9 +133,7 @@ impl Session {
         let pid = match options.server_pid {
             None => None,
             Some(ServerPid::Pid(pid)) => Some(pid),
-            Some(ServerPid::Auto) => {
-                Some(facts.pid.ok_or("--server-pid auto: the server's stats contain no pid")?)
-            }
+            Some(ServerPid::Auto) => Some(process::of_server(&facts, &targets[0].address)?),
         };
         let meter = Meter::new(pid)?;
         let mut shares: Vec<Links> = Vec::new();

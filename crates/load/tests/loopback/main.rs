@@ -66,6 +66,8 @@ enum Fault {
     },
     /// Keeps the first value of each key, and says that it stored the others.
     KeepsFirst,
+    /// Reports the number of another process.
+    OtherPid,
     /// Refuses to store a key again.
     RefusesLater,
     /// Values lack their last byte, from this get on.
@@ -141,9 +143,7 @@ impl Server {
                         return output.write_all(&answer);
                     }
                 }
-                ["stats"] => {
-                    answer.extend(format!("STAT pid {}\r\nEND\r\n", std::process::id()).bytes())
-                }
+                ["stats"] => answer.extend(format!("STAT pid {}\r\nEND\r\n", self.pid()).bytes()),
                 ["get" | "gets", ref keys @ ..] => {
                     if !self.get(words[0], keys, &mut answer) {
                         return Ok(());
@@ -191,6 +191,14 @@ impl Server {
             line.clear();
         }
         Ok(())
+    }
+
+    /// The process that it reports.
+    fn pid(&self) -> u32 {
+        match self.fault {
+            Fault::OtherPid => std::os::unix::process::parent_id(),
+            _ => std::process::id(),
+        }
     }
 
     /// False: close the connection.
@@ -594,6 +602,13 @@ fn a_replay_reads_zstd_and_stops_at_the_limit() {
     let (code, run) = load(&serve(Fault::None), &words);
     assert_eq!(code, ExitCode::SUCCESS, "{run}");
     assert_eq!(number(&run, "/trace/requests"), 100.0);
+}
+
+#[test]
+fn a_process_that_is_not_the_server_is_not_measured() {
+    let words = format!("{SMALL} --server-pid auto");
+    let (code, run) = load(&serve(Fault::OtherPid), &words);
+    assert_eq!((code, run), (ExitCode::from(2), Value::Null));
 }
 
 #[test]

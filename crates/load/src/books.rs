@@ -91,9 +91,9 @@ impl Books {
     }
 
     /// A request is lost with its connection.
-    pub(crate) fn lost(&mut self) {
+    pub(crate) fn lost(&mut self, request: &Pending) {
         self.end();
-        self.tally.errors.lost += 1;
+        self.tally.record_lost(request, self.now_ns);
     }
 
     /// The datagram of a request, or that of its answer, did not arrive in time.

@@ -10,8 +10,10 @@
 //! - I1  A client never has more than `depth` requests in flight.
 //! - I2  The loop ends when the source is finished and everything is answered, when no answer has
 //!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
-//!   when no link is left, or when the session stops it.
-//! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered.
+//!   when no link is left, or when the session stops it. An open loop without a link waits for the
+//!   time from which its source begins no request, if there is one: the window keeps its length.
+//! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered. Those of an open
+//!   loop that were due and not sent are recorded as unanswered.
 
 use std::collections::VecDeque;
 use std::io;
@@ -202,10 +204,14 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     fn is_over(&mut self) -> bool {
         let outstanding = self.books.outstanding();
         let is_stopped = self.live.is_stopped.load(Ordering::Relaxed);
-        if self.alive == 0 || is_stopped || (self.is_finished && outstanding == 0) {
+        if is_stopped || (self.is_finished && outstanding == 0) {
             return true;
         }
         let now_ns = self.pace.now_ns();
+        if self.alive == 0 {
+            let until_ns = self.source.until_ns().filter(|_| self.pace.window.open);
+            return until_ns.is_none_or(|until_ns| now_ns >= until_ns);
+        }
         let patience_ns = self.pace.patience_ns;
         if outstanding == 0 {
             self.books.last_progress_ns = now_ns;
@@ -383,8 +389,13 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
             self.books.tally.errors.garbled += 1;
         }
         let client = self.client_of(index);
+        let lost = self.books.tally.errors.lost;
         for index in client..client + self.pace.servers {
             self.close(index, error);
+        }
+        if self.books.tally.errors.lost == lost {
+            // A client is gone, so a run in which it had no request in flight is not clean either.
+            self.books.tally.errors.lost += 1;
         }
     }
 
@@ -397,9 +408,9 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         let _ = epoll::delete(&self.epoll, link.socket());
         let errors = &mut self.books.tally.errors;
         errors.note(|| error.to_string());
-        let now_ns = self.pace.now_ns();
+        let now_ns = self.books.read_clock();
         for pending in link.abandon() {
-            self.books.lost();
+            self.books.lost(&pending);
             let mut nowhere = Outbox::default();
             // No link is left to send further requests.
             let _ = self.source.answered(&pending, Outcome::Failed, now_ns, &mut nowhere);
@@ -419,8 +430,10 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         }
         assert!(self.books.outstanding() == 0, "I3");
         if self.pace.window.open && !self.is_finished {
+            // Without a link nothing of the source will ever be sent.
+            let due_ns = if self.alive == 0 { u64::MAX } else { now_ns };
             let mut nowhere = Outbox::default();
-            while let Next::Request(pending) = self.source.next(now_ns, &mut nowhere) {
+            while let Next::Request(pending) = self.source.next(due_ns, &mut nowhere) {
                 self.books.tally.record_unanswered(&pending, now_ns);
                 nowhere = Outbox::default();
             }

@@ -57,9 +57,10 @@ pub(crate) struct Errors {
     pub(crate) refused: u64,
     /// Items with a wrong key or value.
     pub(crate) wrong: u64,
-    /// Requests whose connection was closed or failed.
+    /// Requests whose connection was closed or failed. A client that loses its connection without a
+    /// request in flight counts as one.
     pub(crate) lost: u64,
-    /// Requests unanswered at the end of the patience.
+    /// Requests unanswered at the end of the patience, and those of an open loop that were not sent.
     pub(crate) unanswered: u64,
     /// Connections on which the server violated the protocol, and requests over UDP whose answer
     /// did.
@@ -183,8 +184,17 @@ impl Tally {
         }
     }
 
+    /// Counts a request whose connection was lost, as `record_unanswered` does. The connection's
+    /// error was noted.
+    pub(crate) fn record_lost(&mut self, pending: &Pending, now_ns: u64) {
+        self.errors.lost += 1;
+        if self.window.open {
+            self.record_open(pending, 1, None, now_ns);
+        }
+    }
+
     /// Counts a request without an answer. In an open loop its age counts as its response time
-    /// (I2).
+    /// (I2), unless it is not due yet.
     pub(crate) fn record_unanswered(&mut self, pending: &Pending, now_ns: u64) {
         self.record_unsent(pending, 1, now_ns);
     }
@@ -194,7 +204,7 @@ impl Tally {
     pub(crate) fn record_unsent(&mut self, pending: &Pending, count: u64, now_ns: u64) {
         self.errors.unanswered += count;
         self.errors.note(|| "no answer within --patience-s".into());
-        if self.window.open {
+        if self.window.open && pending.intended_ns <= now_ns {
             self.record_open(pending, count, None, now_ns);
         }
     }
@@ -285,8 +295,12 @@ mod tests {
         tally.record(&pending(50, 50), Outcome::Hits(1), 150);
         tally.record(&pending(150, 5_000), Outcome::Hits(1), 6_000);
         tally.record_unanswered(&pending(160, 0), 9_000);
+        tally.record_lost(&pending(170, 171), 5_000);
+        // A request of a trace that no connection is left to send: its time has not come.
+        tally.record_unanswered(&pending(199, 198), 198);
         let all = tally.response_of_all();
-        assert_eq!((all.len(), tally.offered, tally.answered_total()), (2, 2, 1), "I2");
+        assert_eq!((all.len(), tally.offered, tally.answered_total()), (3, 3, 1), "I2");
+        assert_eq!((tally.errors.lost, tally.errors.unanswered), (1, 2));
         assert!(all.min() <= 5_850 && all.max() >= 8_836, "{} {}", all.min(), all.max());
         assert_eq!(tally.service.len(), 1);
         assert!(tally.service.max() <= 1_001);

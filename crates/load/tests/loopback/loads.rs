@@ -67,6 +67,46 @@ fn a_server_of_several_that_hangs_up_ends_its_clients() {
 }
 
 #[test]
+fn an_open_loop_whose_connections_close_while_idle_keeps_its_window_and_every_request() {
+    // A request every 20 ms: each of the four connections is closed long before its next one.
+    let words = "--keys 100 --no-preload --warm-up-s 0 --duration-s 0.8 --rate 50 --arrivals fixed";
+    for threads in [1, 2] {
+        let words = format!("{words} --connections 4 --threads {threads}");
+        let (code, run) = load(&serve(Fault::CloseEach { after: 5 }), &words);
+        assert_eq!(code, ExitCode::FAILURE, "{run}");
+        let offered = number(&run, "/result/offered");
+        assert!((39.0..=41.0).contains(&offered), "{run}");
+        assert_eq!(number(&run, "/result/response/count"), offered, "{run}");
+        assert_eq!(number(&run, "/result/window_s"), 0.8, "{run}");
+        assert!(number(&run, "/result/errors/lost") >= 4.0, "{run}");
+        let requests = number(&run, "/result/requests");
+        let unanswered = number(&run, "/result/errors/unanswered");
+        assert!(requests <= 20.0 && unanswered >= 16.0, "{run}");
+    }
+}
+
+#[test]
+fn a_fill_or_a_trace_whose_connections_close_while_idle_fails() {
+    let words = "--keys 60 --fill-rate 100 --connections 4 --duration-s 0.1 --warm-up-s 0";
+    let failed = (ExitCode::from(2), Value::Null);
+    assert_eq!(load(&serve(Fault::CloseEach { after: 5 }), words), failed);
+    // A delete every 10 ms, for 0.5 s.
+    let lines: String =
+        (0..50).map(|number| format!("{number},k{number},3,1,1,delete,0\n")).collect();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), lines).expect("written");
+    let words = format!("replay {} --pace trace --speed 100", file.path().display());
+    let server = serve(Fault::CloseEach { after: 5 });
+    let (code, run) = load(&server, &format!("{words} --connections 4"));
+    assert_eq!(code, ExitCode::FAILURE, "{run}");
+    let [requests, lost, unanswered] = ["requests", "errors/lost", "errors/unanswered"]
+        .map(|name| number(&run, &format!("/result/{name}")));
+    // A connection that closes without a request in flight counts as one that is lost, too.
+    assert!(requests + unanswered <= 50.0 && requests + unanswered + lost >= 50.0, "{run}");
+    assert_eq!(number(&run, "/result/response/count"), number(&run, "/result/offered"), "{run}");
+}
+
+#[test]
 fn a_fill_keeps_its_rate_and_is_reported() {
     let words = format!("{SMALL} --fill-rate 2000 --threads 2 --rest-s 0.2");
     let (code, run) = load(&serve(Fault::None), &words);

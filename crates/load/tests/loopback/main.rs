@@ -36,6 +36,10 @@ enum Fault {
     Close {
         at_get: usize,
     },
+    /// Closes each connection after this number of answers.
+    CloseEach {
+        after: usize,
+    },
     /// Leaves gets unanswered from this one on.
     Silent {
         at_get: usize,
@@ -132,6 +136,7 @@ impl Server {
             return self.talk_binary(&mut input, &mut output);
         }
         let mut line = String::new();
+        let mut answers = 0;
         while input.read_line(&mut line)? > 0 {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let mut answer = Vec::new();
@@ -188,6 +193,12 @@ impl Server {
                 _ => answer.extend(b"ERROR\r\n"),
             }
             output.write_all(&answer)?;
+            answers += 1;
+            if self.fault == (Fault::CloseEach { after: answers }) {
+                // The end comes alone, so the client sees it before it sends again.
+                std::thread::sleep(Duration::from_millis(5));
+                return Ok(());
+            }
             line.clear();
         }
         Ok(())

@@ -147,12 +147,20 @@ impl Law {
     }
 }
 
+/// A shape nearer to 0 than this counts as 0, the limit of both distributions: `x^-shape - 1` would
+/// round to 0 and the draws with it. At this shape both forms differ by less
+/// than a millionth.
+const SHAPE_MIN: f64 = 1e-9;
+
 /// The quantile of the standard generalized Pareto distribution, for the share `above` of larger
 /// numbers.
 #[inline]
 fn pareto(above: f64, shape: f64) -> f64 {
     debug_assert!(above > 0.0 && above <= 1.0, "I1");
-    if shape == 0.0 { -above.ln() } else { (above.powf(-shape) - 1.0) / shape }
+    match shape.abs() < SHAPE_MIN {
+        true => -above.ln(),
+        false => (above.powf(-shape) - 1.0) / shape,
+    }
 }
 
 /// The quantile of the standard generalized extreme value distribution, for the negative logarithm
@@ -161,7 +169,10 @@ fn pareto(above: f64, shape: f64) -> f64 {
 fn extreme(negative_log: f64, shape: f64) -> f64 {
     // A share of 1 would be infinite.
     let negative_log = negative_log.max(f64::EPSILON);
-    if shape == 0.0 { -negative_log.ln() } else { (negative_log.powf(-shape) - 1.0) / shape }
+    match shape.abs() < SHAPE_MIN {
+        true => -negative_log.ln(),
+        false => (negative_log.powf(-shape) - 1.0) / shape,
+    }
 }
 
 fn extreme_mean(location: f64, scale: f64, shape: f64) -> f64 {
@@ -280,10 +291,15 @@ mod tests {
             Law::Uniform(low, high) => (number - low) / (high - low),
             Law::Normal(mean, deviation) => normal_share((number - mean) / deviation),
             Law::Exponential(rate) => -(-rate * number).exp_m1(),
+            Law::Pareto(location, scale, shape) if shape.abs() < SHAPE_MIN => {
+                -(-(number - location) / scale).exp_m1()
+            }
             Law::Pareto(location, scale, shape) => {
                 1.0 - (1.0 + shape * (number - location) / scale).powf(-1.0 / shape)
             }
-            Law::Extreme(location, scale, 0.0) => (-(-(number - location) / scale).exp()).exp(),
+            Law::Extreme(location, scale, shape) if shape.abs() < SHAPE_MIN => {
+                (-(-(number - location) / scale).exp()).exp()
+            }
             Law::Extreme(location, scale, shape) => {
                 (-(1.0 + shape * (number - location) / scale).powf(-1.0 / shape)).exp()
             }
@@ -319,6 +335,9 @@ mod tests {
             ("gpareto:5,16.0292,-0.2", "gpareto:5,16.0292,-0.3"),
             ("gev:30.7984,8.20449,0.078688", "gev:30.7984,8.20449,-0.02"),
             ("gev:30,8,0", "gev:30,8,0.1"),
+            // Shapes of which draws without a lower limit are all 0.
+            ("gpareto:16,1e-20", "gpareto:17,0"),
+            ("gev:30,8,-1e-20", "gev:30,8,0.1"),
         ] {
             let drawn = draws(law(right), 11);
             let (own, other) = (distance(drawn.clone(), law(right)), distance(drawn, law(similar)));

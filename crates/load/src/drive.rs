@@ -418,7 +418,8 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     }
 
     /// Counts the requests without an answer, and in an open loop also those that were due but not
-    /// sent (I3).
+    /// sent (I3). An overloaded loop may have billions of those, so a session that stops it stops
+    /// this, too.
     fn abandon(&mut self) {
         let now_ns = self.books.read_clock();
         for link in self.links.iter_mut() {
@@ -432,10 +433,10 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
         if self.pace.window.open && !self.is_finished {
             // Without a link nothing of the source will ever be sent.
             let due_ns = if self.alive == 0 { u64::MAX } else { now_ns };
-            let mut nowhere = Outbox::default();
-            while let Next::Request(pending) = self.source.next(due_ns, &mut nowhere) {
+            while !self.live.is_stopped.load(Ordering::Relaxed)
+                && let Next::Request(pending) = self.source.skip(due_ns)
+            {
                 self.books.tally.record_unanswered(&pending, now_ns);
-                nowhere = Outbox::default();
             }
         }
     }
@@ -467,7 +468,107 @@ fn timespec(ns: u64) -> Timespec {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::link::LinkState;
+    use crate::request::{Asked, Kind, Pending};
+
+    /// A client whose server never answers.
+    struct Mute {
+        state: LinkState,
+        socket: OwnedFd,
+        pending: Vec<Pending>,
+    }
+
+    impl Mute {
+        fn new() -> Self {
+            let (socket, _) = UnixStream::pair().expect("sockets");
+            Self { state: LinkState::NEW, socket: socket.into(), pending: Vec::new() }
+        }
+    }
+
+    impl Link for Mute {
+        fn socket(&self) -> &OwnedFd {
+            &self.socket
+        }
+        fn state(&mut self) -> &mut LinkState {
+            &mut self.state
+        }
+        fn in_flight(&self) -> usize {
+            self.pending.len()
+        }
+        fn take(&mut self, source: &mut impl Source, now_ns: u64) -> Next {
+            let next = source.next(now_ns, &mut Outbox::default());
+            if let Next::Request(pending) = next {
+                self.pending.push(pending);
+            }
+            next
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+        fn serve(&mut self, _: &mut impl Source, _: &mut Books) -> io::Result<Received> {
+            Ok(Received::Nothing)
+        }
+        fn expire(&mut self, _: &mut impl Source, _: &mut Books) -> bool {
+            false
+        }
+        fn abandon(&mut self) -> Vec<Pending> {
+            std::mem::take(&mut self.pending)
+        }
+    }
+
+    /// Drives a source against servers that never answer.
+    fn drive(source: impl Source, clients: usize, depth: usize, open: bool, live: &Live) -> Tally {
+        let mut links: Vec<Mute> = (0..clients).map(|_| Mute::new()).collect();
+        let window = Window { from_ns: 0, until_ns: u64::MAX, open };
+        let (epoch, servers, patience_ns) = (Instant::now(), 1, 1_000_000);
+        let pace = Pace { epoch, depth, servers, patience_ns, spin: Spin::Never, window };
+        Drive::new(&mut links, source, pace, live).expect("descriptors").run().expect("events")
+    }
+
+    /// A source that is always late, and ends its session at the thousandth request.
+    struct Endless<'l> {
+        live: &'l Live,
+        skipped: u64,
+    }
+
+    impl Source for Endless<'_> {
+        fn next(&mut self, _: u64, _: &mut Outbox) -> Next {
+            panic!("nothing is formatted that is not sent")
+        }
+        fn skip(&mut self, _: u64) -> Next {
+            self.skipped += 1;
+            self.live.is_stopped.store(self.skipped >= 1_000, Ordering::Relaxed);
+            assert!(self.skipped <= 1_000, "I2: the session has stopped it");
+            let (kind, keys, token, intended_ns, sent_ns) = (Kind::Get, 1, 0, 0, 0);
+            Next::Request(Pending { kind, keys, token, intended_ns, sent_ns })
+        }
+        fn item(
+            &mut self,
+            _: &Pending,
+            _: Option<&[u8]>,
+            _: &[u8],
+            _: Option<u64>,
+            _: &mut Asked,
+        ) -> bool {
+            false
+        }
+        fn answered(&mut self, _: &Pending, _: Outcome, _: u64, _: &mut Outbox) -> Option<Pending> {
+            None
+        }
+        fn until_ns(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    #[test]
+    fn requests_that_were_never_sent_are_counted_unformatted_until_the_session_stops() {
+        let live = Live::default();
+        let tally = drive(Endless { live: &live, skipped: 0 }, 0, 1, true, &live);
+        assert_eq!((tally.errors.unanswered, tally.offered), (1_000, 1_000), "I3");
+    }
 
     #[test]
     fn a_thread_spins_shortly_before_a_request_is_due_or_never_or_always() {

@@ -15,6 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 use crate::random::below;
+use crate::request::Kind;
 
 /// The most parts of one kind.
 const PARTS_MAX: u32 = 1_000_000;
@@ -34,6 +35,17 @@ pub(crate) enum Verb {
     Cas,
     /// Stores a key that was not there before.
     Insert,
+}
+
+impl Verb {
+    /// The kind under which its first request is counted.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Get | Self::Cas => Kind::Get,
+            Self::Set | Self::Insert => Kind::Set,
+            Self::Delete | Self::Incr => Kind::Other,
+        }
+    }
 }
 
 /// The ratio of the kinds of requests.

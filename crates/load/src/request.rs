@@ -147,6 +147,12 @@ pub(crate) trait Source {
     /// Formats the next request, if there is one now.
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next;
 
+    /// Takes the next request of an open loop, if there is one now, that will not be sent. A source
+    /// that may have many of them formats none.
+    fn skip(&mut self, now_ns: u64) -> Next {
+        self.next(now_ns, &mut Outbox::default())
+    }
+
     /// The index of the server of the next request, if there are several.
     fn server_of_next(&mut self) -> usize {
         0

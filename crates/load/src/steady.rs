@@ -137,6 +137,27 @@ impl Steady {
         }
     }
 
+    /// Takes the intended time of the next request.
+    ///
+    /// Errors: there is none now.
+    #[inline(always)]
+    fn take_time(&mut self, now_ns: u64) -> Result<u64, Next> {
+        let intended_ns = match &mut self.schedule {
+            None => now_ns,
+            Some(schedule) => schedule.next_ns(),
+        };
+        if intended_ns >= self.until_ns {
+            return Err(Next::Finished);
+        }
+        if intended_ns > now_ns {
+            return Err(Next::At(intended_ns));
+        }
+        if let Some(schedule) = &mut self.schedule {
+            schedule.advance();
+        }
+        Ok(intended_ns)
+    }
+
     /// Draws what the next request does, and its first key.
     #[inline(always)]
     fn draw(&mut self) -> Drawn {
@@ -246,20 +267,26 @@ impl Source for Steady {
 
     #[inline]
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
-        let intended_ns = match &mut self.schedule {
-            None => now_ns,
-            Some(schedule) => schedule.next_ns(),
+        let intended_ns = match self.take_time(now_ns) {
+            Ok(intended_ns) => intended_ns,
+            Err(none) => return none,
         };
-        if intended_ns >= self.until_ns {
-            return Next::Finished;
-        }
-        if intended_ns > now_ns {
-            return Next::At(intended_ns);
-        }
-        if let Some(schedule) = &mut self.schedule {
-            schedule.advance();
-        }
         let (kind, keys, token) = self.word(outbox);
+        Next::Request(Pending { kind, keys, token, intended_ns, sent_ns: now_ns })
+    }
+
+    fn skip(&mut self, now_ns: u64) -> Next {
+        assert!(self.schedule.is_some(), "I1: a closed loop has no request that is not sent");
+        let intended_ns = match self.take_time(now_ns) {
+            Ok(intended_ns) => intended_ns,
+            Err(none) => return none,
+        };
+        let Self { mix, random, .. } = self;
+        let verb = match self.is_plain {
+            true => mix.ratio.choose_plain(random),
+            false => mix.ratio.choose_any(random),
+        };
+        let (kind, keys, token) = (verb.kind(), 1, 0);
         Next::Request(Pending { kind, keys, token, intended_ns, sent_ns: now_ns })
     }
 
@@ -462,6 +489,30 @@ mod tests {
         }
         assert_eq!(late.len(), 50, "I1");
         assert!(late.windows(2).all(|pair| pair[1] - pair[0] >= 999_999));
+    }
+
+    #[test]
+    fn requests_that_are_skipped_have_the_times_and_the_shares_of_others() {
+        let drain = |is_skipped: bool| {
+            let schedule = Schedule::new(100_000.0, Arrivals::Poisson, 0, 0);
+            let mut steady = Steady::new(mix_of(3, 1, 1), Some(schedule), 1_000_000_000, 0);
+            let (mut outbox, mut times, mut sets) = (Outbox::default(), Vec::new(), 0);
+            loop {
+                let next = match is_skipped {
+                    true => steady.skip(u64::MAX),
+                    false => steady.next(u64::MAX, &mut outbox),
+                };
+                let Next::Request(pending) = next else { break };
+                times.push(pending.intended_ns);
+                sets += usize::from(pending.kind == Kind::Set);
+            }
+            (times, sets)
+        };
+        let (sent, skipped) = (drain(false), drain(true));
+        assert_eq!(sent.0, skipped.0, "I1");
+        for (times, sets) in [sent, skipped] {
+            assert!((times.len() / 4).abs_diff(sets) < 1_000, "{} {sets}", times.len());
+        }
     }
 
     #[test]

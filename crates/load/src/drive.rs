@@ -422,9 +422,12 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
     /// this, too.
     fn abandon(&mut self) {
         let now_ns = self.books.read_clock();
+        // A request that would follow is not sent: the source is told that this one failed.
+        let mut nowhere = Outbox::default();
         for link in self.links.iter_mut() {
             for pending in link.abandon() {
                 self.books.abandoned(&pending);
+                let _ = self.source.answered(&pending, Outcome::Failed, now_ns, &mut nowhere);
                 // A late answer would be taken for an answer of the next phase.
                 link.state().is_alive = false;
             }
@@ -437,6 +440,7 @@ impl<'a, S: Source, L: Link> Drive<'a, S, L> {
                 && let Next::Request(pending) = self.source.skip(due_ns)
             {
                 self.books.tally.record_unanswered(&pending, now_ns);
+                let _ = self.source.answered(&pending, Outcome::Failed, now_ns, &mut nowhere);
             }
         }
     }
@@ -469,10 +473,19 @@ fn timespec(ns: u64) -> Timespec {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::honesty;
+    use crate::inserts::Inserts;
+    use crate::ketama::Ring;
+    use crate::keys::{Keys, Room, Sizes};
     use crate::link::LinkState;
+    use crate::replay::{Pacing, Replay, Share};
     use crate::request::{Asked, Kind, Pending};
+    use crate::schedule::{Arrivals, Schedule};
+    use crate::steady::Steady;
+    use crate::trace::Trace;
 
     /// A client whose server never answers.
     struct Mute {
@@ -568,6 +581,37 @@ mod tests {
         let live = Live::default();
         let tally = drive(Endless { live: &live, skipped: 0 }, 0, 1, true, &live);
         assert_eq!((tally.errors.unanswered, tally.offered), (1_000, 1_000), "I3");
+    }
+
+    #[test]
+    fn inserts_without_an_answer_hold_back_no_later_one() {
+        let mut mix = honesty::mix();
+        (mix.ratio.gets, mix.ratio.inserts) = (0, 1);
+        let room = Room { inserts: true, counters: false };
+        mix.keys = Keys::with(100, room, Sizes::Fixed(12), Sizes::Fixed(3), 9).expect("valid");
+        let inserts = Arc::new(Inserts::new(100));
+        mix.inserts = Some(Arc::clone(&inserts));
+        // Several servers: a request is drawn before it is due.
+        mix.ring = Some(Arc::new(Ring::new(&["a:1".into()])));
+        let schedule = Schedule::new(1e6, Arrivals::Fixed, 0, 0);
+        let mut source = Steady::new(mix, Some(schedule), 1_000_000_000, 0);
+        assert_eq!(source.server_of_next(), 0);
+        let tally = drive(source, 2, 3, true, &Live::default());
+        assert!(tally.errors.unanswered >= 6, "{:?}", tally.errors);
+        assert_eq!(inserts.take(), inserts.count(), "no number is missing");
+    }
+
+    #[test]
+    fn a_trace_without_an_answer_is_counted_to_its_end() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "0,a,1,4,1,get,0\n".repeat(9)).expect("written");
+        let trace = Trace::read(file.path(), 1.0, None).expect("valid");
+        let share = Share { index: 0, threads: 1 };
+        let pacing = Pacing { start_ns: 0, speed: 1e9 };
+        let replay = Replay::new(&trace, share, Some(pacing), true, 0);
+        let tally = drive(replay, 2, 1, true, &Live::default());
+        // The first get holds the key until the end.
+        assert_eq!((tally.errors.unanswered, tally.offered), (9, 9), "I3");
     }
 
     #[test]

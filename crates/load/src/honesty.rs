@@ -20,7 +20,8 @@ const SERVICE_NS: u64 = 5_000;
 /// Length of a run.
 pub(crate) const RUN_NS: u64 = 20 * SECOND_NS;
 
-fn mix() -> Mix {
+/// A mix of gets of 100 keys.
+pub(crate) fn mix() -> Mix {
     Mix {
         protocol: Protocol::Text,
         keys: Keys::new(100, Sizes::Fixed(4), Sizes::Fixed(3), 9).expect("valid"),

@@ -185,7 +185,6 @@ impl Steady {
     fn word(&mut self, outbox: &mut Outbox) -> (Kind, u32, u64) {
         let Drawn { verb, mut number } = match self.mix.ring {
             None => self.draw(),
-            // At the end of a run, requests are counted that were never sent to a server.
             Some(_) => self.drawn.take().unwrap_or_else(|| self.draw()),
         };
         let mix = &mut self.mix;
@@ -246,6 +245,18 @@ impl Steady {
                 (Kind::Set, 1, number | INSERTED)
             }
             Verb::Get | Verb::Set => unreachable!("formatted before"),
+        }
+    }
+}
+
+impl Drop for Steady {
+    /// A run may end between the draw of an insert and its request. The numbers are those of all
+    /// threads and of later runs, which must not wait for it.
+    fn drop(&mut self) {
+        if let (Some(inserts), Some(Drawn { verb: Verb::Insert, number })) =
+            (&self.mix.inserts, self.drawn)
+        {
+            inserts.acknowledge(number);
         }
     }
 }

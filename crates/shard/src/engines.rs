@@ -17,10 +17,13 @@
 //! want more cannot wait for each other.
 //!
 //! Invariants:
-//! - E1  A core holds engines for a bounded piece of work, and never across a system call: for a
-//!   batch of requests, and for `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases.
-//!   Once a tick, the core of a shard also executes up to `PARKED_PER_TICK_MAX` requests of its
-//!   backlog in one hold.
+//! - E1  A core holds engines for a bounded piece of work: for a batch of requests, and for
+//!   `PARKED_PER_HOLD_MAX` parked ones of each engine that it releases. Once a tick, the core of a
+//!   shard also executes up to `PARKED_PER_TICK_MAX` requests of its backlog in one hold. A core
+//!   that holds an engine does not poll, send or wake. The engine itself calls the kernel only for
+//!   `madvise`, when memory changes hands: a segment is released while the budget is overdrawn or a
+//!   client needs memory (then the pool is locked, too), the index shrinks by at most 2 MiB, or it
+//!   grows into the next huge page.
 //! - E2  A core publishes the statistics of an engine before it hands answers back, and before it
 //!   releases the engine. So a change is acknowledged only when `stats` counts it (`send`, I1).
 //! - E3  With `erew` only the core of a shard takes its engine.

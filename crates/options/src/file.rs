@@ -64,7 +64,7 @@ fn option(words: &mut Vec<String>, key: &str, value: &Value) -> Result<(), Strin
         None => format!("--{}", row.long),
     };
     match (row.takes, value) {
-        (Takes::Nothing, Value::Boolean(false)) => {}
+        (Takes::Nothing, Value::Boolean(false)) => is_off(key, row.default)?, // I2
         (Takes::Nothing, Value::Boolean(true)) => words.push(name),
         (Takes::Nothing, _) => return Err(format!("{key}: must be true or false")),
         // A letter takes no optional value; memcached repeats it: -vv.
@@ -83,17 +83,32 @@ fn option(words: &mut Vec<String>, key: &str, value: &Value) -> Result<(), Strin
 /// Adds the words for the options of `-o`.
 fn extended(words: &mut Vec<String>, table: &Table) -> Result<(), String> {
     for (key, value) in table {
-        if !suboptions().any(|row| row.name == key) {
+        let Some(row) = suboptions().find(|row| row.name == key) else {
             return Err(format!("{EXTENDED}.{key}: no such option; `kachel serve -h` lists them"));
-        }
+        };
+        let opposite = format!("no_{key}");
         let suboption = match value {
-            Value::Boolean(false) => continue,
+            Value::Boolean(false) if suboptions().any(|row| row.name == opposite) => opposite,
+            Value::Boolean(false) if row.takes == Takes::Nothing => {
+                is_off(&format!("{EXTENDED}.{key}"), row.default)?; // I2
+                continue;
+            }
             Value::Boolean(true) => key.clone(),
-            value => format!("{key}={}", plain(key, value)?),
+            value => format!("{key}={}", plain(&format!("{EXTENDED}.{key}"), value)?),
         };
         words.extend(["-o".to_string(), suboption]);
     }
     Ok(())
+}
+
+/// Checks that an option without a value is off by default, so that `false` changes nothing.
+///
+/// Errors: it is on, at least under one of the names of the program.
+fn is_off(key: &str, default: &str) -> Result<(), String> {
+    match default {
+        "" | "off" => Ok(()),
+        _ => Err(format!("{key}: false does not turn it off (default: {default})")),
+    }
 }
 
 /// A value as a command line has it.

@@ -190,6 +190,8 @@ const EXAMPLE_INTRODUCTION: &str = "\
 #
 # A key is the long name of an option. Remove the `#` before a key to set it. An option of the
 # command line counts more than this file. An option that may be repeated takes a list.
+# `false` stands for the option with `no_` before its name, where there is one. Otherwise `false` is
+# an error for an option that is on by default.
 ";
 
 /// A table cell with code. A `|` is escaped, because it would end the cell.

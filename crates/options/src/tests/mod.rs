@@ -590,11 +590,17 @@ fn kachel_with(text: &str, args: &[&str]) -> ServeOptions {
 fn a_file_has_the_effect_of_a_command_line() {
     let text = "memory-limit = 100\nt = 3\nenable-shutdown = true\ndisable-cas = false\n\
                 verbose = 2\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\nmax-item-size = \"2m\"\n\
-                [extended]\nidle_timeout = 60\nmaxconns_fast = true\nmodern = false\n";
+                [extended]\nidle_timeout = 60\nmaxconns_fast = true\nmodern = false\n\
+                no_hashexpand = false\nslab_automove = false\n";
     let args = ["-m100", "-t3", "-A", "-vv", "-l", "127.0.0.1:1", "-l", "[::1]:2", "-I", "2m"];
-    let extended = ["-o", "idle_timeout=60", "-o", "maxconns_fast"];
+    let extended =
+        ["-o", "idle_timeout=60", "-o", "maxconns_fast", "-o", "no_modern,no_slab_automove"];
     assert_eq!(kachel_with(text, &[]), kachel(&[&args[..], &extended].concat()));
     assert_eq!(kachel_with("", &[]), kachel(&[]));
+    for name in ["lru_crawler", "maxconns_fast", "slab_reassign", "lru_maintainer"] {
+        let file = kachel_with(&format!("[extended]\n{name} = false\n"), &[]);
+        assert_eq!(file, kachel(&["-o", &format!("no_{name}")]));
+    }
 }
 
 #[test]
@@ -621,6 +627,12 @@ fn a_mistake_in_a_file_is_an_error_that_names_it() {
         ("memory-limit = \"much\"", "must be a number"),
         ("memory-limit = 1\nmemory-limit = 2", "duplicate key"),
         ("enable-shutdown = 1", "must be true or false"),
+        ("disable-dumping = false", "disable-dumping: false does not turn it off (default: on;"),
+        ("W = false", "W: false does not turn it off"),
+        ("dumps = false", "default: off; called as memcached: on"),
+        ("port = false", "must be a text or a number"),
+        ("[extended]\nidle_timeout = false", "extended.idle_timeout: must be a text or a number"),
+        ("[extended]\nno_drop_privileges = false", "no_drop_privileges: false does not turn it"),
         ("verbose = 10", "must be 0 to 9"),
         ("[threads]\nt = 1", "must be a text or a number"),
         ("[extended]\nidle = 1", "extended.idle: no such option"),

@@ -307,16 +307,20 @@ fn misses_refuses_bad_input_and_names_it() {
 }
 
 /// A meter of constant power, one that fails after its first sample, an estimate, and a recording.
+/// The requests are those of one second of the command.
 #[test]
 fn power_is_measured_while_a_command_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
-    let requests = r#"{"result": {"requests": 1000}}"#;
-    std::fs::write(path("requests.json"), requests).expect("written");
     std::fs::write(path("recording.csv"), "0,7\n1,7\n").expect("written");
     let dying =
         format!("command:test ! -e {0} && echo 30 || (echo broken >&2; exit 1)", path("dead"));
-    let work = format!("touch {}; sleep 2.5; exit 3", path("dead"));
+    let requests = r#"{"result": {"requests": 1000, "begin_unix_s": %s, "window_s": 1}}"#;
+    let work = format!(
+        "touch {}; now=$(date +%s.%N); sleep 2.5; printf '{requests}' $now >{}; exit 3",
+        path("dead"),
+        path("requests.json")
+    );
     let answer = lab(&[
         "power",
         "--meter",
@@ -354,7 +358,7 @@ fn power_is_measured_while_a_command_runs() {
     let (joules, seconds) = (constant["joules"].as_f64(), report["seconds"].as_f64());
     assert!((joules.expect("covered") / seconds.expect("a time") - 40.0).abs() < 1e-6, "{report}");
     let per_request = constant["joules_per_request"].as_f64().expect("a figure");
-    assert!((per_request * 1000.0 - joules.expect("covered")).abs() < 1e-6, "{report}");
+    assert!((per_request * 1000.0 - 40.0).abs() < 1e-6, "{report}");
     assert!(dying["error"].as_str().expect("a reason").contains("broken"), "{report}");
     assert!(dying["covered"] == 0.0 && dying["joules"].is_null(), "{report}");
     assert!(model["is_estimate"] == true && constant["is_estimate"] == false, "{report}");
@@ -372,25 +376,38 @@ fn power_refuses_bad_input_and_names_it() {
         (&["power", "--meter", "hwmon:/no/such/folder", "--", "true"], "/no/such/folder"),
         (&["power", "--meter", "command:echo 1", "--idle-s", "4000", "--", "true"], "--idle-s"),
         (&["power", "--meter", "command:echo 1", "--idle-s", "0", "--", "/no/such"], "/no/such"),
-        (
-            &[
-                "power",
-                "--meter",
-                "command:echo 1",
-                "--idle-s",
-                "0",
-                "--requests",
-                "/no",
-                "--",
-                "true",
-            ],
-            "--requests /no",
-        ),
     ] {
         let answer = lab(args);
         assert_eq!(answer.status.code(), Some(64), "{args:?}: {answer:?}");
         assert!(text(&answer.stderr).contains(named), "{args:?}: {answer:?}");
     }
+}
+
+/// The command has run, so its exit status and the figures of the meter stand.
+#[test]
+fn power_keeps_its_figures_if_the_requests_are_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out.json");
+    let measured = |json: &str, status: &str| {
+        let words = "power --meter model:10,20 --idle-s 0 --every-ms 10 --requests /no/such --json";
+        let command = ["--", "sh", "-c", status];
+        lab(&[&words.split(' ').collect::<Vec<_>>()[..], &[json], &command].concat())
+    };
+    let answer = measured(out.to_str().expect("text"), "sleep 0.1; exit 3");
+    assert_eq!(answer.status.code(), Some(3), "{answer:?}");
+    let json = std::fs::read_to_string(&out).expect("written");
+    let report: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let error = report["requests_error"].as_str().expect("a reason");
+    assert!(error.contains("--requests /no/such: "), "{report}");
+    let meter = &report["meters"][0];
+    assert!(meter["loaded_w"].is_f64() && meter["joules_per_request"].is_null(), "{report}");
+    let table = text(&answer.stdout);
+    assert!(table.contains("requests   unknown: --requests /no/such: "), "{table}");
+    assert!(table.contains("power      idle "), "{table}");
+    let answer = measured("/no/such/out.json", "sleep 0.1");
+    assert_eq!(answer.status.code(), Some(1), "{answer:?}");
+    assert!(text(&answer.stderr).contains("--json /no/such/out.json: "), "{answer:?}");
+    assert!(text(&answer.stdout).contains("power      idle "), "{answer:?}");
 }
 
 const EXPERIMENT: &str = r#"

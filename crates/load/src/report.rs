@@ -195,6 +195,8 @@ struct Preloaded {
 #[derive(Debug, Serialize)]
 struct Figures {
     window_s: f64,
+    /// When the window began.
+    begin_unix_s: f64,
     requests: u64,
     requests_per_s: f64,
     by_kind: Vec<(&'static str, u64)>,
@@ -334,6 +336,7 @@ impl Figures {
         let kinds = || (0..Kind::COUNT).filter(|&kind| tally.answered[kind] > 0);
         Self {
             window_s: *window_s,
+            begin_unix_s: measured.begin_unix_s,
             requests,
             requests_per_s: requests as f64 / window_s,
             by_kind: kinds().map(|kind| (Kind::NAMES[kind], tally.answered[kind])).collect(),

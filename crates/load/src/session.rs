@@ -20,6 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::address::{Address, Target};
+use crate::clock::Watch;
 use crate::connection::Connection;
 use crate::connects::{ConnectPlan, Connecting, Connects};
 use crate::control::Control;
@@ -64,6 +65,8 @@ pub(crate) struct Measured {
     pub(crate) threads: usize,
     /// Actual length of the window, in seconds.
     pub(crate) window_s: f64,
+    /// When the window began, in Unix seconds of this machine's clock.
+    pub(crate) begin_unix_s: f64,
     /// Cost of the window.
     pub(crate) cost: Cost,
     /// The preload, if the run had one.
@@ -321,6 +324,7 @@ impl Conductor<'_> {
             0 => None,
             count => Some(Idle::open(&targets[0], count, meter)?),
         };
+        let watch = Watch::new();
         let start = control.begin(preload.as_ref())?;
         let start_ns = start.saturating_duration_since(self.epoch).as_nanos() as u64;
         for starter in &self.starters {
@@ -368,13 +372,18 @@ impl Conductor<'_> {
             None => tally.last_ns,
         };
         let window_ns = end_ns.saturating_sub(from_ns).max(1);
-        let cost = self.session.meter.cost(&earlier, &later);
-        let idle = idle.map(|idle| idle.close(meter));
-        let connects = connecting.map(Connecting::finish);
-        let window_s = window_ns as f64 / 1e9;
-        let threads = self.starters.len();
-        let members = Vec::new();
-        Ok(Measured { tally, threads, window_s, cost, preload, idle, connects, members })
+        let begin = self.epoch + Duration::from_nanos(from_ns);
+        Ok(Measured {
+            tally,
+            threads: self.starters.len(),
+            window_s: window_ns as f64 / 1e9,
+            begin_unix_s: watch.at_ns(begin) as f64 / 1e9,
+            cost: self.session.meter.cost(&earlier, &later),
+            preload,
+            idle: idle.map(|idle| idle.close(meter)),
+            connects: connecting.map(Connecting::finish),
+            members: Vec::new(),
+        })
     }
 
     /// Waits for the tally of a thread, and adds it. False: none has come.

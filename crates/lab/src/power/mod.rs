@@ -11,7 +11,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,6 +26,7 @@ mod sampler;
 mod serial;
 
 pub(crate) use energy::Energy;
+use energy::Power;
 pub(crate) use meter::MeterName;
 use meter::recorded;
 pub(crate) use sampler::unix_s;
@@ -52,6 +53,8 @@ Without --meter: powercap, or else hwmon. They do not see the whole computer.
 
 net         power above that of the idle machine
 J           energy while the command runs; only if the meter covers 95 % of that time
+request     energy of the time in which the requests of --requests were counted, without the preload
+            and the warm-up, divided by their number; only if the meter covers 95 % of that time
 
 Examples:
   kachel-lab power --meter ipmi -- kachel-lab load --connections 50 --json run.json
@@ -77,8 +80,8 @@ struct Options {
     /// Milliseconds between two samples.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     every_ms: u64,
-    /// The file that the command writes with `kachel-lab load --json`: its requests are divided by
-    /// the energy.
+    /// The file that the command writes with `kachel-lab load --json`: it says how many requests
+    /// were counted and when.
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
     /// A file that gets the figures.
@@ -101,6 +104,8 @@ struct Figures {
     /// The share of the command's time for which there are samples.
     covered: f64,
     joules: Option<f64>,
+    /// Those while the requests were counted.
+    requests_joules: Option<f64>,
     joules_per_request: Option<f64>,
     requests_per_joule: Option<f64>,
     net_joules_per_request: Option<f64>,
@@ -112,11 +117,15 @@ struct Figures {
 struct Report {
     seconds: f64,
     requests: Option<u64>,
+    /// The time in which they were counted.
+    requests_s: Option<f64>,
+    /// The reason why there are none, although `--requests` names a file.
+    requests_error: Option<String>,
     meters: Vec<Figures>,
 }
 
-/// Runs `kachel-lab power` with the arguments that follow it. Returns the command's exit code, or
-/// 64 if it was not run.
+/// Runs `kachel-lab power` with the arguments that follow it. Returns the command's exit code; 1 if
+/// that is 0 and the file of `--json` cannot be written; 64 if the command was not run.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     let mut code = 0;
     let finished = crate::with_options(command_line(), words, |options: &Options| {
@@ -125,7 +134,10 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
         if let Some(path) = &options.json {
             let json =
                 serde_json::to_string_pretty(&report).expect("figures are plain data") + "\n";
-            std::fs::write(path, json).map_err(|error| format!("{}: {error}", path.display()))?;
+            if let Err(error) = std::fs::write(path, json) {
+                eprintln!("kachel-lab power: --json {}: {error}", path.display());
+                code = code.max(1);
+            }
         }
         Ok(text(&report))
     });
@@ -153,10 +165,23 @@ fn measure(options: &Options) -> Result<(Report, u8), String> {
     let interval = Duration::from_millis(options.every_ms);
     let (run, series) = sampled(&names, interval, || execute(options))?;
     let run = run?;
-    let requests = options.requests.as_deref().map(requests_in).transpose()?;
-    let mut report = Report { seconds: run.end_s - run.begin_s, requests, meters: Vec::new() };
+    // The command has run: a file that is no use takes away none of the meters' figures.
+    let (counted, requests_error) = match options.requests.as_deref() {
+        None => (None, None),
+        Some(path) => match Counted::read(path, &run) {
+            Ok(counted) => (Some(counted), None),
+            Err(error) => (None, Some(format!("--requests {}: {error}", path.display()))),
+        },
+    };
+    let mut report = Report {
+        seconds: run.end_s - run.begin_s,
+        requests: counted.map(|counted| counted.requests),
+        requests_s: counted.map(|counted| counted.seconds),
+        requests_error,
+        meters: Vec::new(),
+    };
     for (name, series) in names.iter().zip(series) {
-        report.meters.push(figures(name, series, &run, requests));
+        report.meters.push(figures(name, series, &run, counted));
     }
     Ok((report, run.exit_code))
 }
@@ -222,46 +247,76 @@ fn execute(options: &Options) -> Result<Run, String> {
     Ok(Run { idle_s, begin_s, end_s: unix_s().max(begin_s + 1e-6), exit_code })
 }
 
-/// The requests in a report of `kachel-lab load`.
-fn requests_in(path: &std::path::Path) -> Result<u64, String> {
-    let named = |error: &dyn std::fmt::Display| format!("--requests {}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-    let report: serde_json::Value = serde_json::from_str(&text).map_err(|error| named(&error))?;
-    let requests = report["result"]["requests"].as_u64().filter(|requests| *requests > 0);
-    requests.ok_or_else(|| named(&"no requests in it"))
+/// The requests that `kachel-lab load` counted, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counted {
+    requests: u64,
+    /// Unix time.
+    begin_s: f64,
+    seconds: f64,
 }
 
-fn figures(name: &MeterName, series: Series, run: &Run, requests: Option<u64>) -> Figures {
+impl Counted {
+    /// Reads a report of `kachel-lab load`.
+    ///
+    /// Errors: there is none, or the command has not written it in this run.
+    fn read(path: &Path, run: &Run) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let report: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let result = &report["result"];
+        let requests = result["requests"].as_u64().filter(|requests| *requests > 0);
+        let begin_s = result["begin_unix_s"].as_f64();
+        let seconds = result["window_s"].as_f64().filter(|seconds| *seconds > 0.0);
+        let requests = requests.ok_or("no requests in it")?;
+        let (begin_s, seconds) =
+            begin_s.zip(seconds).ok_or("it does not say when they were counted")?;
+        if !(run.begin_s..=run.end_s).contains(&begin_s) {
+            return Err("its requests were not counted while the command ran".to_owned());
+        }
+        Ok(Self { requests, begin_s, seconds })
+    }
+}
+
+fn figures(name: &MeterName, series: Series, run: &Run, counted: Option<Counted>) -> Figures {
     let Series { energy, error } = series;
     let idle_w = energy.power(run.idle_s, run.begin_s).map(|power| power.watts);
     let loaded = energy.power(run.begin_s, run.end_s);
-    let (loaded_w, covered) =
-        (loaded.map(|power| power.watts), loaded.map_or(0.0, |it| it.covered));
-    let net_w = loaded_w.zip(idle_w).map(|(loaded, idle)| loaded - idle);
-    let seconds = run.end_s - run.begin_s;
-    let joules = loaded_w.filter(|_| covered >= COVERED_MIN).map(|watts| watts * seconds);
-    let net_joules = net_w.filter(|_| joules.is_some()).map(|watts| watts * seconds);
-    let per_request = |joules: f64| requests.map(|requests| joules / requests as f64);
+    let loaded_w = loaded.map(|power| power.watts);
+    let requests_joules = counted
+        .and_then(|it| joules(energy.power(it.begin_s, it.begin_s + it.seconds)?, it.seconds));
+    let idle_joules = idle_w.zip(counted).map(|(watts, it)| watts * it.seconds);
+    let net_joules = requests_joules.zip(idle_joules).map(|(all, idle)| all - idle);
+    let per_request = |joules: f64| counted.map(|it| joules / it.requests as f64);
     Figures {
         meter: name.to_string(),
         is_estimate: name.is_estimate(),
         idle_w,
         loaded_w,
-        net_w,
-        covered,
-        joules,
-        joules_per_request: joules.and_then(per_request),
-        requests_per_joule: joules.and_then(per_request).map(|joules| 1.0 / joules),
+        net_w: loaded_w.zip(idle_w).map(|(loaded, idle)| loaded - idle),
+        covered: loaded.map_or(0.0, |power| power.covered),
+        joules: loaded.and_then(|power| joules(power, run.end_s - run.begin_s)),
+        requests_joules,
+        joules_per_request: requests_joules.and_then(per_request),
+        requests_per_joule: requests_joules.and_then(per_request).map(|joules| 1.0 / joules),
         net_joules_per_request: net_joules.and_then(per_request),
         error,
     }
 }
 
+/// The energy of a phase. `None`: the meter covers too little of it.
+fn joules(power: Power, seconds: f64) -> Option<f64> {
+    (power.covered >= COVERED_MIN).then_some(power.watts * seconds)
+}
+
 /// The report, a paragraph for each meter.
 fn text(report: &Report) -> String {
     let mut text = format!("time       {:.2} s\n", report.seconds);
-    if let Some(requests) = report.requests {
-        let _ = writeln!(text, "requests   {requests}");
+    if let (Some(requests), Some(seconds)) = (report.requests, report.requests_s) {
+        let _ = writeln!(text, "requests   {requests} in {seconds:.2} s");
+    }
+    if let Some(error) = &report.requests_error {
+        let _ = writeln!(text, "requests   unknown: {error}");
     }
     let shown = |value: Option<f64>, unit: &str| {
         value.map_or("unknown".to_owned(), |value| format!("{value:.2} {unit}"))
@@ -295,4 +350,67 @@ fn text(report: &Report) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::energy::Sample;
+    use super::*;
+
+    const RUN: Run = Run { idle_s: 0.0, begin_s: 10.0, end_s: 30.0, exit_code: 0 };
+
+    /// 20 W idle, 100 W in the preload of ten seconds, then 40 W.
+    #[test]
+    fn requests_are_divided_by_the_energy_of_their_own_time() {
+        let at = |second: u32| match second {
+            0..=10 => 20.0,
+            11..=20 => 100.0,
+            _ => 40.0,
+        };
+        let samples: Vec<(f64, Sample)> =
+            (0..=30).map(|s| (f64::from(s), Sample::Watts(at(s)))).collect();
+        let name = MeterName::parse("command:echo 1").expect("a meter");
+        let measured = |until: usize, counted| {
+            let energy = Energy::of(&samples[..until], 1.0);
+            figures(&name, Series { energy, error: None }, &RUN, counted)
+        };
+        let counted = Counted { requests: 50, begin_s: 22.0, seconds: 5.0 };
+        let all = measured(31, Some(counted));
+        let joules = all.joules.expect("covered");
+        assert!(joules > 1_300.0, "the command's: {joules}");
+        assert_eq!((all.requests_joules, all.joules_per_request), (Some(200.0), Some(4.0)));
+        assert_eq!((all.requests_per_joule, all.net_joules_per_request), (Some(0.25), Some(2.0)));
+        // A meter that dies has figures for the time before.
+        let counted = Counted { begin_s: 12.0, ..counted };
+        let dead = measured(20, Some(counted));
+        assert_eq!((dead.joules, dead.joules_per_request), (None, Some(10.0)));
+        let counted = Counted { begin_s: 18.0, ..counted };
+        assert_eq!(measured(20, Some(counted)).joules_per_request, None);
+        assert_eq!(measured(31, None).joules_per_request, None);
+    }
+
+    #[test]
+    fn a_file_of_requests_that_is_of_no_use_says_why() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let report = |requests: u64, begin_s: f64| {
+            format!(
+                r#"{{"result": {{"requests": {requests}, "begin_unix_s": {begin_s}, "window_s": 2}}}}"#
+            )
+        };
+        std::fs::write(&file, report(7, 12.5)).expect("written");
+        let counted = Counted { requests: 7, begin_s: 12.5, seconds: 2.0 };
+        assert_eq!(Counted::read(file.path(), &RUN), Ok(counted));
+        for (content, named) in [
+            (report(7, 9.0), "not counted while the command ran"),
+            (report(7, 31.0), "not counted while the command ran"),
+            (report(0, 12.5), "no requests"),
+            (r#"{"result": {"requests": 7, "window_s": 2}}"#.to_owned(), "when they were counted"),
+            ("{".to_owned(), "EOF"),
+        ] {
+            std::fs::write(&file, &content).expect("written");
+            let error = Counted::read(file.path(), &RUN).unwrap_err();
+            assert!(error.contains(named), "{content}: {error}");
+        }
+        assert!(Counted::read(Path::new("/no/such/file"), &RUN).is_err());
+    }
 }

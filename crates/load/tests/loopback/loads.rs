@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -145,4 +146,17 @@ fn a_preset_runs_and_one_that_cannot_is_refused() {
     assert_eq!(number(&run, "/options/ratio/inserts"), 5.0, "{run}");
     let (code, run) = load(&serve(Fault::None), "--preset ycsb-e");
     assert_eq!((code, run), (ExitCode::from(2), Value::Null));
+}
+
+/// A meter beside the run finds the window's energy by it: no preload, no warm-up, no late answers.
+#[test]
+fn the_report_says_when_the_window_began() {
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let server = serve(Fault::None);
+    let before_s = now_s();
+    let (code, run) = load(&server, "--keys 500 --warm-up-s 0.2 --duration-s 0.1 --connections 4");
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    let begin_s = number(&run, "/result/begin_unix_s");
+    let end_s = begin_s + number(&run, "/result/window_s");
+    assert!(before_s + 0.2 <= begin_s && end_s <= now_s(), "{before_s} {begin_s} {end_s}");
 }

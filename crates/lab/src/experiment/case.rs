@@ -366,21 +366,27 @@ at_most = 0.9
     #[test]
     fn a_verdict_is_about_the_rows_of_its_case() {
         let experiment = experiment();
-        let cased = |case: &str, server: &str, mean_us: f64| {
-            let mut row = row(1, server, 0, 0.0, mean_us);
+        let cased = |round: u32, case: &str, server: &str, mean_us: f64| {
+            let mut row = row(round, server, 0, 0.0, mean_us);
             (row.key.case, row.rate_per_s) = (Some(case.to_owned()), None);
             row
         };
         // Of the other case the ratio is 2.
-        let rows = [
-            cased("sets", "a", 5.0),
-            cased("sets", "b", 10.0),
-            cased("gets", "a", 10.0),
-            cased("gets", "b", 5.0),
-        ];
+        let of_round = |round: u32| {
+            [
+                cased(round, "sets", "a", 5.0),
+                cased(round, "sets", "b", 10.0),
+                cased(round, "gets", "a", 10.0),
+                cased(round, "gets", "b", 5.0),
+            ]
+        };
+        let rows = [of_round(1), of_round(2)].concat();
         let prediction = &experiment.predictions[0];
         let (verdict, summary) = experiment.judge(prediction, &rows);
         assert_eq!(verdict, Verdict::Confirmed, "{summary:?}");
+        let unfinished = experiment.judge(prediction, &rows[..6]);
+        assert_eq!(unfinished.0, Verdict::Undecided, "one round of two");
+        assert_eq!(unfinished.1.map(|summary| summary.rounds), Some(1));
         assert_eq!(experiment.judge(prediction, &rows[..2]).0, Verdict::NoData);
         assert!(prediction.terms("a").starts_with("p50_us of b, gets"), "{prediction:?}");
     }

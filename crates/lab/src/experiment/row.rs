@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// The name of the file.
 pub(crate) const FILE: &str = "steps.jsonl";
+/// A step is shared if others use more than this share of a core of the server.
+const OTHERS_MAX: f64 = 0.05;
 
 /// Columns that a prediction may be about.
 pub(crate) const COLUMNS: [&str; 16] = [
@@ -123,6 +125,11 @@ pub(crate) struct PowerReading {
 }
 
 impl Row {
+    /// Whether a request of the step or of the load beside it failed.
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0 || self.beside.as_ref().is_some_and(|beside| beside.errors > 0)
+    }
+
     /// The value of a column of [`COLUMNS`]. Power is that of the first meter.
     pub(crate) fn value(&self, column: &str) -> Option<f64> {
         let watts = || self.power.first()?.loaded_w;
@@ -146,6 +153,28 @@ impl Row {
             _ => unreachable!("{column} is one of the columns"),
         }
     }
+}
+
+/// Reasons to doubt the figures of these rows, a sentence each.
+pub(crate) fn doubts(rows: &[Row]) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut count = |happened: &str, is_one: &dyn Fn(&Row) -> bool| {
+        let count = rows.iter().filter(|row| is_one(row)).count();
+        if count > 0 {
+            all.push(format!("In {count} of {} steps {happened}.", rows.len()));
+        }
+    };
+    count("there were errors", &Row::has_errors);
+    let limit = "may have been the limit";
+    count(&format!("the load generator {limit}"), &|row| !row.warnings.is_empty());
+    count(&format!("the generator of the load beside {limit}"), &|row| {
+        row.beside.as_ref().is_some_and(|beside| !beside.warnings.is_empty())
+    });
+    let percent = OTHERS_MAX * 100.0;
+    count(&format!("other programs used more than {percent} % of a core of the server"), &|row| {
+        row.others_busy_cores.is_some_and(|cores| cores > OTHERS_MAX)
+    });
+    all
 }
 
 /// The file of raw data, to which one process may append.

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::capacity::Capacity;
 use super::row::tests::row;
-use super::row::{Row, StepKey};
+use super::row::{BesideRow, Row, StepKey};
 use super::verdict::Verdict;
 use super::*;
 
@@ -186,6 +186,95 @@ fn a_verdict_needs_the_whole_interval() {
     assert_eq!(verdict(column, [100.0, 100.0, 100.0]), (Verdict::Refuted, Some(1.0)));
     let watts = ("figure = \"capacity\"\npromise = \"mean:1ms\"", "figure = \"watts\"\nrate = 200");
     assert_eq!(verdict(watts, [100.0, 100.0, 100.0]), (Verdict::NoData, None));
+}
+
+/// The verdict on a prediction about the column `p95_us` at 200/s, after a change of the rows.
+fn column_verdict(terms: &str, change: impl FnOnce(&mut Vec<Row>)) -> Verdict {
+    let text = TEXT.replace(
+        "figure = \"capacity\"\npromise = \"mean:1ms\"",
+        "figure = \"p95_us\"\nrate = 200",
+    );
+    let text = text.replace("ratio = true\nat_least = 1.5", terms);
+    let experiment = Experiment::parse(&text).expect("valid");
+    let mut rows = rows([300.0; 3]);
+    change(&mut rows);
+    experiment.judge(&experiment.predictions[0], &rows).0
+}
+
+/// The step of a server at 200/s in a round.
+fn step_of<'r>(rows: &'r mut [Row], round: u32, server: &str) -> &'r mut Row {
+    let is_it =
+        |row: &&mut Row| (row.key.round, &row.key.server[..], row.key.step) == (round, server, 1);
+    rows.iter_mut().find(is_it).expect("the step is there")
+}
+
+#[test]
+fn a_step_with_errors_decides_nothing() {
+    let own = "at_most = 100";
+    let ratio = "ratio = true\nat_most = 0.5";
+    for terms in [own, ratio] {
+        assert_eq!(column_verdict(terms, |_| ()), Verdict::Confirmed, "{terms}");
+        let errors = |rows: &mut Vec<Row>| step_of(rows, 2, "b").errors = 1;
+        assert_eq!(column_verdict(terms, errors), Verdict::Undecided, "{terms}");
+        let beside = |rows: &mut Vec<Row>| {
+            step_of(rows, 3, "b").beside = Some(BesideRow {
+                rate_per_s: None,
+                achieved_per_s: 7.0,
+                errors: 1,
+                mean_us: 1.0,
+                p50_us: 1.0,
+                p95_us: 1.0,
+                p99_us: 1.0,
+                warnings: Vec::new(),
+            });
+        };
+        assert_eq!(column_verdict(terms, beside), Verdict::Undecided, "{terms}");
+    }
+    let of_baseline = |rows: &mut Vec<Row>| step_of(rows, 1, "a").errors = 1;
+    assert_eq!(column_verdict(ratio, of_baseline), Verdict::Undecided);
+    assert_eq!(column_verdict(own, of_baseline), Verdict::Confirmed, "the baseline is not used");
+    let at_another_rate = |rows: &mut Vec<Row>| {
+        step_of(rows, 1, "b").key.step = 2;
+        rows.iter_mut().filter(|row| row.rate_per_s != Some(200.0)).for_each(|row| row.errors = 1);
+    };
+    assert_eq!(column_verdict(own, at_another_rate), Verdict::Confirmed);
+}
+
+#[test]
+fn a_round_without_a_figure_decides_nothing() {
+    let without = |round: u32, server: &'static str| {
+        move |rows: &mut Vec<Row>| {
+            rows.retain(|row| (row.key.round, &row.key.server[..]) != (round, server));
+        }
+    };
+    for terms in ["at_most = 100", "at_least = 100", "ratio = true\nat_most = 0.5"] {
+        assert_eq!(column_verdict(terms, without(3, "b")), Verdict::Undecided, "{terms}");
+    }
+    let of_baseline = column_verdict("ratio = true\nat_most = 0.5", without(3, "a"));
+    assert_eq!(of_baseline, Verdict::Undecided);
+    let experiment = experiment();
+    let mut rows = rows([200.0; 3]);
+    assert_eq!(experiment.judge(&experiment.predictions[0], &rows).0, Verdict::Confirmed);
+    without(1, "b")(&mut rows);
+    assert_eq!(experiment.judge(&experiment.predictions[0], &rows).0, Verdict::Undecided);
+}
+
+#[test]
+fn a_combination_without_data_is_not_hidden_by_another_one() {
+    let text = TEXT.replace("[steps]", "[sweep]\nx = [1, 2]\n[steps]");
+    let experiment = Experiment::parse(&text).expect("valid");
+    let with = |value: &str| {
+        let mut rows = rows([200.0; 3]);
+        for row in &mut rows {
+            row.key.options = BTreeMap::from([("x".to_owned(), value.to_owned())]);
+        }
+        rows
+    };
+    let judged = |rows: &[Row]| experiment.judge(&experiment.predictions[0], rows).0;
+    assert_eq!(judged(&[with("1"), with("2")].concat()), Verdict::Confirmed);
+    for only in ["1", "2"] {
+        assert_eq!(judged(&with(only)), Verdict::NoData, "only x = {only} was measured");
+    }
 }
 
 #[test]

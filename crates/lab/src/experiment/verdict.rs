@@ -27,7 +27,8 @@ pub(crate) enum Verdict {
     Confirmed,
     /// The whole interval is outside of them.
     Refuted,
-    /// The interval has a limit in it, or a limit lies beyond the rates that were measured.
+    /// The interval has a limit in it, a capacity lies beyond the rates that were measured, a round
+    /// has no figure, or a step had errors.
     Undecided,
     /// The figure is not in the rows.
     NoData,
@@ -101,7 +102,7 @@ impl Experiment {
         column: &str,
         rate: Option<f64>,
     ) -> BTreeMap<u32, f64> {
-        let rows = rows.iter().filter(|row| row.rate_per_s == rate && subject.has(row));
+        let rows = steps(rows, subject, rate);
         rows.filter_map(|row| Some((row.key.round, row.value(column)?))).collect()
     }
 
@@ -116,8 +117,7 @@ impl Experiment {
     }
 
     fn judge_case(&self, prediction: &Prediction, rows: &[Row]) -> (Verdict, Option<Summary>) {
-        let mut verdict = Verdict::NoData;
-        let mut shown = None;
+        let mut judged: Option<(Verdict, Option<Summary>)> = None;
         let wanted = |subject: &Subject| {
             let has = |(name, value): (&String, &super::Setting)| {
                 subject.options.get(name) == Some(&value.0)
@@ -126,12 +126,12 @@ impl Experiment {
         };
         // Every combination of the options that are not named must keep the limits.
         for subject in self.subjects().iter().filter(|subject| wanted(subject)) {
-            let (found, summary) = self.judge_one(prediction, rows, subject);
-            if verdict == Verdict::NoData || found.rank() < verdict.rank() {
-                (verdict, shown) = (found, summary);
+            let found = self.judge_one(prediction, rows, subject);
+            if judged.is_none_or(|(verdict, _)| found.0.rank() < verdict.rank()) {
+                judged = Some(found);
             }
         }
-        (verdict, shown)
+        judged.unwrap_or((Verdict::NoData, None))
     }
 
     fn judge_one(
@@ -140,15 +140,20 @@ impl Experiment {
         rows: &[Row],
         subject: &Subject,
     ) -> (Verdict, Option<Summary>) {
-        // A bound, as of a sweep that was too short, cannot decide.
-        let mut is_bounded = false;
+        // A bound, as of a sweep that was too short, cannot decide. Nor can a step with errors: a
+        // request that is refused counts as answered, and needs less time than others. A capacity
+        // is below the steps that have errors.
+        let mut is_doubtful = false;
         let mut figures = |subject: &Subject| match prediction.promise {
             Some(promise) => {
                 let capacities = self.capacities(rows, subject, promise);
-                is_bounded |= capacities.values().any(|it| !matches!(it, Capacity::Rate(_)));
+                is_doubtful |= capacities.values().any(|it| !matches!(it, Capacity::Rate(_)));
                 capacities.into_iter().map(|(round, it)| (round, it.rate())).collect()
             }
-            None => self.column(rows, subject, &prediction.figure, prediction.rate),
+            None => {
+                is_doubtful |= steps(rows, subject, prediction.rate).any(Row::has_errors);
+                self.column(rows, subject, &prediction.figure, prediction.rate)
+            }
         };
         let mut values = figures(subject);
         if prediction.ratio {
@@ -158,8 +163,10 @@ impl Experiment {
         let Some(summary) = Summary::of(&values) else { return (Verdict::NoData, None) };
         let least = prediction.at_least.unwrap_or(f64::NEG_INFINITY);
         let most = prediction.at_most.unwrap_or(f64::INFINITY);
+        // A round without a figure may be the one in which the server was overloaded.
+        let is_partial = values.len() < self.rounds as usize;
         let verdict = match () {
-            () if is_bounded => Verdict::Undecided,
+            () if is_doubtful || is_partial => Verdict::Undecided,
             () if summary.low >= least && summary.high <= most => Verdict::Confirmed,
             () if summary.high < least || summary.low > most => Verdict::Refuted,
             () => Verdict::Undecided,
@@ -178,6 +185,15 @@ impl Verdict {
             Self::Confirmed => 3,
         }
     }
+}
+
+/// The steps of a subject at a rate.
+fn steps<'r>(
+    rows: &'r [Row],
+    subject: &'r Subject,
+    rate: Option<f64>,
+) -> impl Iterator<Item = &'r Row> {
+    rows.iter().filter(move |row| row.rate_per_s == rate && subject.has(row))
 }
 
 /// The ratios of figures to those of the baseline in the same rounds.

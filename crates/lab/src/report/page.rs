@@ -18,7 +18,7 @@ use super::cases::{case_figures, loads};
 use super::figure::{Drawing, Figure, Table};
 use super::figures::figures;
 use crate::chart::{COLORS, Chart, Scale, dash, escaped};
-use crate::experiment::row::Row;
+use crate::experiment::row::doubts;
 use crate::experiment::verdict::Verdict;
 use crate::run::conditions::Conditions;
 
@@ -28,9 +28,6 @@ const LIVE: &str = include_str!("live.js");
 const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 const UPLOT_LICENSE: &str = include_str!("uplot/LICENSE");
-
-/// A step is shared if others use more than this share of a core of the server.
-const OTHERS_MAX: f64 = 0.05;
 
 /// The page of these runs. `command` is what makes it again.
 pub(super) fn page(runs: &[RunData], command: &str) -> String {
@@ -151,22 +148,7 @@ fn warnings(run: &RunData) -> String {
             "This was a smoke run of fractions of a second: its figures show nothing.".to_owned(),
         );
     }
-    let doubtful = run.rows.iter().filter(|row| !row.warnings.is_empty()).count();
-    if doubtful > 0 {
-        let count = run.rows.len();
-        all.push(format!(
-            "In {doubtful} of {count} steps the load generator may have been the limit."
-        ));
-    }
-    let is_shared = |row: &&Row| row.others_busy_cores.is_some_and(|cores| cores > OTHERS_MAX);
-    let shared = run.rows.iter().filter(is_shared).count();
-    if shared > 0 {
-        let (percent, count) = (OTHERS_MAX * 100.0, run.rows.len());
-        all.push(format!(
-            "In {shared} of {count} steps other programs used more than {percent} % of a core of the \
-             server."
-        ));
-    }
+    all.extend(doubts(&run.rows));
     let meters = run.rows.iter().flat_map(|row| &row.power);
     if let Some(reading) = meters.clone().find(|reading| reading.is_estimate) {
         all.push(format!("Power by {} is an estimate, not measured.", reading.meter));

@@ -123,16 +123,7 @@ fn the_load_beside_has_figures() {
     let mut rows = rows(&experiment);
     assert!(!titles(&figures(&experiment, &rows, "f")).iter().any(|it| it.contains("beside")));
     for row in &mut rows {
-        row.beside = Some(BesideRow {
-            rate_per_s: None,
-            achieved_per_s: 7.0,
-            errors: 0,
-            mean_us: 1.0,
-            p50_us: 9.0,
-            p95_us: 1.0,
-            p99_us: 1.0,
-            warnings: Vec::new(),
-        });
+        row.beside = Some(beside(0, &[]));
     }
     experiment.report.columns = vec!["beside_per_s".to_owned(), "beside_p50_us".to_owned()];
     let drawn = figures(&experiment, &rows, "f");
@@ -181,6 +172,56 @@ fn published_figures_stand_beside_measured_ones() {
     let note = |part: &str| all.iter().find(|it| it.title.contains(part)).map(|it| &it.note[..]);
     let note = note("Capacity with mean < 1 ms, beside").expect("a figure");
     assert!(note.contains("those of a paper."), "{note}");
+}
+
+fn beside(errors: u64, warnings: &[&str]) -> BesideRow {
+    BesideRow {
+        rate_per_s: None,
+        achieved_per_s: 7.0,
+        errors,
+        mean_us: 1.0,
+        p50_us: 9.0,
+        p95_us: 1.0,
+        p99_us: 1.0,
+        warnings: warnings.iter().map(|it| (*it).to_owned()).collect(),
+    }
+}
+
+/// The page of these rows.
+fn page_of(text: &str, rows: Vec<Row>) -> String {
+    let raw_conditions = r#"{"begin_unix_s": 0, "command": [], "is_smoke": false, "processor": "p",
+        "cores": 2, "memory_bytes": 1, "kernel": "6", "governor": null, "laboratory": "0.1",
+        "commit": null, "load_average": 0, "busy": [], "warnings": ["the first"], "servers": [],
+        "load": []}"#;
+    let run = super::RunData {
+        folder: "f".into(),
+        experiment: Experiment::parse(text).expect("valid"),
+        conditions: serde_json::from_str(raw_conditions).expect("conditions"),
+        raw_conditions: raw_conditions.to_owned(),
+        rows,
+        lines: String::new(),
+    };
+    super::page::page(&[run], "kachel-lab report f")
+}
+
+#[test]
+fn the_page_warns_of_errors_and_of_the_generator_of_each_load() {
+    let experiment = Experiment::parse(TEXT).expect("valid");
+    let mut rows = rows(&experiment);
+    assert!(!page_of(TEXT, rows.clone()).contains("<li>In "), "nothing to warn of");
+    rows[0].errors = 5;
+    rows[1].beside = Some(beside(1, &[]));
+    rows[2].beside = Some(beside(0, &["late"]));
+    rows[3].warnings.push("late".to_owned());
+    let page = page_of(TEXT, rows);
+    for warning in [
+        "the first",
+        "In 2 of 24 steps there were errors.",
+        "In 1 of 24 steps the load generator may have been the limit.",
+        "In 1 of 24 steps the generator of the load beside may have been the limit.",
+    ] {
+        assert!(page.contains(&format!("<li>{warning}</li>")), "{warning}");
+    }
 }
 
 /// The published figures that experiments draw are those that the laboratory has.

@@ -255,7 +255,7 @@ fn wait(mut process: Process, servers: &mut [Running], limit: Duration) -> Resul
     loop {
         servers.iter_mut().try_for_each(Running::check)?;
         match process.ended().map(|status| status.code()) {
-            // With 1 some requests had errors, which the report counts.
+            // With 1 some requests had errors. The row counts them, and no verdict rests on it.
             Some(Some(0 | 1)) => return Ok(()),
             Some(_) => return Err(format!("kachel-lab load failed; {}", process.last_words())),
             None if Instant::now() > deadline => {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use crate::experiment::Experiment;
 use crate::experiment::capacity::Capacity;
 use crate::experiment::place::text_of;
-use crate::experiment::row::Row;
+use crate::experiment::row::{Row, doubts};
 use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::ratios;
 
@@ -41,6 +41,9 @@ pub(super) fn text(experiment: &Experiment, rows: &[Row]) -> String {
         let (case, rows) = experiment.part(name.as_deref(), rows);
         let name = name.map_or(String::new(), |name| format!("{name}, "));
         text += &capacities(&case, &rows, &name);
+    }
+    for doubt in doubts(rows) {
+        let _ = writeln!(text, "{doubt}");
     }
     for prediction in &experiment.predictions {
         let (verdict, summary) = experiment.judge(prediction, rows);
@@ -113,4 +116,25 @@ fn table(experiment: &Experiment, rows: &[Row], options: &BTreeMap<String, Strin
 fn median(values: &BTreeMap<u32, f64>, decimals: usize) -> String {
     let values: Vec<f64> = values.values().copied().collect();
     Summary::of(&values).map_or("-".to_owned(), |it| format!("{:.decimals$}", it.median))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::row::tests::row;
+
+    #[test]
+    fn errors_stand_before_the_verdicts() {
+        let file = "question = \"q\"\nbaseline = \"a\"\nrounds = 1\n[[server]]\nname = \"a\"\n\
+                    address = \"x\"\n[load]\nduration_s = 1\n[[prediction]]\nclaim = \"fast\"\n\
+                    figure = \"p50_us\"\nserver = \"a\"\nat_most = 5\n";
+        let experiment = Experiment::parse(file).expect("valid");
+        let mut row = row(1, "a", 0, 10.0, 1.0);
+        row.rate_per_s = None;
+        let end = |row: &Row| text(&experiment, std::slice::from_ref(row));
+        assert!(end(&row).ends_with("same round.\nconfirmed: fast: 1.000 (1.000 to 1.000)\n"));
+        row.errors = 3;
+        let said = end(&row);
+        assert!(said.contains("In 1 of 1 steps there were errors.\nundecided: fast"), "{said}");
+    }
 }

@@ -4,7 +4,8 @@
 //! Downstream: `conditions.json` beside the raw data, which `report` shows.
 //!
 //! They are captured once, before the first step. A run that goes on later must find the same
-//! machine, programs and tree, so that its rows can stand beside the earlier ones.
+//! machine, programs and tree, so that its rows can stand beside the earlier ones. The programs are
+//! compared before each group of steps, because a build may replace one during the hours of a run.
 
 use std::fs;
 use std::path::Path;
@@ -100,8 +101,35 @@ impl Conditions {
         }
     }
 
+    /// Checks the servers of a group of steps, which were just started, against those of the rows
+    /// before. Writes the file if there is none, or adds the warnings that it lacks.
+    ///
+    /// Errors: rows of these servers cannot stand beside the rows before. The file stays as it is.
+    pub(super) fn keep(
+        &mut self,
+        folder: &Path,
+        servers: Vec<ServerConditions>,
+    ) -> Result<(), String> {
+        if !self.servers.is_empty() {
+            return self.check_builds(&servers);
+        }
+        self.servers = servers;
+        if !folder.join(FILE).exists() {
+            return self.write(folder);
+        }
+        let (mut before, _) = Self::read(folder)?;
+        before.check_same(self)?;
+        let mut new = self.warnings.clone();
+        new.retain(|warning| !before.warnings.contains(warning));
+        if new.is_empty() {
+            return Ok(());
+        }
+        before.warnings.extend(new);
+        before.write(folder)
+    }
+
     /// Writes the file.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), String> {
+    fn write(&self, folder: &Path) -> Result<(), String> {
         let json = serde_json::to_string_pretty(self).expect("plain data") + "\n";
         let path = folder.join(FILE);
         let written = kachel_host::write_whole(&path, &json);
@@ -138,7 +166,7 @@ impl Conditions {
     pub(super) fn check_same(&self, now: &Self) -> Result<(), String> {
         let text = |commit: &Option<String>| commit.clone().unwrap_or("no commit".to_owned());
         let number = |value: usize| value.to_string();
-        let mut pairs = vec![
+        let pairs = [
             ("processor", self.processor.clone(), now.processor.clone()),
             ("cores", number(self.cores), number(now.cores)),
             ("kernel", self.kernel.clone(), now.kernel.clone()),
@@ -146,23 +174,33 @@ impl Conditions {
             ("commit", text(&self.commit), text(&now.commit)),
             ("--smoke", self.is_smoke.to_string(), now.is_smoke.to_string()),
         ];
-        for server in &now.servers {
-            let before = self.servers.iter().find(|before| before.name == server.name);
-            let build = |server: &ServerConditions| {
-                let build = server.program_sha256.as_deref().unwrap_or("unknown");
-                format!("version {}, build {build}", server.version)
-            };
-            let before = before.map_or(String::new(), build);
-            pairs.push(("build of a server", before, build(server)));
-        }
-        match pairs.into_iter().find(|(_, before, now)| before != now) {
-            None => Ok(()),
-            Some((what, before, now)) => Err(format!(
-                "the steps before were measured with another {what} ('{before}', now '{now}'); \
-                 choose another --out"
-            )),
-        }
+        pairs.into_iter().try_for_each(|(what, before, now)| same(what, &before, &now))?;
+        self.check_builds(&now.servers)
     }
+
+    /// Errors: a server is another program than it was for the steps before.
+    fn check_builds(&self, now: &[ServerConditions]) -> Result<(), String> {
+        let build = |server: &ServerConditions| {
+            let build = server.program_sha256.as_deref().unwrap_or("unknown");
+            format!("version {}, build {build}", server.version)
+        };
+        now.iter().try_for_each(|server| {
+            let before = self.servers.iter().find(|before| before.name == server.name);
+            let before = before.map_or(String::new(), build);
+            same(&format!("build of server '{}'", server.name), &before, &build(server))
+        })
+    }
+}
+
+/// Errors: a condition has changed.
+fn same(what: &str, before: &str, now: &str) -> Result<(), String> {
+    if before == now {
+        return Ok(());
+    }
+    Err(format!(
+        "the steps before were measured with another {what} ('{before}', now '{now}'); they are \
+         kept; choose another --out"
+    ))
 }
 
 /// Warns of cores that others use.
@@ -260,10 +298,41 @@ mod tests {
         before.servers = vec![server("1", "x")];
         for other in [server("2", "x"), server("1", "y")] {
             now.servers = vec![other];
-            assert!(before.check_same(&now).expect_err("changed").contains("build of a server"));
+            assert!(before.check_same(&now).expect_err("changed").contains("build of server 'a'"));
         }
         now.servers = vec![server("1", "x")];
         assert_eq!(before.check_same(&now), Ok(()));
+    }
+
+    #[test]
+    fn a_program_that_is_replaced_during_a_run_is_refused_and_new_warnings_are_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let servers = |build: &str| {
+            vec![ServerConditions {
+                name: "a".to_owned(),
+                version: "1".to_owned(),
+                program_sha256: Some(build.to_owned()),
+                command: Vec::new(),
+                cores: None,
+            }]
+        };
+        let mut first = Conditions::look(true);
+        first.warnings = vec!["busy".to_owned()];
+        let mut later = first.clone();
+        assert_eq!(first.keep(folder.path(), servers("x")), Ok(()));
+        assert_eq!(first.keep(folder.path(), servers("x")), Ok(()), "the next group");
+        let error = first.keep(folder.path(), servers("y")).expect_err("replaced");
+        assert!(error.contains("build of server 'a' ('version 1, build x', now"), "{error}");
+        let text = || fs::read_to_string(folder.path().join(FILE)).expect("written");
+        let before = text();
+        assert!(later.clone().keep(folder.path(), servers("y")).is_err(), "a run that goes on");
+        assert_eq!(later.clone().keep(folder.path(), servers("x")), Ok(()));
+        assert_eq!(text(), before, "no new warning");
+        later.warnings.push("another core is busy".to_owned());
+        assert_eq!(later.keep(folder.path(), servers("x")), Ok(()));
+        let kept = Conditions::read(folder.path()).expect("written").0;
+        assert_eq!(kept.warnings, ["busy", "another core is busy"]);
+        assert_eq!(kept.servers, first.servers);
     }
 
     /// The first example of FIPS 180-2.

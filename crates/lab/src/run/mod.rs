@@ -261,25 +261,20 @@ impl Run {
             running.has_own_cores = cores.is_some_and(is_alone);
             servers.push(running);
         }
-        if self.conditions.servers.is_empty() {
-            let of = |server: &Running| {
-                let program = self.programs.get(&server.name);
-                Ok(ServerConditions {
-                    name: server.name.clone(),
-                    version: server.version.clone(),
-                    program_sha256: program.map(|path| conditions::sha256(path)).transpose()?,
-                    command: server.command.clone(),
-                    cores: self.cores.get(&server.name).cloned(),
-                })
-            };
-            self.conditions.servers = servers.iter().map(of).collect::<Result<_, String>>()?;
-            if self.folder.join(conditions::FILE).exists() {
-                Conditions::read(&self.folder)?.0.check_same(&self.conditions)?; // I1
-            } else {
-                assert!(self.journal.rows.is_empty(), "I1: rows have conditions");
-                self.conditions.write(&self.folder)?;
-            }
-        }
+        let of = |server: &Running| {
+            let program = self.programs.get(&server.name);
+            Ok(ServerConditions {
+                name: server.name.clone(),
+                version: server.version.clone(),
+                program_sha256: program.map(|path| conditions::sha256(path)).transpose()?,
+                command: server.command.clone(),
+                cores: self.cores.get(&server.name).cloned(),
+            })
+        };
+        let found = servers.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+        let has_file = self.folder.join(conditions::FILE).exists();
+        assert!(has_file || self.journal.rows.is_empty(), "I1: rows have conditions");
+        self.conditions.keep(&self.folder, found)?; // I1
         let generator = self.generator(&self.experiment, group);
         for (index, server) in self.experiment.servers.iter().enumerate() {
             if server.fill {

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FILE: &str = "steps.jsonl";
 /// A step is shared if others use more than this share of a core of the server.
 const OTHERS_MAX: f64 = 0.05;
+/// A step has no power if the meter covered less than this share of it, as with `kachel-lab power`.
+const COVERED_MIN: f64 = 0.95;
 
 /// Columns that a prediction may be about.
 pub(crate) const COLUMNS: [&str; 16] = [
@@ -130,9 +132,17 @@ impl Row {
         self.errors > 0 || self.beside.as_ref().is_some_and(|beside| beside.errors > 0)
     }
 
+    /// The first meter, if it covered too little of the step.
+    fn short_meter(&self) -> Option<&PowerReading> {
+        self.power.first().filter(|reading| reading.covered < COVERED_MIN)
+    }
+
     /// The value of a column of [`COLUMNS`]. Power is that of the first meter.
     pub(crate) fn value(&self, column: &str) -> Option<f64> {
-        let watts = || self.power.first()?.loaded_w;
+        let watts = || match self.short_meter() {
+            Some(_) => None,
+            None => self.power.first()?.loaded_w,
+        };
         match column {
             "achieved_per_s" => Some(self.achieved_per_s),
             "keys_per_s" => self.keys_per_s,
@@ -147,7 +157,9 @@ impl Row {
             "server_cpu_us_per_key" => self.server_cpu_us_per_key,
             "server_busy_cores" => self.server_busy_cores,
             "watts" => watts(),
-            "requests_per_joule" => Some(self.achieved_per_s / watts()?),
+            "requests_per_joule" => {
+                Some(self.achieved_per_s / watts().filter(|watts| *watts > 0.0)?)
+            }
             "beside_per_s" => Some(self.beside.as_ref()?.achieved_per_s),
             "beside_p50_us" => Some(self.beside.as_ref()?.p50_us),
             _ => unreachable!("{column} is one of the columns"),
@@ -174,6 +186,11 @@ pub(crate) fn doubts(rows: &[Row]) -> Vec<String> {
     count(&format!("other programs used more than {percent} % of a core of the server"), &|row| {
         row.others_busy_cores.is_some_and(|cores| cores > OTHERS_MAX)
     });
+    let percent = COVERED_MIN * 100.0;
+    count(
+        &format!("the first meter covered less than {percent} %, so there is no power"),
+        &|row| row.short_meter().is_some(),
+    );
     all
 }
 
@@ -291,6 +308,25 @@ pub(crate) mod tests {
             beside: None,
             warnings: Vec::new(),
         }
+    }
+
+    #[test]
+    fn power_needs_a_meter_that_covers_the_step() {
+        let of = |loaded_w: f64, covered: f64| {
+            let mut row = row(1, "a", 0, 100.0, 5.0);
+            let (meter, is_estimate, error) = ("m".to_owned(), false, None);
+            let (idle_w, loaded_w) = (None, Some(loaded_w));
+            row.power = vec![PowerReading { meter, is_estimate, idle_w, loaded_w, covered, error }];
+            let warning = doubts(&[row.clone()]).pop();
+            (row.value("watts"), row.value("requests_per_joule"), warning)
+        };
+        assert_eq!(of(50.0, 0.95), (Some(50.0), Some(2.0), None));
+        let (watts, per_joule, warning) = of(50.0, 0.94);
+        assert_eq!((watts, per_joule), (None, None));
+        let expected =
+            "In 1 of 1 steps the first meter covered less than 95 %, so there is no power.";
+        assert_eq!(warning.as_deref(), Some(expected));
+        assert_eq!(of(0.0, 1.0), (Some(0.0), None, None), "not an infinite number of requests");
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl Options {
         words.extend(self.smoke.then(|| "--smoke".to_owned()));
         words.extend(self.selection.words());
         for (name, path) in &self.programs {
-            words.extend(["--program".to_owned(), format!("{name}={}", path.display())]);
+            let program = server::file_name(path);
+            words.extend(["--program".to_owned(), format!("{name}={program}")]);
         }
         if let Some(out) = &self.out {
             words.extend(["--out".to_owned(), out.display().to_string()]);
@@ -473,4 +474,18 @@ fn name_of(row: &Row) -> String {
 /// A time for people.
 fn time(seconds: f64) -> String {
     if seconds >= 90.0 { format!("{:.0} min", seconds / 60.0) } else { format!("{seconds:.0} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_of_the_raw_data_has_no_path_of_a_program() {
+        let words = "run capacity --program a=/opt/a/bin/memcached --program b=kachel --rounds 2";
+        let options = Options::try_parse_from(words.split(' ')).expect("valid");
+        let expected =
+            "kachel-lab run capacity --rounds 2 --program a=memcached --program b=kachel";
+        assert_eq!(options.words().join(" "), expected);
+    }
 }

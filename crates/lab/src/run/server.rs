@@ -106,7 +106,8 @@ pub(super) struct Running {
     pub(super) address: String,
     /// Its answer to `version`.
     pub(super) version: String,
-    /// The command as it was executed; empty if it ran already.
+    /// The command as it was executed, with the program's file name in place of its path; empty if
+    /// it ran already. Raw data are published, and a path says nothing about another machine.
     pub(super) command: Vec<String>,
     /// Whether it has cores that the load generator does not use.
     pub(super) has_own_cores: bool,
@@ -153,7 +154,8 @@ impl Running {
         let environment =
             environment.map(|(name, value)| (name.clone(), filled(value, &values))).collect();
         let process = Process::start(&words, &environment, cores, log).map_err(named)?;
-        let command = words.iter().map(|word| word.display().to_string()).collect();
+        let arguments = words[1..].iter().map(|word| word.display().to_string());
+        let command = [file_name(program)].into_iter().chain(arguments).collect();
         let address = format!("{}:{port}", Ipv4Addr::LOCALHOST);
         let mut running = Self {
             name: server.name.clone(),
@@ -195,6 +197,11 @@ impl Running {
             }
         }
     }
+}
+
+/// The last part of a path, for raw data, which have no path of this machine.
+pub(super) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).display().to_string()
 }
 
 /// Whether two lists of cores, as `taskset -c` takes them, have a core in common. A list that has

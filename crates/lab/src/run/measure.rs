@@ -155,15 +155,16 @@ impl Generator<'_> {
             words.extend(["--server-pid".to_owned(), pid.to_string()]);
         }
         let limit = HANG + Duration::from_secs_f64(self.load.warm_up_s + self.load.duration_s);
-        let beside = self.beside.map(|it| BesideLoad::start(self, it, &servers[index]));
-        let beside = beside.transpose()?;
-        let begin_s = unix_s();
-        let (done, series) = sampled(&self.power.meters, self.interval(), || {
-            let done = self.execute(servers, index, &words, limit);
-            (done, unix_s())
-        })?;
-        let (done, end_s) = done;
-        done?;
+        let measure = || -> Result<_, String> {
+            let beside = self.beside.map(|it| BesideLoad::start(self, it, &servers[index]));
+            let beside = beside.transpose()?;
+            let begin_s = unix_s();
+            self.execute(servers, index, &words, limit)?;
+            Ok((beside, begin_s, unix_s()))
+        };
+        // The first samples may take seconds. Both loads start after them, so they overlap.
+        let (done, series) = sampled(&self.power.meters, self.interval(), measure)?;
+        let (beside, begin_s, end_s) = done?;
         let figures = read(&path)?;
         // The warm-up loads the server as the step does, but the start of the generator does not.
         let loaded_s = (begin_s + self.load.warm_up_s).min(end_s);
@@ -366,12 +367,14 @@ impl BesideLoad {
 }
 
 /// The row of a step with the load beside it. The processor time was divided by the requests of the
-/// step only, but the server answered those of both loads.
+/// step only, but the server answered those of both loads. The time of a key is unknown, because
+/// the load beside need not have the same keys a request.
 fn with_beside(mut row: Row, beside: BesideRow) -> Row {
     let all = row.achieved_per_s + beside.achieved_per_s;
     let share = if all > 0.0 { row.achieved_per_s / all } else { 1.0 };
     assert!((0.0..=1.0).contains(&share), "a part of all requests");
     row.server_cpu_us = row.server_cpu_us.map(|of_own| of_own * share);
+    row.server_cpu_us_per_key = None;
     row.beside = Some(beside);
     row
 }
@@ -414,6 +417,7 @@ mod tests {
     fn processor_time_is_that_of_a_request_of_both_loads() {
         let mut own = crate::experiment::row::tests::row(1, "a", 0, 100.0, 10.0);
         (own.achieved_per_s, own.server_cpu_us) = (100.0, Some(8.0));
+        (own.keys_per_s, own.server_cpu_us_per_key) = (Some(1_000.0), Some(0.8));
         let beside = BesideRow {
             rate_per_s: Some(310.0),
             achieved_per_s: 300.0,
@@ -426,7 +430,51 @@ mod tests {
         };
         let row = with_beside(own, beside.clone());
         assert_eq!((row.server_cpu_us, row.beside), (Some(2.0), Some(beside)));
+        assert_eq!(row.server_cpu_us_per_key, None, "the load beside has other keys");
     }
+
+    /// The meter looks for the log of the load beside whenever it takes a sample. This program is
+    /// no load generator, so the step itself fails.
+    #[test]
+    fn the_load_beside_starts_after_the_first_samples() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let answer = std::thread::spawn(move || {
+            use std::io::Write as _;
+            listener.accept().expect("a client").0.write_all(b"VERSION 1\r\n").expect("sent");
+        });
+        let path = folder.path().display();
+        let text = format!(
+            "question = \"q\"\nbaseline = \"a\"\nrounds = 1\n[[server]]\nname = \"a\"\n\
+             address = \"{address}\"\n[load]\nduration_s = 1\n[beside]\narguments = []\n[power]\n\
+             meters = [\"command:ls {path} >>{path}/seen; echo end >>{path}/seen; echo 1\"]\n"
+        );
+        let experiment = crate::experiment::Experiment::parse(&text).expect("valid");
+        let options = BTreeMap::new();
+        let server = &experiment.servers[0];
+        let log = folder.path().join("a.log");
+        let running = Running::start(server, None, &options, None, &log).expect("it answers");
+        answer.join().expect("answered");
+        let generator = Generator {
+            load: &experiment.load,
+            power: &experiment.power,
+            options: &options,
+            words: &experiment.words,
+            cores: None,
+            beside: experiment.beside.as_ref(),
+            beside_cores: None,
+            folder: folder.path(),
+        };
+        let key = experiment.groups()[0].steps[0].clone();
+        let error = generator.step(&mut [running], &key, None, &vec![None]).expect_err("no load");
+        assert!(error.contains("kachel-lab load failed"), "{error}");
+        assert!(folder.path().join("beside.log").exists(), "the load beside was started");
+        let seen = std::fs::read_to_string(folder.path().join("seen")).expect("samples");
+        let first = seen.split("end").next().expect("a sample");
+        assert!(first.contains("seen") && !first.contains("beside"), "{seen}");
+    }
+
     #[test]
     fn others_are_what_the_server_did_not_use() {
         let cost = |server_busy_cores: Option<f64>| {

@@ -247,19 +247,20 @@ impl Run {
     /// Starts and fills the servers of a group, and checks the conditions.
     fn begin(&mut self, group: &Group) -> Result<(Vec<Running>, measure::IdlePower), String> {
         let mut servers = Vec::new();
+        let of_group = |cores: &String| filled(cores, &group.options);
+        let mut generators = vec![self.load_cores.as_ref().map(of_group)];
+        generators
+            .extend(self.experiment.beside.iter().map(|_| self.cores.get(BESIDE).map(of_group)));
         for server in &self.experiment.servers {
             let log = self.folder.join(format!("{}.log", server.name));
             let program = self.programs.get(&server.name).map(PathBuf::as_path);
             let cores = self.cores.get(&server.name);
-            let cores = cores.map(|cores| filled(cores, &group.options));
+            let cores = cores.map(of_group);
             let cores = cores.as_deref();
             let arguments = self.experiment.words.fill(&server.arguments, &group.options);
             let server = Server { arguments, ..server.clone() };
             let mut running = Running::start(&server, program, &group.options, cores, &log)?;
-            let load_cores = self.load_cores.as_ref();
-            let load_cores = load_cores.map(|cores| filled(cores, &group.options));
-            let is_alone = |own| load_cores.is_some_and(|other| !server::share(own, &other));
-            running.has_own_cores = cores.is_some_and(is_alone);
+            running.has_own_cores = cores.is_some_and(|own| server::is_alone(own, &generators));
             servers.push(running);
         }
         let of = |server: &Running| {

@@ -109,7 +109,7 @@ pub(super) struct Running {
     /// The command as it was executed, with the program's file name in place of its path; empty if
     /// it ran already. Raw data are published, and a path says nothing about another machine.
     pub(super) command: Vec<String>,
-    /// Whether it has cores that the load generator does not use.
+    /// Whether it has cores that no load generator uses.
     pub(super) has_own_cores: bool,
     /// The values of `{port}` and `{tls_port}`; none if it ran already.
     pub(super) values: BTreeMap<String, String>,
@@ -204,9 +204,15 @@ pub(super) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).display().to_string()
 }
 
+/// Whether no generator uses these cores. One without a list may use all.
+pub(super) fn is_alone(own: &str, generators: &[Option<String>]) -> bool {
+    assert!(!generators.is_empty(), "each step has a load");
+    generators.iter().all(|other| other.as_ref().is_some_and(|other| !share(own, other)))
+}
+
 /// Whether two lists of cores, as `taskset -c` takes them, have a core in common. A list that has
 /// another form may have.
-pub(super) fn share(one: &str, other: &str) -> bool {
+fn share(one: &str, other: &str) -> bool {
     match (cores(one), cores(other)) {
         (Some(one), Some(other)) => !one.is_disjoint(&other),
         _ => true,
@@ -293,6 +299,14 @@ mod tests {
         assert!(!share("0", "1") && !share("0,2-3", "1,4-7"));
         assert!(share("0,1", "0,1") && share("0-5", "3") && share("0,9", "7-12"));
         assert!(share("0-31:2", "1"), "a list with a stride is not read");
+    }
+
+    #[test]
+    fn a_server_has_its_own_cores_if_no_generator_uses_them() {
+        let list = |cores: &str| Some(cores.to_owned());
+        assert!(is_alone("0", &[list("1")]) && is_alone("0", &[list("1"), list("2")]));
+        assert!(!is_alone("0", &[list("1"), list("0-2")]), "the load beside uses them");
+        assert!(!is_alone("0", &[list("1"), None]), "the load beside may use all");
     }
 
     #[test]

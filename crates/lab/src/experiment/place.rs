@@ -59,12 +59,14 @@ impl Experiment {
         server: &str,
         column: &str,
     ) -> BTreeMap<u32, f64> {
-        let of_key = match column {
-            "achieved_per_s" => Some("keys_per_s"),
-            "server_cpu_us" => Some("server_cpu_us_per_key"),
-            _ => None,
+        let value = |row: &Row| match (column, row.keys_per_s) {
+            ("achieved_per_s", Some(keys_per_s)) => Some(keys_per_s),
+            ("server_cpu_us", Some(_)) => row.server_cpu_us_per_key,
+            ("requests_per_joule", Some(keys_per_s)) => {
+                Some(keys_per_s / row.value("watts").filter(|watts| *watts > 0.0)?)
+            }
+            _ => row.value(column),
         };
-        let value = |row: &Row| of_key.and_then(|it| row.value(it)).or_else(|| row.value(column));
         let rows = rows.iter().filter(|row| row.key.server == server && place.has(row));
         rows.filter_map(|row| Some((row.key.round, value(row)?))).collect()
     }

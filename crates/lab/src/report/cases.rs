@@ -26,7 +26,7 @@ struct Column {
     note: &'static str,
 }
 
-const COLUMNS: [Column; 5] = [
+const COLUMNS: [Column; 7] = [
     Column {
         name: "server_cpu_us",
         title: "Processor time of a request or a key",
@@ -58,6 +58,20 @@ const COLUMNS: [Column; 5] = [
         title: "Busy cores of the server",
         unit: "cores",
         note: "Processor time of the server, divided by the time of the step.",
+    },
+    Column {
+        name: "watts",
+        title: "Power",
+        unit: "watts",
+        note: "The power of the machine during the steps, as the first meter shows it.",
+    },
+    Column {
+        name: "requests_per_joule",
+        title: "Requests or keys a joule",
+        unit: "requests or keys a joule",
+        note: "Requests a second, or keys where a get has several, divided by the power of the \
+               machine as the first meter shows it. It is a whole machine with both the server and \
+               the load generator if they share one.",
     },
 ];
 
@@ -157,6 +171,7 @@ fn servers_of(experiment: &Experiment) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::row::PowerReading;
     use crate::experiment::row::tests::row;
 
     const TEXT: &str = r#"
@@ -196,6 +211,14 @@ rates = [100, 200]
             let mut many = cased("many keys", server, 0, None, us);
             many.server_cpu_us = Some(100.0);
             (many.keys_per_s, many.server_cpu_us_per_key) = (Some(1e6), Some(us / 100.0));
+            many.power = vec![PowerReading {
+                meter: "m".to_owned(),
+                is_estimate: false,
+                idle_w: None,
+                loaded_w: Some(us * 10.0),
+                covered: 1.0,
+                error: None,
+            }];
             rows.push(many);
             rows.push(cased("open", server, 0, Some(100.0), us));
             rows.push(cased("open", server, 1, Some(200.0), us * 3.0));
@@ -209,6 +232,11 @@ rates = [100, 200]
             .map(|it| &it[..])
             .collect();
         assert_eq!(cells[1], ["many keys, a key", "0.10", "0.05", "0.50"]);
+        // Only one case has a meter.
+        let power = &of("Power").table.rows;
+        assert_eq!(power[..], [["many keys, a key", "100", "50.0", "0.50"].map(str::to_owned)]);
+        let per_joule = &of("Requests or keys a joule").table.rows;
+        assert_eq!(per_joule[0], ["many keys, a key", "10000", "20000", "2.00"]);
         let names: Vec<&String> = cells.iter().map(|cells| &cells[0]).collect();
         assert_eq!(names, ["closed", "many keys, a key", "open, 100/s", "open, 200/s"]);
         let Drawing::Bars(bars) = &of("Median response time").drawing else { panic!("bars") };
@@ -219,5 +247,12 @@ rates = [100, 200]
         let Drawing::Lines(_) = &of("Mean response time").drawing else { panic!("lines") };
         assert!(of("Mean response time").note.starts_with("open. "), "the case with two rates");
         assert_eq!(loads(&experiment).rows[1], ["many keys", "--keys-per-get 100"]);
+        // With a load beside, the processor time of a key is unknown. That of a request differs.
+        for row in &mut rows {
+            row.server_cpu_us_per_key = None;
+        }
+        let places = experiment.places(&BTreeMap::new());
+        let of = |place: usize| experiment.column_at(&rows, &places[place], "b", "server_cpu_us");
+        assert_eq!((of(0).len(), of(1).len()), (1, 0));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::chart::{Bars, Chart, Ranking, Scale};
+use crate::chart::{Bars, Chart, Line, Point, Ranking, Scale};
 use crate::experiment::Experiment;
 use crate::experiment::capacity::{Capacity, Promise};
 use crate::experiment::row::Row;
@@ -178,6 +178,14 @@ pub(super) const COLUMNS: [Column; 16] = [
         note: RESPONSE,
     },
 ];
+
+/// The scale of an axis that shows these lines with their ranges. A logarithmic one shows no 0, so
+/// a single 0 among the rounds makes it linear.
+pub(super) fn scale_of(wanted: Scale, lines: &[Line]) -> Scale {
+    let least = |point: &Point| point.range.map_or(point.y, |(low, _)| low.min(point.y));
+    let has_zero = lines.iter().flat_map(|line| &line.points).any(|point| least(point) <= 0.0);
+    if has_zero { Scale::FromZero } else { wanted }
+}
 
 /// The text of a bar: the median, as a bound if the capacity of some round is beyond the steps.
 /// `value` is the median in units of `unit` requests a second.

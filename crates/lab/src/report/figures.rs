@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds};
+use super::figure::{
+    CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds, scale_of,
+};
 use super::panel::Panel;
 use super::{grid, published};
 use crate::chart::{Bar, Bars, Chart, Limit, Line, Point, Scale};
@@ -85,10 +87,7 @@ fn against_load(panel: &Panel<'_>, rates: &[f64], name: &str) -> Option<Figure> 
         let points: Vec<Point> = rates.iter().filter_map(point).collect();
         lines.push(Line { name: panel.name(subject), points });
     }
-    let is_log = column.y_scale == Scale::Log;
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let has_zero = || is_log && points().any(|point| point.y <= 0.0);
-    if lines.iter().all(|line| line.points.is_empty()) || has_zero() {
+    if lines.iter().all(|line| line.points.is_empty()) {
         return None;
     }
     let chart = Chart {
@@ -96,7 +95,7 @@ fn against_load(panel: &Panel<'_>, rates: &[f64], name: &str) -> Option<Figure> 
         x_label: "offered load, thousand requests a second".to_owned(),
         x_scale: Scale::FromZero,
         y_label: column.y_label.to_owned(),
-        y_scale: column.y_scale,
+        y_scale: scale_of(column.y_scale, &lines),
         lines,
         limit: limit(experiment, column.name),
     };

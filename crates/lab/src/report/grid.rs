@@ -8,9 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use super::figure::{CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds};
-use super::panel::{Panel, text};
+use super::figure::{
+    CAPACITY, COLUMNS, Drawing, Figure, Table, bar_text, number, of_rounds, scale_of,
+};
+use super::panel::Panel;
 use crate::chart::{Bar, Bars, Chart, Line, Point, Scale, compact};
+use crate::experiment::place::text_of;
 use crate::experiment::statistics::Summary;
 use crate::experiment::verdict::Subject;
 
@@ -49,7 +52,7 @@ impl Grid {
         let combinations = panel.combinations();
         let servers = panel.experiment.servers.iter().map(|server| &server.name);
         let Some(x) = &plan.x else {
-            let places = combinations.into_iter().map(|options| (text(&options), options));
+            let places = combinations.into_iter().map(|options| (text_of(&options), options));
             let of = |name: &String| {
                 let (name, server) = (name.clone(), name.clone());
                 Series { name, server, options: BTreeMap::new() }
@@ -120,12 +123,8 @@ impl Grid {
                 Line { name: series.name.clone(), points }
             };
             let lines: Vec<Line> = self.series.iter().map(line).collect();
-            let mut points = lines.iter().flat_map(|line| &line.points).peekable();
-            points.peek()?;
-            let is_drawable = |point: &Point| point.y > 0.0 || y_scale == Scale::FromZero;
-            if !points.all(is_drawable) {
-                return None;
-            }
+            lines.iter().flat_map(|line| &line.points).next()?;
+            let y_scale = scale_of(y_scale, &lines);
             let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
             assert!(first < last, "the numbers increase");
             let is_log = first > 0.0 && last / first >= LOG_FROM;

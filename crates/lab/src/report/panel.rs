@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::experiment::Experiment;
+use crate::experiment::place::text_of;
 use crate::experiment::row::Row;
 use crate::experiment::verdict::Subject;
 
@@ -67,13 +68,7 @@ impl<'e> Panel<'e> {
     pub(super) fn title(&self, title: &str) -> String {
         match self.options.is_empty() {
             true => title.to_owned(),
-            false => format!("{title}: {}", text(&self.options)),
+            false => format!("{title}: {}", text_of(&self.options)),
         }
     }
-}
-
-/// Values of options for people.
-pub(super) fn text(options: &BTreeMap<String, String>) -> String {
-    let options = options.iter().map(|(name, value)| format!("{name} = {value}"));
-    options.collect::<Vec<_>>().join(", ")
 }

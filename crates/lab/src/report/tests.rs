@@ -224,6 +224,29 @@ fn the_page_warns_of_errors_and_of_the_generator_of_each_load() {
     }
 }
 
+/// A logarithmic axis shows no 0.
+#[test]
+fn a_figure_with_a_zero_in_one_round_is_drawn() {
+    let two = TEXT.replace("rounds = 1", "rounds = 3");
+    let swept = format!("{two}[report]\nx = \"bytes\"\ncolumns = [\"p95_us\"]\n");
+    let swept = swept.replace("[100, 200]", "[100]");
+    for text in [two, swept] {
+        let experiment = Experiment::parse(&text).expect("valid");
+        let drawn = |rows: &[Row]| {
+            let figures = figures(&experiment, rows, "f");
+            let is_it = |it: &&Figure| it.title.starts_with("95th percentile");
+            match &figures.iter().find(is_it).expect("a figure").drawing {
+                Drawing::Lines(chart) => (chart.y_scale, chart.svg().starts_with("<svg")),
+                _ => panic!("lines"),
+            }
+        };
+        let mut rows = rows(&experiment);
+        assert_eq!(drawn(&rows), (Scale::Log, true));
+        rows[0].p95_us = 0.0;
+        assert_eq!(drawn(&rows), (Scale::FromZero, true));
+    }
+}
+
 /// The published figures that experiments draw are those that the laboratory has.
 #[test]
 fn published_figures_of_the_tree_are_the_known_ones() {

@@ -47,7 +47,8 @@ pub(crate) struct Power {
 
 impl Energy {
     /// The energy between the samples, which were taken about every `interval_s` seconds. Each has
-    /// its time in seconds, in order.
+    /// its time in seconds, in order. After the clock was set back, nothing counts until it has
+    /// passed the last time again.
     pub(super) fn of(samples: &[(f64, Sample)], interval_s: f64) -> Self {
         let mut spans: Vec<Span> = Vec::new();
         for pair in samples.windows(2) {
@@ -58,11 +59,12 @@ impl Energy {
                 (Sample::Joules(before), Sample::Joules(after)) => after - before,
                 _ => continue, // A meter says always the same.
             };
-            if seconds > 0.0 && seconds <= GAP_TIMES * interval_s && joules >= 0.0 {
-                assert!(spans.last().is_none_or(|last| last.end_s <= begin_s), "I1");
+            let is_new = spans.last().is_none_or(|last| last.end_s <= begin_s);
+            if seconds > 0.0 && seconds <= GAP_TIMES * interval_s && joules >= 0.0 && is_new {
                 spans.push(Span { begin_s, end_s, joules });
             }
         }
+        assert!(spans.windows(2).all(|pair| pair[0].end_s <= pair[1].begin_s), "I1");
         Self { spans }
     }
 
@@ -146,6 +148,15 @@ mod tests {
         assert_eq!(watts(&samples, 0.0, 16.0), Some((40.0, 0.25)));
         assert_eq!(watts(&samples, 6.0, 16.0), None);
         assert_eq!(watts(&samples[..1], 0.0, 1.0), None, "one sample is no span");
+    }
+
+    #[test]
+    fn time_that_a_clock_repeats_counts_once() {
+        let at = |seconds: &[f64]| -> Vec<(f64, Sample)> {
+            seconds.iter().map(|second| (*second, Sample::Watts(40.0))).collect()
+        };
+        let samples = at(&[10.0, 11.0, 9.5, 10.0, 10.5, 11.5, 12.0]);
+        assert_eq!(watts(&samples, 10.0, 12.0), Some((40.0, 0.75)), "from 10 to 11, from 11.5 on");
     }
 
     #[test]

@@ -278,6 +278,11 @@ at_most = 0.9
             ("address = \"x\"", "address = \"x\"\noptional = true", "not optional"),
             ("[load]", "[steps]\nrates = [5]\n[load]", "each case has its own rates"),
             ("case = \"gets\"", "", "needs a case"),
+            (
+                "rates = [100, 200]\noptional = true",
+                "[report]\ncolumns = [\"p95_us\"]",
+                "several rates",
+            ),
             ("case = \"gets\"", "case = \"get\"", "no case is named 'get'"),
             ("case = \"gets\"", "case = \"open\"", "its rate is not one of the steps"),
             ("case = \"gets\"\nserver = \"b\"", "case = \"sets\"\nserver = \"floor\"", "'floor'"),
@@ -286,6 +291,14 @@ at_most = 0.9
             let error = Experiment::parse(&TEXT.replace(old, new)).expect_err(new);
             assert!(error.contains(named), "{new}: {error}");
         }
+    }
+
+    #[test]
+    fn a_report_may_be_about_a_case_that_is_not_selected() {
+        let text = format!("{TEXT}[report]\ncolumns = [\"p95_us\"]\n");
+        let mut experiment = Experiment::parse(&text).expect("a case has two rates");
+        experiment.select(&Selection::default()).expect("that case is optional");
+        assert_eq!(experiment.report.columns, ["p95_us"]);
     }
 
     #[test]

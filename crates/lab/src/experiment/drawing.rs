@@ -67,6 +67,23 @@ impl ReportPlan {
             None => Ok(()),
         }
     }
+
+    /// Errors: no figure of the whole file would follow it.
+    pub(super) fn check_used(&self, experiment: &Experiment) -> Result<(), String> {
+        if self.x_label.is_some() && self.x.is_none() {
+            return Err("report: x_label without x".to_owned());
+        }
+        let is_swept = |name: Option<String>| {
+            experiment.of_case(name.as_deref()).rates().is_ok_and(|rates| rates.len() > 1)
+        };
+        let is_used =
+            experiment.cases.is_empty() || experiment.case_names().into_iter().any(is_swept);
+        let is_empty = self.x.is_none() && self.panels.is_empty() && self.columns.is_empty();
+        if is_used || is_empty {
+            return Ok(());
+        }
+        Err("report: only figures of cases with several rates have columns, x or panels".to_owned())
+    }
 }
 
 impl PublishedFigures {
@@ -113,6 +130,9 @@ pub(super) fn check_figure(
     match (figure == "capacity", promise) {
         (true, None) => Err("a capacity needs a promise".to_owned()),
         (true, Some(_)) if rates == [None] => Err("a capacity needs steps".to_owned()),
+        (true, Some(_)) if rate.is_some() => {
+            Err("a capacity has no rate: it is about all steps".to_owned())
+        }
         (true, Some(_)) => Ok(()),
         (false, Some(_)) => Err("only a capacity has a promise".to_owned()),
         (false, None) if !row::COLUMNS.contains(&figure) => {

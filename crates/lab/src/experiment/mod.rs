@@ -242,6 +242,7 @@ impl Experiment {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let experiment: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         experiment.check()?;
+        experiment.report.check_used(&experiment)?;
         Ok(experiment)
     }
 
@@ -348,8 +349,12 @@ impl Server {
                 wrong("no argument has {port}, the port that is chosen for it")
             }
             false if self.address.is_none() => wrong("needs a program or an address"),
-            false if !self.arguments.is_empty() || self.cores.is_some() => {
-                wrong("a server that is not started has no arguments and no cores")
+            false
+                if !self.arguments.is_empty()
+                    || !self.environment.is_empty()
+                    || self.cores.is_some() =>
+            {
+                wrong("a server that is not started has no arguments, environment or cores")
             }
             _ => Ok(()),
         }

@@ -45,8 +45,8 @@ impl Words {
         words
     }
 
-    /// Errors: the lists are not those of the values of an option, or an argument names an option
-    /// that does not exist.
+    /// Errors: the lists are not those of the values of an option, or an argument, an environment
+    /// or a list of cores names an option that does not exist.
     pub(super) fn check(&self, experiment: &Experiment) -> Result<(), String> {
         let combinations = experiment.combinations();
         for (name, lists) in &self.0 {
@@ -62,20 +62,31 @@ impl Words {
             }
         }
         let is_option = |name: &str| combinations[0].contains_key(name);
-        let of_servers = experiment.servers.iter().flat_map(|server| &server.arguments);
+        let servers = &experiment.servers;
+        let of_servers = servers.iter().flat_map(|server| &server.arguments);
         let unknown_of_servers = of_servers
             .flat_map(|word| names(word))
             .find(|name| !PORTS.contains(name) && !FILES.contains(name) && !is_option(name));
         let load = &experiment.load;
+        let of_beside = experiment.beside.iter().map(|beside| &beside.cores);
+        let cores = servers.iter().map(|server| &server.cores).chain([&load.cores]);
+        let unknown_core = cores
+            .chain(of_beside)
+            .flatten()
+            .flat_map(|cores| names(cores))
+            .find(|name| !is_option(name));
         let beside = experiment.beside.iter().flat_map(|beside| &beside.arguments);
         let cases = experiment.cases.iter().flat_map(|case| &case.arguments);
         let of_load = load.arguments.iter().chain(&load.fill).chain(beside).chain(cases);
         let of_load = of_load.chain(self.0.values().flat_map(|lists| lists.values().flatten()));
+        // The files are made only if an argument names them.
+        let environments = servers.iter().flat_map(|server| server.environment.values());
         let unknown = of_load
+            .chain(environments)
             .flat_map(|word| names(word))
             .find(|name| !PORTS.contains(name) && !is_option(name));
-        match unknown_of_servers.or(unknown) {
-            Some(name) => Err(format!("arguments: the sweep has no {name} for {{{name}}}")),
+        match unknown_of_servers.or(unknown).or(unknown_core) {
+            Some(name) => Err(format!("the sweep has no {name} for {{{name}}}")),
             None => Ok(()),
         }
     }

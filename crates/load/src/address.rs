@@ -36,12 +36,7 @@ impl Address {
         if text.contains('/') {
             return Ok(Self::Unix(PathBuf::from(text)));
         }
-        let has_port = text.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty()
-                && port.parse::<u16>().is_ok()
-                && (!host.contains(':') || host.ends_with(']'))
-        });
-        let full = match (has_port, text.contains(':')) {
+        let full = match (has_port(text), text.contains(':')) {
             (true, _) => text.to_owned(),
             (false, true) if !text.starts_with('[') => format!("[{text}]:11211"),
             (false, _) => format!("{text}:11211"),
@@ -49,6 +44,24 @@ impl Address {
         let mut found = full.to_socket_addrs().map_err(|error| format!("{text}: {error}"))?;
         found.next().map(Self::Tcp).ok_or_else(|| format!("{text}: no address"))
     }
+}
+
+/// The host of `HOST:PORT` or `HOST`; an IPv6 address is without its brackets.
+pub(crate) fn host(text: &str) -> &str {
+    let host = match text.rsplit_once(':') {
+        Some((host, _)) if has_port(text) => host,
+        _ => text,
+    };
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Whether the text ends with a port; an IPv6 address then has brackets.
+fn has_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && port.parse::<u16>().is_ok()
+            && (!host.contains(':') || host.ends_with(']'))
+    })
 }
 
 impl fmt::Display for Address {
@@ -74,5 +87,20 @@ mod tests {
         assert_eq!(Address::resolve("/run/k.sock"), Ok(Address::Unix("/run/k.sock".into())));
         assert!(Address::resolve("127.0.0.1:99999").is_err());
         assert!(Address::resolve("").is_err());
+    }
+
+    #[test]
+    fn a_host_is_found_in_each_form_of_an_address() {
+        for (text, expected) in [
+            ("a.example", "a.example"),
+            ("a.example:5", "a.example"),
+            ("127.0.0.1:5", "127.0.0.1"),
+            ("::1", "::1"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[::1]", "::1"),
+            ("[::1]:5", "::1"),
+        ] {
+            assert_eq!(host(text), expected);
+        }
     }
 }

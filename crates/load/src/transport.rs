@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::address::{Address, Target};
+use crate::address::{Address, Target, host};
 use crate::connects::ConnectPlan;
 use crate::ketama::Ring;
 use crate::options::{CommonOptions, SteadyOptions, TlsOptions};
@@ -85,11 +85,7 @@ fn resolve(option: &str, text: &str) -> Result<Address, String> {
 /// How connections to this address are encrypted.
 fn security(tls: &TlsOptions, address: &str) -> Result<Security, String> {
     assert!(tls.tls_insecure != tls.tls_ca.is_some(), "I1: the options need one of the two");
-    let host = match &tls.tls_name {
-        Some(name) => name,
-        None => address.rsplit_once(':').map_or(address, |(host, _)| host),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = tls.tls_name.as_deref().unwrap_or(host(address));
     Security::new(tls.tls_ca.as_deref(), host, !tls.tls_no_resumption)
 }
 

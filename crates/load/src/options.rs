@@ -324,6 +324,14 @@ pub(crate) struct TlsOptions {
     pub(crate) tls_no_resumption: bool,
 }
 
+impl TlsOptions {
+    /// Whether an option beside `--tls` is given.
+    fn is_any(&self) -> bool {
+        let is_named = self.tls_ca.is_some() || self.tls_name.is_some();
+        is_named || self.tls_insecure || self.tls_no_resumption
+    }
+}
+
 /// Options of a replay.
 #[derive(Clone, Debug, Args, Serialize)]
 pub(crate) struct ReplayOptions {
@@ -465,6 +473,13 @@ impl SteadyOptions {
             within("fill-rate", rate, 0.001, 1e9)?;
         }
         within("rest-s", self.rest_s, 0.0, 1e6)?;
+        if self.tls.is_any() && !self.tls.tls && !self.connect_tls {
+            return Err(
+                "--tls-ca, --tls-insecure, --tls-name and --tls-no-resumption need --tls or \
+                        --connect-tls"
+                    .into(),
+            );
+        }
         if self.common.server.contains(',') {
             self.check_for_several_servers()?;
         }
@@ -604,6 +619,10 @@ mod tests {
             "--tls",
             "--tls --tls-insecure --tls-ca ca.pem",
             "--tls --tls-insecure --udp",
+            "--tls-ca ca.pem",
+            "--tls-insecure",
+            "--tls-insecure --tls-name a.example",
+            "--tls-insecure --connect-rate 1 --tls-no-resumption",
             "--udp --udp-timeout-ms 0",
             "replay x.csv --protocol binary",
             "--ratio 0:0",

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::counts::{Counts, Preloaded};
 use crate::part::Part;
 
-/// The version of the protocol; it grows with every change of a message, and with every option of
-/// the load that an older agent would not know.
+/// The version of the protocol; it grows with every change of a message. The options of the load
+/// and their meaning are those of the program's version, so both versions must be the same.
 pub(crate) const PROTOCOL: u32 = 1;
 /// The version of this program.
 pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
@@ -116,7 +116,7 @@ impl Message {
 
 /// Errors: the versions differ, as a message for the user.
 pub(crate) fn agree(protocol: u32, program: &str) -> Result<(), String> {
-    if protocol == PROTOCOL {
+    if protocol == PROTOCOL && program == PROGRAM {
         return Ok(());
     }
     Err(format!(

@@ -8,7 +8,7 @@ use clap::Parser as _;
 
 use super::counts::Counts;
 use super::frame::{Broken, Wire};
-use super::message::{Message, PROTOCOL, agree};
+use super::message::{Message, PROGRAM, PROTOCOL, agree};
 use super::options_of;
 use crate::honesty::{RUN_NS, simulate};
 use crate::member::{Member, sum};
@@ -212,7 +212,9 @@ fn a_plan_leaves_the_leaders_files_and_process_alone() {
 
 #[test]
 fn versions_that_differ_are_both_named() {
-    assert_eq!(agree(PROTOCOL, "0.9"), Ok(()));
+    assert_eq!(agree(PROTOCOL, PROGRAM), Ok(()));
+    let error = agree(PROTOCOL, "0.0.9").expect_err("its options may be others");
+    assert!(error.contains("version 0.0.9"), "{error}");
     let error = agree(PROTOCOL + 1, "9.9").expect_err("another version");
     assert!(error.contains("9.9") && error.contains(env!("CARGO_PKG_VERSION")), "{error}");
 }

@@ -170,6 +170,10 @@ impl Flow {
         let assembled;
         let answer = match message {
             Message::Partial => return,
+            Message::Repeated => {
+                books.tally.errors.stray += 1;
+                return;
+            }
             Message::Garbled => None,
             Message::Whole(body) => Some(body),
             Message::Assembled(body) => {
@@ -228,6 +232,8 @@ enum Message<'d> {
     Assembled(Vec<u8>),
     /// Parts are missing.
     Partial,
+    /// The network has sent a part twice.
+    Repeated,
     /// The numbers of the datagram contradict those of an earlier one.
     Garbled,
 }
@@ -239,10 +245,15 @@ impl Slot {
         if self.parts.is_empty() {
             self.parts.resize(total, None);
         }
-        if self.parts.len() != total || self.parts[usize::from(frame.sequence)].is_some() {
+        if self.parts.len() != total {
             return Message::Garbled;
         }
-        self.parts[usize::from(frame.sequence)] = Some(body.to_vec());
+        let part = &mut self.parts[usize::from(frame.sequence)];
+        match part {
+            Some(earlier) if earlier == body => return Message::Repeated,
+            Some(_) => return Message::Garbled,
+            None => *part = Some(body.to_vec()),
+        }
         let parts: Option<Vec<&[u8]>> = self.parts.iter().map(Option::as_deref).collect();
         parts.map_or(Message::Partial, |parts| Message::Assembled(parts.concat()))
     }

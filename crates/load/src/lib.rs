@@ -73,6 +73,7 @@ mod zipf;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -205,11 +206,12 @@ fn run_steady(options: &SteadyOptions, words: &[OsString]) -> Result<bool, Strin
         return finish(&report, &options.common);
     }
     let (server, measured) = measurer.measure(options.rate)?;
+    let report = Report::new("steady", as_json(options), server, &measured, true);
     if let (true, Some(filled)) = (options.preload_only, &measured.preload) {
         say(&format_args!("preload    {} keys in {:.2} s\n", filled.keys, filled.elapsed_s));
+        write_json(options.common.json.as_deref(), &report)?;
         return Ok(measured.tally.errors.total() == 0);
     }
-    let report = Report::new("steady", as_json(options), server, &measured, true);
     finish(&report, &options.common)
 }
 
@@ -247,12 +249,17 @@ fn as_json(options: &impl serde::Serialize) -> serde_json::Value {
 /// Prints the report and writes the file of `--json`; true if nothing went wrong.
 fn finish(report: &Report, options: &CommonOptions) -> Result<bool, String> {
     say(report);
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(report).expect("a report is plain data");
-        std::fs::write(path, text + "\n")
-            .map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
+    write_json(options.json.as_deref(), report)?;
     Ok(report.is_clean())
+}
+
+/// Writes the file of `--json`, if there is one.
+///
+/// Errors: those of the file system, as a message for the user.
+fn write_json(path: Option<&Path>, report: &impl serde::Serialize) -> Result<(), String> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report).expect("a report is plain data");
+    std::fs::write(path, text + "\n").map_err(|error| format!("--json {}: {error}", path.display()))
 }
 
 /// Prints a result. A reader that closes the pipe early is not an error.

@@ -628,6 +628,13 @@ fn a_process_that_is_not_the_server_is_not_measured() {
 }
 
 #[test]
+fn a_preload_alone_writes_its_file() {
+    let (code, run) = load(&serve(Fault::None), "--keys 500 --preload-only");
+    assert_eq!(code, ExitCode::SUCCESS, "{run}");
+    assert_eq!(number(&run, "/preload/keys"), 500.0, "{run}");
+}
+
+#[test]
 fn what_cannot_begin_says_so() {
     let (code, _) = load("127.0.0.1:1", "");
     assert_eq!(code, ExitCode::from(2));

@@ -29,8 +29,9 @@ const MEAN_CELLS: u32 = 100_000;
 const MEAN_POWER: i32 = 16;
 
 /// Scale and shape of the values of ETC that are longer than 14 bytes.
-const ETC_SCALE: f64 = 214.476;
-const ETC_SHAPE: f64 = 0.348_238;
+pub(crate) const ETC_SCALE: f64 = 214.476;
+/// See `ETC_SCALE`.
+pub(crate) const ETC_SHAPE: f64 = 0.348_238;
 
 /// The shares of the values of ETC with 0 to 14 bytes.
 const ETC_SHORT: [f64; 15] = [

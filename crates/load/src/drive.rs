@@ -466,7 +466,8 @@ fn wake_in_ns(due_in_ns: Option<u64>, spin: Spin) -> u64 {
     }
 }
 
-fn timespec(ns: u64) -> Timespec {
+/// A time in the kernel's form.
+pub(crate) fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
 

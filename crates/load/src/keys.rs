@@ -18,7 +18,7 @@ use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
-use crate::distribution::Law;
+use crate::distribution::{ETC_SCALE, ETC_SHAPE, Law};
 use crate::random::{below, mix, unit};
 
 /// The longest key that memcached accepts.
@@ -64,7 +64,7 @@ impl Sizes {
                 low as usize + below(draw, u64::from(high - low) + 1) as usize
             }
             Self::Etc => {
-                let (scale, shape) = (214.476_f64, 0.348_238_f64);
+                let (scale, shape) = (ETC_SCALE, ETC_SHAPE);
                 let left = 1.0 - unit(draw);
                 let bytes = scale * (left.powf(-shape) - 1.0) / shape;
                 bytes.clamp(1.0, ETC_VALUE_BYTES_MAX) as usize

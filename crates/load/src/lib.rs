@@ -110,13 +110,9 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(words) => words,
         Err(error) => return refuse(&error),
     };
-    let options = match Options::try_parse_from(&words) {
+    let options: Options = match parsed(&words) {
         Ok(options) => options,
-        Err(error) => {
-            // A closed standard output leaves nowhere to report the error.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
-        }
+        Err(code) => return code,
     };
     let finished = match &options.command {
         None => run_steady(&options.steady, &words[1..]),
@@ -135,6 +131,18 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(words) => refuse(&words),
     }
+}
+
+/// Parses a command line. If that fails, prints the reason, or the help that was wanted, and
+/// returns the exit status.
+fn parsed<P: Parser>(
+    words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<P, ExitCode> {
+    P::try_parse_from(words).map_err(|error| {
+        // A closed standard output leaves nowhere to report the error.
+        let _ = error.print();
+        ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 })
+    })
 }
 
 /// Checks the arguments that follow `kachel load`, without a connection.

@@ -10,6 +10,7 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  A cost is a difference of two readings of the same meter, the later minus the earlier.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,14 @@ pub(crate) struct Core {
     pub(crate) steal: f64,
     /// Idle time, including waits for disks.
     pub(crate) idle: f64,
+}
+
+impl Display for Core {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { cpu, user, system, irq, softirq, steal, idle } = self;
+        write!(f, "core {cpu:<4} user {user:.3} system {system:.3} irq {irq:.3}")?;
+        write!(f, " softirq {softirq:.3} steal {steal:.3} idle {idle:.3}")
+    }
 }
 
 /// Cost of a window.

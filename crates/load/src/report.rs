@@ -576,13 +576,7 @@ impl Report {
             }
             writeln!(f, ", {busy:.3} cores busy")?;
             for core in cost.cores.iter().take(8) {
-                write!(
-                    f,
-                    "  core {:<4} user {:.3} system {:.3}",
-                    core.cpu, core.user, core.system
-                )?;
-                write!(f, " irq {:.3} softirq {:.3}", core.irq, core.softirq)?;
-                writeln!(f, " steal {:.3} idle {:.3}", core.steal, core.idle)?;
+                writeln!(f, "  {core}")?;
             }
         }
         writeln!(f, "generator  {:.3} cores busy", cost.generator_busy_cores)?;

@@ -23,10 +23,11 @@ use std::time::Instant;
 use kachel_io::{PACKETS_PER_CALL, PacketSocket};
 use rand::SeedableRng as _;
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::thread::nanosleep;
 
+use crate::drive::timespec;
 use crate::meter::{Cost, Meter, Reading};
 use crate::packets::frame::{self, Ends, Found, Reply, Template};
 use crate::packets::options::{Options, PORT_FIRST};
@@ -480,8 +481,4 @@ impl<'o> Drive<'o> {
 fn pending(slot: &Slot) -> Pending {
     let Slot { number: token, intended_ns, sent_ns, .. } = *slot;
     Pending { kind: Kind::Get, keys: 1, token, intended_ns, sent_ns }
-}
-
-fn timespec(ns: u64) -> Timespec {
-    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }

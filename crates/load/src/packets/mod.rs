@@ -13,10 +13,9 @@
 //! (`docs/pipe.md`) needs that: its whole cost for a request is below that of a socket of UDP.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 
 mod drive;
 mod frame;
@@ -25,11 +24,11 @@ mod report;
 mod setter;
 mod versions;
 
-use crate::EXIT_USAGE;
 use crate::meter::Meter;
 use crate::packets::drive::Drive;
 use crate::packets::options::Options;
 use crate::packets::report::Report;
+use crate::{EXIT_USAGE, parsed, say, write_json};
 
 /// Runs the generator with the arguments that follow `kachel-lab packets`.
 ///
@@ -37,13 +36,9 @@ use crate::packets::report::Report;
 /// were errors while measuring, 2 if the options are invalid or the run failed.
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words = std::iter::once(OsString::from("kachel-lab packets")).chain(args);
-    let options = match Options::try_parse_from(words) {
+    let options: Options = match parsed(words) {
         Ok(options) => options,
-        Err(error) => {
-            // A closed standard output leaves nowhere to report the error.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { EXIT_USAGE } else { 0 });
-        }
+        Err(code) => return code,
     };
     match measure(&options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -67,12 +62,7 @@ fn measure(options: &Options) -> Result<bool, String> {
     let meter = Meter::new(options.server_pid)?.with_cores(cores);
     let measured = Drive::new(options)?.run(&meter)?;
     let report = Report::new(options, &measured);
-    // A reader that closes the pipe early is not an error.
-    let _ = write!(std::io::stdout(), "{report}");
-    if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&report).expect("a report is plain data");
-        std::fs::write(path, text + "\n")
-            .map_err(|error| format!("--json {}: {error}", path.display()))?;
-    }
+    say(&report);
+    write_json(options.json.as_deref(), &report)?;
     Ok(report.is_clean())
 }

@@ -131,9 +131,7 @@ impl Figures {
             }
         }
         for core in &self.cost.cores {
-            write!(f, "  core {:<4} user {:.3} system {:.3}", core.cpu, core.user, core.system)?;
-            write!(f, " irq {:.3} softirq {:.3}", core.irq, core.softirq)?;
-            writeln!(f, " steal {:.3} idle {:.3}", core.steal, core.idle)?;
+            writeln!(f, "  {core}")?;
         }
         self.warnings.iter().try_for_each(|warning| writeln!(f, "warning    {warning}"))
     }

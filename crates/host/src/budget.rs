@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - I1  `spent` is the sum of all charges not yet refunded.
-//! - I2  A charge that would take `spent` over `limit`, or over the overdraft that its caller allows,
-//!   is refused whole. Only `charge_ahead` is never refused.
+//! - I2  A charge that would take `spent` over `limit`, or over the overdraft that its caller
+//!   allows, is refused whole. Only `charge_ahead` is never refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +37,7 @@ impl Budget {
     #[must_use]
     pub fn charge_overdrawing(&self, bytes: u64, overdraft_bytes: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed).saturating_add(overdraft_bytes);
+        debug_assert!(limit >= overdraft_bytes, "an overdraft is beside the limit");
         self.spent
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent| {
                 spent.checked_add(bytes).filter(|&sum| sum <= limit)

@@ -113,6 +113,7 @@ impl MemoryFile {
     fn place_and(mut self, sync_folder: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
         debug_assert!(!self.is_placed, "I1: it is placed once");
         self.next.sync_all()?;
+        debug_assert!(self.path != self.beside, "I1: what is not placed lies beside the file");
         fs::rename(&self.beside, &self.path)?;
         self.is_placed = true;
         // The caller reports an error as items that are not saved, so no later server may load

@@ -85,8 +85,8 @@ impl Chunks {
     }
 }
 
-/// The requests of each kind by class, as they were when a reply began. The sample of a kind has one
-/// sum, so it is not added up for each class again.
+/// The requests of each kind by class, as they were when a reply began. The sample of a kind has
+/// one sum, so it is not added up for each class again.
 struct Requests {
     /// By kind: those of [`REQUESTS`], then [`REFUSED`].
     kinds: Vec<Kind>,

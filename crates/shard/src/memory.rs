@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - I1  The charge of a connection is refunded when it needs less, and when it closes.
-//! - I2  Charges of clients overdraw the budget by at most `OVERDRAFT_BYTES_PER_CORE` for each core.
+//! - I2  Charges of clients overdraw the budget by at most `OVERDRAFT_BYTES_PER_CORE` for each
+//!   core.
 
 use kachel_engine::{Common, Engine, ReadValue, Room};
 use kachel_host::Budget;

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use kachel_io::listener;
-use kachel_options::{Host, IpListen, ListenTls, Listeners, Protocol};
+use kachel_options::{Host, IpListen, ListenTls, Listeners, Protocol, ServeOptions};
 
 /// How long a start waits for an address that is in use. After 210 kills of a server with two
 /// threads and 20 clients, at a load of 14 on two cores, its port was in use for up to 42 ms.
@@ -41,6 +41,8 @@ pub(crate) struct Open {
 #[derive(Default)]
 pub(crate) struct OfShard {
     pub(crate) sockets: Vec<OwnedFd>,
+    /// The protocol of each socket.
+    pub(crate) protocols: Vec<Protocol>,
     /// The TLS of each socket.
     pub(crate) tls: Vec<ListenTls>,
 }
@@ -64,29 +66,40 @@ pub(crate) fn open(listeners: &Listeners, backlog: i32) -> Result<Open, String> 
     Ok(open)
 }
 
-/// Opens the listeners of the shards, for each shard its port on every address of `listeners`. The
-/// error is a sentence.
+/// Opens the listeners of the shards, for each shard its port on every address of `-l`. The error
+/// is a sentence.
 pub(crate) fn open_of_shards(
-    listeners: &Listeners,
-    backlog: i32,
+    options: &ServeOptions,
     ports: RangeInclusive<u16>,
 ) -> Result<Vec<OfShard>, String> {
-    let mut wanted: Vec<&IpListen> = Vec::new();
-    for tcp in &listeners.tcp {
-        if !wanted.iter().any(|other| other.host == tcp.host) {
-            wanted.push(tcp);
-        }
-    }
+    let wanted = of_each_host(options, ports.start() - 1);
     let of_shard = |port| {
         let mut open = Open::default();
-        for &tcp in &wanted {
-            open.tcp(&IpListen { port, ..tcp.clone() }, backlog_of(backlog))
+        for host in &wanted {
+            open.tcp(&IpListen { port, ..host.clone() }, backlog_of(options.backlog))
                 .map_err(|error| format!("--shard-ports: {error}"))?;
         }
         debug_assert!(!open.sockets.is_empty(), "at least one address was listened on");
-        Ok(OfShard { sockets: open.sockets, tls: open.tls })
+        Ok(OfShard { sockets: open.sockets, protocols: open.protocols, tls: open.tls })
     };
     ports.map(of_shard).collect()
+}
+
+/// For each host of `-l` the listener whose port is `port`. If there is none, one that speaks as a
+/// listener without prefixes: a port that is open without TLS must not open others so.
+fn of_each_host(options: &ServeOptions, port: u16) -> Vec<IpListen> {
+    let tls = if options.tls.enabled { ListenTls::OfProcess } else { ListenTls::Off };
+    let tcp = &options.listeners.tcp;
+    let mut wanted: Vec<IpListen> = Vec::new();
+    for IpListen { host, .. } in tcp {
+        if wanted.iter().any(|other| other.host == *host) {
+            continue;
+        }
+        let at_port = tcp.iter().find(|each| each.host == *host && each.port == port);
+        let plain = || IpListen { host: host.clone(), port, protocol: options.protocol, tls };
+        wanted.push(at_port.cloned().unwrap_or_else(plain));
+    }
+    wanted
 }
 
 /// The datagram sockets of the process.
@@ -271,7 +284,7 @@ mod tests {
     use std::cell::Cell;
     use std::path::PathBuf;
 
-    use kachel_options::UnixListen;
+    use kachel_options::{Command, UnixListen};
 
     use super::*;
 
@@ -366,6 +379,35 @@ mod tests {
         let taken = IpListen { port: *ports.start(), ..wanted[0].clone() };
         let error = open_datagrams(&[taken], 3, None).err().expect("the port is taken");
         assert!(error.contains(&format!("UDP 127.0.0.1:{}", ports.start())), "{error}");
+    }
+
+    #[test]
+    fn the_ports_of_shards_speak_as_the_port_of_all_and_never_without_tls_by_accident() {
+        let listen = |host: &str, port, tls, protocol| IpListen {
+            host: Host::Named(host.to_string()),
+            port,
+            protocol,
+            tls,
+        };
+        let (off, of_process) = (ListenTls::Off, ListenTls::OfProcess);
+        let command = kachel_options::parse([], "memcached".as_ref());
+        let Ok(Command::Serve(mut options)) = command else { panic!("{command:?}") };
+        options.protocol = Protocol::Binary;
+        options.tls.enabled = true;
+        options.listeners.tcp = vec![
+            listen("a", 11300, off, Protocol::Auto),
+            listen("a", 11211, of_process, Protocol::Ascii),
+            listen("b", 11211, off, Protocol::Auto),
+            listen("c", 11300, off, Protocol::Ascii),
+        ];
+        let wanted = [
+            listen("a", 11211, of_process, Protocol::Ascii),
+            listen("b", 11211, off, Protocol::Auto),
+            listen("c", 11211, of_process, Protocol::Binary),
+        ];
+        assert_eq!(of_each_host(&options, 11211), wanted);
+        options.tls.enabled = false;
+        assert_eq!(of_each_host(&options, 11211)[2].tls, off);
     }
 
     #[test]

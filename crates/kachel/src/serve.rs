@@ -181,7 +181,7 @@ fn open_sockets(options: &ServeOptions, threads: u16, ports: Ports) -> Result<Op
     let Open { sockets, protocols, tls, mut places, mut port_lines } =
         listeners::open(&options.listeners, options.backlog)?;
     let of_shards = match ports.shard_ports {
-        Some(ports) => listeners::open_of_shards(&options.listeners, options.backlog, ports)?,
+        Some(ports) => listeners::open_of_shards(options, ports)?,
         None => Vec::new(),
     };
     // Threads that only own keys serve no datagrams either.

@@ -19,10 +19,12 @@ use kachel_engine::{
 };
 use kachel_host::{Budget, Cores, PageKind, Region};
 use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
-use kachel_net::{ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, Users};
+use kachel_net::{
+    ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, REPLY_DATAGRAMS_MAX, Users,
+};
 use kachel_options::{
     CoreChoice, IoChoice, KACHEL_VERSION, ListenTls, MEMCACHED_VERSION, Protocol, Reads,
-    ServeOptions, TEST_TIME_ENV,
+    ServeOptions, TEST_TIME_ENV, UDP_REPLY_DATAGRAMS_MAX,
 };
 use kachel_shard::{
     Certificates, Engines, OpenSocket, Shard, ShardOptions, Shared, SharedOptions, Shutdown, Turn,
@@ -77,8 +79,27 @@ struct Plan {
     limits: Limits,
     pin: bool,
     pages: PageKind,
-    /// The endpoint of the listeners that are one shard's own.
-    own_endpoint: EndpointIndex,
+    /// The first endpoint of the listeners that are one shard's own: one for each of [`PROTOCOLS`].
+    own_endpoints: EndpointIndex,
+}
+
+const _: () = assert!(UDP_REPLY_DATAGRAMS_MAX <= REPLY_DATAGRAMS_MAX, "as the options allow");
+
+/// All protocols of a listener, in the order of their numbers.
+const PROTOCOLS: [Protocol; 3] = [Protocol::Auto, Protocol::Ascii, Protocol::Binary];
+
+impl Plan {
+    /// The endpoint of a listener that is one shard's own.
+    fn own_endpoint(&self, protocol: Protocol) -> EndpointIndex {
+        debug_assert!(PROTOCOLS[protocol as usize] == protocol, "in the order of their numbers");
+        EndpointIndex(self.own_endpoints.0 + protocol as u16)
+    }
+
+    /// The endpoint of an entry in the list of UDP listeners.
+    fn udp_endpoint(&self, entry: usize) -> EndpointIndex {
+        let entry = u16::try_from(entry).expect("a few listeners");
+        EndpointIndex(self.own_endpoints.0 + PROTOCOLS.len() as u16 + entry)
+    }
 }
 
 /// The listening sockets of the process.
@@ -138,7 +159,7 @@ pub(crate) fn start(
     }
     let pool = Pool::new(Arc::clone(&budget), pool_options(options, shards))?;
     check_address_space(&pool, shards)?;
-    let own_endpoint = EndpointIndex(u16::try_from(sockets.of_all.len()).expect("a few listeners"));
+    let of_all = u16::try_from(sockets.of_all.len()).expect("a few listeners");
     let endpoints = endpoints(options, &sockets.protocols);
     let mut shared = shared_options(options, shards, endpoints);
     shared.listeners =
@@ -182,7 +203,7 @@ pub(crate) fn start(
         pin,
         pages: pool.pages(),
         pool,
-        own_endpoint,
+        own_endpoints: EndpointIndex(of_all),
     };
     spawn_over(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
 }
@@ -365,8 +386,8 @@ fn check_address_space(pool: &Pool, shards: u16) -> io::Result<()> {
     Region::reserve(bytes, false, "indexes, threads and buffers").map(drop)
 }
 
-/// The endpoints of the listeners for clients of all shards; then the one of the listeners that are
-/// one shard's own, which speak the protocol of `-B`; then those of UDP.
+/// The endpoints of the listeners for clients of all shards; then those of the listeners that are
+/// one shard's own, one for each protocol; then those of UDP.
 fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
     let (limits, asks_login) = (limits(options), options.auth_file.is_some() || options.sasl);
     let is_binary = |protocol: &Protocol| *protocol == Protocol::Binary;
@@ -382,7 +403,7 @@ fn endpoints(options: &ServeOptions, protocols: &[Protocol]) -> Endpoints {
         Endpoint { protocol, limits, asks_login, stays }
     };
     let of_all = protocols.iter().map(|&protocol| endpoint(protocol, false));
-    let of_one = [endpoint(options.protocol, true)];
+    let of_one = PROTOCOLS.map(|protocol| endpoint(protocol, true));
     let of_udp = options.listeners.udp.iter().map(|udp| endpoint(udp.protocol, true));
     Endpoints::new(of_all.chain(of_one).chain(of_udp).collect())
 }
@@ -461,8 +482,8 @@ fn spawn<I: Io + 'static>(
     let (waiting, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
     // The first shard accepts the clients of all, and hands them over.
-    let Sockets { of_all, tls, of_shards, datagrams, .. } = sockets;
-    let mut of_all = Some(OfShard { sockets: of_all, tls });
+    let Sockets { of_all, protocols, tls, of_shards, datagrams, .. } = sockets;
+    let mut of_all = Some(OfShard { sockets: of_all, protocols, tls });
     let mut of_shards = of_shards.into_iter();
     let mut datagrams = datagrams.into_iter();
     let mut threads = Vec::new();
@@ -538,12 +559,11 @@ fn run<I: Io>(
     for (index, listener) in (0..).zip(of_all.sockets) {
         shard.listen(listener, EndpointIndex(index));
     }
-    for listener in own.sockets {
-        shard.listen(listener, plan.own_endpoint);
+    for (protocol, listener) in own.protocols.into_iter().zip(own.sockets) {
+        shard.listen(listener, plan.own_endpoint(protocol));
     }
     for (entry, socket) in datagrams {
-        let entry = u16::try_from(entry).expect("a few listeners");
-        shard.receive_datagrams(socket, EndpointIndex(plan.own_endpoint.0 + 1 + entry));
+        shard.receive_datagrams(socket, plan.udp_endpoint(entry));
     }
     while shard.tick()? == Turn::Again {
         match plan.shared.take_shutdown() {

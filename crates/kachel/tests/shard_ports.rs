@@ -3,7 +3,8 @@
 //! The expected shard of a key comes from `docs/steering.md` and from `KeyHasher`, under other
 //! secret keys than the server's.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -96,6 +97,25 @@ fn use_key(client: &mut Client, key: &str) {
     let large = vec![b'v'; 40 << 10];
     client.set(key, &large);
     assert_eq!(client.get(key).as_ref(), Some(&large));
+}
+
+/// The request is one that the binary protocol answers in binary, and the others as a line that is
+/// too short.
+#[test]
+fn the_ports_of_shards_speak_the_protocol_of_the_port_of_all() {
+    let noop = [&[0x80, 0x0a][..], &[0; 22]].concat();
+    for (protocol, reply) in [("ascii", b'C'), ("negotiating", 0x81)] {
+        let server = start(&["-l", &format!("proto[{protocol}]:127.0.0.2")]);
+        for port in [server.port(), server.port() + 1] {
+            let at = (Ipv4Addr::new(127, 0, 0, 2), port);
+            let mut client = TcpStream::connect(at).expect("it listens");
+            client.set_read_timeout(Some(Duration::from_secs(60))).expect("it is not zero");
+            client.write_all(&noop).expect("it is taken");
+            let mut first = [0];
+            client.read_exact(&mut first).expect("it is answered");
+            assert_eq!(first, [reply], "{protocol}");
+        }
+    }
 }
 
 #[test]

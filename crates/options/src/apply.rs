@@ -31,6 +31,7 @@ pub(crate) fn serve_with(
         listen: Vec::new(),
         unix_path: None,
         unix_mode: 0o700,
+        has_slab_chunk_max: false,
     };
     if let Some((path, words)) = file {
         let answered = apply(&mut partial, &words).map_err(|error| file::in_file(path, &error))?;

@@ -23,6 +23,8 @@ pub(crate) struct PartialOptions {
     pub(crate) listen: Vec<String>,
     pub(crate) unix_path: Option<String>,
     pub(crate) unix_mode: u32,
+    /// Whether `-o slab_chunk_max` is given.
+    pub(crate) has_slab_chunk_max: bool,
 }
 
 /// The value of an option, already checked by its row.

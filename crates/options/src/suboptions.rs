@@ -13,6 +13,9 @@ const U32_MAX: i64 = u32::MAX as i64;
 /// Largest number of kilobytes or megabytes in a size.
 const SIZE_MAX: i64 = u32::MAX as i64;
 
+/// Bytes of memcached's slab pages.
+const SLAB_PAGE_BYTES: u32 = 1 << 20;
+
 const NO_SLABS: &str = "no slabs";
 const NO_LRU: &str = "no LRU lists; memory is reclaimed by segments";
 const NO_PROXY: &str = "Kachel is not a proxy";
@@ -148,11 +151,12 @@ const SUBOPTIONS: &[SuboptionRow] = &[
         "512",
         "longest size class of \"stats items\" and \"stats slabs\"",
         |partial, given| {
+            partial.has_slab_chunk_max = true;
             set(&mut partial.serve.echo.slab_chunk_bytes_max, given.integer::<u32>() << 10)
         },
     ),
     no_meaning("no_chunked_items", Nothing, "off", NO_SLABS, |partial, _| {
-        set(&mut partial.serve.echo.slab_chunk_bytes_max, 1 << 20)
+        set(&mut partial.serve.echo.slab_chunk_bytes_max, SLAB_PAGE_BYTES)
     }),
     no_meaning(
         "tail_repair_time",
@@ -287,6 +291,9 @@ fn hash_algorithm(partial: &mut PartialOptions, given: Given<'_>) -> Result<(), 
 /// The defaults of memcached 1.4, as far as `stats settings` reports them.
 fn no_modern(partial: &mut PartialOptions, _: Given<'_>) -> Result<(), OptionsError> {
     let echo = &mut partial.serve.echo;
+    if !partial.has_slab_chunk_max {
+        echo.slab_chunk_bytes_max = SLAB_PAGE_BYTES;
+    }
     echo.slab_reassign = false;
     echo.slab_automove = 0;
     echo.lru_crawler = false;

@@ -257,6 +257,15 @@ fn extended_lists_take_effect_in_order() {
     assert!(options.track_sizes && !options.maxconns_fast);
     assert_eq!(options.idle_timeout_s, 30);
     assert!(memcached(&["-o", "no_modern,maxconns_fast"]).maxconns_fast);
+    for (list, kilobytes) in [
+        ("modern", 512),
+        ("no_modern", 1024),
+        ("slab_chunk_max=16,no_modern", 16),
+        ("no_modern,slab_chunk_max=16", 16),
+    ] {
+        let bytes = memcached(&["-o", list]).echo.slab_chunk_bytes_max;
+        assert_eq!(bytes, kilobytes << 10, "{list}");
+    }
 }
 
 #[test]
@@ -569,6 +578,29 @@ fn the_manual_and_the_example_file_are_what_the_tables_say() {
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(written == wanted, "{file}: run KACHEL_BLESS=1 cargo test -p kachel-options");
+    }
+}
+
+/// The options that `docs/migrating.md` calls refused are those that the tables refuse.
+#[test]
+fn the_page_on_migrating_names_what_is_refused() {
+    let path = format!("{}/../../docs/migrating.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (_, page) = page.split_once("\n## Options\n").expect("its section");
+    let (page, _) = page.split_once("\n## ").expect("the next section");
+    let is_refused = |row: &&str| row.starts_with("| `-") && row.contains("` | refused: ");
+    let named: Vec<&str> = page.lines().filter(is_refused).flat_map(|row| row.split('`')).collect();
+    let is_named = |name: &str| {
+        let family = name.split_once('_').map(|(family, _)| format!("-o {family}_*"));
+        named.iter().any(|each| *each == format!("-o {name}") || Some(*each) == family.as_deref())
+    };
+    for row in suboptions() {
+        let is_refused = matches!(row.class, Class::Refused(_));
+        assert_eq!(is_named(row.name), is_refused, "-o {}", row.name);
+    }
+    for row in OPTIONS {
+        let is_named = row.short.is_some_and(|letter| named.contains(&&*format!("-{letter}")));
+        assert_eq!(is_named, matches!(row.class, Class::Refused(_)), "{}", row.long);
     }
 }
 

@@ -48,8 +48,11 @@ use crate::recent::Recent;
 pub struct PipeOptions {
     /// The keys of the secret hash of the server's keys.
     pub hash_keys: [u64; 2],
-    /// When the first second of the server began, in nanoseconds of the monotonic clock.
+    /// When the first second of the server began, in nanoseconds of the monotonic clock. It has
+    /// wrapped if that was before the machine began: a server goes on from an earlier one.
     pub start_ns: u64,
+    /// The time now, in nanoseconds of the monotonic clock: the first word of the server.
+    pub now_ns: u64,
     /// A reply has at most this many times the bytes of its request, frames included.
     pub reply_times: u32,
     /// The addresses and ports to answer at; the first 16 count.
@@ -167,6 +170,7 @@ impl Pipe {
         let set = |at: usize, value: u64| settings[at].store(value, Relaxed);
         set(setting::SECOND, 0);
         set(setting::START_NS, options.start_ns);
+        set(setting::BEAT_NS, options.now_ns);
         set(setting::HASH_KEYS, options.hash_keys[0]);
         set(setting::HASH_KEYS + 1, options.hash_keys[1]);
         set(setting::BUCKET_MASK, self.hands.len() as u64 - 1);

@@ -139,7 +139,9 @@ fn a_pipe_is_switched_only_while_the_server_serves() {
     let pipe = table(1);
     assert_eq!(pipe.switch(true), Err(SwitchError::NotServing), "the server has not begun");
     let (hash_keys, places) = ([3, 5], Vec::new());
-    pipe.begin(&PipeOptions { hash_keys, start_ns: 0, reply_times: 3, places }, |_| false);
+    pipe.begin(&PipeOptions { hash_keys, start_ns: 0, now_ns: 0, reply_times: 3, places }, |_| {
+        false
+    });
     assert!(pipe.answers() && pipe.is_serving());
     assert_eq!(pipe.switch(false), Ok(()));
     assert!(!pipe.answers() && pipe.is_serving());
@@ -225,7 +227,9 @@ fn the_program_notices_a_version_that_changes_while_it_copies() {
     let address = "10.9.0.2:11311".parse().expect("an address");
     let options = PipeOptions {
         hash_keys: [3, 5],
-        start_ns: u64::MAX, // The clock does not matter here, nor does the server's last word.
+        // The clock does not matter here, nor does the server's last word.
+        start_ns: u64::MAX,
+        now_ns: 0,
         reply_times: 3,
         places: vec![Place { address, speaks: Speaks::Text }],
     };

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use kachel_engine::Copies;
+use kachel_io::{Clock as _, SystemClock};
 use kachel_options::{Protocol, ServeOptions};
 use kachel_pipe::{Items, Mode, Pipe, PipeOptions, Place, Program, Speaks, SwitchError};
 use kachel_shard::{OtherCounts, PipeControl, Switched};
@@ -85,13 +86,12 @@ impl SmartPipe {
         let settings = PipeOptions {
             hash_keys: answers.hash_keys,
             start_ns: answers.start_ns,
+            now_ns: SystemClock.now_ns(),
             reply_times: options.pipe.reply_times,
             places,
         };
         let own = |port| answers.own_ports.iter().any(|ports| ports.contains(&port));
         self.table.begin(&settings, |port| kachel_net::reflects(port) || own(port));
-        // The shards tell each second that begins; the first one has begun.
-        self.table.tick(0, answers.start_ns);
     }
 
     /// Has the program pass everything on from now on.

@@ -42,7 +42,8 @@ impl Bench {
         Self::at(0, ns)
     }
 
-    fn at(started_before_ns: u64, silent_ns: u64) -> Option<Self> {
+    /// The table of a server that began and was last heard these numbers of nanoseconds ago.
+    pub(crate) fn at(started_before_ns: u64, silent_ns: u64) -> Option<Self> {
         let (program, pipe) = match Program::load(MEMORY_BYTES) {
             Ok(loaded) => loaded,
             Err(error) => {
@@ -57,6 +58,7 @@ impl Bench {
         let options = PipeOptions {
             hash_keys: HASH_KEYS,
             start_ns: now_ns().wrapping_sub(started_before_ns),
+            now_ns: now_ns().wrapping_sub(silent_ns),
             reply_times: 3,
             places: vec![place("10.9.0.2:11311"), place("[fd00::2]:11311")],
         };

@@ -58,6 +58,16 @@ fn without_a_word_of_the_server_nothing_is_answered() {
     bench.passes(&request().bytes(), "not_serving");
     bench.pipe.tick(2, now_ns());
     assert!(is_answered(&mut bench));
+    // A server that goes on from an earlier one began before the machine, by 30 days and by 1 s: a
+    // beginning that wrapped is no word of it.
+    for before_ns in [30 * 86_400_000_000_000, 1_000_000_000] {
+        let before_ns = now_ns() + before_ns;
+        let Some(mut bench) = Bench::at(before_ns, 5_000_000_000) else { return };
+        bench.publish(KEY, b"value");
+        bench.passes(&request().bytes(), "not_serving");
+        bench.pipe.tick(2, now_ns());
+        assert!(is_answered(&mut bench));
+    }
 }
 
 #[test]

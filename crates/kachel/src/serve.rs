@@ -468,28 +468,32 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
     }
 }
 
-/// Waits until a second signal comes, or the clients have had their time to take their replies.
-fn wait_for_clients(signals: &mut Signals) {
+/// Waits until a second signal comes, which it returns, or the clients have had their time to take
+/// their replies.
+fn wait_for_clients(signals: &mut Signals) -> Option<Signal> {
     let deadline = Instant::now() + END_TIME_MAX;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match signals.wait_at_most(left) {
             Ok(Some(Signal::HangUp)) if !left.is_zero() => {} // Not a request to end.
-            Ok(_) | Err(_) => return,
+            Ok(signal) => return signal.filter(|signal| *signal != Signal::HangUp),
+            Err(_) => return None,
         }
     }
 }
 
 /// Closes the clients at a second signal, or when they have not taken their replies in time, so
-/// that the items can be saved. After that only SIGINT ends the process before they are saved: a
+/// that the items can be saved. Only SIGINT ends the process before they are saved, at any time: a
 /// service manager often sends SIGTERM after the signal that it was told to send.
 fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 'static) {
     let body = move || {
-        wait_for_clients(&mut signals);
-        give_up_clients();
-        loop {
+        let mut is_interrupted = wait_for_clients(&mut signals) == Some(Signal::Interrupt);
+        if !is_interrupted {
+            give_up_clients();
+        }
+        while !is_interrupted {
             match signals.wait() {
-                Ok(Signal::Interrupt) => break,
+                Ok(Signal::Interrupt) => is_interrupted = true,
                 Ok(Signal::HangUp) => {}
                 Ok(signal) => eprintln!("-e: {signal:?} is ignored while items are saved"),
                 Err(_) => return,

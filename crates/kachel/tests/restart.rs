@@ -356,6 +356,23 @@ fn clients_that_do_not_read_delay_the_end_but_lose_nothing() {
     assert_eq!(server.connect().get("large"), Some(large));
 }
 
+/// A client that does not read keeps the server from saving, so the signal comes before that.
+#[test]
+fn an_interrupt_after_the_signal_to_save_ends_the_server_without_a_file() {
+    let place = Place::new();
+    let mut server = place.start(&["-m", "64"]);
+    let mut client = server.connect();
+    client.set("large", &[b'v'; 1_000_000]);
+    let mut slow = server.connect();
+    slow.send("get large\r\n".repeat(30));
+    wait_until("requests that are served", || client.stat("cmd_get") > 0);
+    server.signal(Signal::USR1);
+    wait_until("the end of service", || server.stream().is_err());
+    assert_eq!(end(&mut server, Signal::INT).code(), Some(1), "{}", server.last_words());
+    assert!(server.last_words().contains("there is no file"), "{}", server.last_words());
+    assert!(!place.path().exists(), "SIGINT says that it is not wanted");
+}
+
 #[test]
 fn a_file_that_does_not_fit_is_reported_and_the_server_serves() {
     let place = Place::new();

@@ -81,7 +81,11 @@ impl SmartPipe {
             return;
         }
         let list: Vec<_> = places.iter().map(|place| place.address.to_string()).collect();
-        eprintln!("--pipe {interface}: {} mode, answers at {}", mode.name(), list.join(", "));
+        eprintln!(
+            "--pipe {interface}: {} mode, answers at {}, before the host's firewall",
+            mode.name(),
+            list.join(", ")
+        );
         assert!(answers.hash_keys != [0; 2], "the hash of keys is secret");
         let settings = PipeOptions {
             hash_keys: answers.hash_keys,

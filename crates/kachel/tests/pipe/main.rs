@@ -34,6 +34,7 @@ fn hot_items_are_answered_by_the_pipe_in_each_protocol() {
     let server = network.serve(&[]);
     let line = server.said.iter().find(|line| line.starts_with("--pipe ")).expect("a line");
     assert!(line.contains("native mode") && line.contains("10.9.0.2:11311"), "{line}");
+    assert!(line.ends_with(", before the host's firewall"), "{line}");
     let (mut tcp, mut udp, mut udp6) = (Tcp::new(), Udp::new(), Udp::new6());
     assert_eq!(tcp.ask(&format!("set {KEY} 7 0 5\r\nhello\r\n")), "STORED\r\n");
     make_hot(&mut udp, KEY);

@@ -19,13 +19,12 @@ use kachel_wire::request::StoreMode;
 use crate::keys::{is_value, put_value};
 use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::trace::{Operation, Record, Trace};
+use crate::ttl::RELATIVE_TTL_S_MAX;
 
 /// Maximum number of records that wait for busy keys.
 const WAITING_MAX: usize = 4096;
 /// Marks the token of a set that follows a miss.
 const FOLLOWS: u64 = 1 << 63;
-/// The longest relative TTL. A memcached server takes a longer TTL as a point in time.
-const RELATIVE_TTL_S_MAX: u32 = 30 * 24 * 3600;
 /// Maximum digits of a counter's value.
 const COUNTER_DIGITS_MAX: usize = 10;
 
@@ -148,7 +147,7 @@ impl<'t> Replay<'t> {
         out: &mut Vec<u8>,
     ) {
         let ttl_s = match record.ttl_s {
-            ttl_s if ttl_s <= RELATIVE_TTL_S_MAX => ttl_s,
+            ttl_s if ttl_s <= RELATIVE_TTL_S_MAX as u32 => ttl_s,
             // memcached stores seconds as i32.
             ttl_s => self.unix_start_s.saturating_add(ttl_s),
         };

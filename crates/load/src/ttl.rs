@@ -10,6 +10,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::random::unit;
 
+/// The longest relative TTL. A memcached server takes a longer TTL as a point in time.
+pub(crate) const RELATIVE_TTL_S_MAX: i32 = 30 * 24 * 3600;
+
 /// TTLs in seconds; 0 means no expiry.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ttls {
@@ -47,13 +50,19 @@ impl FromStr for Ttls {
         };
         let part = |part: &str| {
             let (ttl_s, weight) = part.split_once(':').unwrap_or((part, "1"));
-            let ttl_s = ttl_s.parse().ok().filter(|&ttl_s: &i32| ttl_s >= 0)?;
+            let ttl_s: i32 = ttl_s.parse().ok().filter(|&ttl_s: &i32| ttl_s >= 0)?;
             let weight =
                 weight.parse().ok().filter(|&weight: &f64| weight > 0.0 && weight < 1e9)?;
             Some((ttl_s, weight))
         };
         let list: Option<Vec<(i32, f64)>> = text.split(',').map(part).collect();
         let list = list.ok_or_else(wrong)?;
+        if let Some((ttl_s, _)) = list.iter().find(|&&(ttl_s, _)| ttl_s > RELATIVE_TTL_S_MAX) {
+            return Err(format!(
+                "{ttl_s} s is longer than 30 days ({RELATIVE_TTL_S_MAX} s): a server takes it as a \
+                 point in time, long ago"
+            ));
+        }
         let total = list.iter().map(|&(_, weight)| weight).sum();
         Ok(Self { list, total })
     }
@@ -91,6 +100,11 @@ mod tests {
         assert_eq!(serde_json::to_string(&one).expect("JSON"), "60");
         for text in ["", "-1", "60:0", "60:0.5,", "1:x", "99999999999"] {
             assert!(text.parse::<Ttls>().is_err(), "{text}");
+        }
+        assert!("2592000:0.5,60:0.5".parse::<Ttls>().is_ok());
+        for text in ["2592001", "60:0.5,2592001:0.5"] {
+            let error = text.parse::<Ttls>().expect_err("a point in time");
+            assert!(error.contains("2592001 s is longer than 30 days"), "{error}");
         }
     }
 }

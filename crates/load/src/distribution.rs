@@ -91,7 +91,13 @@ impl Law {
     ///
     /// Cost: for a generalized extreme value distribution an integral, below 10 ms; else none.
     pub(crate) fn mean(&self) -> f64 {
-        let mean = match *self {
+        let mean = self.unchecked_mean();
+        assert!(mean.is_finite() && mean >= 0.0, "I1");
+        mean
+    }
+
+    fn unchecked_mean(&self) -> f64 {
+        match *self {
             Self::Fixed(number) => number,
             Self::Uniform(low, high) => f64::midpoint(low, high),
             Self::Normal(mean, deviation) if deviation > 0.0 => {
@@ -110,9 +116,7 @@ impl Law {
                 let rest = 1.0 - ETC_SHORT.iter().sum::<f64>();
                 short + rest * ETC_SCALE / (1.0 - ETC_SHAPE)
             }
-        };
-        assert!(mean.is_finite() && mean >= 0.0, "I1");
-        mean
+        }
     }
 
     /// Errors: a parameter outside of its range, as a message for the user (I1, I2).
@@ -144,6 +148,8 @@ impl Law {
             }
             Self::EtcValue => {}
         }
+        let mean = self.unchecked_mean();
+        spread("the mean", mean, mean.is_finite() && mean >= 0.0)?;
         Ok(self)
     }
 }
@@ -423,6 +429,10 @@ mod tests {
             "gev:1,0,0.1",
             "gev:1,1,0.1,4",
             "weibull:1,2",
+            // The mean is infinite.
+            "exponential:1e-310",
+            "gpareto:1e308,0.9",
+            "gev:1e308,1e308,0.9",
         ] {
             assert!(text.parse::<Law>().is_err(), "{text}");
         }

@@ -230,9 +230,12 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
         say(&format_args!("{}\n", as_json(&trace.facts)));
         return Ok(true);
     }
+    let is_paced = options.pace == Pace::Trace;
+    if is_paced {
+        replay::check_speed(&trace, options.speed)?;
+    }
     let session = Session::open(&options.common, Transport::plain(&options.common)?)?;
     let server = Server::of(&session);
-    let is_paced = options.pace == Pace::Trace;
     let (open_fill, rest_ns) = (false, 0);
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced, open_fill, rest_ns };
     let threads = options.common.threads as u64;

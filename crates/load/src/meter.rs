@@ -14,6 +14,7 @@ use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -203,8 +204,11 @@ pub(crate) fn cpu_list(text: &str) -> Result<Vec<usize>, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let first: usize = first.parse().map_err(|_| wrong())?;
         let last: usize = last.parse().map_err(|_| wrong())?;
-        if first > last || last >= 1 << 12 {
+        if first > last {
             return Err(wrong());
+        }
+        if last >= CpuSet::MAX_CPU {
+            return Err(format!("'{text}': a core has a number below {}", CpuSet::MAX_CPU));
         }
         cpus.extend(first..=last);
     }
@@ -258,5 +262,13 @@ mod tests {
     fn lists_of_cores_are_read_and_refused() {
         assert_eq!(cpu_list("0-2,5"), Ok(vec![0, 1, 2, 5]));
         assert!(cpu_list("2-0").is_err() && cpu_list("").is_err() && cpu_list("a").is_err());
+        // The kernel's sets have a bit for each core.
+        let last = CpuSet::MAX_CPU - 1;
+        let cpus = cpu_list(&format!("0,{last}")).expect("cores");
+        cpus.iter().for_each(|&cpu| CpuSet::new().set(cpu));
+        for text in [format!("0,{}", last + 1), format!("0-{}", usize::MAX), "2000".into()] {
+            let error = cpu_list(&text).expect_err("too much");
+            assert!(error.contains("below 1024"), "{error}");
+        }
     }
 }

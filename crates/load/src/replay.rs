@@ -63,6 +63,21 @@ pub(crate) struct Pacing {
     pub(crate) speed: f64,
 }
 
+/// A time of the trace, at this speed.
+fn paced_ns(offset_ns: u64, speed: f64) -> u64 {
+    (offset_ns as f64 / speed) as u64
+}
+
+/// Errors: at this speed the trace takes longer than 64 bits of ns can count, as a message for the
+/// user.
+pub(crate) fn check_speed(trace: &Trace, speed: f64) -> Result<(), String> {
+    let last = trace.records.len().checked_sub(1);
+    match last.map_or(0, |last| paced_ns(trace.offset_ns(last), speed)) {
+        last_ns if last_ns < u64::MAX / 2 => Ok(()),
+        _ => Err(format!("--speed {speed}: the trace takes more than 290 years")),
+    }
+}
+
 impl<'t> Replay<'t> {
     /// A thread's share, from the beginning of the trace. `unix_start_s` converts long TTLs to
     /// points in time.
@@ -92,7 +107,7 @@ impl<'t> Replay<'t> {
 
     fn due_ns(&self, index: usize) -> u64 {
         self.pacing.map_or(0, |pacing| {
-            pacing.start_ns + (self.trace.offset_ns(index) as f64 / pacing.speed) as u64
+            pacing.start_ns.saturating_add(paced_ns(self.trace.offset_ns(index), pacing.speed))
         })
     }
 
@@ -360,6 +375,18 @@ mod tests {
         assert!(matches!(replay.next(100, &mut outbox), Next::At(2_000_000_100)));
         let Next::Request(late) = replay.next(9_000_000_000, &mut outbox) else { panic!("due") };
         assert_eq!(late.intended_ns, 2_000_000_100);
+    }
+
+    #[test]
+    fn a_speed_that_leads_beyond_the_clock_is_refused() {
+        let trace = trace("0,a,1,4,1,get,0\n4,b,1,4,1,get,0\n");
+        assert_eq!(check_speed(&trace, 1e-6), Ok(()));
+        let error = check_speed(&trace, 1e-300).expect_err("too slow");
+        assert!(error.contains("290 years"), "{error}");
+        let pacing = Some(Pacing { start_ns: 100, speed: 1e-300 });
+        let mut replay = Replay::new(&trace, ALONE, pacing, false, 0);
+        assert!(matches!(replay.next(100, &mut Outbox::default()), Next::Request(_)));
+        assert!(matches!(replay.next(100, &mut Outbox::default()), Next::At(u64::MAX)));
     }
 
     #[test]

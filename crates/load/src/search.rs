@@ -311,7 +311,8 @@ impl FromStr for Scan {
             || format!("'{text}' is not a scan FROM:TO:STEP; an example is 10000:50000:5000");
         let numbers: Option<Vec<f64>> = text.split(':').map(|part| part.parse().ok()).collect();
         let [from, to, step] = numbers.ok_or_else(wrong)?[..] else { return Err(wrong()) };
-        let is_valid = from >= RATE_MIN && to >= from && to <= RATE_MAX && step > 0.0;
+        let is_valid =
+            from >= RATE_MIN && to >= from && to <= RATE_MAX && step > 0.0 && step.is_finite();
         if !is_valid {
             return Err(wrong());
         }
@@ -491,7 +492,7 @@ mod tests {
         assert_eq!(rates("10:30:10"), Ok(vec![10.0, 20.0, 30.0]));
         assert_eq!(rates("10:35:10"), Ok(vec![10.0, 20.0, 30.0]));
         assert_eq!(rates("5:5:1"), Ok(vec![5.0]));
-        for text in ["10:30", "30:10:1", "10:30:0", "0:1:1", "1:1e9:1", "a:b:c"] {
+        for text in ["10:30", "30:10:1", "10:30:0", "0:1:1", "1:1e9:1", "a:b:c", "10:20:inf"] {
             assert!(rates(text).is_err(), "{text}");
         }
     }

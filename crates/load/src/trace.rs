@@ -38,6 +38,8 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ORACLE_BYTES: usize = 24;
 /// The longest line accepted.
 const LINE_BYTES_MAX: usize = 64 << 10;
+/// The longest time from the first record to another one, 584 years: its ns fit into 64 bits.
+const SECONDS_MAX: u64 = u64::MAX / 1_000_000_000 - 1;
 
 /// The operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +221,9 @@ impl Trace {
             let object = u64::from(u32_at(4)) | u64::from(u32_at(8)) << 32;
             let (time_s, value_bytes) = (u64::from(u32_at(0)), u64::from(u32_at(12)));
             let key = object.to_string();
-            reading.add(key.as_bytes(), Operation::Get, Terms { time_s, value_bytes, ttl_s: 0 });
+            reading
+                .add(key.as_bytes(), Operation::Get, Terms { time_s, value_bytes, ttl_s: 0 })
+                .map_err(|words| format!("record {number}: {words}"))?;
         }
         Ok(reading.finish())
     }
@@ -330,13 +334,15 @@ impl Reading {
             self.trace.facts.skipped += 1;
             return Ok(());
         }
-        self.add(key, operation, Terms { time_s, value_bytes, ttl_s });
-        Ok(())
+        self.add(key, operation, Terms { time_s, value_bytes, ttl_s })
     }
 
     /// Adds a record with a valid key.
-    fn add(&mut self, key: &[u8], operation: Operation, terms: Terms) {
+    ///
+    /// Errors: as `pass_to`.
+    fn add(&mut self, key: &[u8], operation: Operation, terms: Terms) -> Result<(), String> {
         let Terms { time_s, value_bytes, ttl_s } = terms;
+        self.pass_to(time_s)?;
         let scaled = (value_bytes as f64 * self.value_scale).round();
         let record = Record {
             key: self.number_of(key),
@@ -354,8 +360,8 @@ impl Reading {
             Operation::Append | Operation::Prepend => key_use.is_loose = true,
             _ => {}
         }
-        self.pass_to(time_s);
         self.trace.records.push(record);
+        Ok(())
     }
 
     fn number_of(&mut self, key: &[u8]) -> u32 {
@@ -376,12 +382,21 @@ impl Reading {
     }
 
     /// Records the time of the next record.
-    fn pass_to(&mut self, time_s: u64) {
-        let since_s = time_s.saturating_sub(*self.first_s.get_or_insert(time_s));
+    ///
+    /// Errors: it is too long after the first one, as a message for the user.
+    fn pass_to(&mut self, time_s: u64) -> Result<(), String> {
+        let first_s = *self.first_s.get_or_insert(time_s);
+        let since_s = time_s.saturating_sub(first_s);
+        if since_s > SECONDS_MAX {
+            return Err(format!(
+                "'{time_s}' is not a time in seconds: it is {since_s} after the first one, '{first_s}'"
+            ));
+        }
         if since_s > self.second {
             self.spread();
             self.second = since_s;
         }
+        Ok(())
     }
 
     /// Spreads the records of the past second evenly over it (I2).
@@ -470,6 +485,12 @@ mod tests {
             ("0,a,1,1,1,steal,0\n", "line 1: 'steal' is not an operation"),
             ("0,a,1,x,1,get,0\n", "line 1: 'x' is not a size"),
             ("0,a,1,1,1,get,\n", "line 1: '' is not a TTL"),
+            // A trace in microseconds, of a year: its ns do not fit into 64 bits.
+            (
+                "5,a,1,1,1,get,0\n31536000000005,a,1,1,1,get,0\n",
+                "line 2: '31536000000005' is not a time in seconds: it is 31536000000000 after the \
+                 first one, '5'",
+            ),
         ] {
             assert_eq!(parse(text).map(|_| ()), Err(words.to_owned()));
         }

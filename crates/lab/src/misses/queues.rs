@@ -61,6 +61,12 @@ impl Queues {
         self.queues[queue].bytes
     }
 
+    /// The bytes of a key that is in a queue.
+    pub(super) fn bytes_of(&self, key: Key) -> u32 {
+        debug_assert!(self.place(key).is_some(), "I1");
+        self.bytes[key as usize]
+    }
+
     /// The key that has been in a queue for longest.
     pub(super) fn back(&self, queue: usize) -> Option<Key> {
         let back = self.queues[queue].back;
@@ -113,6 +119,15 @@ impl Queues {
         bytes
     }
 
+    /// Changes the bytes of a key where it stands.
+    pub(super) fn resize(&mut self, key: Key, bytes: u32) {
+        let place = self.place(key).expect("I1: the key is in a queue");
+        let before = std::mem::replace(&mut self.bytes[key as usize], bytes);
+        let queue = &mut self.queues[place];
+        assert!(queue.bytes >= u64::from(before), "I2");
+        queue.bytes = queue.bytes - u64::from(before) + u64::from(bytes);
+    }
+
     /// Takes a key out of its queue, if it is in one. Returns whether it was.
     pub(super) fn discard(&mut self, key: Key) -> bool {
         let is_there = self.place(key).is_some();
@@ -148,6 +163,9 @@ mod tests {
         queues.shift(0, 0);
         queues.shift(1, 2);
         assert_eq!((queues.bytes(0), queues.place(2)), (30, Some(1)));
+        queues.resize(1, 25);
+        assert_eq!((queues.bytes(0), queues.bytes_of(1)), (35, 25));
+        queues.resize(1, 20);
         assert_eq!((queues.newer(1), queues.newer(0)), (Some(0), None));
         assert_eq!(queues.pop(0), Some((1, 20)));
         assert_eq!(queues.pop(0), Some((0, 10)));

@@ -7,7 +7,8 @@
 //! - I1  A policy never holds more bytes than its memory has.
 //!
 //! Look-aside, as `kachel-lab load replay` does it: a read that misses is followed by a write. Only
-//! reads count. TTLs are ignored.
+//! reads count. TTLs are ignored. The papers know no writes: a write of a key that is there is an
+//! access like a read, and may change the size.
 
 use kachel_load::{Effect, Trace};
 
@@ -43,9 +44,11 @@ impl Requests {
             .rev()
             .map(|(at, record)| {
                 let key_bytes = u32::try_from(trace.key(record.key).len()).expect("a key is short");
-                let next = std::mem::replace(&mut next_of[record.key as usize], at as u64);
+                let effect = record.effect();
+                let this = if effect == Effect::Read { at as u64 } else { u64::MAX };
+                let next = std::mem::replace(&mut next_of[record.key as usize], this);
                 let bytes = key_bytes.saturating_add(record.value_bytes);
-                Request { access: Access { key: record.key, bytes, next }, effect: record.effect() }
+                Request { access: Access { key: record.key, bytes, next }, effect }
             })
             .collect();
         requests.reverse();
@@ -70,13 +73,15 @@ impl Requests {
             }
             let is_there = cache.read(*access);
             misses += u64::from(*effect == Effect::Read && !is_there);
-            if is_there && *effect == Effect::Write {
-                cache.remove(access.key); // The new value may have another size.
+            let fits = u64::from(access.bytes) <= capacity;
+            match (is_there, *effect == Effect::Write) {
+                (true, false) => {}
+                (true, true) if fits => cache.resize(access.key, access.bytes),
+                (true, true) => cache.remove(access.key),
+                (false, _) if fits => cache.insert(*access),
+                (false, _) => {}
             }
-            if (!is_there || *effect == Effect::Write) && u64::from(access.bytes) <= capacity {
-                cache.insert(*access);
-                assert!(cache.bytes() <= capacity, "I1");
-            }
+            assert!(cache.bytes() <= capacity, "I1");
         }
         misses
     }
@@ -137,6 +142,55 @@ mod tests {
                 let missed = all.misses(*policy, 3) - before.misses(*policy, 3);
                 assert_eq!(missed, u64::from(missing.contains(policy)), "{policy:?} {keys:?}");
             }
+        }
+    }
+
+    /// The misses of a policy with memory for `places` keys. The words are the keys of reads, or of
+    /// writes in capital letters, or of deletes after a minus.
+    fn misses_of(policy: PolicyName, places: u64, words: &str) -> u64 {
+        let line = |word: &str| match word.strip_prefix('-') {
+            Some(key) => format!("0,{key},1,9,1,delete,0\n"),
+            None if word == word.to_lowercase() => format!("0,{word},1,9,1,get,0\n"),
+            None => format!("0,{},1,9,1,set,0\n", word.to_lowercase()),
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, words.split(' ').map(line).collect::<String>()).expect("written");
+        let trace = Trace::read(file.path(), 1.0, None).expect("a trace");
+        Requests::of(&trace, true).expect("reads").misses(policy, places)
+    }
+
+    /// It moves the key or sets its bit as a read does. Short sequences, decided by hand.
+    #[test]
+    fn a_write_of_a_key_that_is_there_is_an_access() {
+        for (policy, places, words, misses) in [
+            // A key stays in its place in FIFO order, and the last read misses.
+            (PolicyName::Fifo, 2, "a b A c a", 4),
+            (PolicyName::Lru, 2, "a b A c a", 3),
+            // The bit stays set. Without the write it would be clear.
+            (PolicyName::Clock, 2, "a A b c a", 3),
+            (PolicyName::Sieve, 2, "a A b c a", 3),
+            // The key goes from probation to the protected ones, and stays there.
+            (PolicyName::Slru, 5, "a A b c d e f a", 6),
+            (PolicyName::Slru, 5, "a a A b c d e f a", 6),
+            // The key came back, so it is in LRU order, and those in FIFO order go.
+            (PolicyName::TwoQueues, 4, "a b c d e a A f g h i a", 10),
+            (PolicyName::Arc, 2, "a a A b c a", 3),
+            (PolicyName::Arc, 2, "a A b c a", 3),
+            // More than one access in the small queue.
+            (PolicyName::S3Fifo, 2, "a a A b c a", 3),
+            (PolicyName::S3Fifo, 2, "a a a A b c a", 3),
+            // The key is protected, so f is compared with b and enters with its second read.
+            (PolicyName::WTinyLfu, 5, "a a A b c d e f f f", 7),
+        ] {
+            assert_eq!(misses_of(policy, places, words), misses, "{policy:?} {words}");
+        }
+    }
+
+    /// A key that is written or deleted before its next read takes no memory until then.
+    #[test]
+    fn beladys_rule_keeps_keys_for_reads_only() {
+        for words in ["a b A b", "a b -a b"] {
+            assert_eq!(misses_of(PolicyName::Belady, 1, words), 2, "{words}");
         }
     }
 

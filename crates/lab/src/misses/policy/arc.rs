@@ -42,6 +42,12 @@ impl Arc {
         };
     }
 
+    fn make_room(&mut self, bytes: u32, came_back_often: bool) {
+        while self.bytes() + u64::from(bytes) > self.capacity {
+            self.replace(came_back_often);
+        }
+    }
+
     /// Evicts a key, and keeps its number (REPLACE).
     fn replace(&mut self, came_back_often: bool) {
         let once = self.queues.bytes(ONCE);
@@ -81,11 +87,15 @@ impl Policy for Arc {
             self.adapt(from, access.bytes);
             self.queues.remove(access.key);
         }
-        while self.bytes() + u64::from(access.bytes) > self.capacity {
-            self.replace(came_back == Some(OFTEN_GONE));
-        }
+        self.make_room(access.bytes, came_back == Some(OFTEN_GONE));
         let to = if came_back.is_some() { OFTEN } else { ONCE };
         self.queues.push(to, access.key, access.bytes);
+        self.forget();
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.queues.resize(key, bytes);
+        self.make_room(0, false);
         self.forget();
     }
 

@@ -1,7 +1,8 @@
-//! Belady's rule: the key whose next request is farthest away goes first.
+//! Belady's rule: the key whose next read is farthest away goes first. A key that is written or
+//! deleted before it is read again need not be there, and goes before all others.
 //!
-//! Upstream:   `PolicyName::start`; each request tells when the next one for its key comes.
-//! Downstream: the keys in the order of their next requests.
+//! Upstream:   `PolicyName::start`; each request tells when its key is read next.
+//! Downstream: the keys in the order of their next reads.
 //!
 //! Source: Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer", IBM Systems
 //! Journal 1966. With keys of different sizes it is not always best, but near it.
@@ -13,7 +14,7 @@ use super::{Access, Policy};
 
 pub(super) struct Belady {
     capacity: u64,
-    /// The keys with the numbers of their next requests.
+    /// The keys with the numbers of their next reads.
     order: BTreeSet<(u64, Key)>,
     next: Vec<u64>,
     /// Only their bytes matter.
@@ -23,6 +24,13 @@ pub(super) struct Belady {
 impl Belady {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
         Self { capacity, order: BTreeSet::new(), next: vec![0; keys], keys: Queues::new(1, keys) }
+    }
+
+    fn evict(&mut self) {
+        while self.keys.bytes(0) > self.capacity {
+            let (_, last) = self.order.pop_last().expect("a key that fits finds room");
+            self.keys.remove(last);
+        }
     }
 }
 
@@ -42,10 +50,12 @@ impl Policy for Belady {
         self.next[access.key as usize] = access.next;
         self.order.insert((access.next, access.key));
         self.keys.push(0, access.key, access.bytes);
-        while self.keys.bytes(0) > self.capacity {
-            let (_, last) = self.order.pop_last().expect("a key that fits finds room");
-            self.keys.remove(last);
-        }
+        self.evict();
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.keys.resize(key, bytes);
+        self.evict();
     }
 
     fn remove(&mut self, key: Key) {

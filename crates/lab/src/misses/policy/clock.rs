@@ -53,6 +53,17 @@ impl Clock {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
         Self(Marked::new(capacity, keys))
     }
+
+    fn make_room(&mut self, bytes: u32) {
+        while !self.0.has_room(bytes) {
+            let back = self.0.back();
+            if self.0.clear(back) {
+                self.0.queues.shift(0, back);
+            } else {
+                self.0.queues.remove(back);
+            }
+        }
+    }
 }
 
 impl Policy for Clock {
@@ -61,15 +72,13 @@ impl Policy for Clock {
     }
 
     fn insert(&mut self, access: Access) {
-        while !self.0.has_room(access.bytes) {
-            let back = self.0.back();
-            if self.0.clear(back) {
-                self.0.queues.shift(0, back);
-            } else {
-                self.0.queues.remove(back);
-            }
-        }
+        self.make_room(access.bytes);
         self.0.push(access);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.0.queues.resize(key, bytes);
+        self.make_room(0);
     }
 
     fn remove(&mut self, key: Key) {
@@ -103,6 +112,12 @@ impl Sieve {
         self.hand = self.marked.queues.newer(key);
         self.marked.queues.remove(key);
     }
+
+    fn make_room(&mut self, bytes: u32) {
+        while !self.marked.has_room(bytes) {
+            self.evict();
+        }
+    }
 }
 
 impl Policy for Sieve {
@@ -111,10 +126,13 @@ impl Policy for Sieve {
     }
 
     fn insert(&mut self, access: Access) {
-        while !self.marked.has_room(access.bytes) {
-            self.evict();
-        }
+        self.make_room(access.bytes);
         self.marked.push(access);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.marked.queues.resize(key, bytes);
+        self.make_room(0);
     }
 
     fn remove(&mut self, key: Key) {

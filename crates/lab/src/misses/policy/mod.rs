@@ -22,19 +22,24 @@ pub(super) struct Access {
     pub(super) key: Key,
     /// Bytes of the key and its value.
     pub(super) bytes: u32,
-    /// The number of the next request for this key, or a number beyond all if there is none.
+    /// The number of the next request for this key if that is a read, or a number beyond all: a
+    /// key that is written or deleted first need not be there.
     pub(super) next: u64,
 }
 
 /// An eviction policy that manages some memory.
 ///
-/// The caller looks a key up first. It inserts only keys that were not found.
+/// The caller looks a key up first, for a read or a write. It inserts only keys that were not found.
 pub(super) trait Policy {
-    /// Whether the key is there. If so, the policy notes the read.
+    /// Whether the key is there. If so, the policy notes the access.
     fn read(&mut self, access: Access) -> bool;
 
     /// Inserts a key that is not there and that fits the memory, and evicts others to make room.
     fn insert(&mut self, access: Access);
+
+    /// Changes the bytes of a key that is there, which fit the memory. The key keeps its place and
+    /// its bits. Evicts keys, perhaps this one, until the memory is enough.
+    fn resize(&mut self, key: Key, bytes: u32);
 
     /// Removes a key if it is there.
     fn remove(&mut self, key: Key);

@@ -6,6 +6,8 @@
 //! Source of segmented LRU: Karedla, Love, Wherry, "Caching Strategies to Improve Disk System
 //! Performance", IEEE Computer 1994.
 
+use std::iter::successors;
+
 use super::super::queues::{Key, Queues};
 use super::{Access, Policy};
 
@@ -19,6 +21,12 @@ impl Fifo {
     pub(super) fn new(capacity: u64, keys: usize) -> Self {
         Self { capacity, queues: Queues::new(1, keys) }
     }
+
+    fn make_room(&mut self, bytes: u32) {
+        while self.queues.bytes(0) + u64::from(bytes) > self.capacity {
+            self.queues.pop(0).expect("a key that fits finds room when all others are gone");
+        }
+    }
 }
 
 impl Policy for Fifo {
@@ -27,10 +35,13 @@ impl Policy for Fifo {
     }
 
     fn insert(&mut self, access: Access) {
-        while self.queues.bytes(0) + u64::from(access.bytes) > self.capacity {
-            self.queues.pop(0).expect("a key that fits finds room when all others are gone");
-        }
+        self.make_room(access.bytes);
         self.queues.push(0, access.key, access.bytes);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.queues.resize(key, bytes);
+        self.make_room(0);
     }
 
     fn remove(&mut self, key: Key) {
@@ -64,6 +75,10 @@ impl Policy for Lru {
         self.0.insert(access);
     }
 
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.0.resize(key, bytes);
+    }
+
     fn remove(&mut self, key: Key) {
         self.0.remove(key);
     }
@@ -91,14 +106,48 @@ impl Slru {
         Self { capacity, protected_max, queues: Queues::new(2, keys) }
     }
 
-    /// The key that goes next.
-    pub(super) fn victim(&self) -> Option<Key> {
-        self.queues.back(Self::PROBATION).or_else(|| self.queues.back(Self::PROTECTED))
+    /// All keys with their bytes, in the order in which they go.
+    pub(super) fn victims(&self) -> impl Iterator<Item = (Key, u32)> {
+        let queue = |queue| successors(self.queues.back(queue), |key| self.queues.newer(*key));
+        let keys = queue(Self::PROBATION).chain(queue(Self::PROTECTED));
+        keys.map(|key| (key, self.queues.bytes_of(key)))
     }
 
     /// Bytes that a key of `bytes` needs beyond those that are free.
-    pub(super) fn lacks(&self, bytes: u32) -> bool {
-        self.bytes() + u64::from(bytes) > self.capacity
+    pub(super) fn lacking(&self, bytes: u32) -> u64 {
+        (self.bytes() + u64::from(bytes)).saturating_sub(self.capacity)
+    }
+
+    /// Evicts keys until `bytes` are free. Returns the number of those keys.
+    pub(super) fn make_room(&mut self, bytes: u32) -> u64 {
+        let mut evicted = 0;
+        while self.lacking(bytes) > 0 {
+            let victim = self.victims().next();
+            let (victim, _) = victim.expect("a key that fits finds room when all are gone");
+            self.queues.remove(victim);
+            evicted += 1;
+        }
+        evicted
+    }
+
+    /// Whether the key is there.
+    pub(super) fn has(&self, key: Key) -> bool {
+        self.queues.place(key).is_some()
+    }
+
+    /// As [`Policy::resize`]. Returns the number of keys that were evicted.
+    pub(super) fn resize_and_count(&mut self, key: Key, bytes: u32) -> u64 {
+        self.queues.resize(key, bytes);
+        self.demote();
+        self.make_room(0)
+    }
+
+    /// Puts protected keys on probation until those that are left fit.
+    fn demote(&mut self) {
+        while self.queues.bytes(Self::PROTECTED) > self.protected_max {
+            let (key, bytes) = self.queues.pop(Self::PROTECTED).expect("it has bytes");
+            self.queues.push(Self::PROBATION, key, bytes);
+        }
     }
 }
 
@@ -108,19 +157,17 @@ impl Policy for Slru {
             return false;
         }
         self.queues.shift(Self::PROTECTED, access.key);
-        while self.queues.bytes(Self::PROTECTED) > self.protected_max {
-            let (key, bytes) = self.queues.pop(Self::PROTECTED).expect("it has bytes");
-            self.queues.push(Self::PROBATION, key, bytes);
-        }
+        self.demote();
         true
     }
 
     fn insert(&mut self, access: Access) {
-        while self.lacks(access.bytes) {
-            let victim = self.victim().expect("a key that fits finds room when all are gone");
-            self.queues.remove(victim);
-        }
+        self.make_room(access.bytes);
         self.queues.push(Self::PROBATION, access.key, access.bytes);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.resize_and_count(key, bytes);
     }
 
     fn remove(&mut self, key: Key) {

@@ -30,6 +30,12 @@ impl S3Fifo {
         Self { capacity, small_max, queues, reads: vec![0; keys] }
     }
 
+    fn make_room(&mut self, bytes: u32) {
+        while self.bytes() + u64::from(bytes) > self.capacity {
+            self.evict();
+        }
+    }
+
     fn evict(&mut self) {
         if self.queues.bytes(SMALL) >= self.small_max && self.queues.bytes(SMALL) > 0
             || self.queues.bytes(MAIN) == 0
@@ -80,11 +86,14 @@ impl Policy for S3Fifo {
 
     fn insert(&mut self, access: Access) {
         let came_back = self.queues.discard(access.key);
-        while self.bytes() + u64::from(access.bytes) > self.capacity {
-            self.evict();
-        }
+        self.make_room(access.bytes);
         self.reads[access.key as usize] = 0;
         self.queues.push(if came_back { MAIN } else { SMALL }, access.key, access.bytes);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.queues.resize(key, bytes);
+        self.make_room(0);
     }
 
     fn remove(&mut self, key: Key) {

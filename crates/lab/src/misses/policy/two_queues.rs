@@ -28,6 +28,12 @@ impl TwoQueues {
         Self { capacity, new_max, gone_max, queues: Queues::new(3, keys) }
     }
 
+    fn make_room(&mut self, bytes: u32) {
+        while self.bytes() + u64::from(bytes) > self.capacity {
+            self.evict();
+        }
+    }
+
     fn evict(&mut self) {
         if self.queues.bytes(NEW) > self.new_max || self.queues.bytes(MAIN) == 0 {
             let (key, bytes) =
@@ -54,10 +60,13 @@ impl Policy for TwoQueues {
 
     fn insert(&mut self, access: Access) {
         let came_back = self.queues.discard(access.key);
-        while self.bytes() + u64::from(access.bytes) > self.capacity {
-            self.evict();
-        }
+        self.make_room(access.bytes);
         self.queues.push(if came_back { MAIN } else { NEW }, access.key, access.bytes);
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        self.queues.resize(key, bytes);
+        self.make_room(0);
     }
 
     fn remove(&mut self, key: Key) {

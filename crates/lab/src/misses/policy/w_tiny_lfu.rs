@@ -44,20 +44,29 @@ impl WTinyLfu {
 
     /// Moves a key from the window to the main memory, if it was read more often than each key that
     /// must go for it.
+    /// Otherwise that key goes, and none of the others.
     fn admit(&mut self, candidate: Key, bytes: u32) {
         let reads = self.sketch.reads(candidate);
-        while self.main.lacks(bytes) {
-            let Some(victim) = self.main.victim() else { break };
-            if reads <= self.sketch.reads(victim) {
+        let mut lacking = self.main.lacking(bytes);
+        for (victim, freed) in self.main.victims() {
+            if lacking == 0 || reads <= self.sketch.reads(victim) {
                 break;
             }
-            self.main.remove(victim);
-            self.count -= 1;
+            lacking = lacking.saturating_sub(u64::from(freed));
         }
-        if self.main.lacks(bytes) {
+        if lacking > 0 {
             self.count -= 1;
-        } else {
-            self.main.insert(Access { key: candidate, bytes, next: 0 });
+            return;
+        }
+        self.count -= self.main.make_room(bytes);
+        self.main.insert(Access { key: candidate, bytes, next: 0 });
+    }
+
+    /// Moves keys on from the window until those that are left fit.
+    fn settle(&mut self) {
+        while self.window.bytes(0) > self.window_max {
+            let (key, bytes) = self.window.pop(0).expect("it has bytes");
+            self.admit(key, bytes);
         }
     }
 }
@@ -75,9 +84,15 @@ impl Policy for WTinyLfu {
     fn insert(&mut self, access: Access) {
         self.window.push(0, access.key, access.bytes);
         self.count += 1;
-        while self.window.bytes(0) > self.window_max {
-            let (key, bytes) = self.window.pop(0).expect("it has bytes");
-            self.admit(key, bytes);
+        self.settle();
+    }
+
+    fn resize(&mut self, key: Key, bytes: u32) {
+        if self.main.has(key) {
+            self.count -= self.main.resize_and_count(key, bytes);
+        } else {
+            self.window.resize(key, bytes);
+            self.settle();
         }
     }
 
@@ -137,5 +152,34 @@ impl Sketch {
             self.noted /= 2;
             self.counters.iter_mut().for_each(|counter| *counter /= 2);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large key must be read more often than each of the two small ones that would go for it.
+    #[test]
+    fn a_candidate_that_is_refused_evicts_no_key() {
+        let mut policy = WTinyLfu::new(10, 64);
+        let mut is_hit = |key, bytes| {
+            let access = Access { key, bytes, next: 0 };
+            let is_hit = policy.read(access);
+            if !is_hit {
+                policy.insert(access);
+            }
+            is_hit
+        };
+        let (rare, often, large) = ((1, 5), (2, 5), (3, 10));
+        let mut hits = |requests: &[(Key, u32)]| -> Vec<bool> {
+            requests.iter().map(|(key, bytes)| is_hit(*key, *bytes)).collect()
+        };
+        assert_eq!(hits(&[rare, often, often, often]), [false, false, true, true]);
+        // The large key is read twice, the rare one once and the other three times.
+        assert_eq!(hits(&[large, large, rare]), [false, false, true]);
+        // The third time it is equal to the other, the fourth time before both.
+        assert_eq!(hits(&[large, large, large, often]), [false, false, true, false]);
+        assert_eq!((policy.count, policy.bytes()), (1, 10));
     }
 }

@@ -230,7 +230,8 @@ pub(crate) struct SteadyOptions {
     /// Duration of the warm-up before it
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub(crate) warm_up_s: f64,
-    /// Open loop: send this many requests a second over all threads, at fixed times
+    /// Open loop: send this many requests a second over all threads, at fixed times; a set or cas
+    /// that follows a get (--look-aside, the CAS part of --ratio) is sent beside them
     #[arg(long, value_name = "PER_SECOND", group = "open_loop")]
     pub(crate) rate: Option<f64>,
     /// Open loops at several rates: finds the highest one that keeps a promise, as p95:1000us or

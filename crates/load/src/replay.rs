@@ -17,7 +17,7 @@ use kachel_wire::client::{StoreRequest, decr, delete, get, incr, store_head};
 use kachel_wire::request::StoreMode;
 
 use crate::keys::{is_value, put_value};
-use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
+use crate::request::{Asked, Cause, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::trace::{Operation, Record, Trace};
 use crate::ttl::RELATIVE_TTL_S_MAX;
 
@@ -111,7 +111,7 @@ impl<'t> Replay<'t> {
         })
     }
 
-    fn request(&mut self, index: u32, now_ns: u64, outbox: &mut Outbox) -> Next {
+    fn request(&mut self, index: u32, cause: Cause, now_ns: u64, outbox: &mut Outbox) -> Next {
         let record = self.trace.records[index as usize];
         assert!(self.is_busy[record.key as usize], "I1");
         let kind = self.word(record, &mut outbox.bytes);
@@ -120,7 +120,14 @@ impl<'t> Replay<'t> {
             Some(_) => self.due_ns(index as usize),
         };
         let keys = 1;
-        Next::Request(Pending { kind, keys, token: u64::from(index), intended_ns, sent_ns: now_ns })
+        Next::Request(Pending {
+            cause,
+            kind,
+            keys,
+            token: u64::from(index),
+            intended_ns,
+            sent_ns: now_ns,
+        })
     }
 
     fn word(&self, record: Record, out: &mut Vec<u8>) -> Kind {
@@ -210,7 +217,7 @@ impl Source for Replay<'_> {
     #[inline]
     fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
         if let Some(index) = self.ready.pop_front() {
-            return self.request(index, now_ns, outbox);
+            return self.request(index, Cause::Waited, now_ns, outbox);
         }
         while let Some(record) = self.trace.records.get(self.cursor) {
             let key = record.key;
@@ -234,7 +241,7 @@ impl Source for Replay<'_> {
             }
             self.is_busy[key as usize] = true;
             self.cursor += 1;
-            return self.request(index, now_ns, outbox);
+            return self.request(index, Cause::Due, now_ns, outbox);
         }
         if self.waiting_count > 0 { Next::Blocked } else { Next::Finished }
     }
@@ -272,7 +279,14 @@ impl Source for Replay<'_> {
             self.put_store(record, StoreMode::Set, None, &mut outbox.bytes);
             let (intended_ns, sent_ns) = (now_ns, now_ns);
             let token = pending.token | FOLLOWS; // I3
-            return Some(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns });
+            return Some(Pending {
+                cause: Cause::Follows,
+                kind: Kind::Set,
+                keys: 1,
+                token,
+                intended_ns,
+                sent_ns,
+            });
         }
         self.release(record.key);
         None
@@ -333,14 +347,16 @@ mod tests {
         let mut replay = Replay::new(&trace, ALONE, None, true, 0);
         let mut outbox = Outbox::default();
         let (first, words) = take(&mut replay);
-        assert_eq!(words, "get a\r\n");
+        assert_eq!((words.as_str(), first.cause), ("get a\r\n", Cause::Due));
         assert_eq!(take(&mut replay).1, "get b\r\n", "I1: a is busy, b is not");
         assert!(matches!(replay.next(0, &mut outbox), Next::Blocked), "I1");
         let set = replay.answered(&first, Outcome::Hits(0), 5, &mut outbox).expect("a set");
         assert!(outbox.bytes.starts_with(b"set a 0 0 4\r\n"));
         assert!(matches!(replay.next(0, &mut outbox), Next::Blocked), "I3");
         assert!(replay.answered(&set, Outcome::Done, 6, &mut outbox).is_none());
-        assert_eq!(take(&mut replay).1, "get a\r\n");
+        let (second, words) = take(&mut replay);
+        assert_eq!((words.as_str(), second.cause), ("get a\r\n", Cause::Waited));
+        assert_eq!(set.cause, Cause::Follows);
         assert!(matches!(replay.next(0, &mut outbox), Next::Finished));
     }
 

@@ -33,9 +33,23 @@ impl Kind {
     }
 }
 
+/// Why a request is sent at its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It is due.
+    Due,
+    /// It was due while another request for its key was in flight, and is sent after that one's
+    /// answer.
+    Waited,
+    /// It follows from the answer to another request, beside those that are due.
+    Follows,
+}
+
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
+    /// Why it is sent at its time.
+    pub(crate) cause: Cause,
     /// The kind under which it is counted.
     pub(crate) kind: Kind,
     /// Number of its keys.

@@ -22,7 +22,7 @@ use crate::part::range;
 use crate::popularity::Popularity;
 use crate::protocol::{Protocol, Value};
 use crate::random::mix;
-use crate::request::{Asked, Kind, Next, Outbox, Outcome, Pending, Source};
+use crate::request::{Asked, Cause, Kind, Next, Outbox, Outcome, Pending, Source};
 use crate::schedule::Schedule;
 use crate::ttl::Ttls;
 
@@ -283,7 +283,14 @@ impl Source for Steady {
             Err(none) => return none,
         };
         let (kind, keys, token) = self.word(outbox);
-        Next::Request(Pending { kind, keys, token, intended_ns, sent_ns: now_ns })
+        Next::Request(Pending {
+            cause: Cause::Due,
+            kind,
+            keys,
+            token,
+            intended_ns,
+            sent_ns: now_ns,
+        })
     }
 
     fn skip(&mut self, now_ns: u64) -> Next {
@@ -298,7 +305,14 @@ impl Source for Steady {
             false => mix.ratio.choose_any(random),
         };
         let (kind, keys, token) = (verb.kind(), 1, 0);
-        Next::Request(Pending { kind, keys, token, intended_ns, sent_ns: now_ns })
+        Next::Request(Pending {
+            cause: Cause::Due,
+            kind,
+            keys,
+            token,
+            intended_ns,
+            sent_ns: now_ns,
+        })
     }
 
     #[inline]
@@ -344,7 +358,14 @@ impl Source for Steady {
         let ttl_s = self.mix.ttls.draw(&mut self.random);
         self.mix.put_set(number, ttl_s, compare_cas, &mut self.scratch, outbox);
         let (intended_ns, sent_ns) = (now_ns, now_ns);
-        Some(Pending { kind: Kind::Set, keys: 1, token: number, intended_ns, sent_ns })
+        Some(Pending {
+            cause: Cause::Follows,
+            kind: Kind::Set,
+            keys: 1,
+            token: number,
+            intended_ns,
+            sent_ns,
+        })
     }
 
     fn until_ns(&self) -> Option<u64> {
@@ -401,7 +422,14 @@ impl Source for Preload {
         if !self.is_counter {
             self.rest.start += 1;
         }
-        Next::Request(Pending { kind: Kind::Set, keys: 1, token, intended_ns, sent_ns: now_ns })
+        Next::Request(Pending {
+            cause: Cause::Due,
+            kind: Kind::Set,
+            keys: 1,
+            token,
+            intended_ns,
+            sent_ns: now_ns,
+        })
     }
 
     fn server_of_next(&mut self) -> usize {
@@ -557,6 +585,7 @@ mod tests {
         outbox.bytes.clear();
         let write = steady.answered(&read, Outcome::Hits(1), 5, &mut outbox).expect("a cas");
         assert_eq!((write.kind, write.token), (Kind::Set, number));
+        assert_eq!([read.cause, write.cause], [Cause::Due, Cause::Follows]);
         let line = outbox.bytes.escape_ascii().to_string();
         assert!(line.starts_with("cas k") && line.contains(" 0 0 3 77\\r\\n"), "{line}");
         assert!(steady.answered(&write, Outcome::NotDone, 6, &mut outbox).is_none());
@@ -660,7 +689,7 @@ mod tests {
         let Next::Request(pending) = steady.next(0, &mut outbox) else { panic!("a request") };
         outbox.bytes.clear();
         let set = steady.answered(&pending, Outcome::Hits(0), 0, &mut outbox).expect("a set");
-        assert_eq!(set.kind, Kind::Set);
+        assert_eq!((set.kind, set.cause), (Kind::Set, Cause::Follows));
         assert!(outbox.bytes.starts_with(b"set k"));
         let (key, value) = (outbox.bytes[4..8].to_vec(), outbox.bytes[16..19].to_vec());
         assert_eq!(outbox.asked.next(1), Some(pending.token));

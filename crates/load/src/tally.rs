@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{LATE_NS, Turns};
-use crate::request::{Kind, Outcome, Pending};
+use crate::request::{Cause, Kind, Outcome, Pending};
 
 /// The largest time that the histograms record: one hour.
 pub(crate) const TIME_NS_MAX: u64 = 3_600_000_000_000;
@@ -108,7 +108,8 @@ pub(crate) struct Tally {
     window: Window,
     /// Requests answered, by kind.
     pub(crate) answered: [u64; Kind::COUNT],
-    /// Requests that began within the window, in an open loop.
+    /// Requests that were due within the window, in an open loop. Those that follow from an answer
+    /// are sent beside them and do not count here.
     pub(crate) offered: u64,
     /// Keys requested by gets.
     pub(crate) keys: u64,
@@ -149,12 +150,14 @@ impl Tally {
         }
     }
 
-    /// Counts a request that is sent late although a client was free, in an open loop.
+    /// Counts a request that is sent late although a client was free, in an open loop. One that
+    /// waited for its key is late by the order of the trace.
     #[inline]
     pub(crate) fn note_lateness(&mut self, pending: &Pending) {
         let Window { from_ns, until_ns, open } = self.window;
         let is_late = pending.sent_ns.saturating_sub(pending.intended_ns) > LATE_NS;
-        if open && is_late && (from_ns..until_ns).contains(&pending.intended_ns) {
+        let is_due = pending.cause == Cause::Due;
+        if open && is_due && is_late && (from_ns..until_ns).contains(&pending.intended_ns) {
             self.turns.late += 1;
         }
     }
@@ -224,7 +227,9 @@ impl Tally {
         {
             return;
         }
-        self.offered += count;
+        if pending.cause != Cause::Follows {
+            self.offered += count;
+        }
         let response_ns = now_ns.saturating_sub(pending.intended_ns);
         self.response[pending.kind.index()].saturating_record_n(response_ns, count);
         if let Some(done_ns) = done_ns {
@@ -275,7 +280,7 @@ mod tests {
     use super::*;
 
     fn pending(intended_ns: u64, sent_ns: u64) -> Pending {
-        Pending { kind: Kind::Get, keys: 1, token: 0, intended_ns, sent_ns }
+        Pending { cause: Cause::Due, kind: Kind::Get, keys: 1, token: 0, intended_ns, sent_ns }
     }
 
     #[test]
@@ -318,7 +323,19 @@ mod tests {
             let mut tally = Tally::new(Window { from_ns, until_ns, open });
             tally.note_lateness(&pending(intended_ns, sent_ns));
             assert_eq!(tally.turns.late, late, "{open} {intended_ns} {sent_ns}");
+            tally.note_lateness(&Pending { cause: Cause::Waited, ..pending(intended_ns, sent_ns) });
+            assert_eq!(tally.turns.late, late, "it waited for its key");
         }
+    }
+
+    #[test]
+    fn a_request_that_follows_has_a_response_time_and_was_not_offered() {
+        let mut tally = Tally::new(Window { from_ns: 100, until_ns: 200, open: true });
+        tally.record(&pending(150, 150), Outcome::Hits(0), 160);
+        let follows = Pending { cause: Cause::Follows, kind: Kind::Set, ..pending(160, 160) };
+        tally.record(&follows, Outcome::Done, 170);
+        assert_eq!((tally.offered, tally.answered_total()), (1, 2));
+        assert_eq!((tally.response_of_all().len(), tally.service.len()), (2, 2), "I2");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::packets::options::{Options, PORT_FIRST};
 use crate::packets::setter::Setter;
 use crate::packets::versions::{Judged, Versions};
 use crate::popularity::Popularity;
-use crate::request::{Kind, Outcome, Pending};
+use crate::request::{Cause, Kind, Outcome, Pending};
 use crate::schedule::Schedule;
 use crate::steady::thread_seed;
 use crate::tally::{Tally, Window};
@@ -480,5 +480,5 @@ impl<'o> Drive<'o> {
 
 fn pending(slot: &Slot) -> Pending {
     let Slot { number: token, intended_ns, sent_ns, .. } = *slot;
-    Pending { kind: Kind::Get, keys: 1, token, intended_ns, sent_ns }
+    Pending { cause: Cause::Due, kind: Kind::Get, keys: 1, token, intended_ns, sent_ns }
 }

@@ -13,7 +13,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use crate::packets::versions::Versions;
-use crate::request::{Kind, Outcome, Pending};
+use crate::request::{Cause, Kind, Outcome, Pending};
 use crate::tally::Tally;
 
 /// The most sets without a reply.
@@ -111,7 +111,14 @@ impl Setter {
         versions.put_next(number, &mut self.outbox);
         self.outbox.extend_from_slice(b"\r\n");
         let (intended_ns, sent_ns) = (now_ns, now_ns);
-        let set = Pending { kind: Kind::Set, keys: 1, token: number, intended_ns, sent_ns };
+        let set = Pending {
+            cause: Cause::Due,
+            kind: Kind::Set,
+            keys: 1,
+            token: number,
+            intended_ns,
+            sent_ns,
+        };
         self.waiting.push_back(set);
     }
 

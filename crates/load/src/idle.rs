@@ -10,10 +10,13 @@
 //! Invariants, cited by number where they are asserted:
 //! - I1  A connection is idle from the answer to its first request until the run is over.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 use crate::address::Target;
 use crate::client::{Duplex, ask_version, connect};
+use crate::control::{Control, Pulse};
 use crate::meter::Meter;
 
 /// The idle connections of a run.
@@ -42,11 +45,18 @@ pub(crate) struct IdleMemory {
 impl Idle {
     /// Opens `count` connections.
     ///
-    /// Errors: a connection fails or has no answer, as a message for the user.
-    pub(crate) fn open(target: &Target, count: usize, meter: &Meter) -> Result<Self, String> {
+    /// Errors: a connection fails or has no answer, or the control ends the run, as a message for the
+    /// user.
+    pub(crate) fn open(
+        target: &Target,
+        count: usize,
+        meter: &Meter,
+        control: &mut dyn Control,
+    ) -> Result<Self, String> {
         assert!(count > 0, "a run without idle connections has no `Idle`");
         let rss_before_bytes = meter.rss_bytes();
         let mut clients = Vec::with_capacity(count);
+        let mut pulse = Pulse::new(control);
         for number in 1..=count {
             let client = connect(target).and_then(|mut client| {
                 ask_version(&mut *client)?;
@@ -54,6 +64,7 @@ impl Idle {
             });
             let failed = |error| format!("idle connection {number} of {count}: {error}");
             clients.push(client.map_err(failed)?);
+            pulse.step(Instant::now())?;
         }
         let rss_after_bytes = meter.rss_bytes();
         let growth = rss_after_bytes.zip(rss_before_bytes);
@@ -69,13 +80,21 @@ impl Idle {
     }
 
     /// Asks every connection again, and closes it.
-    pub(crate) fn close(mut self, meter: &Meter) -> IdleMemory {
+    ///
+    /// Errors: the control ends the run, as a message for the user.
+    pub(crate) fn close(
+        mut self,
+        meter: &Meter,
+        control: &mut dyn Control,
+    ) -> Result<IdleMemory, String> {
         assert!(self.clients.len() == self.memory.connections, "I1");
         self.memory.rss_end_bytes = meter.rss_bytes();
+        let mut pulse = Pulse::new(control);
         for mut client in self.clients {
             self.memory.closed += usize::from(ask_version(&mut *client).is_err());
+            pulse.step(Instant::now())?;
         }
-        self.memory
+        Ok(self.memory)
     }
 }
 
@@ -98,5 +117,55 @@ impl std::fmt::Display for IdleMemory {
             write!(f, ", {:.2} KiB of its memory each, {end_mib:.1} MiB in all", each / 1024.0)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::control::tests::Deserted;
+    use crate::options::Options;
+    use crate::session::Session;
+    use crate::transport::Transport;
+
+    /// Starts a server that tells its version, until the test process ends. Returns its address.
+    fn serve() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+                    for line in lines.map_while(Result::ok) {
+                        let is_version = line == "version";
+                        let answer = if is_version { "VERSION 1\r\n" } else { "END\r\n" };
+                        stream.write_all(answer.as_bytes()).expect("a client");
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn the_other_machines_are_told_while_connections_are_opened_and_closed() {
+        let words = ["load", "--connections", "3", "--server", &serve()].map(str::to_owned);
+        let options = Options::try_parse_from(words).expect("valid options").steady.common;
+        let transport = Transport::plain(&options).expect("an address");
+        let meter = Meter::new(None).expect("no process");
+        let mut present = Deserted { polls: 0, polls_max: usize::MAX };
+        let mut gone = Deserted { polls: 0, polls_max: 0 };
+        let idle = Idle::open(&transport.targets[0], 3, &meter, &mut present).expect("a server");
+        assert!(present.polls > 0);
+        assert_eq!(idle.close(&meter, &mut gone).err(), Some("deserted".into()));
+        let idle = Idle::open(&transport.targets[0], 3, &meter, &mut gone);
+        assert_eq!(idle.err(), Some("deserted".into()));
+        let session = Session::open(&options, transport, &mut gone);
+        assert_eq!(session.err(), Some("deserted".into()));
     }
 }

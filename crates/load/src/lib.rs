@@ -234,7 +234,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     if is_paced {
         replay::check_speed(&trace, options.speed)?;
     }
-    let session = Session::open(&options.common, Transport::plain(&options.common)?)?;
+    let session = Session::open(&options.common, Transport::plain(&options.common)?, &mut Alone)?;
     let server = Server::of(&session);
     let (open_fill, rest_ns) = (false, 0);
     let phases = Phases { warm_up_ns: 0, duration_ns: None, open: is_paced, open_fill, rest_ns };

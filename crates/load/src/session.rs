@@ -23,7 +23,7 @@ use crate::address::{Address, Target};
 use crate::clock::Watch;
 use crate::connection::Connection;
 use crate::connects::{ConnectPlan, Connecting, Connects};
-use crate::control::Control;
+use crate::control::{Control, Pulse};
 use crate::drive::{Drive, Live, Pace};
 use crate::flow::Flow;
 use crate::idle::{Idle, IdleMemory};
@@ -123,10 +123,15 @@ struct Shared<'s, MakeP, MakeS> {
 impl Session {
     /// Asks the server for its version and opens all connections, or flows.
     ///
-    /// Errors: as messages for the user.
-    pub(crate) fn open(options: &CommonOptions, transport: Transport) -> Result<Self, String> {
+    /// Errors: as messages for the user; those of the control end the run.
+    pub(crate) fn open(
+        options: &CommonOptions,
+        transport: Transport,
+        control: &mut dyn Control,
+    ) -> Result<Self, String> {
         let Transport { targets, protocol, udp_timeout_ns, idle, connects, .. } = transport;
         allow_descriptors();
+        let mut pulse = Pulse::new(control);
         let mut facts = Vec::with_capacity(targets.len());
         for target in &targets {
             let failed = |error: std::io::Error| format!("server {}: {error}", target.address);
@@ -152,6 +157,7 @@ impl Session {
                 let connection =
                     connection.map_err(|error| refused(index, &target.address, error))?;
                 shares[index % options.threads].connections.push(connection);
+                pulse.step(Instant::now())?;
             }
         }
         for index in 0..udp_timeout_ns.map_or(0, |_| options.connections) {
@@ -322,7 +328,7 @@ impl Conductor<'_> {
         let Session { targets, meter, .. } = self.session;
         let idle = match self.session.idle {
             0 => None,
-            count => Some(Idle::open(&targets[0], count, meter)?),
+            count => Some(Idle::open(&targets[0], count, meter, control)?),
         };
         let watch = Watch::new();
         let start = control.begin(preload.as_ref())?;
@@ -380,7 +386,7 @@ impl Conductor<'_> {
             begin_unix_s: watch.at_ns(begin) as f64 / 1e9,
             cost: self.session.meter.cost(&earlier, &later),
             preload,
-            idle: idle.map(|idle| idle.close(meter)),
+            idle: idle.map(|idle| idle.close(meter, control)).transpose()?,
             connects: connecting.map(Connecting::finish),
             members: Vec::new(),
         })

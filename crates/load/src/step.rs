@@ -101,7 +101,7 @@ impl<'o> Step<'o> {
         let preload_keys = part.map_or(0, |part| part.keys(options.keys).count() as u64)
             * if options.ratio.incrs > 0 { 2 } else { 1 };
         let has_preload = is_first && !options.no_preload && part.is_some();
-        let session = Session::open(&self.common, self.transport.clone())?;
+        let session = Session::open(&self.common, self.transport.clone(), control)?;
         let server = Server::of(&session);
         let this = &*self;
         let make_preload = |index: usize, now_ns: u64| this.preload(seed, index, now_ns);

@@ -442,8 +442,8 @@ impl<'o> Drive<'o> {
             let count = each.min(schedule.count_until(until_ns) + 1).min(to_limit);
             schedule.advance_by(count);
             self.counted += if intended_ns >= self.window.from_ns { count } else { 0 };
-            let (kind, token) = (Kind::Get, 0);
-            let unsent = Pending { kind, keys: 1, token, intended_ns, sent_ns: now_ns };
+            let (cause, kind) = (Cause::Due, Kind::Get);
+            let unsent = Pending { cause, kind, keys: 1, token: 0, intended_ns, sent_ns: now_ns };
             self.tally.record_unsent(&unsent, count, now_ns);
         }
     }

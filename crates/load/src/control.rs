@@ -19,7 +19,8 @@ pub(crate) trait Control {
     fn begin(&mut self, preload: Option<&Filled>) -> Result<Instant, String>;
 
     /// Called at least about once a second from the opening of the connections to the end of the
-    /// run, unless a single connection takes longer. Returns whether all other machines have ended their runs.
+    /// run, unless a single connection takes longer. Returns whether all other machines have ended
+    /// their runs.
     ///
     /// Errors: the run ends, with the reason as a message for the user.
     fn poll(&mut self) -> Result<bool, String>;

@@ -12,8 +12,8 @@
 //!   come for `patience_ns` while one was due, `patience_ns` after the source's last intended time,
 //!   when no link is left, or when the session stops it. An open loop without a link waits for the
 //!   time from which its source begins no request, if there is one: the window keeps its length.
-//! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered. Those of an open
-//!   loop that were due and not sent are recorded as unanswered.
+//! - I3  Every request sent is recorded once: answered, lost, dropped or unanswered. Those of an
+//!   open loop that were due and not sent are recorded as unanswered.
 
 use std::collections::VecDeque;
 use std::io;

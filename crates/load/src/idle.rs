@@ -45,8 +45,8 @@ pub(crate) struct IdleMemory {
 impl Idle {
     /// Opens `count` connections.
     ///
-    /// Errors: a connection fails or has no answer, or the control ends the run, as a message for the
-    /// user.
+    /// Errors: a connection fails or has no answer, or the control ends the run, as a message for
+    /// the user.
     pub(crate) fn open(
         target: &Target,
         count: usize,

@@ -60,7 +60,8 @@ pub(crate) struct Errors {
     /// Requests whose connection was closed or failed. A client that loses its connection without a
     /// request in flight counts as one.
     pub(crate) lost: u64,
-    /// Requests unanswered at the end of the patience, and those of an open loop that were not sent.
+    /// Requests unanswered at the end of the patience, and those of an open loop that were not
+    /// sent.
     pub(crate) unanswered: u64,
     /// Connections on which the server violated the protocol, and requests over UDP whose answer
     /// did.

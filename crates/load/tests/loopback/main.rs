@@ -124,6 +124,14 @@ fn serve_at(host: &str, fault: Fault) -> String {
     address
 }
 
+/// Reads a value of this size, and the end of its line.
+fn read_block(input: &mut impl BufRead, bytes: &str) -> std::io::Result<Vec<u8>> {
+    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
+    input.read_exact(&mut block)?;
+    block.truncate(block.len() - 2);
+    Ok(block)
+}
+
 impl Server {
     fn new(fault: Fault) -> Self {
         let (store, gets, versions) = Default::default();
@@ -155,16 +163,12 @@ impl Server {
                     }
                 }
                 ["cas", key, _, _, bytes, _] => {
-                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
-                    input.read_exact(&mut block)?;
-                    block.truncate(block.len() - 2);
+                    let block = read_block(&mut input, bytes)?;
                     answer.extend(self.put("cas", key, block));
                 }
                 ["mg", key, .., "v" | "q"] => self.meta_get(key, line.trim_end(), &mut answer),
                 [verb, key, _, _, bytes] => {
-                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
-                    input.read_exact(&mut block)?;
-                    block.truncate(block.len() - 2);
+                    let block = read_block(&mut input, bytes)?;
                     answer.extend(self.put(verb, key, block));
                 }
                 ["delete", key] => {
@@ -183,9 +187,7 @@ impl Server {
                     answer.extend(if is_number { b"HD\r\n" } else { b"NF\r\n" });
                 }
                 ["ms", key, bytes, ..] => {
-                    let mut block = vec![0; bytes.parse::<usize>().expect("a size") + 2];
-                    input.read_exact(&mut block)?;
-                    block.truncate(block.len() - 2);
+                    let block = read_block(&mut input, bytes)?;
                     self.put("ms", key, block);
                     answer.extend(b"HD\r\n");
                 }

@@ -145,8 +145,8 @@ INLINE enum count interface(struct xdp_md *ctx, const struct settings *is, struc
 		pseudo = (u64)ip->from + ip->to;
 		if (fold(sum_of_ipv4(ip)) != 0xffff)
 			return WRONG_CHECKSUM; /* I4 */
-		if (first == 0 || first >= 224)
-			return NOT_ANSWERABLE; /* I3: this network, groups, reserved. */
+		if (first == 0 || first == 127 || first >= 224)
+			return NOT_ANSWERABLE; /* I3: this network or host, groups, reserved. */
 	} else if (frame->type == TYPE_IPV6) {
 		const struct ipv6 *ip = (const void *)(data + ETHERNET_BYTES);
 		if (data + ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES > end)
@@ -162,7 +162,7 @@ INLINE enum count interface(struct xdp_md *ctx, const struct settings *is, struc
 		from[1] = ip->from[1];
 		pseudo = sum_of_word(to[0]) + sum_of_word(to[1]) + sum_of_word(from[0]) +
 			 sum_of_word(from[1]);
-		/* I3: a group, no address, or IPv4 that is mapped, which no network has. */
+		/* I3: a group, no address, this host, or IPv4 that is mapped, which no network has. */
 		if ((from[0] & 0xff) == 0xff || from[0] == 0)
 			return NOT_ANSWERABLE;
 	} else {

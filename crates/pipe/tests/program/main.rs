@@ -191,6 +191,8 @@ fn senders_that_must_not_be_answered_are_passed_on() {
     let request = Packet::request(7, b"get some-plain-key\r\n");
     let rows = [
         "0.0.0.1:40000",
+        "127.0.0.1:40000",
+        "127.255.255.254:40000",
         "224.0.0.1:40000",
         "239.1.2.3:40000",
         "255.255.255.255:40000",
@@ -205,7 +207,8 @@ fn senders_that_must_not_be_answered_are_passed_on() {
         bench.passes(&from.bytes(), "not_answerable");
     }
     let request = Packet::request6(7, b"get some-plain-key\r\n");
-    for from in ["[ff02::1]:40000", "[::]:40000", "[fd00::2]:40000", "[fd00::1]:53"] {
+    for from in ["[ff02::1]:40000", "[::]:40000", "[::1]:40000", "[fd00::2]:40000", "[fd00::1]:53"]
+    {
         let from = Packet { from: from.parse().expect("an address"), ..request.clone() };
         bench.passes(&from.bytes(), "not_answerable");
     }

@@ -180,10 +180,15 @@ struct Powercap {
 
 impl Powercap {
     fn open(folder: &Path) -> Result<Self, String> {
-        // `intel-rapl:0` is a package, `intel-rapl:0:1` a part of it.
-        let is_package = |name: &str| name.contains("rapl:") && name.matches(':').count() == 1;
+        // `intel-rapl:0` is a package, `intel-rapl:0:1` a part of it. The platform (psys) has a zone
+        // beside the packages and counts their energy once more; only its name tells.
+        let is_outermost = |name: &str| name.contains("rapl:") && name.matches(':').count() == 1;
         let mut zones = Vec::new();
-        for zone in entries(folder, is_package) {
+        for zone in entries(folder, is_outermost) {
+            let name = fs::read_to_string(zone.join("name"));
+            if name.is_ok_and(|name| !name.starts_with("package")) {
+                continue;
+            }
             read_number(&zone.join("energy_uj"))?;
             let range = read_number(&zone.join("max_energy_range_uj"))?;
             zones.push((zone.join("energy_uj"), Counter::new(range.saturating_add(1))));
@@ -349,17 +354,23 @@ mod tests {
     #[test]
     fn powercap_adds_packages_and_not_their_parts() {
         let folder = tempfile::tempdir().expect("a folder");
-        for (zone, energy) in
-            [("intel-rapl:0", 9_000_000), ("intel-rapl:1", 500), ("intel-rapl:0:0", 7)]
-        {
+        for (zone, energy) in [
+            ("intel-rapl:0", 9_000_000),
+            ("intel-rapl:1", 500),
+            ("intel-rapl:0:0", 7),
+            ("intel-rapl:2", 0),
+        ] {
             written(folder.path(), &format!("{zone}/energy_uj"), &format!("{energy}\n"));
             written(folder.path(), &format!("{zone}/max_energy_range_uj"), "9999999\n");
         }
+        written(folder.path(), "intel-rapl:0/name", "package-0\n"); // The other has no name.
+        written(folder.path(), "intel-rapl:2/name", "psys\n");
         let mut meter = Powercap::open(folder.path()).expect("two packages");
         assert_eq!(meter.sample(), Ok(Sample::Joules(0.0)));
         written(folder.path(), "intel-rapl:0/energy_uj", "2000000\n"); // Began again.
         written(folder.path(), "intel-rapl:1/energy_uj", "1000500\n");
         written(folder.path(), "intel-rapl:0:0/energy_uj", "5000000\n");
+        written(folder.path(), "intel-rapl:2/energy_uj", "6000000\n");
         assert_eq!(meter.sample(), Ok(Sample::Joules(4.0)));
         fs::remove_file(folder.path().join("intel-rapl:1/energy_uj")).expect("removed");
         assert!(meter.sample().unwrap_err().contains("intel-rapl:1"));

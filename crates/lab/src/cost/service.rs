@@ -52,8 +52,8 @@ pub(super) struct Bill {
 impl Service {
     /// The bill of this service with nodes like `system`, each at its full power.
     pub(super) fn bill(&self, system: &System) -> Bill {
-        let for_memory = (self.memory_gb / system.ram_gb).ceil();
-        let for_rate = (self.tps / system.capacity_tps).ceil();
+        let for_memory = nodes(self.memory_gb, system.ram_gb);
+        let for_rate = nodes(self.tps, system.capacity_tps);
         let nodes = for_memory.max(for_rate).max(1.0);
         assert!(nodes * system.ram_gb >= self.memory_gb, "I1");
         assert!(nodes * system.capacity_tps >= self.tps, "I1");
@@ -74,6 +74,17 @@ impl Service {
             ownership: purchase.zip(energy_cost).map(|(purchase, energy)| purchase + energy),
         }
     }
+}
+
+/// How many nodes with `each` have `needed`. The quotient may be rounded down, so that its product
+/// is too small; then it is one more.
+fn nodes(needed: f64, each: f64) -> f64 {
+    let mut nodes = (needed / each).ceil();
+    while nodes * each < needed {
+        // Beyond 2^53 the next number is farther away than 1.
+        nodes = (nodes + 1.0).max(nodes.next_up());
+    }
+    nodes
 }
 
 impl Bill {
@@ -133,6 +144,16 @@ mod tests {
         {
             let bill = Service { tps, ..service(memory_gb) }.bill(&node);
             assert_eq!(bill.nodes, nodes, "{memory_gb} GB, {tps}/s");
+        }
+    }
+
+    /// A quotient of numbers that are rounded is itself rounded.
+    #[test]
+    fn the_nodes_of_a_bill_hold_the_memory_whatever_is_rounded() {
+        for (memory_gb, ram_gb) in [(3.6, 0.6), (5.95, 1.19), (1e300, 0.7), (1e300, 1e-300)] {
+            let nodes = service(memory_gb).bill(&system("a", ram_gb, 1.0, 1.0, 1.0)).nodes;
+            assert!(nodes * ram_gb >= memory_gb, "{memory_gb} in {ram_gb}: {nodes}");
+            assert!(nodes <= (memory_gb / ram_gb).ceil() * (1.0 + 1e-15) + 1.0, "{nodes}");
         }
     }
 

@@ -284,6 +284,35 @@ fn misses_are_counted_for_each_policy_and_size() {
     assert!(std::fs::read_to_string(out.join("turns.svg")).expect("written").starts_with("<svg"));
 }
 
+/// Names lose only endings that say how a trace is written, and no result replaces another.
+#[test]
+fn misses_writes_the_figures_of_each_trace_under_its_own_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    std::fs::create_dir(path("b")).expect("a folder");
+    for name in ["day.1.csv", "day.2.oracleGeneral.bin.zst", ".csv", "b/day.1.csv"] {
+        std::fs::write(path(name), "0,a,1,9,1,get,0\n").expect("written");
+    }
+    let misses = |traces: &[&str], out: &str| {
+        let traces: Vec<String> = traces.iter().map(|name| path(name)).collect();
+        let traces: Vec<&str> = traces.iter().map(String::as_str).collect();
+        lab(&[&["misses", "--memory", "1", "--out", &path(out)][..], &traces].concat())
+    };
+    let answer = misses(&["day.1.csv", "day.2.oracleGeneral.bin.zst", ".csv"], "out");
+    assert!(answer.status.success(), "{answer:?}");
+    for (stem, trace) in
+        [("day.1", "day.1.csv"), ("day.2", "day.2.oracleGeneral.bin.zst"), (".csv", ".csv")]
+    {
+        let json = std::fs::read_to_string(path(&format!("out/{stem}.json"))).expect("written");
+        let figures: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(figures["trace"], trace);
+    }
+    let refused = misses(&["day.1.csv", "b/day.1.csv"], "none");
+    assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    assert!(text(&refused.stderr).contains("two traces would be written to day.1.json"));
+    assert!(!Path::new(&path("none")).exists(), "refused before the first run");
+}
+
 #[test]
 fn misses_refuses_bad_input_and_names_it() {
     let file = tempfile::NamedTempFile::new().expect("a file");

@@ -44,6 +44,8 @@ Examples:
 const MEMORY: [f64; 6] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4];
 /// The name of the engine in tables and charts.
 const OWN: &str = "kachel";
+/// Endings of traces' names that the names of their results lack.
+const ENDINGS: [&str; 5] = [".csv", ".txt", ".bin", ".oracleGeneral", ".zst"];
 /// The secret of the engine's hash, so that runs repeat.
 const HASH_SEED: u64 = 0x243f_6a88_85a3_08d3;
 
@@ -81,7 +83,8 @@ struct Options {
     /// The number of threads; one for each core without this option.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// A folder that gets the figures of each trace as NAME.json and a chart as NAME.svg.
+    /// A folder that gets the figures of each trace as NAME.json and a chart as NAME.svg. NAME is that
+    /// of the trace, without its ending.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -133,11 +136,15 @@ struct Figures {
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> ExitCode {
     crate::with_options(command_line(), words, |options: &Options| {
         let mut text = String::new();
-        for trace in &options.traces {
+        let stems = stems(&options.traces);
+        if options.out.is_some() {
+            refuse_equal(&stems)?;
+        }
+        for (trace, stem) in options.traces.iter().zip(&stems) {
             let figures = measure(trace, options)?;
             text.push_str(&table(&figures, options));
             if let Some(folder) = &options.out {
-                write(&figures, folder)?;
+                write(&figures, folder, stem)?;
             }
         }
         Ok(text)
@@ -276,9 +283,32 @@ fn table(figures: &Figures, options: &Options) -> String {
     text + "\n"
 }
 
+/// The names of traces without the endings that say how they are written.
+fn stems(traces: &[PathBuf]) -> Vec<String> {
+    let stem = |trace: &PathBuf| {
+        let name = trace.file_name().unwrap_or(trace.as_os_str()).to_string_lossy();
+        let mut stem = &*name;
+        let shorter = |stem| ENDINGS.iter().find_map(|ending| str::strip_suffix(stem, ending));
+        while let Some(shorter) = shorter(stem).filter(|shorter| !shorter.is_empty()) {
+            stem = shorter;
+        }
+        stem.to_owned()
+    };
+    traces.iter().map(stem).collect()
+}
+
+/// Errors: the results of two traces would have the same name.
+fn refuse_equal(stems: &[String]) -> Result<(), String> {
+    for (index, stem) in stems.iter().enumerate() {
+        if stems[..index].contains(stem) {
+            return Err(format!("--out: two traces would be written to {stem}.json"));
+        }
+    }
+    Ok(())
+}
+
 /// Writes NAME.json and NAME.svg.
-fn write(figures: &Figures, folder: &Path) -> Result<(), String> {
-    let stem = figures.trace.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or("trace");
+fn write(figures: &Figures, folder: &Path, stem: &str) -> Result<(), String> {
     let named = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     std::fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
     let json = serde_json::to_string_pretty(figures).expect("figures are plain data") + "\n";

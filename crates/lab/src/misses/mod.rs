@@ -83,8 +83,8 @@ struct Options {
     /// The number of threads; one for each core without this option.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// A folder that gets the figures of each trace as NAME.json and a chart as NAME.svg. NAME is that
-    /// of the trace, without its ending.
+    /// A folder that gets the figures of each trace as NAME.json and a chart as NAME.svg. NAME is
+    /// that of the trace, without its ending.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }

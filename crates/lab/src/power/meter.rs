@@ -180,8 +180,8 @@ struct Powercap {
 
 impl Powercap {
     fn open(folder: &Path) -> Result<Self, String> {
-        // `intel-rapl:0` is a package, `intel-rapl:0:1` a part of it. The platform (psys) has a zone
-        // beside the packages and counts their energy once more; only its name tells.
+        // `intel-rapl:0` is a package, `intel-rapl:0:1` a part of it. The platform (psys) has a
+        // zone beside the packages and counts their energy once more; only its name tells.
         let is_outermost = |name: &str| name.contains("rapl:") && name.matches(':').count() == 1;
         let mut zones = Vec::new();
         for zone in entries(folder, is_outermost) {

@@ -29,7 +29,8 @@ pub(super) struct Access {
 
 /// An eviction policy that manages some memory.
 ///
-/// The caller looks a key up first, for a read or a write. It inserts only keys that were not found.
+/// The caller looks a key up first, for a read or a write. It inserts only keys that were not
+/// found.
 pub(super) trait Policy {
     /// Whether the key is there. If so, the policy notes the access.
     fn read(&mut self, access: Access) -> bool;

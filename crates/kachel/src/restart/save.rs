@@ -58,9 +58,13 @@ impl Claim {
             self.file.place()
         });
         match placed {
-            Ok(()) => {
+            Ok(warning) => {
                 let (size, time) = (Size(file_bytes), report.seconds());
                 eprintln!("-e {}: {items} items saved, {size} in {time:.1} s", self.path.display());
+                if let Some(error) = warning {
+                    let path = self.path.display();
+                    eprintln!("-e {path}: a loss of power may remove the file: {error}");
+                }
                 Ok(())
             }
             Err(error) => Err(format!("-e {}: items are not saved: {error}", self.path.display())),

@@ -19,7 +19,7 @@ use std::io::{self, PipeWriter, Read, Write};
 #[derive(Debug)]
 pub struct Daemon {
     ready: PipeWriter,
-    /// What becomes its input and output, if these are not kept.
+    /// `/dev/null`, which takes the place of its input and output; `None` if these are kept.
     nothing: Option<File>,
 }
 

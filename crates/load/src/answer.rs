@@ -153,7 +153,7 @@ fn note_refusal(status: Option<u16>, words: &[u8], errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Cause, Next, Outbox};
+    use crate::request::{Next, Outbox};
 
     /// A source that accepts the value "v" of any key.
     struct Accepting;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn pending(kind: Kind, keys: u32) -> Pending {
-        Pending { cause: Cause::Due, kind, keys, token: 0, intended_ns: 0, sent_ns: 0 }
+        Pending::due(kind, keys, 0, 0, 0)
     }
 
     /// Reads an answer whole, and in two pieces at every place, with the same result (I2).

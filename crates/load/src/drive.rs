@@ -483,7 +483,7 @@ mod tests {
     use crate::keys::{Keys, Room, Sizes};
     use crate::link::LinkState;
     use crate::replay::{Pacing, Replay, Share};
-    use crate::request::{Asked, Cause, Kind, Pending};
+    use crate::request::{Asked, Kind, Pending};
     use crate::schedule::{Arrivals, Schedule};
     use crate::steady::Steady;
     use crate::trace::Trace;
@@ -556,8 +556,7 @@ mod tests {
             self.skipped += 1;
             self.live.is_stopped.store(self.skipped >= 1_000, Ordering::Relaxed);
             assert!(self.skipped <= 1_000, "I2: the session has stopped it");
-            let (kind, keys, token, intended_ns, sent_ns) = (Kind::Get, 1, 0, 0, 0);
-            Next::Request(Pending { cause: Cause::Due, kind, keys, token, intended_ns, sent_ns })
+            Next::Request(Pending::due(Kind::Get, 1, 0, 0, 0))
         }
         fn item(
             &mut self,

@@ -62,6 +62,20 @@ pub(crate) struct Pending {
     pub(crate) sent_ns: u64,
 }
 
+impl Pending {
+    /// A request of the load itself, which is sent because it is due.
+    #[inline]
+    pub(crate) const fn due(
+        kind: Kind,
+        keys: u32,
+        token: u64,
+        intended_ns: u64,
+        sent_ns: u64,
+    ) -> Self {
+        Self { cause: Cause::Due, kind, keys, token, intended_ns, sent_ns }
+    }
+}
+
 /// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {

@@ -139,7 +139,7 @@ impl Steady {
 
     /// Takes the intended time of the next request.
     ///
-    /// Errors: there is none now.
+    /// Errors: no request is due now.
     #[inline(always)]
     fn take_time(&mut self, now_ns: u64) -> Result<u64, Next> {
         let intended_ns = match &mut self.schedule {
@@ -283,14 +283,7 @@ impl Source for Steady {
             Err(none) => return none,
         };
         let (kind, keys, token) = self.word(outbox);
-        Next::Request(Pending {
-            cause: Cause::Due,
-            kind,
-            keys,
-            token,
-            intended_ns,
-            sent_ns: now_ns,
-        })
+        Next::Request(Pending::due(kind, keys, token, intended_ns, now_ns))
     }
 
     fn skip(&mut self, now_ns: u64) -> Next {
@@ -304,15 +297,7 @@ impl Source for Steady {
             true => mix.ratio.choose_plain(random),
             false => mix.ratio.choose_any(random),
         };
-        let (kind, keys, token) = (verb.kind(), 1, 0);
-        Next::Request(Pending {
-            cause: Cause::Due,
-            kind,
-            keys,
-            token,
-            intended_ns,
-            sent_ns: now_ns,
-        })
+        Next::Request(Pending::due(verb.kind(), 1, 0, intended_ns, now_ns))
     }
 
     #[inline]
@@ -422,14 +407,7 @@ impl Source for Preload {
         if !self.is_counter {
             self.rest.start += 1;
         }
-        Next::Request(Pending {
-            cause: Cause::Due,
-            kind: Kind::Set,
-            keys: 1,
-            token,
-            intended_ns,
-            sent_ns: now_ns,
-        })
+        Next::Request(Pending::due(Kind::Set, 1, token, intended_ns, now_ns))
     }
 
     fn server_of_next(&mut self) -> usize {

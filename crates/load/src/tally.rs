@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     fn pending(intended_ns: u64, sent_ns: u64) -> Pending {
-        Pending { cause: Cause::Due, kind: Kind::Get, keys: 1, token: 0, intended_ns, sent_ns }
+        Pending::due(Kind::Get, 1, 0, intended_ns, sent_ns)
     }
 
     #[test]

@@ -498,8 +498,8 @@ impl Shared {
 
     /// Whether no shard has a connection or an exchange, or will get one. Until all shards have
     /// stopped accepting, a shard that still accepts may hand a connection over to any other shard.
-    /// What a core did before it dismissed its last client and ended its last exchange is seen
-    /// after this returns `true`.
+    /// After this returns `true`, the caller sees all that each core did for its clients and
+    /// exchanges.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.load(Acquire) == u32::from(self.options.shards)
             && self.connections.load(Acquire) == 0

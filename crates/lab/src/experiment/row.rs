@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::power::COVERED_MIN;
+
 /// The name of the file.
 pub(crate) const FILE: &str = "steps.jsonl";
 /// A step is shared if others use more than this share of a core of the server.
 const OTHERS_MAX: f64 = 0.05;
-/// A step has no power if the meter covered less than this share of it, as with `kachel-lab power`.
-const COVERED_MIN: f64 = 0.95;
 
 /// Columns that a prediction may be about.
 pub(crate) const COLUMNS: [&str; 16] = [

@@ -33,7 +33,7 @@ pub(crate) use sampler::unix_s;
 use sampler::{Sampled, Taken};
 
 /// Energy is computed only if a meter covers this share of the time.
-const COVERED_MIN: f64 = 0.95;
+pub(crate) const COVERED_MIN: f64 = 0.95;
 
 const HELP: &str = "\
 Meters

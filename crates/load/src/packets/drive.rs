@@ -34,7 +34,7 @@ use crate::packets::options::{Options, PORT_FIRST};
 use crate::packets::setter::Setter;
 use crate::packets::versions::{Judged, Versions};
 use crate::popularity::Popularity;
-use crate::request::{Cause, Kind, Outcome, Pending};
+use crate::request::{Kind, Outcome, Pending};
 use crate::schedule::Schedule;
 use crate::steady::thread_seed;
 use crate::tally::{Tally, Window};
@@ -442,8 +442,7 @@ impl<'o> Drive<'o> {
             let count = each.min(schedule.count_until(until_ns) + 1).min(to_limit);
             schedule.advance_by(count);
             self.counted += if intended_ns >= self.window.from_ns { count } else { 0 };
-            let (cause, kind) = (Cause::Due, Kind::Get);
-            let unsent = Pending { cause, kind, keys: 1, token: 0, intended_ns, sent_ns: now_ns };
+            let unsent = Pending::due(Kind::Get, 1, 0, intended_ns, now_ns);
             self.tally.record_unsent(&unsent, count, now_ns);
         }
     }
@@ -479,6 +478,6 @@ impl<'o> Drive<'o> {
 }
 
 fn pending(slot: &Slot) -> Pending {
-    let Slot { number: token, intended_ns, sent_ns, .. } = *slot;
-    Pending { cause: Cause::Due, kind: Kind::Get, keys: 1, token, intended_ns, sent_ns }
+    let Slot { number, intended_ns, sent_ns, .. } = *slot;
+    Pending::due(Kind::Get, 1, number, intended_ns, sent_ns)
 }

@@ -13,7 +13,7 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use crate::packets::versions::Versions;
-use crate::request::{Cause, Kind, Outcome, Pending};
+use crate::request::{Kind, Outcome, Pending};
 use crate::tally::Tally;
 
 /// The most sets without a reply.
@@ -110,16 +110,7 @@ impl Setter {
         self.outbox.extend_from_slice(format!(" 0 0 {bytes}\r\n").as_bytes());
         versions.put_next(number, &mut self.outbox);
         self.outbox.extend_from_slice(b"\r\n");
-        let (intended_ns, sent_ns) = (now_ns, now_ns);
-        let set = Pending {
-            cause: Cause::Due,
-            kind: Kind::Set,
-            keys: 1,
-            token: number,
-            intended_ns,
-            sent_ns,
-        };
-        self.waiting.push_back(set);
+        self.waiting.push_back(Pending::due(Kind::Set, 1, number, now_ns, now_ns));
     }
 
     fn write(&mut self) -> std::io::Result<()> {

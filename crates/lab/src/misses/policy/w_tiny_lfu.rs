@@ -43,8 +43,7 @@ impl WTinyLfu {
     }
 
     /// Moves a key from the window to the main memory, if it was read more often than each key that
-    /// must go for it.
-    /// Otherwise that key goes, and none of the others.
+    /// must go for it. Otherwise the key from the window goes, and no other.
     fn admit(&mut self, candidate: Key, bytes: u32) {
         let reads = self.sketch.reads(candidate);
         let mut lacking = self.main.lacking(bytes);

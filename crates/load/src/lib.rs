@@ -48,6 +48,7 @@ mod part;
 /// A generator of GETs over UDP that makes its own frames.
 pub mod packets;
 mod popularity;
+mod preload;
 mod preset;
 mod process;
 mod protocol;
@@ -85,10 +86,10 @@ use crate::control::Alone;
 use crate::no_tls as tls;
 use crate::options::{Command, CommonOptions, Options, Pace, ReplayOptions, SteadyOptions};
 use crate::part::Part;
+use crate::preload::Preload;
 use crate::replay::{Pacing, Replay, Share};
 use crate::report::{Report, Server, SweepStep};
 use crate::session::{Measured, Phases, Session};
-use crate::steady::Preload;
 use crate::step::Step;
 use crate::transport::Transport;
 

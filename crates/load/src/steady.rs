@@ -1,6 +1,7 @@
-//! The steady mix (gets and sets of synthetic keys at a ratio) and its preload.
+//! The steady mix: requests for synthetic keys at a ratio.
 //!
-//! Upstream:   `session` makes one of each per thread, from the options and the thread's seed.
+//! Upstream:   `session` makes one per thread, from the options and the thread's seed; `preload`
+//!             sets the keys of its mix.
 //! Downstream: `drive` sends the requests that this module formats.
 //!
 //! Invariants, cited by number where they are asserted:
@@ -8,7 +9,6 @@
 //!   request is sent as soon as a connection is below its depth.
 //! - I2  The sequence of requests depends only on options and seed.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -18,7 +18,6 @@ use crate::inserts::Inserts;
 use crate::ketama::Ring;
 use crate::keys::{Keys, is_value};
 use crate::mix::{Ratio, Verb};
-use crate::part::range;
 use crate::popularity::Popularity;
 use crate::protocol::{Protocol, Value};
 use crate::random::mix;
@@ -59,7 +58,7 @@ pub(crate) struct Mix {
 impl Mix {
     /// Formats a set of the key; `scratch` is a buffer for reuse.
     #[inline]
-    fn put_set(
+    pub(crate) fn put_set(
         &self,
         number: u64,
         ttl_s: i32,
@@ -74,7 +73,7 @@ impl Mix {
     }
 
     /// The counter beside a key.
-    fn counter<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
+    pub(crate) fn counter<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         scratch.clear();
         // Keys that were inserted have no counter.
         self.keys.put_counter(number % self.keys.count(), scratch);
@@ -82,7 +81,7 @@ impl Mix {
     }
 
     #[inline]
-    fn key<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
+    pub(crate) fn key<'s>(&self, number: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         scratch.clear();
         self.keys.put_key(number, scratch);
         scratch
@@ -358,101 +357,19 @@ impl Source for Steady {
     }
 }
 
-/// Sets each key of a range once, and the counters beside them.
-#[derive(Debug)]
-pub(crate) struct Preload {
-    mix: Mix,
-    /// Of the fill, if it has a rate.
-    schedule: Option<Schedule>,
-    /// For the TTLs.
-    random: Xoshiro256PlusPlus,
-    rest: Range<u64>,
-    /// Whether the counter of the first key of the rest is next, not the key.
-    is_counter: bool,
-    scratch: Vec<u8>,
-}
-
-impl Preload {
-    /// The share of thread `index` of `threads`; `schedule` makes it an open loop.
-    pub(crate) fn new(mix: Mix, schedule: Option<Schedule>, index: u64, threads: u64) -> Self {
-        assert!(index < threads, "I1: the index is below the number of threads");
-        let random = Xoshiro256PlusPlus::seed_from_u64(index);
-        let rest = range(mix.keys.count(), index, threads);
-        Self { mix, schedule, random, rest, is_counter: false, scratch: Vec::new() }
-    }
-}
-
-impl Source for Preload {
-    fn next(&mut self, now_ns: u64, outbox: &mut Outbox) -> Next {
-        let Self { mix, random, scratch, .. } = self;
-        let token = self.rest.start;
-        if token == self.rest.end {
-            return Next::Finished;
-        }
-        let intended_ns = self.schedule.as_ref().map_or(now_ns, Schedule::next_ns);
-        if intended_ns > now_ns {
-            return Next::At(intended_ns);
-        }
-        if let Some(schedule) = &mut self.schedule {
-            schedule.advance();
-        }
-        if self.is_counter {
-            let key = mix.counter(token, scratch);
-            mix.protocol.put_set(key, 0, Value::Counter, None, outbox);
-        } else {
-            let ttl_s = mix.ttls.draw(random);
-            mix.put_set(token, ttl_s, None, scratch, outbox);
-        }
-        self.is_counter = mix.ratio.incrs > 0 && !self.is_counter;
-        if !self.is_counter {
-            self.rest.start += 1;
-        }
-        Next::Request(Pending::due(Kind::Set, 1, token, intended_ns, now_ns))
-    }
-
-    fn server_of_next(&mut self) -> usize {
-        let Self { mix, scratch, .. } = self;
-        let key = match self.is_counter {
-            true => mix.counter(self.rest.start, scratch),
-            false if self.rest.is_empty() => return 0,
-            false => mix.key(self.rest.start, scratch),
-        };
-        mix.ring.as_ref().map_or(0, |ring| ring.server(key))
-    }
-
-    fn item(
-        &mut self,
-        _: &Pending,
-        _: Option<&[u8]>,
-        _: &[u8],
-        _: Option<u64>,
-        _: &mut Asked,
-    ) -> bool {
-        false
-    }
-
-    fn answered(&mut self, _: &Pending, _: Outcome, _: u64, _: &mut Outbox) -> Option<Pending> {
-        None
-    }
-
-    fn until_ns(&self) -> Option<u64> {
-        None
-    }
-}
-
 /// Derives the seed of one thread from the run's seed.
 pub(crate) fn thread_seed(seed: u64, index: u64) -> u64 {
     mix(seed.wrapping_add(mix(index + 1)))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::keys::{Room, Sizes};
     use crate::popularity::Choice;
     use crate::schedule::Arrivals;
 
-    fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
+    pub(crate) fn mix_of(gets: u32, sets: u32, keys_per_get: u32) -> Mix {
         Mix {
             protocol: Protocol::Text,
             keys: Keys::new(100, Sizes::Fixed(4), Sizes::Fixed(3), 9).expect("valid"),
@@ -533,19 +450,6 @@ mod tests {
     }
 
     #[test]
-    fn a_preload_sets_every_key_once_over_all_threads() {
-        let mut seen = vec![0; 100];
-        for index in 0..3 {
-            let mut preload = Preload::new(mix_of(1, 0, 1), None, index, 3);
-            let mut outbox = Outbox::default();
-            while let Next::Request(pending) = preload.next(0, &mut outbox) {
-                seen[pending.token as usize] += 1;
-            }
-        }
-        assert_eq!(seen, vec![1; 100]);
-    }
-
-    #[test]
     fn a_read_with_a_token_is_followed_by_a_cas() {
         let mut mix = mix_of(0, 0, 1);
         (mix.ratio.cas, mix.look_aside) = (1, false);
@@ -588,76 +492,6 @@ mod tests {
             assert!(steady.answered(&insert, outcome, 0, &mut outbox).is_none());
             assert_eq!(inserts.count(), number + 1);
         }
-    }
-
-    #[test]
-    fn counters_are_preloaded_beside_their_keys() {
-        let mut mix = mix_of(1, 0, 1);
-        mix.ratio.incrs = 1;
-        let room = Room { inserts: false, counters: true };
-        mix.keys = Keys::with(3, room, Sizes::Fixed(4), Sizes::Fixed(1), 9).expect("valid");
-        mix.popularity = Popularity::new(3, Choice::Uniform).expect("valid");
-        let mut preload = Preload::new(mix, None, 0, 1);
-        let mut outbox = Outbox::default();
-        while let Next::Request(_) = preload.next(0, &mut outbox) {}
-        let text = outbox.bytes.escape_ascii().to_string();
-        for number in 0..3 {
-            assert!(text.contains(&format!("set k00{number} 0 0 1\\r\\n")), "{text}");
-            let counter = format!("set c00{number} 0 0 10\\r\\n1000000000\\r\\n");
-            assert!(text.contains(&counter), "{text}");
-        }
-        let mut mix = preload.mix;
-        (mix.ratio.gets, mix.ratio.incrs) = (0, 1);
-        outbox.bytes.clear();
-        let mut steady = Steady::new(mix, None, u64::MAX, 0);
-        assert!(matches!(steady.next(0, &mut outbox), Next::Request(_)));
-        assert!(outbox.bytes.starts_with(b"incr c00"), "{}", outbox.bytes.escape_ascii());
-    }
-
-    #[test]
-    fn a_fill_with_a_rate_sets_each_key_at_its_time() {
-        let schedule = Schedule::new(1_000.0, Arrivals::Fixed, 0, 0);
-        let mut preload = Preload::new(mix_of(1, 0, 1), Some(schedule), 0, 1);
-        let mut outbox = Outbox::default();
-        let (mut now_ns, mut set) = (0, 0);
-        loop {
-            match preload.next(now_ns, &mut outbox) {
-                Next::Request(pending) => set += u64::from(pending.intended_ns == now_ns),
-                Next::At(at_ns) => now_ns = at_ns,
-                Next::Finished => break,
-                Next::Blocked => panic!("I1"),
-            }
-        }
-        assert_eq!(set, 100);
-        assert!((99_000_000..101_000_000).contains(&now_ns), "{now_ns}");
-    }
-
-    #[test]
-    fn the_server_of_a_request_is_that_of_its_key() {
-        let names = ["a:1", "b:1", "c:1"].map(String::from);
-        let ring = Arc::new(Ring::new(&names));
-        let mut mix = mix_of(1, 1, 1);
-        (mix.ratio.incrs, mix.ratio.deletes, mix.ring) = (1, 1, Some(Arc::clone(&ring)));
-        let room = Room { inserts: false, counters: true };
-        mix.keys = Keys::with(100, room, Sizes::Fixed(6), Sizes::Fixed(3), 9).expect("valid");
-        let mut preload = Preload::new(mix.clone(), None, 0, 1);
-        let mut steady = Steady::new(mix, None, u64::MAX, 0);
-        let mut seen = [0; 3];
-        for _ in 0..200 {
-            for is_preload in [true, false] {
-                let mut outbox = Outbox::default();
-                let (server, _) = match is_preload {
-                    true => (preload.server_of_next(), preload.next(0, &mut outbox)),
-                    false => (steady.server_of_next(), steady.next(0, &mut outbox)),
-                };
-                let key = outbox.bytes.split(|byte| byte.is_ascii_whitespace()).nth(1);
-                assert_eq!(server, ring.server(key.expect("a key")));
-                seen[server] += 1;
-            }
-        }
-        assert!(seen.iter().all(|&seen| seen > 40), "{seen:?}");
-        let unsent = steady.next(0, &mut Outbox::default());
-        assert!(matches!(unsent, Next::Request(_)), "a request without a look-up of its server");
     }
 
     #[test]

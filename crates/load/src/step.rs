@@ -13,10 +13,11 @@ use crate::keys::{Keys, Room};
 use crate::options::{CommonOptions, SteadyOptions};
 use crate::part::Part;
 use crate::popularity::Popularity;
+use crate::preload::Preload;
 use crate::report::Server;
 use crate::schedule::{Arrivals, Schedule};
 use crate::session::{Measured, Phases, Session};
-use crate::steady::{Mix, Preload, Steady, thread_seed};
+use crate::steady::{Mix, Steady, thread_seed};
 use crate::transport::Transport;
 
 /// A steady mix that can be measured several times.

@@ -1,5 +1,6 @@
 //! What the command line means, row by row of memcached's habits.
 
+mod file;
 mod udp;
 
 use std::ffi::{OsStr, OsString};
@@ -10,7 +11,7 @@ use crate::suboptions::suboptions;
 use crate::table::OPTIONS;
 use crate::{
     Command, EngineMode, HAS_TLS, Host, IpListen, ListenTls, Listeners, OptionsError, Protocol,
-    ServeOptions, TlsOptions, example_file, manual, parse, parse_file,
+    ServeOptions, TlsOptions, example_file, manual, parse,
 };
 
 fn words(words: &[&str]) -> Vec<OsString> {
@@ -602,109 +603,4 @@ fn the_page_on_migrating_names_what_is_refused() {
         let is_named = row.short.is_some_and(|letter| named.contains(&&*format!("-{letter}")));
         assert_eq!(is_named, matches!(row.class, Class::Refused(_)), "{}", row.long);
     }
-}
-
-/// The path of a file with this text, in a folder that lasts as long as the first value.
-fn config(text: &str) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("kachel.toml");
-    std::fs::write(&path, text).expect("written");
-    let path = path.to_str().expect("UTF-8").to_string();
-    (folder, path)
-}
-
-fn kachel_with(text: &str, args: &[&str]) -> ServeOptions {
-    let (_folder, path) = config(text);
-    kachel(&[&["--config", &path], args].concat())
-}
-
-#[test]
-fn a_file_has_the_effect_of_a_command_line() {
-    let text = "memory-limit = 100\nt = 3\nenable-shutdown = true\ndisable-cas = false\n\
-                verbose = 2\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"]\nmax-item-size = \"2m\"\n\
-                [extended]\nidle_timeout = 60\nmaxconns_fast = true\nmodern = false\n\
-                no_hashexpand = false\nslab_automove = false\n";
-    let args = ["-m100", "-t3", "-A", "-vv", "-l", "127.0.0.1:1", "-l", "[::1]:2", "-I", "2m"];
-    let extended =
-        ["-o", "idle_timeout=60", "-o", "maxconns_fast", "-o", "no_modern,no_slab_automove"];
-    assert_eq!(kachel_with(text, &[]), kachel(&[&args[..], &extended].concat()));
-    assert_eq!(kachel_with("", &[]), kachel(&[]));
-    for name in ["lru_crawler", "maxconns_fast", "slab_reassign", "lru_maintainer"] {
-        let file = kachel_with(&format!("[extended]\n{name} = false\n"), &[]);
-        assert_eq!(file, kachel(&["-o", &format!("no_{name}")]));
-    }
-}
-
-#[test]
-fn the_command_line_counts_more_than_the_file_wherever_it_names_it() {
-    let text = "memory-limit = 100\nthreads = 3\nlisten = \"127.0.0.1:1\"\n";
-    let (_folder, path) = config(text);
-    let path = format!("--config={path}");
-    for args in [&["-m", "200", "-l", "127.0.0.1:2", &path][..], &[&path, "-m200", "-l127.0.0.1:2"]]
-    {
-        assert_eq!(kachel(args), kachel(&["-t", "3", "-m", "200", "-l", "127.0.0.1:2"]));
-    }
-    // memcached's name takes a file as well, and help needs none.
-    assert_eq!(memcached(&[&path]), memcached(&["-m100", "-t3", "-l", "127.0.0.1:1"]));
-    assert!(matches!(parse_as("memcached", &["-h", "--config=/none"]), Ok(Command::Help(_))));
-}
-
-#[test]
-fn a_mistake_in_a_file_is_an_error_that_names_it() {
-    for (text, sentence) in [
-        ("memory-limit", "TOML parse error at line 1"),
-        ("memory = 1", "memory: no such option"),
-        ("\"\" = 1", ": no such option"),
-        ("memory-limit = true", "must be a text or a number"),
-        ("memory-limit = \"much\"", "must be a number"),
-        ("memory-limit = 1\nmemory-limit = 2", "duplicate key"),
-        ("enable-shutdown = 1", "must be true or false"),
-        ("disable-dumping = false", "disable-dumping: false does not turn it off (default: on;"),
-        ("W = false", "W: false does not turn it off"),
-        ("dumps = false", "default: off; called as memcached: on"),
-        ("port = false", "must be a text or a number"),
-        ("[extended]\nidle_timeout = false", "extended.idle_timeout: must be a text or a number"),
-        ("[extended]\nno_drop_privileges = false", "no_drop_privileges: false does not turn it"),
-        ("verbose = 10", "must be 0 to 9"),
-        ("[threads]\nt = 1", "must be a text or a number"),
-        ("[extended]\nidle = 1", "extended.idle: no such option"),
-        ("[extended]\nslab_automove = []", "must be a text or a number"),
-        ("config = \"other\"", "names no other file"),
-        ("[extended]\nssl_kernel_tls = true", "not encrypted by the kernel"),
-    ] {
-        let (_folder, path) = config(text);
-        let error = refusal(&["--config", &path]);
-        assert!(error.message.starts_with(&format!("{path}: ")), "{error}");
-        assert!(error.message.contains(sentence), "{text}: {error}");
-    }
-    // The text alone is read in the same way.
-    let error = parse_file("the file", "verbose = 10").expect_err("it is refused");
-    assert_eq!((error.message.as_str(), error.exit_code), ("the file: verbose: must be 0 to 9", 1));
-    let error = refusal(&["--config", "/none/such"]);
-    assert_eq!(error.message, "/none/such: No such file or directory (os error 2)");
-}
-
-#[test]
-fn each_line_of_the_example_file_works() {
-    let text = example_file();
-    let mut table = "";
-    let mut count = 0;
-    for line in text.lines() {
-        if line.starts_with('[') {
-            table = line;
-        } else if let Some(setting) = line.strip_prefix('#').filter(|line| !line.starts_with(' ')) {
-            if setting.is_empty() {
-                continue;
-            }
-            let of_tls = setting.starts_with("enable-ssl") || setting.starts_with("ssl_");
-            if of_tls && !HAS_TLS {
-                continue;
-            }
-            let needed = if of_tls { &["-o", "ssl_chain_cert=file"][..] } else { &[] };
-            let words = [&["-m", "1024"], needed].concat();
-            let _options = kachel_with(&format!("{table}\n{setting}\n"), &words);
-            count += 1;
-        }
-    }
-    assert!(count > 30, "{count} options");
 }

@@ -173,6 +173,10 @@ fn by_clock(options: &Options, process: &Process, rules: &Rules) -> Result<WallV
     });
     probe.end()?;
     window.threads = probe.threads(|thread| process.is_runnable(thread));
+    // The process may have gone on after `watch` read the clock, and before it was seen to be gone.
+    let last_ns = window.threads.iter().map(|thread| thread.since_ns).max().unwrap_or_default();
+    window.end_ns = window.end_ns.max(last_ns);
+    assert!(window.end_ns <= end_ns, "the programs count only until then");
     window.times = probe.times();
     window.calls_lost = probe.lost(Lost::Calls) + dropped;
     window.threads_lost = probe.lost(Lost::Threads);

@@ -1,16 +1,22 @@
 //! Watches a server's clock: does its second follow the time at a constant distance?
 //!
 //! Upstream:   `run` reads both servers' clocks before and after each batch.
-//! Downstream: `compare` allows the peer's seconds one more once its clock was seen to jump.
+//! Downstream: `compare` allows the peer's seconds one more once its clock was seen to jump, and
+//!             those that lead to a Unix time as much as the clocks were apart.
 //!
 //! memcached does not read the time for a command: a timer, set anew each time for one second
 //! later, stores the second. Each firing is a little later than the last, and when that adds up to
 //! a whole second, one is left out: 1.6.45's `uptime` was seen to go from 11 to 13 within 21 ms. An
 //! item read before and shown after is then two seconds old, and was read this instant.
 //!
+//! The time until a Unix time is that time less the server's own Unix second (`time`). A server
+//! adds the seconds since its start to the second of its start. memcached reads that second first,
+//! and starts its clock behind its threads: a start that takes a second makes `time` a second late.
+//!
 //! - C1  A server that takes the whole seconds of a steady clock says a second `u` with
 //!   `t + phase - 1 < u <= t + phase`, its phase constant: so `u - t` moves within less than one.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use kachel_testkit::{Client, Server};
@@ -44,12 +50,16 @@ pub(crate) struct Clock {
     client: Client,
     began: Instant,
     distance: Distance,
+    /// Its Unix second, when it was read last and the time before.
+    pub(crate) unix: RangeInclusive<i64>,
 }
 
 impl Clock {
     /// Begins to watch, on a connection of its own.
     pub(crate) fn new(server: &Server) -> Self {
-        Self { client: server.connect(), began: Instant::now(), distance: Distance::new() }
+        let mut client = server.connect();
+        let unix = i64::try_from(client.stat("time")).expect("a time");
+        Self { client, began: Instant::now(), distance: Distance::new(), unix: unix..=unix }
     }
 
     /// Reads the server's clock; whether it has jumped so far.
@@ -58,7 +68,16 @@ impl Clock {
         let uptime = self.uptime();
         let after = self.began.elapsed().as_secs_f64();
         self.distance.note(uptime, before, after);
+        let unix = i64::try_from(self.client.stat("time")).expect("a time");
+        self.unix = *self.unix.end()..=unix;
         self.distance.has_jumped()
+    }
+
+    /// By how many seconds the Unix seconds of two servers may have differed between the last two
+    /// times that they were read.
+    pub(crate) fn unix_apart_max(&self, other: &Self) -> i64 {
+        let ahead = |one: &Self, other: &Self| one.unix.end() - other.unix.start();
+        ahead(self, other).max(ahead(other, self))
     }
 
     fn uptime(&mut self) -> u32 {

@@ -7,6 +7,7 @@
 //! - D2  For each key there is one order-preserving renaming between the tokens of the two servers:
 //!   a token never means two things, and none is lower than an earlier one unless both are.
 //! - D3  Seconds differ by one at most; by two once the peer's clock was seen to jump (`clock`).
+//!   Those that lead to a Unix time differ by as much as the servers' Unix seconds.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,6 +17,8 @@ use crate::rules::{Excuse, Mismatch, PeerAge, RULES};
 
 /// How many differences are kept word for word; the run ends there.
 pub(crate) const DIFFERENCES_MAX: usize = 10;
+/// A longer time to live was a Unix time.
+const RELATIVE_TTL_MAX: i64 = 60 * 60 * 24 * 30;
 /// How much of a reply is shown.
 const SHOWN_BYTES: usize = 400;
 
@@ -53,6 +56,8 @@ pub(crate) struct Comparison {
     /// Whether a server's clock left a second out so far.
     pub(crate) our_clock_jumped: bool,
     pub(crate) peer_clock_jumped: bool,
+    /// By how many seconds the servers' Unix seconds may have differed during this batch.
+    pub(crate) unix_apart_max: i64,
     /// How often each first word of a reply was answered.
     pub(crate) answers: BTreeMap<String, usize>,
 }
@@ -91,6 +96,7 @@ impl Comparison {
             keys_found: 0,
             our_clock_jumped: false,
             peer_clock_jumped: false,
+            unix_apart_max: 0,
             answers: BTreeMap::new(),
         }
     }
@@ -181,7 +187,8 @@ impl Comparison {
                     }
                 }
                 (Word::Seconds(name, our_seconds), Word::Seconds(other, peer_seconds)) => {
-                    name == other && (our_seconds - peer_seconds).abs() <= self.apart_max()
+                    let apart_max = self.apart_max(our_seconds);
+                    name == other && (our_seconds - peer_seconds).abs() <= apart_max
                 }
                 (our_word, peer_word) => our_word == peer_word,
             };
@@ -192,15 +199,18 @@ impl Comparison {
         true
     }
 
-    /// By how many seconds the same time may differ (D3).
-    fn apart_max(&self) -> i64 {
-        1 + i64::from(self.peer_clock_jumped)
+    /// By how many seconds a time that is so far away may differ (D3).
+    fn apart_max(&self, seconds: i64) -> i64 {
+        match seconds > RELATIVE_TTL_MAX {
+            true => self.unix_apart_max,
+            false => 1 + i64::from(self.peer_clock_jumped),
+        }
     }
 
     fn word_excused(&mut self, share: &Share<'_>, ours: &[u8], peer: &[u8]) -> bool {
         for (index, rule) in RULES.iter().enumerate().filter(|(_, rule)| rule.holds(self.age)) {
             let Excuse::Words(excuse) = rule.excuse else { continue };
-            if excuse(&share.commands[0], ours, peer, self.apart_max()) {
+            if excuse(&share.commands[0], ours, peer, &|seconds| self.apart_max(seconds)) {
                 self.hit(index, share);
                 return true;
             }

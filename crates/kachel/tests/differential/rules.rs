@@ -28,13 +28,16 @@ pub(crate) struct Mismatch<'a> {
     pub(crate) peer: &'a [Line<'a>],
 }
 
+/// By how many seconds a time may differ that is so many seconds away.
+pub(crate) type ApartMax<'a> = &'a dyn Fn(i64) -> i64;
+
 /// What an excuse looks at.
 #[derive(Clone, Copy)]
 pub(crate) enum Excuse {
     /// Lines: how many of ours and of the peer's the excuse covers.
     Lines(fn(&Mismatch<'_>) -> Option<(usize, usize)>),
-    /// One word of a line, ours and the peer's, and by how many seconds times may differ.
-    Words(fn(&Command, &[u8], &[u8], i64) -> bool),
+    /// One word of a line, ours and the peer's.
+    Words(fn(&Command, &[u8], &[u8], ApartMax<'_>) -> bool),
 }
 
 /// One accepted difference.
@@ -253,7 +256,7 @@ pub(crate) const RULES: &[Rule] = &[
         excuse: Excuse::Words(|command, ours, peer, apart_max| {
             let seconds = |word: &[u8]| number::<i64>(word.strip_prefix(b"exp=")?);
             let (Some(ours), Some(peer)) = (seconds(ours), seconds(peer)) else { return false };
-            command.verb == "me" && (ours + peer).abs() <= apart_max
+            command.verb == "me" && (ours + peer).abs() <= apart_max(ours)
         }),
     },
     Rule {

@@ -250,6 +250,7 @@ pub(crate) fn run(ours: &Server, peer: &Server, mut plan: Plan) -> Outcome {
         }
         outcome.comparison.our_clock_jumped = our_clock.has_jumped();
         outcome.comparison.peer_clock_jumped = peer_clock.has_jumped();
+        outcome.comparison.unix_apart_max = our_clock.unix_apart_max(&peer_clock);
         if !outcome.compare(first, &commands, &from_ours, &from_peer) {
             break;
         }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Rele
 use kachel_engine::{
     Block, ClockOrigin, Common as _, DeadFound, DeleteTerms, Engine as _, EngineOptions, GetTerms,
     KeyHasher, LeaseOptions, LifeStep, LifeTerms, NotYet, Now, Operation, Outcome, ReadAnswer,
-    ReadBeside as _, ReceiveValue as _, Seeds, Ttl, Value, ValueWanted, Verb, Verdict, Wanted,
-    apply,
+    ReadBeside as _, ReceiveValue as _, Seeds, StoreMode, Ttl, Value, ValueWanted, Verb, Verdict,
+    Wanted, apply,
 };
 use kachel_host::Budget;
 use kachel_segment::{Pool, PoolOptions};
@@ -89,6 +89,26 @@ impl Pair {
         let operation = Operation::set(self.hasher.key(key), value.len(), ttl);
         let outcome = apply(&mut self.cache, &operation, &mut Block::Bytes(value), now)?;
         Ok(matches!(outcome.verdict, Verdict::Stored { .. }))
+    }
+
+    /// Stores a large value, and waits where necessary. Returns how often the store had to wait.
+    fn set_large(&mut self, key: &[u8], value: &[u8], now: &Now) -> u32 {
+        let mut upload = self.begin_upload(value.len()).expect("it fits the budget");
+        for piece in value.chunks(20_000) {
+            while upload.write(piece).is_err() {
+                self.cache.make_upload_room(piece.len(), now);
+                self.round.round_over();
+            }
+        }
+        let operation = Operation::set(self.hasher.key(key), value.len(), Ttl(0));
+        let mut block = Block::Upload(upload);
+        let mut waits = 0;
+        while apply(&mut self.cache, &operation, &mut block, now).is_err() {
+            assert!(matches!(block, Block::Upload(_)), "the block is as it was");
+            waits += 1;
+            self.round.round_over();
+        }
+        waits
     }
 
     fn apply(&mut self, key: &[u8], verb: Verb, now: &Now) -> Told {
@@ -243,19 +263,8 @@ fn an_upload_that_has_to_wait_is_stored_whole_later() {
             continue;
         }
         let value = vec![number.to_le_bytes()[0]; VALUE_BYTES];
-        let mut upload = pair.begin_upload(VALUE_BYTES).expect("it fits the budget");
-        while upload.write(&value).is_err() {
-            pair.cache.make_upload_room(VALUE_BYTES, &now);
-            pair.round.round_over();
-        }
         let name = [b"large".as_slice(), &name].concat();
-        let operation = Operation::set(pair.hasher.key(&name), VALUE_BYTES, Ttl(0));
-        let mut block = Block::Upload(upload);
-        while apply(&mut pair.cache, &operation, &mut block, &now).is_err() {
-            assert!(matches!(block, Block::Upload(_)), "the block is as it was");
-            waits += 1;
-            pair.round.round_over();
-        }
+        waits += pair.set_large(&name, &value, &now);
         let (_, read) = pair.apply(&name, Verb::Get(GetTerms::VALUE), &now);
         assert_eq!(read.map(|read| read.len()), Some(VALUE_BYTES), "number {number}");
         // The next large value uses these blocks again, so the small items stay and fill the index.
@@ -263,6 +272,32 @@ fn an_upload_that_has_to_wait_is_stored_whole_later() {
     }
     assert!(waits > 0, "some had to wait");
     println!("{waits} waits");
+}
+
+#[test]
+fn a_value_of_many_segments_that_is_prepended_to_waits_for_room_once() {
+    let now = at_second(100);
+    let mut pair = Pair::new(16 << 20);
+    let old = vec![b'o'; 900_000];
+    assert!(old.len() >= 3 * pair.pool.segment_bytes(), "{}", pair.pool.segment_bytes());
+    // Small items fill memory, so that no blocks are free.
+    for number in 0..20_000_u64 {
+        while pair.try_set(&number.to_le_bytes(), &[b'v'; 1_000], Ttl(0), &now) == Err(NotYet) {
+            pair.round.round_over();
+        }
+    }
+    pair.set_large(b"large", &old, &now);
+    let mut operation = Operation::set(pair.hasher.key(b"large"), 3, Ttl(0));
+    let Verb::Store(terms) = &mut operation.verb else { unreachable!("a store") };
+    terms.mode = StoreMode::Prepend;
+    let mut waits = 0;
+    while apply(&mut pair.cache, &operation, &mut Block::Bytes(b"new"), &now).is_err() {
+        waits += 1;
+        pair.round.round_over();
+    }
+    assert_eq!(waits, 1, "it waits before it copies anything, and then not again");
+    let (_, read) = pair.apply(b"large", Verb::Get(GetTerms::VALUE), &now);
+    assert_eq!(read.map(|read| read.len()), Some(old.len() + 3));
 }
 
 /// Keys of the threads' test.

@@ -109,7 +109,7 @@ impl Segments {
     ) -> Result<ItemAt, NoSegment> {
         let value_bytes = pieces[0].len() + pieces[1].len();
         if value_bytes > INLINE_VALUE_BYTES_MAX {
-            let mut upload = self.begin_upload(value_bytes)?;
+            let mut upload = self.begin_upload(value_bytes, context)?;
             for piece in pieces {
                 self.fill(&mut upload, piece, context)?;
             }
@@ -163,10 +163,22 @@ impl Segments {
         Ok(self.log.put(segment, &draft))
     }
 
-    /// Begins an upload for a value that this shard makes itself.
-    pub(super) fn begin_upload(&self, value_bytes: usize) -> Result<Upload, NoSegment> {
-        let upload = self.pool().begin_upload(value_bytes);
-        upload.map(|upload| upload.on_core(self.log.own())).map_err(|NoMemory| NoSegment::Refused)
+    /// Begins an upload for a value that this shard makes itself. Makes room for all of it first:
+    /// if that has to wait, nothing was copied yet, and nothing will be copied twice.
+    pub(super) fn begin_upload(
+        &mut self,
+        value_bytes: usize,
+        context: &mut Context<'_, impl Index>,
+    ) -> Result<Upload, NoSegment> {
+        let upload =
+            self.pool().begin_upload(value_bytes).map_err(|NoMemory| NoSegment::Refused)?;
+        self.reclaimer.begin_request(&self.log, value_bytes as u64);
+        let room = self.reclaimer.make_upload_room(&mut self.log, context, value_bytes);
+        // Refused: less memory than this may do, because the last bytes need no block.
+        match room {
+            Reclaimed::OnTheWay => Err(NoSegment::NotYet),
+            Reclaimed::Made | Reclaimed::Refused => Ok(upload.on_core(self.log.own())),
+        }
     }
 
     /// Writes `bytes` to an upload of our own, making room as needed.

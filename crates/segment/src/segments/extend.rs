@@ -87,8 +87,8 @@ impl Segments {
         let rest_bytes = self.item(old).inline().len();
         rest[..rest_bytes].copy_from_slice(self.item(old).inline());
         let tail_bytes = rest_bytes + added.total_bytes();
-        let mut tail = self.begin_upload(tail_bytes)?;
         self.reclaimer.protect(Some(old));
+        let mut tail = self.begin_upload(tail_bytes, context)?;
         self.fill(&mut tail, &rest[..rest_bytes], context)?;
         self.fill_added(&mut tail, added, context)?;
         let Some(old) = self.reclaimer.protected() else {
@@ -119,8 +119,8 @@ impl Segments {
         value_bytes: usize,
         context: &mut Context<'_, impl Index>,
     ) -> Result<Upload, NoSegment> {
-        let mut upload = self.begin_upload(value_bytes)?;
         let pinned = self.pin(old);
+        let mut upload = self.begin_upload(value_bytes, context)?;
         for turn in [JoinPlace::Before, JoinPlace::After] {
             if turn != place {
                 let mut offset = 0;

@@ -1,8 +1,8 @@
 //! The laboratory: starts a subcommand of `kachel-lab`. It contains no server.
 //!
 //! Upstream:   the binary `kachel-lab`, with its command line.
-//! Downstream: `kachel-load`, the load generator; a module for each other subcommand; `experiment`
-//!             and `chart`, which several use.
+//! Downstream: `kachel-load`, the load generator; a module for each other subcommand; `experiment`,
+//!             `chart` and `ticks`, which several use.
 //!
 //! Invariants:
 //! - I1  The arguments after a subcommand are passed on without parsing.
@@ -20,6 +20,7 @@ mod misses;
 mod power;
 mod breakdown;
 mod chart;
+mod ticks;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

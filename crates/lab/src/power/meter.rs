@@ -11,6 +11,7 @@ use std::process::Command;
 use super::energy::{Counter, Sample};
 use super::sampler::Meter;
 use super::serial::{Instrument, Port};
+use crate::ticks::Ticks;
 
 /// Where the kernel shows energy counters of processors (RAPL).
 const POWERCAP: &str = "/sys/class/powercap";
@@ -280,33 +281,20 @@ struct Model {
     idle_w: f64,
     busy_w: f64,
     file: PathBuf,
-    /// Busy and all processor time at the last sample, in ticks of the kernel.
-    before: Option<(u64, u64)>,
+    /// The processor time of the machine at the last sample.
+    before: Option<Ticks>,
 }
 
 impl Meter for Model {
     fn sample(&mut self) -> Result<Sample, String> {
         let named = |error: &dyn fmt::Display| format!("{}: {error}", self.file.display());
         let text = fs::read_to_string(&self.file).map_err(|error| named(&error))?;
-        let (busy, all) = processor_time(&text).ok_or_else(|| named(&"no processor time"))?;
-        let before = self.before.replace((busy, all));
-        let share = before.map_or(0.0, |(busy_before, all_before)| {
-            let all = all.saturating_sub(all_before).max(1);
-            busy.saturating_sub(busy_before) as f64 / all as f64
-        });
+        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+        let now = line.and_then(Ticks::parse).ok_or_else(|| named(&"no processor time"))?;
+        let before = self.before.replace(now);
+        let share = before.map_or(0.0, |before| now.busy_share_since(before));
         Ok(Sample::Watts(self.idle_w + (self.busy_w - self.idle_w) * share.min(1.0)))
     }
-}
-
-/// Busy and all processor time in `/proc/stat`: the fourth and fifth number are idle time.
-fn processor_time(stat: &str) -> Option<(u64, u64)> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    // The last two, time of guests, are in the first two as well.
-    let ticks: Option<Vec<u64>> =
-        line.split_whitespace().take(8).map(|tick| tick.parse().ok()).collect();
-    let ticks = ticks.filter(|ticks| ticks.len() >= 5)?;
-    let all = ticks.iter().sum::<u64>();
-    Some((all - ticks[3] - ticks[4], all))
 }
 
 /// Samples that were recorded elsewhere, as lines "unix_s,watts". `offset_s` is added to their

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::experiment::case::Selection;
+use crate::ticks::Ticks;
 
 /// The name of the file.
 pub(crate) const FILE: &str = "conditions.json";
@@ -229,33 +230,23 @@ pub(super) fn sha256(path: &Path) -> Result<String, String> {
     Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The busy and all ticks of each core.
-fn ticks() -> Vec<(u64, u64)> {
+/// The processor time of each core.
+fn ticks() -> Vec<Ticks> {
     parse_ticks(&fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-fn parse_ticks(stat: &str) -> Vec<(u64, u64)> {
+fn parse_ticks(stat: &str) -> Vec<Ticks> {
     let of_core = |line: &str| {
-        let mut words = line.split_whitespace();
-        let number = words.next()?.strip_prefix("cpu")?;
+        let (number, ticks) = line.strip_prefix("cpu")?.split_once(' ')?;
         number.parse::<usize>().ok()?;
-        // user, nice, system, idle, waiting for disks, irq, softirq, steal; then guests, which are
-        // in user.
-        let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
-        let all: u64 = ticks.iter().sum();
-        let idle: u64 = ticks.iter().skip(3).take(2).sum();
-        Some((all - idle, all))
+        Ticks::parse(ticks)
     };
     stat.lines().filter_map(of_core).collect()
 }
 
 /// The busy share of each core between two readings.
-fn shares(first: &[(u64, u64)], last: &[(u64, u64)]) -> Vec<f64> {
-    let share = |(first, last): (&(u64, u64), &(u64, u64))| {
-        let (busy, all) = (last.0.saturating_sub(first.0), last.1.saturating_sub(first.1));
-        if all == 0 { 0.0 } else { busy as f64 / all as f64 }
-    };
-    first.iter().zip(last).map(share).collect()
+fn shares(first: &[Ticks], last: &[Ticks]) -> Vec<f64> {
+    first.iter().zip(last).map(|(first, last)| last.busy_share_since(*first)).collect()
 }
 
 #[cfg(test)]
@@ -267,7 +258,6 @@ mod tests {
         let first =
             parse_ticks("cpu  9 9 9 9\ncpu0 10 0 10 80 0 0 0 0 5\ncpu1 0 0 0 100 0 0 0 0\n");
         let last = parse_ticks("cpu0 20 5 15 140 10 0 0 10 9\ncpu1 1 0 0 199 0 0 0 0\nintr 5\n");
-        assert_eq!(first, [(20, 100), (0, 100)]);
         let busy = shares(&first, &last);
         assert_eq!(busy, [0.3, 0.01]);
         assert_eq!(warnings(&busy), ["core 0 was 30 % busy with other programs before the run"]);

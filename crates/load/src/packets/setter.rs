@@ -154,7 +154,6 @@ impl Setter {
             let line = &self.input[start..start + end];
             start += end + 2;
             let set = self.waiting.pop_front().ok_or("a reply without a set")?;
-            versions.acknowledge(set.token);
             let outcome = match line {
                 b"STORED" => Outcome::Done,
                 _ => {
@@ -163,6 +162,7 @@ impl Setter {
                     Outcome::Failed
                 }
             };
+            versions.answer(set.token, outcome == Outcome::Done);
             tally.record(&set, outcome, now_ns);
         }
         self.input.drain(..start);

@@ -7,7 +7,7 @@
 //! with other bytes. All sets are from one connection, so their order is known.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  The versions of a key that were acknowledged are not more than those that were sent.
+//! - I1  The versions of a key that were answered are not more than those that were sent.
 
 use crate::keys::{Keys, is_value, put_value};
 use crate::random::mix;
@@ -15,15 +15,17 @@ use crate::random::mix;
 /// The versions of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    acknowledged: u32,
     sent: u32,
+    answered: u32,
+    /// The last one that was stored.
+    stored: u32,
 }
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
     Right,
-    /// Of an older set than one that was acknowledged before the get was sent.
+    /// Of an older set than one that was stored before the get was sent.
     Stale,
     Wrong,
 }
@@ -50,7 +52,7 @@ impl Versions {
     /// The oldest version that a get of this key may return if it is sent now.
     #[inline]
     pub(crate) fn least(&self, number: u64) -> u32 {
-        self.known.get(number as usize).map_or(0, |known| known.acknowledged)
+        self.known.get(number as usize).map_or(0, |known| known.stored)
     }
 
     /// Appends the value of the next version.
@@ -62,11 +64,15 @@ impl Versions {
         put_value(seed_of(seed, version), self.keys.value_bytes(seed), out);
     }
 
-    /// The oldest set of this key that was not acknowledged is.
-    pub(crate) fn acknowledge(&mut self, number: u64) {
+    /// The oldest set of this key that had no reply has one. A refused set changes nothing, so the
+    /// value before it stays right.
+    pub(crate) fn answer(&mut self, number: u64, is_stored: bool) {
         let known = &mut self.known[number as usize];
-        known.acknowledged += 1;
-        assert!(known.acknowledged <= known.sent, "I1");
+        known.answered += 1;
+        assert!(known.answered <= known.sent, "I1");
+        if is_stored {
+            known.stored = known.answered;
+        }
     }
 
     /// Judges the value in the reply to a get that was sent when `least` was the oldest version.
@@ -101,7 +107,7 @@ mod tests {
     use crate::keys::Sizes;
 
     #[test]
-    fn a_value_is_judged_by_what_was_acknowledged_before_its_get() {
+    fn a_value_is_judged_by_what_was_stored_before_its_get() {
         let keys = Keys::new(10, Sizes::Fixed(4), Sizes::Fixed(20), 1).expect("valid");
         let mut versions = Versions::new(keys, true);
         let mut values = vec![Vec::new()];
@@ -113,9 +119,11 @@ mod tests {
             versions.put_next(7, &mut value);
             values.push(value);
         }
-        versions.acknowledge(7);
+        versions.answer(7, true);
         let late = versions.least(7);
         assert_eq!((early, late, versions.least(6)), (0, 1, 0));
+        versions.answer(7, false);
+        assert_eq!(versions.least(7), 1, "the second was refused");
         for (version, value) in values.iter().enumerate() {
             assert_eq!(versions.judge(7, early, value), Judged::Right);
             let judged = if version == 0 { Judged::Stale } else { Judged::Right };

@@ -47,12 +47,13 @@ impl Turns {
     }
 }
 
-/// The reasons to doubt that the server was the limit, as sentences for the user.
+/// The reasons to doubt that the server was the limit, as sentences for the user. `threads`: of the
+/// generator; `None` if it has one and cannot have more.
 pub(crate) fn warnings(
     turns: Turns,
     offered: Option<u64>,
     cost: &Cost,
-    threads: usize,
+    threads: Option<usize>,
 ) -> Vec<String> {
     assert!(turns.empty <= turns.all, "a turn without an event is a turn");
     let mut warnings = Vec::new();
@@ -60,13 +61,17 @@ pub(crate) fn warnings(
         return warnings; // The run failed during its warm-up.
     }
     let busy = cost.generator_busy_cores;
+    let (threads, remedy) = match threads {
+        Some(threads) => (threads, "add --threads, or quiet cores for --pin"),
+        None => (1, "start it on a quiet core (taskset)"),
+    };
     let had_time = turns.empty as f64 >= EMPTY_TURNS * turns.all as f64;
     // If the server works all the time, too, it may well be the limit.
     let is_server_spent = !cost.cores.is_empty() && cost.cores.iter().all(|core| core.idle < 0.05);
     if busy >= BUSY * threads as f64 && !had_time && !is_server_spent {
         warnings.push(format!(
             "the generator worked all the time ({busy:.2} cores, {threads} threads), so it may be \
-             the limit, not the server: add --threads, or cores for --pin"
+             the limit, not the server: {remedy}"
         ));
     }
     if let Some(offered) = offered.filter(|&offered| offered > 0) {
@@ -74,8 +79,7 @@ pub(crate) fn warnings(
         if share >= LATE_SHARE {
             warnings.push(format!(
                 "the generator sent {:.1} % of the requests over 1 ms late although a connection \
-                 was free, so response times contain its own delay: add --threads, or a quiet core \
-                 for --pin",
+                 was free, so response times contain its own delay: {remedy}",
                 100.0 * share
             ));
         }
@@ -118,10 +122,12 @@ mod tests {
             ("open, a few late", turns(9_000, 9), Some(1_000), cost(0.9, None), 1, 0),
             ("open, both", turns(3, 500), Some(1_000), cost(1.0, None), 1, 2),
         ] {
-            let warnings = warnings(turns, offered, &cost, threads);
-            assert_eq!(warnings.len(), expected, "{what}: {warnings:?}");
+            let warned = warnings(turns, offered, &cost, Some(threads));
+            assert_eq!(warned.len(), expected, "{what}: {warned:?}");
+            let alone = warnings(turns, offered, &cost, None);
+            assert!(!alone.iter().any(|warning| warning.contains("--threads")), "{alone:?}");
         }
         let empty = Cost { elapsed_s: 1e-9, ..cost(1.0, None) };
-        assert_eq!(warnings(turns(0, 0), None, &empty, 1), [""; 0]);
+        assert_eq!(warnings(turns(0, 0), None, &empty, Some(1)), [""; 0]);
     }
 }

@@ -49,7 +49,7 @@ impl Member {
             ..cost.clone()
         };
         let offered = self.tally.is_open().then_some(self.tally.offered);
-        let mut warnings = limits::warnings(self.tally.turns, offered, &cost, self.threads);
+        let mut warnings = limits::warnings(self.tally.turns, offered, &cost, Some(self.threads));
         if self.late_ns > LATE_NS_MAX {
             let late_ms = self.late_ns as f64 / 1e6;
             warnings.push(format!("started {late_ms:.1} ms after the agreed time"));

@@ -330,7 +330,7 @@ impl Figures {
         let is_open = tally.is_open();
         let offered = is_open.then_some(tally.offered);
         let warnings = match &measured.members[..] {
-            [] => limits::warnings(tally.turns, offered, cost, *threads),
+            [] => limits::warnings(tally.turns, offered, cost, Some(*threads)),
             members => members.iter().flat_map(|member| member.warnings(cost)).collect(),
         };
         let kinds = || (0..Kind::COUNT).filter(|&kind| tally.answered[kind] > 0);

@@ -95,7 +95,7 @@ impl Figures {
         let offered = is_open.then_some(tally.offered);
         // A thread that sleeps until its tick had time.
         let is_judged = options.tick_us.is_none();
-        let warnings = limits::warnings(tally.turns, offered, cost, 1);
+        let warnings = limits::warnings(tally.turns, offered, cost, None);
         let times = |of: &Tally, kind: Kind| Times::new(&of.response[kind.index()]);
         Self {
             window_s,

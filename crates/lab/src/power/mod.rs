@@ -195,7 +195,7 @@ pub(crate) struct Series {
 
 /// Samples all meters while `work` runs. Returns a series for each meter.
 ///
-/// Errors: a meter cannot be opened; then `work` does not run. Or a recording cannot be read.
+/// Errors: a meter cannot be opened; then `work` does not run.
 pub(crate) fn sampled<T>(
     names: &[MeterName],
     interval: Duration,
@@ -218,7 +218,11 @@ pub(crate) fn sampled<T>(
         let taken = match (taken, name) {
             (Some(taken), _) => taken,
             (None, MeterName::Csv { file, offset_s, drift_ppm }) => {
-                Taken { samples: recorded(file, *offset_s, *drift_ppm)?, error: None }
+                // The figures of the other meters stay.
+                match recorded(file, *offset_s, *drift_ppm) {
+                    Ok(samples) => Taken { samples, error: None },
+                    Err(error) => Taken { samples: Vec::new(), error: Some(error) },
+                }
             }
             (None, name) => unreachable!("{name:?} has a thread"),
         };
@@ -387,6 +391,17 @@ mod tests {
         let counted = Counted { begin_s: 18.0, ..counted };
         assert_eq!(measured(20, Some(counted)).joules_per_request, None);
         assert_eq!(measured(31, None).joules_per_request, None);
+    }
+
+    #[test]
+    fn a_recording_that_cannot_be_read_leaves_the_other_meters() {
+        let names = ["csv:/none.csv", "model:40,90"];
+        let names = names.map(|name| MeterName::parse(name).expect("a meter"));
+        let (done, series) =
+            sampled(&names, Duration::from_millis(1), || "done").expect("both open");
+        let said = series[0].error.as_deref().expect("there is no such file");
+        assert!(done == "done" && said.contains("/none.csv"), "{said}");
+        assert_eq!(series[1].error, None);
     }
 
     #[test]

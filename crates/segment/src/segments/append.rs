@@ -22,7 +22,8 @@ use crate::layout::{Access, ItemAt};
 use crate::pool::{NoMemory, Upload};
 use crate::{BLOCK_BYTES, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 
-/// An internal upload is filled in pieces of this size, each of which is a request of its own.
+/// An internal upload is filled in pieces of this size. In a store, making room for each is a
+/// request of its own (`reclaimer::allowance`).
 const FILL_BYTES: usize = 16 * BLOCK_BYTES;
 
 /// How often room is made for one request before it is refused. Each time, another shard may take
@@ -163,8 +164,8 @@ impl Segments {
         Ok(self.log.put(segment, &draft))
     }
 
-    /// Begins an upload for a value that this shard makes itself. Makes room for all of it first:
-    /// if that has to wait, nothing was copied yet, and nothing will be copied twice.
+    /// Begins an upload for a value that this shard makes itself. Makes room for all its blocks
+    /// first: if that has to wait, nothing was copied yet.
     pub(super) fn begin_upload(
         &mut self,
         value_bytes: usize,
@@ -172,16 +173,23 @@ impl Segments {
     ) -> Result<Upload, NoSegment> {
         let upload =
             self.pool().begin_upload(value_bytes).map_err(|NoMemory| NoSegment::Refused)?;
-        self.reclaimer.begin_request(&self.log, value_bytes as u64);
-        let room = self.reclaimer.make_upload_room(&mut self.log, context, value_bytes);
-        // Refused: less memory than this may do, because the last bytes need no block.
-        match room {
-            Reclaimed::OnTheWay => Err(NoSegment::NotYet),
-            Reclaimed::Made | Reclaimed::Refused => Ok(upload.on_core(self.log.own())),
+        let bytes = value_bytes / BLOCK_BYTES * BLOCK_BYTES; // The rest is stored in the item.
+        let step = if self.options.evict { bytes.max(1) } else { FILL_BYTES };
+        for begin in (0..bytes).step_by(step) {
+            let end = bytes.min(begin + step);
+            self.reclaimer.begin_request(&self.log, (end - begin) as u64);
+            // It makes room for a block more than it is asked for.
+            let room = self.reclaimer.make_upload_room(&mut self.log, context, end - BLOCK_BYTES);
+            match room {
+                Reclaimed::Made => {}
+                Reclaimed::OnTheWay => return Err(NoSegment::NotYet),
+                Reclaimed::Refused => return Err(NoSegment::Refused),
+            }
         }
+        Ok(upload.on_core(self.log.own()))
     }
 
-    /// Writes `bytes` to an upload of our own, making room as needed.
+    /// Writes `bytes` to an upload of our own. Makes room again if other shards took it.
     pub(super) fn fill(
         &mut self,
         upload: &mut Upload,
@@ -190,8 +198,10 @@ impl Segments {
     ) -> Result<(), NoSegment> {
         for piece in bytes.chunks(FILL_BYTES) {
             let mut attempts = 0;
-            self.reclaimer.begin_request(&self.log, piece.len() as u64);
             while upload.write(piece).is_err() {
+                if attempts == 0 {
+                    self.reclaimer.begin_request(&self.log, piece.len() as u64);
+                }
                 attempts += 1;
                 let room = self.reclaimer.make_upload_room(&mut self.log, context, piece.len());
                 match room {

@@ -4,8 +4,8 @@
 //! Downstream: nothing.
 //!
 //! The unit is a *walk* over the items of one segment. It examines each item, and copies or drops
-//! it at most once. A piece of at most 256 KiB of a large value that `append` copies is a request
-//! of its own.
+//! it at most once. Making room for a large value that `append` copies is a request of its own; in
+//! a store, for each piece of at most 256 KiB.
 //!
 //! ```text
 //! walks of one request = jobs (8 in a store; 64 in a cache for each segment's worth of bytes)

@@ -199,7 +199,7 @@ impl Comparison {
         true
     }
 
-    /// By how many seconds a time that is so far away may differ (D3).
+    /// The largest accepted difference, in seconds, of a time that lies `seconds` ahead (D3).
     fn apart_max(&self, seconds: i64) -> i64 {
         match seconds > RELATIVE_TTL_MAX {
             true => self.unix_apart_max,

@@ -28,7 +28,7 @@ pub(crate) struct Mismatch<'a> {
     pub(crate) peer: &'a [Line<'a>],
 }
 
-/// By how many seconds a time may differ that is so many seconds away.
+/// The largest accepted difference, in seconds, of a time that lies the given seconds ahead.
 pub(crate) type ApartMax<'a> = &'a dyn Fn(i64) -> i64;
 
 /// What an excuse looks at.

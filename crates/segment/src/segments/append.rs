@@ -30,6 +30,11 @@ const FILL_BYTES: usize = 16 * BLOCK_BYTES;
 /// the memory that was freed.
 const ATTEMPTS_MAX: usize = 8;
 
+/// The most bytes of blocks that a piece of an upload needs: it may begin and end within blocks.
+pub(super) const fn blocks_of_piece(bytes: usize) -> usize {
+    bytes + BLOCK_BYTES
+}
+
 impl Segments {
     /// Stores an item and returns its location. Makes room when memory is full. The index does not
     /// know the new item yet. The call may move or drop any other item, and reports that to the
@@ -178,9 +183,7 @@ impl Segments {
         for begin in (0..bytes).step_by(step) {
             let end = bytes.min(begin + step);
             self.reclaimer.begin_request(&self.log, (end - begin) as u64);
-            // It makes room for a block more than it is asked for.
-            let room = self.reclaimer.make_upload_room(&mut self.log, context, end - BLOCK_BYTES);
-            match room {
+            match self.reclaimer.make_block_room(&mut self.log, context, end) {
                 Reclaimed::Made => {}
                 Reclaimed::OnTheWay => return Err(NoSegment::NotYet),
                 Reclaimed::Refused => return Err(NoSegment::Refused),
@@ -203,8 +206,8 @@ impl Segments {
                     self.reclaimer.begin_request(&self.log, piece.len() as u64);
                 }
                 attempts += 1;
-                let room = self.reclaimer.make_upload_room(&mut self.log, context, piece.len());
-                match room {
+                let bytes = blocks_of_piece(piece.len());
+                match self.reclaimer.make_block_room(&mut self.log, context, bytes) {
                     Reclaimed::Made if attempts <= ATTEMPTS_MAX => {}
                     Reclaimed::OnTheWay => return Err(NoSegment::NotYet),
                     Reclaimed::Made | Reclaimed::Refused => return Err(NoSegment::Refused),

@@ -311,7 +311,8 @@ impl Segments {
         index: &mut impl Index,
     ) -> Reclaimed {
         self.reclaimer.begin_request(&self.log, bytes as u64);
-        self.reclaimer.make_upload_room(&mut self.log, &mut Context { now, index }, bytes)
+        let bytes = append::blocks_of_piece(bytes);
+        self.reclaimer.make_block_room(&mut self.log, &mut Context { now, index }, bytes)
     }
 }
 

@@ -41,7 +41,6 @@ use self::victim::Strips;
 use self::worth::Weights;
 use super::context::{Context, Index};
 use super::log::Log;
-use crate::BLOCK_BYTES;
 use crate::item::Item;
 use crate::layout::ItemAt;
 use crate::pool::Pool;
@@ -296,15 +295,14 @@ impl Reclaimer {
         }
     }
 
-    /// Frees memory until `Upload::write` can take `bytes` more, within the current request.
-    pub(crate) fn make_upload_room(
+    /// Frees memory until blocks of `bytes` in all can be taken, within the current request.
+    pub(crate) fn make_block_room(
         &mut self,
         log: &mut Log,
         context: &mut Context<'_, impl Index>,
         bytes: usize,
     ) -> Reclaimed {
-        // The piece may begin and end within blocks.
-        let bytes = (bytes + BLOCK_BYTES) as u64;
+        let bytes = bytes as u64;
         let is_enough = |log: &Log| {
             log.pool().settle_retired(log.own());
             log.pool().upload_room_bytes() >= bytes

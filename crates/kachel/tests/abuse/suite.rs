@@ -69,10 +69,27 @@ pub(crate) fn is_full() -> bool {
     std::env::var_os("KACHEL_FULL").is_some()
 }
 
-/// Whether the filters of `cargo test`, which are our arguments, select this test.
-fn is_chosen(test: &str) -> bool {
-    let mut filters = std::env::args().skip(1).filter(|word| !word.starts_with('-')).peekable();
-    filters.peek().is_none() || filters.any(|filter| test.contains(&filter))
+/// Whether `arguments`, those of `cargo test` after the program's name, select this test.
+fn is_chosen(test: &str, mut arguments: impl Iterator<Item = String>) -> bool {
+    let (mut filters, mut skips) = (Vec::new(), Vec::new());
+    while let Some(word) = arguments.next() {
+        if word == "--skip" {
+            skips.extend(arguments.next());
+        } else if !word.starts_with('-') {
+            filters.push(word);
+        }
+    }
+    let names = |words: &[String]| words.iter().any(|word| test.contains(word.as_str()));
+    !names(&skips) && (filters.is_empty() || names(&filters))
+}
+
+#[test]
+fn a_skipped_case_does_not_run() {
+    let chosen = |test, line: &str| is_chosen(test, line.split(' ').map(str::to_owned));
+    assert!(chosen("x01_gone", "--show-output"));
+    assert!(chosen("x01_gone", "x01") && !chosen("x02_slow", "x01"));
+    assert!(!chosen("x01_gone", "--skip x01") && chosen("x02_slow", "--skip x01"));
+    assert!(!chosen("x01_gone", "x0 --skip x01") && chosen("x02_slow", "x0 --skip x01"));
 }
 
 fn carry_out(case: &Case, door: Door) -> Outcome {
@@ -90,7 +107,9 @@ fn carry_out(case: &Case, door: Door) -> Outcome {
 
 fn run(cases: &[Case]) -> Vec<Outcome> {
     let chosen = |kind| {
-        let of_kind = cases.iter().filter(move |case| case.kind == kind && is_chosen(case.test));
+        let of_kind = cases.iter().filter(move |case| {
+            case.kind == kind && is_chosen(case.test, std::env::args().skip(1))
+        });
         of_kind.flat_map(|case| case.doors().map(move |door| (case, door)))
     };
     std::thread::scope(|scope| {

@@ -417,15 +417,17 @@ fn memory_that_is_full_evicts_or_refuses_as_it_was_told() {
 
 #[test]
 fn memory_moves_between_small_and_large_values() {
+    const MEMORY_BYTES: usize = 16 << 20;
     // Several shards are the harder case: memory also moves from one to the other.
     let least = if std::env::var_os("KACHEL_FULL").is_some() { 1 } else { 2 };
     for shards in least..=2 {
-        let options = WorldOptions { shards, memory_bytes: 32 << 20, ..Default::default() };
+        let options =
+            WorldOptions { shards, memory_bytes: MEMORY_BYTES as u64, ..Default::default() };
         let mut world = World::new(options);
         let client = world.connect();
         for (round, bytes) in [100, 10_000, 900_000, 100, 900_000, 32].into_iter().enumerate() {
             let value = vec![b'v'; bytes];
-            let count = (48 << 20) / (bytes + 60);
+            let count = MEMORY_BYTES * 3 / 2 / (bytes + 60);
             let mut refused = 0;
             for key in 0..count {
                 client.write(format!("set k{round}-{key} 0 0 {bytes}\r\n").as_bytes());
@@ -449,10 +451,10 @@ fn memory_moves_between_small_and_large_values() {
                 let lines = reply.split(|&byte| byte == b'\n');
                 held += (bytes + 8) * lines.filter(|line| line.starts_with(b"VALUE")).count();
             }
-            let share = held * 100 / (32 << 20);
+            let share = held * 100 / MEMORY_BYTES;
             let share_min = if bytes < 50 { 45 } else { 60 };
             assert!(share >= share_min, "{bytes} bytes, {shards} shards: {share} %");
-            assert!(world.shared.budget.spent_bytes() <= 32 << 20);
+            assert!(world.shared.budget.spent_bytes() <= MEMORY_BYTES as u64);
         }
     }
 }

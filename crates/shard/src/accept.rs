@@ -151,6 +151,17 @@ impl Acceptor {
         }
     }
 
+    /// Whether a rejected socket is open.
+    pub(crate) fn has_rejected(&self) -> bool {
+        !self.rejected.is_empty()
+    }
+
+    /// Closes all rejected sockets, also those of clients that have not taken their line.
+    pub(crate) fn give_up_rejected(&mut self, io: &mut impl Io) {
+        debug_assert!(self.stopping, "a rejected client otherwise has time for its line");
+        self.rejected.drain(..).for_each(|socket| io.close(socket));
+    }
+
     /// Hands connections over to the shards that must serve them.
     ///
     /// If bytes were already received from a new connection, the connection stays. The memory

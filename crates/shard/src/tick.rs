@@ -617,12 +617,14 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
             let (_, mut sending) = self.sending();
             open.into_iter().for_each(|one| sending.close(one, CloseReason::Shutdown));
+            self.acceptor.give_up_rejected(&mut self.io);
         }
         debug_assert!(!self.acceptor.is_busy(), "no client arrives or moves since it stopped");
         // This shard goes on until no shard has a client, because clients of other shards may still
         // wait for its answers. A client that was given up may have left requests. They are looked
         // for once no client is left that could send more, and their answers are awaited.
         let is_over = self.context.shared.is_over()
+            && !self.acceptor.has_rejected()
             && self.left == Left::Nothing
             && self.engines.is_idle(self.context.id)
             && !self.records.are_away();

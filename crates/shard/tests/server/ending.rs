@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use kachel_io::{FarEnd, Wait};
 use kachel_shard::Turn;
-use kachel_wire::Frame;
+use kachel_wire::{Frame, Reply};
 
 use kachel_testkit::{World, WorldOptions};
 
@@ -81,6 +81,33 @@ fn a_reply_that_was_begun_is_finished() {
     let reply = client.read();
     assert_eq!(turns, [Turn::Finished]);
     assert!(reply.len() > 1_000 * 10_000 && reply.ends_with(b"END\r\n"), "{} bytes", reply.len());
+}
+
+/// A client beyond the limit gets a line, and has as long to take it as others for their replies.
+#[test]
+fn the_end_waits_for_a_rejected_client_until_clients_are_given_up() {
+    for takes_it in [true, false] {
+        let options = WorldOptions { connections_max: 1, ..WorldOptions::default() };
+        let mut world = World::new(options);
+        let served = world.connect();
+        world.settle();
+        let rejected = world.connect();
+        rejected.stall();
+        (0..TURNS_MAX).for_each(|_| world.turn());
+        world.shared.stop();
+        let mut turns = [Turn::Again];
+        (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
+        assert!(served.is_closed() && !rejected.is_closed() && turns == [Turn::Again]);
+        if takes_it {
+            rejected.allow_all();
+        } else {
+            world.shared.give_up_clients();
+        }
+        (0..TURNS_MAX).for_each(|_| tick(&mut world, 0, &mut turns));
+        let line = if takes_it { Reply::TooManyConnections.bytes() } else { b"" };
+        assert_eq!(rejected.read(), line);
+        assert!(rejected.is_closed() && turns == [Turn::Finished]);
+    }
 }
 
 /// A client that is given up leaves requests with another shard. They are executed, and its own

@@ -233,9 +233,12 @@ impl Report {
             ("an item without a token", drawn(!options.cas, tally.without_cas)),
             ("a large value", drawn(has_large, tally.large_stores)),
         ];
-        let memory =
-            self.coverage.by_requests().map(|(name, count)| (name, drawn(is_whole, count)));
-        let needed = memory.into_iter().chain(others);
+        // Values of up to 1 MiB may leave no room for so many items that an index grows.
+        let grows = is_whole && !options.has_large();
+        let [growth, shrinking, rest @ ..] = self.coverage.by_requests();
+        let index = [growth, shrinking].map(|(name, count)| (name, drawn(grows, count)));
+        let memory = rest.map(|(name, count)| (name, drawn(is_whole, count)));
+        let needed = index.into_iter().chain(memory).chain(others);
         needed.filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
     }
 }

@@ -23,6 +23,7 @@
 //! - I2  `placed` and `order` name the same entries; `states` are the states after all of them.
 
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::request::Request;
 use crate::stats::Stats;
@@ -214,8 +215,8 @@ struct Search<'h> {
     /// The number of entries that still need a place.
     needed: usize,
     states: States,
-    /// Pairs (placed, states) from which the search has already tried to continue.
-    dead_ends: HashSet<(Vec<u64>, States)>,
+    /// The points (`point`) from which the search has already tried to continue.
+    dead_ends: HashSet<u128>,
     steps: u64,
     steps_max: u64,
     /// The longest order found, and the states after it.
@@ -273,6 +274,18 @@ impl<'h> Search<'h> {
         }
     }
 
+    /// A digest of what is placed and of the states. It stands for them in `dead_ends`, because the
+    /// states of a key that is appended to hold a value for each order. Two values have the same
+    /// hash with a probability of 2^-64.
+    fn point(&self) -> u128 {
+        let half = |which: u64| {
+            let mut hasher = DefaultHasher::new();
+            (which, &self.placed, &self.states).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        half(0) << 64 | half(1)
+    }
+
     fn run(&mut self) -> Found {
         self.needed = (0..self.entries.len()).filter(|at| self.returned(*at) != NEVER).count();
         let mut choices: Vec<Choice> = Vec::new();
@@ -287,9 +300,7 @@ impl<'h> Search<'h> {
             if self.steps > self.steps_max {
                 return Found::GaveUp;
             }
-            if !left.is_empty()
-                && !self.dead_ends.insert((self.placed.clone(), self.states.clone()))
-            {
+            if !left.is_empty() && !self.dead_ends.insert(self.point()) {
                 left.clear();
             }
             choices.push(Choice {

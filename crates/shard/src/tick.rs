@@ -594,7 +594,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
     }
 
     /// Ends the shard once the process stops. The first call stops accepting clients; each client
-    /// then still gets the replies that it is owed. Returns `Finished` when no shard has a client.
+    /// then still gets the replies that it is owed, and each rejected client its line. Returns
+    /// `Finished` when no shard has a client and this shard has no rejected socket.
     fn finish(&mut self) -> Turn {
         if !self.context.shared.is_stopping() {
             return Turn::Again;

@@ -233,7 +233,7 @@ impl Report {
             ("an item without a token", drawn(!options.cas, tally.without_cas)),
             ("a large value", drawn(has_large, tally.large_stores)),
         ];
-        // Values of up to 1 MiB may leave no room for so many items that an index grows.
+        // Large values may fill the memory before an index has enough items to grow.
         let grows = is_whole && !options.has_large();
         let [growth, shrinking, rest @ ..] = self.coverage.by_requests();
         let index = [growth, shrinking].map(|(name, count)| (name, drawn(grows, count)));

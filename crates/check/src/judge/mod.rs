@@ -9,8 +9,8 @@
 //! For one key, a depth-first search looks for an order in which the model allows every outcome. If
 //! one operation returned before another was invoked, it comes first in the order. After each
 //! operation the key may be in several states of the model; the search carries them as one set. The
-//! search remembers each pair (operations placed, states) that led nowhere. An operation with an
-//! unknown outcome needs no place.
+//! search remembers a digest of each pair (operations placed, states) that led nowhere. An
+//! operation with an unknown outcome needs no place.
 //!
 //! Source: Wing and Gong, "Testing and Verifying Concurrent Objects", JPDC 1993. The pairs that are
 //! remembered are from Lowe, "Testing for Linearizability", CCPE 2017. Ours: an operation that
@@ -274,9 +274,10 @@ impl<'h> Search<'h> {
         }
     }
 
-    /// A digest of what is placed and of the states. It stands for them in `dead_ends`, because the
-    /// states of a key that is appended to hold a value for each order. Two values have the same
-    /// hash with a probability of 2^-64.
+    /// A digest of the placed entries and the states. `dead_ends` holds digests because the states
+    /// themselves may take gigabytes: each order of appends makes a value of its own. Two different
+    /// values have the same hash with a probability of 2^-64. The search could then reject a
+    /// correct history, but never accept a wrong one.
     fn point(&self) -> u128 {
         let half = |which: u64| {
             let mut hasher = DefaultHasher::new();

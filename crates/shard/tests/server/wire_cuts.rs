@@ -1,10 +1,10 @@
 //! The measured wire cases, cut at every place, over the in-memory door, which delivers exactly the
 //! pieces that are written.
 //!
-//! In two passes every case runs whole. In each pass after them the cases that have a place of that
-//! number run, cut in two there. A pass has a fresh server, on which its cases run in the order of
-//! their ids, each on a connection of its own: no case asks about what another has stored. The
-//! fixture's terms stand beside it. CAS tokens are not compared.
+//! Two passes run every case whole. Each later pass cuts each case in two at one more place, and
+//! leaves out the cases that have no more places. Every pass has a fresh server, and every case has
+//! its own connection. No case reads what another case stored. The fixture's terms stand beside it.
+//! CAS tokens are not compared.
 
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn pass(setup: &[u8], cases: &[Case], shards: u16, number: usize) -> usize {
     let mut cut_cases = 0;
     for case in cases {
         let cut = case.cuts.get(number).copied().unwrap_or(case.input.len());
-        // It has nothing new to show.
+        // A case without a cut in this pass has already run whole.
         if number != WHOLE && cut == case.input.len() {
             continue;
         }

@@ -90,7 +90,7 @@ impl Tunnel {
         if asked[1].revents().intersects(gone) && !from_test {
             return Ok(false);
         }
-        // A test that reads slowly is told of a reset at once, as it would be without a tunnel.
+        // A reset ends the connection even if the test has not read all bytes, as with TCP.
         if asked[0].revents().contains(PollFlags::ERR) && !from_server {
             return Ok(false);
         }

@@ -4,11 +4,11 @@
 //! Downstream: [`ServeOptions`], checked, or a text to print.
 
 use crate::file;
-use crate::getopt::{Found, Scan};
+use crate::getopt::{Form, Found, Mistake, Scan};
 use crate::partial::PartialOptions;
 use crate::row::{Answer, Class};
 use crate::value::{classify, read};
-use crate::{CalledAs, Command, EXIT_USAGE, OptionsError, ServeOptions, text};
+use crate::{CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, OptionsError, ServeOptions, text};
 
 /// Reads the arguments of `kachel serve`, or of `memcached`. The options of a file come before
 /// them, so an option of the command line counts more.
@@ -56,7 +56,7 @@ const ENDS_AS_USAGE: [&str; 3] = ["port", "udp-port", "protocol"];
 /// The file of `--config`, if it comes before an option that only asks for a text.
 fn config_of(words: &[String]) -> Option<&str> {
     let rows = Scan::new(words).map_while(Result::ok).filter_map(|found| match found {
-        Found::Option(row, value) => Some((row, value)),
+        Found::Option(row, _, value) => Some((row, value)),
         Found::Operand(_) => None,
     });
     let mut rows = rows.take_while(|(row, _)| !matches!(row.class, Class::Answers(_)));
@@ -67,13 +67,13 @@ fn config_of(words: &[String]) -> Option<&str> {
 fn apply(partial: &mut PartialOptions, words: &[String]) -> Result<Option<Command>, OptionsError> {
     let called_as = partial.serve.called_as;
     for found in Scan::new(words) {
-        match found? {
-            Found::Option(row, value) => {
-                let spelled = match (row.short, value) {
-                    (Some(letter), None) => format!("-{letter}"),
-                    (Some(letter), Some(value)) => format!("-{letter} {value}"),
-                    (None, None) => format!("--{}", row.long),
-                    (None, Some(value)) => format!("--{}={value}", row.long),
+        match found.map_err(|mistake| unknown(&mistake, called_as))? {
+            Found::Option(row, form, value) => {
+                let spelled = match (form, value) {
+                    (Form::Short(letter), None) => format!("-{letter}"),
+                    (Form::Short(letter), Some(value)) => format!("-{letter} {value}"),
+                    (Form::Long, None) => format!("--{}", row.long),
+                    (Form::Long, Some(value)) => format!("--{}={value}", row.long),
                 };
                 if let Class::Answers(text) = row.class {
                     return Ok(Some(answer(text, called_as)));
@@ -99,6 +99,20 @@ fn apply(partial: &mut PartialOptions, words: &[String]) -> Result<Option<Comman
         }
     }
     Ok(None)
+}
+
+/// The refusal of a mistake: under the name memcached, the two lines that memcached prints, and a
+/// hint.
+fn unknown(Mistake(what): &Mistake, called_as: CalledAs) -> OptionsError {
+    match called_as {
+        CalledAs::Memcached => OptionsError::new(
+            EXIT_FAILURE,
+            format!("memcached: {what}\nIllegal argument \"?\"\n(-h lists the options)"),
+        ),
+        CalledAs::Kachel => {
+            OptionsError::new(EXIT_USAGE, format!("kachel serve: {what}; -h lists the options."))
+        }
+    }
 }
 
 /// The text that an option asks for.

@@ -38,7 +38,7 @@ pub(crate) fn unix_mask(
         Ok(mode) if mode <= 0o777 => set(&mut partial.unix_mode, mode),
         _ => Err(OptionsError::new(
             EXIT_FAILURE,
-            format!("-a {}: the mask must be octal, 0 to 777", given.text()),
+            format!("{}: the mask must be octal, 0 to 777", given.spelled()),
         )),
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn item_size(
         }
         _ => Err(OptionsError::new(
             EXIT_USAGE,
-            format!("-I {text}: the largest item must be given as 1k to 1g"),
+            format!("{}: the largest item must be given as 1k to 1g", given.spelled()),
         )),
     }
 }

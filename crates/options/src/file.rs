@@ -59,10 +59,8 @@ fn option(words: &mut Vec<String>, key: &str, value: &Value) -> Result<(), Strin
     if row.long == "config" {
         return Err(format!("{key}: a file names no other file"));
     }
-    let name = match row.short {
-        Some(letter) => format!("-{letter}"),
-        None => format!("--{}", row.long),
-    };
+    // By the name that the file uses, so that messages name the key.
+    let name = if row.long == key { format!("--{key}") } else { format!("-{key}") };
     match (row.takes, value) {
         (Takes::Nothing, Value::Boolean(false)) => is_off(key, row.default)?, // I2
         (Takes::Nothing, Value::Boolean(true)) => words.push(name),

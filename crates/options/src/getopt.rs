@@ -9,16 +9,27 @@
 
 use crate::row::{Class, OptionRow, Takes};
 use crate::table::OPTIONS;
-use crate::{EXIT_FAILURE, OptionsError};
 
 /// One option or operand of the command line.
 #[derive(Clone, Copy)]
 pub(crate) enum Found<'words> {
     /// An option, and its value if it has one.
-    Option(&'static OptionRow, Option<&'words str>),
+    Option(&'static OptionRow, Form, Option<&'words str>),
     /// An argument that is not an option.
     Operand(&'words str),
 }
+
+/// The name by which an option was given. Messages use the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Its letter.
+    Short(char),
+    /// Its long name, or the beginning of it.
+    Long,
+}
+
+/// A mistake in the command line, in the words of `getopt_long`.
+pub(crate) struct Mistake(pub(crate) String);
 
 /// All options and operands of `words`, in order. Each item is a result of its own, so options
 /// before a mistake are still applied.
@@ -39,26 +50,26 @@ impl<'words> Scan<'words> {
         if attached.is_empty() { self.words.next().map(String::as_str) } else { Some(attached) }
     }
 
-    fn short(&mut self) -> Result<Found<'words>, OptionsError> {
+    fn short(&mut self) -> Result<Found<'words>, Mistake> {
         let mut letters = self.bundle.chars();
         let letter = letters.next().unwrap_or_else(|| unreachable!("a bundle is not empty"));
         let rest = letters.as_str();
         self.bundle = rest;
         let Some(row) = OPTIONS.iter().find(|row| row.short == Some(letter)) else {
             self.bundle = "";
-            return Err(unknown(&format!("invalid option -- '{letter}'")));
+            return Err(Mistake(format!("invalid option -- '{letter}'")));
         };
         if !row.takes.needs_value() {
-            return Ok(Found::Option(row, None));
+            return Ok(Found::Option(row, Form::Short(letter), None));
         }
         self.bundle = "";
         match self.required(rest) {
-            Some(value) => Ok(Found::Option(row, Some(value.trim()))),
-            None => Err(unknown(&format!("option requires an argument -- '{letter}'"))),
+            Some(value) => Ok(Found::Option(row, Form::Short(letter), Some(value.trim()))),
+            None => Err(Mistake(format!("option requires an argument -- '{letter}'"))),
         }
     }
 
-    fn long(&mut self, word: &'words str) -> Result<Found<'words>, OptionsError> {
+    fn long(&mut self, word: &'words str) -> Result<Found<'words>, Mistake> {
         let (name, attached) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
@@ -66,19 +77,19 @@ impl<'words> Scan<'words> {
         let row = find_long(name)?;
         match (row.takes, attached) {
             (Takes::Nothing, Some(_)) => {
-                Err(unknown(&format!("option '--{}' doesn't allow an argument", row.long)))
+                Err(Mistake(format!("option '--{}' doesn't allow an argument", row.long)))
             }
             (takes, None) if takes.needs_value() => match self.words.next() {
-                Some(value) => Ok(Found::Option(row, Some(value.trim()))),
-                None => Err(unknown(&format!("option '--{}' requires an argument", row.long))),
+                Some(value) => Ok(Found::Option(row, Form::Long, Some(value.trim()))),
+                None => Err(Mistake(format!("option '--{}' requires an argument", row.long))),
             },
-            _ => Ok(Found::Option(row, attached.map(str::trim))),
+            _ => Ok(Found::Option(row, Form::Long, attached.map(str::trim))),
         }
     }
 }
 
 impl<'words> Iterator for Scan<'words> {
-    type Item = Result<Found<'words>, OptionsError>;
+    type Item = Result<Found<'words>, Mistake>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if !self.bundle.is_empty() {
@@ -103,7 +114,7 @@ impl<'words> Iterator for Scan<'words> {
 /// The row whose long name is `name`, or the only row whose long name begins with `name`. A prefix
 /// that is unique among memcached's options selects that option, also if one of Kachel's own
 /// options begins with it.
-fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
+fn find_long(name: &str) -> Result<&'static OptionRow, Mistake> {
     if let Some(row) = OPTIONS.iter().find(|row| !row.long.is_empty() && row.long == name) {
         return Ok(row);
     }
@@ -115,7 +126,7 @@ fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
     }
     let mut rows = OPTIONS.iter().filter(|row| !name.is_empty() && row.long.starts_with(name));
     match (rows.next(), rows.next()) {
-        (None, _) => Err(unknown(&format!("unrecognized option '--{name}'"))),
+        (None, _) => Err(Mistake(format!("unrecognized option '--{name}'"))),
         (Some(row), None) => Ok(row),
         (Some(_), Some(_)) => {
             let candidates: Vec<String> = OPTIONS
@@ -123,18 +134,10 @@ fn find_long(name: &str) -> Result<&'static OptionRow, OptionsError> {
                 .filter(|row| row.long.starts_with(name))
                 .map(|row| format!("'--{}'", row.long))
                 .collect();
-            Err(unknown(&format!(
+            Err(Mistake(format!(
                 "option '--{name}' is ambiguous; possibilities: {}",
                 candidates.join(" ")
             )))
         }
     }
-}
-
-/// The two lines that memcached prints for an unknown option, and a hint.
-fn unknown(what: &str) -> OptionsError {
-    OptionsError::new(
-        EXIT_FAILURE,
-        format!("memcached: {what}\nIllegal argument \"?\"\n(-h lists the options)"),
-    )
 }

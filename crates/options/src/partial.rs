@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::listen::{
     Fallback, Host, IpListen, Listeners, Protocol, UnixListen, port_number, read_list,
 };
-use crate::serve::DEFAULT_PORT;
+use crate::serve::{DEFAULT_PORT, ITEM_BYTES_DEFAULT};
 use crate::tls::{ListenTls, TlsOptions};
 use crate::{CalledAs, EXIT_USAGE, EngineMode, HAS_TLS, OptionsError, ServeOptions};
 
@@ -30,12 +30,19 @@ pub(crate) struct PartialOptions {
 /// The value of an option, already checked by its row.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'words> {
+    /// The option and its value as they were given, for messages.
+    pub(crate) spelled: &'words str,
     pub(crate) text: &'words str,
     pub(crate) integer: i64,
     pub(crate) real: f64,
 }
 
 impl<'words> Given<'words> {
+    /// The option and its value as they were given.
+    pub(crate) const fn spelled(self) -> &'words str {
+        self.spelled
+    }
+
     /// The value as text; empty if there is none.
     pub(crate) const fn text(self) -> &'words str {
         self.text
@@ -68,11 +75,7 @@ impl PartialOptions {
             serve.evict = false;
         }
         if u64::from(serve.item_bytes_max) > serve.memory_bytes / 2 {
-            return usage(format!(
-                "-I: the largest item ({} bytes) must not be more than half of the memory limit (-m, \
-                 {} bytes)",
-                serve.item_bytes_max, serve.memory_bytes
-            ));
+            return usage(too_large(serve.item_bytes_max, serve.memory_bytes));
         }
         let echo = &serve.echo;
         if echo.hot_lru_pct + echo.warm_lru_pct > 80 {
@@ -259,6 +262,24 @@ impl PartialOptions {
         serve.listeners = Listeners { tcp, udp, unix: None };
         Ok(())
     }
+}
+
+/// Why an item may not have `item_bytes` in a memory of `memory_bytes`. The option that was not left
+/// at its default is named first.
+fn too_large(item_bytes: u32, memory_bytes: u64) -> String {
+    let needed_mib = (2 * u64::from(item_bytes)).div_ceil(1 << 20);
+    if item_bytes == ITEM_BYTES_DEFAULT {
+        return format!(
+            "-m {} (memory-limit): too little for items of {item_bytes} bytes (-I, max-item-size, by \
+             default); use at least -m {needed_mib}, or a smaller -I",
+            memory_bytes >> 20
+        );
+    }
+    format!(
+        "-I (max-item-size): the largest item ({item_bytes} bytes) must not be more than half of the \
+         memory limit (-m, memory-limit, {memory_bytes} bytes); use at least -m {needed_mib}, or a \
+         smaller -I"
+    )
 }
 
 /// Notes that there is nothing to listen on. Under the name memcached the server runs all the same,

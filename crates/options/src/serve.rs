@@ -114,6 +114,9 @@ pub enum IoChoice {
 /// The port without `-p`.
 pub(crate) const DEFAULT_PORT: i32 = 11211;
 
+/// The largest item without `-I`, in bytes.
+pub(crate) const ITEM_BYTES_DEFAULT: u32 = 1 << 20;
+
 /// All options of `kachel serve` or `memcached`, defaults included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
@@ -303,7 +306,7 @@ impl ServeOptions {
             pipe: PipeChoice { interface: None, memory_bytes: 8 << 20, reply_times: 3 },
             memory_bytes: 64 << 20,
             evict: true,
-            item_bytes_max: 1 << 20,
+            item_bytes_max: ITEM_BYTES_DEFAULT,
             cas: true,
             connections_max: 1024,
             backlog: 1024,

@@ -35,13 +35,13 @@ pub(crate) fn classify(
 /// Checks a value by its row. A number ends at the first byte that is not a digit, as in memcached;
 /// the rest is reported.
 pub(crate) fn read<'words>(
-    spelled: &str,
+    spelled: &'words str,
     value: Option<&'words str>,
     takes: Takes,
     reports: &mut Vec<String>,
 ) -> Result<Given<'words>, OptionsError> {
     let text = value.unwrap_or("");
-    let mut given = Given { text, integer: 0, real: 0.0 };
+    let mut given = Given { spelled, text, integer: 0, real: 0.0 };
     let bad = |why: String| Err(OptionsError::new(EXIT_FAILURE, format!("{spelled}: {why}")));
     match takes {
         // An option of `-o` without a value ignores one that is given, as in memcached.

@@ -13,6 +13,7 @@ mod held;
 mod landing;
 #[cfg(loom)]
 pub mod model;
+mod plural;
 mod quiescence;
 mod size_classes;
 mod sleeper;
@@ -26,6 +27,7 @@ pub use held::{Held, Keeper};
 pub use landing::{
     LANDING_PIECES_MAX, LANDING_SLICES_MAX, LANDING_SPILL_BYTES, Landing, Lender, Piece,
 };
+pub use plural::plural;
 pub use quiescence::{Place, Quiescence, Reader, Stamp};
 pub use size_classes::{SizeClassOptions, SizeClasses};
 pub use sleeper::Sleeper;

@@ -126,6 +126,40 @@ fn an_unknown_option_is_answered_as_memcached_does() {
 }
 
 #[test]
+fn an_unknown_option_of_kachel_serve_names_kachel() {
+    for (args, said) in [
+        (&["serve", "-q"][..], "kachel serve: invalid option -- 'q'; -h lists the options."),
+        (&["serve", "--foo"], "kachel serve: unrecognized option '--foo'; -h lists the options."),
+        (
+            &["serve", "-p"],
+            "kachel serve: option requires an argument -- 'p'; -h lists the options.",
+        ),
+    ] {
+        let error = parse_as("kachel", args).expect_err("it is refused");
+        assert_eq!((error.message.as_str(), error.exit_code), (said, 64));
+    }
+}
+
+#[test]
+fn a_refusal_names_the_option_as_it_was_given() {
+    for (args, begins) in [
+        (&["-m", "x"][..], "-m x: must be a number"),
+        (&["--memory-limit=x"], "--memory-limit=x: must be a number"),
+        (&["--memory-l", "x"], "--memory-limit=x: must be a number"),
+        (&["--max-item-size=10"], "--max-item-size=10: the largest item"),
+        (&["-I", "10"], "-I 10: the largest item"),
+        (&["--unix-mask=9"], "--unix-mask=9: the mask must be octal"),
+        // The option that was given is to blame, not the default of the other one.
+        (&["-m", "1"], "-m 1 (memory-limit): too little for items of 1048576 bytes"),
+        (&["-I", "33m"], "-I (max-item-size): the largest item (34603008 bytes) must not"),
+    ] {
+        let error = refusal(args);
+        assert!(error.message.starts_with(begins), "{args:?}: {error}");
+    }
+    assert!(refusal(&["-m", "1"]).message.contains("use at least -m 2"));
+}
+
+#[test]
 fn an_answer_comes_before_a_mistake_that_stands_after_it() {
     assert!(matches!(parse_as("memcached", &["-V", "--bogus"]), Ok(Command::Version(_))));
     assert!(parse_as("memcached", &["--bogus", "-V"]).is_err());

@@ -9,6 +9,12 @@
 
 setup_root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
+# Go and Maven find their caches only by HOME. A container or a service may start a script without it.
+if [ -z "${HOME-}" ]; then
+    HOME=$(getent passwd "$(id -u)" | cut -d: -f6) || HOME=
+    export HOME=${HOME:-/}
+fi
+
 setup_say() { printf '%s\n' "$*" >&2; }
 
 setup_die() {

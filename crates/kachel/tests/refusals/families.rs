@@ -10,7 +10,8 @@ use crate::{noop, start};
 
 #[test]
 fn a_name_with_addresses_of_both_kinds_is_listened_on_without_ipv6() {
-    let known: Vec<_> = ("localhost", 0).to_socket_addrs().expect("known everywhere").collect();
+    // A bare system has no /etc/hosts, and then perhaps no such name.
+    let known: Vec<_> = ("localhost", 0).to_socket_addrs().into_iter().flatten().collect();
     if !known.iter().any(|address| address.is_ipv6()) {
         println!("skip ipv6.localhost here localhost has no IPv6 address");
         return;

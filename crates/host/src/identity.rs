@@ -111,7 +111,7 @@ pub fn give_up_loading() -> io::Result<()> {
     Ok(())
 }
 
-fn checked(returned: libc::c_int) -> io::Result<()> {
+pub(super) fn checked(returned: libc::c_int) -> io::Result<()> {
     if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -21,6 +21,7 @@ mod pidfile;
 mod region;
 mod shared_words;
 mod signals;
+mod tracing_files;
 mod usage;
 
 pub use address_space::{address_space_bounds, is_address_space_free};
@@ -41,4 +42,5 @@ pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use shared_words::SharedWords;
 pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate, is_end_pending};
+pub use tracing_files::provide_tracing_files;
 pub use usage::{Usage, entropy, usage};

@@ -93,6 +93,49 @@ fn breakdown_without_rights_says_so_in_one_sentence() {
     assert!(said.contains("CAP_PERFMON") && said.lines().count() == 1, "{said}");
 }
 
+/// What a shell does to be where nobody has mounted tracefs. Its mounts are its own before it unmounts any. A
+/// chroot is no mount, so `unshare` could not see to that; its /sys is one.
+const UNMOUNT: &str = "
+    mount --make-rprivate /sys
+    for folder in /sys/kernel/tracing /sys/kernel/debug; do
+        for _ in 1 2 3 4; do ! mountpoint -q $folder || umount --lazy $folder; done
+    done";
+
+/// A command that executes `then`, a line of a shell, where nobody has mounted tracefs; nothing if this
+/// machine does not let a test unmount.
+fn without_tracefs(then: &str) -> Option<Command> {
+    let command = |then: &str| {
+        let mut command = Command::new("unshare");
+        let script = format!("{UNMOUNT}\n{then}");
+        command.args(["--mount", "--propagation", "unchanged", "sh", "-euc", &script, "sh"]);
+        command
+    };
+    let tried = command("exit 0").stderr(Stdio::null()).status();
+    tried.is_ok_and(|status| status.success()).then(|| command(then))
+}
+
+#[test]
+fn breakdown_that_cannot_mount_says_how_and_offers_the_other_view() {
+    let then = "exec setpriv --bounding-set -sys_admin --inh-caps -all \"$@\"";
+    let Some(mut command) = without_tracefs(then) else {
+        println!("skip breakdown.kernel no right to unmount tracefs");
+        return;
+    };
+    let own = std::process::id().to_string();
+    let lab = env!("CARGO_BIN_EXE_kachel-lab");
+    let words = [lab, "breakdown", "--pid", &own, "--duration-s", "1", "--view", "wall"];
+    let answer = command.args(words).output().expect("unshare of util-linux starts");
+    let said = text(&answer.stderr);
+    if said.contains("outside of containers") || said.starts_with("setpriv: ") {
+        println!("skip breakdown.kernel {}", said.trim());
+        return;
+    }
+    assert!(!answer.status.success() && answer.stdout.is_empty(), "{answer:?}");
+    for words in ["mount -t tracefs tracefs /sys/kernel/tracing", "--view cpu"] {
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+    }
+}
+
 /// Watches the planted process until it ends. Returns the figures, the text, and the numbers that
 /// the process itself has printed; nothing if this machine does not allow to watch.
 fn watch_planted(
@@ -109,7 +152,15 @@ fn watch_planted(
         .spawn()
         .expect("the example starts: cargo build -p kachel-lab --example planted");
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let mut watcher = Command::new(binary)
+    // Where a test may do that, the tool finds no tracefs, as on most machines.
+    let mut watcher = without_tracefs("exec \"$@\"").map_or_else(
+        || Command::new(binary),
+        |mut command| {
+            command.arg(binary);
+            command
+        },
+    );
+    let mut watcher = watcher
         .args(["breakdown", "--pid", &process.id().to_string(), "--view", view])
         .args(["--duration-s", "600", "--json", file.path().to_str().expect("text")])
         .stdout(Stdio::piped())

@@ -45,9 +45,10 @@ Two views, one after the other, each for --duration-s:
   time by clock    system calls, with those of several threads merged where they overlap; threads
                    that run, wait for a core, or sleep, by system call
 
-It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYSLOG. Without symbols of the program,
-only the kernel's work is told apart. Tracing slows the system calls of all processes during the second
-view.
+It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYSLOG. The second view needs the files of
+tracefs as well; where nobody has mounted them, it mounts them for itself, which needs CAP_SYS_ADMIN.
+Without symbols of the program, only the kernel's work is told apart. Tracing slows the system calls of
+all processes during the second view.
 
 Example:
   kachel-lab breakdown --pid $(pidof memcached) --duration-s 10 --json breakdown.json";

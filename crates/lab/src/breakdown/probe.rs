@@ -122,6 +122,9 @@ impl Probe {
         if !cfg!(target_arch = "x86_64") {
             return Err("breakdown is for x86-64 only".to_owned());
         }
+        if purpose == Purpose::Calls {
+            kachel_host::provide_tracing_files().map_err(|error| without_files(&error))?;
+        }
         let bytes = |used| if purpose == used { RING_BYTES } else { RING_BYTES_MIN };
         let mut object = EbpfLoader::new()
             .map_max_entries("samples", bytes(Purpose::Samples))
@@ -285,6 +288,14 @@ fn count(object: &mut Ebpf, (name, program, config, every): &Event) -> Counted {
         cause.lines().next().unwrap_or_default().to_owned()
     });
     Counted { name, count: None, every: *every, missing }
+}
+
+/// The refusal of the view that needs the kernel's files about tracepoints, which are not to be had.
+fn without_files(error: &std::io::Error) -> String {
+    format!(
+        "the view of system calls needs the files of tracefs, and they cannot be mounted ({error}): run \
+         `mount -t tracefs tracefs /sys/kernel/tracing` as root, or use --view cpu"
+    )
 }
 
 /// Attaches to system calls and the scheduler. The end of calls comes first, so that no call is

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kachel_host::{Cores, Daemon, Nodes, PageKind, Pidfile, Signal, Signals, Unpinned};
+use kachel_host::{
+    Cores, Daemon, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
+};
 use kachel_net::Mechanisms;
 use kachel_options::{
     CalledAs, KACHEL_VERSION, OptionsError, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
@@ -139,14 +141,23 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     }
     daemon.into_iter().for_each(Daemon::ready);
     running.begin();
+    tell(ServiceState::Ready);
 
     let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
     let (signals, signal) = wait_for_the_end(signals, &options, files, &running);
+    tell(ServiceState::Stopping);
     pipe.iter().for_each(SmartPipe::end);
     running.stop();
     remove_pidfile(pidfile, &options);
     // Dropped, the claim leaves nothing behind.
     end(running, signals, claim.filter(|_| signal == Some(Signal::User1)))
+}
+
+/// Tells the service manager. It is not worth an end of the server if it cannot be told.
+pub(crate) fn tell(state: ServiceState) {
+    if let Err(error) = kachel_host::tell_service_manager(state) {
+        eprintln!("NOTIFY_SOCKET: the service manager cannot be told {state:?}: {error}");
+    }
 }
 
 /// Waits for the shards, which were asked to end, saves their items to the file of `claim`, and

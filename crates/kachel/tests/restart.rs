@@ -2,8 +2,10 @@
 //! other server leaves any.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use kachel_cache::{FileHead, HEAD_BYTES};
 use kachel_testkit::{Client, Ended, Launch, Random, Server, set_request, wait_until};
@@ -419,4 +421,39 @@ fn a_folder_that_is_not_there_and_a_file_that_is_in_use_are_errors_at_the_start(
     let ended = place.try_start(&[]).expect_err("there is no folder");
     assert_eq!(ended.status.code(), Some(71));
     assert!(ended.said.contains("cannot write there"), "{}", ended.said);
+}
+
+/// The first lines of the next messages to a service manager, in order.
+fn told<const COUNT: usize>(manager: &UnixDatagram) -> [String; COUNT] {
+    std::array::from_fn(|_| {
+        let mut bytes = [0; 4096];
+        let count = manager.recv(&mut bytes).expect("a message in time");
+        let text = std::str::from_utf8(&bytes[..count]).expect("text");
+        text.lines().next().expect("a line").to_owned()
+    })
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_server_is_ready_ends_and_needs_time() {
+    let (place, other) = (Place::new(), tempfile::tempdir().expect("a folder"));
+    let path = other.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+    let name = format!("NOTIFY_SOCKET={}", path.display());
+    let start = || place.try_start_under(&["env", &name], &[]).expect("it starts");
+    const BUSY: &str = "EXTEND_TIMEOUT_USEC=60000000";
+
+    let mut server = start();
+    assert_eq!(told(&manager), ["READY=1"]);
+    server.connect().set("key", b"v");
+    assert_eq!(end(&mut server, Signal::USR1).code(), Some(0), "{}", server.last_words());
+    assert_eq!(told(&manager), ["STOPPING=1", BUSY, BUSY], "saved, and synced");
+
+    let mut server = start();
+    assert_eq!(told(&manager), [BUSY, "READY=1"], "ready once the items are loaded");
+    assert_eq!(server.connect().get("key"), Some(b"v".to_vec()));
+    assert_eq!(end(&mut server, Signal::TERM).code(), Some(0), "{}", server.last_words());
+    assert_eq!(told(&manager), ["STOPPING=1"]);
+    manager.set_nonblocking(true).expect("a flag");
+    assert!(manager.recv(&mut [0]).is_err(), "that is all");
 }

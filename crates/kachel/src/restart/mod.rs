@@ -28,10 +28,19 @@ use std::time::{Duration, Instant};
 
 use kachel_cache::{FileHead, HEAD_BYTES, is_ours};
 use kachel_engine::ClockOrigin;
-use kachel_host::MemoryFile;
+use kachel_host::{MemoryFile, ServiceState};
+
+use crate::serve::tell;
 
 /// How often the progress of a long load or save is reported.
 const REPORT_TIME: Duration = Duration::from_secs(5);
+
+/// How long a service manager must wait for the next report. A guess: a disk that does not answer for this
+/// long is broken.
+const PATIENCE_TIME: Duration = Duration::from_secs(60);
+
+/// The slowest disk for which a service manager is told to wait while the file is synced. A guess.
+const SYNC_BYTES_PER_S: u64 = 10 << 20;
 
 /// The claim to a memory file.
 #[derive(Debug)]
@@ -139,7 +148,8 @@ impl Report {
         Self::since(Instant::now())
     }
 
-    const fn since(begun: Instant) -> Self {
+    fn since(begun: Instant) -> Self {
+        tell(ServiceState::Busy(PATIENCE_TIME));
         Self { begun, last: begun }
     }
 
@@ -147,8 +157,16 @@ impl Report {
         let is_due = self.last.elapsed() >= REPORT_TIME;
         if is_due {
             self.last = Instant::now();
+            tell(ServiceState::Busy(PATIENCE_TIME));
         }
         is_due
+    }
+
+    /// Must be called before a file of `bytes` is synced, which shows no progress.
+    fn begin_sync(&self, bytes: u64) {
+        debug_assert!(self.begun <= self.last, "a report begins before its parts");
+        let time = PATIENCE_TIME + Duration::from_secs(bytes / SYNC_BYTES_PER_S);
+        tell(ServiceState::Busy(time));
     }
 
     fn seconds(&self) -> f64 {

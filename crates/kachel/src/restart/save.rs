@@ -55,6 +55,7 @@ impl Claim {
                 flush_due: pool.flush_word().pending(now.second),
             };
             self.file.next().write_all_at(&head.encode(), 0)?;
+            report.begin_sync(file_bytes);
             self.file.place()
         });
         match placed {

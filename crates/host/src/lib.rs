@@ -36,7 +36,7 @@ pub use interface_addresses::interface_addresses;
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };
-pub use log::log_line;
+pub use log::{Level, log, log_line};
 pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};

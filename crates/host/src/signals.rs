@@ -7,6 +7,7 @@
 //! - I1  The awaited signals are blocked in every thread, so that each goes to the descriptor.
 //! - I2  SIGPIPE is ignored: a client that went away is an error of `send`.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -27,6 +28,18 @@ pub enum Signal {
     HangUp,
     /// SIGUSR1: the process should end, and save what it can save.
     User1,
+}
+
+/// The name of the signal, as `kill` takes it.
+impl fmt::Display for Signal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::HangUp => "SIGHUP",
+            Self::User1 => "SIGUSR1",
+        })
+    }
 }
 
 const AWAITED: [(libc::c_int, Signal); 4] = [

@@ -3,12 +3,13 @@
 //! Upstream:   shards, on their threads, with `-v`.
 //! Downstream: standard error, by `host`, which drops a line rather than let a shard wait.
 
+use kachel_host::Level;
 use kachel_net::{Overdue, TooSlow};
 use kachel_shard::ClosedClient;
 
 /// Logs which client was closed, why, after how long, and by which option.
 pub(crate) fn tell(closed: &ClosedClient) {
-    kachel_host::log_line(&sentence(closed));
+    kachel_host::log_line(Level::Warning, &sentence(closed));
 }
 
 fn sentence(closed: &ClosedClient) -> String {

@@ -242,7 +242,7 @@ fn when_free(at: &str, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<Own
                 tries += 1;
             }
             Ok(_) if tries > 1 => {
-                eprintln!("{at} was in use for {} ms: {tries} tries", waited.as_millis());
+                say!(Info, "{at} was in use for {} ms: {tries} tries", waited.as_millis());
                 return opened;
             }
             _ => return opened,

@@ -23,6 +23,7 @@ const EXIT_UNAVAILABLE: u8 = 69;
 
 /// Executes `kachel-lab load` with `words` (I1). If that fails, prints the reason in one sentence
 /// and returns (I2).
+#[expect(clippy::print_stderr, reason = "the refusal of a command is no line of the log")]
 pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     let sentence = match std::env::current_exe() {
         Ok(own) => {

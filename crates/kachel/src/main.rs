@@ -3,6 +3,15 @@
 //! Upstream:   the command line, and the name by which the binary was called.
 //! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`.
 #![forbid(unsafe_code)]
+// Lines of the server have a time and a level: `say!`.
+#![deny(clippy::print_stderr)]
+
+/// Writes a line to the log: a level, then the words of `format!`.
+macro_rules! say {
+    ($level:ident, $($text:tt)*) => {
+        kachel_host::log(kachel_host::Level::$level, format_args!($($text)*))
+    };
+}
 
 mod closes;
 mod listeners;
@@ -20,6 +29,7 @@ use std::process::ExitCode;
 
 use kachel_options::Command;
 
+#[expect(clippy::print_stderr, reason = "the refusal of a command is no line of the log")]
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_else(|| "kachel".into());

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use kachel_host::{Cores, PageKind, Unpinned};
+use kachel_stdx::plural;
 
 /// The pages, the I/O backend and the cores that the threads of the shards obtained.
 #[derive(Clone, Debug)]
@@ -36,7 +37,10 @@ impl fmt::Display for Line<'_> {
         write!(to, "cores: {}", self.cores.allowed_count)?;
         match self.unpinned {
             Some(reason) => write!(to, ", no thread pinned ({})", reason.words())?,
-            None => write!(to, ", {} threads pinned", pinned.len())?,
+            None => {
+                let count = pinned.len();
+                write!(to, ", {count} {} pinned", plural(count as u64, "thread", "threads"))?;
+            }
         }
         match self.cores.quota_millicores {
             Some(quota) => write!(to, "; quota: {}.{:03} cores", quota / 1000, quota % 1000)?,
@@ -69,6 +73,9 @@ mod tests {
         let said = "cores: 8, 3 threads pinned; quota: none; memory: 64 MiB in ordinary pages; \
                     I/O: uring; NUMA nodes: 2, with 2 and 1 pinned threads";
         assert_eq!(line.to_string(), said);
+        let one = &Obtained { pinned: vec![0], ..line.obtained.clone() };
+        let said = Line { obtained: one, pinned_by_node: vec![1], ..line }.to_string();
+        assert!(said.contains(", 1 thread pinned; "), "{said}");
         let limited = Cores { quota_millicores: Some(1500), ..free.clone() };
         let line = Line {
             cores: &limited,

@@ -31,6 +31,7 @@ use kachel_options::{
     CalledAs, KACHEL_VERSION, OptionsError, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
     TEST_TIME_ENV,
 };
+use kachel_stdx::plural;
 
 use crate::listeners::{self, Open};
 use crate::obtained::Line;
@@ -79,12 +80,12 @@ impl Failure {
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run(options: ServeOptions) -> ExitCode {
     for report in &options.reports {
-        eprintln!("{report}");
+        say!(Warning, "{report}");
     }
     match serve(options) {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(Failure { exit_code, sentence }) => {
-            eprintln!("{sentence}");
+            say!(Error, "{sentence}");
             ExitCode::from(exit_code)
         }
     }
@@ -107,7 +108,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     let encryption = Encryption::new(&options, threads)
         .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
     if std::env::var_os(TEST_TIME_ENV).is_some() {
-        eprintln!("{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
+        say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
     }
     // Written down before the daemon leaves its folder.
     let memory_file = options.memory_file.as_deref().map(std::path::absolute).transpose();
@@ -156,7 +157,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 /// Tells the service manager. It is not worth an end of the server if it cannot be told.
 pub(crate) fn tell(state: ServiceState) {
     if let Err(error) = kachel_host::tell_service_manager(state) {
-        eprintln!("NOTIFY_SOCKET: the service manager cannot be told {state:?}: {error}");
+        say!(Warning, "NOTIFY_SOCKET: the service manager cannot be told {state:?}: {error}");
     }
 }
 
@@ -220,7 +221,7 @@ fn say_that_it_listens(
     running: &Running,
 ) {
     if options.huge_pages && running.obtained().pages == PageKind::Ordinary {
-        eprintln!("-L: this machine has no huge pages to give; ordinary pages are used");
+        say!(Warning, "-L: this machine has no huge pages to give; ordinary pages are used");
     }
     if options.called_as == CalledAs::Memcached && options.verbosity == 0 {
         return;
@@ -232,7 +233,8 @@ fn say_that_it_listens(
         })
     };
     let ports = show("port", ports.shard_ports) + &show("UDP port", ports.udp);
-    eprintln!("kachel {KACHEL_VERSION} listens on {places} with {threads} threads{ports}");
+    let noun = plural(threads.into(), "thread", "threads");
+    say!(Info, "kachel {KACHEL_VERSION} listens on {places} with {threads} {noun}{ports}");
 }
 
 /// Prints one line about the cores, the memory and the I/O backend of the server.
@@ -249,7 +251,7 @@ fn say_what_was_obtained(
         obtained: running.obtained(),
         pinned_by_node: Nodes::of_this_machine().spread(&running.obtained().pinned),
     };
-    eprintln!("{line}");
+    say!(Info, "{line}");
 }
 
 /// The number of threads: `-t`, or one per core, but no more than fit into `-m`.
@@ -259,8 +261,9 @@ fn thread_count(options: &ServeOptions, cores: &Cores) -> Result<u16, Failure> {
         Some(threads) if fits(threads) => Ok(threads),
         Some(threads) => {
             let least = kachel_cache::budget_bytes_min(threads).div_ceil(1 << 20);
+            let noun = plural(threads.into(), "thread needs", "threads need");
             let sentence = format!(
-                "-m {} is too little for {threads} threads; they need at least -m {least}",
+                "-m {} is too little: {threads} {noun} at least -m {least}",
                 options.memory_bytes >> 20
             );
             Err(Failure { exit_code: EXIT_USAGE, sentence })
@@ -297,12 +300,14 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     }
     if limit < wanted {
         let short = wanted - limit;
-        eprintln!(
-            "-c {connections}: the limit on open files allows about {short} fewer connections"
+        let noun = plural(short, "connection", "connections");
+        say!(
+            Warning,
+            "-c {connections}: the limit on open files allows about {short} fewer {noun}"
         );
     }
     if options.lock_memory && !kachel_host::allow_locked_memory() {
-        eprintln!("-k: the limit on locked memory cannot be raised; memory is not locked");
+        say!(Warning, "-k: the limit on locked memory cannot be raised; memory is not locked");
     }
     Ok(())
 }
@@ -327,7 +332,7 @@ fn switch_user(options: &ServeOptions) -> Result<(), Failure> {
             let sentence = "started by root: give a user with -u, or -u root to stay root";
             return Err(Failure { exit_code: EXIT_USAGE, sentence: sentence.to_string() });
         }
-        eprintln!("started by root: runs as root; give another user with -u");
+        say!(Warning, "started by root: runs as root; give another user with -u");
         return Ok(());
     };
     let user = kachel_host::find_user(name).map_err(|error| {
@@ -382,7 +387,7 @@ fn lock_memory(options: &ServeOptions) {
     if options.lock_memory
         && let Err(error) = kachel_host::lock_memory()
     {
-        eprintln!("-k: memory is not locked: {error}");
+        say!(Warning, "-k: memory is not locked: {error}");
     }
 }
 
@@ -391,7 +396,7 @@ fn write_port_file(path: Option<&Path>, lines: &str) {
     if let Some(path) = path
         && let Err(error) = kachel_host::write_whole(path, lines)
     {
-        eprintln!("{PORT_FILE_ENV}: cannot write {}: {error}", path.display());
+        say!(Warning, "{PORT_FILE_ENV}: cannot write {}: {error}", path.display());
     }
 }
 
@@ -399,7 +404,11 @@ fn write_port_file(path: Option<&Path>, lines: &str) {
 fn write_pidfile(options: &ServeOptions) -> Result<Option<Pidfile>, Failure> {
     let Some(path) = options.pidfile.as_deref() else { return Ok(None) };
     if let Some(other) = Pidfile::living(path).filter(|other| *other != std::process::id()) {
-        eprintln!("-P {}: the file names process {other}, which is still running", path.display());
+        say!(
+            Warning,
+            "-P {}: the file names process {other}, which is still running",
+            path.display()
+        );
     }
     match Pidfile::write(path) {
         Ok(pidfile) => Ok(Some(pidfile)),
@@ -426,12 +435,12 @@ fn wait_for_the_end(
             Ok(Signal::HangUp) => reload(files, options.verbosity, running),
             Ok(signal) => {
                 if options.verbosity > 0 {
-                    eprintln!("ending: {signal:?}");
+                    say!(Info, "ending: {signal}");
                 }
                 return (signals, Some(signal));
             }
             Err(error) => {
-                eprintln!("ending: cannot wait for signals: {error}");
+                say!(Error, "ending: cannot wait for signals: {error}");
                 return (signals, None);
             }
         }
@@ -447,8 +456,8 @@ fn reload(files: Files<'_>, verbosity: u32, running: &Running) {
         let result = encryption.read_again();
         match &result {
             Ok(()) if asked.is_some() && verbosity == 0 => {}
-            Ok(()) => eprintln!("SIGHUP: the certificates were read again"),
-            Err(sentence) => eprintln!("SIGHUP: the certificates stay as they were; {sentence}"),
+            Ok(()) => say!(Info, "SIGHUP: the certificates were read again"),
+            Err(sentence) => say!(Error, "SIGHUP: the certificates stay as they were; {sentence}"),
         }
         if let Some(asked) = asked {
             running.answer_refresh(asked, result);
@@ -458,12 +467,12 @@ fn reload(files: Files<'_>, verbosity: u32, running: &Running) {
         Some(Ok(users)) => {
             running.set_users(users);
             if asked.is_none() || verbosity > 0 {
-                eprintln!("SIGHUP: the file of users was read again");
+                say!(Info, "SIGHUP: the file of users was read again");
             }
         }
-        Some(Err(sentence)) => eprintln!("SIGHUP: the users stay as they were; {sentence}"),
+        Some(Err(sentence)) => say!(Error, "SIGHUP: the users stay as they were; {sentence}"),
         None if encryption.is_none() && verbosity > 0 => {
-            eprintln!("SIGHUP: there is nothing to reload");
+            say!(Info, "SIGHUP: there is nothing to reload");
         }
         None => {}
     }
@@ -475,7 +484,7 @@ fn remove_pidfile(pidfile: Option<Pidfile>, options: &ServeOptions) {
         && let Some(pidfile) = pidfile
         && let Err(error) = pidfile.remove()
     {
-        eprintln!("-P: cannot remove the file: {error}");
+        say!(Warning, "-P: cannot remove the file: {error}");
     }
 }
 
@@ -506,16 +515,16 @@ fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 's
             match signals.wait() {
                 Ok(Signal::Interrupt) => is_interrupted = true,
                 Ok(Signal::HangUp) => {}
-                Ok(signal) => eprintln!("-e: {signal:?} is ignored while items are saved"),
+                Ok(signal) => say!(Info, "-e: {signal} is ignored while items are saved"),
                 Err(_) => return,
             }
         }
-        eprintln!("-e: ended before all items were saved; there is no file");
+        say!(Error, "-e: ended before all items were saved; there is no file");
         std::process::exit(EXIT_FAILED.into());
     };
     let spawned = std::thread::Builder::new().name("save in time".into()).spawn(body);
     if let Err(error) = spawned {
-        eprintln!("waits for clients without a time limit: {error}");
+        say!(Warning, "waits for clients without a time limit: {error}");
     }
 }
 
@@ -523,11 +532,11 @@ fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 's
 fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
     let body = move || {
         wait_for_clients(&mut signals);
-        eprintln!("ended with replies not sent");
+        say!(Warning, "ended with replies not sent");
         std::process::exit(exit_code(&failed).into());
     };
     let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);
     if let Err(error) = spawned {
-        eprintln!("waits for clients without a time limit: {error}");
+        say!(Warning, "waits for clients without a time limit: {error}");
     }
 }

@@ -219,7 +219,7 @@ fn time(found: Option<Found>) -> (Option<Found>, ClockOrigin) {
     match found.as_ref().map(|found| found.resume(time)) {
         Some(Some(resumed)) => (found, resumed.origin),
         Some(None) => {
-            eprintln!("-e: the file is too old to go on from; the cache starts empty");
+            say!(Warning, "-e: the file is too old to go on from; the cache starts empty");
             (None, time.origin)
         }
         None => (None, time.origin),
@@ -500,7 +500,7 @@ fn spawn<I: Io + 'static>(
             if let Err(error) = run(&plan, id, sockets, open, &opened, &others) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
-                eprintln!("shard {id} has failed: {error}");
+                say!(Error, "shard {id} has failed: {error}");
                 failed.store(true, Ordering::Relaxed);
                 if plan.shared.claim_end() {
                     kachel_host::ask_to_terminate();
@@ -583,7 +583,7 @@ fn run<I: Io>(
 fn pin(id: u16) -> Option<usize> {
     let pinned = kachel_host::pin_to_core_of(usize::from(id));
     if let Err(error) = &pinned {
-        eprintln!("shard {id} is not pinned to a core: {error}");
+        say!(Warning, "shard {id} is not pinned to a core: {error}");
     }
     pinned.ok()
 }

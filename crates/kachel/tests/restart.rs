@@ -209,7 +209,7 @@ fn a_flush_is_not_undone_and_a_pending_one_comes() {
     place.age(601);
     let server = place.start(&["-t", "2"]);
     assert_eq!(server.connect().get("new"), None);
-    assert!(server.last_words().contains("were flushed meanwhile"), "{}", server.last_words());
+    assert!(server.last_words().contains("was flushed meanwhile"), "{}", server.last_words());
 }
 
 /// The items that a server has, of the first `count` keys.
@@ -303,7 +303,7 @@ fn a_start_that_fails_leaves_the_items_to_the_next_one() {
         let ended = place.try_start_under(under, options).expect_err("it cannot serve");
         assert_eq!(ended.status.code(), Some(71), "{}", ended.said);
         assert!(ended.said.contains(said), "{}", ended.said);
-        let is_loaded = ended.said.contains("1 of 1 items loaded");
+        let is_loaded = ended.said.contains("1 of 1 item loaded");
         assert_eq!(is_loaded, said != "address space", "{}", ended.said);
         assert_eq!(place.names(), ["items"], "{said}");
     }

@@ -110,7 +110,7 @@ fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
         }
         let said = server.last_words();
         let name = if unix { "closed local client, fd " } else { "closed 127.0.0.1:" };
-        let line = said.lines().find(|line| line.starts_with(name)).expect("it is named");
+        let line = said.lines().find(|line| line.contains(name)).expect("it is named");
         assert!(line.contains("its command line was not whole for"), "{line}");
     }
 }
@@ -314,8 +314,9 @@ fn a_line_at_the_start_says_what_the_machine_gave() {
         let launch = Launch { called_as: "kachel", ..Launch::memcached(program(), &options) };
         let server = launch.start();
         assert_eq!(version(server.port()), "VERSION 1.6.45\r\n");
-        let line =
-            |said: &str| said.lines().find(|line| line.starts_with("cores: ")).map(str::to_owned);
+        let line = |said: &str| {
+            said.lines().find(|line| line.contains(" info: cores: ")).map(str::to_owned)
+        };
         wait_until("the line", || line(&server.last_words()).is_some());
         let line = line(&server.last_words()).expect("it is there");
         for part in [" pinned", "; quota: ", "; memory: 64 MiB in ", "; NUMA nodes: ", io] {
@@ -462,4 +463,25 @@ fn load_becomes_the_lab_beside_with_all_its_arguments() {
     let output = load(&elsewhere, &["-x"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "load -x\n");
     assert_eq!(load(&folder_with_lab(Some("/bin/false")), &[]).status.code(), Some(1));
+}
+
+#[test]
+fn a_line_of_the_log_has_a_time_and_a_level_except_in_the_journal() {
+    let options = ["serve", "-t", "1"];
+    let launch = Launch { called_as: "kachel", ..Launch::memcached(program(), &options) };
+    let listens = |launch: Launch<'_>| {
+        let server = launch.start();
+        let line =
+            |said: &str| said.lines().find(|line| line.contains(" listens on ")).map(str::to_owned);
+        wait_until("the line", || line(&server.last_words()).is_some());
+        line(&server.last_words()).expect("it is there")
+    };
+    let line = listens(launch);
+    let (stamp, text) = line.split_once(' ').expect("a time");
+    assert!(stamp.len() == 24 && stamp.ends_with('Z'), "{line}");
+    assert!(text.starts_with("info: kachel ") && text.ends_with(" with 1 thread"), "{line}");
+    // The log of the test stands in for the stream of the journal, which is known by its inode.
+    let script = "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec \"$0\" \"$@\"";
+    let line = listens(Launch { under: &["sh", "-c", script], ..launch });
+    assert!(line.starts_with("<6>kachel "), "{line}");
 }

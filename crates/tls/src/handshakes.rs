@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kachel_host::Level;
 use kachel_io::{
     Clock as _, Epoll, Event, Io as _, Lent, Limits, ListenerId, Peer, SendBlock, SocketId,
     SystemClock, Wait, Waker,
@@ -189,7 +190,10 @@ impl Thread {
             events.clear();
             if let Err(error) = self.io.poll(wait, &mut events) {
                 // No client with TLS could be served any more, so the process ends.
-                eprintln!("TLS: the events of handshakes cannot be read: {error}");
+                kachel_host::log(
+                    Level::Error,
+                    format_args!("TLS: the events of handshakes cannot be read: {error}"),
+                );
                 return kachel_host::ask_to_terminate();
             }
             for event in events.drain(..) {

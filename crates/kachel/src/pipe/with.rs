@@ -43,7 +43,7 @@ impl SmartPipe {
                 mode,
             }),
             Err(error) => {
-                eprintln!("--pipe {interface}: off: {error}");
+                say!(Warning, "--pipe {interface}: off: {error}");
                 None
             }
         }
@@ -55,7 +55,11 @@ impl SmartPipe {
         let addresses = match kachel_host::interface_addresses(&self.interface) {
             Ok(addresses) => addresses,
             Err(error) => {
-                eprintln!("--pipe {}: off: its addresses are not known: {error}", self.interface);
+                say!(
+                    Warning,
+                    "--pipe {}: off: its addresses are not known: {error}",
+                    self.interface
+                );
                 return;
             }
         };
@@ -77,11 +81,15 @@ impl SmartPipe {
         debug_assert!(places.iter().all(|place| place.address.port() != 0), "sockets are bound");
         let (interface, mode) = (&self.interface, self.mode);
         if places.is_empty() {
-            eprintln!("--pipe {interface}: off: no UDP socket has an address of this interface");
+            say!(
+                Warning,
+                "--pipe {interface}: off: no UDP socket has an address of this interface"
+            );
             return;
         }
         let list: Vec<_> = places.iter().map(|place| place.address.to_string()).collect();
-        eprintln!(
+        say!(
+            Info,
             "--pipe {interface}: {} mode, answers at {}, before the host's firewall",
             mode.name(),
             list.join(", ")

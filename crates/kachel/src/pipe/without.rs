@@ -18,7 +18,10 @@ pub(crate) enum SmartPipe {}
 impl SmartPipe {
     pub(crate) fn load(options: &ServeOptions) -> Option<Self> {
         if let Some(interface) = &options.pipe.interface {
-            eprintln!("--pipe {interface}: off: this server is built without it (feature pipe)");
+            say!(
+                Warning,
+                "--pipe {interface}: off: this server is built without it (feature pipe)"
+            );
         }
         None
     }

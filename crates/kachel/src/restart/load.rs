@@ -19,6 +19,7 @@ use kachel_cache::{
 };
 use kachel_engine::{BATCH_MAX, ClockOrigin, Common as _, Engine as _, Key, KeyHasher, Now};
 use kachel_io::{Clock as _, SystemClock};
+use kachel_stdx::plural;
 
 use super::{Found, Report, Size, lock};
 
@@ -76,7 +77,8 @@ impl Found {
             }
         }
         if lock(&loader.reader).has_ended {
-            eprintln!(
+            say!(
+                Info,
                 "-e {}: told to end while items were loaded; the file stays",
                 self.path.display()
             );
@@ -183,19 +185,21 @@ impl Loader<'_> {
         let (reader, counts) = (lock(&self.reader), lock(&self.counts));
         let (shown, head) = (&reader.shown, &reader.head);
         if is_flushed {
-            eprintln!("-e {shown}: all {} items were flushed meanwhile", head.items);
+            let items = plural(head.items, "item was", "items were");
+            say!(Info, "-e {shown}: {} {items} flushed meanwhile", head.items);
             return;
         }
+        let items = plural(head.items, "item", "items");
         let evicted: u64 = self.caches.iter().map(|cache| lock(cache).stats().evictions).sum();
         let others = [
-            (counts.expired, "have expired"),
-            (evicted, "were evicted, because memory is full"),
-            (counts.no_room, "found no room"),
-            (counts.too_large, "are longer than -I allows"),
-            (counts.known, "are there twice"),
+            (counts.expired, "expired"),
+            (evicted, "evicted, because memory is full"),
+            (counts.no_room, "without room"),
+            (counts.too_large, "longer than -I allows"),
+            (counts.known, "there twice"),
         ];
         let mut line = format!(
-            "-e {shown}: {} of {} items loaded, {} in {:.1} s",
+            "-e {shown}: {} of {} {items} loaded, {} in {:.1} s",
             counts.stored.saturating_sub(evicted),
             head.items,
             Size(head.file_bytes),
@@ -207,7 +211,11 @@ impl Loader<'_> {
         if let Some(error) = &reader.error {
             line += &format!("; the rest of the file is not used: {error}");
         }
-        eprintln!("{line}");
+        if reader.error.is_some() {
+            say!(Warning, "{line}");
+        } else {
+            say!(Info, "{line}");
+        }
     }
 }
 
@@ -246,7 +254,7 @@ impl Reader<'_> {
                 if self.report.is_due() {
                     let (read, all) =
                         (self.head.file_bytes - self.left_bytes, self.head.file_bytes);
-                    eprintln!("-e {}: {} of {} loaded", self.shown, Size(read), Size(all));
+                    say!(Info, "-e {}: {} of {} loaded", self.shown, Size(read), Size(all));
                 }
                 Some(head)
             }

@@ -90,7 +90,7 @@ impl Claim {
         let shown = self.path.display();
         let cannot = |error| format!("-e {shown}: cannot read the file: {error}");
         let Some(mut file) = self.file.open().map_err(cannot)? else {
-            eprintln!("-e {shown}: there is no such file yet; the cache starts empty");
+            say!(Info, "-e {shown}: there is no such file yet; the cache starts empty");
             return Ok(None);
         };
         let mut page = Vec::with_capacity(HEAD_BYTES);
@@ -100,7 +100,7 @@ impl Claim {
         match FileHead::decode(&page, file_bytes) {
             Ok(head) => Ok(Some(Found { path: self.path.clone(), head, file, begun })),
             Err(unfit) => {
-                eprintln!("-e {shown}: the file is not used: {unfit}; the cache starts empty");
+                say!(Warning, "-e {shown}: the file is not used: {unfit}; the cache starts empty");
                 Ok(None)
             }
         }

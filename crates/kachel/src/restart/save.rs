@@ -14,6 +14,7 @@ use kachel_cache::{BlockBuilder, Cache, FileHead, HEAD_BYTES, Pool};
 use kachel_engine::Now;
 use kachel_io::SystemClock;
 use kachel_shard::Engines;
+use kachel_stdx::plural;
 
 use super::{Claim, Report, Size, lock};
 
@@ -61,10 +62,11 @@ impl Claim {
         match placed {
             Ok(warning) => {
                 let (size, time) = (Size(file_bytes), report.seconds());
-                eprintln!("-e {}: {items} items saved, {size} in {time:.1} s", self.path.display());
+                let (path, noun) = (self.path.display(), plural(items, "item", "items"));
+                say!(Info, "-e {path}: {items} {noun} saved, {size} in {time:.1} s");
                 if let Some(error) = warning {
                     let path = self.path.display();
-                    eprintln!("-e {path}: a loss of power may remove the file: {error}");
+                    say!(Warning, "-e {path}: a loss of power may remove the file: {error}");
                 }
                 Ok(())
             }
@@ -131,7 +133,7 @@ impl Writer<'_> {
         self.blocks += 1;
         block.clear();
         if self.report.is_due() {
-            eprintln!("-e {}: {} saved so far", self.shown, Size(self.file_bytes));
+            say!(Info, "-e {}: {} saved so far", self.shown, Size(self.file_bytes));
         }
         Ok(())
     }

@@ -171,7 +171,9 @@ fn run_within(door: Door, bytes: u64) -> Result<(), String> {
             // With the first few MiB the program is not even loaded, and the loader says so.
             let in_words = status.code().is_some_and(|code| code != 0) && said.contains("emory");
             assert!(in_words, "with {bytes} bytes of address space: {status}: {said}");
-            Err(said.lines().last().unwrap_or_default().to_owned())
+            let line = said.lines().last().unwrap_or_default();
+            // Without its time, which is another one in each line.
+            Err(line.split_once("Z error: ").map_or(line, |(_, sentence)| sentence).to_owned())
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The server binary: picks the subcommand and starts it.
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
-//! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`.
+//! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`; `probe` asks a
+//!             server.
 #![forbid(unsafe_code)]
 // Lines of the server have a time and a level: `say!`.
 #![deny(clippy::print_stderr)]
@@ -18,6 +19,7 @@ mod listeners;
 mod load;
 mod obtained;
 mod pipe;
+mod probe;
 mod restart;
 mod serve;
 mod shards;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     match kachel_options::parse(words, &called_as) {
         Ok(Command::Serve(options)) => serve::run(*options),
         Ok(Command::Load(words)) => load::run(words),
+        Ok(Command::Probe(words)) => probe::run(words),
         Ok(Command::Help(text) | Command::Version(text) | Command::License(text)) => print(&text),
         Err(error) => {
             eprintln!("{error}");

@@ -465,6 +465,43 @@ fn load_becomes_the_lab_beside_with_all_its_arguments() {
     assert_eq!(load(&folder_with_lab(Some("/bin/false")), &[]).status.code(), Some(1));
 }
 
+/// The answer of `kachel probe` about a server.
+fn probed(words: &[&str]) -> Output {
+    Command::new(program()).arg("probe").args(words).output().expect("the binary starts")
+}
+
+#[test]
+fn a_probe_tells_a_server_that_answers_from_one_that_does_not() {
+    for (options, unix) in [
+        (&[][..], false),
+        (&[], true),
+        (&["-B", "binary"], false),
+        (&["-B", "ascii"], false),
+        (&["-c", "1"], false),
+    ] {
+        let mut server = Launch { unix, ..Launch::memcached(program(), options) }.start();
+        // With -c 1, this is the one.
+        let _client = server.connect();
+        let place = server.place();
+        let address = if unix { place } else { format!("127.0.0.1:{place}") };
+        let answer = probed(&[&address]);
+        assert!(answer.status.success() && answer.stderr.is_empty(), "{options:?}: {answer:?}");
+        server.signal(Signal::STOP);
+        let answer = probed(&["--timeout-s", "1", &address]);
+        let said = String::from_utf8(answer.stderr).expect("text");
+        assert_eq!(answer.status.code(), Some(1), "{said}");
+        assert!(said.ends_with("no answer within 1 s\n") && said.contains(&address), "{said}");
+        server.signal(Signal::CONT);
+        server.process.kill().expect("our child");
+        server.process.wait().expect("our child");
+        assert_eq!(probed(&[&address]).status.code(), Some(1), "nobody listens");
+    }
+    assert_eq!(probed(&["--no-such"]).status.code(), Some(64));
+    assert!(
+        String::from_utf8_lossy(&probed(&["--help"]).stdout).starts_with("usage: kachel probe")
+    );
+}
+
 #[test]
 fn a_line_of_the_log_has_a_time_and_a_level_except_in_the_journal() {
     let options = ["serve", "-t", "1"];

@@ -77,6 +77,8 @@ pub enum Command {
     Serve(Box<ServeOptions>),
     /// Start the load generator with these arguments, which it parses itself.
     Load(Vec<OsString>),
+    /// Ask a server whether it answers, with these arguments.
+    Probe(Vec<OsString>),
     /// Print the text and exit 0.
     Help(String),
     /// Print the text and exit 0.
@@ -139,6 +141,7 @@ pub fn parse(
     match first.to_str() {
         Some("serve") => apply::serve(&utf8(args)?, called_as),
         Some("load") => Ok(Command::Load(args.collect())),
+        Some("probe") => Ok(Command::Probe(args.collect())),
         Some("help" | "-h" | "--help") => Ok(Command::Help(text::subcommands())),
         Some("version" | "-V" | "--version") => Ok(Command::Version(text::version(called_as))),
         Some("license" | "-i" | "--license") => Ok(Command::License(text::license(called_as))),

@@ -43,6 +43,7 @@ pub(crate) fn subcommands() -> String {
         "kachel {KACHEL_VERSION}: a drop-in replacement for memcached\n\n\
          kachel serve [options]   start the server, with memcached's options\n\
          kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
+         kachel probe [address]   ask a server whether it answers, for health checks\n\
          kachel version           print the version\n\
          kachel license           print the licence\n\n\
          `kachel serve --help` and `kachel load --help` list the options. Under the name\n\

@@ -490,15 +490,45 @@ fn the_store_engine_never_evicts() {
 }
 
 #[test]
-fn debian_docker_and_helm_start_their_servers() {
+fn debian_and_docker_start_their_servers() {
     let debian =
         ["-d", "-m", "64", "-p", "11211", "-u", "memcache", "-l", "127.0.0.1", "-P", "/r/p"];
     assert_eq!(memcached(&debian).user.as_deref(), Some("memcache"));
-    let helm = ["-m 8192", "--extended=modern,track_sizes", "-I 5m", "-c 16384", "-v", "-u 11211"];
-    let options = memcached(&helm);
-    assert_eq!(options.connections_max, 16384);
-    assert_eq!(options.item_bytes_max, 5 << 20);
-    assert_eq!(options.user.as_deref(), Some("11211"));
+}
+
+/// The arguments that the charts' templates make of our values, which crates/options knows as a command line.
+#[test]
+fn what_the_charts_of_loki_and_mimir_render_starts_a_server() {
+    let arguments = include_str!("../../../../packaging/helm-arguments.txt");
+    let lines = arguments.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut caches: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in lines {
+        match caches.last_mut() {
+            Some((_, words)) if line.starts_with('-') => words.push(line),
+            _ => caches.push((line, Vec::new())),
+        }
+    }
+    assert_eq!(caches.len(), 6);
+    for (name, words) in caches {
+        let (chart, cache) = name.split_once(' ').expect("a chart and a cache");
+        let options = memcached(&words);
+        assert!(options.reports.is_empty(), "{name}: {:?}", options.reports);
+        assert_eq!(options.user.as_deref(), Some("11211"), "{name}");
+        assert!(u64::from(options.item_bytes_max) <= options.memory_bytes / 2, "{name}");
+        // They are those of our values.
+        let values = match chart {
+            "loki" => include_str!("../../../../packaging/helm-loki.yaml"),
+            _ => include_str!("../../../../packaging/helm-mimir.yaml"),
+        };
+        let section = values.split_once(&format!("\n{cache}:\n")).expect("the cache has values").1;
+        let section = section.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+        let section: Vec<&str> = section.map(str::trim).collect();
+        let has = |key: &str, value: u64| section.contains(&&*format!("{key}: {value}"));
+        assert!(has("allocatedMemory", options.memory_bytes >> 20), "{name}");
+        assert!(has("maxItemMemory", u64::from(options.item_bytes_max >> 20)), "{name}");
+        assert!(has("connectionLimit", options.connections_max.into()), "{name}");
+        assert!(has("t", options.threads.expect("-t is given").into()), "{name}");
+    }
 }
 
 #[test]

@@ -97,6 +97,23 @@ rust_from_apt() {
     return 1
 }
 
+# rust_advice: a sentence about where a Rust that is new enough comes from. Debian 12 has it in its repository of
+# security updates, which a minimal system may not name. The file that says which system this is may be another
+# one, for tests.
+rust_advice() {
+    local system policy repository="http://deb.debian.org/debian-security bookworm-security main"
+    system=$(sed -n -e 's/^ID=//p' -e 's/^VERSION_CODENAME=//p' "${setup_os_release:-/etc/os-release}" 2>/dev/null)
+    policy=$(apt-cache policy 2>/dev/null) || policy=
+    if [[ " ${system//$'\n'/ } " == *" debian "* && " ${system//$'\n'/ } " == *" bookworm "* &&
+        $policy != *n=bookworm-security* ]]; then
+        echo "Debian's security updates have it, as the packages rustc-web and cargo-web. Please run as root:" \
+            "echo 'deb $repository' >/etc/apt/sources.list.d/security.list, and start again." \
+            "https://rustup.rs has it, too."
+    else
+        echo "Please install it from https://rustup.rs and start again."
+    fi
+}
+
 # need_rust: afterwards `cargo` in PATH is new enough.
 need_rust() {
     rust_is_new_enough && return
@@ -120,5 +137,5 @@ need_rust() {
         rust_is_new_enough && return
     fi
     setup_die "Kachel needs Rust $(rust_wanted) or newer, and this script could not install it." \
-        "Please install it from https://rustup.rs and start again."
+        "$(rust_advice)"
 }

@@ -537,3 +537,23 @@ fn run_refuses_bad_input_and_names_it() {
     assert!(text(&report.stderr).contains("no step is measured yet"), "{report:?}");
     assert!(text(&lab(&["report", "/no/such"]).stderr).contains("/no/such"));
 }
+
+#[test]
+fn run_finds_the_experiments_that_are_installed_with_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (bin, share) = (root.path().join("bin"), root.path().join("share/kachel/experiments/one"));
+    for folder in [&bin, &share] {
+        std::fs::create_dir_all(folder).expect("a folder");
+    }
+    std::fs::write(share.join("experiment.toml"), EXPERIMENT).expect("written");
+    let installed = bin.join("kachel-lab");
+    std::fs::copy(env!("CARGO_BIN_EXE_kachel-lab"), &installed).expect("copied");
+    let run = |name: &str| {
+        let mut command = Command::new(&installed);
+        command.current_dir(root.path()).args(["run", name, "--smoke"]);
+        text(&command.output().expect("the binary starts").stderr)
+    };
+    let said = run("one");
+    assert!(said.contains("'/no/such/program'"), "it was read: {said}");
+    assert!(run("two").contains("experiments/two"), "the folder of the tree is named");
+}

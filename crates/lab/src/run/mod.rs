@@ -39,6 +39,8 @@ use server::Running;
 
 /// The folder of the experiments.
 const EXPERIMENTS: &str = "experiments";
+/// The same folder of an installed laboratory, seen from the folder of its binary.
+const INSTALLED: &str = "../share/kachel/experiments";
 /// The lock file of `scripts/bench`, in the folder of temporary files.
 const LOCK: &str = "kachel-bench.lock";
 /// The folder of raw data.
@@ -51,8 +53,8 @@ const EXTRA_S: f64 = 0.3;
 const BESIDE: &str = "/beside";
 
 const HELP: &str = "\
-NAME is a folder in `experiments`, or the path of a folder that has an experiment.toml. BENCHMARKING.md
-documents this file and the raw data.
+NAME is a folder in `experiments`, or among those that are installed with the laboratory, or the path of a
+folder that has an experiment.toml. BENCHMARKING.md documents this file and the raw data.
 
 A run that was ended goes on where it was, if it is started again: finished steps are not repeated.
 
@@ -158,16 +160,29 @@ struct Run {
     took: Duration,
 }
 
+/// The folder of an experiment: a path, or a name in the tree, or else one that was installed.
+fn source(name: &Path) -> PathBuf {
+    if name.components().count() != 1 {
+        return name.to_owned();
+    }
+    let here = Path::new(EXPERIMENTS).join(name);
+    let installed = || {
+        let binary = std::env::current_exe().ok()?;
+        Some(binary.parent()?.join(INSTALLED).join(name))
+    };
+    match installed().filter(|installed| !here.exists() && installed.exists()) {
+        Some(installed) => installed,
+        None => here,
+    }
+}
+
 impl Run {
     /// Reads the experiment, finds its programs and cores, and opens the folder.
     ///
     /// Errors: the experiment is wrong, a program is missing, or the folder has the rows of another
     /// experiment.
     fn prepare(options: &Options) -> Result<Self, String> {
-        let source = match options.name.components().count() {
-            1 => Path::new(EXPERIMENTS).join(&options.name),
-            _ => options.name.clone(),
-        };
+        let source = source(&options.name);
         let mut experiment = Experiment::read(&source.join(FILE))?;
         experiment.select(&options.selection)?;
         arguments::check(&experiment)?;

@@ -8,11 +8,12 @@
 //! <6>kachel 0.1.0 listens on 127.0.0.1:11211 with 2 threads       to systemd's journal
 //! ```
 //!
-//! The time is UTC. The journal notes its own time, and takes the level from the number (`sd-daemon(3)`).
+//! The time is UTC. The journal notes its own time, and takes the level from the number
+//! (`sd-daemon(3)`).
 //!
 //! Invariants:
-//! - I1  A line of [`log_line`] is no longer than a pipe takes as one piece, so a pipe with room takes all of
-//!   it without waiting.
+//! - I1  A line of [`log_line`] is no longer than a pipe takes as one piece, so a pipe with room
+//!   takes all of it without waiting.
 
 use std::fmt;
 use std::io::Write as _;
@@ -63,8 +64,8 @@ impl Level {
     }
 }
 
-/// Writes a line to standard error. It waits until standard error takes it, and [`log_line`] does not
-/// wait for it meanwhile.
+/// Writes a line to standard error. It waits until standard error takes it, and [`log_line`] does
+/// not wait for it meanwhile.
 pub fn log(level: Level, text: fmt::Arguments<'_>) {
     let line = line(level, text);
     // Nobody is left who could be told that standard error is closed.
@@ -76,6 +77,7 @@ pub fn log(level: Level, text: fmt::Arguments<'_>) {
 ///
 /// It may still wait if another process fills the same pipe at that moment.
 pub fn log_line(level: Level, text: &str) {
+    debug_assert!(!text.ends_with('\n'), "the end of the line comes here");
     let _dropped = write_if_taken(rustix::stdio::stderr(), &line(level, format_args!("{text}")));
 }
 
@@ -104,6 +106,7 @@ impl fmt::Display for Stamp {
         let seconds = u64::try_from(self.0 / 1000).unwrap_or(0);
         let (year, month, day) = date(seconds / DAY_SECONDS);
         let (hour, minute) = (seconds % DAY_SECONDS / 3600, seconds / 60 % 60);
+        debug_assert!(hour < 24 && month <= 12, "a day has 24 hours, a year 12 months");
         let (second, millisecond) = (seconds % 60, self.0 % 1000);
         write!(
             formatter,
@@ -114,8 +117,8 @@ impl fmt::Display for Stamp {
 
 /// The year, month and day of a day that is counted from 1970-01-01.
 ///
-/// Years are counted from March, so that the day of a leap year is the last one. Four hundred years have
-/// 146,097 days.
+/// Years are counted from March, so that the day of a leap year is the last one. Four hundred
+/// years have 146,097 days.
 fn date(day: u64) -> (u64, u64, u64) {
     const DAYS_BEFORE_1970: u64 = 719_468; // Since 0000-03-01.
     let day = day + DAYS_BEFORE_1970;
@@ -130,7 +133,8 @@ fn date(day: u64) -> (u64, u64, u64) {
     (400 * era + year + u64::from(is_next_year), month, day_of_month)
 }
 
-/// Writes `line`, which has its end, if that does not wait. Returns `false` if it would wait, or failed.
+/// Writes `line`, which has its end, if that does not wait. Returns `false` if it would wait, or
+/// failed.
 fn write_if_taken(file: impl AsFd, line: &str) -> bool {
     debug_assert!(line.ends_with('\n'), "a line has an end");
     let mut bytes = [0; LINE_BYTES_MAX];

@@ -1,4 +1,4 @@
-//! What the process tells its service manager: that it is ready, that it ends, and that it needs more time.
+//! What the process tells its service manager: ready, ending, or in need of more time.
 //!
 //! Upstream:   `kachel`, at the start, at the end, and while items are loaded and saved.
 //! Downstream: datagrams to the unix socket that the environment names, by systemd's protocol
@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - I1  Without the variable, nothing is sent and nothing fails.
-//! - I2  A message is at most one datagram, and sending it never waits: a manager that does not read is no
-//!   reason to stop.
+//! - I2  A message is at most one datagram, and sending it never waits: a manager that does not
+//!   read is no reason to stop.
 
 use std::ffi::OsStr;
 use std::io;
@@ -35,15 +35,18 @@ impl ServiceState {
         match self {
             Self::Ready => "READY=1\nSTATUS=Serving".to_owned(),
             Self::Stopping => "STOPPING=1\nSTATUS=Ending".to_owned(),
-            Self::Busy(time) => format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()),
+            Self::Busy(time) => {
+                debug_assert!(!time.is_zero(), "the manager would end the process at once");
+                format!("EXTEND_TIMEOUT_USEC={}", time.as_micros())
+            }
         }
     }
 }
 
 /// Tells the service manager, if there is one (I1). Cost: four system calls.
 ///
-/// Errors: there is one that cannot be told. The caller may go on; a manager that waits for the message ends
-/// the process at its time limit.
+/// Errors: there is one that cannot be told. The caller may go on; a manager that waits for the
+/// message ends the process at its time limit.
 pub fn tell_service_manager(state: ServiceState) -> io::Result<()> {
     match std::env::var_os(SOCKET_ENV) {
         Some(name) if !name.is_empty() => send(&name, state),
@@ -102,7 +105,8 @@ mod tests {
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         assert!(send(OsStr::new(&"x".repeat(200)), ServiceState::Ready).is_err(), "no such name");
         let _deaf = UnixDatagram::bind(&path).expect("a socket");
-        // The queue of a socket is limited: net.unix.max_dgram_qlen, usually 10, at most some thousands.
+        // The queue of a socket is limited: net.unix.max_dgram_qlen, usually 10, at most some
+        // thousands.
         let full = (0..1 << 20).find_map(|_| send(path.as_os_str(), ServiceState::Ready).err());
         assert_eq!(full.expect("it is full").kind(), io::ErrorKind::WouldBlock);
     }

@@ -4,8 +4,8 @@
 //! Downstream: `unshare` and `mount`.
 //!
 //! Invariants:
-//! - I1  What is mounted here is seen by the calling thread and by what it starts, and goes with them. The
-//!   machine stays as it was.
+//! - I1  What is mounted here is seen by the calling thread and by what it starts, and goes with
+//!   them. The machine stays as it was.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,10 +17,11 @@ use crate::identity::checked;
 /// Where the files are: of their own, or within those for debugging.
 const FOLDERS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"];
 
-/// Makes sure that the calling thread finds the files, by mounting them for itself if nobody has (I1).
+/// Makes sure that the calling thread finds the files, by mounting them for itself if nobody has
+/// (I1).
 ///
-/// Errors: they are there, but this user may not read them; they are not, and this process may not mount,
-/// or the kernel has none.
+/// Errors: they are there, but this user may not read them; they are not, and this process may not
+/// mount, or the kernel has none.
 pub fn provide_tracing_files() -> io::Result<()> {
     for folder in FOLDERS {
         match Path::new(folder).read_dir() {
@@ -41,9 +42,11 @@ pub fn provide_tracing_files() -> io::Result<()> {
 
 /// Mounts a file system of this kind, or changes the mount that is there.
 fn mount(kind: Option<&CStr>, at: &CStr, flags: libc::c_ulong) -> io::Result<()> {
+    debug_assert!(at.to_bytes().starts_with(b"/"), "a mount has one place, wherever we are");
     let kind = kind.map_or(ptr::null(), CStr::as_ptr);
     // SAFETY:
-    // - `kind` is a string that ends in zero, or null, which a change of a mount may give: mount(2).
+    // - `kind` is a string that ends in zero, or null, which a change of a mount may give:
+    //   mount(2).
     // - `at` is a string that ends in zero: `CStr`.
     // - no data is passed, and both strings outlive the call.
     checked(unsafe { libc::mount(kind, at.as_ptr(), kind, flags, ptr::null()) })

@@ -1,8 +1,8 @@
 //! The server binary: picks the subcommand and starts it.
 //!
 //! Upstream:   the command line, and the name by which the binary was called.
-//! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`; `probe` asks a
-//!             server.
+//! Downstream: `serve` runs the server; `load` executes the load generator of `kachel-lab`;
+//!             `probe` asks a server.
 #![forbid(unsafe_code)]
 // Lines of the server have a time and a level: `say!`.
 #![deny(clippy::print_stderr)]
@@ -17,6 +17,7 @@ macro_rules! say {
 mod closes;
 mod listeners;
 mod load;
+mod manager;
 mod obtained;
 mod pipe;
 mod probe;

@@ -3,8 +3,8 @@
 //! Upstream:   `main`, with the arguments after `probe`.
 //! Downstream: a server, by a connection for each question.
 //!
-//! A server lives if it answers anything. One that wants a login, speaks TLS or is full refuses the question,
-//! and must not be restarted for it.
+//! A server lives if it answers anything. One that wants a login, speaks TLS or is full refuses the
+//! question, and must not be restarted for it.
 //!
 //! Invariants:
 //! - I1  The process ends within the time limit, whatever the server does.
@@ -21,9 +21,9 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: kachel probe [--timeout-s N] [ADDRESS]
 
-Asks the server at ADDRESS for its version. Ends with status 0 if it answers anything, with 1 if it does not
-within N seconds (default: 2), and with 64 if the arguments are wrong. ADDRESS is HOST:PORT, or the path of a
-unix socket (default: 127.0.0.1:11211).
+Asks the server at ADDRESS for its version. Ends with status 0 if it answers anything, with 1 if it
+does not within N seconds (default: 2), and with 64 if the arguments are wrong. ADDRESS is HOST:PORT,
+or the path of a unix socket (default: 127.0.0.1:11211).
 ";
 
 const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
@@ -32,8 +32,8 @@ const TIMEOUT_S_MAX: u64 = 3600;
 
 const EXIT_USAGE: u8 = 64;
 
-/// The question by the text protocol, and by the binary one (a header of 24 bytes, opcode 0x0b). A listener
-/// of one protocol closes a connection that speaks the other.
+/// The question by the text protocol, and by the binary one (a header of 24 bytes, opcode 0x0b). A
+/// listener of one protocol closes a connection that speaks the other.
 const QUESTIONS: [&[u8]; 2] =
     [b"version\r\n", b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"];
 

@@ -34,6 +34,7 @@ use kachel_options::{
 use kachel_stdx::plural;
 
 use crate::listeners::{self, Open};
+use crate::manager::tell;
 use crate::obtained::Line;
 use crate::pipe::SmartPipe;
 use crate::restart::Claim;
@@ -152,13 +153,6 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     remove_pidfile(pidfile, &options);
     // Dropped, the claim leaves nothing behind.
     end(running, signals, claim.filter(|_| signal == Some(Signal::User1)))
-}
-
-/// Tells the service manager. It is not worth an end of the server if it cannot be told.
-pub(crate) fn tell(state: ServiceState) {
-    if let Err(error) = kachel_host::tell_service_manager(state) {
-        say!(Warning, "NOTIFY_SOCKET: the service manager cannot be told {state:?}: {error}");
-    }
 }
 
 /// Waits for the shards, which were asked to end, saves their items to the file of `claim`, and

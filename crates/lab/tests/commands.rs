@@ -93,16 +93,16 @@ fn breakdown_without_rights_says_so_in_one_sentence() {
     assert!(said.contains("CAP_PERFMON") && said.lines().count() == 1, "{said}");
 }
 
-/// What a shell does to be where nobody has mounted tracefs. Its mounts are its own before it unmounts any. A
-/// chroot is no mount, so `unshare` could not see to that; its /sys is one.
+/// What a shell does to be where nobody has mounted tracefs. Its mounts are its own before it
+/// unmounts any. A chroot is no mount, so `unshare` could not see to that; its /sys is one.
 const UNMOUNT: &str = "
     mount --make-rprivate /sys
     for folder in /sys/kernel/tracing /sys/kernel/debug; do
         for _ in 1 2 3 4; do ! mountpoint -q $folder || umount --lazy $folder; done
     done";
 
-/// A command that executes `then`, a line of a shell, where nobody has mounted tracefs; nothing if this
-/// machine does not let a test unmount.
+/// A command that executes `then`, a line of a shell, where nobody has mounted tracefs; nothing if
+/// this machine does not let a test unmount.
 fn without_tracefs(then: &str) -> Option<Command> {
     let command = |then: &str| {
         let mut command = Command::new("unshare");

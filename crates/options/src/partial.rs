@@ -264,9 +264,10 @@ impl PartialOptions {
     }
 }
 
-/// Why an item may not have `item_bytes` in a memory of `memory_bytes`. The option that was not left
-/// at its default is named first.
+/// Why an item may not have `item_bytes` in a memory of `memory_bytes`. The option that was not
+/// left at its default is named first.
 fn too_large(item_bytes: u32, memory_bytes: u64) -> String {
+    debug_assert!(u64::from(item_bytes) > memory_bytes / 2, "it is refused for a reason");
     let needed_mib = (2 * u64::from(item_bytes)).div_ceil(1 << 20);
     if item_bytes == ITEM_BYTES_DEFAULT {
         return format!(

@@ -43,8 +43,8 @@ impl Counted {
         };
         let Some(last) = base.checked_add(threads) else {
             return Err(self.refused(&format!(
-                "{threads} threads need the ports after {from} {base}, up to {}; there are ports up \
-                 to 65535. Use a smaller {from} or -t",
+                "with -t {threads} the ports after {from} {base} are needed, up to {}; there are ports \
+                 up to 65535. Use a smaller {from} or -t",
                 u32::from(base) + u32::from(threads)
             )));
         };

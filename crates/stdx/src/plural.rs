@@ -4,7 +4,8 @@
 //! Downstream: nothing.
 
 /// `one` if `count` is 1, otherwise `many`: `1 thread`, but `0 threads` and `2 threads`.
-pub const fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
+pub fn plural(count: u64, one: &'static str, many: &'static str) -> &'static str {
+    debug_assert_ne!(one, many, "a noun with one form needs no choice");
     if count == 1 { one } else { many }
 }
 

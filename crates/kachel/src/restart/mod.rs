@@ -30,13 +30,13 @@ use kachel_cache::{FileHead, HEAD_BYTES, is_ours};
 use kachel_engine::ClockOrigin;
 use kachel_host::{MemoryFile, ServiceState};
 
-use crate::serve::tell;
+use crate::manager::tell;
 
 /// How often the progress of a long load or save is reported.
 const REPORT_TIME: Duration = Duration::from_secs(5);
 
-/// How long a service manager must wait for the next report. A guess: a disk that does not answer for this
-/// long is broken.
+/// How long a service manager must wait for the next report. A guess: a disk that does not answer
+/// for this long is broken.
 const PATIENCE_TIME: Duration = Duration::from_secs(60);
 
 /// The slowest disk for which a service manager is told to wait while the file is synced. A guess.

@@ -496,7 +496,8 @@ fn debian_and_docker_start_their_servers() {
     assert_eq!(memcached(&debian).user.as_deref(), Some("memcache"));
 }
 
-/// The arguments that the charts' templates make of our values, which crates/options knows as a command line.
+/// The arguments that the charts' templates make of our values, which crates/options knows as a
+/// command line.
 #[test]
 fn what_the_charts_of_loki_and_mimir_render_starts_a_server() {
     let arguments = include_str!("../../../../packaging/helm-arguments.txt");

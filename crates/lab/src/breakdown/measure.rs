@@ -63,11 +63,6 @@ fn now_ns() -> u64 {
 ///
 /// Errors: there is no such process, or no right to watch it; a table of parts that cannot be read.
 pub(super) fn measure(options: &Options) -> Result<Report, String> {
-    if !sees_first_namespace() {
-        return Err("breakdown must run outside of containers: the kernel knows processes by \
-                    numbers that are not seen in this one"
-            .to_owned());
-    }
     let process = Process::open(options.pid)?;
     let table = match &options.parts {
         Some(path) => std::fs::read_to_string(path)
@@ -76,6 +71,11 @@ pub(super) fn measure(options: &Options) -> Result<Report, String> {
     };
     let rules =
         Rules::read(&table, &process.program).map_err(|error| format!("--parts: {error}"))?;
+    if !sees_first_namespace() {
+        return Err("breakdown must run outside of containers: the kernel knows processes by \
+                    numbers that are not seen in this one"
+            .to_owned());
+    }
     let kernel = KernelSymbols::read();
     let mut report = Report {
         version: 1,

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use kachel_stdx::plural;
 use serde::Serialize;
 
 use crate::address::Target;
@@ -109,8 +110,10 @@ impl std::fmt::Display for IdleMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "idle       {} connections, {} closed by the server",
-            self.connections, self.closed
+            "idle       {} {}, {} closed by the server",
+            self.connections,
+            plural(self.connections as u64, "connection", "connections"),
+            self.closed
         )?;
         if let (Some(each), Some(end)) = (self.bytes_each, self.rss_end_bytes) {
             let end_mib = end as f64 / f64::from(1 << 20);

@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
+use kachel_stdx::plural;
 use serde::Serialize;
 
 use crate::idle::IdleMemory;
@@ -150,7 +151,7 @@ impl Display for SweepStep {
             (Some(_), false) => f.write_str(", not kept")?,
         }
         if self.errors > 0 {
-            write!(f, ", {} errors", self.errors)?;
+            write!(f, ", {} {}", self.errors, plural(self.errors, "error", "errors"))?;
         }
         if self.is_doubtful() {
             f.write_str(", the generator may be the limit")?;
@@ -394,11 +395,14 @@ impl MemberFigures {
 impl Display for MemberFigures {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { name, connections, threads, requests, requests_per_s, errors, .. } = self;
-        write!(f, "  {name}: {connections} connections, {threads} threads, {requests} answered, ")?;
+        let connected = plural(*connections as u64, "connection", "connections");
+        write!(f, "  {name}: {connections} {connected}, {threads} ")?;
+        write!(f, "{}, {requests} answered, ", plural(*threads as u64, "thread", "threads"))?;
         if let Some(rate_per_s) = self.rate_per_s {
             write!(f, "{rate_per_s:.0}/s offered, ")?;
         }
-        write!(f, "{requests_per_s:.0}/s, {errors} errors, {:.3} cores busy", self.busy_cores)?;
+        write!(f, "{requests_per_s:.0}/s, {errors} {}, ", plural(*errors, "error", "errors"))?;
+        write!(f, "{:.3} cores busy", self.busy_cores)?;
         if let (Some(offset_us), Some(error_us)) = (self.clock_offset_us, self.clock_error_us) {
             write!(f, ", its clock {offset_us:+.0} us (exact to {error_us:.0} us)")?;
         }
@@ -503,8 +507,11 @@ impl Display for Report {
         if let Some(hit_ratio) = result.hit_ratio {
             writeln!(
                 f,
-                "keys       {} in gets: {:.0}/s, hit ratio {hit_ratio:.5}, {} misses",
-                result.keys, result.keys_per_s, result.misses
+                "keys       {} in gets: {:.0}/s, hit ratio {hit_ratio:.5}, {} {}",
+                result.keys,
+                result.keys_per_s,
+                result.misses,
+                plural(result.misses, "miss", "misses")
             )?;
         }
         if result.not_done > 0 {
@@ -546,7 +553,8 @@ impl Display for ErrorFigures {
             )?;
         }
         if *stray > 0 {
-            write!(f, "\nstray      {stray} datagrams without a request")?;
+            let datagrams = plural(*stray, "datagram", "datagrams");
+            write!(f, "\nstray      {stray} {datagrams} without a request")?;
         }
         Ok(())
     }
@@ -556,7 +564,8 @@ impl Report {
     fn write_head(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
         if let Some(preload) = &self.preload {
-            write!(f, "preload    {} keys in {:.2} s", preload.keys, preload.elapsed_s)?;
+            let keys = plural(preload.keys, "key", "keys");
+            write!(f, "preload    {} {keys} in {:.2} s", preload.keys, preload.elapsed_s)?;
             writeln!(f, ": {:.0}/s", preload.keys_per_s)?;
         }
         if let Some(sweep) = &self.sweep {

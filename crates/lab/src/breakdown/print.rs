@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use kachel_stdx::plural;
+
 use super::cpu::{CpuView, Named, percent};
 use super::measure::Report;
 use super::parts::Part;
@@ -70,7 +72,12 @@ fn milliseconds(ns: u64) -> String {
 
 /// The view of time by the clock.
 fn of_wall(view: &WallView) -> String {
-    let mut text = format!("Time by the clock: {:.3} s, {} threads\n", view.seconds, view.threads);
+    let mut text = format!(
+        "Time by the clock: {:.3} s, {} {}\n",
+        view.seconds,
+        view.threads,
+        plural(view.threads as u64, "thread", "threads")
+    );
     text.push_str(
         "  system calls: milliseconds in which at least one was open, its share, the sum over \
          threads; a call that works and then sleeps (io_uring_enter) counts as a wait\n",

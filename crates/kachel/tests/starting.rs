@@ -472,12 +472,16 @@ fn probed(words: &[&str]) -> Output {
 
 #[test]
 fn a_probe_tells_a_server_that_answers_from_one_that_does_not() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(&file, "user:password\n").expect("written");
+    let users = file.path().to_str().expect("text");
     for (options, unix) in [
         (&[][..], false),
         (&[], true),
         (&["-B", "binary"], false),
         (&["-B", "ascii"], false),
         (&["-c", "1"], false),
+        (&["-Y", users], false),
     ] {
         let mut server = Launch { unix, ..Launch::memcached(program(), options) }.start();
         // With -c 1, this is the one.

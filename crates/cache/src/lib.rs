@@ -38,7 +38,7 @@ pub use kachel_stdx::SizeClassOptions;
 pub use large::{CachePinned, CacheUpload};
 pub use reader::CacheReader;
 pub use saved::Restored;
-pub use saved::block::{BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
+pub use saved::block::{BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
 pub use saved::head::{FileHead, HEAD_BYTES, Unfit, is_ours};
 
 const _: () = assert!(

@@ -43,6 +43,9 @@ pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
 pub use service_manager::{ServiceState, tell_service_manager};
 pub use shared_words::SharedWords;
-pub use signals::{Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate, is_end_pending};
+pub use signals::{
+    Signal, Signals, ask_to_reload, ask_to_save, ask_to_terminate, ignore_signals_of_writes,
+    is_end_pending,
+};
 pub use tracing_files::provide_tracing_files;
 pub use usage::{Usage, entropy, usage};

@@ -10,6 +10,8 @@
 //! PATH.new   made, locked, empty ---------------> written, synced -+
 //! ```
 //!
+//! The folder may be one that others may write, such as `/tmp`.
+//!
 //! Invariants:
 //! - I1  `PATH` is whole: what is written lies beside it until all of it is on the disk.
 //! - I2  The file is gone before a client is served, also after a loss of power. So no later server
@@ -17,15 +19,26 @@
 //!   while it loads loses nothing.
 //! - I3  Two servers do not use the same file: the lock on `PATH.new` is held until the process
 //!   ends, also while it writes.
+//! - I4  What is read was written by this user, and nobody else has written or read what is
+//!   written: both files are regular files of the effective user, without other names, and others
+//!   may not write them. This is checked on the open descriptor. No link is followed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// How often a server opens the file anew because another one renamed or removed it meanwhile.
 const ATTEMPTS_MAX: usize = 8;
+
+/// The permissions of a memory file, which has the values of all clients.
+const MODE: u32 = 0o600;
+
+/// The permissions by which others write a file.
+const OTHERS_WRITE: u32 = 0o022;
+
+const _: () = assert!(MODE & OTHERS_WRITE == 0, "I4: a file that this process makes passes");
 
 /// The claim of this process to a memory file. Dropped, it leaves nothing beside the file.
 #[derive(Debug)]
@@ -41,16 +54,19 @@ impl MemoryFile {
     /// Claims `path` for this process.
     ///
     /// Errors: `WouldBlock` if another process has claimed it (I3); the folder cannot be written or
-    /// synced, or there is something beside the file that is no file.
+    /// synced; there is something beside the file that is not this user's own file (I4), or the
+    /// file system does not keep owners.
     pub fn claim(path: &Path) -> io::Result<Self> {
         debug_assert!(path.is_absolute(), "the process may leave its folder");
         let mut beside = OsString::from(path);
         beside.push(".new");
         let beside = PathBuf::from(beside);
         for _ in 0..ATTEMPTS_MAX {
-            let mut options = OpenOptions::new();
-            options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-            let next = options.truncate(false).open(&beside)?;
+            let of = |error: io::Error| {
+                io::Error::new(error.kind(), format!("{}: {error}", beside.display()))
+            };
+            let Some(next) = make_or_open(&beside).map_err(of)? else { continue };
+            check_own(&next).map_err(of)?; // I4: before it is locked, or emptied.
             match next.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
@@ -62,7 +78,8 @@ impl MemoryFile {
             }
             // A server that was ended while it wrote has left this file.
             next.set_len(0)?;
-            debug_assert!(next.metadata()?.is_file(), "only a file has a length");
+            next.set_permissions(fs::Permissions::from_mode(MODE)).map_err(of)?;
+            debug_assert!(next.metadata()?.is_file(), "I4");
             let file = Self { path: path.to_path_buf(), beside, next, is_placed: false };
             // A folder that cannot be synced shows it here, while the old file is still there.
             file.sync_folder()?;
@@ -73,17 +90,15 @@ impl MemoryFile {
 
     /// Opens the file of the server before. `None` if there is none.
     ///
-    /// Errors: it cannot be read, or it is no file.
+    /// Errors: it cannot be read, or it is not this user's own file (I4).
     pub fn open(&self) -> io::Result<Option<File>> {
         assert!(!self.is_placed, "I2: what this process writes is for the next one");
-        let file = match File::open(&self.path) {
+        let file = match open_itself(File::options().read(true), &self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
-        }
+        check_own(&file)?;
         Ok(Some(file))
     }
 
@@ -120,6 +135,9 @@ impl MemoryFile {
         debug_assert!(!self.is_placed, "I1: it is placed once");
         self.next.sync_all()?;
         debug_assert!(self.path != self.beside, "I1: what is not placed lies beside the file");
+        if !is_at(&self.next, &self.beside)? {
+            return Err(io::Error::other("the file beside it was replaced or removed")); // I4
+        }
         fs::rename(&self.beside, &self.path)?;
         self.is_placed = true;
         Ok(sync_folder(&self).err())
@@ -141,6 +159,52 @@ impl Drop for MemoryFile {
             let _the_next_server_empties_it = fs::remove_file(&self.beside);
         }
     }
+}
+
+/// Makes an empty file at `path`, or opens the one that a server has left there. `None` if another
+/// server has just put that one in place.
+fn make_or_open(path: &Path) -> io::Result<Option<File>> {
+    debug_assert!(path.is_absolute(), "the process may leave its folder");
+    let mut options = File::options();
+    options.write(true);
+    match open_itself(options.clone().create_new(true).mode(MODE), path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made.map(Some),
+    }
+    match open_itself(&mut options, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Opens what is at `path` itself, not what a link names, and waits for nobody (a FIFO).
+fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    debug_assert!(path.file_name().is_some(), "a file has a name");
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    options.custom_flags(flags).open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("it is a symbolic link, which is not followed"),
+        _ => error,
+    })
+}
+
+/// Checks that this user alone can have written a file (I4).
+///
+/// Errors: somebody else may have.
+fn check_own(file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    let own = rustix::process::geteuid().as_raw();
+    let why = if !found.is_file() {
+        "it is no regular file".to_string()
+    } else if found.uid() != own {
+        format!("it belongs to user {}, and this server is user {own}", found.uid())
+    } else if found.mode() & OTHERS_WRITE != 0 {
+        format!("other users may write it (its mode is {:o})", found.mode() & 0o7777)
+    } else if found.nlink() > 1 {
+        "it has a second name (a hard link)".to_string()
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::other(why))
 }
 
 /// Whether `file` is the one at `path`.
@@ -230,8 +294,84 @@ mod tests {
         fs::remove_file(folder.path().join("other")).expect("removed");
         MemoryFile::claim(&path).expect_err("a link to nowhere is no file either");
         assert!(!folder.path().join("other").exists(), "nothing was made there");
+        fs::remove_file(folder.path().join("items.new")).expect("removed");
+        let claimed = MemoryFile::claim(&path).expect("free");
+        std::os::unix::fs::symlink("items.new", &path).expect("a link");
+        let refused = claimed.open().expect_err("a link is no file");
+        assert!(refused.to_string().contains("symbolic link"), "{refused}");
         let folder = MemoryFile::claim(&folder.path().join("folder")).expect("free");
         fs::create_dir(&folder.path).expect("a folder");
         folder.open().expect_err("a folder is no file");
+    }
+
+    /// What another user may have put there, and a part of the reason for which it is refused.
+    const PLANTED: [(&str, &str); 5] = [
+        ("writable by its group", "other users may write"),
+        ("writable by all", "other users may write"),
+        ("with a second name", "a second name"),
+        ("a FIFO", ""),
+        ("of another user", "belongs to user 12345"),
+    ];
+
+    /// Returns `false` if this process may not plant it.
+    fn plant(at: &Path, what: &str) -> bool {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        if what == "a FIFO" {
+            mknodat(CWD, at, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+            return true;
+        }
+        fs::write(at, "planted").expect("written");
+        let mode = match what {
+            "writable by its group" => 0o620,
+            "writable by all" => 0o602,
+            _ => MODE,
+        };
+        fs::set_permissions(at, fs::Permissions::from_mode(mode)).expect("its permissions");
+        match what {
+            "with a second name" => fs::hard_link(at, at.with_extension("second")).is_ok(),
+            "of another user" => std::os::unix::fs::chown(at, Some(12345), None).is_ok(),
+            _ => true,
+        }
+    }
+
+    /// Removes what was planted. Returns whether it was as before.
+    fn unplant(at: &Path) -> bool {
+        let is_as_before = match at.metadata().expect("it is there").is_file() {
+            true => fs::read(at).expect("a file") == b"planted",
+            false => true,
+        };
+        let _none = fs::remove_file(at.with_extension("second"));
+        fs::remove_file(at).expect("removed");
+        is_as_before
+    }
+
+    /// The fault: a file of another user was written, and later loaded.
+    #[test]
+    fn only_own_regular_files_are_written_and_read() {
+        let folder = Folder::new("memory-file", &[]);
+        let (path, beside) = (folder.path().join("items"), folder.path().join("items.new"));
+        for (what, why) in PLANTED {
+            if plant(&beside, what) {
+                let refused = MemoryFile::claim(&path).expect_err(what).to_string();
+                assert!(refused.contains(why), "{what}: {refused}");
+            }
+            assert!(unplant(&beside), "{what}: it was written");
+            let claimed = MemoryFile::claim(&path).expect("free");
+            if plant(&path, what) {
+                let refused = claimed.open().expect_err(what).to_string();
+                assert!(refused.contains(why), "{what}: {refused}");
+            }
+            assert!(unplant(&path), "{what}: it was written");
+        }
+        // A file of an own server that others might read is read by nobody else from now on.
+        fs::write(&beside, "left").expect("written");
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o644)).expect("its permissions");
+        let claimed = MemoryFile::claim(&path).expect("it is this user's own");
+        assert_eq!(claimed.next().metadata().expect("a file").mode() & 0o7777, MODE);
+        // What replaces it meanwhile is not put in place.
+        fs::remove_file(&beside).expect("removed");
+        fs::write(&beside, "planted").expect("written");
+        claimed.place().expect_err("it is another file");
+        assert!(!path.exists(), "nothing was put in place");
     }
 }

@@ -6,9 +6,12 @@
 //! Invariants:
 //! - I1  A reader of the file finds a whole number, because the number is written to another file,
 //!   which is then renamed.
+//! - I2  No other file is written. A file that another user has put beside it is removed, and a
+//!   link there is not followed.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// A written process number.
@@ -45,15 +48,34 @@ impl Pidfile {
 }
 
 /// Writes `text` to `path` so that no reader sees a part of it: writes another file, then renames
-/// that.
+/// that (I1, I2).
 ///
-/// Errors: the folder cannot be written.
+/// Errors: the folder cannot be written, the disk is full, or there is a device, a FIFO or a folder
+/// at `path`.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let is_in_the_way = |found: fs::Metadata| !found.is_file() && !found.is_symlink();
+    if path.symlink_metadata().is_ok_and(is_in_the_way) {
+        return Err(io::Error::other("there is something that is no file"));
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lck");
     let beside = PathBuf::from(beside);
-    fs::write(&beside, text)?;
-    fs::rename(&beside, path)
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o644);
+    let mut file = match options.open(&beside) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // A process that was killed has left it, or another user has put it there.
+            fs::remove_file(&beside)?;
+            options.open(&beside)?
+        }
+        made => made?,
+    };
+    debug_assert!(file.metadata()?.len() == 0, "I2: it is a new file");
+    let placed = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&beside, path));
+    if placed.is_err() {
+        let _nothing_is_left = fs::remove_file(&beside);
+    }
+    placed
 }
 
 #[cfg(test)]
@@ -72,5 +94,26 @@ mod tests {
         fs::write(&path, "no number").expect("a file");
         assert_eq!(Pidfile::living(&path), None);
         fs::remove_file(&path).expect("removed");
+    }
+
+    /// The fault: the text went where a link named, into a file of anybody's choice.
+    #[test]
+    fn a_link_or_a_file_beside_it_is_replaced_and_a_device_stays() {
+        let folder = crate::folder::Folder::new("pidfile", &[("other", "precious")]);
+        let (path, beside) = (folder.path().join("pid"), folder.path().join("pid.lck"));
+        for link in ["other", "nowhere"] {
+            std::os::unix::fs::symlink(link, &beside).expect("a link");
+            write_whole(&path, "1\n").expect("written");
+            assert_eq!(fs::read_to_string(&path).expect("text"), "1\n");
+            assert!(path.symlink_metadata().expect("it is there").is_file(), "no link");
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("other")).expect("text"), "precious");
+        assert!(!folder.path().join("nowhere").exists(), "nothing was made there");
+        fs::write(&beside, "left").expect("written");
+        write_whole(&path, "2\n").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("text"), "2\n");
+        fs::create_dir(folder.path().join("folder")).expect("a folder");
+        write_whole(&folder.path().join("folder"), "3\n").expect_err("it is no file");
+        write_whole(Path::new("/dev/null"), "3\n").expect_err("a device is not replaced");
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - I1  The awaited signals are blocked in every thread, so that each goes to the descriptor.
-//! - I2  SIGPIPE is ignored: a client that went away is an error of `send`.
+//! - I2  SIGPIPE and SIGXFSZ are ignored: a client that went away is an error of `send`, and a file
+//!   that may not grow (`ulimit -f`, `LimitFSIZE=`) is an error of `write`.
 
 use std::fmt;
 use std::fs::File;
@@ -62,8 +63,6 @@ impl Signals {
     /// The caller must call this before it starts the first thread (I1). Errors: out of
     /// descriptors.
     pub fn block() -> io::Result<Self> {
-        // SAFETY: SIG_IGN is no function, so nothing of ours runs in a handler.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         let awaited = awaited_set();
         // SAFETY: `awaited` is a filled set, and the pointer for the old mask may be null.
         let failed =
@@ -128,6 +127,16 @@ pub fn is_end_pending() -> bool {
     })
 }
 
+/// Has a failed write be an error instead of a signal that ends the process (I2). The server calls
+/// this first, before it prints a line.
+pub fn ignore_signals_of_writes() {
+    for number in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: SIG_IGN is no function, so nothing of ours runs in a handler.
+        let before = unsafe { libc::signal(number, libc::SIG_IGN) };
+        assert_ne!(before, libc::SIG_ERR, "signal {number} may be ignored");
+    }
+}
+
 fn awaited_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: there is room for a set; the call fills all of it.
@@ -189,8 +198,10 @@ mod tests {
             raise(libc::SIGHUP);
             let signal = signals.wait_at_most(Duration::from_secs(60)).expect("no error");
             assert_eq!(signal, Some(Signal::HangUp));
+            ignore_signals_of_writes();
             raise(libc::SIGPIPE);
+            raise(libc::SIGXFSZ);
         });
-        waiter.join().expect("no panic, and no death by SIGPIPE");
+        waiter.join().expect("no panic, and no death by a signal of a write");
     }
 }

@@ -80,6 +80,7 @@ impl Failure {
 
 /// Runs the server until a signal or a client ends it.
 pub(crate) fn run(options: ServeOptions) -> ExitCode {
+    kachel_host::ignore_signals_of_writes();
     for report in &options.reports {
         say!(Warning, "{report}");
     }

@@ -2,6 +2,7 @@
 //! other server leaves any.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -456,4 +457,73 @@ fn a_service_manager_is_told_when_the_server_is_ready_ends_and_needs_time() {
     assert_eq!(told(&manager), ["STOPPING=1"]);
     manager.set_nonblocking(true).expect("a flag");
     assert!(manager.recv(&mut [0]).is_err(), "that is all");
+}
+
+/// The fault: a file of another user was written, and loaded by the next server.
+#[test]
+fn a_file_that_others_may_have_written_is_neither_read_nor_written() {
+    let place = Place::new();
+    place.save(&[], |client| client.set("key", b"v"));
+    let beside = place.folder.path().join("items.new");
+    let refused = |said: &str| {
+        let ended = place.try_start(&[]).expect_err("the file is not this server's own");
+        assert_eq!(ended.status.code(), Some(71), "{}", ended.said);
+        assert!(ended.said.contains(said), "{}", ended.said);
+    };
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its permissions");
+    };
+    set_mode(&place.path(), 0o666);
+    refused("cannot read the file: other users may write it (its mode is 666)");
+    set_mode(&place.path(), 0o600);
+    fs::write(&beside, "planted").expect("written");
+    set_mode(&beside, 0o666);
+    refused("items.new: other users may write it");
+    fs::remove_file(&beside).expect("removed");
+    std::os::unix::fs::symlink("items", &beside).expect("a link");
+    refused("items.new: it is a symbolic link");
+    fs::remove_file(&beside).expect("removed");
+    let server = place.start(&[]);
+    assert_eq!(server.connect().get("key"), Some(b"v".to_vec()), "it was left as it was");
+}
+
+/// The fault: SIGXFSZ ended the server without a sentence.
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_of_the_save() {
+    let place = Place::new();
+    let mut server = place.try_start_under(&["prlimit", "--fsize=100000", "--"], &[]).expect("up");
+    fill(&mut server.connect(), 400);
+    let status = end(&mut server, Signal::USR1);
+    let said = server.last_words();
+    assert_eq!(status.code(), Some(1), "{status}: {said}");
+    assert!(said.contains("items are not saved: File too large"), "{said}");
+    assert_eq!(place.names(), [""; 0], "nothing is left of it");
+}
+
+/// Items that are longer than a full block are read a few at a time, and those that are longer than
+/// `-I` are not read at all. The items behind them are.
+#[test]
+fn large_items_are_loaded_a_few_at_a_time_and_too_large_ones_are_skipped() {
+    let place = Place::new();
+    let value_of = |number: u8| vec![b'a' + number; 7_000_000 + usize::from(number)];
+    let has = |client: &mut Client, number: u8| {
+        client.get(&format!("large{number}")) == Some(value_of(number))
+    };
+    place.save(&["-t", "1", "-m", "128", "-I", "8m"], |client| {
+        for number in 0..6 {
+            client.set(&format!("large{number}"), &value_of(number));
+            client.set(&format!("small{number}"), b"v");
+        }
+    });
+    let mut server = place.start(&["-t", "4", "-m", "128", "-I", "8m"]);
+    let mut client = server.connect();
+    assert!((0..6).all(|number| has(&mut client, number)), "{}", server.last_words());
+    drop(client);
+    assert_eq!(end(&mut server, Signal::USR1).code(), Some(0));
+    let server = place.start(&["-t", "2", "-m", "128"]);
+    let mut client = server.connect();
+    assert!(!(0..6).any(|number| has(&mut client, number)));
+    assert!((0..6).all(|number| client.get(&format!("small{number}")).is_some()));
+    let said = server.last_words();
+    assert!(said.contains("6 of 12 items loaded") && said.contains("longer than -I"), "{said}");
 }

@@ -21,11 +21,13 @@
 //! - I1  The file ID and the number in the head say that the block belongs to this file, at this
 //!   place.
 //! - I2  Items are shown only if all items of the block are well formed.
+//! - I3  A head that was read promises no more bytes than a block can have. Only a block of one
+//!   item is longer than [`BLOCK_BYTES_MAX`].
 
 use kachel_engine::KEY_BYTES_MAX;
 use kachel_segment::{ItemValue, SavedItem};
 
-use super::head::{Unfit, hash, word_32, word_64};
+use super::head::{ITEM_BYTES_LEAST, Unfit, hash, word_32, word_64};
 
 /// Bytes of a block's head.
 pub const BLOCK_HEAD_BYTES: usize = 40;
@@ -35,6 +37,18 @@ pub(crate) const BLOCK_FULL_BYTES: usize = 1 << 20;
 
 /// Bytes of an item before its CAS token.
 const FIXED_BYTES: usize = 14;
+
+/// The most bytes of an item besides its value: CAS token, client flags and key.
+const ITEM_HEAD_BYTES_MAX: usize = FIXED_BYTES + 8 + 4 + KEY_BYTES_MAX;
+
+/// The most bytes of the items of a block that has several: the last one may reach beyond a full
+/// block by all that it has besides its value.
+pub const BLOCK_BYTES_MAX: usize = BLOCK_FULL_BYTES + ITEM_HEAD_BYTES_MAX;
+
+/// The most bytes of an item: the largest `-I` is 1 GiB.
+const LARGE_BYTES_MAX: usize = (1 << 30) + ITEM_HEAD_BYTES_MAX;
+
+const _: () = assert!(ITEM_BYTES_LEAST == FIXED_BYTES as u64 + 1);
 
 const STALE: u8 = 1;
 const WIN_SENT: u8 = 1 << 1;
@@ -117,6 +131,7 @@ impl BlockBuilder {
         assert!(!self.is_empty(), "a block has an item");
         let (head, items) = self.bytes.split_at_mut(BLOCK_HEAD_BYTES);
         let items_bytes = u32::try_from(items.len()).expect("the longest item is 1 GiB");
+        debug_assert!(self.items == 1 || items.len() <= BLOCK_BYTES_MAX, "I3");
         head[..8].copy_from_slice(&file_id.to_le_bytes());
         head[8..12].copy_from_slice(&number.to_le_bytes());
         head[12..16].copy_from_slice(&self.items.to_le_bytes());
@@ -145,9 +160,9 @@ pub struct BlockHead {
 }
 
 impl BlockHead {
-    /// Reads the head of block `number` of a file (I1).
+    /// Reads the head of block `number` of a file (I1). Its numbers are in range (I3).
     ///
-    /// Errors: it is damaged, or the head of another block.
+    /// Errors: it is damaged, the head of another block, or names more bytes than a block has.
     pub fn decode(
         bytes: &[u8; BLOCK_HEAD_BYTES],
         file_id: u64,
@@ -162,7 +177,20 @@ impl BlockHead {
             items_hash: word_64(bytes, 24),
         };
         let is_here = word_64(bytes, 0) == file_id && word_32(bytes, 8) == number;
-        if is_here && head.items > 0 { Ok(head) } else { Err(Unfit::Range) }
+        let bytes_max = if head.items == 1 { LARGE_BYTES_MAX } else { BLOCK_BYTES_MAX };
+        let bytes_least = u64::from(head.items) * ITEM_BYTES_LEAST;
+        let is_possible = head.items > 0
+            && (bytes_least..=bytes_max as u64).contains(&u64::from(head.items_bytes)); // I3
+        if is_here && is_possible { Ok(head) } else { Err(Unfit::Range) }
+    }
+
+    /// The fewest bytes that the value of its item has, if it has only one; otherwise 0.
+    pub(super) const fn value_bytes_least(&self) -> usize {
+        debug_assert!(self.items > 0, "a block has an item");
+        if self.items > 1 {
+            return 0;
+        }
+        (self.items_bytes as usize).saturating_sub(ITEM_HEAD_BYTES_MAX)
     }
 
     /// Shows the items of the block, which are the bytes `items`, with their values.

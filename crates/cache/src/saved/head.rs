@@ -27,6 +27,9 @@ pub(crate) const FILE_VERSION: u32 = 1;
 /// The greatest CAS token that a file may name. Twice as many are left for the next servers.
 pub(crate) const CAS_MAX: u64 = u64::MAX / 4;
 
+/// The fewest bytes of an item: 14 of its own, and a key of one byte (`block` has the layout).
+pub(super) const ITEM_BYTES_LEAST: u64 = 15;
+
 const MAGIC: &[u8; 16] = b"kachel memory\r\n\0";
 const HASH_START: usize = HEAD_BYTES - 8;
 
@@ -133,11 +136,18 @@ impl FileHead {
         if head.file_bytes != file_bytes {
             return Err(Unfit::Length);
         }
-        let is_second = head.second >= 2 && i32::try_from(head.second).is_ok();
-        if !is_second || head.greatest_cas > CAS_MAX {
-            return Err(Unfit::Range);
-        }
-        Ok(head)
+        if head.is_in_range() { Ok(head) } else { Err(Unfit::Range) }
+    }
+
+    /// Whether its numbers are possible. The file must be long enough for this number of items,
+    /// and each block has an item.
+    fn is_in_range(&self) -> bool {
+        let is_second = self.second >= 2 && i32::try_from(self.second).is_ok();
+        let left_bytes = self.file_bytes.saturating_sub(HEAD_BYTES as u64);
+        is_second
+            && self.greatest_cas <= CAS_MAX
+            && self.items <= left_bytes / ITEM_BYTES_LEAST
+            && u64::from(self.blocks) <= self.items
     }
 
     /// The second of the next server at Unix time `unix_s`. The time in which no server ran counts.

@@ -24,6 +24,7 @@ use kachel_engine::{Key, Now};
 use kachel_segment::{ItemValue, NoSegment, SavedItem};
 use kachel_table::KeyHash;
 
+use self::block::BlockHead;
 use crate::cache::{Cache, ITEM_BYTES_MIN};
 use crate::index::{TableIndex, item_at};
 
@@ -66,6 +67,12 @@ impl Cache {
         let fitting = u128::from(items) * u128::from(limit_bytes) / u128::from(bytes.max(1));
         let items_max = items.min(limit_bytes / ITEM_BYTES_MIN);
         self.table.grow_for(u64::try_from(fitting).unwrap_or(u64::MAX).min(items_max));
+    }
+
+    /// Whether an item of the block may be as short as `-I` says. If not, the block has one item,
+    /// and [`Self::restore`] would answer [`Restored::TooLarge`]. Cost: no memory.
+    pub fn may_take(&self, block: &BlockHead) -> bool {
+        self.options.fits(1, block.value_bytes_least(), 0)
     }
 
     /// Prefetches the place in the index for a key that will be restored. Cost: no wait.

@@ -7,7 +7,7 @@ use kachel_engine::{ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOpt
 use kachel_host::Budget;
 
 use super::Restored;
-use super::block::{BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
+use super::block::{BLOCK_BYTES_MAX, BLOCK_FULL_BYTES, BLOCK_HEAD_BYTES, BlockBuilder, BlockHead};
 use super::head::{CAS_MAX, FileHead, HEAD_BYTES, Unfit, hash};
 use crate::{Cache, Pool, PoolOptions, SavedItem, ShardOf};
 
@@ -182,6 +182,44 @@ fn rehash(block: &mut [u8]) {
     block[32..40].copy_from_slice(&head_hash.to_le_bytes());
 }
 
+/// The fault: a block that claims 3.5 GiB had that many bytes of memory before a hash was checked.
+#[test]
+fn a_head_promises_no_more_bytes_than_a_block_has() {
+    let mut first = cache(16, OPTIONS, 1);
+    restore(&mut first, &PLAIN, b"v", 10);
+    let mut block = blocks_of(&mut first, 77, 10).concat();
+    let mut decoded = |items: u32, items_bytes: u32| {
+        block[12..16].copy_from_slice(&items.to_le_bytes());
+        block[16..20].copy_from_slice(&items_bytes.to_le_bytes());
+        let head_hash = hash(&block[..32]);
+        block[32..40].copy_from_slice(&head_hash.to_le_bytes());
+        BlockHead::decode(block.first_chunk().expect("a head"), 77, 0)
+    };
+    let large = (1_u32 << 30) + 276;
+    let several = BLOCK_BYTES_MAX as u32;
+    for (items, items_bytes, is_possible) in [
+        (1, 3_758_096_384, false),
+        (1, large + 1, false),
+        (1, large, true),
+        (1, 14, false),
+        (1, 15, true),
+        (2, several + 1, false),
+        (2, several, true),
+        (2, 29, false),
+        (u32::MAX, several, false),
+        (0, 0, false),
+    ] {
+        let head = decoded(items, items_bytes);
+        assert_eq!(head.is_ok(), is_possible, "{items} items of {items_bytes} bytes");
+    }
+    // -I is 2 MiB here: an item that is longer is not read at all.
+    for (items_bytes, may_take) in [(100, true), (2 << 20, true), ((2 << 20) + 300, false)] {
+        let head = decoded(1, items_bytes).expect("possible");
+        assert_eq!(first.may_take(&head), may_take, "{items_bytes} bytes");
+    }
+    assert!(first.may_take(&decoded(2, several).expect("possible")));
+}
+
 #[test]
 fn a_hostile_block_with_right_hashes_breaks_nothing() {
     let mut first = cache(16, OPTIONS, 1);
@@ -242,6 +280,11 @@ fn a_head_is_read_only_as_it_was_written() {
     };
     assert_eq!(rehashed(|head| head.second = 1), Err(Unfit::Range));
     assert_eq!(rehashed(|head| head.second = 1 << 31), Err(Unfit::Range));
+    // 904 bytes follow the head, and an item takes 15 at least.
+    assert!(rehashed(|head| head.items = 60).is_ok());
+    assert_eq!(rehashed(|head| head.items = 61), Err(Unfit::Range));
+    assert_eq!(rehashed(|head| head.items = u64::MAX), Err(Unfit::Range));
+    assert_eq!(rehashed(|head| head.blocks = 4), Err(Unfit::Range), "a block has an item");
     assert!(rehashed(|head| head.greatest_cas = CAS_MAX).is_ok());
     let mut newer = page;
     newer[16] = 2;

@@ -5,23 +5,30 @@
 //! Downstream: `cache` checks the blocks and stores the items.
 //!
 //! Invariants:
-//! - L1  A block is read only if the head and the length of the file say that it is there, and no
-//!   more memory than its bytes is taken.
+//! - L1  A block is read only if the head and the length of the file say that it is there, its own
+//!   head has possible numbers, and its items may fit (`-I`). It takes no memory but its bytes.
 //! - L2  Once a damaged block was found, no further one is read. The items of each other block are
 //!   right.
+//! - L3  All threads together hold at most [`LARGE_BYTES_MAX`] bytes of large blocks, or one large
+//!   block. A thread holds at most one other block, of about 1 MiB.
 
 use std::fs::File;
-use std::io::{self, Read as _};
-use std::sync::Mutex;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use kachel_cache::{
-    BLOCK_HEAD_BYTES, BlockHead, Cache, FileHead, HEAD_BYTES, Restored, SavedItem, Unfit,
+    BLOCK_BYTES_MAX, BLOCK_HEAD_BYTES, BlockHead, Cache, FileHead, HEAD_BYTES, Restored, SavedItem,
+    Unfit,
 };
 use kachel_engine::{BATCH_MAX, ClockOrigin, Common as _, Engine as _, Key, KeyHasher, Now};
 use kachel_io::{Clock as _, SystemClock};
 use kachel_stdx::plural;
 
 use super::{Found, Report, Size, lock};
+
+/// Bytes of large blocks, those of one long item, that are in memory at once. A single block may be
+/// longer. It is memory beside `-m` that only a server that loads has. A guess.
+const LARGE_BYTES_MAX: u64 = 16 << 20;
 
 impl Found {
     /// Stores the items in `caches`, which are those of all shards and still empty, and schedules
@@ -64,6 +71,7 @@ impl Found {
             hasher,
             origin,
             counts: Mutex::default(),
+            large: Large::default(),
         };
         if !is_flushed {
             std::thread::scope(|scope| {
@@ -100,6 +108,39 @@ struct Loader<'f> {
     hasher: KeyHasher,
     origin: ClockOrigin,
     counts: Mutex<Counts>,
+    large: Large,
+}
+
+/// The bytes of large blocks that are in memory (L3).
+#[derive(Default)]
+struct Large {
+    bytes: Mutex<u64>,
+    freed: Condvar,
+}
+
+impl Large {
+    /// Waits until a block of this length may be read. The threads that hold other blocks must not
+    /// wait for the caller.
+    fn take(&self, block: BlockHead) {
+        let Some(bytes) = Self::counted(block) else { return };
+        let is_full = |held: &mut u64| *held > 0 && *held + bytes > LARGE_BYTES_MAX;
+        let held = self.freed.wait_while(lock(&self.bytes), is_full);
+        let mut held = held.unwrap_or_else(PoisonError::into_inner);
+        *held += bytes;
+        debug_assert!(*held <= LARGE_BYTES_MAX.max(bytes), "L3");
+    }
+
+    fn give_back(&self, block: BlockHead) {
+        let Some(bytes) = Self::counted(block) else { return };
+        let mut held = lock(&self.bytes);
+        *held = held.checked_sub(bytes).expect("what was taken is given back once");
+        self.freed.notify_all();
+    }
+
+    fn counted(block: BlockHead) -> Option<u64> {
+        let bytes = u64::from(block.items_bytes);
+        (bytes > BLOCK_BYTES_MAX as u64).then_some(bytes)
+    }
 }
 
 /// The number of items that were read, by their result.
@@ -139,26 +180,35 @@ impl Loader<'_> {
         let mut bytes = Vec::new();
         let mut counts = Counts::default();
         loop {
-            let next = lock(&self.reader).next(&mut bytes);
+            let next = lock(&self.reader).next(self, &mut bytes, &mut counts);
             let Some(head) = next else { break };
-            let now = self.origin.at(SystemClock.now_ns());
-            let mut batches = vec![Vec::new(); self.caches.len()];
-            let shown = head.show(&bytes, |item, value| {
-                let key = self.hasher.key(item.key);
-                let owner = usize::from(self.hasher.owner(key.hashes()));
-                batches[owner].push((key, *item, value));
-                if batches[owner].len() == BATCH_MAX {
-                    self.restore(owner, &mut batches[owner], &now, &mut counts);
-                }
-            });
-            for (owner, batch) in batches.iter_mut().enumerate() {
-                self.restore(owner, batch, &now, &mut counts);
-            }
-            if let Err(unfit) = shown {
+            let loaded = self.load_block(head, &bytes, &mut counts);
+            bytes.truncate(BLOCK_BYTES_MAX);
+            bytes.shrink_to(BLOCK_BYTES_MAX);
+            self.large.give_back(head);
+            if let Err(unfit) = loaded {
                 lock(&self.reader).fail(unfit.to_string());
             }
         }
         lock(&self.counts).add(counts);
+    }
+
+    /// Stores the items of a block, which are `bytes`. Errors: they are damaged; none was stored.
+    fn load_block(&self, head: BlockHead, bytes: &[u8], counts: &mut Counts) -> Result<(), Unfit> {
+        let now = self.origin.at(SystemClock.now_ns());
+        let mut batches = vec![Vec::new(); self.caches.len()];
+        head.show(bytes, |item, value| {
+            let key = self.hasher.key(item.key);
+            let owner = usize::from(self.hasher.owner(key.hashes()));
+            batches[owner].push((key, *item, value));
+            if batches[owner].len() == BATCH_MAX {
+                self.restore(owner, &mut batches[owner], &now, counts);
+            }
+        })?;
+        for (owner, batch) in batches.iter_mut().enumerate() {
+            self.restore(owner, batch, &now, counts);
+        }
+        Ok(())
     }
 
     /// Stores a batch of items in the cache of shard `owner`, and empties it.
@@ -237,44 +287,63 @@ struct Reader<'f> {
 }
 
 impl Reader<'_> {
-    /// Reads the next block: returns its head, and fills `bytes` with its items (R2). `None` if
-    /// there is none, the rest is not used, or the process must end.
-    fn next(&mut self, bytes: &mut Vec<u8>) -> Option<BlockHead> {
-        if self.error.is_some() || self.number == self.head.blocks {
-            return None;
-        }
-        self.has_ended |= (self.must_end)();
-        if self.has_ended {
-            return None;
-        }
-        match self.read(bytes) {
-            Ok(head) => {
-                debug_assert!(bytes.len() == head.items_bytes as usize, "L1");
-                self.number += 1;
-                if self.report.is_due() {
-                    let (read, all) =
-                        (self.head.file_bytes - self.left_bytes, self.head.file_bytes);
-                    say!(Info, "-e {}: {} of {} loaded", self.shown, Size(read), Size(all));
+    /// Reads the next block: returns its head, and fills `bytes` with its items (R2). Blocks whose
+    /// item is too long are counted and not read. `None` if there is none, the rest is not used, or
+    /// the process must end.
+    fn next(
+        &mut self,
+        loader: &Loader<'_>,
+        bytes: &mut Vec<u8>,
+        counts: &mut Counts,
+    ) -> Option<BlockHead> {
+        while self.error.is_none() && self.number < self.head.blocks {
+            self.has_ended |= (self.must_end)();
+            if self.has_ended {
+                return None;
+            }
+            match self.read(loader, bytes) {
+                Ok(read) => {
+                    self.number += 1;
+                    self.report_progress();
+                    if read.is_some() {
+                        return read;
+                    }
+                    counts.note(Restored::TooLarge);
                 }
-                Some(head)
+                Err(error) => self.fail(error.to_string()),
             }
-            Err(error) => {
-                self.fail(error.to_string());
-                None
-            }
+        }
+        None
+    }
+
+    fn report_progress(&mut self) {
+        if self.report.is_due() {
+            let (read, all) = (self.head.file_bytes - self.left_bytes, self.head.file_bytes);
+            say!(Info, "-e {}: {} of {} loaded", self.shown, Size(read), Size(all));
         }
     }
 
-    fn read(&mut self, bytes: &mut Vec<u8>) -> io::Result<BlockHead> {
+    /// Reads the next block, or skips it: `None`.
+    fn read(&mut self, loader: &Loader<'_>, bytes: &mut Vec<u8>) -> io::Result<Option<BlockHead>> {
         let mut head = [0; BLOCK_HEAD_BYTES];
         self.take(head.len() as u64)?;
         self.file.read_exact(&mut head)?;
         let head = BlockHead::decode(&head, self.head.file_id, self.number);
         let head = head.map_err(io::Error::other)?;
         self.take(u64::from(head.items_bytes))?;
+        // All caches have the same options.
+        if Large::counted(head).is_some() && !lock(&loader.caches[0]).may_take(&head) {
+            self.file.seek(SeekFrom::Current(head.items_bytes.into()))?;
+            return Ok(None);
+        }
+        loader.large.take(head);
         bytes.resize(head.items_bytes as usize, 0);
-        self.file.read_exact(bytes)?;
-        Ok(head)
+        if let Err(error) = self.file.read_exact(bytes) {
+            loader.large.give_back(head);
+            return Err(error);
+        }
+        debug_assert!(bytes.len() == head.items_bytes as usize, "L1");
+        Ok(Some(head))
     }
 
     /// Counts bytes that are read. Errors: the file has fewer.

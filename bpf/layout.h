@@ -81,10 +81,16 @@ struct settings {
 	u64 lane_mask;
 	/* A reply has at most this many times the bytes of its request. */
 	u64 reply_times;
-	u64 reserved[4];
+	/* The address of the interface in its network of Ethernet; the upper two bytes are 0. */
+	u64 mac;
+	u64 reserved[3];
 	struct place places[PLACES];
 	/* A bit for each source port that is never answered. */
 	u64 closed_ports[1024];
+	/* A bit for each place (address_bit) of a source address that is never answered: the addresses of
+	 * this host, and those of its networks that are no host's. Another address may have the same
+	 * place; its requests are passed on, too. */
+	u64 closed_addresses[1024];
 };
 
 struct bucket {

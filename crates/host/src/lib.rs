@@ -32,7 +32,7 @@ pub use cores::{Cores, PinClaim, Unpinned, pin_to_core_of};
 pub use daemon::{Daemon, leave_terminal};
 pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, give_up_loading, is_root};
-pub use interface_addresses::interface_addresses;
+pub use interface_addresses::{Interface, interface};
 pub use limits::{
     allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
 };

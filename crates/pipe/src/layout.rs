@@ -6,7 +6,8 @@
 //! ```text
 //! settings  0 on | 1 beat | 2 second | 3 flushes begun | 4 flushes done | 5 flush due | 6 start
 //!           7, 8 keys of the hash | 9 mask of buckets | 10 mask of lanes | 11 times of a reply
-//!           16.. places, 4 words each | 80.. a bit for each closed port
+//!           12 address of Ethernet | 16.. places, 4 words each | 80.. a bit for each closed port
+//!           1104.. a bit for each place of a closed address
 //! bucket    0..8 tags
 //! slot      0 version | 1 hash | 2 flushes | 3 expiry, client flags
 //!           4 bytes of key (16), value (16), flags text (8), head (8), token text (8)
@@ -29,8 +30,10 @@ pub(crate) mod setting {
     pub(crate) const BUCKET_MASK: usize = 9;
     pub(crate) const LANE_MASK: usize = 10;
     pub(crate) const REPLY_TIMES: usize = 11;
+    pub(crate) const MAC: usize = 12;
     pub(crate) const PLACES: usize = 16;
     pub(crate) const CLOSED_PORTS: usize = 80;
+    pub(crate) const CLOSED_ADDRESSES: usize = CLOSED_PORTS + 1024;
 }
 
 /// The positions in a slot.
@@ -48,7 +51,7 @@ pub(crate) mod slot {
 }
 
 /// Words of the settings.
-pub(crate) const SETTINGS_WORDS: usize = 80 + 1024;
+pub(crate) const SETTINGS_WORDS: usize = setting::CLOSED_ADDRESSES + 1024;
 /// Words of a bucket: a cache line.
 pub(crate) const WAYS: usize = 8;
 /// Words of a slot.

@@ -15,6 +15,7 @@
 mod counts;
 mod layout;
 mod load;
+mod losses;
 mod places;
 mod recent;
 mod table;
@@ -24,5 +25,6 @@ mod tests;
 pub use counts::PipeCounts;
 pub use layout::VALUE_BYTES_MAX;
 pub use load::{LoadError, Mode, Program, Trial};
-pub use places::{Place, Speaks};
+pub use losses::{Losses, Lost};
+pub use places::{PipeNetwork, Place, Speaks};
 pub use table::{Items, Pipe, PipeOptions, SwitchError};

@@ -31,16 +31,17 @@
 use std::ops::Add;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU64, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kachel_engine::{CopiedItem, Copies, CopyReads, FlushStamp};
 use kachel_host::SharedWords;
 
 use crate::counts::PipeCounts;
 use crate::layout::{
-    BUSY, KEY_BYTES_MAX, LANES_MAX, PLACES_MAX, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, setting, slot,
+    BUSY, KEY_BYTES_MAX, LANES_MAX, PLACE_WORDS, PLACES_MAX, SLOT_WORDS, VALUE_BYTES_MAX, WAYS,
+    setting, slot,
 };
-use crate::places::Place;
+use crate::places::{PipeNetwork, Place, address_bit};
 use crate::recent::Recent;
 
 /// The facts about the server that the program needs.
@@ -57,6 +58,8 @@ pub struct PipeOptions {
     pub reply_times: u32,
     /// The addresses and ports to answer at; the first 16 count.
     pub places: Vec<Place>,
+    /// The network of the interface.
+    pub network: PipeNetwork,
 }
 
 /// The shared memory.
@@ -83,6 +86,8 @@ pub struct Pipe {
     flushing: Mutex<()>,
     /// Held while the pipe is switched on or off.
     phase: Mutex<Phase>,
+    /// Where the pipe answers as long as the interface has these addresses.
+    places: OnceLock<Vec<Place>>,
     /// Copies that were made, that gave way to others, and that were dropped for a change.
     promotions: AtomicU64,
     demotions: AtomicU64,
@@ -156,6 +161,7 @@ impl Pipe {
             recent: Recent::new(),
             flushing: Mutex::new(()),
             phase: Mutex::new(Phase::Unused),
+            places: OnceLock::new(),
             promotions: AtomicU64::new(0),
             demotions: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
@@ -176,14 +182,40 @@ impl Pipe {
         set(setting::BUCKET_MASK, self.hands.len() as u64 - 1);
         set(setting::LANE_MASK, self.lanes as u64 - 1);
         set(setting::REPLY_TIMES, options.reply_times.into());
-        let words = options.places.iter().take(PLACES_MAX).flat_map(Place::words);
+        let places: Vec<Place> = options.places.iter().take(PLACES_MAX).copied().collect();
+        let words = places.iter().flat_map(Place::words);
         (setting::PLACES..).zip(words).for_each(|(at, word)| set(at, word));
+        self.places.set(places).expect("it begins once");
+        self.note_network(&options.network);
         for port in (0..=u16::MAX).filter(|port| is_closed(*port)) {
             let (at, bit) = (setting::CLOSED_PORTS + usize::from(port / 64), port % 64);
             set(at, settings[at].load(Relaxed) | 1 << bit);
         }
         *phase = Phase::Serving;
         settings[setting::ON].store(1, Release);
+    }
+
+    /// Tells the program the network of the interface. It answers at no address that the interface
+    /// has lost, and from no address that is closed. An address that was closed once stays closed.
+    ///
+    /// Cost: a few stores for each address.
+    pub fn note_network(&self, network: &PipeNetwork) {
+        self.setting(setting::MAC).store(network.mac_word(), Relaxed);
+        let places = self.places.get().map_or(&[][..], Vec::as_slice);
+        debug_assert!(places.len() <= PLACES_MAX, "the others are left out");
+        for (number, place) in places.iter().enumerate() {
+            let is_there = network.addresses.contains(&place.address.ip());
+            let [front, back, ..] = if is_there { place.words() } else { [0; PLACE_WORDS] };
+            let at = setting::PLACES + number * PLACE_WORDS;
+            // Between the two stores it is half an address, which is nobody's.
+            self.setting(at).store(front, Relaxed);
+            self.setting(at + 1).store(back, Relaxed);
+        }
+        let own = places.iter().map(|place| place.address.ip());
+        for bit in network.closed.iter().copied().chain(own).map(address_bit) {
+            let at = setting::CLOSED_ADDRESSES + usize::from(bit / 64);
+            self.setting(at).fetch_or(1 << (bit % 64), Relaxed);
+        }
     }
 
     /// Switches the pipe on or off. When this returns after it was switched off, no run of the

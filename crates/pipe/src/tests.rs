@@ -1,6 +1,7 @@
 //! Tests of the table over memory without a program. They need no rights. A thread reads the slots
 //! as the program does.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, fence};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::layout::{
     ANSWERING, COUNTS_WORDS, LANES_MAX, SETTINGS_WORDS, SLOT_WORDS, VALUE_BYTES_MAX, WAYS, slot,
 };
 use crate::load::{Program, Trial};
-use crate::places::{Place, Speaks};
+use crate::places::{PipeNetwork, Place, Speaks};
 use crate::table::{Items, Memory, Pipe, PipeOptions, SwitchError, bucket_count};
 
 const LANES: usize = 2;
@@ -138,10 +139,15 @@ fn a_key_has_one_copy_and_large_items_have_none() {
 fn a_pipe_is_switched_only_while_the_server_serves() {
     let pipe = table(1);
     assert_eq!(pipe.switch(true), Err(SwitchError::NotServing), "the server has not begun");
-    let (hash_keys, places) = ([3, 5], Vec::new());
-    pipe.begin(&PipeOptions { hash_keys, start_ns: 0, now_ns: 0, reply_times: 3, places }, |_| {
-        false
-    });
+    let options = PipeOptions {
+        hash_keys: [3, 5],
+        start_ns: 0,
+        now_ns: 0,
+        reply_times: 3,
+        places: Vec::new(),
+        network: PipeNetwork { mac: None, addresses: Vec::new(), closed: Vec::new() },
+    };
+    pipe.begin(&options, |_| false);
     assert!(pipe.answers() && pipe.is_serving());
     assert_eq!(pipe.switch(false), Ok(()));
     assert!(!pipe.answers() && pipe.is_serving());
@@ -204,6 +210,9 @@ fn a_slot_with_one_even_version_has_one_value() {
     });
 }
 
+/// The address of the server's interface in its network of Ethernet.
+const SERVER_MAC: [u8; 6] = [2; 6];
+
 /// A request for `key` over UDP without a checksum, from 10.9.0.1 to 10.9.0.2.
 fn request(key: &[u8]) -> Vec<u8> {
     let payload = [&[0, 7, 0, 0, 0, 1, 0, 0], &b"get "[..], key, b"\r\n"].concat();
@@ -215,7 +224,7 @@ fn request(key: &[u8]) -> Vec<u8> {
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let [from, to] = [40_000_u16, 11_311].map(u16::to_be_bytes);
     let udp = [from, to, udp_bytes.to_be_bytes(), [0, 0]].concat();
-    [&[2; 12][..], &[8, 0], &ip, &udp, &payload].concat()
+    [&SERVER_MAC[..], &[4; 6], &[8, 0], &ip, &udp, &payload].concat()
 }
 
 #[test]
@@ -224,7 +233,9 @@ fn the_program_notices_a_version_that_changes_while_it_copies() {
         Ok(loaded) => loaded,
         Err(error) => return kachel_testkit::skip("pipe.program", &error.to_string()),
     };
-    let address = "10.9.0.2:11311".parse().expect("an address");
+    let address: SocketAddr = "10.9.0.2:11311".parse().expect("an address");
+    let network =
+        PipeNetwork { mac: Some(SERVER_MAC), addresses: vec![address.ip()], closed: Vec::new() };
     let options = PipeOptions {
         hash_keys: [3, 5],
         // The clock does not matter here, nor does the server's last word.
@@ -232,6 +243,7 @@ fn the_program_notices_a_version_that_changes_while_it_copies() {
         now_ns: 0,
         reply_times: 3,
         places: vec![Place { address, speaks: Speaks::Text }],
+        network,
     };
     pipe.begin(&options, |_| false);
     pipe.tick(2, u64::MAX / 2);

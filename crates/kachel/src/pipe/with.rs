@@ -2,17 +2,28 @@
 //!
 //! Upstream:   `serve` and `shards`.
 //! Downstream: `kachel_pipe`.
+//!
+//! A thread looks at the interface while the pipe answers. It tells the program of new addresses,
+//! and switches the pipe off if the interface does not send its replies.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kachel_engine::Copies;
+use kachel_host::Interface;
 use kachel_io::{Clock as _, SystemClock};
 use kachel_options::{Protocol, ServeOptions};
-use kachel_pipe::{Items, Mode, Pipe, PipeOptions, Place, Program, Speaks, SwitchError};
+use kachel_pipe::{
+    Items, Losses, Lost, Mode, Pipe, PipeNetwork, PipeOptions, Place, Program, Speaks, SwitchError,
+};
 use kachel_shard::{OtherCounts, PipeControl, Switched};
 
 use crate::pipe::Answers;
+
+/// How often the interface is looked at while the pipe answers. Replies may be lost for two such
+/// times (`kachel_pipe::Losses`), and the program may have old addresses for one. A guess.
+const LOOK_TIME: Duration = Duration::from_millis(500);
 
 /// The pipe of the process.
 #[derive(Clone, Debug)]
@@ -22,6 +33,8 @@ pub(crate) struct SmartPipe {
     program: Arc<Program>,
     interface: Arc<str>,
     mode: Mode,
+    /// Why it has switched itself off.
+    reason: Arc<Mutex<Option<String>>>,
 }
 
 impl SmartPipe {
@@ -41,6 +54,7 @@ impl SmartPipe {
                 program: Arc::new(program),
                 interface: interface.into(),
                 mode,
+                reason: Arc::default(),
             }),
             Err(error) => {
                 say!(Warning, "--pipe {interface}: off: {error}");
@@ -52,8 +66,8 @@ impl SmartPipe {
     /// Has the program answer what is sent to the sockets, at the addresses that the interface has
     /// now.
     pub(crate) fn begin(&self, options: &ServeOptions, answers: Answers<'_>) {
-        let addresses = match kachel_host::interface_addresses(&self.interface) {
-            Ok(addresses) => addresses,
+        let network = match kachel_host::interface(&self.interface) {
+            Ok(network) => network,
             Err(error) => {
                 say!(
                     Warning,
@@ -70,7 +84,7 @@ impl SmartPipe {
                 Protocol::Ascii => Speaks::Text,
                 Protocol::Binary => Speaks::Binary,
             };
-            let of_socket = addresses.iter().filter(|address| receives(socket, **address));
+            let of_socket = network.addresses.iter().filter(|address| receives(socket, **address));
             places.extend(of_socket.map(|address| Place {
                 address: SocketAddr::new(*address, socket.port()),
                 speaks,
@@ -87,6 +101,10 @@ impl SmartPipe {
             );
             return;
         }
+        if network.mac.is_none() {
+            say!(Warning, "--pipe {interface}: off: the interface has no address of Ethernet");
+            return;
+        }
         let list: Vec<_> = places.iter().map(|place| place.address.to_string()).collect();
         say!(
             Info,
@@ -101,9 +119,54 @@ impl SmartPipe {
             now_ns: SystemClock.now_ns(),
             reply_times: options.pipe.reply_times,
             places,
+            network: described(&network),
         };
+        let losses = Losses::new(self.table.counts().answered(), network.dropped);
         let own = |port| answers.own_ports.iter().any(|ports| ports.contains(&port));
         self.table.begin(&settings, |port| kachel_net::reflects(port) || own(port));
+        let pipe = self.clone();
+        let looks = move || pipe.look_at_interface(losses);
+        if let Err(error) = std::thread::Builder::new().name("pipe".into()).spawn(looks) {
+            self.switch_itself_off(format!("no thread can look at the interface: {error}"));
+        }
+    }
+
+    /// Looks at the interface as long as the server serves.
+    fn look_at_interface(&self, mut losses: Losses) {
+        while self.table.is_serving() {
+            std::thread::sleep(LOOK_TIME);
+            let answered = self.table.counts().answered();
+            // An idle server asks the kernel nothing.
+            if answered == losses.answered() {
+                continue;
+            }
+            let Ok(network) = kachel_host::interface(&self.interface) else { continue };
+            self.table.note_network(&described(&network));
+            if network.mac.is_none() {
+                continue; // It is gone, and its counts with it.
+            }
+            if let Some(Lost { answered, dropped }) = losses.look(answered, network.dropped) {
+                self.switch_itself_off(format!(
+                    "the interface has dropped {dropped} packets while the pipe answered {answered}; \
+                     the other end of a veth needs an XDP program, or GRO (ethtool -K IFACE gro on)"
+                ));
+            }
+        }
+    }
+
+    /// Has the program pass everything on, and says why.
+    fn switch_itself_off(&self, reason: String) {
+        let line = format!("--pipe {}: off: {reason}", self.interface);
+        *self.reason() = Some(reason);
+        let switched = self.table.switch(false);
+        say!(Warning, "{line}");
+        if let Err(error) = switched {
+            say!(Warning, "--pipe {}: {error}", self.interface);
+        }
+    }
+
+    fn reason(&self) -> MutexGuard<'_, Option<String>> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the program pass everything on from now on.
@@ -148,6 +211,7 @@ impl SmartPipe {
         if on && self.program.is_detached() {
             return Switched::Detached;
         }
+        *self.reason() = None;
         match self.table.switch(on) {
             Ok(()) => Switched::Done,
             Err(SwitchError::NotServing) => Switched::NotEnabled,
@@ -170,7 +234,9 @@ impl SmartPipe {
     fn facts(&self) -> Vec<(String, String)> {
         let Self { table, interface, mode, .. } = self;
         let Items { items, items_max, promotions, demotions, invalidations } = table.items();
+        let reason = self.reason().clone();
         let texts = [("state", self.state()), ("interface", interface), ("mode", mode.name())];
+        let reason = reason.as_deref().map(|reason| ("reason", reason));
         let numbers = [
             ("memory", table.bytes()),
             ("items", items),
@@ -179,6 +245,7 @@ impl SmartPipe {
             ("demotions", demotions),
             ("invalidations", invalidations),
         ];
+        let texts = texts.into_iter().chain(reason);
         let texts = texts.map(|(name, text)| (name.to_string(), text.to_string()));
         let numbers = numbers.into_iter().chain(table.counts().named());
         let numbers = numbers.map(|(name, number)| (name.to_string(), number.to_string()));
@@ -186,8 +253,14 @@ impl SmartPipe {
             let some = counts.named().filter(|(_, count)| *count > 0);
             some.map(move |(name, count)| (format!("cpu:{core}:{name}"), count.to_string()))
         });
-        texts.into_iter().chain(numbers).chain(of_cores).collect()
+        texts.chain(numbers).chain(of_cores).collect()
     }
+}
+
+/// The interface, as the program needs it.
+fn described(interface: &Interface) -> PipeNetwork {
+    let Interface { addresses, mac, closed, .. } = interface.clone();
+    PipeNetwork { mac, addresses, closed }
 }
 
 /// Whether a socket with this local address receives what is sent to `address`.

@@ -4,6 +4,7 @@
 //!             `KACHEL_PIPE_CHANGES` says how many changes are made.
 //! Downstream: the server's binary.
 
+mod checksums;
 mod histories;
 mod kills;
 mod network;
@@ -16,7 +17,7 @@ use kachel_testkit::{Random, setting};
 use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
-use crate::network::{Network, Tcp, Udp};
+use crate::network::{Network, SERVER, Tcp, Udp};
 
 /// The key that most tests use.
 const KEY: &str = "a-key-of-a-usual-length";
@@ -166,6 +167,78 @@ fn a_pipe_without_its_interface_says_so() {
     assert_eq!(state(&mut tcp), "detached");
     assert_eq!(tcp.ask("pipe on\r\n"), "SERVER_ERROR pipe detached from its interface\r\n");
     assert_eq!(tcp.ask("pipe off\r\n"), "OK\r\n");
+}
+
+/// The fault: an interface whose other end takes no packet of a program lost each reply for ever.
+#[test]
+fn a_pipe_whose_replies_are_lost_switches_itself_off_and_says_why() {
+    let Some(network) = Network::without_program_at_clients() else { return };
+    let server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    let get = format!("get {KEY}\r\n");
+    let reply = format!("VALUE {KEY} 0 5\r\nhello\r\nEND\r\n").into_bytes();
+    let row = |tcp: &mut Tcp, name: &str| {
+        tcp.stats("pipe").into_iter().find(|row| row.0 == name).map(|row| row.1)
+    };
+    for _ in 0..2 {
+        // Requests that get no reply go on, because a client goes on.
+        let end = Instant::now() + Duration::from_secs(60);
+        while row(&mut tcp, "state").as_deref() == Some("on") {
+            assert!(Instant::now() < end, "it notices: {:?}", tcp.stats("pipe"));
+            udp.is_answered(&get);
+        }
+        let said = server.line_with("--pipe kachel0: off: the interface has dropped ");
+        assert_eq!(row(&mut tcp, "state").as_deref(), Some("off"));
+        let reason = row(&mut tcp, "reason").expect("it says why");
+        assert!(said.ends_with(&reason) && reason.contains("veth"), "{reason}, {said}");
+        let answered = tcp.stat("kachel_pipe_answered");
+        assert!(answered > 0 && tcp.stat("kachel_pipe_on") == 0, "{answered}");
+        for _ in 0..8 {
+            assert_eq!(udp.ask(&get), reply, "the server answers");
+        }
+        assert_eq!(tcp.stat("kachel_pipe_answered"), answered);
+        // An operator may try again.
+        assert_eq!(tcp.ask("pipe on\r\n"), "OK\r\n");
+        assert_eq!(row(&mut tcp, "reason"), None);
+    }
+}
+
+/// Another address of the host, and the addresses of its networks that no host has. A frame for
+/// another host reaches the interface, too, and so does one from all hosts.
+#[test]
+fn the_pipe_answers_only_whom_the_kernel_would_answer() {
+    let Some(network) = Network::new() else { return };
+    let server = network.serve(&[]);
+    let (mut tcp, mut udp) = (Tcp::new(), Udp::new());
+    tcp.ask(&format!("set {KEY} 0 0 5\r\nhello\r\n"));
+    make_hot(&mut udp, KEY);
+    let get = format!("get {KEY}\r\n");
+    let answered = |tcp: &mut Tcp| tcp.stat("kachel_pipe_answered");
+    // An address that the interface gets while the server serves is the server's own.
+    network.ip_of_server("addr add 10.9.0.77/24 dev kachel0").expect("root may add addresses");
+    network.ip_of_client("addr add 10.9.0.77/24 dev kachel1").expect("root may add addresses");
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut as_the_server = Udp::between("10.9.0.77:0", SERVER);
+    let passed = |tcp: &mut Tcp| {
+        let facts: HashMap<_, _> = tcp.stats("pipe").into_iter().collect();
+        facts["passed_not_answerable"].parse::<u64>().expect("a number")
+    };
+    while passed(&mut tcp) == 0 {
+        assert!(Instant::now() < end, "the program hears of the address");
+        udp.ask(&get); // It looks at the interface while the pipe answers.
+        as_the_server.is_answered(&get);
+    }
+    let before = answered(&mut tcp);
+    assert!(!as_the_server.is_answered(&get), "neither by the pipe nor by the kernel");
+    assert_eq!(answered(&mut tcp), before);
+    assert!(udp.is_answered(&get) && answered(&mut tcp) == before + 1, "{:?}", server.said);
+    // What is sent to an address that the interface has lost is not answered.
+    let mut to_second = Udp::between("10.9.0.1:0", "10.9.0.2:11311");
+    network.ip_of_server("addr del 10.9.0.2/24 dev kachel0").expect("root may remove addresses");
+    while to_second.is_answered(&get) {
+        assert!(Instant::now() < end + Duration::from_secs(20), "the program hears of it");
+    }
 }
 
 /// The rights to load the program, as bits: NET_ADMIN, SYS_ADMIN, PERFMON, BPF.

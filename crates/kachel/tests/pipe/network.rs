@@ -16,6 +16,8 @@ use kachel_pipe::Program;
 use rustix::process::{Pid, Signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::checksums;
+
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A reply over UDP that has not come by then does not come.
@@ -56,11 +58,21 @@ impl Network {
     /// programs. The calling thread, and threads that it spawns, are then in the clients'
     /// namespace.
     pub(crate) fn new() -> Option<Self> {
+        Self::with_clients_end(true)
+    }
+
+    /// As [`Self::new`], but the clients' end of the cable has no program, so it takes nothing that
+    /// the pipe sends back.
+    pub(crate) fn without_program_at_clients() -> Option<Self> {
+        Self::with_clients_end(false)
+    }
+
+    fn with_clients_end(passes: bool) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = |side| format!("kachel-{}-{count}-{side}", std::process::id());
         let mut network = Self { server: name("s"), client: name("c"), _passing: None };
-        match network.make() {
+        match network.make(passes) {
             Ok(()) => Some(network),
             Err(why) => {
                 kachel_testkit::skip("pipe.network", &why);
@@ -69,7 +81,7 @@ impl Network {
         }
     }
 
-    fn make(&mut self) -> Result<(), String> {
+    fn make(&mut self, passes: bool) -> Result<(), String> {
         let Self { server, client, .. } = self;
         ip(&format!("netns add {server}"))?;
         ip(&format!("netns add {client}"))?;
@@ -83,9 +95,12 @@ impl Network {
             ip(&format!("-n {space} link set {side} up"))?;
         }
         self.enter_as_client()?;
+        checksums::compute(CLIENT_SIDE).map_err(|error| format!("{CLIENT_SIDE}: {error}"))?;
         let (mut program, _table) = Program::load(1 << 20).map_err(|error| error.to_string())?;
-        program.attach(CLIENT_SIDE).map_err(|error| error.to_string())?;
-        self._passing = Some(program);
+        if passes {
+            program.attach(CLIENT_SIDE).map_err(|error| error.to_string())?;
+            self._passing = Some(program);
+        }
         Ok(())
     }
 
@@ -105,6 +120,13 @@ impl Network {
     /// Errors: the words and the complaint of `ip`.
     pub(crate) fn ip_of_server(&self, words: &str) -> Result<(), String> {
         ip(&format!("-n {} {words}", self.server))
+    }
+
+    /// Runs `ip` in the namespace of the clients.
+    ///
+    /// Errors: the words and the complaint of `ip`.
+    pub(crate) fn ip_of_client(&self, words: &str) -> Result<(), String> {
+        ip(&format!("-n {} {words}", self.client))
     }
 
     /// The names of both namespaces.
@@ -139,13 +161,14 @@ impl Network {
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
-        let mut serving = Serving { child, said: Vec::new() };
+        let mut serving = Serving { child, said: Vec::new(), lines: None };
         while !serving.said.iter().any(|line| line.contains(" listens on ")) {
             match lines.recv_timeout(PATIENCE) {
                 Ok(line) => serving.said.push(line),
                 Err(_) => panic!("the server starts: {:?}", serving.said),
             }
         }
+        serving.lines = Some(lines);
         serving
     }
 }
@@ -155,6 +178,8 @@ pub(crate) struct Serving {
     child: Child,
     /// The lines that it said until it listened.
     pub(crate) said: Vec<String>,
+    /// The lines that follow.
+    lines: Option<mpsc::Receiver<String>>,
 }
 
 impl Drop for Serving {
@@ -173,6 +198,18 @@ impl Serving {
             Some(u64::from_str_radix(line.expect("a set").trim(), 16).expect("a number"))
         });
         statuses.collect()
+    }
+
+    /// Waits for a line that the server says after it has begun to listen.
+    pub(crate) fn line_with(&self, words: &str) -> String {
+        let lines = self.lines.as_ref().expect("it listens");
+        let end = Instant::now() + PATIENCE;
+        while let Ok(line) = lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            if line.contains(words) {
+                return line;
+            }
+        }
+        panic!("the server says {words}");
     }
 
     /// Sends the server a signal.
@@ -268,7 +305,8 @@ impl Udp {
         Self::between("[fd00:9::1]:0", "[fd00:9::2]:11311")
     }
 
-    fn between(from: &str, to: &str) -> Self {
+    /// A client at one address, which asks another one.
+    pub(crate) fn between(from: &str, to: &str) -> Self {
         let socket = UdpSocket::bind(from).expect("an address of the interface");
         socket.connect(to).expect("an address");
         Self { socket, request_id: 0 }

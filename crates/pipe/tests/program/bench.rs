@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 
 use kachel_engine::{CopiedItem, Copies as _, FlushStamp, KeyHasher, Seeds};
-use kachel_pipe::{Pipe, PipeOptions, Place, Program, Speaks, Trial};
+use kachel_pipe::{Pipe, PipeNetwork, PipeOptions, Place, Program, Speaks, Trial};
 
-use crate::packet::Packet;
+use crate::packet::{Packet, SERVER_MAC};
 
 const HASH_KEYS: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfeed_beef_dead_cafe];
 const MEMORY_BYTES: u64 = 1 << 20;
@@ -18,6 +18,17 @@ pub(crate) struct Bench {
     pub(crate) program: Program,
     pub(crate) pipe: Pipe,
     pub(crate) hasher: KeyHasher,
+}
+
+/// The network of the server's interface, on a host with another one.
+pub(crate) fn network() -> PipeNetwork {
+    let parse = |text: &&str| text.parse().expect("an address");
+    let closed = ["10.9.0.0", "10.9.0.255", "192.168.7.1", "192.168.7.255", "fd00::", "fd07::1"];
+    PipeNetwork {
+        mac: Some(SERVER_MAC),
+        addresses: ["10.9.0.2", "fd00::2"].iter().map(parse).collect(),
+        closed: closed.iter().map(parse).collect(),
+    }
 }
 
 /// The time of the monotonic clock.
@@ -61,6 +72,7 @@ impl Bench {
             now_ns: now_ns().wrapping_sub(silent_ns),
             reply_times: 3,
             places: vec![place("10.9.0.2:11311"), place("[fd00::2]:11311")],
+            network: network(),
         };
         pipe.begin(&options, |port| [0, 7, 53, 11311].contains(&port));
         pipe.tick(2, now_ns().wrapping_sub(silent_ns));

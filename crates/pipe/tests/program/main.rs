@@ -9,7 +9,7 @@ mod packet;
 mod time;
 
 use kachel_engine::Copies as _;
-use kachel_pipe::Trial;
+use kachel_pipe::{PipeNetwork, Trial};
 
 use crate::bench::Bench;
 use crate::packet::Packet;
@@ -122,6 +122,13 @@ fn frames_that_are_not_plain_are_passed_on_unchanged() {
     bench.publish(b"some-plain-key", b"value");
     let rows: &[Row] = &[
         ("to a group of hosts", |frame| frame[0] |= 1, "other"),
+        ("to another host", |frame| frame[5] ^= 0x40, "other"),
+        ("to another host, by its first byte", |frame| frame[0] ^= 4, "other"),
+        ("to nobody", |frame| frame[..6].fill(0), "other"),
+        ("from all hosts", |frame| frame[6..12].fill(0xff), "not_answerable"),
+        ("from a group of hosts", |frame| frame[6] |= 1, "not_answerable"),
+        ("from nobody", |frame| frame[6..12].fill(0), "not_answerable"),
+        ("from the interface itself", |frame| frame.copy_within(..6, 6), "not_answerable"),
         ("another type", |frame| frame[12..14].copy_from_slice(&[8, 6]), "other"),
         ("a VLAN", |frame| drop(frame.splice(12..12, [0x81, 0, 0, 1])), "other"),
         ("options of IP", |frame| frame[14] = 0x46, "other"),
@@ -135,6 +142,7 @@ fn frames_that_are_not_plain_are_passed_on_unchanged() {
         ("a wrong byte", |frame| frame[60] ^= 1, "wrong_checksum"),
         ("another length", |frame| frame[39] -= 1, "not_known"),
         ("cut", |frame| frame.truncate(60), "not_known"),
+        ("cut, without a checksum", |f| (f[40..42].fill(0), f.truncate(60)).1, "not_known"),
         ("cut in its head", |frame| frame.truncate(40), "other"),
     ];
     for (what, change, reason) in rows {
@@ -162,26 +170,71 @@ fn frames_that_are_not_plain_are_passed_on_unchanged() {
 const VALUE: &[u8] = b"VALUE some-plain-key 42 5\r\nvalue\r\nEND\r\n";
 
 #[test]
-fn ipv4_without_a_checksum_and_with_the_kernels_own_is_answered() {
+fn ipv4_without_a_checksum_is_answered() {
     let Some(mut bench) = Bench::new() else { return };
     bench.publish(b"some-plain-key", b"value");
     let request = Packet::request(7, b"get some-plain-key\r\n");
     let mut without = request.bytes();
     without[40..42].fill(0);
-    // A packet that stays on the machine has the sum of the pseudo header alone.
-    let mut partial = request.bytes();
-    let udp_bytes = [partial[38], partial[39]];
-    let sum = !packet::checksum(&[&partial[26..34], &[0, 17], &udp_bytes]);
-    partial[40..42].copy_from_slice(&sum.to_be_bytes());
-    for frame in [without, partial] {
-        let Trial::Answered(reply) = bench.run(&frame) else { panic!("it is answered") };
-        assert_eq!(Packet::read(&reply), request.reply(VALUE));
-    }
+    let Trial::Answered(reply) = bench.run(&without) else { panic!("it is answered") };
+    assert_eq!(Packet::read(&reply), request.reply(VALUE));
     // Ethernet fills short frames. The reply is as long as its headers say.
     let mut filled = request.bytes();
     filled.extend([0xaa; 9]);
     let Trial::Answered(reply) = bench.run(&filled) else { panic!("it is answered") };
     assert_eq!(Packet::read(&reply), request.reply(VALUE));
+}
+
+/// A packet that has not left its machine may have the sum of the pseudo header alone, which the
+/// device would complete. From a network the same bytes are a wrong checksum. The program cannot
+/// tell one from the other.
+#[test]
+fn a_sum_of_the_pseudo_header_alone_is_passed_on() {
+    let Some(mut bench) = Bench::new() else { return };
+    bench.publish(b"some-plain-key", b"value");
+    let text = b"get some-plain-key\r\n";
+    for (request, addresses, udp_at) in
+        [(Packet::request(7, text), 26..34, 34), (Packet::request6(7, text), 22..54, 54)]
+    {
+        let mut partial = request.bytes();
+        let udp_bytes = [partial[udp_at + 4], partial[udp_at + 5]];
+        let sum = !packet::checksum(&[&partial[addresses], &[0, 17], &udp_bytes]);
+        partial[udp_at + 6..udp_at + 8].copy_from_slice(&sum.to_be_bytes());
+        bench.passes(&partial, "wrong_checksum");
+        bench.answers(&request, VALUE);
+    }
+}
+
+/// The interface and the addresses of its host may change while the server serves.
+#[test]
+fn the_program_follows_changes_of_the_network() {
+    let Some(mut bench) = Bench::new() else { return };
+    bench.publish(b"some-plain-key", b"value");
+    let request = Packet::request(7, b"get some-plain-key\r\n");
+    let request6 = Packet::request6(7, b"get some-plain-key\r\n");
+    let first = bench::network();
+    let mut network = first.clone();
+    network.closed.push("10.9.0.1".parse().expect("an address"));
+    network.addresses.truncate(1);
+    bench.answers(&request, VALUE);
+    bench.pipe.note_network(&network);
+    bench.passes(&request.bytes(), "not_answerable");
+    bench.passes(&request6.bytes(), "other");
+    bench.pipe.note_network(&first);
+    bench.passes(&request.bytes(), "not_answerable");
+    bench.answers(&request6, VALUE);
+    network = PipeNetwork { mac: Some([2, 0, 0, 0, 0, 7]), ..first.clone() };
+    bench.pipe.note_network(&network);
+    bench.passes(&request6.bytes(), "other");
+    let mut moved = request6.bytes();
+    moved[5] = 7;
+    let Trial::Answered(reply) = bench.run(&moved) else { panic!("it is answered") };
+    assert_eq!(reply[6..12], [2, 0, 0, 0, 0, 7], "from the address that the frame went to");
+    bench.pipe.note_network(&PipeNetwork { mac: None, ..first });
+    for last in [0, 7, 0xff] {
+        moved[..6].fill(last);
+        bench.passes(&moved, "other");
+    }
 }
 
 #[test]
@@ -197,6 +250,10 @@ fn senders_that_must_not_be_answered_are_passed_on() {
         "239.1.2.3:40000",
         "255.255.255.255:40000",
         "10.9.0.2:40000",
+        "10.9.0.0:40000",
+        "10.9.0.255:40000",
+        "192.168.7.1:40000",
+        "192.168.7.255:40000",
         "10.9.0.1:0",
         "10.9.0.1:7",
         "10.9.0.1:53",
@@ -207,11 +264,20 @@ fn senders_that_must_not_be_answered_are_passed_on() {
         bench.passes(&from.bytes(), "not_answerable");
     }
     let request = Packet::request6(7, b"get some-plain-key\r\n");
-    for from in ["[ff02::1]:40000", "[::]:40000", "[::1]:40000", "[fd00::2]:40000", "[fd00::1]:53"]
-    {
+    let rows = [
+        "[ff02::1]:40000",
+        "[::]:40000",
+        "[::1]:40000",
+        "[fd00::2]:40000",
+        "[fd00::]:40000",
+        "[fd07::1]:40000",
+        "[fd00::1]:53",
+    ];
+    for from in rows {
         let from = Packet { from: from.parse().expect("an address"), ..request.clone() };
         bench.passes(&from.bytes(), "not_answerable");
     }
+    bench.answers(&request, VALUE);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode};
@@ -81,13 +82,25 @@ pub fn unix(path: &Path, mask: u32, backlog: u32) -> io::Result<OwnedFd> {
     remove_stale(path, &address)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     let mode = Mode::from_raw_mode(mask & 0o777);
-    // Before bind, so that the file never has more permissions than wanted; after it, because the
-    // process's umask may have taken some away.
+    // Before bind, so that the file never has more permissions than wanted.
     rustix::fs::fchmod(&socket, mode)?;
-    rustix::net::bind(&socket, &address)?;
-    rustix::fs::chmod(path, mode)?;
+    bind_with_all_permissions(&socket, &address)?;
     rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
+}
+
+/// Binds a unix socket so that its file has all permissions that the socket has. The umask of the
+/// process would take some away. Giving them back by the path would follow a link that another user
+/// has put there meanwhile, and change a file of that user's choice.
+fn bind_with_all_permissions(socket: &OwnedFd, address: &SocketAddrUnix) -> io::Result<()> {
+    /// The umask is the process's, so one thread changes it at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = rustix::process::umask(Mode::empty());
+    let bound = rustix::net::bind(socket, address);
+    let none = rustix::process::umask(before);
+    debug_assert!(none.is_empty(), "nobody else has changed it");
+    Ok(bound?)
 }
 
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {

@@ -93,6 +93,25 @@ fn a_server_serves_until_it_is_told_to_end() {
     }
 }
 
+/// The fault: a line that could not be written ended the server, and lost the cache.
+#[test]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    let full = ["sh", "-c", "exec \"$0\" \"$@\" 2>/dev/full"];
+    // The port file fits, and no line of the log does.
+    let limited = ["prlimit", "--fsize=24", "--"];
+    for under in [&full[..], &limited] {
+        let launch = Launch::memcached(program(), &["serve", "-v", "-t", "1"]);
+        let mut server = Launch { called_as: "kachel", under, ..launch }.start();
+        for _ in 0..3 {
+            server.signal(Signal::HUP); // It answers with a line.
+            assert_eq!(server.connect().ask("version\r\n", "\n"), "VERSION 1.6.45\r\n");
+        }
+        server.signal(Signal::TERM);
+        let status = server.process.wait().expect("an end");
+        assert!(status.success(), "{under:?}: {status}: {}", server.last_words());
+    }
+}
+
 #[test]
 fn a_client_that_is_closed_for_being_slow_is_counted_and_named() {
     for unix in [false, true] {

@@ -26,7 +26,7 @@ use rustls::server::{
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::counts::Counts;
-use crate::limits::{FILE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, SESSIONS_MAX};
+use crate::limits::{FILE_BYTES_MAX, RECORD_PLAIN_BYTES_MAX, SESSION_BYTES_MAX, SESSIONS_MAX};
 use crate::no_authority::NoAuthority;
 use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Version};
 
@@ -231,6 +231,9 @@ struct Sessions {
 
 impl StoresServerSessions for Sessions {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        if value.len() > SESSION_BYTES_MAX {
+            return false;
+        }
         self.counts.new_sessions.fetch_add(1, Ordering::Relaxed);
         self.sessions.put(key, value)
     }
@@ -245,5 +248,25 @@ impl StoresServerSessions for Sessions {
 
     fn can_cache(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rustls limits the number of sessions, and not what a client puts into one.
+    #[test]
+    fn a_session_that_is_too_long_is_not_remembered() {
+        let sessions = Sessions {
+            sessions: ServerSessionMemoryCache::new(SESSIONS_MAX),
+            counts: Arc::default(),
+        };
+        for (name, bytes) in [("short", SESSION_BYTES_MAX), ("long", SESSION_BYTES_MAX + 1)] {
+            let is_stored = sessions.put(name.into(), vec![0; bytes]);
+            assert_eq!(is_stored, bytes <= SESSION_BYTES_MAX, "{name}");
+            assert_eq!(sessions.get(name.as_bytes()).is_some(), is_stored, "{name}");
+        }
+        assert_eq!(sessions.counts.new_sessions.load(Ordering::Relaxed), 1);
     }
 }

@@ -17,6 +17,8 @@
 //! - H2  A thread has at most `HANDSHAKES_MAX` clients. Further clients wait in the kernel.
 //! - H3  `queue` has the clients in the order in which they came, each once. So the first ones are
 //!   the oldest.
+//! - H4  What a client may make a thread keep is bounded by `HANDSHAKE_BYTES_MAX`, so a thread keeps
+//!   at most `HANDSHAKES_MAX` times as much: 32 MiB.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,7 +35,9 @@ use kachel_io::{
 };
 
 use crate::inbox::{Delivered, Inbox};
-use crate::limits::{CROWDED_HANDSHAKE_NS_MAX, HANDSHAKE_NS_MAX, HANDSHAKES_MAX};
+use crate::limits::{
+    CROWDED_HANDSHAKE_NS_MAX, HANDSHAKE_BYTES_MAX, HANDSHAKE_NS_MAX, HANDSHAKES_MAX,
+};
 use crate::process::Process;
 use crate::session::{Session, Work};
 use crate::settings::ListenerTls;
@@ -144,7 +148,8 @@ struct Client {
     peer: Peer,
     /// Blocks that the backend has.
     in_flight: u32,
-    /// Plain bytes that came together with the end of the handshake: at most one receive.
+    /// Plain bytes that came together with the end of the handshake: at most those of one receive
+    /// and of the record that it completes, because the socket is paused then (H4).
     plain: Vec<u8>,
     /// Whether any byte came from it.
     has_sent: bool,
@@ -279,7 +284,8 @@ impl Thread {
 
     fn accepted(&mut self, socket: SocketId, listener: usize, peer: Peer) {
         let tls = self.listening[listener].tls;
-        let session = self.process.configuration(tls).map(Session::new);
+        let session = self.process.configuration(tls);
+        let session = session.map(|config| Session::new(config, self.process.counts()));
         let Some(Ok(session)) = session else {
             self.process.counts().handshake_errors.fetch_add(1, Ordering::Relaxed);
             return self.io.close(socket);
@@ -313,6 +319,7 @@ impl Thread {
         }
         client.has_sent = true;
         let result = client.session.receive(io.lent(bytes), &mut client.plain, work);
+        debug_assert!(client.plain.len() <= HANDSHAKE_BYTES_MAX, "H4");
         let mut records = work.to_send.as_slice();
         while !records.is_empty() {
             let mut block = spare.pop().unwrap_or_default();

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kachel_io::{ListenerId, Peer, Waker};
 
-use crate::limits::INBOX_MAX;
+use crate::limits::{INBOX_BYTES_MAX, INBOX_MAX};
 use crate::session::Session;
 
 /// A connection whose handshake is complete.
@@ -27,10 +27,17 @@ pub(crate) struct Delivered {
 /// The connections for one core.
 #[derive(Debug)]
 pub struct Inbox {
-    delivered: Mutex<Vec<Delivered>>,
+    delivered: Mutex<Waiting>,
     /// Whether there may be some. The core reads it in each poll.
     has_some: AtomicBool,
     waker: Waker,
+}
+
+/// The connections that no core has taken yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    all: Vec<Delivered>,
+    plain_bytes: usize,
 }
 
 impl Inbox {
@@ -42,13 +49,15 @@ impl Inbox {
     /// Delivers a connection, and wakes the core. A core that has stopped taking them has more than
     /// it can serve: the connection is closed.
     pub(crate) fn deliver(&self, delivered: Delivered) {
-        let mut all = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= INBOX_MAX {
+        let mut waiting = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let plain_bytes = waiting.plain_bytes + delivered.plain.len();
+        if waiting.all.len() >= INBOX_MAX || plain_bytes > INBOX_BYTES_MAX {
             return;
         }
-        all.push(delivered);
+        waiting.plain_bytes = plain_bytes;
+        waiting.all.push(delivered);
         self.has_some.store(true, Ordering::Release);
-        drop(all);
+        drop(waiting);
         self.waker.wake();
     }
 
@@ -58,8 +67,8 @@ impl Inbox {
         if !self.has_some.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let mut all = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
         self.has_some.store(false, Ordering::Relaxed);
-        std::mem::take(&mut all)
+        std::mem::take(&mut *waiting).all
     }
 }

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kachel_io::{
-    DatagramPeer, DatagramSocketId, Event, Io, Lent, ListenerId, RECEIVE_BUFFER_BYTES, SendBlock,
-    SocketId, SocketName, Wait, Waker,
+    DatagramPeer, DatagramSocketId, Event, Io, Lent, ListenerId, RECEIVE_BUFFER_BYTES,
+    RECEIVE_BUFFERS, SendBlock, SocketId, SocketName, Wait, Waker,
 };
 use kachel_stdx::Landing;
 
@@ -34,13 +34,16 @@ use crate::handshakes::{Front, Handshakes};
 use crate::inbox::{Delivered, Inbox};
 use crate::outgoing::{Blocks, Outgoing};
 use crate::process::Process;
-use crate::session::{Session, Work};
+use crate::session::{Broken, Session, Work};
 use crate::settings::ListenerTls;
 
 /// Set in the name of a listener that the threads for handshakes listen on.
 const WITH_TLS: u32 = 1 << 31;
 /// The first memory of the area for plain bytes.
 const AREA_BYTES_AT_FIRST: usize = 64 * 1024;
+/// The most memory of the area that stays for the next poll: what a poll of the backend receives,
+/// twice. More is rare, and goes back.
+const AREA_BYTES_KEPT_MAX: usize = 2 * RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES;
 
 /// An I/O backend with TLS.
 pub struct Tls<I: Io> {
@@ -59,8 +62,8 @@ pub struct Tls<I: Io> {
     ending: Vec<SocketId>,
     /// Those of `ending` for which a poll has had the time to send it.
     ended: Vec<SocketId>,
-    /// The plain bytes of this poll. It is bounded by what one poll of the backend reports, and a
-    /// record of each connection in it.
+    /// The plain bytes of this poll. It is bounded by what one poll of the backend reports, by a
+    /// record of each connection in it, and by `INBOX_BYTES_MAX`.
     area: Vec<u8>,
     work: Work,
     blocks: Blocks,
@@ -258,9 +261,10 @@ impl<I: Io> Tls<I> {
         let start = area.len();
         let result = live.session.receive(io.lent(bytes), area, work);
         report_plain(socket, *tick, start..area.len(), events);
-        if !live.fin_sent {
-            send_own(io, live, blocks, &work.to_send);
-        }
+        let result = match live.fin_sent {
+            true => result,
+            false => result.and(send_own(io, live, blocks, &work.to_send)),
+        };
         if result.is_err() {
             process.counts().protocol_errors.fetch_add(1, Ordering::Relaxed);
             return self.fail(socket, events);
@@ -321,14 +325,22 @@ fn report_plain(
 }
 
 /// Sends records of TLS itself: alerts, answers to key updates.
-fn send_own(io: &mut impl Io, live: &mut Live, blocks: &mut Blocks, mut records: &[u8]) {
+///
+/// Errors: the client makes us send such records, and does not read them.
+fn send_own(
+    io: &mut impl Io,
+    live: &mut Live,
+    blocks: &mut Blocks,
+    mut records: &[u8],
+) -> Result<(), Broken> {
     while !records.is_empty() {
+        live.outgoing.note_own_record()?;
         let mut block = blocks.take();
         let count = block.put(records);
         records = &records[count..];
-        live.outgoing.note_own_record();
         io.send(live.socket, block);
     }
+    Ok(())
 }
 
 /// Sends the record that ends our side, unless an alert has ended the connection.
@@ -338,10 +350,10 @@ fn end(io: &mut impl Io, live: &mut Live, blocks: &mut Blocks) {
     }
     live.fin_sent = true;
     let mut block = blocks.take();
-    match live.session.end(block.spare_mut()) {
+    let ended = live.session.end(block.spare_mut());
+    match ended.and_then(|bytes| live.outgoing.note_own_record().map(|()| bytes)) {
         Ok(bytes) => {
             block.advance(bytes);
-            live.outgoing.note_own_record();
             io.send(live.socket, block);
         }
         Err(_) => blocks.put_back(block),
@@ -352,6 +364,9 @@ impl<I: Io> Io for Tls<I> {
     fn poll(&mut self, wait: Wait, events: &mut Vec<Event>) -> io::Result<()> {
         self.tick = self.tick.wrapping_add(1);
         self.area.clear();
+        if self.area.capacity() > AREA_BYTES_KEPT_MAX {
+            self.area = Vec::with_capacity(AREA_BYTES_AT_FIRST);
+        }
         self.close_ended();
         let before = events.len();
         self.encrypt(events);

@@ -16,15 +16,15 @@
 //!
 //! Invariants, cited by number where they are asserted:
 //! - O1  Plain blocks come back in order, each once, with the length that they had.
-//! - O2  There are at most `CIPHER_BLOCKS_MAX` flights when a record is encrypted, so the memory of
-//!   records is bounded.
+//! - O2  There are at most `CIPHER_BLOCKS_MAX` flights when a record is encrypted, and at most
+//!   `OWN_BLOCKS_MAX` more with those of TLS itself. So the memory of records is bounded.
 //! - O3  The reported progress of a plain block never falls, and is never more than its length.
 
 use std::collections::VecDeque;
 
 use kachel_io::{Event, SendBlock, SocketId};
 
-use crate::limits::{CIPHER_BLOCKS_MAX, RECORD_PLAIN_BYTES_MAX, SPARE_BLOCKS_MAX};
+use crate::limits::{CIPHER_BLOCKS_MAX, OWN_BLOCKS_MAX, RECORD_PLAIN_BYTES_MAX, SPARE_BLOCKS_MAX};
 use crate::session::{Broken, Session};
 
 /// Blocks of records that are not in use, and memory to gather the pieces of a record.
@@ -143,10 +143,17 @@ impl Outgoing {
         Ok(Some(record))
     }
 
-    /// Notes a block with a record of TLS itself, which the caller sends.
-    pub(crate) fn note_own_record(&mut self) {
+    /// Notes a block with records of TLS itself, which the caller sends.
+    ///
+    /// Errors: `OWN_BLOCKS_MAX` more blocks than replies may have are under way (O2). rustls limits
+    /// the records that it sends of itself only between two requests of the client.
+    pub(crate) fn note_own_record(&mut self) -> Result<(), Broken> {
+        if self.flights.len() >= CIPHER_BLOCKS_MAX + OWN_BLOCKS_MAX {
+            return Err(Broken);
+        }
         let end = End::Nothing;
         self.flights.push_back(Flight { before_bytes: 0, plain_bytes: 0, end });
+        Ok(())
     }
 
     /// Takes back a block that the backend has sent. Returns the event for `net`: a plain block, or

@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// The counters.
-    pub fn counts(&self) -> &Counts {
+    pub const fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
 

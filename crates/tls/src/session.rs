@@ -5,15 +5,23 @@
 //!
 //! ```text
 //! received bytes --> partial | received --> process --> plain bytes, and records to send
+//!
+//! partial:  whole records of a handshake message that is not whole | beginning of a record
+//!           0 ..................................................seen ...................len
 //! ```
 //!
+//! rustls keeps positions in `partial` and no bytes, so all records of a message are given to it
+//! with each call, their padding included. rustls limits the message, but not its padding: the
+//! limits of bytes are ours.
+//!
 //! Invariants, cited by number where they are asserted:
-//! - S1  `partial` is the beginning of a record or of a handshake message. rustls has seen it, or
-//!   it is shorter than the record that its header announces. It is given to rustls with each call,
-//!   because rustls keeps positions in it and no bytes.
-//! - S2  `partial` holds at most one record, or one handshake message, which rustls limits to 64
-//!   KiB. It has no memory while it is empty.
-//! - S3  After an error nothing more is received or encrypted.
+//! - S1  `partial` is whole records that rustls has seen and still needs, then the beginning of one
+//!   record. So a record is given to rustls once it is whole.
+//! - S2  `partial` has memory for at most `HANDSHAKE_BYTES_MAX` bytes during the handshake, and for
+//!   `RECORD_BYTES_MAX` after it: a message about new keys has 5 bytes. It has no memory while it
+//!   is empty. `Counts::kept_bytes` includes it.
+//! - S3  After an error nothing more is received or encrypted, and nothing is kept.
+//! - S4  Each received byte is copied at most `COPIES_MAX` times, however the bytes arrive.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,12 +30,20 @@ use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 
-use crate::limits::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX};
+use crate::counts::{Counts, Kept};
+use crate::limits::{
+    HANDSHAKE_BYTES_MAX, RECORD_BODY_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
+    RECORD_PLAIN_BYTES_MAX,
+};
 
 /// The types of records (RFC 8446, 5.1).
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 /// The first byte of the version in a record, of all versions of TLS.
 const RECORD_MAJOR_VERSION: u8 = 3;
+/// How often a received byte is copied here, at most (S4). A byte in the first record of a message
+/// of the handshake is copied to `partial`, from there to the memory of the call, back to
+/// `partial`, and again while `partial` grows.
+const COPIES_MAX: u64 = 6;
 
 /// The client has broken the protocol, or the keys of the connection are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +53,7 @@ pub(crate) struct Broken;
 /// thread.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// The records that are processed.
+    /// The records that are processed: at most what one session keeps, and one receive.
     records: Vec<u8>,
     /// Records to send to the client: messages of the handshake, answers to key updates, alerts.
     pub(crate) to_send: Vec<u8>,
@@ -46,8 +62,14 @@ pub(crate) struct Work {
 /// A TLS connection without its socket.
 pub(crate) struct Session {
     connection: UnbufferedServerConnection,
-    /// Received bytes that make no whole record yet (S1).
+    /// Received bytes that make no whole record or message yet (S1).
     partial: Vec<u8>,
+    /// Bytes of the whole records at the beginning of `partial`.
+    seen: usize,
+    /// The bytes that this session keeps, for `stats`.
+    kept: Kept,
+    received_bytes: u64,
+    copied_bytes: u64,
     is_broken: bool,
     is_ended: bool,
 }
@@ -56,9 +78,18 @@ impl Session {
     /// A connection whose handshake has not begun.
     ///
     /// Errors: out of random numbers.
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Broken> {
+    pub(crate) fn new(config: Arc<ServerConfig>, counts: &Arc<Counts>) -> Result<Self, Broken> {
         let connection = UnbufferedServerConnection::new(config).map_err(|_| Broken)?;
-        Ok(Self { connection, partial: Vec::new(), is_broken: false, is_ended: false })
+        Ok(Self {
+            connection,
+            partial: Vec::new(),
+            seen: 0,
+            kept: Kept::nothing(Arc::clone(counts)),
+            received_bytes: 0,
+            copied_bytes: 0,
+            is_broken: false,
+            is_ended: false,
+        })
     }
 
     /// Whether the handshake is complete.
@@ -71,17 +102,24 @@ impl Session {
         self.is_ended
     }
 
-    /// Bytes of memory for a record that is not whole.
+    /// Bytes of memory for a record or a message that is not whole.
     #[cfg(test)]
     pub(crate) fn partial_bytes(&self) -> usize {
         self.partial.capacity()
     }
 
+    /// Bytes that were received, and bytes that were copied for them.
+    #[cfg(test)]
+    pub(crate) const fn received_and_copied_bytes(&self) -> [u64; 2] {
+        [self.received_bytes, self.copied_bytes]
+    }
+
     /// Processes received bytes. Appends the plain bytes of whole records to `plain`, and puts the
     /// records to send to the client into `work.to_send`, which it empties first.
     ///
-    /// Errors: the client has broken the protocol. An alert for it is in `work.to_send`, and the
-    /// plain bytes of earlier records are in `plain`.
+    /// Errors: the client has broken the protocol, or has sent more than a session keeps (S2). If
+    /// rustls has an alert for it, it is in `work.to_send`. The plain bytes of earlier records are
+    /// in `plain`.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -96,27 +134,98 @@ impl Session {
         if self.is_ended {
             return Ok(()); // RFC 8446, 6.1: what follows a close_notify is ignored.
         }
-        if self.is_established() && is_short(&self.partial, bytes) {
-            self.partial.extend_from_slice(bytes);
-            return Ok(());
+        self.received_bytes += bytes.len() as u64;
+        let is_greedy = |session: &Self| {
+            !session.is_established() && session.received_bytes > HANDSHAKE_BYTES_MAX as u64
+        };
+        let result = if is_greedy(self) {
+            Err(Broken) // S2
+        } else if is_short(&self.partial[self.seen..], bytes) {
+            self.keep(bytes);
+            Ok(())
+        } else if self.seen > 0 {
+            self.receive_behind_kept(bytes, plain, &mut work.to_send)
+        } else {
+            self.receive_records(bytes, plain, work)
+        };
+        let result = result.and_then(|()| self.check_kept());
+        if result.is_err() {
+            self.is_broken = true;
+            (self.partial, self.seen) = (Vec::new(), 0); // S3
         }
+        self.kept.set(self.partial.capacity());
+        result
+    }
+
+    /// The most bytes that `partial` may keep now (S2).
+    fn kept_bytes_max(&self) -> usize {
+        if self.is_established() { RECORD_BYTES_MAX } else { HANDSHAKE_BYTES_MAX }
+    }
+
+    /// Refuses a client whose message needs more bytes than a session keeps (S2).
+    fn check_kept(&self) -> Result<(), Broken> {
+        debug_assert!(self.seen <= self.partial.len(), "S1");
+        debug_assert!(self.copied_bytes <= COPIES_MAX * self.received_bytes, "S4");
+        if self.partial.len() > self.kept_bytes_max() {
+            return Err(Broken);
+        }
+        debug_assert!(self.partial.capacity() <= self.kept_bytes_max(), "S2");
+        Ok(())
+    }
+
+    /// Appends to `partial`. Its memory doubles, but only up to the limit (S2, S4).
+    fn keep(&mut self, bytes: &[u8]) {
+        let (kept, needed) = (self.partial.len(), self.partial.len() + bytes.len());
+        if needed > self.partial.capacity() {
+            let wanted = needed.max((2 * kept).min(self.kept_bytes_max()));
+            self.partial.reserve_exact(wanted - kept);
+            self.copied_bytes += kept as u64;
+        }
+        self.partial.extend_from_slice(bytes);
+        self.copied_bytes += bytes.len() as u64;
+    }
+
+    /// Processes records that end a kept one, or follow nothing. They are copied to memory that all
+    /// connections of a thread share.
+    fn receive_records(
+        &mut self,
+        bytes: &[u8],
+        plain: &mut Vec<u8>,
+        work: &mut Work,
+    ) -> Result<(), Broken> {
         let Work { records, to_send } = work;
         records.clear();
-        records.append(&mut self.partial);
-        self.partial = Vec::new(); // S2
+        records.extend_from_slice(&self.partial);
         records.extend_from_slice(bytes);
-        let result = self.process(records, plain, to_send);
-        match result {
-            Ok(processed) if processed < records.len() => {
-                self.partial.extend_from_slice(&records[processed..]); // S1
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-            Err(Broken) => {
-                self.is_broken = true;
-                Err(Broken)
-            }
+        self.copied_bytes += records.len() as u64;
+        self.partial = Vec::new(); // S2
+        let whole = whole_records_bytes(records);
+        let processed = self.process(records, plain, to_send)?;
+        self.seen = whole.saturating_sub(processed);
+        self.keep(&records[processed..]);
+        Ok(())
+    }
+
+    /// Processes records behind those that rustls has seen and still needs. They are processed
+    /// where they are kept, so that the kept ones are not copied for each of them (S4).
+    fn receive_behind_kept(
+        &mut self,
+        bytes: &[u8],
+        plain: &mut Vec<u8>,
+        to_send: &mut Vec<u8>,
+    ) -> Result<(), Broken> {
+        self.keep(bytes);
+        // rustls has moved bytes of the message over the headers of the seen records.
+        let whole = self.seen + whole_records_bytes(&self.partial[self.seen..]);
+        let mut records = std::mem::take(&mut self.partial);
+        let processed = self.process(&mut records, plain, to_send)?;
+        self.seen = whole.saturating_sub(processed);
+        if processed == 0 {
+            self.partial = records;
+        } else {
+            self.keep(&records[processed..]);
         }
+        Ok(())
     }
 
     /// Processes the records in `records`. Returns how many bytes are done with.
@@ -240,15 +349,40 @@ type Writing<'a> = rustls::unbuffered::WriteTraffic<'a, rustls::server::ServerCo
 fn is_short(partial: &[u8], bytes: &[u8]) -> bool {
     let mut header = [0; RECORD_HEADER_BYTES];
     let begun = partial.iter().chain(bytes).zip(&mut header).map(|(byte, place)| *place = *byte);
-    if begun.count() < RECORD_HEADER_BYTES {
-        return false;
+    match begun.count() {
+        0 => true,
+        1 => RECORD_TYPES.contains(&header[0]),
+        2..RECORD_HEADER_BYTES => is_record(header),
+        _ => {
+            is_record(header)
+                && body_bytes(header) <= RECORD_BODY_BYTES_MAX
+                && partial.len() + bytes.len() < RECORD_HEADER_BYTES + body_bytes(header)
+        }
     }
-    let [kind, major, _minor, high, low] = header;
-    let body = usize::from(u16::from_be_bytes([high, low]));
-    let is_record = RECORD_TYPES.contains(&kind) && major == RECORD_MAJOR_VERSION;
-    is_record
-        && body <= RECORD_BODY_BYTES_MAX
-        && partial.len() + bytes.len() < RECORD_HEADER_BYTES + body
+}
+
+/// Whether a record may begin with the first two bytes of `header`.
+fn is_record(header: [u8; RECORD_HEADER_BYTES]) -> bool {
+    RECORD_TYPES.contains(&header[0]) && header[1] == RECORD_MAJOR_VERSION
+}
+
+/// The bytes that `header` announces.
+fn body_bytes([_kind, _major, _minor, high, low]: [u8; RECORD_HEADER_BYTES]) -> usize {
+    usize::from(u16::from_be_bytes([high, low]))
+}
+
+/// Bytes of the whole records at the beginning of `records`. Cost: a step for each record.
+fn whole_records_bytes(records: &[u8]) -> usize {
+    let mut whole = 0;
+    while let Some(header) = records[whole..].first_chunk() {
+        let end = whole + RECORD_HEADER_BYTES + body_bytes(*header);
+        if end > records.len() {
+            break;
+        }
+        whole = end;
+    }
+    debug_assert!(whole <= records.len(), "S1");
+    whole
 }
 
 /// Appends what `encode` writes to `to_send`, with the room that it asks for.

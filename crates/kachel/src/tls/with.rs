@@ -86,13 +86,14 @@ impl Encryption {
         let Self { process, resumes, .. } = self.clone();
         OtherCounts(Arc::new(move || {
             let counts = process.counts();
-            let mut all = Vec::with_capacity(4);
+            let mut all = Vec::with_capacity(5);
             if resumes {
                 all.push(("ssl_new_sessions", counts.new_sessions.load(Ordering::Relaxed)));
             }
             all.push(("ssl_handshake_errors", counts.handshake_errors.load(Ordering::Relaxed)));
             all.push(("ssl_proto_errors", counts.protocol_errors.load(Ordering::Relaxed)));
             all.push(("time_since_server_cert_refresh", process.seconds_since_read()));
+            all.push(("kachel_tls_kept_bytes", counts.kept_bytes.load(Ordering::Relaxed)));
             all
         }))
     }

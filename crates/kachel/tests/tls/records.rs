@@ -239,6 +239,58 @@ fn resets_leave_nothing_behind() {
     }
 }
 
+/// Bytes that clients leave unfinished, during the handshake and after it, are counted in `stats`.
+/// A greeting that goes on and on is refused. When the clients have closed, nothing is kept.
+#[test]
+fn unfinished_bytes_are_counted_bounded_and_given_back() {
+    const CLIENTS: usize = 20;
+    const RECORD_BYTES: u64 = 16_000;
+    /// As `HANDSHAKE_BYTES_MAX` of `kachel-tls`.
+    const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+    for io in backends() {
+        let site = spread(io);
+        let mut client = site.connect();
+        let mut kept = move || client.stat("kachel_tls_kept_bytes");
+        assert_eq!(kept(), 0, "{io}");
+        let mut cut = Vec::new();
+        for _ in 0..CLIENTS {
+            let mut other = site.connect();
+            let plain = [b'x'; RECORD_BYTES as usize];
+            other.stream.conn.writer().write_all(&plain).expect("memory");
+            let mut record = Vec::new();
+            other.stream.conn.write_tls(&mut record).expect("memory");
+            record.pop();
+            other.stream.sock.write_all(&record).expect("taken");
+            cut.push(other);
+        }
+        let after = CLIENTS as u64 * RECORD_BYTES;
+        wait_until("records without an end", || kept() >= after);
+        assert!(kept() <= CLIENTS as u64 * 18_437, "{io}: {}", kept());
+        // A greeting of 65,531 bytes, of which each byte has a record of its own.
+        let greeting = [1, 0, 0xff, 0xfb].into_iter().chain(std::iter::repeat(0));
+        let records = greeting.flat_map(|byte| [22, 3, 1, 0, 1, byte]);
+        let records: Vec<u8> = records.take(HANDSHAKE_BYTES_MAX - 4_000).collect();
+        let mut greeters: Vec<_> = (0..CLIENTS).map(|_| site.raw()).collect();
+        for greeter in &mut greeters {
+            greeter.write_all(&records).expect("taken");
+        }
+        let during = (CLIENTS * records.len()) as u64;
+        wait_until("greetings without an end", || kept() >= after + during);
+        assert!(
+            kept() <= after.max(CLIENTS as u64 * 18_437) + (CLIENTS * HANDSHAKE_BYTES_MAX) as u64
+        );
+        let errors = site.stat("ssl_handshake_errors");
+        for greeter in &mut greeters {
+            greeter.write_all(&records[..6_000]).expect("taken");
+            drained(greeter);
+        }
+        wait_until("their end", || kept() <= CLIENTS as u64 * 18_437);
+        assert_eq!(site.stat("ssl_handshake_errors"), errors + CLIENTS as u64, "{io}");
+        drop(cut);
+        wait_until("nothing kept", || kept() == 0);
+    }
+}
+
 /// An idle connection takes at most 12 KiB of memory, also after a large request.
 #[test]
 fn an_idle_connection_takes_little_memory() {

@@ -1,19 +1,25 @@
 //! Tests of sessions and of the encryption of blocks, with a client of rustls in memory.
 
+mod forger;
 mod outgoing;
+mod padding;
 mod session;
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::client::{ClientConfig, ClientConnection};
 use rustls::crypto::ring;
-use rustls::{RootCertStore, SupportedProtocolVersion};
+use rustls::{KeyLog, RootCertStore, SupportedProtocolVersion};
 
+use crate::counts::Counts;
 use crate::process::Process;
 use crate::session::{Broken, Session, Work};
 use crate::settings::{ClientCertificate, KeyFormat, ListenerTls, Settings, Version};
+
+use self::forger::Secrets;
 
 /// A client, and the session of the server with it.
 pub(crate) struct Pair {
@@ -21,6 +27,8 @@ pub(crate) struct Pair {
     pub(crate) session: Session,
     pub(crate) work: Work,
     pub(crate) plain: Vec<u8>,
+    pub(crate) secrets: Arc<Secrets>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl Pair {
@@ -48,17 +56,22 @@ impl Pair {
         let config = process.configuration(ListenerTls::OfProcess).expect("a configuration");
         let mut authorities = RootCertStore::empty();
         authorities.add(cert.der().clone()).expect("a certificate");
-        let trusting = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let mut trusting = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[version])
             .expect("a version")
             .with_root_certificates(authorities)
             .with_no_client_auth();
+        let secrets = Arc::<Secrets>::default();
+        trusting.key_log = Arc::clone(&secrets) as Arc<dyn KeyLog>;
         let name = "localhost".try_into().expect("a name");
+        let counts = Arc::clone(process.counts());
         Self {
             client: ClientConnection::new(Arc::new(trusting), name).expect("a client"),
-            session: Session::new(config).expect("random numbers"),
+            session: Session::new(config, &counts).expect("random numbers"),
             work: Work::default(),
             plain: Vec::new(),
+            secrets,
+            counts,
         }
     }
 
@@ -70,6 +83,11 @@ impl Pair {
         }
         pair.pass_on().expect("tickets");
         pair
+    }
+
+    /// Bytes that the session keeps, by the counter for `stats`.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.counts.kept_bytes.load(Ordering::Relaxed)
     }
 
     /// Passes the records of the client on, and the answers back.

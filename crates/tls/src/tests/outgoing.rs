@@ -7,7 +7,7 @@ use kachel_stdx::Held;
 use rustls::version::{TLS12, TLS13};
 
 use super::Pair;
-use crate::limits::CIPHER_BLOCKS_MAX;
+use crate::limits::{CIPHER_BLOCKS_MAX, OWN_BLOCKS_MAX};
 use crate::outgoing::{Blocks, Outgoing};
 
 const SOCKET: SocketId = SocketId::new(0, 1);
@@ -97,4 +97,15 @@ fn a_broken_connection_encrypts_nothing_more() {
     assert!(outgoing.encrypt_next(&mut pair.session, &mut blocks).is_err());
     outgoing.drop_waiting();
     assert!(outgoing.is_empty() && outgoing.is_encrypted());
+}
+
+/// A client of TLS 1.2 gets a warning for each new handshake that it asks for. With a request in
+/// between, rustls sends as many as it likes.
+#[test]
+fn records_of_tls_itself_that_nobody_reads_are_bounded() {
+    let mut outgoing = Outgoing::default();
+    let taken = (0..1_000).take_while(|_| outgoing.note_own_record().is_ok()).count();
+    assert_eq!(taken, CIPHER_BLOCKS_MAX + OWN_BLOCKS_MAX, "O2");
+    let sent = outgoing.sent(SOCKET, SendBlock::new(), &mut Blocks::default());
+    assert!(sent.is_none() && outgoing.note_own_record().is_ok(), "there is room again");
 }

@@ -17,8 +17,8 @@
 //! - H2  A thread has at most `HANDSHAKES_MAX` clients. Further clients wait in the kernel.
 //! - H3  `queue` has the clients in the order in which they came, each once. So the first ones are
 //!   the oldest.
-//! - H4  What a client may make a thread keep is bounded by `HANDSHAKE_BYTES_MAX`, so a thread keeps
-//!   at most `HANDSHAKES_MAX` times as much: 32 MiB.
+//! - H4  What a client may make a thread keep is bounded by `HANDSHAKE_BYTES_MAX`, so a thread
+//!   keeps at most `HANDSHAKES_MAX` times as much: 32 MiB.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -66,21 +66,36 @@ pub fn find_user(name: &str) -> io::Result<Option<User>> {
 
 /// Makes the process run as `user` from now on, in all threads, with only the user's first group.
 ///
-/// Errors: the process has no permission. Some rights may be gone already, so the caller must end
-/// the process.
+/// Errors: the process has no permission, or keeps a group of the user that it was. Some rights may
+/// be gone already, so the caller must end the process.
 pub fn become_user(user: User) -> io::Result<()> {
     // SAFETY: no groups are read through the null pointer, since their number is 0.
-    let groups = unsafe { libc::setgroups(0, ptr::null()) };
-    if let Err(error) = checked(groups) {
-        // In a user namespace this may be forbidden, and there are no groups to drop.
-        if error.raw_os_error() != Some(libc::EPERM) {
-            return Err(error);
-        }
+    if let Err(error) = checked(unsafe { libc::setgroups(0, ptr::null()) }) {
+        check_groups(user, &error)?;
     }
     // SAFETY: takes a number and touches no memory of ours.
     checked(unsafe { libc::setgid(user.gid) })?;
     // SAFETY: as above.
-    checked(unsafe { libc::setuid(user.uid) })
+    checked(unsafe { libc::setuid(user.uid) })?;
+    assert!(user.uid == 0 || !is_root(), "the kernel has set all three users");
+    Ok(())
+}
+
+/// Whether `user` may do without `setgroups`, which was `refused`. In a user namespace it may be
+/// forbidden for good. That does no harm if the process is in no group but the user's own.
+///
+/// Errors: it is in another one, and would keep its rights.
+fn check_groups(user: User, refused: &io::Error) -> io::Result<()> {
+    debug_assert!(refused.raw_os_error().is_some(), "the kernel has refused");
+    let groups = rustix::process::getgroups()?;
+    match groups.iter().map(|group| group.as_raw()).find(|group| *group != user.gid) {
+        None if refused.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        None => Err(io::Error::new(refused.kind(), refused.to_string())),
+        Some(group) => Err(io::Error::new(
+            refused.kind(),
+            format!("the rights of group {group} cannot be given up: {refused}"),
+        )),
+    }
 }
 
 /// The rights to load a program into the kernel and to attach it to an interface. `SYS_ADMIN`

@@ -8,6 +8,7 @@ mod door;
 mod families;
 mod kernel;
 mod memory;
+mod rights;
 mod space;
 
 use std::path::Path;

@@ -13,8 +13,11 @@
 //!   be read are immutable.
 //! - I3  The two words of an item that do change (header, access) are accessed only as atomics, and
 //!   no byte slice covers them.
-//! - I4  Only the shard that owns a segment writes it. A segment is reused only when nothing in it
-//!   is pinned.
+//! - I4  Only the thread that holds the owner of a segment (its shard's lock) writes items into it.
+//!   A segment is reused only when nothing in it is pinned and no reader on another core can still
+//!   be in it (`pool`, I4). No type ensures this: a slice of `bytes` may be borrowed from an arena
+//!   that others reuse meanwhile. So the callers must let go of it by then: a reader at the end of
+//!   its round, the holder of the lock before it gives the segment back, all others by a pin.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -68,7 +71,9 @@ impl Arena {
         unsafe { AtomicU32::from_ptr(half.cast()) }
     }
 
-    /// The `length` bytes at `offset`. They do not change while the slice lives (I2).
+    /// The `length` bytes at `offset`. They do not change while the slice lives (I2), if the caller
+    /// keeps the segment or the block from being reused as long (I4). Debug builds check each read
+    /// (`audit`, I3).
     #[inline]
     #[track_caller]
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
@@ -79,7 +84,9 @@ impl Arena {
         // SAFETY:
         // - inside the region: `offset < bytes` and `length <= SLACK_BYTES` (asserted above, I1).
         // - initialized: the region reads as zero where nothing was written.
-        // - unchanged while borrowed: I2 and I3; the owner's `&self` keeps it from reusing (I4).
+        // - unchanged while borrowed: what can be read is immutable (I2, I3) until its segment or
+        //   block is reused, and the caller prevents that: by a pin, by a round that has not ended,
+        //   or because it holds the owner (I4). The borrow of `self` alone would not.
         unsafe { std::slice::from_raw_parts(start, length) }
     }
 

@@ -71,9 +71,16 @@ pub(super) struct Buffers {
     lent_bytes: [u32; BUFFERS],
     /// The lent buffers of each group.
     lent: [Vec<u16>; 2],
+    /// Whether the mapping outlives `self`.
+    is_leaked: bool,
 }
 
 impl Buffers {
+    /// Never unmaps the memory, because the kernel may still write to it (I3).
+    pub(super) const fn leak(&mut self) {
+        self.is_leaked = true;
+    }
+
     /// Maps the memory, registers the ring and hands all buffers to the kernel.
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
         // SAFETY:
@@ -92,6 +99,7 @@ impl Buffers {
             tails: [0; 2],
             lent_bytes: [0; BUFFERS],
             lent: [(0..RECEIVE_BUFFERS as u16).collect(), Vec::new()],
+            is_leaked: false,
         };
         buffers.protect_datagrams(MprotectFlags::empty())?;
         buffers.register(Group::Connections, submitter)?;
@@ -236,11 +244,15 @@ fn buffer_at(offset: usize) -> usize {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
+        if self.is_leaked {
+            return;
+        }
         // SAFETY:
         // - exactly the mapped range.
         // - no reference into it lives: they borrow `self`.
-        // - the kernel does not use it any more: the ring has cancelled all ops (`ring`, I1), and
-        //   it keeps pages of the buffer ring alive by itself.
-        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), MAPPING_BYTES) };
+        // - the kernel does not use it any more: all ops have ended, or `leak` was called (`ring`,
+        //   I1). The kernel keeps the pages of the buffer rings alive by itself.
+        let unmapped = unsafe { munmap(self.mapping.as_ptr().cast(), MAPPING_BYTES) };
+        debug_assert!(unmapped.is_ok(), "the mapping is ours");
     }
 }

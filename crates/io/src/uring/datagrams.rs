@@ -95,7 +95,7 @@ impl Uring {
                 // SAFETY:
                 // - the header is boxed and never changed, and it stays with the socket (I1), which
                 //   is never removed from the list.
-                // - when `Uring` is dropped the ring goes first and cancels the op (ring, I1).
+                // - `Uring` ends the op before it is dropped, or never frees the memory (ring, I1).
                 unsafe { ring.receive_datagrams(fd.as_fd(), header, token) };
             }
         }

@@ -56,7 +56,7 @@ use ring::{Completion, Operation, Ring, Token};
 
 /// An [`Io`] over io_uring (Linux 6.1 or later, and not forbidden).
 pub struct Uring {
-    /// The first field, so that it is dropped first. After that no op uses memory of the others.
+    /// Its end comes before the memory of the other fields is freed: see `drop`.
     ring: Ring,
     sockets: Slots<Socket>,
     listeners: Vec<Listener>,
@@ -203,6 +203,21 @@ impl Uring {
 impl Socket {
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_ref().expect("a taken slot has a descriptor").as_fd()
+    }
+}
+
+impl Drop for Uring {
+    /// Ends all ops before the memory that they use is freed (`ring`, I1). What the kernel does not
+    /// let go of is never freed.
+    fn drop(&mut self) {
+        if self.ring.end() {
+            return;
+        }
+        eprintln!(
+            "io_uring: the kernel keeps operations after they were cancelled, so their memory is not freed"
+        );
+        std::mem::forget(std::mem::replace(&mut self.sockets, Slots::new(0)));
+        std::mem::forget(std::mem::take(&mut self.datagrams));
     }
 }
 

@@ -51,7 +51,7 @@ impl Uring {
             //   I2), and it stays with the socket until the completion: it is taken only while the
             //   socket is idle or has no op (I1, I4), dying sockets included.
             // - the scatter is boxed, and stays with the socket until the completion.
-            // - when `Uring` is dropped the ring goes first and cancels the op (ring, I1).
+            // - `Uring` ends the op before it is dropped, or never frees the memory (ring, I1).
             unsafe { self.ring.receive_scattered(fd, scatter, token) };
         }
     }

@@ -10,9 +10,13 @@
 //! The index is that of a slot, a listener or a datagram socket.
 //!
 //! Invariants, cited by number where they are asserted:
-//! - I1  Memory named by a submitted op stays where it is until the op's last completion. Dropping
-//!   the ring cancels every op and waits, so that it may be freed afterwards.
+//! - I1  Memory named by a submitted op stays where it is until the op's last completion. [`end`]
+//!   cancels every op and waits for its last completion, so that the memory may be freed
+//!   afterwards. If the kernel keeps an op, its memory is never freed.
 //! - I2  Only the thread that made the ring submits to it (`SINGLE_ISSUER`); it is not `Send`.
+//! - I3  `ops` counts the ops whose last completion was not taken. Each op has exactly one.
+//!
+//! [`end`]: Ring::end
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,6 +41,11 @@ const _: () = assert!(size_of::<squeue::Entry>() == 64 && align_of::<squeue::Ent
 
 const SUBMISSIONS_MAX: u32 = 512;
 const COMPLETIONS_MAX: u32 = 4096;
+
+/// How often the ring is asked to cancel its ops while none of them ends, and the time between two
+/// attempts. Together a second: an op that the kernel works on ends in microseconds.
+const END_ATTEMPTS_MAX: u32 = 100;
+const END_RETRY: Duration = Duration::from_millis(10);
 
 /// The purpose of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +111,10 @@ pub(super) struct Ring {
     pub(super) buffers: Buffers,
     /// Completions taken out early, to make room.
     backlog: VecDeque<Completion>,
+    /// Ops in progress, those that are not submitted yet included (I3).
+    ops: usize,
+    /// Whether the kernel has kept ops after the end.
+    is_stuck: bool,
     /// Whether the kernel supports a byte limit for a multishot receive.
     ends_receives: bool,
     /// How long a long wait may go on for more than one completion, in microseconds.
@@ -126,8 +139,15 @@ impl Ring {
         }
         let buffers = Buffers::new(&ring.submitter())?;
         let backlog = VecDeque::with_capacity(COMPLETIONS_MAX as usize);
-        let mut ring =
-            Self { ring, buffers, backlog, ends_receives: true, slack: Slack::new(slack_us) };
+        let mut ring = Self {
+            ring,
+            buffers,
+            backlog,
+            ops: 0,
+            is_stuck: false,
+            ends_receives: true,
+            slack: Slack::new(slack_us),
+        };
         ring.ends_receives = ring.can_end_receives()?;
         Ok(ring)
     }
@@ -273,6 +293,7 @@ impl Ring {
             // SAFETY:
             // - the op's memory outlives it: discharged by the caller.
             if unsafe { self.ring.submission().push(&op) }.is_ok() {
+                self.ops += 1; // I3
                 return;
             }
             self.make_room();
@@ -357,12 +378,16 @@ impl Ring {
 
     /// Takes the completions that are there.
     pub(super) fn reap(&mut self) {
+        let before = self.backlog.len();
         self.backlog.extend(self.ring.completion().map(|each| Completion {
             token: Token::from_user_data(each.user_data()),
             result: each.result(),
             more: cqueue::more(each.flags()),
             buffer: cqueue::buffer_select(each.flags()),
         }));
+        let ended = self.backlog.iter().skip(before).filter(|completion| !completion.more).count();
+        debug_assert!(ended <= self.ops, "I3");
+        self.ops -= ended;
     }
 
     /// The oldest completion taken.
@@ -389,16 +414,84 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }
 
+impl Ring {
+    /// Cancels every op, and waits until the kernel uses no memory of any. Returns `false` if the
+    /// kernel keeps one: then the caller must never free the memory of its ops (I1).
+    pub(super) fn end(&mut self) -> bool {
+        let mut attempts = 0;
+        loop {
+            // Ops that were not submitted are unknown to the kernel, and stay so.
+            let unsubmitted = self.ring.submission().len();
+            self.reap();
+            let left = self.ops - unsubmitted;
+            if left == 0 {
+                return true;
+            }
+            if self.is_stuck || attempts == END_ATTEMPTS_MAX {
+                self.is_stuck = true;
+                return false;
+            }
+            // It fails when there is nothing to cancel, when a signal comes, or when it is
+            // forbidden. It does not wait for ops that it found in progress, so only the count of
+            // completions says when they have ended.
+            let cancelled = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+            let collected = self.collect();
+            self.reap();
+            self.backlog.clear();
+            if self.ops - unsubmitted < left {
+                attempts = 0;
+                continue;
+            }
+            attempts += 1;
+            if attempts > 1 || cancelled.is_err() || collected.is_err() {
+                std::thread::sleep(END_RETRY);
+            }
+        }
+    }
+
+    /// Has the kernel report the ops that have ended. Submits nothing, and does not wait.
+    fn collect(&self) -> io::Result<usize> {
+        const GET_EVENTS: u32 = 1; // IORING_ENTER_GETEVENTS (linux/io_uring.h)
+        // SAFETY:
+        // - nothing is submitted, so no op's memory is concerned.
+        // - without an argument the kernel reads no memory of ours.
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GET_EVENTS, None) }
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
-        // I1: afterwards no op holds memory. It fails when there was nothing to cancel.
-        let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+        if !self.end() {
+            self.buffers.leak(); // I1
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
+
+    #[test]
+    fn no_op_is_in_progress_after_the_end() {
+        let Ok(mut ring) = Ring::new(0) else {
+            return println!("skip io_uring the kernel forbids it");
+        };
+        assert_eq!(ring.ops, 0, "I3: that of the question has ended");
+        let (near, _far) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty());
+        let doorbell = doorbell.expect("an eventfd");
+        ring.watch_doorbell(doorbell.as_fd(), Token::new(Operation::Doorbell, 0));
+        ring.receive(near.as_fd(), Token::new(Operation::Receive, 0));
+        ring.enter(Wait::Now).expect("submitted");
+        // One that the kernel does not know.
+        ring.receive(near.as_fd(), Token::new(Operation::Receive, 1));
+        assert_eq!(ring.ops, 3);
+        assert!(ring.end());
+        assert_eq!(ring.ops, 1, "I3: the one that was never submitted");
+        assert!(ring.end(), "the second time there is nothing to do");
+    }
 
     #[test]
     fn tokens_survive_the_kernel() {

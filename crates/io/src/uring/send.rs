@@ -47,7 +47,7 @@ impl Uring {
             //   pieces while the block has them (stdx `Keeper`).
             // - until the completion the block stays in the queue, unchanged: `sending` is set, and
             //   `fail`, `close` and `take_in` leave the queue alone while it is (I1).
-            // - when `Uring` is dropped the ring goes first and cancels the op (ring, I1).
+            // - `Uring` ends the op before it is dropped, or never frees the memory (ring, I1).
             unsafe { self.ring.send(fd, bytes, token) };
         } else {
             let mut gather = self.spare_gathers.pop().unwrap_or_else(Gather::new);

@@ -9,6 +9,7 @@ mod families;
 mod kernel;
 mod memory;
 mod rights;
+mod rings;
 mod space;
 
 use std::path::Path;

@@ -34,7 +34,8 @@ pub use huge_pages::{PageKind, free_reserved_bytes};
 pub use identity::{User, become_user, find_user, give_up_loading, is_root};
 pub use interface_addresses::{Interface, interface};
 pub use limits::{
-    allow_core_files, allow_locked_memory, lock_memory, physical_memory_bytes, raise_open_files,
+    allow_core_files, allow_locked_memory, lock_memory, locked_memory_bytes_max,
+    physical_memory_bytes, raise_open_files,
 };
 pub use log::{Level, log, log_line};
 pub use memory_file::MemoryFile;

@@ -42,6 +42,11 @@ pub fn allow_locked_memory() -> bool {
     raise(Resource::Memlock, u64::MAX) == u64::MAX
 }
 
+/// The most memory that all processes of the user together may lock; `None` without a limit.
+pub fn locked_memory_bytes_max() -> Option<u64> {
+    getrlimit(Resource::Memlock).current
+}
+
 /// Keeps all present and future memory from being swapped out. A page is locked when it is first
 /// touched, so address space that is only reserved still costs nothing.
 ///

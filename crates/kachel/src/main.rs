@@ -22,6 +22,7 @@ mod obtained;
 mod pipe;
 mod probe;
 mod restart;
+mod rings;
 mod serve;
 mod shards;
 mod tls;

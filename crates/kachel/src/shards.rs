@@ -18,7 +18,7 @@ use kachel_engine::{
     ClockOrigin, Engine as _, EngineOptions, KeyHasher, LeaseOptions, PARTITIONS, Seeds,
 };
 use kachel_host::{Budget, Cores, PageKind, Region};
-use kachel_io::{Clock, Io, Limits, SystemClock, Waker};
+use kachel_io::{AnyIo, Clock, Io, Limits, SystemClock, Waker};
 use kachel_net::{
     ClientLimits, ClientProtocol, Endpoint, EndpointIndex, Endpoints, REPLY_DATAGRAMS_MAX, Users,
 };
@@ -36,6 +36,7 @@ use crate::listeners::OfShard;
 use crate::obtained::Obtained;
 use crate::pipe::{Answers, SmartPipe};
 use crate::restart::{Claim, Found, Time};
+use crate::rings::{Vote, votes};
 use crate::tls::{CERTIFICATES_WITHOUT_TLS, Encryption};
 
 /// Sockets of a shard beyond `-c`, for connections that are refused or being closed.
@@ -205,7 +206,7 @@ pub(crate) fn start(
         pool,
         own_endpoints: EndpointIndex(of_all),
     };
-    spawn_over(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
+    spawn(options.io, &plan, shards, sockets, encryption.as_ref()).map(Some)
 }
 
 /// The time of the process, which goes on from that of the server before, if its items were found.
@@ -308,41 +309,6 @@ fn address_of(socket: &OwnedFd, options: &ServeOptions, transport: &str) -> Stri
         // It is the unix socket.
         Err(_) => format!("unix:{}", options.echo.unix_path.as_deref().unwrap_or_default()),
     }
-}
-
-/// Spawns the threads with the backend of `--io`.
-fn spawn_over(
-    io: IoChoice,
-    plan: &Plan,
-    shards: u16,
-    sockets: Sockets,
-    encryption: Option<&Encryption>,
-) -> io::Result<Running> {
-    match io {
-        IoChoice::Epoll => spawn_with(plan, shards, sockets, encryption, kachel_io::Epoll::new),
-        IoChoice::Uring => spawn_with(plan, shards, sockets, encryption, kachel_io::Uring::new),
-        IoChoice::Auto if kachel_io::Uring::new(plan.limits).is_ok() => {
-            spawn_with(plan, shards, sockets, encryption, kachel_io::Uring::new)
-        }
-        IoChoice::Auto => spawn_with(plan, shards, sockets, encryption, kachel_io::Epoll::new),
-    }
-}
-
-/// Spawns the threads with backends that `open` opens, and with TLS over them if there is any. A
-/// process without TLS has the backend itself, so TLS costs its clients nothing.
-fn spawn_with<I: Io + 'static>(
-    plan: &Plan,
-    shards: u16,
-    sockets: Sockets,
-    encryption: Option<&Encryption>,
-    open: fn(Limits) -> io::Result<I>,
-) -> io::Result<Running> {
-    let Some(encryption) = encryption.cloned() else {
-        return spawn(plan, shards, sockets, move |limits, _| open(limits));
-    };
-    spawn(plan, shards, sockets, move |limits, listeners: &[ListenTls]| {
-        Ok(encryption.over(open(limits)?, listeners))
-    })
 }
 
 /// Makes the engines of all shards, which are empty.
@@ -473,14 +439,16 @@ fn limits(options: &ServeOptions) -> ClientLimits {
 }
 
 /// Spawns one thread per shard, and waits until each has its I/O backend or one has failed.
-fn spawn<I: Io + 'static>(
+fn spawn(
+    io: IoChoice,
     plan: &Plan,
     shards: u16,
     sockets: Sockets,
-    open: impl Fn(Limits, &[ListenTls]) -> io::Result<I> + Clone + Send + 'static,
+    encryption: Option<&Encryption>,
 ) -> io::Result<Running> {
     let (waiting, others): (Vec<_>, Vec<_>) = (0..shards).map(|_| channel::<()>()).unzip();
     let (opened, backends) = channel::<(u16, io::Result<Made>)>();
+    let (deciding, votes) = votes(shards);
     // The first shard accepts the clients of all, and hands them over.
     let Sockets { of_all, protocols, tls, of_shards, datagrams, .. } = sockets;
     let mut of_all = Some(OfShard { sockets: of_all, protocols, tls });
@@ -488,16 +456,16 @@ fn spawn<I: Io + 'static>(
     let mut datagrams = datagrams.into_iter();
     let mut threads = Vec::new();
     let failed = Arc::new(AtomicBool::new(false));
-    for (id, others) in (0..shards).zip(others) {
+    for ((id, others), vote) in (0..shards).zip(others).zip(votes) {
         let (plan, opened, failed) = (plan.clone(), opened.clone(), Arc::clone(&failed));
         let sockets = OwnSockets {
             of_all: of_all.take().unwrap_or_default(),
             own: of_shards.next().unwrap_or_default(),
             datagrams: datagrams.next().unwrap_or_default(),
         };
-        let open = open.clone();
+        let start = Start { id, io, sockets, encryption: encryption.cloned(), opened, others };
         let body = move || {
-            if let Err(error) = run(&plan, id, sockets, open, &opened, &others) {
+            if let Err(error) = start.run(&plan, vote) {
                 // Its keys are lost, so the process ends. The reason is printed now, because the
                 // other shards may still wait for the clients of this one until a time limit.
                 say!(Error, "shard {id} has failed: {error}");
@@ -512,6 +480,7 @@ fn spawn<I: Io + 'static>(
         threads.push(thread.map_err(|error| no_thread(id, &error))?);
     }
     drop(opened);
+    deciding.decide(io)?;
     let mut by_shard: Vec<Option<Waker>> = (0..shards).map(|_| None).collect();
     let mut obtained = Obtained { pages: plan.pages, io: "", pinned: Vec::new() };
     for (id, shard) in backends.iter().take(usize::from(shards)) {
@@ -531,29 +500,47 @@ fn no_thread(id: u16, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("no thread for shard {id}: {error}{bounds}"))
 }
 
-/// The body of a shard's thread: makes the shard, waits for the others, ticks.
-fn run<I: Io>(
-    plan: &Plan,
+/// The start of a shard's thread.
+struct Start {
     id: u16,
+    io: IoChoice,
     sockets: OwnSockets,
-    open: impl FnOnce(Limits, &[ListenTls]) -> io::Result<I>,
-    opened: &Sender<(u16, io::Result<Made>)>,
-    others: &Receiver<()>,
-) -> io::Result<()> {
-    let core = if plan.pin { pin(id) } else { None };
-    let OwnSockets { of_all, own, datagrams } = sockets;
-    // In the order in which the shard listens.
-    let tls = [of_all.tls, own.tls].concat();
-    let made = open(plan.limits, &tls).map(|io| (io.kind(), make(plan, id, io)));
-    let (io, mut shard) = match made {
-        Ok(made) => made,
-        Err(error) => {
-            let _main_has_gone = opened.send((id, Err(error)));
+    encryption: Option<Encryption>,
+    opened: Sender<(u16, io::Result<Made>)>,
+    others: Receiver<()>,
+}
+
+impl Start {
+    /// The body of the thread: opens the backend that all shards get, and runs the shard with it. A
+    /// process without TLS has the backend itself, so TLS costs its clients nothing.
+    fn run(self, plan: &Plan, vote: Vote) -> io::Result<()> {
+        let core = if plan.pin { pin(self.id) } else { None };
+        let has_datagrams = !self.sockets.datagrams.is_empty();
+        let Some(backend) = vote.backend(self.io, plan.limits, has_datagrams) else {
             return Ok(());
+        };
+        // In the order in which the shard listens.
+        let tls = [&self.sockets.of_all.tls[..], &self.sockets.own.tls].concat();
+        match (backend, self.encryption.clone()) {
+            (Ok(AnyIo::Uring(io)), None) => run(plan, self, core, *io),
+            (Ok(AnyIo::Uring(io)), Some(over)) => run(plan, self, core, over.over(*io, &tls)),
+            (Ok(AnyIo::Epoll(io)), None) => run(plan, self, core, *io),
+            (Ok(AnyIo::Epoll(io)), Some(over)) => run(plan, self, core, over.over(*io, &tls)),
+            (Err(error), _) => {
+                let _main_has_gone = self.opened.send((self.id, Err(error)));
+                Ok(())
+            }
         }
-    };
-    let made = Made { waker: shard.waker(), io, core };
+    }
+}
+
+/// Makes the shard of a thread, waits for the others, ticks.
+fn run<I: Io>(plan: &Plan, start: Start, core: Option<usize>, io: I) -> io::Result<()> {
+    let Start { id, sockets: OwnSockets { of_all, own, datagrams }, opened, others, .. } = start;
+    let (kind, mut shard) = (io.kind(), make(plan, id, io));
+    let made = Made { waker: shard.waker(), io: kind, core };
     let _main_has_gone = opened.send((id, Ok(made)));
+    drop(opened);
     // Arrives when all shards are made; never arrives if one could not be made, or the start fails.
     let Ok(()) = others.recv() else { return Ok(()) };
     for (index, listener) in (0..).zip(of_all.sockets) {

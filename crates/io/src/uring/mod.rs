@@ -139,6 +139,13 @@ impl Uring {
         })
     }
 
+    /// Opens the buffers of datagrams, which [`Io::receive_datagrams`] otherwise does.
+    ///
+    /// Errors: out of memory.
+    pub fn prepare_datagrams(&mut self) -> io::Result<()> {
+        self.ring.begin_datagrams()
+    }
+
     /// Gives a slot to a connected socket. The next poll begins to receive from it. Until then, the
     /// socket can be given up at once.
     fn take_in(&mut self, fd: OwnedFd) -> SocketId {

@@ -16,7 +16,7 @@
 //!   `HANDSHAKE_NS_MAX`, or earlier while many handshakes are under way.
 //! - H2  A thread has at most `HANDSHAKES_MAX` clients. Further clients wait in the kernel.
 //! - H3  `queue` has the clients in the order in which they came, each once. So the first ones are
-//!   the oldest.
+//!   the oldest. It has at most `QUEUE_MAX` entries, those of clients that are gone included.
 //! - H4  What a client may make a thread keep is bounded by `HANDSHAKE_BYTES_MAX`, so a thread
 //!   keeps at most `HANDSHAKES_MAX` times as much: 32 MiB.
 
@@ -41,6 +41,10 @@ use crate::limits::{
 use crate::process::Process;
 use crate::session::{Session, Work};
 use crate::settings::ListenerTls;
+
+/// The most entries of `queue`. At the limit, the entries of clients that are gone are removed: at
+/// least half, so the search costs each client a step.
+const QUEUE_MAX: usize = 2 * HANDSHAKES_MAX as usize;
 
 /// A listener whose clients speak TLS.
 #[derive(Debug)]
@@ -307,6 +311,14 @@ impl Thread {
         self.count += 1;
         debug_assert!(self.count <= HANDSHAKES_MAX, "H2");
         self.queue.push_back((SystemClock.now_ns(), socket)); // H3
+        if self.queue.len() > QUEUE_MAX {
+            let clients = &self.clients;
+            self.queue.retain(|(_, socket)| {
+                let client = clients.get(socket.index()).and_then(|client| client.as_deref());
+                client.is_some_and(|client| client.socket == *socket)
+            });
+        }
+        assert!(self.queue.len() <= QUEUE_MAX, "H2, H3: at least half of the entries were gone");
     }
 
     fn received(&mut self, socket: SocketId, bytes: Lent) {

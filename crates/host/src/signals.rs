@@ -140,12 +140,14 @@ pub fn ignore_signals_of_writes() {
 fn awaited_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: there is room for a set; the call fills all of it.
-    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    let failed = unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    assert_eq!(failed, 0, "there is room for a set");
     // SAFETY: filled by the call above.
     let mut set = unsafe { set.assume_init() };
     for (number, _) in AWAITED {
         // SAFETY: `set` is a filled set, and the numbers are those of signals.
-        unsafe { libc::sigaddset(&raw mut set, number) };
+        let failed = unsafe { libc::sigaddset(&raw mut set, number) };
+        assert_eq!(failed, 0, "the number of a signal");
     }
     set
 }

@@ -41,9 +41,10 @@ const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 /// The first byte of the version in a record, of all versions of TLS.
 const RECORD_MAJOR_VERSION: u8 = 3;
 /// How often a received byte is copied here, at most (S4). A byte in the first record of a message
-/// of the handshake is copied to `partial`, from there to the memory of the call, back to
-/// `partial`, and again while `partial` grows.
-const COPIES_MAX: u64 = 6;
+/// of the handshake is copied to `partial`, from there to the memory of the call, and back to
+/// `partial`. `partial` doubles when it grows, which is at most two more copies of each byte,
+/// before that record is whole and again after it. One more, if it began behind another message.
+pub(crate) const COPIES_MAX: u64 = 8;
 
 /// The client has broken the protocol, or the keys of the connection are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use rustls::version::{TLS12, TLS13};
 use super::Pair;
 use super::forger::{DATA, Forger, HANDSHAKE};
 use crate::limits::{HANDSHAKE_BYTES_MAX, RECORD_BYTES_MAX};
+use crate::session::COPIES_MAX;
 
 /// The longest message that rustls takes: a certificate of 65,531 bytes, not ended here.
 const LONG_MESSAGE: [u8; 4] = [11, 0, 0xff, 0xfb];
@@ -49,7 +50,7 @@ fn pieces(mut forger: Forger, padding: usize) -> impl Iterator<Item = Vec<u8>> {
 
 fn check_copies(pair: &Pair) {
     let [received, copied] = pair.session.received_and_copied_bytes();
-    assert!(copied <= 6 * received, "S4: {copied} bytes copied for {received}");
+    assert!(copied <= COPIES_MAX * received, "S4: {copied} bytes copied for {received}");
 }
 
 /// Nothing is left of a client that is refused, before it is closed.

@@ -19,6 +19,10 @@ pub(crate) const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + RECORD_BODY_BYT
 /// client that sends more is refused. A handshake has 2 KB; chains of certificates with signatures
 /// of the next kind (ML-DSA), 20 KB.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of whole records of one message after the handshake, their padding included. The only such
+/// message that a client may send is about new keys and has 5 bytes: 115 bytes in five records. So
+/// a client that needs more sends another message, or pads pieces of this one.
+pub(crate) const LATE_MESSAGE_BYTES_MAX: usize = 512;
 /// Blocks of records of one connection that the backend has at a time. Replies are encrypted only
 /// when it has fewer, so a client that does not read costs at most these beside its replies.
 pub const CIPHER_BLOCKS_MAX: usize = 4;
@@ -53,5 +57,6 @@ pub(crate) const SESSION_BYTES_MAX: usize = 8 * 1024;
 const _: () = {
     assert!(RECORD_PLAIN_BYTES_MAX < SEND_BLOCK_BYTES);
     // The longest record and the bytes of one receive behind it are no more than a handshake.
+    assert!(LATE_MESSAGE_BYTES_MAX < RECORD_BYTES_MAX);
     assert!(RECORD_BYTES_MAX + RECEIVE_BUFFER_BYTES <= HANDSHAKE_BYTES_MAX);
 };

@@ -18,8 +18,8 @@
 //! - S1  `partial` is whole records that rustls has seen and still needs, then the beginning of one
 //!   record. So a record is given to rustls once it is whole.
 //! - S2  `partial` has memory for at most `HANDSHAKE_BYTES_MAX` bytes during the handshake, and for
-//!   `RECORD_BYTES_MAX` after it: a message about new keys has 5 bytes. It has no memory while it
-//!   is empty. `Counts::kept_bytes` includes it.
+//!   `RECORD_BYTES_MAX` after it, of which at most `LATE_MESSAGE_BYTES_MAX` are whole records. It
+//!   has no memory while it is empty. `Counts::kept_bytes` includes it.
 //! - S3  After an error nothing more is received or encrypted, and nothing is kept.
 //! - S4  Each received byte is copied at most `COPIES_MAX` times, however the bytes arrive.
 
@@ -32,8 +32,8 @@ use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
 
 use crate::counts::{Counts, Kept};
 use crate::limits::{
-    HANDSHAKE_BYTES_MAX, RECORD_BODY_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES,
-    RECORD_PLAIN_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX, LATE_MESSAGE_BYTES_MAX, RECORD_BODY_BYTES_MAX, RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES, RECORD_PLAIN_BYTES_MAX,
 };
 
 /// The types of records (RFC 8446, 5.1).
@@ -167,7 +167,8 @@ impl Session {
     fn check_kept(&self) -> Result<(), Broken> {
         debug_assert!(self.seen <= self.partial.len(), "S1");
         debug_assert!(self.copied_bytes <= COPIES_MAX * self.received_bytes, "S4");
-        if self.partial.len() > self.kept_bytes_max() {
+        let is_late = self.is_established() && self.seen > LATE_MESSAGE_BYTES_MAX;
+        if is_late || self.partial.len() > self.kept_bytes_max() {
             return Err(Broken);
         }
         debug_assert!(self.partial.capacity() <= self.kept_bytes_max(), "S2");

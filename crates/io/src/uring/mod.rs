@@ -221,7 +221,8 @@ impl Drop for Uring {
             return;
         }
         eprintln!(
-            "io_uring: the kernel keeps operations after they were cancelled, so their memory is not freed"
+            "io_uring: the kernel keeps operations after they were cancelled, so their memory \
+             is not freed"
         );
         std::mem::forget(std::mem::replace(&mut self.sockets, Slots::new(0)));
         std::mem::forget(std::mem::take(&mut self.datagrams));

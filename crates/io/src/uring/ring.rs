@@ -378,16 +378,18 @@ impl Ring {
 
     /// Takes the completions that are there.
     pub(super) fn reap(&mut self) {
-        let before = self.backlog.len();
-        self.backlog.extend(self.ring.completion().map(|each| Completion {
-            token: Token::from_user_data(each.user_data()),
-            result: each.result(),
-            more: cqueue::more(each.flags()),
-            buffer: cqueue::buffer_select(each.flags()),
+        let Self { ring, backlog, ops, .. } = self;
+        backlog.extend(ring.completion().map(|each| {
+            let more = cqueue::more(each.flags());
+            debug_assert!(*ops > 0, "I3");
+            *ops -= usize::from(!more);
+            Completion {
+                token: Token::from_user_data(each.user_data()),
+                result: each.result(),
+                more,
+                buffer: cqueue::buffer_select(each.flags()),
+            }
         }));
-        let ended = self.backlog.iter().skip(before).filter(|completion| !completion.more).count();
-        debug_assert!(ended <= self.ops, "I3");
-        self.ops -= ended;
     }
 
     /// The oldest completion taken.

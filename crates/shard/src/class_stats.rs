@@ -23,10 +23,24 @@ use kachel_wire::Reply;
 use crate::by_class::ClassCounters;
 use crate::census::{Census, Group};
 use crate::counters::Counters;
+use crate::parked::PIECE_BYTES_MAX;
 use crate::stats::Answering;
 
 /// Bytes of a step of `stats sizes`.
 pub(crate) const SIZE_STEP_BYTES: u32 = 32;
+
+/// The most bytes of a line, or of a statistic of the binary protocol.
+const ROW_BYTES_MAX: usize = 72;
+/// The most classes of one piece of an answer. A class has `CLASS_ROWS_MAX` lines.
+const CLASSES_PER_PIECE_MAX: usize = 8;
+const CLASS_ROWS_MAX: usize = 28;
+/// The most steps of `stats sizes` of one piece of an answer.
+const STEPS_PER_PIECE_MAX: usize = 224;
+
+const _: () = {
+    assert!(CLASSES_PER_PIECE_MAX * CLASS_ROWS_MAX * ROW_BYTES_MAX <= PIECE_BYTES_MAX);
+    assert!(STEPS_PER_PIECE_MAX * ROW_BYTES_MAX <= PIECE_BYTES_MAX);
+};
 
 /// Bytes of memcached's pages.
 const PAGE_BYTES: u64 = 1 << 20;
@@ -148,28 +162,44 @@ struct Class<'r> {
 }
 
 impl<E: Engine> Answering<'_, E> {
-    /// Calls `show` with each class that is shown (I1).
-    fn classes(&mut self, census: &Census, mut show: impl FnMut(&mut Self, &Class<'_>)) {
+    /// Calls `show` with each class that is shown (I1) from number `from` on, at most
+    /// `CLASSES_PER_PIECE_MAX`. Returns the number of the next one, if there may be more.
+    fn classes(
+        &mut self,
+        census: &Census,
+        from: u32,
+        mut show: impl FnMut(&mut Self, &Class<'_>),
+    ) -> Option<u32> {
         let (engines, context) = (self.engines, self.context);
         let chunk_bytes = engines.common().size_classes().lengths();
         debug_assert!(chunk_bytes.len() <= SizeClasses::MAX, "a row for each class");
         let of_class = |class, row| context.shared.sum_of_class(class, row);
         let requests = &Requests::read(of_class, |all| context.shared.sum(all));
-        for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1) {
+        let mut shown = 0;
+        for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1.max(from as usize)) {
             let (held, gone) = (census.of(u32::from(number)), engines.class_stats(number));
             let is_used =
                 held.items + gone.evicted + gone.reclaimed > 0 || requests.has_any(number);
+            if is_used && shown == CLASSES_PER_PIECE_MAX {
+                return Some(u32::from(number));
+            }
             if is_used {
                 let chunk_bytes = u64::from(chunk_bytes);
                 show(self, &Class { number, chunk_bytes, held, gone, requests });
+                shown += 1;
             }
         }
+        None
     }
 
-    /// Answers `stats items`.
-    pub(crate) fn items(&mut self, census: &Census) {
-        self.classes(census, Self::items_of);
-        self.reply(Reply::End);
+    /// Sends a piece of the answer to `stats items`, from class `from` on. Returns where the next
+    /// piece begins; `None` after the last one.
+    pub(crate) fn items(&mut self, census: &Census, from: u32) -> Option<u32> {
+        let next = self.classes(census, from, Self::items_of);
+        if next.is_none() {
+            self.reply(Reply::End);
+        }
+        next
     }
 
     fn items_of(&mut self, class: &Class<'_>) {
@@ -213,16 +243,20 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    /// Answers `stats slabs`.
-    pub(crate) fn slabs(&mut self, census: &Census) {
-        let mut active = 0;
-        self.classes(census, |answering, class| {
-            active += 1;
-            answering.slab(class);
-        });
-        self.number("active_slabs", active);
-        self.number("total_malloced", self.context.shared.budget.spent_bytes());
-        self.reply(Reply::End);
+    /// Sends a piece of the answer to `stats slabs`, as [`Self::items`] does.
+    pub(crate) fn slabs(&mut self, census: &Census, from: u32) -> Option<u32> {
+        let next = self.classes(census, from, Self::slab);
+        if next.is_none() {
+            let (mut active, mut from) = (0, Some(0));
+            while let Some(first) = from {
+                from = self.classes(census, first, |_, _| active += 1);
+            }
+            debug_assert!(active <= SizeClasses::MAX as u64, "each class is counted once");
+            self.number("active_slabs", active);
+            self.number("total_malloced", self.context.shared.budget.spent_bytes());
+            self.reply(Reply::End);
+        }
+        next
     }
 
     fn slab(&mut self, class: &Class<'_>) {
@@ -246,17 +280,17 @@ impl<E: Engine> Answering<'_, E> {
         }
     }
 
-    /// Sends the next lines of `stats sizes`, at most `lines_max`. Returns whether that was all.
-    pub(crate) fn sizes(&mut self, census: &mut Census, lines_max: usize) -> bool {
-        for _ in 0..lines_max {
-            let Some((step, group)) = census.pop() else {
-                self.reply(Reply::End);
-                return true;
-            };
-            debug_assert!(group.items > 0, "a step is counted with its first item");
+    /// Sends a piece of the answer to `stats sizes`, from step `from` on. Returns where the next
+    /// piece begins; `None` after the last one.
+    pub(crate) fn sizes(&mut self, census: &Census, from: u32) -> Option<u32> {
+        for (sent, (step, group)) in census.groups(from).enumerate() {
+            if sent == STEPS_PER_PIECE_MAX {
+                return Some(step);
+            }
             self.number(&(step * SIZE_STEP_BYTES).to_string(), group.items);
         }
-        false
+        self.reply(Reply::End);
+        None
     }
 }
 

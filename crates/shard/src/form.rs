@@ -31,10 +31,27 @@ pub(crate) enum Form {
     Connections,
 }
 
+/// What a census counts items by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Grouping {
+    #[default]
+    Classes,
+    Sizes,
+}
+
 impl Form {
+    /// What the items are counted by, if they are only counted.
+    pub(crate) const fn grouping(self) -> Option<Grouping> {
+        match self {
+            Self::Items | Self::Slabs => Some(Grouping::Classes),
+            Self::Sizes => Some(Grouping::Sizes),
+            _ => None,
+        }
+    }
+
     /// Whether the items are only counted.
     pub(crate) const fn counts(self) -> bool {
-        matches!(self, Self::Items | Self::Slabs | Self::Sizes)
+        self.grouping().is_some()
     }
 
     /// Whether only the core of a shard has what is told. Otherwise a core that holds the engine of

@@ -41,6 +41,7 @@ mod listing;
 mod crawl;
 mod refresh;
 mod class_stats;
+mod tally;
 mod census;
 mod stats;
 
@@ -81,6 +82,7 @@ pub use counters::Counters;
 pub use engines::{Engines, Hold};
 pub use holdings::Holdings;
 pub use kachel_stdx::Counter;
+pub use listing::LISTING_BYTES_PER_CORE_MAX;
 pub use process::{
     ClosedClient, OpenSocket, OtherCounts, PipeControl, Shared, SharedOptions, Shutdown, Switched,
     UdpOptions,

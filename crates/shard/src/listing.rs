@@ -3,8 +3,8 @@
 //!
 //! Upstream:   `admin` begins a listing; `tick` continues all listings by one bounded step;
 //!             `records` passes on the pieces that other cores have listed.
-//! Downstream: the engine of each shard in turn, which walks its segments; `class_stats` formats
-//!             what was counted.
+//! Downstream: the engine of each shard in turn, which walks its segments; `tally`, which keeps
+//!             what is counted; `class_stats`, which formats it.
 //!
 //! ```text
 //! our listings, in turn --(engines that this core may take)--+
@@ -24,114 +24,49 @@
 //! - I4  Each listing that can continue gets its turn: a core's own listings take turns with each
 //!   other, and with the pieces that other cores ask for. A listing whose client does not read
 //!   loses only its turns.
+//! - I5  All listings of a core together take at most `LISTING_BYTES_PER_CORE_MAX`, for any number
+//!   of clients. What they count is shared (`tally`), and none of it is kept for a client that
+//!   does not read. Its lines are in its outbox, which has its own limit (`net`, `outbox`, I5).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 
 use kachel_engine::{Cursor, Engine, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
-use kachel_net::{AnswerRoom, Connection, ConnectionIndex};
+use kachel_net::{AnswerRoom, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::Chain;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
 
 use crate::LISTED_ITEMS_PER_TICK_MAX;
 use crate::backlog::Left;
-use crate::census::{Census, NOTE_BYTES, take_note};
+use crate::census::{CENSUS_BYTES_MAX, NOTE_BYTES, SIZE_STEPS_MAX, take_note};
 use crate::class_stats::SIZE_STEP_BYTES;
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::engines::Engines;
 use crate::form::{Ended, Form};
-use crate::parked::{ANSWER_BYTES_MAX, Ask};
-use crate::prefixes::{self, PrefixCounts};
+use crate::parked::{ANSWER_BYTES_MAX, Ask, PIECE_BYTES_MAX};
+use crate::prefixes::WINDOW_BYTES_MAX;
 use crate::process::OpenSocket;
 use crate::records::{Outgoing, Records};
 use crate::stats::Answering;
+use crate::tally::{Listing, Part, Tally};
 
 /// Listings that one step checks for whether they may continue.
 const LISTINGS_CHECKED_MAX: usize = 64;
-/// Bytes of the longest line of a listing: a key with each byte as `%XX`, and the item's facts.
-const LINE_BYTES_MAX: usize = 1024;
-/// Bytes of one piece, so that it fits an answer.
-const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - LINE_BYTES_MAX;
 
-/// The steps of `stats sizes`. Longer items count in the last one.
-const SIZE_STEPS_MAX: usize = 1 << 15;
-/// The most bytes that `stats cachedump` sends, about.
-const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
-/// Lines of what was counted that are sent in one tick.
-const COUNTED_LINES_PER_TICK_MAX: usize = 512;
+/// The most bytes of memory that the listings of one core take together (I5): a census; the window
+/// of prefixes, with what is added before it is cut, and twice that for the tree; and the lines of
+/// a piece, as a vector grows. Each client with a listing has an outbox besides, as any client.
+pub const LISTING_BYTES_PER_CORE_MAX: usize =
+    CENSUS_BYTES_MAX + 4 * WINDOW_BYTES_MAX + 2 * ANSWER_BYTES_MAX;
 
-const _: () = assert!(Form::Items.items_max() * NOTE_BYTES <= PIECE_BYTES_MAX);
-
-/// A listing that a client waits for.
-#[derive(Debug)]
-struct Listing {
-    connection: ConnectionIndex,
-    /// The head that replies of the binary protocol repeat. `None` in other protocols.
-    head: Option<BinaryHead>,
-    form: Form,
-    /// What was counted so far.
-    census: Census,
-    /// What the cores have counted by prefix.
-    prefixes: BTreeMap<Vec<u8>, PrefixCounts>,
-    /// Bytes of the lines that were sent.
-    sent_bytes: usize,
-    /// The number of shards whose items are all listed. A listing begins with the shard of its
-    /// client, so that many listings do not all need the same shard.
-    listed_shards: u16,
-    cursor: Cursor,
-    /// Whether another core was asked for a piece and has not answered yet.
-    awaited: bool,
-    begun: bool,
-}
-
-impl Listing {
-    /// The shard whose items come next, for a client of shard `id` of `shards`. `None` if all items
-    /// were listed.
-    fn owner(&self, id: u16, shards: u16) -> Option<u16> {
-        let owner = (u32::from(id) + u32::from(self.listed_shards)) % u32::from(shards);
-        (self.listed_shards < shards).then_some(owner as u16)
-    }
-
-    /// Goes on after a piece of `shard`, whose lines or notes are `text`. Returns the lines to
-    /// send.
-    fn go_on<'t>(
-        &mut self,
-        context: &Context,
-        shard: u16,
-        text: &'t [u8],
-        ended: Ended,
-    ) -> &'t [u8] {
-        debug_assert!(!self.awaited, "a listing goes on with the piece that it waited for");
-        debug_assert!(self.listed_shards < context.shards(), "it was not over");
-        let mut is_last = ended.next.is_none();
-        if self.form.counts() {
-            self.census.add(text, u64::from(ended.examined));
-            let cut = !is_last && self.census.is_enough(context.shards());
-            is_last |= cut;
-            if is_last {
-                let items = context.shared.counters[usize::from(shard)].items.value();
-                self.census.end_shard(cut.then_some(items));
-            }
-        } else if self.form == Form::Prefixes {
-            prefixes::read(text, &mut self.prefixes);
-        } else {
-            self.sent_bytes += text.len();
-        }
-        self.listed_shards += u16::from(is_last);
-        self.cursor = if is_last { Cursor::default() } else { ended.next.unwrap_or_default() };
-        if let Form::Cachedump { lines_left, .. } = &mut self.form {
-            let lines = text.iter().filter(|&&byte| byte == b'\n').count();
-            *lines_left = lines_left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
-            if *lines_left == 0 || self.sent_bytes >= CACHEDUMP_BYTES_MAX {
-                self.listed_shards = context.shards();
-            }
-        }
-        if self.form.counts() || self.form == Form::Prefixes { b"" } else { text }
-    }
-}
+const _: () = {
+    assert!(Form::Items.items_max() * NOTE_BYTES <= PIECE_BYTES_MAX);
+    assert!(WINDOW_BYTES_MAX <= PIECE_BYTES_MAX, "the lines of a window are a piece");
+    assert!(2 * PIECE_BYTES_MAX < OWED_BYTES_MAX, "a piece is not longer than a reply may be");
+};
 
 /// The listings of a core's clients.
 #[derive(Debug)]
@@ -144,6 +79,7 @@ pub(crate) struct Listings {
     was_ours: bool,
     /// Memory for the lines of a piece.
     lines: Vec<u8>,
+    tally: Tally,
 }
 
 impl Listings {
@@ -154,6 +90,7 @@ impl Listings {
             awaited: vec![false; usize::from(shards)],
             was_ours: false,
             lines: Vec::new(),
+            tally: Tally::default(),
         }
     }
 
@@ -165,19 +102,10 @@ impl Listings {
         form: Form,
     ) {
         // A client that is gone may have left a listing, and its index may be this client's now.
+        self.tally.forget(connection);
         self.listings.retain(|other| other.connection != connection);
-        self.listings.push_back(Listing {
-            connection,
-            head,
-            form,
-            census: Census::default(),
-            prefixes: BTreeMap::new(),
-            sent_bytes: 0,
-            listed_shards: 0,
-            cursor: Cursor::default(),
-            awaited: false,
-            begun: false,
-        });
+        let first_census = self.tally.census.next_number();
+        self.listings.push_back(Listing::new(connection, head, form, first_census));
     }
 
     /// Notes that another core has sent its piece, whose lines or notes are `text`. The listing
@@ -191,11 +119,34 @@ impl Listings {
     ) -> &'t [u8] {
         let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
         assert!(was_awaited, "I3");
-        let mut listings = self.listings.iter_mut();
-        let waiting = listings.find(|dump| Some(dump.connection) == connection && dump.awaited);
-        let Some(listing) = waiting else { return b"" };
+        let mut listings = self.listings.iter();
+        let waiting = |dump: &Listing| Some(dump.connection) == connection && dump.awaited;
+        let Some(mut listing) =
+            listings.position(waiting).and_then(|place| self.listings.remove(place))
+        else {
+            return b"";
+        };
         listing.awaited = false;
-        listing.go_on(context, shard, text, ended)
+        let lines = self.tally.go_on(&mut listing, context, shard, text, ended);
+        self.put_back(listing);
+        lines
+    }
+
+    /// Puts a listing behind the others after its turn. If it has just ended a census, its own
+    /// lines come first, so that each census brings the listing that walked for it on.
+    fn put_back(&mut self, listing: Listing) {
+        debug_assert!(!listing.awaited, "it has its piece");
+        if self.tally.part(&listing) == Part::Lines && listing.listed_shards > 0 {
+            self.listings.push_front(listing);
+        } else {
+            self.listings.push_back(listing);
+        }
+    }
+
+    /// Bytes of memory that the listings of all clients share (I5).
+    fn shared_bytes(&self) -> usize {
+        let Self { lines, tally, .. } = self;
+        lines.capacity() + tally.census.memory_bytes() + 4 * tally.window.line_bytes()
     }
 }
 
@@ -218,12 +169,24 @@ pub(crate) struct Step<'a, E: Engine> {
 enum Check {
     /// It is complete, or its client is gone.
     Over,
-    /// It waits for its client or for an answer, so the listings behind it come first.
+    /// It waits for its client, for an answer or for another listing, so the listings behind it
+    /// come first.
     Waits,
-    /// It needs a piece of a shard whose engine this core may take.
-    Wants(u16),
+    /// It can have its turn.
+    Next(Next),
     /// It needs a piece of a shard that cannot be asked now. It keeps its turn.
     MustAsk,
+    /// It needs a census that nobody has begun. It keeps its turn.
+    Leads,
+}
+
+/// What a listing does in its turn.
+#[derive(Clone, Copy)]
+enum Next {
+    /// It gets a piece of a shard whose engine this core may take.
+    Piece(u16),
+    /// It sends lines of what was counted, or its end.
+    Lines,
 }
 
 impl Listings {
@@ -232,11 +195,15 @@ impl Listings {
     pub(crate) fn may_go_on<P: ReadValue>(&self, context: &Context, clients: &Clients<P>) -> bool {
         let may = |listing: &Listing| {
             let open = clients.connections.get(listing.connection);
+            let Some(open) = open.filter(|open| open.is_listing()) else { return true };
+            let is_held_up = open.is_full() && !self.tally.is_led_by(listing.connection);
             let owner = listing.owner(context.id, context.shards());
             let owes = owner.is_some_and(|owner| self.awaited[usize::from(owner)]);
-            open.is_none_or(|open| {
-                !open.is_listing() || !(listing.awaited || owes || open.is_full())
-            })
+            match self.tally.part(listing) {
+                Part::Waits => false,
+                Part::Lines => !is_held_up,
+                Part::Walks | Part::Leads => !(listing.awaited || owes || is_held_up),
+            }
         };
         self.listings.iter().any(may)
     }
@@ -246,19 +213,36 @@ impl Listings {
         if self.listings.is_empty() && step.left == Left::Nothing {
             return;
         }
-        let ours = self.check_all(&mut step);
+        self.step_some(&mut step);
+        if !self.listings.iter().any(|listing| listing.form.counts()) {
+            self.tally.census.drop_all();
+        }
+        assert!(self.shared_bytes() <= LISTING_BYTES_PER_CORE_MAX, "I5");
+    }
+
+    fn step_some<E: Engine>(&mut self, step: &mut Step<'_, E>) {
+        let ours = self.check_all(step);
         step.context.counters.listings.set(self.listings.len() as u64);
         let theirs_first = self.was_ours || ours.is_none();
-        if theirs_first && step.left == Left::Requests && answer_asked(&mut step) {
+        if theirs_first && step.left == Left::Requests && answer_asked(step) {
             self.was_ours = false;
             return;
         }
-        let Some((place, shard)) = ours else { return };
+        let Some((place, next)) = ours else { return };
         self.was_ours = true;
-        let Some(&Listing { form, cursor, .. }) = self.listings.get(place) else { return };
+        match next {
+            Next::Piece(shard) => self.take_piece(step, place, shard),
+            Next::Lines => self.send_lines(step, place),
+        }
+    }
+
+    /// Continues the listing at `place` by a piece of a shard, if this core gets its engine.
+    fn take_piece<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize, shard: u16) {
+        let Some(listing) = self.listings.get(place) else { return };
+        let (form, cursor) = (listing.form, listing.cursor);
         self.lines.clear();
         let ended = if form.is_of_cores() {
-            core_piece(&mut step, form, cursor, &mut self.lines)
+            core_piece(step, form, (cursor, &listing.next_prefix), &mut self.lines)
         } else {
             // While another core holds the engine, the piece waits.
             let Some(mut engine) = step.engines.take(shard, step.context) else { return };
@@ -266,30 +250,89 @@ impl Listings {
         };
         let Some(mut listing) = self.listings.remove(place) else { return };
         debug_assert!(!listing.awaited, "I3: it needs this piece only");
-        let lines = listing.go_on(step.context, shard, &self.lines, ended);
+        let lines = self.tally.go_on(&mut listing, step.context, shard, &self.lines, ended);
         step.clients.text(listing.connection, lines);
-        self.listings.push_back(listing);
+        self.put_back(listing);
     }
 
-    /// Checks the listings in turn. Returns the place of the first one that needs a piece of a
-    /// shard whose engine this core may take, and that shard.
-    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<(usize, u16)> {
-        let (mut place, mut ours) = (0, None);
+    /// Sends the next lines of what was counted for the listing at `place`, or its end.
+    fn send_lines<E: Engine>(&mut self, step: &mut Step<'_, E>, place: usize) {
+        let Some(mut listing) = self.listings.remove(place) else { return };
+        let connection = listing.connection;
+        if self.is_sent(step, &mut listing) {
+            // The requests after the listing can be served again.
+            step.clients.with(connection, Connection::end_listing);
+            step.clients.mark_dirty(connection);
+            step.context.counters.listings.set(self.listings.len() as u64);
+            debug_assert!(!self.tally.is_led_by(connection), "I6: its walk is over");
+        } else {
+            self.listings.push_back(listing);
+        }
+    }
+
+    /// Sends the next lines of a listing, at most a piece. Returns whether that was all.
+    fn is_sent<E: Engine>(&mut self, step: &mut Step<'_, E>, listing: &mut Listing) -> bool {
+        let Step { context, engines, clients, .. } = step;
+        let &mut Listing { connection, head, form, next_group, .. } = listing;
+        let mut answering = Answering { context, engines, clients, connection, head };
+        let Tally { census, window, window_of } = &mut self.tally;
+        let next_group = match form {
+            Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
+                answering.reply(Reply::End);
+                None
+            }
+            Form::Mgdump { .. } => {
+                answering.reply(Reply::En);
+                None
+            }
+            Form::Prefixes => {
+                let (prefixes, next) = window.take();
+                *window_of = None; // Another listing may have its round now.
+                answering.prefixes(prefixes, next.is_none());
+                listing.listed_shards = 0;
+                let is_last = next.is_none();
+                listing.next_prefix = next.unwrap_or_default();
+                return is_last;
+            }
+            Form::Items => answering.items(census, next_group),
+            Form::Slabs => answering.slabs(census, next_group),
+            Form::Sizes => answering.sizes(census, next_group),
+        };
+        debug_assert!(next_group.is_none_or(|next| next > listing.next_group), "it goes on");
+        listing.next_group = next_group.unwrap_or_default();
+        next_group.is_none()
+    }
+
+    /// Checks the listings in turn. Returns the place of the first one that can have its turn, and
+    /// what it does. Has a listing begin a census if no other listing can have lines of the last
+    /// one.
+    fn check_all<E: Engine>(&mut self, step: &mut Step<'_, E>) -> Option<(usize, Next)> {
+        let (mut place, mut ours, mut leads, mut has_lines) = (0, None, None, false);
         for _ in 0..self.listings.len().min(LISTINGS_CHECKED_MAX) {
             let Some(mut listing) = self.listings.remove(place) else { break };
             match self.check(step, &mut listing) {
-                Check::Over => {}
-                Check::Waits => self.listings.push_back(listing),
-                checked => {
-                    if let (Check::Wants(shard), None) = (checked, ours) {
-                        ours = Some((place, shard));
-                    }
-                    self.listings.insert(place, listing);
-                    place += 1;
+                Check::Over => {
+                    self.tally.forget(listing.connection);
+                    continue;
                 }
+                Check::Waits => {
+                    self.listings.push_back(listing);
+                    continue;
+                }
+                Check::Next(next) => {
+                    has_lines |= matches!(next, Next::Lines);
+                    ours = ours.or(Some((place, next)));
+                }
+                Check::Leads => leads = leads.or(Some(place)),
+                Check::MustAsk => {}
             }
+            self.listings.insert(place, listing);
+            place += 1;
         }
         debug_assert!(ours.is_none_or(|(place, _)| place < self.listings.len()), "it is listed");
+        if let Some(place) = leads.filter(|_| !has_lines) {
+            self.tally.lead(&mut self.listings[place]);
+        }
         ours
     }
 
@@ -301,7 +344,7 @@ impl Listings {
         if !open.is_listing() {
             return Check::Over;
         }
-        if listing.awaited || open.is_full() {
+        if listing.awaited || (open.is_full() && !self.tally.is_led_by(connection)) {
             return Check::Waits;
         }
         if !listing.begun {
@@ -313,29 +356,31 @@ impl Listings {
                 clients.text(connection, &sockets(context));
             }
         }
+        match self.tally.part(listing) {
+            Part::Lines => return Check::Next(Next::Lines),
+            Part::Waits => return Check::Waits,
+            Part::Leads if listing.form == Form::Prefixes => self.tally.lead(listing),
+            Part::Leads => return Check::Leads,
+            Part::Walks => {}
+        }
         let Some(shard) = listing.owner(context.id, context.shards()) else {
-            if !finish(context, engines, clients, listing) {
-                return Check::Waits; // The other lines follow in the next ticks.
-            }
-            // The requests after the listing can be served again.
-            clients.with(connection, Connection::end_listing);
-            clients.mark_dirty(connection);
-            return Check::Over;
+            return Check::Next(Next::Lines);
         };
         let is_here = match listing.form.is_of_cores() {
             true => shard == context.id,
             false => engines.may_take(shard, context),
         };
         if is_here {
-            return Check::Wants(shard);
+            return Check::Next(Next::Piece(shard));
         }
         if self.awaited[usize::from(shard)] {
             return Check::MustAsk;
         }
         let ask =
             Ask::Piece { form: listing.form, cursor: listing.cursor, ended: Ended::default() };
+        let text = &listing.next_prefix[..];
         let outgoing =
-            Outgoing { ask, text: b"", key: None, reads_value: false, room: AnswerRoom::default() };
+            Outgoing { ask, text, key: None, reads_value: false, room: AnswerRoom::default() };
         let Ok(work) = records.prepare(context, clients, connection, shard, outgoing) else {
             return Check::MustAsk;
         };
@@ -358,7 +403,7 @@ fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
     let mut lines = std::mem::take(&mut work.answer.text);
     let ended = if form.is_of_cores() {
         drop(engine);
-        core_piece(step, form, cursor, &mut lines)
+        core_piece(step, form, (cursor, work.text()), &mut lines)
     } else {
         piece(context, &mut *engine, form, cursor, &mut lines)
     };
@@ -367,30 +412,6 @@ fn answer_asked<E: Engine>(step: &mut Step<'_, E>) -> bool {
     let mut done = Chain::new();
     done.push(work);
     engines.mailboxes().answer(context, done);
-    true
-}
-
-/// Sends the end of a listing whose items were all walked. Returns whether that was all.
-fn finish<E: Engine>(
-    context: &Context,
-    engines: &Engines<E>,
-    clients: &mut Clients<E::Pinned>,
-    listing: &mut Listing,
-) -> bool {
-    debug_assert!(listing.listed_shards == context.shards(), "all items were walked");
-    let Listing { connection, head, form, census, prefixes, .. } = listing;
-    let (connection, head) = (*connection, *head);
-    let mut answering = Answering { context, engines, clients, connection, head };
-    match form {
-        Form::Metadump { .. } | Form::Cachedump { .. } | Form::Connections => {
-            answering.reply(Reply::End);
-        }
-        Form::Prefixes => return answering.prefixes(prefixes, COUNTED_LINES_PER_TICK_MAX),
-        Form::Mgdump { .. } => answering.reply(Reply::En),
-        Form::Items => answering.items(census),
-        Form::Slabs => answering.slabs(census),
-        Form::Sizes => return answering.sizes(census, COUNTED_LINES_PER_TICK_MAX),
-    }
     true
 }
 
@@ -456,16 +477,20 @@ fn piece<E: Engine>(
     Ended { next: walked.more.then_some(cursor), examined: walked.items as u32 }
 }
 
-/// Formats one piece of what this core has: its connections, or its counts by prefix.
+/// Formats one piece of what this core has: its connections from a cursor on, or its counts by
+/// prefix from a prefix on.
 fn core_piece<E: Engine>(
     step: &mut Step<'_, E>,
     form: Form,
-    cursor: Cursor,
+    (cursor, prefix): (Cursor, &[u8]),
     lines: &mut Vec<u8>,
 ) -> Ended {
     let from = usize::try_from(cursor.to_u64()).unwrap_or(usize::MAX);
     let next = match form {
-        Form::Prefixes => step.context.prefixes().write(from, lines, PIECE_BYTES_MAX),
+        // The next piece begins behind the window, wherever that ends.
+        Form::Prefixes => {
+            step.context.prefixes().write(prefix, lines).then_some(from.saturating_add(1))
+        }
         Form::Connections => connections(step, from, lines),
         _ => unreachable!("a core does not have {form:?}"),
     };
@@ -503,6 +528,9 @@ fn connections<E: Engine>(
     let table = &clients.connections;
     let last = (from + LISTED_ITEMS_PER_TICK_MAX).min(table.places());
     for index in from..last {
+        if lines.len() >= PIECE_BYTES_MAX {
+            return Some(index);
+        }
         let at = ConnectionIndex(u32::try_from(index).unwrap_or(u32::MAX));
         let Some(open) = table.get(at) else { continue };
         let SocketName { peer, descriptor } = names(open.socket());

@@ -33,6 +33,10 @@ pub(crate) const TEXT_BYTES_MAX: usize =
 
 /// Bytes of the longest answer: a reply line and an inline value, or a piece of a listing.
 pub(crate) const ANSWER_BYTES_MAX: usize = LINE_BYTES_MAX + INLINE_VALUE_BYTES_MAX + 2;
+/// Bytes of the longest line of a listing: a key with each byte as `%XX`, and the item's facts.
+const LISTED_LINE_BYTES_MAX: usize = 1024;
+/// Bytes of one piece of a listing, so that it fits an answer, and one more line does.
+pub(crate) const PIECE_BYTES_MAX: usize = ANSWER_BYTES_MAX - LISTED_LINE_BYTES_MAX;
 
 // A record gives the key's place in 16 bits.
 const _: () = assert!(TEXT_BYTES_MAX <= u16::MAX as usize);
@@ -46,8 +50,8 @@ pub(crate) enum Ask {
     Key(ReadTerms),
     /// To free memory for a large value. There is no text.
     MakeRoom { bytes: usize },
-    /// A piece of a listing, from the cursor on. The answer says how the piece has ended. There is
-    /// no text.
+    /// A piece of a listing, from the cursor on. The answer says how the piece has ended. The text
+    /// is the first prefix that is wanted, if prefixes are listed.
     Piece { form: Form, cursor: Cursor, ended: Ended },
 }
 
@@ -136,6 +140,11 @@ impl<E: Engine> Parked<E> {
                 bytes: u8::try_from(bytes.len()).expect("a key is short"),
             }
         });
+    }
+
+    /// The text of the request.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// The key of the request, if it is about one (P3).

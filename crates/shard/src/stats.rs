@@ -19,7 +19,7 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::counters::Counters;
 use crate::engines::Engines;
-use crate::prefixes::PrefixCounts;
+use crate::prefixes::{PrefixCounts, WINDOW_BYTES_MAX};
 use crate::process::OtherCounts;
 
 /// Answers `stats` to one client.
@@ -85,40 +85,22 @@ impl<E: Engine> Answering<'_, E> {
         self.stat(name, value.to_string().as_bytes());
     }
 
-    /// Sends the next lines of `stats detail dump`, at most `lines_max`. Returns whether that was
-    /// all.
-    pub(crate) fn prefixes(
-        &mut self,
-        prefixes: &mut BTreeMap<Vec<u8>, PrefixCounts>,
-        lines_max: usize,
-    ) -> bool {
-        if self.head.is_some() {
-            self.detailed(prefixes);
-            return true;
+    /// Sends the next lines of `stats detail dump`, and its end after the last ones.
+    ///
+    /// In the binary protocol the lines are the value of a statistic. There is one, as in
+    /// memcached, unless the lines are more than a window of prefixes.
+    pub(crate) fn prefixes(&mut self, prefixes: BTreeMap<Vec<u8>, PrefixCounts>, is_last: bool) {
+        let mut text: Vec<u8> = prefixes.into_iter().flat_map(prefix_line).collect();
+        debug_assert!(text.len() <= WINDOW_BYTES_MAX, "prefixes, P2");
+        if self.head.is_none() {
+            self.clients.text(self.connection, &text);
+        } else {
+            text.extend_from_slice(if is_last { Reply::End.bytes() } else { b"" });
+            self.stat("detailed", &text);
         }
-        for _ in 0..lines_max {
-            let Some(prefix) = prefixes.pop_first() else {
-                self.reply(Reply::End);
-                return true;
-            };
-            self.clients.text(self.connection, &prefix_line(prefix));
+        if is_last {
+            self.reply(Reply::End);
         }
-        false
-    }
-
-    /// Sends the counts by prefix as the binary protocol does: one statistic, whose value is the
-    /// reply of the text protocol. It has whole lines, about `DETAILED_BYTES_MAX` of them.
-    fn detailed(&mut self, prefixes: &mut BTreeMap<Vec<u8>, PrefixCounts>) {
-        debug_assert!(self.head.is_some(), "a request of the binary protocol");
-        let mut text = Vec::new();
-        while text.len() < DETAILED_BYTES_MAX
-            && let Some(prefix) = prefixes.pop_first()
-        {
-            text.extend_from_slice(&prefix_line(prefix));
-        }
-        text.extend_from_slice(Reply::End.bytes());
-        self.stat("detailed", &text);
-        self.reply(Reply::End);
     }
 
     fn yes_no(&mut self, name: &str, is_so: bool) {
@@ -220,9 +202,6 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 }
-
-/// The most bytes of the text of `stats detail dump` in the binary protocol, where it is one value.
-const DETAILED_BYTES_MAX: usize = 1 << 20;
 
 /// A line of `stats detail dump`.
 fn prefix_line((prefix, counts): (Vec<u8>, PrefixCounts)) -> Vec<u8> {

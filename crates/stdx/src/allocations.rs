@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests that a piece of work allocates nothing.
+//! An allocator that counts, for tests that a piece of work allocates nothing, or keeps little.
 //!
 //! Upstream:   a test binary makes [`CountingAllocator`] its `#[global_allocator]`; `segment` keeps
 //!             the audit of its debug builds out of the count.
@@ -7,7 +7,8 @@
 //! Invariants:
 //! - I1  Only allocations of the thread itself inside [`counted`], and outside [`uncounted`], are
 //!   counted. A test harness, other tests and other threads do not disturb the count.
-//! - I2  Frees are not counted, because each allocation was counted already.
+//! - I2  The number of allocations says nothing of frees. The bytes that are kept are those that
+//!   were allocated less those that were freed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -20,6 +21,7 @@ const SHOWN_MAX: u32 = 5;
 thread_local! {
     static COUNTING: Cell<bool> = const { Cell::new(false) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static KEPT_BYTES: Cell<i64> = const { Cell::new(0) };
     static TO_SHOW: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -36,6 +38,16 @@ pub fn counted<R>(work: impl FnOnce() -> R) -> (R, u64) {
     (done, COUNT.get() - before)
 }
 
+/// Runs `work`. Returns its result, and by how many bytes the memory grew that this thread has
+/// allocated and not freed; less than 0 if it shrank.
+pub fn kept<R>(work: impl FnOnce() -> R) -> (R, i64) {
+    let before = KEPT_BYTES.get();
+    let outer = COUNTING.replace(true);
+    let done = work();
+    COUNTING.set(outer);
+    (done, KEPT_BYTES.get() - before)
+}
+
 /// Runs `work` without counting, also inside [`counted`].
 pub fn uncounted<R>(work: impl FnOnce() -> R) -> R {
     let outer = COUNTING.replace(false);
@@ -47,6 +59,13 @@ pub fn uncounted<R>(work: impl FnOnce() -> R) -> R {
 /// The system's allocator, with a count of each thread's allocations (I1).
 #[derive(Debug)]
 pub struct CountingAllocator;
+
+/// Notes that the memory of this thread grows by so many bytes, or shrinks (I1).
+fn note_bytes(grown: usize, shrunk: usize) {
+    // A layout has at most `isize::MAX` bytes.
+    let bytes = grown as i64 - shrunk as i64;
+    KEPT_BYTES.set(KEPT_BYTES.get() + bytes * i64::from(COUNTING.get()));
+}
 
 fn note() {
     if !COUNTING.get() {
@@ -62,10 +81,12 @@ fn note() {
 
 // SAFETY:
 // - every call is passed on to the system's allocator, unchanged.
-// - `note` does not unwind: it changes thread-local numbers, and prints only when asked to.
+// - `note` and `note_bytes` do not unwind: they change thread-local numbers, and print only when
+//   asked to.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note();
+        note_bytes(layout.size(), 0);
         // SAFETY:
         // - the layout is valid: discharged by the caller.
         unsafe { System.alloc(layout) }
@@ -73,6 +94,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note();
+        note_bytes(layout.size(), 0);
         // SAFETY:
         // - the layout is valid: discharged by the caller.
         unsafe { System.alloc_zeroed(layout) }
@@ -80,12 +102,14 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         note();
+        note_bytes(bytes, layout.size());
         // SAFETY:
         // - it came from here with this layout, and `bytes` is valid: discharged by the caller.
         unsafe { System.realloc(memory, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        note_bytes(0, layout.size());
         // SAFETY:
         // - it came from here with this layout: discharged by the caller.
         unsafe { System.dealloc(memory, layout) };

@@ -19,7 +19,7 @@ mod size_classes;
 mod sleeper;
 mod sync;
 
-pub use allocations::{CountingAllocator, counted, uncounted};
+pub use allocations::{CountingAllocator, counted, kept, uncounted};
 pub use cache_padded::CachePadded;
 pub use combining::{Chain, CombiningLock, Guard, Offered, Returned, Work};
 pub use counter::Counter;

@@ -664,6 +664,22 @@ fn a_detail_dump_is_one_statistic_with_the_text_of_the_other_protocol() {
     assert!(lines.starts_with(b"PREFIX a get 1 hit 1 set 1 del 0\r\n"), "both count");
     let end = done(0x10, b"", b"", b"");
     assert_eq!(told, [done(0x10, b"", b"detailed", &lines), end].concat());
+    // Many prefixes are told in several statistics of that name, each of whole lines.
+    for number in 0..1_000 {
+        world.ask(&text, format!("get p{number}:x\r\n").as_bytes());
+    }
+    let (told, mut values) = (world.ask(&client, &stat("detail dump")), Vec::new());
+    let mut rest = &told[..];
+    while rest[11] > 0 || rest[10] > 0 {
+        let body_bytes = usize::from(u16::from_be_bytes([rest[10], rest[11]]));
+        let (packet, after) = rest.split_at(24 + body_bytes);
+        let value =
+            packet.strip_prefix(&packet[..24]).and_then(|body| body.strip_prefix(b"detailed"));
+        values.push(value.expect("a piece"));
+        rest = after;
+    }
+    assert!(values.len() > 1 && values.iter().all(|value| value.ends_with(b"\r\n")));
+    assert_eq!(values.concat(), world.ask(&text, b"stats detail dump\r\n"));
     let version = world.ask(&client, &request(0x0b, b"", b"", b""));
     assert!(version.starts_with(&[0x81, 0x0b]), "the connection goes on after the listing");
 }

@@ -162,7 +162,7 @@ fn end(running: Running, signals: Signals, claim: Option<Claim>) -> Result<u8, F
     let failed = running.failed();
     match &claim {
         Some(_) => save_in_time(signals, running.give_up_clients()),
-        None => end_in_time(signals, Arc::clone(&failed)),
+        None => end_in_time(signals, running.give_up_clients(), Arc::clone(&failed)),
     }
     let saved = running.join(claim);
     saved.map_err(|sentence| Failure { exit_code: EXIT_FAILED, sentence })?;
@@ -523,11 +523,18 @@ fn save_in_time(mut signals: Signals, give_up_clients: impl FnOnce() + Send + 's
     }
 }
 
-/// Ends the process at a second signal, or when clients have not taken their replies in time.
-fn end_in_time(mut signals: Signals, failed: Arc<AtomicBool>) {
+/// Closes the clients at a second signal, or when they have not taken their replies in time. Then
+/// the process ends; if its threads do not, a third signal ends it, or as much time again.
+fn end_in_time(
+    mut signals: Signals,
+    give_up_clients: impl FnOnce() + Send + 'static,
+    failed: Arc<AtomicBool>,
+) {
     let body = move || {
         wait_for_clients(&mut signals);
-        say!(Warning, "ended with replies not sent");
+        give_up_clients();
+        wait_for_clients(&mut signals);
+        say!(Warning, "ended while its threads were at work");
         std::process::exit(exit_code(&failed).into());
     };
     let spawned = std::thread::Builder::new().name("end in time".into()).spawn(body);

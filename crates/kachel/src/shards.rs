@@ -633,14 +633,18 @@ impl Running {
         }
     }
 
-    /// Waits until all shards have ended. Then saves their items to the file of `claim`, if there
-    /// is one and no shard has failed. The error is a sentence.
+    /// Waits until all shards have ended, and says so if a client was owed replies. Then saves
+    /// their items to the file of `claim`, if there is one and no shard has failed. The error is a
+    /// sentence.
     pub(crate) fn join(self, claim: Option<Claim>) -> Result<(), String> {
         let Self { shared, engines, pool, origin, threads, failed, .. } = self;
         for thread in threads {
             if let Err(panic) = thread.join() {
                 std::panic::resume_unwind(panic);
             }
+        }
+        if shared.are_replies_lost() {
+            eprintln!("ended with replies not sent");
         }
         let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
         let now = shared.now(&origin, SystemClock.now_ns());

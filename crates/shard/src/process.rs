@@ -267,6 +267,8 @@ pub struct Shared {
     pub(crate) refreshes: Refreshes,
     /// Set when the clients that are left must be closed.
     gives_up: AtomicBool,
+    /// Whether a client that was given up was owed replies.
+    replies_lost: AtomicBool,
     /// Set when a client asked for `shutdown`.
     shutdown: AtomicBool,
     /// Whether that client asked for `shutdown graceful`.
@@ -301,6 +303,7 @@ impl Shared {
             resets: AtomicU32::new(0),
             refreshes: Refreshes::default(),
             gives_up: AtomicBool::new(false),
+            replies_lost: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             saves: AtomicBool::new(false),
             end_claimed: AtomicBool::new(false),
@@ -446,6 +449,17 @@ impl Shared {
     pub fn give_up_clients(&self) {
         assert!(self.is_stopping(), "clients are given time to take their replies");
         self.gives_up.store(true, Relaxed);
+    }
+
+    /// Notes that a client which is given up was owed replies.
+    pub(crate) fn note_replies_lost(&self) {
+        debug_assert!(self.are_clients_given_up(), "otherwise it has time to take them");
+        self.replies_lost.store(true, Relaxed);
+    }
+
+    /// Whether a client was owed replies when it was given up.
+    pub fn are_replies_lost(&self) -> bool {
+        self.replies_lost.load(Relaxed)
     }
 
     /// Whether the clients that are left must be closed.

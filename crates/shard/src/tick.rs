@@ -615,10 +615,7 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             return Turn::Again;
         }
         if self.context.shared.are_clients_given_up() {
-            let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
-            let (_, mut sending) = self.sending();
-            open.into_iter().for_each(|one| sending.close(one, CloseReason::Shutdown));
-            self.acceptor.give_up_rejected(&mut self.io);
+            self.give_up_clients();
         }
         debug_assert!(!self.acceptor.is_busy(), "no client arrives or moves since it stopped");
         // This shard goes on until no shard has a client, because clients of other shards may still
@@ -630,6 +627,21 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
             && self.engines.is_idle(self.context.id)
             && !self.records.are_away();
         if is_over { Turn::Finished } else { Turn::Again }
+    }
+
+    /// Closes the clients that have not taken their replies. Notes whether one was owed any.
+    fn give_up_clients(&mut self) {
+        debug_assert!(self.acceptor.has_stopped(), "they had time, or the operator cannot wait");
+        let open: Vec<ConnectionIndex> = self.clients.connections.indices().collect();
+        for one in open {
+            // What the kernel has taken is sent.
+            let open = self.clients.connections.get(one);
+            if open.is_some_and(|open| !open.outbox().is_empty()) {
+                self.context.shared.note_replies_lost();
+            }
+            self.sending().1.close(one, CloseReason::Shutdown);
+        }
+        self.acceptor.give_up_rejected(&mut self.io);
     }
 
     fn sending(&mut self) -> (&mut LateClients, Sending<'_, I, E>) {

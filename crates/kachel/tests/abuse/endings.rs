@@ -15,6 +15,9 @@ const OPTIONS: &[&str] = &["-m", "64", "-t", "2"];
 const DRAIN: Duration = Duration::from_secs(5);
 /// The server says this when it ends before it has sent all replies.
 const OWES: &str = "ended with replies not sent";
+/// How often two signals come at once. Before the replies that are owed were looked at, four of
+/// five such servers said that they owed some.
+const QUICK_TRIES: usize = 5;
 /// How often a second signal is given, on a machine that may let the first one's time pass.
 const SIGNAL_TRIES: usize = 10;
 
@@ -152,6 +155,7 @@ pub(crate) fn terminated(door: Door) -> String {
     assert!(!is_full() || waited <= Duration::from_secs(7), "ended only after {waited:?}");
     assert!(server.last_words().contains(OWES), "{}", server.last_words());
     drop(slow);
+    (0..QUICK_TRIES).for_each(|_| end_quickly(door));
     let forced = (0..SIGNAL_TRIES).find_map(|_| forced(door));
     let [refused, forced] = forced.expect("a second signal ends it before its five seconds do");
     format!(
@@ -159,6 +163,21 @@ pub(crate) fn terminated(door: Door) -> String {
              {refused:.0?}, another listens in its place, and a second signal ends it after \
              {forced:.0?}"
     )
+}
+
+/// Ends a server whose clients have all their replies by two signals at once.
+fn end_quickly(door: Door) {
+    let mut server = start(door, OPTIONS);
+    let clients: Vec<Client> = (0..20).map(|_| server.connect()).collect();
+    let mut asking = server.connect();
+    assert_eq!(asking.get("k"), None);
+    server.signal(Signal::TERM);
+    std::thread::yield_now();
+    server.signal(Signal::TERM);
+    let status = end_within(&mut server, 10 * DRAIN);
+    let words = server.last_words();
+    assert!(status.success() && !words.contains(OWES), "nothing is owed: {status}: {words}");
+    drop(clients);
 }
 
 /// Ends a server that waits for a slow reader by a second signal: how long until it refused

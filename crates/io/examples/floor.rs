@@ -83,6 +83,7 @@ fn serve(mut io: impl Io, reply: &[u8]) -> io::Result<()> {
                 }
                 Event::Finished { socket } | Event::Failed { socket } => ended.push(socket),
                 Event::Accepted { .. }
+                | Event::Gone
                 | Event::Landed { .. }
                 | Event::Taken { .. }
                 | Event::Datagram { .. }

@@ -202,6 +202,9 @@ pub enum Event {
         /// The peer of the connection.
         peer: Peer,
     },
+    /// A client connected, and its connection was reset before the backend could take it in. There
+    /// is no socket.
+    Gone,
     /// Bytes arrived. They are lent until the next poll.
     Received {
         /// The connection.

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use kachel_testkit::{Client, Launch, Server};
+use kachel_testkit::{Client, Launch, Server, wait_until};
 
 /// The numbers that memcached tells with every build, in its order.
 const GENERAL: &str = "pid uptime time pointer_size max_connections curr_connections \
@@ -38,6 +38,13 @@ const SLABS: &str = "chunk_size chunks_per_page total_pages total_chunks used_ch
 
 fn server_program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_kachel"))
+}
+
+/// A request of the binary protocol, without key and value.
+fn binary(opcode: u8) -> Vec<u8> {
+    let mut request = vec![0; 24];
+    (request[0], request[1]) = (0x80, opcode);
+    request
 }
 
 fn start(options: &[&str]) -> Server {
@@ -238,4 +245,34 @@ fn connections_are_told_with_their_addresses() {
     let addresses = told.iter().filter(|(name, _)| name.ends_with(":addr"));
     assert!(addresses.clone().all(|(_, value)| value.starts_with("unix:/")), "{told:?}");
     assert!(addresses.count() >= 1, "{told:?}");
+}
+
+/// memcached 1.6.45 counts a refused `flush_all` in the text protocol only.
+#[test]
+fn a_refused_flush_counts_in_the_text_protocol() {
+    let server = start(&["-F"]);
+    let mut client = server.connect();
+    let refused = client.ask("flush_all\r\n", "\r\n");
+    assert_eq!(refused, "CLIENT_ERROR flush_all not allowed\r\n");
+    let mut other = server.connect();
+    other.send(binary(0x08));
+    other.send(binary(0x0a)); // A no-op, whose reply comes last.
+    let mut last = vec![0x81, 0x0a];
+    last.resize(24, 0);
+    let replies = other.read_until(&last);
+    assert_eq!((replies[0], replies[1], replies[7]), (0x81, 0x08, 0x20), "{replies:?}");
+    assert_eq!(number(&stats(&mut client, ""), "cmd_flush"), 1);
+}
+
+/// A health check that resets its connection at once is a connection, as in memcached.
+#[test]
+fn connections_that_are_reset_at_once_are_counted() {
+    const CHECKS: u64 = 50;
+    let server = start(&["-t", "2"]);
+    let mut client = server.connect();
+    let before = number(&stats(&mut client, ""), "total_connections");
+    (0..CHECKS).for_each(|_| server.connect().reset());
+    let mut counted = || number(&stats(&mut client, ""), "total_connections") - before;
+    wait_until("all of them to be counted", || counted() >= CHECKS);
+    assert_eq!(counted(), CHECKS, "each once");
 }

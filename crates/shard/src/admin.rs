@@ -212,8 +212,10 @@ impl<E: Engine> Administration<'_, E> {
     fn flush_all(&mut self, delay: Ttl) -> Reply {
         let Context { counters, shared, .. } = self.context;
         let now = self.context.now();
-        counters.cmd_flush.add(1);
-        if !shared.options.flush_allowed {
+        let is_allowed = shared.options.flush_allowed;
+        // As in memcached, a `flush_all` that is not allowed counts in the text protocol only.
+        counters.cmd_flush.add(u64::from(is_allowed || self.head.is_none()));
+        if !is_allowed {
             return Reply::FlushNotAllowed;
         }
         if now.is_uncounted(delay) {

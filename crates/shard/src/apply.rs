@@ -108,10 +108,7 @@ impl<E: Engine> Applier<'_, E> {
         match self.engine.execute(&operation, block, ticket, &self.context.now()) {
             Answer::Done(Outcome { ref verdict, value }, durability) => {
                 counters.requests.add(1);
-                if request.is_meta() {
-                    counters.cmd_meta.add(1);
-                }
-                counters.note(&operation.verb, verdict);
+                counters.note(&operation.verb, verdict, request.is_meta());
                 if is_sampled {
                     let logged = Logged {
                         operation: &operation,

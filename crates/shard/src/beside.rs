@@ -188,8 +188,7 @@ impl<'a, E: Engine> Beside<'a, E> {
         let counters = &self.context.counters;
         counters.requests.add(1);
         counters.reads_beside.add(1);
-        counters.cmd_meta.add(u64::from(request.is_meta()));
-        counters.note(&operation.verb, &verdict);
+        counters.note(&operation.verb, &verdict, request.is_meta());
         if self.context.samples() {
             let logged = Logged {
                 operation: &operation,

@@ -154,7 +154,8 @@ impl ByClass {
             (Verb::Store(terms), _) => {
                 let class = sizes.of(key.bytes().len(), terms.value_bytes, terms.client_flags);
                 let row = self.of(class);
-                row.cmd_set.add(1);
+                let is_refused = matches!(verdict, Verdict::NoMemory { .. });
+                row.cmd_set.add(u64::from(!is_refused));
                 match verdict {
                     Verdict::Stored { .. } if terms.needs_match() => row.cas_hits.add(1),
                     Verdict::Exists if terms.needs_match() => row.cas_badval.add(1),

@@ -11,8 +11,8 @@
 //! `by_class` counts a sample of the requests by class, and here it is scaled up.
 //!
 //! Invariants:
-//! - I1  A class is shown if it has items, or has had any since the last `stats reset`. Both topics
-//!   show the same classes.
+//! - I1  `stats items` shows the classes that have items. `stats slabs` shows those as well that
+//!   have had any since the last `stats reset`: memcached keeps the pages of such a class.
 //! - I2  The items and bytes of the classes add up to `curr_items` and `bytes`, if no core changes
 //!   items meanwhile, no item has expired, and there are not more items than a census examines.
 
@@ -163,11 +163,13 @@ struct Class<'r> {
 
 impl<E: Engine> Answering<'_, E> {
     /// Calls `show` with each class that is shown (I1) from number `from` on, at most
-    /// `CLASSES_PER_PIECE_MAX`. Returns the number of the next one, if there may be more.
+    /// `CLASSES_PER_PIECE_MAX`; with those that have no items only if they are `also_empty`.
+    /// Returns the number of the next one, if there may be more.
     fn classes(
         &mut self,
         census: &Census,
         from: u32,
+        also_empty: bool,
         mut show: impl FnMut(&mut Self, &Class<'_>),
     ) -> Option<u32> {
         let (engines, context) = (self.engines, self.context);
@@ -178,8 +180,8 @@ impl<E: Engine> Answering<'_, E> {
         let mut shown = 0;
         for (number, &chunk_bytes) in (0..).zip(chunk_bytes).skip(1.max(from as usize)) {
             let (held, gone) = (census.of(u32::from(number)), engines.class_stats(number));
-            let is_used =
-                held.items + gone.evicted + gone.reclaimed > 0 || requests.has_any(number);
+            let was_used = || gone.evicted + gone.reclaimed > 0 || requests.has_any(number);
+            let is_used = held.items > 0 || also_empty && was_used();
             if is_used && shown == CLASSES_PER_PIECE_MAX {
                 return Some(u32::from(number));
             }
@@ -195,7 +197,7 @@ impl<E: Engine> Answering<'_, E> {
     /// Sends a piece of the answer to `stats items`, from class `from` on. Returns where the next
     /// piece begins; `None` after the last one.
     pub(crate) fn items(&mut self, census: &Census, from: u32) -> Option<u32> {
-        let next = self.classes(census, from, Self::items_of);
+        let next = self.classes(census, from, false, Self::items_of);
         if next.is_none() {
             self.reply(Reply::End);
         }
@@ -245,11 +247,11 @@ impl<E: Engine> Answering<'_, E> {
 
     /// Sends a piece of the answer to `stats slabs`, as [`Self::items`] does.
     pub(crate) fn slabs(&mut self, census: &Census, from: u32) -> Option<u32> {
-        let next = self.classes(census, from, Self::slab);
+        let next = self.classes(census, from, true, Self::slab);
         if next.is_none() {
             let (mut active, mut from) = (0, Some(0));
             while let Some(first) = from {
-                from = self.classes(census, first, |_, _| active += 1);
+                from = self.classes(census, first, true, |_, _| active += 1);
             }
             debug_assert!(active <= SizeClasses::MAX as u64, "each class is counted once");
             self.number("active_slabs", active);

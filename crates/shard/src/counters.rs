@@ -101,13 +101,13 @@ counters! {
     auth_cmds,
     /// Logins with an unknown user or a wrong password.
     auth_errors,
-    /// Storage requests.
+    /// Storage requests, those apart for which there was no memory.
     cmd_set,
     /// Items ever stored.
     total_items,
     /// `flush_all`s.
     cmd_flush,
-    /// Meta commands.
+    /// `me` commands, as in memcached; no other meta command.
     cmd_meta,
     /// Keys found.
     get_hits,
@@ -233,10 +233,13 @@ impl Counters {
         }
     }
 
-    /// Counts an operation by its verdict.
+    /// Counts an operation by its verdict. `is_meta` says that a meta command has asked for it.
     #[inline]
-    pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict) {
+    pub(crate) fn note(&self, verb: &Verb, verdict: &Verdict, is_meta: bool) {
         match verb {
+            // As in memcached, an `mg` with `T` that finds nothing is a miss of a read. A `gat` is
+            // one of a touch.
+            Verb::Get(_) if is_meta && *verdict == Verdict::Miss => self.note_get(false, verdict),
             Verb::Get(terms) => self.note_get(terms.life.touches(), verdict),
             Verb::Store(terms) => self.note_store(terms, verdict),
             Verb::Delete(terms) => match verdict {
@@ -249,7 +252,7 @@ impl Counters {
             },
             Verb::Arithmetic(terms) => self.note_arithmetic(terms.direction, verdict),
             Verb::Touch(_) => self.note_get(true, verdict),
-            Verb::Inspect => {}
+            Verb::Inspect => self.cmd_meta.add(1),
         }
     }
 
@@ -277,6 +280,9 @@ impl Counters {
 
     #[inline]
     fn note_store(&self, terms: &StoreTerms, verdict: &Verdict) {
+        if let Verdict::NoMemory { .. } = verdict {
+            return self.store_no_memory.add(1);
+        }
         self.cmd_set.add(1);
         debug_assert!(
             !matches!(verdict, Verdict::Hit(_) | Verdict::Deleted | Verdict::Touched),
@@ -289,7 +295,6 @@ impl Counters {
             }
             Verdict::Exists => &self.cas_badval,
             Verdict::Miss => &self.cas_misses,
-            Verdict::NoMemory { .. } => return self.store_no_memory.add(1),
             _ => return,
         };
         if terms.needs_match() {

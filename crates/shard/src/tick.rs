@@ -382,6 +382,8 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
                 let accepted = Accepted { socket, listener, peer };
                 acceptor.accepted(io, context, clients, accepted, sweep);
             }
+            // As in memcached, each connection counts, also that of a health check which resets it.
+            Event::Gone => context.counters.connections_opened.add(1),
             // The peer sends nothing more. The shard serves what the peer sent before, sends the
             // replies, and closes the connection.
             Event::Finished { socket } => {

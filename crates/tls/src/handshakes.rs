@@ -256,8 +256,10 @@ impl Thread {
                 }
                 self.close(socket);
             }
-            // It receives into no landing, and no datagrams.
-            Event::Taken { .. }
+            // A connection counts once its handshake is done. This thread receives into no landing,
+            // and no datagrams.
+            Event::Gone
+            | Event::Taken { .. }
             | Event::Landed { .. }
             | Event::Datagram { .. }
             | Event::DatagramsLost { .. } => {}

@@ -223,6 +223,7 @@ impl<I: Io> Tls<I> {
             | Event::Taken { socket, .. } => *socket,
             // Datagrams have no TLS.
             Event::Accepted { .. }
+            | Event::Gone
             | Event::Woken
             | Event::Datagram { .. }
             | Event::DatagramsLost { .. } => return events.push(event),

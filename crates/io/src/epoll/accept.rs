@@ -68,17 +68,17 @@ impl Epoll {
                     let peer = listener::peer(address);
                     listener::stagger_keepalive(&fd, peer);
                     // When the kernel cannot watch one more, the client sees its connection end.
-                    let Ok(socket) = self.take_in(fd) else { return };
+                    let Ok(socket) = self.take_in(fd) else { return events.push(Event::Gone) };
                     let listener = ListenerId(index as u32);
                     events.push(Event::Accepted { listener, socket, peer });
                 }
+                Err(Errno::CONNABORTED) => events.push(Event::Gone),
                 Err(Errno::AGAIN) => return,
                 Err(error) if is_shortage(error) => {
                     self.listeners[index].hold.back_off();
                     return self.hold_or_watch_listeners();
                 }
-                // An error of this connection (it was aborted, a firewall forbids it): go on with
-                // the next one.
+                // An error of this connection (a firewall forbids it): go on with the next one.
                 Err(_) => {}
             }
         }

@@ -66,8 +66,10 @@ impl Uring {
             listener.cancelling = false;
         }
         if completion.result < 0 {
-            if is_shortage(Errno::from_raw_os_error(-completion.result)) {
-                listener.hold.back_off();
+            match Errno::from_raw_os_error(-completion.result) {
+                Errno::CONNABORTED => events.push(Event::Gone),
+                error if is_shortage(error) => listener.hold.back_off(),
+                _ => {}
             }
             return;
         }
@@ -76,7 +78,7 @@ impl Uring {
         //   accept.
         let fd = unsafe { OwnedFd::from_raw_fd(completion.result) };
         // It fails when the client is gone already. Then the connection is dropped.
-        let Ok(address) = rustix::net::getpeername(&fd) else { return };
+        let Ok(address) = rustix::net::getpeername(&fd) else { return events.push(Event::Gone) };
         let peer = listener::peer(address);
         listener::stagger_keepalive(&fd, peer);
         let socket = self.take_in(fd);

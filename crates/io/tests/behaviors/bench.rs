@@ -30,6 +30,8 @@ pub(crate) struct Bench<D: Door> {
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) accepted: Vec<(ListenerId, SocketId, Peer)>,
+    /// Clients that were gone before they were taken in.
+    pub(crate) gone: usize,
     pub(crate) received: HashMap<SocketId, Vec<u8>>,
     /// Landings that came back, and how many bytes each brought.
     pub(crate) landed: Vec<(Landing, usize)>,
@@ -135,6 +137,7 @@ impl Log {
                 Event::Accepted { listener, socket, peer } => {
                     self.accepted.push((listener, socket, peer));
                 }
+                Event::Gone => self.gone += 1,
                 Event::Received { socket, bytes } => {
                     assert!(!self.finished.contains(&socket), "bytes after the end");
                     assert_eq!(io.lent(bytes).len(), bytes.byte_count());

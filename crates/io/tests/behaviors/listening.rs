@@ -14,6 +14,7 @@ crate::behaviors! {
     the_peer_is_known: epoll uring;
     a_unix_socket_is_served: epoll uring;
     two_hundred_clients_are_let_in: epoll uring memory;
+    clients_that_reset_at_once_are_reported: epoll uring;
     a_closed_listener_turns_everyone_away: epoll uring memory;
     a_closed_unix_listener_makes_room_for_another: epoll uring;
     at_the_limit_clients_wait_until_one_leaves: epoll uring memory;
@@ -49,6 +50,16 @@ fn two_hundred_clients_are_let_in<D: Door>(mut bench: Bench<D>) {
     let mut indices: Vec<_> = bench.log.accepted.iter().map(|each| each.1.index()).collect();
     indices.sort_unstable();
     assert!(indices.into_iter().eq(0..200), "small dense indices, each once");
+}
+
+/// As health checks do. Whether one is accepted before it is gone is a race.
+fn clients_that_reset_at_once_are_reported<D: Door>(mut bench: Bench<D>) {
+    const CLIENTS: usize = 50;
+    (0..CLIENTS).for_each(|_| bench.dial().reset());
+    bench.poll_until("all clients", |log| log.accepted.len() + log.gone >= CLIENTS);
+    let (mut client, socket) = bench.client();
+    bench.settle(&mut client, socket);
+    assert_eq!(bench.log.accepted.len() + bench.log.gone, CLIENTS + 1, "each once");
 }
 
 fn a_closed_listener_turns_everyone_away<D: Door>(_: Bench<D>) {

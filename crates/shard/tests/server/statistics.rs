@@ -40,6 +40,46 @@ fn only_what_was_stored_counts_among_the_items_ever_stored() {
 }
 
 #[test]
+fn the_commands_count_as_in_memcached() {
+    for (shards, crew) in [(1, true), (3, true), (3, false)] {
+        let mut world = World::new(WorldOptions { shards, crew, ..WorldOptions::default() });
+        let client = world.connect();
+        let mut check = |requests: &str, rises: &[(&str, u64)]| {
+            let names = ["get_misses", "touch_misses", "touch_hits", "cmd_get", "cmd_meta"];
+            let before = names.map(|name| stat(&mut world, &client, name));
+            world.ask(&client, requests.as_bytes());
+            for (name, before) in names.into_iter().zip(before) {
+                let rise = rises.iter().find(|(risen, _)| *risen == name).map_or(0, |(_, by)| *by);
+                let after = stat(&mut world, &client, name);
+                assert_eq!(after - before, rise, "{name}: {requests}, {shards} shards");
+            }
+        };
+        check("mg none v T9\r\n", &[("get_misses", 1), ("cmd_get", 1)]);
+        check("mg new v N9 T9\r\n", &[("touch_hits", 1)]);
+        check("gat 9 none\r\ntouch none 9\r\n", &[("touch_misses", 2)]);
+        check("ms k 1\r\nx\r\nma k N0\r\nmd none\r\nmn\r\n", &[]);
+        check("me k\r\nme none\r\n", &[("cmd_meta", 2)]);
+    }
+}
+
+#[test]
+fn a_store_without_memory_is_no_storage_command() {
+    let options = WorldOptions { evict: false, memory_bytes: 8 << 20, ..WorldOptions::default() };
+    let mut world = World::new(options);
+    let client = world.connect();
+    let value = "v".repeat(9_000);
+    let mut stored = 0;
+    while world.ask(&client, format!("set k{stored} 0 0 9000\r\n{value}\r\n").as_bytes())
+        == b"STORED\r\n"
+    {
+        stored += 1;
+        assert!(stored < 1_000, "memory is full before");
+    }
+    assert_eq!(stat(&mut world, &client, "cmd_set"), stored);
+    assert_eq!(stat(&mut world, &client, "store_no_memory"), 1);
+}
+
+#[test]
 fn what_was_acknowledged_is_counted_whichever_shard_is_asked() {
     for shards in [1, 2, 4] {
         let memory_bytes = 8 << 20;

@@ -133,6 +133,36 @@ fn all_names_of_memcached_are_there_in_its_order_and_are_numbers() {
     }
 }
 
+/// Some programs read 4,096 bytes of `stats`, so it has one name that memcached does not have, at
+/// its end. `stats kachel` has the others.
+#[test]
+fn stats_has_the_names_of_memcached_and_fits_into_4096_bytes() {
+    /// Digits of a number: a counter that rises by a million a second has 15 after 30 years.
+    const DIGITS: usize = 15;
+    let server = start(&["-t", "2", "-U", "0"]);
+    let mut client = server.connect();
+    let mut general = stats(&mut client, "");
+    assert_eq!(general.pop().expect("a last one").0, "kachel_version");
+    let texts =
+        ["version", "libevent", "rusage_user", "rusage_system", "slab_reassign_last_busy_status"];
+    let mut expected: Vec<&str> = GENERAL.split_whitespace().chain(texts).collect();
+    let mut told: Vec<&str> = general.iter().map(|(name, _)| name.as_str()).collect();
+    expected.sort_unstable();
+    told.sort_unstable();
+    told.retain(|name| !name.starts_with("ssl_") && *name != "time_since_server_cert_refresh");
+    assert_eq!(told, expected);
+    let bytes: usize = general
+        .iter()
+        .map(|(name, value)| format!("STAT {name} \r\n").len() + value.len().max(DIGITS))
+        .sum();
+    assert!(bytes + "STAT kachel_version 0.0.0\r\nEND\r\n".len() <= 4_096, "{bytes} bytes");
+    let own = stats(&mut client, " kachel");
+    assert!(own.len() > 30 && own.iter().all(|(name, _)| name.starts_with("kachel_")), "{own:?}");
+    let distinct: HashSet<&String> = own.iter().map(|(name, _)| name).collect();
+    assert_eq!(distinct.len(), own.len(), "no name stands twice");
+    assert_eq!(client.ask("stats kache\r\n", "\r\n"), "ERROR\r\n");
+}
+
 #[test]
 fn an_exporter_reads_an_empty_server_and_a_full_one() {
     for options in [&["-t", "1"][..], &["-t", "3"], &["-t", "3", "--reads=erew"]] {

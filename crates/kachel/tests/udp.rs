@@ -112,9 +112,9 @@ fn requests_over_udp_are_answered_on_every_backend() {
             let reply = clients[0].ask(&noop);
             assert_eq!(reply[..2], [0x81, 0x0a]);
             assert_eq!(setting(&server, "settings", "udpport"), port.to_string());
-            assert_eq!(setting(&server, "", "kachel_io"), io);
+            assert_eq!(setting(&server, "kachel", "kachel_io"), io);
             let asked: u64 =
-                setting(&server, "", "kachel_udp_datagrams").parse().expect("a number");
+                setting(&server, "kachel", "kachel_udp_datagrams").parse().expect("a number");
             assert!(asked >= 61, "{asked}");
         }
     }
@@ -135,7 +135,7 @@ fn some_requests_get_no_reply_and_some_are_refused() {
         server.connect().set("large", &vec![b'v'; 100_000]);
         let too_long = b"SERVER_ERROR reply too long for UDP; use TCP\r\n";
         assert_eq!(client.ask(b"get large\r\n"), too_long);
-        assert_eq!(setting(&server, "", "kachel_udp_too_long"), "1");
+        assert_eq!(setting(&server, "kachel", "kachel_udp_too_long"), "1");
     }
 }
 
@@ -180,7 +180,8 @@ fn a_key_is_served_at_the_udp_port_of_its_shard_by_no_other_shard() {
         let hasher = KeyHasher::new(Seeds { hash_keys: [1, 2] }, SHARDS);
         let elsewhere = || -> u64 {
             let names = ["kachel_parked", "kachel_reads_beside", "kachel_writes_beside"];
-            let count = |name: &&str| setting(&server, "", name).parse::<u64>().expect("a number");
+            let count =
+                |name: &&str| setting(&server, "kachel", name).parse::<u64>().expect("a number");
             names.iter().map(count).sum()
         };
         let before = elsewhere();

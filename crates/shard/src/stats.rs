@@ -3,8 +3,9 @@
 //! Upstream:   `admin`.
 //! Downstream: the sums of the counters of all shards; the options of the process.
 //!
-//! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`.
-//! `class_stats` answers the topics about size classes.
+//! The keys are those of memcached, in its order. Keys that only Kachel has begin with `kachel_`;
+//! `stats kachel` tells them. `stats` has only one of them, its last line, because some programs
+//! read 4,096 bytes of it. `class_stats` answers the topics about size classes.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,8 @@ impl<E: Engine> Answering<'_, E> {
     pub(crate) fn stats(&mut self, topic: StatsTopic, io_kind: &str) {
         let dumps_allowed = self.context.shared.options.dumps_allowed;
         match topic {
-            StatsTopic::General => self.general(io_kind),
+            StatsTopic::General => self.general(),
+            StatsTopic::Kachel => self.own(io_kind),
             StatsTopic::Reset => unreachable!("`admin` resets the counters"),
             StatsTopic::Settings => self.settings(),
             StatsTopic::Detail(_) if !dumps_allowed => self.reply(Reply::StatsDetailNotAllowed),
@@ -151,8 +153,9 @@ impl<E: Engine> Answering<'_, E> {
         self.reply(Reply::End);
     }
 
-    /// Sends facts about the process, and the sums of the counters of all shards.
-    fn general(&mut self, io_kind: &str) {
+    /// Sends facts about the process, and the sums of the counters of all shards, as far as
+    /// memcached has their names.
+    fn general(&mut self) {
         let context = self.context;
         let (shared, options) = (&context.shared, &context.shared.options);
         let now = context.now();
@@ -160,8 +163,6 @@ impl<E: Engine> Answering<'_, E> {
         self.number("uptime", u64::from(now.second));
         self.number("time", u64::try_from(now.unix(now.second)).unwrap_or(0));
         self.stat("version", options.version.as_bytes());
-        self.stat("kachel_version", options.own_version.as_bytes());
-        self.stat("kachel_io", io_kind.as_bytes());
         self.stat("libevent", b"none");
         self.number("pointer_size", 64);
         let usage = (options.usage)();
@@ -183,20 +184,42 @@ impl<E: Engine> Answering<'_, E> {
         self.number("listen_disabled_num", 0);
         self.number("time_in_listen_disabled_us", 0);
         self.number("threads", u64::from(options.shards));
-        self.number("kachel_awake_cores", u64::from(shared.awake_cores()));
-        self.number("kachel_spreads", shared.cores.spreads.value());
-        self.number("kachel_gathers", shared.cores.gathers.value());
-        self.number("kachel_core_trials", shared.cores.trials.value());
         self.rows(&[("conn_yields", Row::Sum(|c| &c.conn_yields))]);
         let slots = shared.sum(|c| &c.index_slots);
         self.number("hash_power_level", u64::from(slots.max(1).ilog2()));
         self.rows(SLABS);
         self.stat("slab_reassign_last_busy_status", b"none");
         self.rows(LOGS);
-        for OtherCounts(counts) in &options.other_counts {
-            counts().into_iter().for_each(|(name, count)| self.number(name, count));
-        }
+        self.others(false);
         self.rows(ITEMS);
+        self.stat("kachel_version", options.own_version.as_bytes());
+        self.reply(Reply::End);
+    }
+
+    /// Sends what other parts of the process count: Kachel's own names, or those of memcached.
+    fn others(&mut self, own: bool) {
+        let shared = &self.context.shared;
+        for OtherCounts(counts) in &shared.options.other_counts {
+            for (name, count) in counts() {
+                debug_assert!(!name.is_empty(), "a statistic has a name");
+                if name.starts_with("kachel_") == own {
+                    self.number(name, count);
+                }
+            }
+        }
+    }
+
+    /// Sends the statistics that only Kachel has.
+    fn own(&mut self, io_kind: &str) {
+        let shared = &self.context.shared;
+        self.stat("kachel_version", shared.options.own_version.as_bytes());
+        self.stat("kachel_io", io_kind.as_bytes());
+        self.number("kachel_awake_cores", u64::from(shared.awake_cores()));
+        self.number("kachel_spreads", shared.cores.spreads.value());
+        self.number("kachel_gathers", shared.cores.gathers.value());
+        self.number("kachel_core_trials", shared.cores.trials.value());
+        self.others(true);
+        self.rows(OWN);
         self.number("kachel_memory_spent", shared.budget.spent_bytes());
         self.number("kachel_pinned_bytes", self.engines.common().pinned_bytes());
         self.reply(Reply::End);
@@ -293,8 +316,7 @@ const LOGS: &[(&str, Row)] = &[
     ("log_watchers", Row::Sum(|c| &c.watchers)),
 ];
 
-/// memcached's keys from `unexpected_napi_ids` to the end, then the keys of Kachel. There are no
-/// LRU lists.
+/// memcached's keys from `unexpected_napi_ids` to the end. There are no LRU lists.
 const ITEMS: &[(&str, Row)] = &[
     ("unexpected_napi_ids", Row::Zero),
     ("round_robin_fallback", Row::Zero),
@@ -315,6 +337,10 @@ const ITEMS: &[(&str, Row)] = &[
     ("moves_within_lru", Row::Zero),
     ("direct_reclaims", Row::Zero),
     ("lru_bumps_dropped", Row::Zero),
+];
+
+/// The keys of Kachel, for `stats kachel`.
+const OWN: &[(&str, Row)] = &[
     ("kachel_index_slots", Row::Sum(|c| &c.index_slots)),
     ("kachel_owed_bytes", Row::Sum(|c| &c.owed_bytes)),
     ("kachel_pinned_closes", Row::Sum(|c| &c.pinned_closes)),

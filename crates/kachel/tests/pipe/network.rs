@@ -281,9 +281,10 @@ impl Tcp {
         stats
     }
 
-    /// A number of `stats`.
+    /// A number of `stats` or `stats kachel`.
     pub(crate) fn stat(&mut self, name: &str) -> u64 {
-        let stats = self.stats("");
+        let topic = if name.starts_with("kachel_") { "kachel" } else { "" };
+        let stats = self.stats(topic);
         let found = stats.iter().find(|stat| stat.0 == name);
         let (_, number) = found.unwrap_or_else(|| panic!("{name} is in the statistics"));
         number.parse().expect("a number")

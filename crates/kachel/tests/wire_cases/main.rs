@@ -93,7 +93,7 @@ fn pass(
     let mut server = subject::start(transport, io);
     wire::set_up(&server, &cases.setup);
     if !subject::is_other() {
-        let stats = wire::stats(&server);
+        let stats = server.connect().ask("stats kachel\r\n", "END\r\n");
         assert!(stats.contains(&format!("STAT kachel_io {io}\r\n")), "not {io}: {stats}");
     }
     counts.passes += 1;

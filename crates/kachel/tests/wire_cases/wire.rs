@@ -218,8 +218,3 @@ pub(crate) fn set_up(server: &Server, setup: &[u8]) {
     let stored = client.read_lines(5);
     assert_eq!(stored, b"STORED\r\n".repeat(5), "{}", shown(&stored));
 }
-
-/// The text that `stats` answers.
-pub(crate) fn stats(server: &Server) -> String {
-    server.connect().ask("stats\r\n", "END\r\n")
-}

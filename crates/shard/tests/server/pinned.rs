@@ -52,7 +52,7 @@ fn second(world: &mut World, readers: &[FarEnd], bytes: impl Fn(usize) -> usize)
 }
 
 fn pinned_bytes(world: &mut World, client: &FarEnd) -> u64 {
-    let stats = String::from_utf8(world.ask(client, b"stats\r\n")).expect("text");
+    let stats = String::from_utf8(world.ask(client, b"stats kachel\r\n")).expect("text");
     let found = stats.lines().find_map(|line| line.strip_prefix("STAT kachel_pinned_bytes "));
     found.expect("it is told").parse().expect("a number")
 }

@@ -203,9 +203,9 @@ impl Client {
         Some(reply)
     }
 
-    /// The reply to `stats`, by name.
+    /// The replies to `stats` and to `stats kachel`, by name. memcached refuses the second one.
     pub fn stats(&mut self) -> HashMap<String, String> {
-        let text = self.ask("stats\r\n", "END\r\n");
+        let text = self.ask("stats\r\nstats kachel\r\nmn\r\n", "MN\r\n");
         let pairs = text.lines().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' '));
         pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }

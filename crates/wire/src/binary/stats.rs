@@ -4,7 +4,8 @@
 //! Downstream: `shard` answers each topic.
 //!
 //! Source: the replies of 1.6.45. `reset`, `settings` and `detail` count also with more text behind
-//! them; topics that only the text protocol has are unknown. `pipe` is Kachel's own.
+//! them; topics that only the text protocol has are unknown. `kachel` and
+//! `pipe` are Kachel's own.
 
 use crate::text::stats::{DetailTopic, StatsTopic};
 
@@ -23,6 +24,7 @@ pub fn binary_stats_topic(key: &[u8]) -> StatsTopic {
         b"items" => StatsTopic::Items,
         b"slabs" => StatsTopic::Slabs,
         b"sizes" => StatsTopic::Sizes,
+        b"kachel" => StatsTopic::Kachel,
         b"pipe" => StatsTopic::Pipe,
         _ if key.starts_with(b"settings") => StatsTopic::Settings,
         _ => match key.strip_prefix(b"detail") {

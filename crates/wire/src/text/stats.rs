@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - I1  Topics are recognized as in 1.6.45. Most topics may be abbreviated, and the first that
-//!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `pipe`,
-//!   which is Kachel's own.
+//!   matches counts. `items`, `slabs` and `sizes` may not be abbreviated, nor may `kachel` and
+//!   `pipe`, which are Kachel's own.
 
 use crate::number::read_u32;
 use crate::reply::Reply;
@@ -40,6 +40,8 @@ pub enum StatsTopic {
     Slabs,
     /// `stats sizes`.
     Sizes,
+    /// `stats kachel`: what only Kachel counts. 1.6.45 has no such topic.
+    Kachel,
     /// `stats pipe`. 1.6.45 has no such topic.
     Pipe,
     /// None of these: `ERROR`.
@@ -98,6 +100,7 @@ pub fn stats_topic(topic: &[u8]) -> StatsTopic {
             b"items" => StatsTopic::Items,
             b"slabs" => StatsTopic::Slabs,
             b"sizes" => StatsTopic::Sizes,
+            b"kachel" => StatsTopic::Kachel,
             b"pipe" => StatsTopic::Pipe,
             _ => StatsTopic::Unknown,
         }
@@ -144,6 +147,8 @@ mod tests {
             (b"conns", StatsTopic::Conns),
             (b"pipe", StatsTopic::Pipe),
             (b"pip", StatsTopic::Unknown),
+            (b"kachel", StatsTopic::Kachel),
+            (b"k", StatsTopic::Unknown),
             (b"bogus", StatsTopic::Unknown),
             (b"detail", StatsTopic::Detail(DetailTopic::Usage)),
             (b"detail on", StatsTopic::Detail(DetailTopic::On)),

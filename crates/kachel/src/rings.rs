@@ -105,7 +105,7 @@ impl Votes {
             }
             // A kernel that forbids io_uring altogether is no surprise, but a limit is.
             if rings > 0 || is_memory(error) {
-                eprintln!("{sentence}; all shards use epoll");
+                say!(Warning, "{sentence}; all shards use epoll");
             }
         }
         let keep = refused.is_none() && rings == deciding.len();

@@ -644,7 +644,7 @@ impl Running {
             }
         }
         if shared.are_replies_lost() {
-            eprintln!("ended with replies not sent");
+            say!(Warning, "ended with replies not sent");
         }
         let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
         let now = shared.now(&origin, SystemClock.now_ns());

@@ -32,7 +32,7 @@ mod ring;
 mod send;
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::Io;
@@ -220,7 +220,9 @@ impl Drop for Uring {
         if self.ring.end() {
             return;
         }
-        eprintln!(
+        // A line that cannot be written does not end the process.
+        let _ = writeln!(
+            io::stderr(),
             "io_uring: the kernel keeps operations after they were cancelled, so their memory \
              is not freed"
         );

@@ -35,7 +35,9 @@ mod mechanism;
 mod attempts;
 mod address_key;
 
-pub use attempts::Attempts;
+pub use attempts::{
+    AddressGroup, Attempts, LoginAttempt, LoginTurn, TurnState, WRONG_PER_MINUTE_MAX,
+};
 pub use blocks::BlockPool;
 pub use connection::{CloseReason, Connection, Waiting};
 pub use connections::Connections;
@@ -52,7 +54,7 @@ pub use limits::{
     OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION, PINNED_PERCENT_MAX, SLOTS_PER_CONNECTION_MAX,
     STALLED_READER_SECONDS_MAX, STATE_BYTES, WIDENED_BYTES,
 };
-pub use login::LoginOwed;
+pub use login::{LOGIN_FAILURES_MAX, LOGIN_WAIT_SECONDS_MAX, LoginOwed};
 pub use mechanism::Mechanisms;
 pub use outbox::Outbox;
 pub use overdue::{Overdue, TooSlow};

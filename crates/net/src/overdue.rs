@@ -10,6 +10,7 @@
 
 use crate::connection::Connection;
 use crate::limits::{ClientLimits, DATA_BYTES_PER_SECOND_MIN};
+use crate::login::LOGIN_WAIT_SECONDS_MAX;
 
 /// How often `shard` asks `io` about a client's reading within the time limit of the client. So a
 /// client that stops reading is closed too late by at most this part of the limit. A guess.
@@ -48,11 +49,12 @@ impl Connection {
             .or_else(|| self.unread(sweep, limits))
     }
 
-    /// Whether the login is late.
+    /// Whether the login is late, or has waited too long for its turn.
     fn logged_out(&self, sweep: u32, limits: &ClientLimits) -> Option<Overdue> {
-        let seconds = sweep - self.login()?.since;
+        let (seconds, waits_s) = self.login()?.seconds(sweep);
         let is_late = limits.login_s != 0 && seconds > limits.login_s;
-        is_late.then_some(Overdue { with: TooSlow::Login, seconds })
+        let is_late = is_late || waits_s > LOGIN_WAIT_SECONDS_MAX;
+        is_late.then_some(Overdue { with: TooSlow::Login, seconds: seconds + waits_s })
     }
 
     /// Whether the request in progress is late.

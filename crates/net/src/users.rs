@@ -198,6 +198,11 @@ impl Users {
         first(keyed_hash(&self.key, &[b"salt", user]))
     }
 
+    /// A hash of an address, which its owner cannot predict.
+    pub(crate) fn address_hash(&self, address: &[u8]) -> u16 {
+        u16::from_le_bytes(first(keyed_hash(&self.key, &[b"address", address])))
+    }
+
     /// The nonce with this number. Without the key it cannot be predicted.
     pub(crate) fn nonce(&self, number: u64) -> [u8; NONCE_BYTES] {
         first(keyed_hash(&self.key, &[b"nonce", &number.to_le_bytes()]))

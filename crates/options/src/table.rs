@@ -356,7 +356,8 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
         "login-timeout",
         Integer("seconds", 0, U32_MAX),
         "10",
-        "with -Y or -S, close a client that has not logged in after this time; 0: never",
+        "with -Y or -S, close a client that has not logged in after this time; 0: never. The time in \
+         which a login waits because others have failed does not count",
         |partial, given| set(&mut partial.serve.login_timeout_s, given.integer()),
     ),
     own(

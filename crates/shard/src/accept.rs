@@ -105,7 +105,7 @@ impl Acceptor {
         context.note_client(connection, SocketName { peer, descriptor: io.descriptor(socket) });
         context.log_opened(connection);
         if terms.asks_login {
-            let login = LoginOwed { since: sweep, peer };
+            let login = LoginOwed::new(sweep, peer);
             clients.with(connection, |open| open.ask_login(login));
         }
         if terms.stays {
@@ -203,7 +203,8 @@ impl Acceptor {
         let mut adopted = mailboxes.take_sockets(context.id);
         let any = !adopted.is_empty();
         while let Some(one) = adopted.pop() {
-            let Adopted { socket, endpoint, protocol, login_s, input } = one.into_inner();
+            let Adopted { socket, endpoint, protocol, login, sweep: sweep_there, input } =
+                one.into_inner();
             let Some(socket) = io.adopt(socket) else {
                 context.shared.dismiss();
                 continue;
@@ -217,11 +218,10 @@ impl Acceptor {
             let name = io.name(socket);
             context.note_client(connection, name);
             if context.shared.options.endpoints.get(endpoint).asks_login {
-                let since = sweep.saturating_sub(login_s.unwrap_or(0));
-                let login = LoginOwed { since, peer: name.peer };
+                let owed = login.map(|login| login.moved(sweep_there, sweep));
                 clients.with(connection, |open| {
-                    open.ask_login(login);
-                    if login_s.is_none() {
+                    open.ask_login(owed.unwrap_or(LoginOwed::new(sweep, name.peer)));
+                    if owed.is_none() {
                         open.log_in();
                     }
                 });
@@ -291,7 +291,10 @@ fn hand_one_over<E: Engine>(
     }
     let Some(fd) = io.give_up(socket) else { return true };
     let (endpoint, protocol) = (open.endpoint(), open.protocol());
-    let login_s = open.login().map(|login| sweep - login.since);
+    let login = open.login().copied();
+    if let Some(turn) = login.and_then(|login| login.turn) {
+        context.shared.attempts().leave(turn);
+    }
     let closed = clients.connections.close(leaving.connection);
     let input = closed.map_or_else(Vec::new, |mut closed| {
         refund_all(context, &closed);
@@ -301,7 +304,7 @@ fn hand_one_over<E: Engine>(
     let Context { counters, .. } = context;
     counters.connections.set(u64::from(clients.connections.count()));
     counters.connections_moved.add(u64::from(!leaving.is_new));
-    let adopted = Adopted { socket: fd, endpoint, protocol, login_s, input };
+    let adopted = Adopted { socket: fd, endpoint, protocol, login, sweep, input };
     mailboxes.hand_over(context, leaving.adopter, adopted);
     false
 }

@@ -37,6 +37,8 @@ pub(crate) struct Clients<P> {
     pub(crate) dirty: Vec<ConnectionIndex>,
     /// Paused connections whose cause to wait has ended (I1).
     pub(crate) resumable: Vec<ConnectionIndex>,
+    /// Connections that wait for the turn of a login (`turns`, T1).
+    pub(crate) login_turns: LoginTurns,
     /// The exchanges that are under way (`datagrams`, I2).
     pub(crate) exchanges: Vec<ConnectionIndex>,
     /// Clients that watch the log (`watching`, W1).
@@ -52,6 +54,28 @@ pub(crate) struct Watching {
     pub(crate) id: WatcherId,
     /// Whether there may be lines for it.
     pub(crate) has_more: bool,
+}
+
+/// The connections of a shard that wait for the turn of a login (`turns`, T1).
+#[derive(Debug, Default)]
+pub(crate) struct LoginTurns {
+    pub(crate) waiting: Vec<ConnectionIndex>,
+    /// When the shard next asks whose turn has come.
+    pub(crate) next_look_ns: u64,
+}
+
+impl LoginTurns {
+    /// Whether no login of this shard waits.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Notes that a connection closes.
+    pub(crate) fn forget(&mut self, connection: ConnectionIndex) {
+        debug_assert!(self.waiting.contains(&connection), "turns, T1");
+        self.waiting.retain(|one| *one != connection);
+    }
 }
 
 /// The answer of another shard, or of the engine, to a request of a client.
@@ -70,6 +94,7 @@ impl<P: ReadValue> Clients<P> {
             blocks: BlockPool::new(),
             dirty: Vec::with_capacity(LISTED_AT_FIRST),
             resumable: Vec::with_capacity(LISTED_AT_FIRST),
+            login_turns: LoginTurns::default(),
             exchanges: Vec::new(),
             watching: Vec::new(),
             refreshing: Vec::new(),

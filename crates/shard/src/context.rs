@@ -128,6 +128,11 @@ impl Context {
         }
     }
 
+    /// The time of this tick in nanoseconds of the monotonic clock.
+    pub(crate) const fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
     /// Follows the clock of the process, which was moved in this tick.
     pub(crate) fn move_on(&self) {
         self.set_clock(self.now_ns.get());

@@ -1,6 +1,5 @@
 //! The sweep: once a second, a check of all clients for late requests and logins, idle clients,
-//! clients that do not read their replies, and clients that hold much and read it slowly. Logins
-//! that had to wait for the next second may go on.
+//! clients that do not read their replies, and clients that hold much and read it slowly.
 //!
 //! Upstream:   `tick` reports that a second has begun. It calls `close` after serving, so input
 //!             that has just arrived is in time.
@@ -172,11 +171,9 @@ fn collect_late<I: Io, P: ReadValue>(
         if open.is_paused() && open.idle_sweeps(sweep) > 1 {
             open.input_mut().shrink_to(KEPT_BYTES_MAX);
         }
-        if open.note_login_turn() && open.may_resume() && open.mark_resumable() {
-            clients.resumable.push(index);
-        }
         let idle = limits.idle_s != 0
             && open.outbox().is_empty()
+            && !open.awaits_login_turn()
             && open.idle_sweeps(sweep) > limits.idle_s;
         if idle {
             context.counters.idle_kicks.add(1);

@@ -47,6 +47,7 @@ mod stats;
 
 // Requests that wait: for their clients, or for an engine that another core holds.
 mod pause;
+mod turns;
 mod records;
 
 // One request: its memory, its batch, the engine, the reply.

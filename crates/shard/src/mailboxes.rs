@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use kachel_engine::Engine;
 use kachel_io::Waker;
-use kachel_net::{ClientProtocol, EndpointIndex};
+use kachel_net::{ClientProtocol, EndpointIndex, LoginOwed};
 use kachel_stdx::{CachePadded, Chain, Returned, Sleeper, Work};
 
 use crate::context::Context;
@@ -30,8 +30,10 @@ pub(crate) struct Adopted {
     pub(crate) endpoint: EndpointIndex,
     /// The protocol of its client, as far as it is known.
     pub(crate) protocol: ClientProtocol,
-    /// How long its client has owed a login, in seconds. `None` if it owes none.
-    pub(crate) login_s: Option<u32>,
+    /// The login that its client owes. `None` if it owes none.
+    pub(crate) login: Option<LoginOwed>,
+    /// The sweep of the shard that hands it over.
+    pub(crate) sweep: u32,
     /// Its input that is not served yet.
     pub(crate) input: Vec<u8>,
 }

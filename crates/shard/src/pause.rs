@@ -1,13 +1,13 @@
 //! Pauses connections, and lists those that may be resumed.
 //!
 //! Upstream:   `serve`, `carry_out` and `upload`, when a client does not read its replies or there
-//!             is no record; `login`, when a login must wait; `send`, when a block was sent or
+//!             is no record; `send`, when a block was sent or
 //!             replies were settled; `records`, when there are records again.
 //! Downstream: `arrive` resumes the listed connections.
 //!
 //! Invariants:
 //! - I1  A paused connection that need not wait any more is dirty or resumable, or in the list of
-//!   `records`. `late` ends the wait of a login, once a second. The cause of any other pause ends
+//!   `records`. `turns` ends the wait of a login. The cause of any other pause ends
 //!   only when a block was sent or replies were settled, and `send` checks the connection after
 //!   both. So no tick checks all paused connections.
 

@@ -7,12 +7,15 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use kachel_engine::{ClockOrigin, Copies, Now};
 use kachel_host::{Budget, Usage};
-use kachel_io::{Peer, SocketName};
-use kachel_net::{Attempts, Endpoints, Overdue, PINNED_PERCENT_MAX, SenderBudget, Users};
+use kachel_io::SocketName;
+use kachel_net::{
+    AddressGroup, Attempts, Endpoints, LoginAttempt, LoginOwed, LoginTurn, Overdue,
+    PINNED_PERCENT_MAX, SenderBudget, Users,
+};
 use kachel_stdx::Counter;
 
 use crate::by_class::ClassCounters;
@@ -29,6 +32,18 @@ pub struct ClosedClient {
     pub name: SocketName,
     /// The limit that the client has exceeded.
     pub overdue: Overdue,
+}
+
+/// The result of the check of a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoginCheck {
+    /// The password is right.
+    Known,
+    /// It is wrong.
+    Unknown,
+    /// It was not checked. The login must wait: at this place among those that wait, or because
+    /// earlier ones of its connection have failed.
+    Waits(Option<LoginTurn>),
 }
 
 /// The most seconds by which clients can move the clock on: ten years.
@@ -236,7 +251,7 @@ pub struct Shared {
     pub budget: Arc<Budget>,
     /// The users who may log in. Without any, nobody can.
     users: RwLock<Option<Users>>,
-    /// The logins that have failed.
+    /// The logins that fail or wait.
     attempts: Mutex<Attempts>,
     /// The datagrams that each sender may still have answered in this second.
     pub(crate) sender_budget: SenderBudget,
@@ -322,26 +337,42 @@ impl Shared {
         *place = Some(users);
     }
 
-    /// Whether `check` accepts a login of `peer`. `None` if this address has failed so often that
-    /// it must wait until the next second; then `check` was not called.
+    /// Whether `check` accepts a login of a client that owes `login`. `has_more` says whether the
+    /// client has sent more behind it. If the login must wait, `check` is not called.
     ///
-    /// Cost: that of `check`; a lock that only `set_users` takes exclusively, for a move; and a
-    /// lock on the failures, for a lookup.
+    /// Cost: that of `check`; a hash of the address; a lock that only `set_users` takes
+    /// exclusively, for a move; and a lock on the logins that wait, for a few lookups.
     pub(crate) fn check_login(
         &self,
-        peer: Peer,
-        now: &Now,
+        login: &LoginOwed,
+        has_more: bool,
+        now_ns: u64,
         check: impl FnOnce(&Users) -> bool,
-    ) -> Option<bool> {
-        let attempts = || self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
-        if !attempts().may_try(peer, now.second) {
-            return None;
+    ) -> LoginCheck {
+        let answer = |is_known| if is_known { LoginCheck::Known } else { LoginCheck::Unknown };
+        let group = self.with_users(|users| AddressGroup::of(login.peer, users)).flatten();
+        let Some(group) = group else {
+            return answer(self.with_users(check).unwrap_or(false));
+        };
+        if now_ns < login.retry_ns {
+            debug_assert!(login.turn.is_none(), "it has no place before its time");
+            return LoginCheck::Waits(None);
+        }
+        let LoginOwed { failures, turn, .. } = *login;
+        let attempt = LoginAttempt { group, failures, has_more, turn };
+        if let Err(turn) = self.attempts().take(attempt, now_ns) {
+            return LoginCheck::Waits(Some(turn));
         }
         let is_known = self.with_users(check).unwrap_or(false);
-        if !is_known {
-            attempts().note_failure(peer, now.second);
+        if is_known {
+            self.attempts().give_back(group);
         }
-        Some(is_known)
+        answer(is_known)
+    }
+
+    /// The logins that fail or wait. No other lock may be taken meanwhile.
+    pub(crate) fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sum over all shards of the counter of one size class that `counter` selects, since the

@@ -12,9 +12,10 @@
 //!   if the address of the client may try. Until then the message stays in the input, and the
 //!   exchange as it was.
 
+use std::sync::Arc;
+
 use kachel_engine::ReadValue;
-use kachel_io::Peer;
-use kachel_net::{CloseReason, Connection, SaslMessage, SaslStep, Users, Waiting};
+use kachel_net::{CloseReason, Connection, SaslMessage, SaslStep, Users};
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryStatus, SaslParsed, SaslRequest, parse_sasl};
 
@@ -23,7 +24,7 @@ use crate::login::LoggingIn;
 impl<P: ReadValue> LoggingIn<'_, P> {
     /// Serves one request of the binary protocol at the front of `input`. Returns how many bytes of
     /// it are served. `None` if it is not whole, or must wait: the connection is paused.
-    pub(crate) fn serve_sasl(mut self, peer: Peer, input: &[u8]) -> Option<usize> {
+    pub(crate) fn serve_sasl(mut self, input: &[u8]) -> Option<usize> {
         let connection = self.connection;
         let (head, request, bytes, skip_bytes) = match parse_sasl(input) {
             SaslParsed::NeedMore => {
@@ -60,38 +61,48 @@ impl<P: ReadValue> LoggingIn<'_, P> {
             SaslRequest::Step { message } => Some(SaslMessage::Next(message)),
             SaslRequest::TooLong => None,
         };
-        let step = self.check(peer, message)?;
+        let (step, tells_password) = self.check(message, input.len() > bytes)?;
         self.answer(head, &step);
+        if tells_password {
+            self.end_attempt(step != SaslStep::Unknown);
+        }
         self.skip(skip_bytes);
         Some(bytes)
     }
 
-    /// The answer of the exchange to a message; `None` stands for one that is too long. Returns
-    /// `None` if the message must wait (I2).
-    fn check(&mut self, peer: Peer, message: Option<SaslMessage<'_>>) -> Option<SaslStep> {
+    /// The answer of the exchange to a message; `None` stands for one that is too long. Also
+    /// whether the answer tells the client if its password is right. `has_more` says whether the
+    /// client has sent more behind the message. Returns `None` if the message must wait (I2).
+    fn check(
+        &mut self,
+        message: Option<SaslMessage<'_>>,
+        has_more: bool,
+    ) -> Option<(SaslStep, bool)> {
         let Self { context, clients, connection, sweep } = self;
-        let shared = &context.shared;
+        let shared = Arc::clone(&context.shared);
         let open = clients.connections.get_mut(*connection).expect("its request is being served");
         open.log_out(*sweep);
         debug_assert!(open.login().is_some(), "I1");
         let exchange = open.exchange_mut();
         let Some(message) = message else {
             exchange.give_up();
-            return Some(SaslStep::Unknown);
+            return Some((SaslStep::Unknown, false));
         };
-        let tells_password = exchange.tells_password(&message);
+        if !exchange.tells_password(&message) {
+            let answer =
+                |users: &Users| exchange.answer(users, message, shared.number_of_message());
+            return Some((shared.with_users(answer).unwrap_or(SaslStep::Unknown), false));
+        }
+        // Taken out, because the connection is asked about its login meanwhile.
+        let mut exchange = std::mem::take(exchange);
         let mut step = SaslStep::Unknown;
         let check = |users: &Users| {
             step = exchange.answer(users, message, shared.number_of_message());
             step != SaslStep::Unknown
         };
-        if !tells_password {
-            shared.with_users(check);
-        } else if shared.check_login(peer, &context.now(), check).is_none() {
-            clients.pause(context, *connection, Waiting::Login);
-            return None;
-        }
-        Some(step)
+        let checked = self.check_password(has_more, check);
+        self.clients.with(self.connection, |open| *open.exchange_mut() = exchange);
+        checked.map(|_| (step, true))
     }
 
     /// Counts the result of a message, as memcached does, and replies to it.

@@ -67,8 +67,14 @@ impl<I: Io, E: Engine> Sending<'_, I, E> {
             self.context.log_closed(connection, reason);
             watching::end(self.context, self.engines, self.clients, connection);
         }
-        let Clients { connections, slots, blocks, .. } = self.clients;
+        let Clients { connections, slots, blocks, login_turns, .. } = self.clients;
         let Some(mut closed) = connections.close(connection) else { return };
+        if closed.awaits_login_turn() {
+            login_turns.forget(connection);
+        }
+        if let Some(turn) = closed.give_up_login_turn() {
+            self.context.shared.attempts().leave(turn);
+        }
         if let Some(place) = closed.ready() {
             // Its input must not be served: a new connection may get the same index.
             let entry = &mut self.ready[place as usize];

@@ -21,7 +21,7 @@
 //!   other shards may be executed before it.
 
 use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses};
-use kachel_io::{Io, Peer};
+use kachel_io::Io;
 use kachel_net::{ClientProtocol, CloseReason, Connection, ConnectionIndex, Resume, Waiting};
 use kachel_wire::request::{
     BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
@@ -217,8 +217,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
         };
-        if let Some(login) = open.login() {
-            return self.log_in(index, connection, login.peer, rest);
+        if open.login().is_some() {
+            return self.log_in(index, connection, rest);
         }
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
@@ -247,20 +247,14 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
 
     /// Serves one command of a client that logs in.
     #[cold]
-    fn log_in(
-        &mut self,
-        index: usize,
-        connection: ConnectionIndex,
-        peer: Peer,
-        rest: &[u8],
-    ) -> Next {
+    fn log_in(&mut self, index: usize, connection: ConnectionIndex, rest: &[u8]) -> Next {
         debug_assert!(self.ready[index].offset + rest.len() == self.ready[index].input_bytes);
         let Serving { context, clients, sweep, .. } = &mut *self.on;
         let protocol = clients.connections.get(connection).map(Connection::protocol);
         let logging_in = LoggingIn { context, clients, connection, sweep: *sweep };
         let served = match protocol {
-            Some(ClientProtocol::Binary) => logging_in.serve_sasl(peer, rest),
-            _ => logging_in.serve(peer, rest),
+            Some(ClientProtocol::Binary) => logging_in.serve_sasl(rest),
+            _ => logging_in.serve(rest),
         };
         let Some(served) = served else {
             self.ready[index].ended = self.on.clients.is_paused(connection);
@@ -380,10 +374,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             }
             Parsed::RefusedBinary { refusal, line_bytes } => {
                 let open = self.on.clients.connections.get(connection);
-                if refusal.is_login()
-                    && let Some(peer) = open.and_then(Connection::logs_in)
-                {
-                    return matches!(self.log_in(index, connection, peer, rest), Next::Again);
+                if refusal.is_login() && open.and_then(Connection::logs_in).is_some() {
+                    return matches!(self.log_in(index, connection, rest), Next::Again);
                 }
                 self.advance(index, *line_bytes);
                 self.on.clients.refuse_binary(connection, refusal);

@@ -65,6 +65,7 @@ use crate::records::Records;
 use crate::send::Sending;
 use crate::serve::Serving;
 use crate::sizes::Sizes;
+use crate::turns::LOOK_NS;
 use crate::upload::{Uploads, Values};
 
 /// How long a shard may sleep in one poll, if a client may be late.
@@ -283,9 +284,10 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
 
     /// How long the shard may sleep while it has nothing to do (I3).
     fn longest_sleep(&self) -> Wait {
-        let Self { context, engines, late, .. } = self;
+        let Self { context, engines, late, clients, .. } = self;
         match context.id {
             _ if context.shared.is_stopping() => Wait::AtMostNs(SLEEP_NS_STOPPING),
+            _ if !clients.login_turns.is_empty() => Wait::AtMostNs(LOOK_NS),
             _ if !late.is_quiet() || !engines.are_open_to_all() => Wait::AtMostNs(SLEEP_NS_MAX),
             0 => Wait::AtMostNs(SLEEP_NS_QUIET),
             _ => Wait::Forever,
@@ -358,6 +360,9 @@ impl<I: Io, C: Clock, E: Engine> Shard<I, C, E> {
         let Self { io, context, engines, clients, records, arrivals, acceptor, .. } = self;
         acceptor.hand_over(io, context, clients, engines.mailboxes(), arrivals, sweep);
         records.resume(clients);
+        if !clients.login_turns.is_empty() {
+            clients.resume_logins(context);
+        }
         arrivals.resume(context, clients, sweep);
     }
 

@@ -9,7 +9,7 @@
 //!    |                                            ^
 //!    |   pause(Record)                             | note_record
 //!    +-----------------------------------> Record -+
-//!    |   pause(Login)                              | note_login_turn
+//!    |   wait_with_login                           | note_login_turn
 //!    +-----------------------------------> Login --+
 //!
 //! Reading --(quit, invalid input, the process stops: drain)--> Draining --(all sent)--> closed
@@ -34,6 +34,7 @@
 
 use kachel_io::{Peer, SocketId};
 
+use crate::attempts::LoginTurn;
 use crate::endpoint::{ClientProtocol, EndpointIndex};
 use crate::input::Input;
 use crate::login::{Login, LoginOwed};
@@ -80,7 +81,7 @@ pub enum Waiting {
     Answers,
     /// There must first be a record in which the next request can be parked.
     Record,
-    /// The login must not be checked before the next second.
+    /// The login must not be checked before its turn comes.
     Login,
     /// The connection has reached its limit of requests for this tick (`-R`), so others come first.
     Turn,
@@ -276,8 +277,39 @@ impl Connection {
 
     /// The login that the client owes. `None` if it has logged in, or need not.
     #[inline]
-    pub const fn login(&self) -> Option<LoginOwed> {
+    pub const fn login(&self) -> Option<&LoginOwed> {
         self.login.owed()
+    }
+
+    /// Notes that a login of the client has failed at `now_ns`. Returns whether that was one too
+    /// many for this connection.
+    pub fn note_login_failure(&mut self, now_ns: u64) -> bool {
+        let owed = self.login.owed_mut().expect("a login that fails is owed");
+        owed.note_failure(now_ns)
+    }
+
+    /// Pauses the connection until its login may be checked, from this `sweep` on. `turn` is the
+    /// place of the login among those that wait; without one it waits because of the failures of
+    /// its own connection.
+    ///
+    /// Returns whether the connection was not paused before.
+    pub fn wait_with_login(&mut self, turn: Option<LoginTurn>, sweep: u32) -> bool {
+        let owed = self.login.owed_mut().expect("only a login waits so");
+        owed.wait(turn, sweep);
+        self.pause(Waiting::Login)
+    }
+
+    /// Gives up the place of its login among those that wait, and returns it.
+    pub fn give_up_login_turn(&mut self) -> Option<LoginTurn> {
+        self.login.owed_mut().and_then(|owed| owed.turn.take())
+    }
+
+    /// Notes that the login of the client was checked, or need not wait any more.
+    pub fn end_login_wait(&mut self, sweep: u32) {
+        if let Some(owed) = self.login.owed_mut() {
+            owed.end_wait(sweep);
+        }
+        debug_assert!(self.waiting != Waiting::Login, "a login that is checked does not wait");
     }
 
     /// The client, if it must log in or has. `None` if it need not.
@@ -297,7 +329,7 @@ impl Connection {
     pub const fn log_out(&mut self, sweep: u32) {
         if let Login::Done(peer) = self.login {
             debug_assert!(!self.exchange.is_begun(), "I6");
-            self.login = Login::Owed(LoginOwed { since: sweep, peer });
+            self.login = Login::Owed(LoginOwed::new(sweep, peer));
         }
     }
 
@@ -373,15 +405,18 @@ impl Connection {
         awaited
     }
 
-    /// Notes that a second has gone by. If the connection waits for that with a login, it is still
-    /// paused, but as [`Waiting::Reader`]. Returns whether it may be resumed for that reason.
-    pub fn note_login_turn(&mut self) -> bool {
-        let awaited = self.waiting == Waiting::Login;
-        debug_assert!(!awaited || self.login().is_some(), "only a login waits so");
-        if awaited {
-            self.waiting = Waiting::Reader;
-        }
-        awaited
+    /// Whether the connection waits for the turn of its login.
+    #[inline]
+    pub const fn awaits_login_turn(&self) -> bool {
+        matches!(self.waiting, Waiting::Login)
+    }
+
+    /// Notes that the turn of a login has come. The connection is still paused, but as
+    /// [`Waiting::Reader`]: it may be resumed at once unless it is full. The login keeps its place
+    /// until it is checked.
+    pub fn note_login_turn(&mut self) {
+        assert!(self.awaits_login_turn() && self.login().is_some(), "only a login waits so");
+        self.waiting = Waiting::Reader;
     }
 
     /// Whether a paused connection may be resumed: its wait is over, and it is not full. The wait

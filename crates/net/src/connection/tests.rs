@@ -119,14 +119,14 @@ fn it_leaves_with_input_of_which_nothing_was_carried_out() {
 fn a_client_that_begins_another_login_owes_one_again() {
     let mut open = fresh();
     assert!(open.login().is_none() && open.logs_in().is_none());
-    let login = LoginOwed { since: NOW, peer: Peer::Local };
+    let login = LoginOwed::new(NOW, Peer::Local);
     open.ask_login(login);
     open.log_out(NOW + 3);
-    assert_eq!((open.login(), open.logs_in()), (Some(login), Some(Peer::Local)));
+    assert_eq!((open.login(), open.logs_in()), (Some(&login), Some(Peer::Local)));
     open.log_in();
     assert_eq!((open.login(), open.logs_in()), (None, Some(Peer::Local)));
     open.log_out(NOW + 7);
-    assert_eq!(open.login(), Some(LoginOwed { since: NOW + 7, ..login }));
+    assert_eq!(open.login(), Some(&LoginOwed::new(NOW + 7, Peer::Local)));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn it_stays_while_an_exchange_is_under_way() {
     let users =
         Users::read_for_sasl(b"a:b", [1; USERS_KEY_BYTES], Mechanisms::All).expect("a good file");
     let mut open = fresh();
-    open.ask_login(LoginOwed { since: NOW, peer: Peer::Local });
+    open.ask_login(LoginOwed::new(NOW, Peer::Local));
     assert!(open.is_at_rest());
     let mechanism = b"SCRAM-SHA-256";
     let first = SaslMessage::First { mechanism, message: b"n,,n=a,r=b" };

@@ -12,6 +12,7 @@ mod flushes;
 mod full_records;
 mod full_store;
 mod gathering;
+mod guessing;
 mod input;
 mod large_values;
 mod leases;

@@ -1,0 +1,230 @@
+//! Password guessing: how many passwords a guesser is told about, and that clients with the right
+//! password log in beside it. Time is that of the virtual clock.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use kachel_io::{FarEnd, Peer};
+use kachel_net::{
+    ClientLimits, LOGIN_FAILURES_MAX, LOGIN_WAIT_SECONDS_MAX, USERS_KEY_BYTES, Users,
+    WRONG_PER_MINUTE_MAX,
+};
+use kachel_testkit::{World, WorldOptions};
+
+const LOGIN: &[u8] = b"set x 0 0 12\r\nalice secret\r\n";
+const GUESS: &[u8] = b"set x 0 0 11\r\nalice guess\r\n";
+const FAILED: &[u8] = b"CLIENT_ERROR authentication failure\r\n";
+const STORED: &[u8] = b"STORED\r\n";
+
+const STEP_NS: u64 = 100_000_000;
+const STEPS_PER_SECOND: usize = 10;
+
+fn world(options: WorldOptions) -> World {
+    let options = WorldOptions { asks_login: true, connections_max: 1024, ..options };
+    let world = World::new(options);
+    let users = Users::read(b"alice:secret", [3; USERS_KEY_BYTES]).expect("a good file");
+    world.shared.set_users(users);
+    world
+}
+
+fn failed(world: &World) -> u64 {
+    world.sum(|counters| &counters.auth_errors)
+}
+
+/// Clients of one address, or of one network of IPv6: each has another address of that.
+struct Site {
+    is_v6: bool,
+    clients: u16,
+}
+
+impl Site {
+    fn connect(&mut self, world: &World) -> FarEnd {
+        self.clients += 1;
+        let ip = if self.is_v6 {
+            IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 1, self.clients))
+        } else {
+            IpAddr::from([10, 0, 0, 7])
+        };
+        world.connect_from(Peer::from(SocketAddr::new(ip, 1_000 + self.clients)))
+    }
+}
+
+/// How a guesser uses its connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Style {
+    /// It sends 30 guesses at once, and connects again when it is closed.
+    Pipelines,
+    /// It sends 30 guesses at once, and connects again after this number of steps.
+    GivesUp(usize),
+    /// It sends one guess, and connects again when it has the reply.
+    OneByOne,
+}
+
+/// A guesser with one connection at a time.
+struct Guesser {
+    style: Style,
+    open: Option<FarEnd>,
+    steps: usize,
+}
+
+impl Guesser {
+    fn new(style: Style) -> Self {
+        Self { style, open: None, steps: 0 }
+    }
+
+    fn step(&mut self, world: &World, site: &mut Site) {
+        self.steps += 1;
+        let is_over = self.open.as_ref().is_none_or(|open| match self.style {
+            Style::Pipelines => open.is_closed(),
+            Style::GivesUp(steps) => open.is_closed() || self.steps > steps,
+            Style::OneByOne => open.is_closed() || !open.read().is_empty(),
+        });
+        if is_over {
+            self.open.iter().for_each(FarEnd::finish);
+            let guesses = if self.style == Style::OneByOne { 1 } else { 30 };
+            let open = site.connect(world);
+            open.write(&GUESS.repeat(guesses));
+            (self.open, self.steps) = (Some(open), 0);
+        }
+    }
+}
+
+/// Beside twelve guessers, lets 12 clients with the right password connect at each of `starts` (in
+/// steps), 12 in all. Returns how many were let in within two seconds, and the most wrong passwords
+/// that were told in a minute.
+fn attacked(options: WorldOptions, is_v6: bool, style: Style, starts: &[usize]) -> (usize, u64) {
+    let mut world = world(options);
+    let mut site = Site { is_v6, clients: 0 };
+    let mut guessers: Vec<Guesser> = (0..12).map(|_| Guesser::new(style)).collect();
+    let mut waiting: Vec<(usize, FarEnd)> = Vec::new();
+    let mut let_in = 0;
+    let mut told = vec![0];
+    let last = starts.last().expect("some start") + 3 * STEPS_PER_SECOND;
+    for step in 0..last.max(65 * STEPS_PER_SECOND) {
+        guessers.iter_mut().for_each(|guesser| guesser.step(&world, &mut site));
+        // The guesses of this step come first.
+        world.settle();
+        if starts.contains(&step) {
+            for _ in 0..12 / starts.len() {
+                let client = site.connect(&world);
+                client.write(LOGIN);
+                waiting.push((step, client));
+            }
+        }
+        world.settle();
+        waiting.retain(|(start, client)| {
+            let is_in = client.read() == STORED;
+            let_in += usize::from(is_in && step - start <= 2 * STEPS_PER_SECOND);
+            !is_in
+        });
+        told.push(failed(&world));
+        world.clock.advance_ns(STEP_NS);
+    }
+    let minute = 60 * STEPS_PER_SECOND;
+    let in_minute = |to: usize| told[to] - told[to.saturating_sub(minute)];
+    (let_in, (0..told.len()).map(in_minute).max().unwrap_or(0))
+}
+
+#[test]
+fn right_passwords_are_let_in_beside_twelve_guessers() {
+    let one_by_one: Vec<usize> = (0..12).map(|n| 37 + 47 * n).collect();
+    let together = [203];
+    let styles = [Style::Pipelines, Style::GivesUp(7), Style::GivesUp(25), Style::OneByOne];
+    for (shards, is_v6) in [(1, false), (3, true)] {
+        for style in styles {
+            for starts in [&one_by_one[..], &together] {
+                let options = WorldOptions { shards, ..WorldOptions::default() };
+                let (let_in, told) = attacked(options, is_v6, style, starts);
+                let case = format!("{shards} shards, {style:?}, {} starts", starts.len());
+                assert!(let_in >= 11, "{case}: {let_in} of 12");
+                assert!(told <= WRONG_PER_MINUTE_MAX, "{case}: {told}");
+                assert!(told >= 50, "{case}: {told}: the guessers have guessed");
+            }
+        }
+    }
+}
+
+/// Another address, and a client of the unix socket, do not wait for one that guesses. After some
+/// quiet seconds that address is as any other.
+#[test]
+fn only_the_address_that_guesses_waits() {
+    let mut world = world(WorldOptions::default());
+    let mut site = Site { is_v6: false, clients: 0 };
+    let guessers: Vec<FarEnd> = (0..30).map(|_| site.connect(&world)).collect();
+    guessers.iter().for_each(|guesser| guesser.write(GUESS));
+    world.settle();
+    assert_eq!(failed(&world), 5);
+    let other = world.connect_from(Peer::from(SocketAddr::from(([10, 0, 0, 8], 1_000))));
+    let local = world.connect();
+    assert_eq!(world.ask(&other, LOGIN), STORED);
+    assert_eq!(world.ask(&local, &GUESS.repeat(20)), FAILED.repeat(20));
+    drop(guessers);
+    for _ in 0..60 {
+        world.clock.advance_s(1);
+        world.settle();
+    }
+    assert_eq!(failed(&world), 20 + 30, "those that waited were checked in the end");
+    for _ in 0..5 {
+        let returned = site.connect(&world);
+        assert_eq!(world.ask(&returned, GUESS), FAILED);
+    }
+}
+
+/// The seconds at which the failures of one connection are told, and at which it is closed.
+#[test]
+fn a_connection_that_fails_is_slower_each_time_and_then_closed() {
+    let mut world = world(WorldOptions::default());
+    let client = Site { is_v6: false, clients: 0 }.connect(&world);
+    let mut told = Vec::new();
+    client.write(&GUESS.repeat(30));
+    let closed = (0..100).find(|second| {
+        world.settle();
+        told.extend((0..client.read().len() / FAILED.len()).map(|_| *second));
+        world.clock.advance_s(1);
+        client.is_closed()
+    });
+    assert_eq!((&told[..], closed), (&[0, 1, 3, 7, 15][..], Some(15)));
+    assert_eq!(told.len(), usize::from(LOGIN_FAILURES_MAX));
+}
+
+/// `limits` closes after two seconds. A login that waits longer is answered all the same.
+#[test]
+fn the_time_in_which_a_login_waits_does_not_count() {
+    let limits = ClientLimits { login_s: 2, ..ClientLimits::default() };
+    let mut world = world(WorldOptions { limits, ..WorldOptions::default() });
+    let mut site = Site { is_v6: false, clients: 0 };
+    let guessers: Vec<FarEnd> = (0..30).map(|_| site.connect(&world)).collect();
+    guessers.iter().for_each(|guesser| guesser.write(GUESS));
+    world.settle();
+    let answered = (0..60).find(|_| {
+        world.clock.advance_s(1);
+        world.settle();
+        guessers[5].read() == FAILED
+    });
+    assert!(answered.is_some_and(|second| second > 20), "the oldest is the last: {answered:?}");
+    assert_eq!(failed(&world), 30, "none was closed before");
+    for _ in 0..5 {
+        world.clock.advance_s(1);
+        world.settle();
+    }
+    assert!(guessers.iter().all(FarEnd::is_closed), "the time after that counts");
+}
+
+/// A client that waits may be gone, and nothing is received from it meanwhile.
+#[test]
+fn a_login_does_not_wait_for_ever() {
+    let mut world = world(WorldOptions::default());
+    let mut site = Site { is_v6: false, clients: 0 };
+    let clients: Vec<FarEnd> = (0..300).map(|_| site.connect(&world)).collect();
+    clients.iter().for_each(|client| client.write(GUESS));
+    world.settle();
+    world.clock.advance_ns(STEP_NS);
+    world.settle();
+    let closed = |clients: &[FarEnd]| clients.iter().filter(|client| client.is_closed()).count();
+    assert_eq!(closed(&clients), 300 - 5 - 256, "there is room for some that wait");
+    for _ in 0..LOGIN_WAIT_SECONDS_MAX + 20 {
+        world.clock.advance_s(1);
+        world.settle();
+    }
+    assert_eq!(closed(&clients), 300);
+    assert_eq!(world.holdings().map(|held| held.connections).sum::<u64>(), 0);
+}

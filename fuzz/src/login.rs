@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 24;
 /// The user of [`exchange`]. It is made once, because that takes thousands of hashes; nothing
 /// changes it.
 static USERS: LazyLock<Users> = LazyLock::new(|| {
-    let users = Users::read_for_sasl(b"u:p", [1; USERS_KEY_BYTES], Mechanisms::All);
+    let users = Users::read_for_sasl(b"u:p", [1; USERS_KEY_BYTES], Mechanisms::All, &|| false);
     users.expect("a good file")
 });
 /// The messages that prove the password in the challenge with the number 0.
@@ -73,13 +73,18 @@ pub(crate) fn login(input: &[u8]) {
 /// Checks that a file of users is read to its end or refused with a line that it has, and that each
 /// user in it is known.
 pub(crate) fn users(text: &[u8]) {
-    let lines = || text.split(|byte| *byte == b'\n');
+    let behind_mark = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let lines = || behind_mark.split(|byte| *byte == b'\n');
     match Users::read(text, [1; USERS_KEY_BYTES]) {
         Err(BadUsers::Empty) => {}
         Err(BadUsers::Line(line)) => {
             let bad = lines().nth(line - 1).expect("a line of the file");
             assert!(!bad.contains(&b':'), "it has no colon");
         }
+        Err(BadUsers::NoName(line)) => {
+            assert_eq!(lines().nth(line - 1).and_then(|line| line.first()), Some(&b':'));
+        }
+        Err(error) => panic!("{error}: only a file for SASL has this mistake"),
         Ok(users) => {
             for line in lines().take(COMMANDS_MAX) {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);

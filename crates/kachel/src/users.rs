@@ -71,7 +71,9 @@ impl UsersFile {
         }
         let users = match self.kind {
             LoginKind::Text => Users::read(&text, self.key),
-            LoginKind::Sasl(mechanisms) => Users::read_for_sasl(&text, self.key, mechanisms),
+            LoginKind::Sasl(mechanisms) => {
+                Users::read_for_sasl(&text, self.key, mechanisms, &|| false)
+            },
         };
         users.map_err(|error| of(&error))
     }

@@ -1,6 +1,6 @@
 //! The users who may log in, from a file of `USER:PASSWORD` lines.
 //!
-//! Upstream:   `kachel` reads the file of `-Y`, at the start and at each SIGHUP.
+//! Upstream:   `kachel` reads the file of `-Y` or `-S`, at the start and at each SIGHUP.
 //! Downstream: `shard` asks whether a user and a password are known.
 //!
 //! Invariants:
@@ -28,33 +28,58 @@ const SALT_BYTES: usize = 16;
 /// for each user of the file, about a millisecond each.
 pub(crate) const SCRAM_ITERATIONS: u32 = 4096;
 
-type Hash = [u8; HASH_BYTES];
+/// The passwords that one user may have in SCRAM: an old one and a new one.
+pub(crate) const SCRAM_PASSWORDS_MAX: usize = 2;
 
-/// What proves the password of a user in SCRAM.
+pub(crate) type Hash = [u8; HASH_BYTES];
+
+/// What proves one password in SCRAM.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Verifier {
-    pub(crate) salt: [u8; SALT_BYTES],
+pub(crate) struct ScramKeys {
     /// The hash of the key by which the client signs.
     pub(crate) stored_key: Hash,
     /// The key by which the server signs.
     pub(crate) server_key: Hash,
-    /// Whether there is such a user. If not, the keys are zero.
+    /// Whether there is such a password. If not, the keys are zero.
     pub(crate) is_known: Choice,
 }
 
-impl Verifier {
-    /// The verifier of a password. Cost: [`SCRAM_ITERATIONS`] hashes.
+/// What proves the passwords of a user in SCRAM. A user has [`SCRAM_PASSWORDS_MAX`] places for
+/// them, and one who does not exist has as many, so that the time of a check is the same.
+pub(crate) type Verifier = [ScramKeys; SCRAM_PASSWORDS_MAX];
+
+/// The name of a user, and a key that proves a password of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScramProof {
+    pub(crate) name: Hash,
+    pub(crate) stored_key: Hash,
+}
+
+impl ScramKeys {
+    /// Those of no password.
+    fn none() -> Self {
+        let (stored_key, server_key) = ([0; HASH_BYTES], [0; HASH_BYTES]);
+        Self { stored_key, server_key, is_known: Choice::from(0) }
+    }
+
+    /// The keys of a password. Cost: [`SCRAM_ITERATIONS`] hashes.
     pub(crate) fn new(password: &[u8], salt: [u8; SALT_BYTES]) -> Self {
         debug_assert!(!password.is_empty(), "an empty password lets nobody in");
         let mut salted = [0; HASH_BYTES];
         pbkdf2::pbkdf2_hmac::<Sha256>(password, &salt, SCRAM_ITERATIONS, &mut salted);
         let client_key = keyed_hash(&salted, &[b"Client Key"]);
         Self {
-            salt,
             stored_key: Sha256::digest(client_key).into(),
             server_key: keyed_hash(&salted, &[b"Server Key"]),
             is_known: Choice::from(1),
         }
+    }
+
+    /// Takes the place of these keys if `is_it`.
+    fn assign(&mut self, other: &Self, is_it: Choice) {
+        self.stored_key.conditional_assign(&other.stored_key, is_it);
+        self.server_key.conditional_assign(&other.server_key, is_it);
+        self.is_known.conditional_assign(&other.is_known, is_it);
     }
 }
 
@@ -70,15 +95,26 @@ pub(crate) fn keyed_hash(key: &[u8], pieces: &[&[u8]]) -> Hash {
 pub enum BadUsers {
     /// The line with this number, counted from 1, has no colon.
     Line(usize),
+    /// The line with this number has nothing before its colon.
+    NoName(usize),
+    /// The line with this number has one more password of a user than SCRAM allows.
+    TooManyPasswords(usize),
     /// There is no user.
     Empty,
+    /// The caller has given up.
+    GivenUp,
 }
 
 impl std::fmt::Display for BadUsers {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Line(line) => write!(to, "line {line} is not USER:PASSWORD"),
+            Self::NoName(line) => write!(to, "line {line} has no user before its colon"),
+            Self::TooManyPasswords(line) => {
+                write!(to, "line {line}: a user has at most {SCRAM_PASSWORDS_MAX} passwords")
+            }
             Self::Empty => write!(to, "there is no user"),
+            Self::GivenUp => write!(to, "the reading was given up"),
         }
     }
 }
@@ -88,8 +124,9 @@ pub struct Users {
     key: [u8; USERS_KEY_BYTES],
     /// The hash of each user with the password.
     known: Vec<Hash>,
-    /// The hash of the name of each user, and the verifier. Empty without SCRAM.
-    scram: Vec<(Hash, Verifier)>,
+    /// The hash of the name of each line, and the keys of its password, in the order of the hashes.
+    /// Empty without SCRAM.
+    scram: Vec<(Hash, ScramKeys)>,
     mechanisms: Mechanisms,
 }
 
@@ -101,9 +138,11 @@ impl std::fmt::Debug for Users {
 
 impl Users {
     /// Reads the text of a file: one `USER:PASSWORD` a line. A user ends at the first colon; a
-    /// password may be empty and may contain colons. Empty lines are skipped. `key` must be random.
+    /// password may be empty and may contain colons. Empty lines are skipped, and so is a byte
+    /// order mark. As in memcached, a user with several lines has the passwords of all of them.
+    /// `key` must be random.
     ///
-    /// Errors: a line has no colon, or there is no user.
+    /// Errors: a line has no colon or no user, or there is no user.
     pub fn read(text: &[u8], key: [u8; USERS_KEY_BYTES]) -> Result<Self, BadUsers> {
         let mut users = Self::none(key, Mechanisms::Plain);
         for (number, line) in lines(text) {
@@ -111,6 +150,9 @@ impl Users {
                 continue;
             }
             let (user, password) = split(line).ok_or(BadUsers::Line(number))?;
+            if user.is_empty() {
+                return Err(BadUsers::NoName(number));
+            }
             users.known.push(users.hash_of(user, password));
         }
         debug_assert!(users.scram.is_empty(), "the text protocol has no SCRAM");
@@ -120,27 +162,48 @@ impl Users {
     /// Reads the text of a file for SASL: one `USER:PASSWORD` or `USER:PASSWORD:MORE` a line, whose
     /// users may log in by these mechanisms. As in memcached, a line without a colon is skipped,
     /// and PLAIN also takes `PASSWORD:MORE` for the password, because a password may contain
-    /// colons. An empty password lets nobody in (RFC 4616). `key` must be random.
+    /// colons. An empty password lets nobody in (RFC 4616). A byte order mark is skipped. As in
+    /// memcached, a user with several lines has the passwords of all of them; with SCRAM there are
+    /// at most [`SCRAM_PASSWORDS_MAX`]. `key` must be random.
     ///
-    /// Errors: there is no user.
+    /// Errors: a line has no user before its colon, a user has too many passwords, there is no
+    /// user, or `must_end`, which is asked before each line, has returned true.
     ///
     /// Cost: with SCRAM, about a millisecond for each user.
     pub fn read_for_sasl(
         text: &[u8],
         key: [u8; USERS_KEY_BYTES],
         mechanisms: Mechanisms,
+        must_end: &dyn Fn() -> bool,
     ) -> Result<Self, BadUsers> {
         let mut users = Self::none(key, mechanisms);
-        for (user, rest) in lines(text).filter_map(|(_, line)| split(line)) {
+        let mut numbers = Vec::new();
+        for (number, line) in lines(text) {
+            if must_end() {
+                return Err(BadUsers::GivenUp);
+            }
+            let Some((user, rest)) = split(line) else { continue };
+            if user.is_empty() {
+                return Err(BadUsers::NoName(number));
+            }
             let colons = memchr::memchr_iter(b':', rest);
             for end in colons.chain([rest.len()]).filter(|end| *end > 0) {
                 users.known.push(users.hash_of(user, &rest[..end]));
             }
             let password = split(rest).map_or(rest, |(password, _)| password);
             if mechanisms.have_scram() && !password.is_empty() {
-                let verifier = Verifier::new(password, users.salt_of(user));
-                users.scram.push((users.name_of(user), verifier));
+                let keys = ScramKeys::new(password, users.salt_of(user));
+                let name = users.name_of(user);
+                users.scram.push((name, keys));
+                numbers.push((name, number));
             }
+        }
+        // Stable, so the lines of a user keep their order.
+        numbers.sort_by_key(|(name, _)| *name);
+        users.scram.sort_by_key(|(name, _)| *name);
+        let is_one_user = |lines: &&[(Hash, usize)]| lines.iter().all(|line| line.0 == lines[0].0);
+        if let Some(lines) = numbers.windows(SCRAM_PASSWORDS_MAX + 1).find(is_one_user) {
+            return Err(BadUsers::TooManyPasswords(lines[SCRAM_PASSWORDS_MAX].1));
         }
         debug_assert!(users.scram.len() <= users.known.len(), "PLAIN takes each password");
         if users.known.is_empty() { Err(BadUsers::Empty) } else { Ok(users) }
@@ -165,23 +228,33 @@ impl Users {
         self.known.iter().map(equal).fold(Choice::from(0), |any, one| any | one).into()
     }
 
-    /// The verifier of a user for SCRAM. That of an unknown user has a salt, too, which is always
-    /// the same for the same name.
+    /// The keys of all passwords of the user with the name that has this hash (see
+    /// [`Self::name_of`]). An unknown user has none.
     ///
-    /// Cost: two hashes of the name, and a comparison with each user (I1).
-    pub(crate) fn verifier_of(&self, user: &[u8]) -> Verifier {
+    /// Cost: a comparison with each line (I1).
+    pub(crate) fn verifier_of(&self, name: &Hash) -> Verifier {
         debug_assert!(self.mechanisms.have_scram(), "it was not made otherwise");
-        let name = self.name_of(user);
-        let (stored_key, server_key) = ([0; HASH_BYTES], [0; HASH_BYTES]);
-        let (salt, is_known) = (self.salt_of(user), Choice::from(0));
-        let mut found = Verifier { salt, stored_key, server_key, is_known };
-        for (known, verifier) in &self.scram {
-            let is_it = known.ct_eq(&name);
-            found.stored_key.conditional_assign(&verifier.stored_key, is_it);
-            found.server_key.conditional_assign(&verifier.server_key, is_it);
-            found.is_known |= is_it;
+        let mut found = [ScramKeys::none(); SCRAM_PASSWORDS_MAX];
+        let mut is_second = Choice::from(0);
+        for (known, keys) in &self.scram {
+            let is_it = known.ct_eq(name);
+            found[0].assign(keys, is_it & !is_second);
+            found[1].assign(keys, is_it & is_second);
+            is_second |= is_it;
         }
         found
+    }
+
+    /// Whether a user still has the password that was proved.
+    ///
+    /// Cost: as [`Self::verifier_of`].
+    pub(crate) fn still_has(&self, proof: &ScramProof) -> bool {
+        if !self.mechanisms.have_scram() {
+            return false;
+        }
+        let is_it = |keys: &ScramKeys| keys.is_known & keys.stored_key.ct_eq(&proof.stored_key);
+        let verifier = self.verifier_of(&proof.name);
+        verifier.iter().map(is_it).fold(Choice::from(0), |any, one| any | one).into()
     }
 
     fn hash_of(&self, user: &[u8], password: &[u8]) -> Hash {
@@ -190,11 +263,13 @@ impl Users {
         keyed_hash(&self.key, &[b"known", &user_bytes, user, password])
     }
 
-    fn name_of(&self, user: &[u8]) -> Hash {
+    /// The hash of the name of a user.
+    pub(crate) fn name_of(&self, user: &[u8]) -> Hash {
         keyed_hash(&self.key, &[b"name", user])
     }
 
-    fn salt_of(&self, user: &[u8]) -> [u8; SALT_BYTES] {
+    /// The salt of a user, who need not exist. It is always the same for the same name.
+    pub(crate) fn salt_of(&self, user: &[u8]) -> [u8; SALT_BYTES] {
         first(keyed_hash(&self.key, &[b"salt", user]))
     }
 
@@ -209,8 +284,10 @@ impl Users {
     }
 }
 
-/// The lines of a file with their numbers, from 1 on, without line ends.
+/// The lines of a file with their numbers, from 1 on, without line ends and without the byte order
+/// mark that editors of other systems write.
 fn lines(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let lines = text.split(|byte| *byte == b'\n');
     (1..).zip(lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)))
 }
@@ -236,9 +313,10 @@ mod tests {
 
     #[test]
     fn a_user_is_known_by_the_whole_name_and_the_whole_password() {
-        let users = read(b"alice:secret\r\n\nbob:a:b\n:x\ncarol:").expect("a good file");
+        let users =
+            read(b"\xef\xbb\xbfalice:secret\r\n\nbob:a:b\nalice:x\ncarol:").expect("a good file");
         let known: [(&[u8], &[u8]); 4] =
-            [(b"alice", b"secret"), (b"bob", b"a:b"), (b"", b"x"), (b"carol", b"")];
+            [(b"alice", b"secret"), (b"bob", b"a:b"), (b"alice", b"x"), (b"carol", b"")];
         for (user, password) in known {
             assert!(users.knows(user, password));
         }
@@ -274,21 +352,20 @@ mod tests {
             assert_eq!(read(empty).err(), Some(BadUsers::Empty));
         }
         assert_eq!(read(b"a:b\n\nab\n").err(), Some(BadUsers::Line(3)));
+        assert_eq!(read(b"a:b\n:x\n").err(), Some(BadUsers::NoName(2)));
         assert_eq!(read(&[0xff; 100]).err(), Some(BadUsers::Line(1)));
     }
 
     /// As memcached reads the file of `MEMCACHED_SASL_PWDB`.
     #[test]
     fn a_file_for_sasl_may_have_more_behind_a_password() {
-        let text = b"# no user\nalice:secret:more:x\r\nbob:pw\n\ncarol:\n:noname\ndave::x";
-        let users =
-            Users::read_for_sasl(text, [7; USERS_KEY_BYTES], Mechanisms::All).expect("a good file");
-        let known: [(&[u8], &[u8]); 5] = [
+        let text = b"# no user\nalice:secret:more:x\r\nbob:pw\n\ncarol:\ndave::x";
+        let users = read_for_sasl(text).expect("a good file");
+        let known: [(&[u8], &[u8]); 4] = [
             (b"alice", b"secret"),
             (b"alice", b"secret:more"),
             (b"alice", b"secret:more:x"),
             (b"bob", b"pw"),
-            (b"", b"noname"),
         ];
         for (user, password) in known {
             assert!(users.knows(user, password));
@@ -305,13 +382,31 @@ mod tests {
         for (user, password) in unknown {
             assert!(!users.knows(user, password), "{}", user.escape_ascii());
         }
-        let is_known = |user: &[u8]| bool::from(users.verifier_of(user).is_known);
-        assert!([&b"alice"[..], b"bob", b""].into_iter().all(is_known));
+        let verifier_of = |user: &[u8]| users.verifier_of(&users.name_of(user));
+        let is_known = |user: &[u8]| bool::from(verifier_of(user)[0].is_known);
+        assert!([&b"alice"[..], b"bob"].into_iter().all(is_known));
         assert!(![&b"carol"[..], b"dave", b"alice:secret", b"x"].into_iter().any(is_known));
         for empty in [&b""[..], b"no colon\n", b"alice:\n"] {
-            let read = Users::read_for_sasl(empty, [7; USERS_KEY_BYTES], Mechanisms::All);
-            assert_eq!(read.err(), Some(BadUsers::Empty));
+            assert_eq!(read_for_sasl(empty).err(), Some(BadUsers::Empty));
         }
+    }
+
+    fn read_for_sasl(text: &[u8]) -> Result<Users, BadUsers> {
+        Users::read_for_sasl(text, [7; USERS_KEY_BYTES], Mechanisms::All, &|| false)
+    }
+
+    #[test]
+    fn a_bad_file_for_sasl_is_refused_with_its_line() {
+        assert_eq!(read_for_sasl(b"a:b\n# x\n:x\n").err(), Some(BadUsers::NoName(3)));
+        let text = b"a:1\nb:1\na:2\nb:2\nc:1\nb:3\n";
+        assert_eq!(read_for_sasl(text).err(), Some(BadUsers::TooManyPasswords(6)));
+        let plain = Users::read_for_sasl(text, [7; 16], Mechanisms::Plain, &|| false);
+        assert!(plain.expect("a good file").knows(b"b", b"3"), "as in memcached");
+        // It is asked before each line.
+        let asked = std::cell::Cell::new(0);
+        let must_end = || asked.replace(asked.get() + 1) == 3;
+        let read = Users::read_for_sasl(text, [7; 16], Mechanisms::All, &must_end);
+        assert_eq!((read.err(), asked.get()), (Some(BadUsers::GivenUp), 4));
     }
 
     #[test]

@@ -21,6 +21,8 @@
 //!   the time that they take: an unknown user has a salt, too, and each check is made to its end.
 //! - I3  Each message is bounded; a longer or malformed one ends the exchange.
 //! - I4  Any result but [`SaslStep::Continue`] ends the exchange.
+//! - I5  Each message is checked against the users of its time. A user who is removed, or whose
+//!   password changes, during an exchange does not log in by it.
 //!
 //! Source: RFC 4422 (SASL), RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM-SHA-256). Not supported:
 //! channel binding, authorization as another user, and SASLprep: a name or password outside of
@@ -33,7 +35,7 @@ use kachel_wire::SASL_MESSAGE_BYTES_MAX;
 
 use self::scram::Challenge;
 use crate::mechanism::{Mechanism, Mechanisms};
-use crate::users::Users;
+use crate::users::{ScramProof, Users};
 
 /// What a begun exchange waits for.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ enum Begun {
     Challenged(Challenge),
     /// The client has proved it, and was sent the server's proof. Its next message ends the
     /// exchange.
-    Proved,
+    Proved(ScramProof),
 }
 
 /// A client's exchange, from its first message to the result. While one is under way, it takes at
@@ -125,8 +127,9 @@ impl Exchange {
             SaslMessage::Next(message) => match begun.as_deref() {
                 None => SaslStep::Unknown,
                 Some(Begun::Named(mechanism)) => self.begin(users, *mechanism, message, number),
-                Some(Begun::Challenged(challenge)) => self.prove(challenge, message),
-                Some(Begun::Proved) => SaslStep::Known,
+                Some(Begun::Challenged(challenge)) => self.prove(users, challenge, message),
+                Some(Begun::Proved(proof)) if users.still_has(proof) => SaslStep::Known, // I5
+                Some(Begun::Proved(_)) => SaslStep::Unknown,
             },
         };
         debug_assert!(matches!(step, SaslStep::Continue(_)) == self.is_begun(), "I4");
@@ -161,13 +164,16 @@ impl Exchange {
     }
 
     /// Answers the client's proof.
-    fn prove(&mut self, challenge: &Challenge, message: &[u8]) -> SaslStep {
+    fn prove(&mut self, users: &Users, challenge: &Challenge, message: &[u8]) -> SaslStep {
         debug_assert!(!self.is_begun(), "I4");
         if message.len() > SASL_MESSAGE_BYTES_MAX {
             return SaslStep::Unknown; // I3
         }
-        match challenge.verify(message) {
-            Some(proof) => self.go_on_with(Begun::Proved, proof),
+        if !users.mechanisms().have_scram() {
+            return SaslStep::Unknown; // The users were replaced meanwhile (I5).
+        }
+        match challenge.verify(&users.verifier_of(challenge.name()), message) {
+            Some((proof, told)) => self.go_on_with(Begun::Proved(proof), told),
             None => SaslStep::Unknown,
         }
     }

@@ -16,14 +16,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr_iter;
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
-use crate::users::{HASH_BYTES, SCRAM_ITERATIONS, Users, Verifier, keyed_hash};
+use crate::users::{
+    HASH_BYTES, Hash, SCRAM_ITERATIONS, ScramKeys, ScramProof, Users, Verifier, keyed_hash,
+};
 
 /// A client that was sent the server's first message.
 #[derive(Debug)]
 pub(super) struct Challenge {
-    verifier: Verifier,
+    /// The hash of the user's name.
+    name: Hash,
     /// The client's first message without its header.
     client_first: Vec<u8>,
     /// The header of the client's first message, which its second one repeats in base64.
@@ -58,23 +61,23 @@ impl Challenge {
         }
         let server_nonce = STANDARD.encode(users.nonce(number));
         let nonce = [client_nonce, server_nonce.as_bytes()].concat();
-        let verifier = users.verifier_of(&user);
-        let salt = STANDARD.encode(verifier.salt);
+        let salt = STANDARD.encode(users.salt_of(&user));
         let text = format!(",s={salt},i={SCRAM_ITERATIONS}");
         let server_first = [b"r=", &nonce[..], text.as_bytes()].concat();
         debug_assert!(nonce.len() > client_nonce.len(), "a recorded proof fits no other nonce");
         debug_assert!(header.ends_with(b","), "the client signs what is behind the header");
         let (client_first, header) = (bare.to_vec(), header.to_vec());
-        Some(Self { verifier, client_first, header, nonce, server_first })
+        let name = users.name_of(&user);
+        Some(Self { name, client_first, header, nonce, server_first })
     }
 
     /// A challenge of known parts: the client's first message without its header, the header, both
     /// nonces, and the server's first message.
     #[cfg(test)]
-    pub(super) fn of_parts(verifier: Verifier, parts: [&str; 4]) -> Self {
+    pub(super) fn of_parts(parts: [&str; 4]) -> Self {
         let [client_first, header, nonce, server_first] =
             parts.map(|part| part.as_bytes().to_vec());
-        Self { verifier, client_first, header, nonce, server_first }
+        Self { name: [0; HASH_BYTES], client_first, header, nonce, server_first }
     }
 
     /// The server's first message.
@@ -82,9 +85,19 @@ impl Challenge {
         &self.server_first
     }
 
-    /// Reads the client's second message, and checks its proof. Returns the server's second
-    /// message, or `None` if the proof is wrong, the user is unknown, or the message is malformed.
-    pub(super) fn verify(&self, message: &[u8]) -> Option<Vec<u8>> {
+    /// The hash of the name of the user who was challenged.
+    pub(super) fn name(&self) -> &Hash {
+        &self.name
+    }
+
+    /// Reads the client's second message, and checks its proof against the passwords of the user.
+    /// Returns what was proved and the server's second message, or `None` if the proof is wrong,
+    /// the user is unknown, or the message is malformed.
+    pub(super) fn verify(
+        &self,
+        verifier: &Verifier,
+        message: &[u8],
+    ) -> Option<(ScramProof, Vec<u8>)> {
         debug_assert!(self.server_first.len() > self.nonce.len(), "the client was challenged");
         let proof_start = message.windows(3).rposition(|three| three == b",p=")?;
         let (without_proof, proof) = message.split_at(proof_start);
@@ -96,17 +109,27 @@ impl Challenge {
 
         let signed = [&self.client_first, &b","[..], &self.server_first, b",", without_proof];
         let signed = signed.concat();
-        let signature = keyed_hash(&self.verifier.stored_key, &[&signed]);
-        let mut client_key = proof;
-        client_key.iter_mut().zip(signature).for_each(|(byte, mask)| *byte ^= mask);
-        let stored_key: [u8; HASH_BYTES] = Sha256::digest(client_key).into();
-        let is_proved = stored_key.ct_eq(&self.verifier.stored_key) & self.verifier.is_known;
-        if !(bool::from(is_proved) && is_same) {
-            return None;
+        // Each password is checked, so that the time does not tell which one it was.
+        let mut proved = None;
+        for keys in verifier {
+            if bool::from(proves(keys, &proof, &signed)) && is_same {
+                proved = Some(keys);
+            }
         }
-        let server_signature = keyed_hash(&self.verifier.server_key, &[&signed]);
-        Some([b"v=", STANDARD.encode(server_signature).as_bytes()].concat())
+        let keys = proved?;
+        let server_signature = keyed_hash(&keys.server_key, &[&signed]);
+        let message = [b"v=", STANDARD.encode(server_signature).as_bytes()].concat();
+        Some((ScramProof { name: self.name, stored_key: keys.stored_key }, message))
     }
+}
+
+/// Whether a proof is that of the password with these keys.
+fn proves(keys: &ScramKeys, proof: &Hash, signed: &[u8]) -> Choice {
+    let signature = keyed_hash(&keys.stored_key, &[signed]);
+    let mut client_key = *proof;
+    client_key.iter_mut().zip(signature).for_each(|(byte, mask)| *byte ^= mask);
+    let stored_key: Hash = Sha256::digest(client_key).into();
+    stored_key.ct_eq(&keys.stored_key) & keys.is_known
 }
 
 /// A name in which `=2C` stands for a comma and `=3D` for an equals sign. `None` for any other use

@@ -8,13 +8,18 @@ use kachel_testkit::{scram_first, scram_proof as proof, scram_proof_with};
 use proptest::prelude::*;
 
 use super::*;
-use crate::users::{USERS_KEY_BYTES, Verifier};
+use crate::users::{ScramKeys, USERS_KEY_BYTES};
 
 /// Made once, because each of them takes thousands of hashes.
 static USERS: LazyLock<Users> = LazyLock::new(|| {
     let text = b"user:pencil\nalice:secret\na,b=c:x\na:b";
-    Users::read_for_sasl(text, [5; USERS_KEY_BYTES], Mechanisms::All).expect("a good file")
+    read(text)
 });
+
+fn read(text: &[u8]) -> Users {
+    let users = Users::read_for_sasl(text, [5; USERS_KEY_BYTES], Mechanisms::All, &|| false);
+    users.expect("a good file")
+}
 
 fn begin(exchange: &mut Exchange, mechanism: &str, message: &[u8]) -> SaslStep {
     let first = SaslMessage::First { mechanism: mechanism.as_bytes(), message };
@@ -40,14 +45,15 @@ fn challenge(exchange: &mut Exchange, user: &str) -> Vec<u8> {
 #[test]
 fn the_example_of_the_specification_is_proved() {
     let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");
-    let verifier = Verifier::new(b"pencil", salt.try_into().expect("16 bytes"));
+    let keys = ScramKeys::new(b"pencil", salt.try_into().expect("16 bytes"));
     let nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
     let server_first = format!("r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096");
     let client_first = "n=user,r=rOprNGfwEbeRWgbNEkqO";
-    let challenge = Challenge::of_parts(verifier, [client_first, "n,,", nonce, &server_first]);
+    let challenge = Challenge::of_parts([client_first, "n,,", nonce, &server_first]);
     let message = format!("c=biws,r={nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=");
     let expected = &b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="[..];
-    assert_eq!(challenge.verify(message.as_bytes()).as_deref(), Some(expected));
+    let verified = challenge.verify(&[keys; 2], message.as_bytes());
+    assert_eq!(verified.map(|(_, told)| told).as_deref(), Some(expected));
 }
 
 #[test]
@@ -90,6 +96,52 @@ fn a_proof_logs_in_and_a_wrong_one_does_not() {
         let server_first = challenge(&mut exchange, user);
         assert_eq!(go_on(&mut exchange, &proof(user, "wrong", &server_first)), SaslStep::Unknown);
         assert_eq!(go_on(&mut exchange, &proof(user, password, &server_first)), SaslStep::Unknown);
+    }
+}
+
+/// As with PLAIN, and in memcached.
+#[test]
+fn a_user_with_two_lines_has_both_passwords() {
+    let users = read(b"alice:old\nbob:x\nalice:new:more");
+    for (password, is_right) in [("old", true), ("new", true), ("x", false), ("more", false)] {
+        let mut exchange = Exchange::default();
+        let first =
+            SaslMessage::First { mechanism: b"SCRAM-SHA-256", message: &scram_first("alice") };
+        let SaslStep::Continue(told) = exchange.answer(&users, first, 1) else {
+            panic!("no challenge");
+        };
+        let proof = proof("alice", password, &told);
+        let step = exchange.answer(&users, SaslMessage::Next(&proof), 2);
+        assert_eq!(matches!(step, SaslStep::Continue(_)), is_right, "{password}");
+        let plain = [b"\0alice\0", password.as_bytes()].concat();
+        let first = SaslMessage::First { mechanism: b"PLAIN", message: &plain };
+        let step = Exchange::default().answer(&users, first, 3);
+        assert_eq!(step == SaslStep::Known, is_right, "{password}");
+    }
+}
+
+/// I5: the file of users is replaced after the challenge, or after the proof.
+#[test]
+fn a_user_who_is_removed_during_a_login_is_not_let_in() {
+    let files: [(&[u8], bool); 4] = [
+        (b"alice:secret\nbob:x", true),
+        (b"alice:changed\nalice:secret", true),
+        (b"alice:changed", false),
+        (b"bob:secret", false),
+    ];
+    for (file, is_let_in) in files {
+        let users = read(file);
+        for replaced_before in 1..=2 {
+            let mut exchange = Exchange::default();
+            let told = challenge(&mut exchange, "alice");
+            let proof = proof("alice", "secret", &told);
+            let of = |step| if step < replaced_before { &*USERS } else { &users };
+            let proved = exchange.answer(of(1), SaslMessage::Next(&proof), 2);
+            let is_proved = is_let_in || replaced_before == 2;
+            assert_eq!(matches!(proved, SaslStep::Continue(_)), is_proved);
+            let last = exchange.answer(of(2), SaslMessage::Next(b""), 3);
+            assert_eq!(last == SaslStep::Known, is_let_in, "{}", file.escape_ascii());
+        }
     }
 }
 
@@ -159,7 +211,8 @@ fn a_mechanism_that_is_not_selected_lets_nobody_in() {
     for (mechanisms, may) in
         [(Mechanisms::Plain, [true, false]), (Mechanisms::ScramSha256, [false, true])]
     {
-        let users = Users::read_for_sasl(b"alice:secret", [5; USERS_KEY_BYTES], mechanisms);
+        let key = [5; USERS_KEY_BYTES];
+        let users = Users::read_for_sasl(b"alice:secret", key, mechanisms, &|| false);
         let users = users.expect("a good file");
         let first = scram_first("alice");
         let told = [("PLAIN", &b"\0alice\0secret"[..]), ("SCRAM-SHA-256", &first)].map(

@@ -19,6 +19,7 @@ mod memory_file;
 mod nodes;
 mod pidfile;
 mod region;
+mod regular_file;
 mod service_manager;
 mod shared_words;
 mod signals;
@@ -42,6 +43,7 @@ pub use memory_file::MemoryFile;
 pub use nodes::Nodes;
 pub use pidfile::{Pidfile, write_whole};
 pub use region::{PAGE_BYTES, Region};
+pub use regular_file::{open_regular_file, read_regular_file};
 pub use service_manager::{ServiceState, tell_service_manager};
 pub use shared_words::SharedWords;
 pub use signals::{

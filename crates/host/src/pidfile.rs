@@ -14,6 +14,11 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::regular_file::read_regular_file;
+
+/// Bytes of the longest file that is taken for one with a process number.
+const TEXT_BYTES_MAX: u64 = 32;
+
 /// A written process number.
 #[derive(Debug)]
 pub struct Pidfile {
@@ -38,7 +43,8 @@ impl Pidfile {
 
     /// The number of the process that `path` names, if that process lives.
     pub fn living(path: &Path) -> Option<u32> {
-        let number: u32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        let text = read_regular_file(path, TEXT_BYTES_MAX).ok()?;
+        let number: u32 = str::from_utf8(&text).ok()?.trim().parse().ok()?;
         let process = rustix::process::Pid::from_raw(i32::try_from(number).ok()?)?;
         match rustix::process::test_kill_process(process) {
             Ok(()) | Err(rustix::io::Errno::PERM) => Some(number),

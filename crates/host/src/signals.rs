@@ -31,6 +31,11 @@ pub enum Signal {
     User1,
 }
 
+impl Signal {
+    /// The number of signals that are waited for.
+    pub const COUNT: usize = AWAITED.len();
+}
+
 /// The name of the signal, as `kill` takes it.
 impl fmt::Display for Signal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,6 +21,7 @@ mod manager;
 mod obtained;
 mod pipe;
 mod probe;
+mod reload;
 mod restart;
 mod rings;
 mod serve;

@@ -4,11 +4,13 @@
 //! Downstream: `host` for privileges and limits, `listeners` for sockets, `shards` for serving.
 //!
 //! ```text
-//! limits -> user -> daemon -> memory lock -> signals -> listen -> load -> files -> serve -> end
+//! limits -> certificates -> user -> users -> daemon -> memory lock -> signals -> listen -> load
+//!   -> files -> serve -> end
 //! ```
 //!
 //! Invariants:
-//! - I1  Root is given up before a socket, a file or a client is touched. Only the program of the
+//! - I1  Root is given up before a socket, a file or a client is touched, with two exceptions.
+//!   Certificates and keys are read before, because root alone may be able to. The program of the
 //!   pipe is loaded before, which needs rights; it answers nothing until the shards run. These
 //!   rights are given up as well, also by a server that stays root.
 //! - I2  There is one thread until the signals are blocked; all later threads inherit the mask.
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 use kachel_host::{
     Cores, Daemon, Nodes, PageKind, Pidfile, ServiceState, Signal, Signals, Unpinned,
 };
-use kachel_net::Mechanisms;
+use kachel_net::{Mechanisms, Users};
 use kachel_options::{
     CalledAs, KACHEL_VERSION, OptionsError, PORT_FILE_ENV, SASL_FILE_ENV, SaslChoice, ServeOptions,
     TEST_TIME_ENV,
@@ -37,6 +39,7 @@ use crate::listeners::{self, Open};
 use crate::manager::tell;
 use crate::obtained::Line;
 use crate::pipe::SmartPipe;
+use crate::reload::{Files, Reloader};
 use crate::restart::Claim;
 use crate::shards::{self, Admission, Running, Sockets};
 use crate::tls::Encryption;
@@ -72,9 +75,14 @@ impl Failure {
         Self { exit_code: error.exit_code, sentence: error.to_string() }
     }
 
-    /// A file of users that cannot be read or used. As in memcached, it is a bad value.
-    fn users(sentence: String) -> Self {
-        Self { exit_code: EXIT_FAILED, sentence }
+    /// A file of users that cannot be read or used. For memcached it is a bad value. A service
+    /// manager that starts `kachel` must not try it again and again.
+    fn users(sentence: String, called_as: CalledAs) -> Self {
+        let exit_code = match called_as {
+            CalledAs::Memcached => EXIT_FAILED,
+            CalledAs::Kachel => EXIT_USAGE,
+        };
+        Self { exit_code, sentence }
     }
 }
 
@@ -84,7 +92,8 @@ pub(crate) fn run(options: ServeOptions) -> ExitCode {
     for report in &options.reports {
         say!(Warning, "{report}");
     }
-    match serve(options) {
+    let ended = if options.checks_only { check(&options).map(|()| 0) } else { serve(options) };
+    match ended {
         Ok(exit_code) => ExitCode::from(exit_code),
         Err(Failure { exit_code, sentence }) => {
             say!(Error, "{sentence}");
@@ -104,11 +113,7 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
 
     raise_limits(&options, threads)?;
     let pipe = SmartPipe::load(&options);
-    give_up_rights(&options)?; // I1
-    let users_file = users_file(&options)?;
-    let users = users_file.as_ref().map(UsersFile::read).transpose().map_err(Failure::users)?;
-    let encryption = Encryption::new(&options, threads)
-        .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
+    let Read { users_file, users, encryption } = read_files(&options, threads)?; // I1
     if std::env::var_os(TEST_TIME_ENV).is_some() {
         say!(Warning, "{TEST_TIME_ENV}: clients can move the clock; this is for tests only");
     }
@@ -146,8 +151,9 @@ fn serve(options: ServeOptions) -> Result<u8, Failure> {
     running.begin();
     tell(ServiceState::Ready);
 
-    let files = Files { users: users_file.as_ref(), encryption: encryption.as_ref() };
-    let (signals, signal) = wait_for_the_end(signals, &options, files, &running);
+    let files = Files { users: users_file, encryption, options: options.options_file.clone() };
+    let reloader = Reloader::new(files, running.admitting(), options.verbosity);
+    let (signals, signal) = wait_for_the_end(signals, &options, &reloader);
     tell(ServiceState::Stopping);
     pipe.iter().for_each(SmartPipe::end);
     running.stop();
@@ -307,6 +313,60 @@ fn raise_limits(options: &ServeOptions, threads: u16) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The files that are read before the server listens.
+struct Read {
+    users_file: Option<UsersFile>,
+    users: Option<Users>,
+    encryption: Option<Encryption>,
+}
+
+/// Reads the certificates, gives up rights, and reads the users.
+///
+/// As in memcached, a key may be one that only root can read, and users must be those that the
+/// user of `-u` can read.
+fn read_files(options: &ServeOptions, threads: u16) -> Result<Read, Failure> {
+    let encryption = Encryption::new(options, threads)
+        .map_err(|sentence| Failure { exit_code: EXIT_USAGE, sentence })?;
+    give_up_rights(options)?; // I1
+    if let Some(Err(sentence)) = encryption.as_ref().map(Encryption::check_access) {
+        say!(Warning, "{sentence}; SIGHUP and refresh_certs will not read it again");
+    }
+    let users_file = users_file(options)?;
+    let users = users_file.as_ref().map(|file| file.read(&|| false)).transpose();
+    let users = users.map_err(|sentence| Failure::users(sentence, options.called_as))?;
+    Ok(Read { users_file, users, encryption })
+}
+
+/// Checks what a start with these options would read, and does not listen.
+///
+/// Errors: those of the start, all of them as wrong usage.
+fn check(options: &ServeOptions) -> Result<(), Failure> {
+    let cores = Cores::of_this_process();
+    let checked = thread_count(options, &cores).and_then(|threads| {
+        options.shard_ports(threads).map_err(Failure::options)?;
+        options.udp_shard_ports(threads).map_err(Failure::options)?;
+        check_folder("-e", options.memory_file.as_deref())?;
+        check_folder("-P", options.pidfile.as_deref())?;
+        read_files(options, threads)
+    });
+    checked.map_err(|failure| Failure { exit_code: EXIT_USAGE, ..failure })?;
+    println!("the options, and the files that they name, can be used");
+    Ok(())
+}
+
+/// Checks that the folder of a file that is written later is there.
+fn check_folder(option: &str, path: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let of = |error: &dyn std::fmt::Display| {
+        Failure::os(format!("{option} {}: {error}", path.display()))
+    };
+    let path = std::path::absolute(path).map_err(|error| of(&error))?;
+    match path.parent() {
+        Some(folder) if folder.is_dir() => Ok(()),
+        _ => Err(of(&"there is no such folder")),
+    }
+}
+
 /// Gives up the rights that the start needs.
 fn give_up_rights(options: &ServeOptions) -> Result<(), Failure> {
     switch_user(options)?;
@@ -411,66 +471,41 @@ fn write_pidfile(options: &ServeOptions) -> Result<Option<Pidfile>, Failure> {
     }
 }
 
-/// The files that are read again at SIGHUP.
-#[derive(Clone, Copy)]
-struct Files<'a> {
-    users: Option<&'a UsersFile>,
-    encryption: Option<&'a Encryption>,
-}
-
 /// Waits for a signal that ends the process, and returns it. At SIGHUP files are read again.
 fn wait_for_the_end(
     mut signals: Signals,
     options: &ServeOptions,
-    files: Files<'_>,
-    running: &Running,
+    reloader: &Reloader,
 ) -> (Signals, Option<Signal>) {
-    loop {
+    let signal = loop {
         match signals.wait() {
-            Ok(Signal::HangUp) => reload(files, options.verbosity, running),
-            Ok(signal) => {
-                if options.verbosity > 0 {
-                    say!(Info, "ending: {signal}");
-                }
-                return (signals, Some(signal));
-            }
+            Ok(Signal::HangUp) => reloader.ask(),
+            Ok(signal) => break strongest(&mut signals, signal),
             Err(error) => {
                 say!(Error, "ending: cannot wait for signals: {error}");
                 return (signals, None);
             }
         }
+    };
+    reloader.end();
+    if options.verbosity > 0 {
+        say!(Info, "ending: {signal}");
     }
+    (signals, Some(signal))
 }
 
-/// Reads the files again that can be read again, because the operator or a client has asked.
-fn reload(files: Files<'_>, verbosity: u32, running: &Running) {
-    let Files { users, encryption } = files;
-    // The signal does not say who has sent it. It may be both, so both get what they want.
-    let asked = running.refresh_asked();
-    if let Some(encryption) = encryption {
-        let result = encryption.read_again();
-        match &result {
-            Ok(()) if asked.is_some() && verbosity == 0 => {}
-            Ok(()) => say!(Info, "SIGHUP: the certificates were read again"),
-            Err(sentence) => say!(Error, "SIGHUP: the certificates stay as they were; {sentence}"),
-        }
-        if let Some(asked) = asked {
-            running.answer_refresh(asked, result);
+/// The signal that says how the process ends, of `first` and those that have come with it: the one
+/// that saves the items, because the kernel does not tell which of several came first.
+fn strongest(signals: &mut Signals, first: Signal) -> Signal {
+    // Each of them waits at most once.
+    for _ in 0..Signal::COUNT {
+        match signals.wait_at_most(Duration::ZERO) {
+            Ok(Some(Signal::User1)) => return Signal::User1,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => break,
         }
     }
-    match users.map(UsersFile::read) {
-        Some(Ok(users)) => {
-            running.set_users(users);
-            if asked.is_none() || verbosity > 0 {
-                say!(Info, "SIGHUP: the file of users was read again");
-            }
-        }
-        Some(Err(sentence)) => say!(Error, "SIGHUP: the users stay as they were; {sentence}"),
-        None if encryption.is_none() && verbosity > 0 => {
-            say!(Info, "SIGHUP: there is nothing to reload");
-        }
-        None => {}
-    }
+    first
 }
 
 /// Removes the PID file. Without `-d` it stays, as in memcached.

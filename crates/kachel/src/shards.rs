@@ -140,6 +140,12 @@ pub(crate) struct Admission {
     pub(crate) pipe: Option<SmartPipe>,
 }
 
+/// How the running shards admit clients, which may change.
+pub(crate) struct Admitting {
+    shared: Arc<Shared>,
+    wakers: Arc<[Waker]>,
+}
+
 /// Starts `shards` threads that serve clients of `sockets` once [`Running::begin`] is called, and
 /// those for handshakes. Loads the items that were found. `None` if a signal that ends the process
 /// has come meanwhile.
@@ -598,20 +604,9 @@ impl Running {
         self.wakers.iter().for_each(Waker::wake);
     }
 
-    /// Replaces the users who may log in.
-    pub(crate) fn set_users(&self, users: Users) {
-        self.shared.set_users(users);
-    }
-
-    /// The number of the last `refresh_certs`, if it is not answered yet.
-    pub(crate) fn refresh_asked(&self) -> Option<u64> {
-        self.shared.refresh_asked()
-    }
-
-    /// Has the shards answer `refresh_certs` up to number `asked`.
-    pub(crate) fn answer_refresh(&self, asked: u64, result: Result<(), String>) {
-        self.shared.note_refreshed(asked, result);
-        self.wakers.iter().for_each(Waker::wake);
+    /// How clients are admitted, for a thread of its own.
+    pub(crate) fn admitting(&self) -> Admitting {
+        Admitting { shared: Arc::clone(&self.shared), wakers: Arc::clone(&self.wakers) }
     }
 
     /// The pages, the I/O backend and the cores that the shards obtained.
@@ -649,6 +644,24 @@ impl Running {
         let Some(claim) = claim.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
         let now = shared.now(&origin, SystemClock.now_ns());
         claim.save(&engines, shared.options.shards, &pool, now)
+    }
+}
+
+impl Admitting {
+    /// Replaces the users who may log in.
+    pub(crate) fn set_users(&self, users: Users) {
+        self.shared.set_users(users);
+    }
+
+    /// The number of the last `refresh_certs`, if it is not answered yet.
+    pub(crate) fn refresh_asked(&self) -> Option<u64> {
+        self.shared.refresh_asked()
+    }
+
+    /// Has the shards answer `refresh_certs` up to number `asked`.
+    pub(crate) fn answer_refresh(&self, asked: u64, result: Result<(), String>) {
+        self.shared.note_refreshed(asked, result);
+        self.wakers.iter().for_each(Waker::wake);
     }
 }
 

@@ -1,13 +1,12 @@
 //! The file of users (`-Y`, `-S`), read at the start and at each SIGHUP.
 //!
-//! Upstream:   `serve`.
+//! Upstream:   `serve`, at the start; `reload`, on a thread of its own.
 //! Downstream: `net` reads the lines; the shards ask about users.
 //!
 //! Invariants:
 //! - I1  A file that cannot be read, or has a bad line, changes nothing while the server runs.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kachel_net::{Mechanisms, USERS_KEY_BYTES, Users};
@@ -54,26 +53,22 @@ impl UsersFile {
         Ok(Self { kind, path: std::path::absolute(path)?, key })
     }
 
-    /// Reads the users.
+    /// Reads the users. `must_end` is asked before each of them: with SCRAM each takes a
+    /// millisecond.
     ///
     /// Errors: a sentence about a file that cannot be read, is too long, or has a bad line.
-    pub(crate) fn read(&self) -> Result<Users, String> {
+    pub(crate) fn read(&self, must_end: &dyn Fn() -> bool) -> Result<Users, String> {
         debug_assert!(self.path.is_absolute(), "a daemon has left its folder");
         let source = self.kind.source();
         let of =
             |error: &dyn std::fmt::Display| format!("{source} {}: {error}", self.path.display());
-        let mut text = Vec::new();
-        File::open(&self.path)
-            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
-            .map_err(|error| of(&error))?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(of(&format_args!("more than {FILE_BYTES_MAX} bytes")));
-        }
+        let text = kachel_host::read_regular_file(&self.path, FILE_BYTES_MAX);
+        let text = text.map_err(|error| of(&error))?;
         let users = match self.kind {
             LoginKind::Text => Users::read(&text, self.key),
             LoginKind::Sasl(mechanisms) => {
-                Users::read_for_sasl(&text, self.key, mechanisms, &|| false)
-            },
+                Users::read_for_sasl(&text, self.key, mechanisms, must_end)
+            }
         };
         users.map_err(|error| of(&error))
     }

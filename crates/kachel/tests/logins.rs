@@ -123,7 +123,7 @@ fn a_bad_file_of_users_is_refused_at_the_start() {
         command.args(["serve", "-l", "127.0.0.1:0", "-Y"]).arg(path);
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(output.status.code(), Some(64), "{said}");
         assert!(said.contains("-Y ") && said.contains(sentence), "{said}");
     };
     refused(&missing, "No such file");

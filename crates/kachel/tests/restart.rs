@@ -527,3 +527,21 @@ fn large_items_are_loaded_a_few_at_a_time_and_too_large_ones_are_skipped() {
     let said = server.last_words();
     assert!(said.contains("6 of 12 items loaded") && said.contains("longer than -I"), "{said}");
 }
+
+/// The kernel gives signals that wait in the order of their numbers, not of their arrival.
+#[test]
+fn of_two_signals_that_wait_the_one_that_saves_counts() {
+    let place = Place::new();
+    for other in [Signal::INT, Signal::TERM] {
+        for signals in [[other, Signal::USR1], [Signal::USR1, other]] {
+            let mut server = place.start(&[]);
+            server.connect().set("a", b"x");
+            server.signal(Signal::STOP);
+            wait_until("a stop", || server.is_stopped());
+            signals.into_iter().for_each(|signal| server.signal(signal));
+            server.signal(Signal::CONT);
+            assert_eq!(wait_for_end(&mut server).code(), Some(0), "{}", server.last_words());
+            assert_eq!(place.names(), ["items"], "{signals:?}");
+        }
+    }
+}

@@ -274,9 +274,73 @@ fn a_server_without_users_does_not_start() {
     let missing = tempfile::tempdir().expect("a folder").path().join("missing");
     refused(None, &[], 64, "-S: MEMCACHED_SASL_PWDB is not set");
     refused(Some(Path::new("")), &[], 71, "MEMCACHED_SASL_PWDB: ");
-    refused(Some(&missing), &[], 1, "No such file");
-    refused(Some(&UsersFile::new("alice\n").path()), &[], 1, "there is no user");
+    refused(Some(&missing), &[], 64, "No such file");
+    refused(Some(&UsersFile::new("alice\n").path()), &[], 64, "there is no user");
     let good = UsersFile::new("alice:secret\n");
     refused(Some(&good.path()), &["-B", "ascii"], 64, "-S: the text protocol has no such login");
     refused(Some(&good.path()), &["-Y", "file"], 64, "a server has one kind of login");
+}
+
+/// Whether a thread of the server reads files again.
+fn is_reading(server: &Server) -> bool {
+    let threads = format!("/proc/{}/task", server.process.id());
+    let mut threads = fs::read_dir(threads).expect("a process").flatten();
+    threads.any(|thread| {
+        let name = fs::read_to_string(thread.path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "reload")
+    })
+}
+
+/// Twenty thousand users take many seconds. The end does not wait for them.
+#[test]
+fn a_signal_that_ends_the_server_does_not_wait_for_a_file_of_users() {
+    let file = UsersFile::new("alice:secret\n");
+    for signal in [Signal::TERM, Signal::USR1, Signal::INT] {
+        file.write("alice:secret\n");
+        let mut server = file.start(true, &[]);
+        assert!(plain(&mut server.connect(), "alice", "secret"));
+        let lines: Vec<String> = (0..20_000).map(|n| format!("user{n}:pw\n")).collect();
+        file.write(&lines.concat());
+        server.signal(Signal::HUP);
+        wait_until("a thread that reads", || is_reading(&server));
+        assert!(plain(&mut server.connect(), "alice", "secret"), "the users of before");
+        server.signal(signal);
+        let mut status = None;
+        wait_until("the end", || {
+            status = server.process.try_wait().expect("the state of a child");
+            status.is_some()
+        });
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
+        let said = server.last_words();
+        assert!(!said.contains("read again") && !said.contains("stay as they were"), "{said}");
+    }
+}
+
+/// Nobody writes to the FIFO, so a server that waited for it would wait for ever.
+#[test]
+fn a_file_of_users_that_is_a_fifo_is_refused_at_once() {
+    let file = UsersFile::new("alice:secret\n");
+    let server = file.start(true, &[]);
+    let put_fifo = || {
+        fs::remove_file(file.path()).expect("removed");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, file.path(), fifo, mode, 0).expect("a FIFO");
+    };
+    put_fifo();
+    server.signal(Signal::HUP);
+    wait_until("a complaint", || server.last_words().contains("not a regular file"));
+    assert!(plain(&mut server.connect(), "alice", "secret"), "the users of before");
+    let users = file.path();
+    let start = |options: &[&str]| {
+        let mut command = Command::new(program());
+        command.arg("serve").args(options).stdin(Stdio::null());
+        command.env("MEMCACHED_SASL_PWDB", &users).output().expect("it starts")
+    };
+    let path = users.to_str().expect("text");
+    for options in [&["-S"][..], &["-Y", path], &["--config", path]] {
+        let output = start(options);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains("not a regular file"), "{said}");
+    }
 }

@@ -545,3 +545,86 @@ fn a_line_of_the_log_has_a_time_and_a_level_except_in_the_journal() {
     let line = listens(Launch { under: &["sh", "-c", script], ..launch });
     assert!(line.starts_with("<6>kachel "), "{line}");
 }
+
+/// A service manager starts a server again that ends with any other status.
+#[test]
+fn a_wrong_file_of_options_ends_with_the_status_for_wrong_usage() {
+    let bench = Bench::new();
+    let path = bench.path("kachel.toml");
+    let path_text = path.to_str().expect("text");
+    for (text, place) in [
+        ("threads = 1\nmemory-limit = \"much\"\n", "kachel.toml:2: memory-limit: "),
+        ("threads = 1\n\nmemory = 1\n", "kachel.toml:3: memory: "),
+        ("threads = 1\nmemory-limit =\n", "line 2"),
+        ("threads = 1000\nmemory-limit = 64\n", "-m 64 is too little"),
+    ] {
+        fs::write(&path, text).expect("written");
+        for (name, args) in [
+            ("kachel", &["serve", "--config", path_text][..]),
+            ("kachel", &["check-config", path_text]),
+            ("memcached", &["--config", path_text]),
+        ] {
+            let output = bench.output(name, args);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(64), "{args:?}: {said}");
+            assert!(said.contains(place), "{args:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_check_reads_what_a_start_reads_and_does_not_listen() {
+    let bench = Bench::new();
+    let (path, users) = (bench.path("kachel.toml"), bench.path("users"));
+    fs::write(&users, "alice:secret\n").expect("written");
+    let write = |more: &str| {
+        let text = format!("port = 1\nauth-file = \"{}\"\n{more}\n", users.display());
+        fs::write(&path, text).expect("written");
+    };
+    let check = |options: &[&str]| {
+        let output = bench.output(
+            "kachel",
+            &[&["serve", "--config"], &[path.to_str().expect("text")][..], options].concat(),
+        );
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    write("");
+    assert_eq!(check(&["--check"]).0, Some(0), "{:?}", check(&["--check"]));
+    assert!(!bench.path("ports").exists(), "it does not listen");
+    let output = bench.output("kachel", &["check-config", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!output.stdout.is_empty());
+    for (more, options, said) in [
+        ("", &["-e", "/none/such/items"][..], "-e /none/such/items: there is no such folder"),
+        ("", &["-P", "/none/such/pid"], "-P /none/such/pid: there is no such folder"),
+        ("listen = \"127.0.0.1:99999\"", &[], "99999"),
+    ] {
+        write(more);
+        let (code, told) = check(&[&["--check"], options].concat());
+        assert_eq!(code, Some(64), "{told}");
+        assert!(told.contains(said), "{told}");
+    }
+    write("");
+    fs::write(&users, "alice:secret\nbob\n").expect("written");
+    let (code, told) = check(&["--check"]);
+    assert!(code == Some(64) && told.contains("line 2 is not USER:PASSWORD"), "{told}");
+}
+
+#[test]
+fn a_reload_says_which_options_need_a_restart() {
+    let bench = Bench::new();
+    let path = bench.path("kachel.toml");
+    fs::write(&path, "port = 0\nthreads = 1\nlisten = \"127.0.0.1\"\n").expect("written");
+    let options = ["--config", path.to_str().expect("text")];
+    let program = bench.path("memcached");
+    let server = Launch::memcached(&program, &options).start();
+    let reload = |said: &str| {
+        server.signal(Signal::HUP);
+        wait_until(said, || server.last_words().contains(said));
+    };
+    reload("has the options with which the server runs");
+    fs::write(&path, "port = 0\nthreads = 2\nmemory-limit = 99\n").expect("written");
+    reload("a restart is needed for: listen, memory-limit, threads");
+    fs::write(&path, "port = 0\nthread = 2\n").expect("written");
+    reload("kachel.toml:2: thread: no such option");
+}

@@ -5,6 +5,7 @@
 
 use crate::file;
 use crate::getopt::{Form, Found, Mistake, Scan};
+use crate::options_file::OptionsFile;
 use crate::partial::PartialOptions;
 use crate::row::{Answer, Class};
 use crate::value::{classify, read};
@@ -13,13 +14,13 @@ use crate::{CalledAs, Command, EXIT_FAILURE, EXIT_USAGE, OptionsError, ServeOpti
 /// Reads the arguments of `kachel serve`, or of `memcached`. The options of a file come before
 /// them, so an option of the command line counts more.
 pub(crate) fn serve(words: &[String], called_as: CalledAs) -> Result<Command, OptionsError> {
-    let file = config_of(words).map(|path| Ok((path, file::words(path)?))).transpose()?;
+    let file = config_of(words).map(OptionsFile::read).transpose()?;
     serve_with(file, words, called_as)
 }
 
-/// Applies the words of a file, if there is one, then those of the command line.
+/// Applies the options of a file, if there is one, then those of the command line.
 pub(crate) fn serve_with(
-    file: Option<(&str, Vec<String>)>,
+    file: Option<OptionsFile>,
     words: &[String],
     called_as: CalledAs,
 ) -> Result<Command, OptionsError> {
@@ -33,8 +34,10 @@ pub(crate) fn serve_with(
         unix_mode: 0o700,
         has_slab_chunk_max: false,
     };
-    if let Some((path, words)) = file {
-        let answered = apply(&mut partial, &words).map_err(|error| file::in_file(path, &error))?;
+    for option in file.iter().flat_map(|file| &file.options) {
+        let place = || format!("{}:{}", file.as_ref().map_or("", |file| &file.name), option.line);
+        let answered = apply(&mut partial, &option.words)
+            .map_err(|error| file::in_file(&place(), &format_args!("{}: {error}", option.key)))?;
         if let Some(answer) = answered {
             return Ok(answer);
         }
@@ -47,7 +50,14 @@ pub(crate) fn serve_with(
     if partial.listen.is_empty() {
         partial.listen = of_file;
     }
-    partial.finish().map(|options| Command::Serve(Box::new(options)))
+    let has_file = file.is_some();
+    partial.serve.options_file = file;
+    let finished = partial.finish().map(|options| Command::Serve(Box::new(options)));
+    // Options that exclude each other may all be those of the file.
+    finished.map_err(|error| match has_file {
+        true => OptionsError::new(EXIT_USAGE, error.message),
+        false => error,
+    })
 }
 
 /// The options whose bad values end memcached as bad usage does. All others end it as a failure.

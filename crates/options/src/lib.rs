@@ -20,6 +20,7 @@ mod file;
 mod getopt;
 mod listen;
 mod manual;
+mod options_file;
 mod partial;
 mod row;
 mod serve;
@@ -40,6 +41,7 @@ use std::fmt;
 
 pub use listen::{Host, IpListen, Listeners, Protocol, UnixListen};
 pub use manual::{Shown, example_file, manual, options_shown, suboptions_shown};
+pub use options_file::OptionsFile;
 pub use serve::{
     CalledAs, CoreChoice, Echo, EngineMode, IoChoice, PipeChoice, Reads, Roles, SaslChoice,
     ServeOptions, Udp,
@@ -140,6 +142,7 @@ pub fn parse(
     };
     match first.to_str() {
         Some("serve") => apply::serve(&utf8(args)?, called_as),
+        Some("check-config") => check_config(&utf8(args)?),
         Some("load") => Ok(Command::Load(args.collect())),
         Some("probe") => Ok(Command::Probe(args.collect())),
         Some("help" | "-h" | "--help") => Ok(Command::Help(text::subcommands())),
@@ -161,8 +164,20 @@ pub fn parse(
 /// Errors: those of [`parse`], about a file called `name`; also a text that is not TOML, and a key
 /// that is no option.
 pub fn parse_file(name: &str, text: &str) -> Result<Command, OptionsError> {
-    let words = file::words_of(text).map_err(|error| file::in_file(name, &error))?;
-    apply::serve_with(Some((name, words)), &[], CalledAs::Kachel)
+    let file = OptionsFile::parse(name, text)?;
+    apply::serve_with(Some(file), &[], CalledAs::Kachel)
+}
+
+/// Reads the arguments of `kachel check-config`, which checks what a server with this file would
+/// need.
+fn check_config(words: &[String]) -> Result<Command, OptionsError> {
+    match words {
+        [path] if !path.starts_with('-') => {
+            let words = [&format!("--config={path}"), "--check"].map(String::from);
+            apply::serve(&words, CalledAs::Kachel)
+        }
+        _ => Err(OptionsError::new(EXIT_USAGE, "usage: kachel check-config FILE")),
+    }
 }
 
 /// The arguments as text. Errors: one that is not UTF-8.

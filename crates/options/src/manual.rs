@@ -127,8 +127,9 @@ pub fn suboptions_shown() -> impl Iterator<Item = Shown> {
 /// it takes.
 pub fn example_file() -> String {
     let mut text = EXAMPLE_INTRODUCTION.to_string();
-    let in_file =
-        |row: &&OptionRow| is_working(row.class) && !matches!(row.long, "" | "config" | "extended");
+    let in_file = |row: &&OptionRow| {
+        is_working(row.class) && !matches!(row.long, "" | "config" | "check" | "extended")
+    };
     for row in OPTIONS.iter().filter(in_file) {
         example(&mut text, row.long, row.takes, row.default, row.help);
     }
@@ -223,6 +224,7 @@ If the environment variable `MEMCACHED_PORT_FILENAME` is set, the server writes 
 once it listens, one per line, such as `TCP INET: 11211`.
 
 A mistake ends the program with status 1 (unknown option, bad value), 64 (options that exclude each
-other or are not built), 67 (unknown user) or 71 (error of the system, bad listener).
+other or are not built; any mistake in a file of options; certificates that cannot be used, and under
+the name `kachel` also users), 67 (unknown user) or 71 (error of the system, bad listener).
 
 ";

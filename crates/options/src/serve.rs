@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::listen::{Listeners, Protocol};
+use crate::options_file::OptionsFile;
 use crate::tls::TlsOptions;
 
 /// The name by which the binary was called. It selects the defaults.
@@ -181,6 +182,10 @@ pub struct ServeOptions {
     pub idle_timeout_s: u32,
     /// Seconds that a command line may take; 0: any number.
     pub line_timeout_s: u32,
+    /// The file of options, if there is one.
+    pub options_file: Option<OptionsFile>,
+    /// Whether the options and the files that they name are only checked.
+    pub checks_only: bool,
     /// Seconds that a data block may take, and one more for each 64 KiB of it; 0: any number.
     pub block_timeout_s: u32,
     /// Seconds within which a client must have logged in (with `-Y` or `-S`); 0: any number.
@@ -326,6 +331,8 @@ impl ServeOptions {
             shutdown_allowed: false,
             idle_timeout_s: 0,
             line_timeout_s: 10,
+            options_file: None,
+            checks_only: false,
             block_timeout_s: 10,
             login_timeout_s: 10,
             reader_timeout_s: 60,

@@ -436,6 +436,14 @@ pub(crate) const OPTIONS: &[OptionRow] = &[
          count more",
         |_, _| Ok(()),
     ),
+    own(
+        "check",
+        Nothing,
+        "off",
+        "check all options, and the files that they name, as the start does, but do not listen: ends \
+         with status 0, or with 64 and a sentence",
+        |partial, _| set(&mut partial.serve.checks_only, true),
+    ),
     works(('d', "daemon"), Nothing, "off", "run in the background, once the server listens", {
         |partial, _| set(&mut partial.serve.daemon, true)
     }),

@@ -42,6 +42,7 @@ pub(crate) fn subcommands() -> String {
     format!(
         "kachel {KACHEL_VERSION}: a drop-in replacement for memcached\n\n\
          kachel serve [options]   start the server, with memcached's options\n\
+         kachel check-config FILE check a file of options, and the files that it names\n\
          kachel load [options]    send load to a server and measure it (needs kachel-lab)\n\
          kachel probe [address]   ask a server whether it answers, for health checks\n\
          kachel version           print the version\n\

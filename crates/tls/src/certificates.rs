@@ -10,8 +10,6 @@
 //!   that began without a certificate of the client, or under another authority, is never resumed
 //!   where one is needed.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -212,14 +210,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
-    }
-    Ok(bytes)
+    kachel_host::read_regular_file(path, FILE_BYTES_MAX).map_err(|error| error.to_string())
 }
 
 /// The sessions that can be resumed. Counts those that are stored.

@@ -58,6 +58,19 @@ impl Process {
         Ok(())
     }
 
+    /// Whether the files can be opened now, so that they can be read again. Cost: opens each file.
+    ///
+    /// Errors: a sentence about the first one that cannot.
+    pub fn check_access(&self) -> Result<(), String> {
+        let files = self.settings.files();
+        debug_assert!(files.clone().count() > 0, "there is a certificate");
+        for path in files {
+            kachel_host::open_regular_file(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// The configuration for a new client of a listener. `None` if it cannot be served.
     pub(crate) fn configuration(&self, listener: ListenerTls) -> Option<Arc<ServerConfig>> {
         let configurations = self.configurations.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 //! Upstream:   `kachel`, from the options of the process.
 //! Downstream: `certificates` reads the files that they name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The format of the file with the private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,14 @@ pub struct Settings {
     pub min_version: Version,
     /// Whether sessions can be resumed.
     pub resumes: bool,
+}
+
+impl Settings {
+    /// The files that the options name.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> + Clone {
+        let chain = Some(self.chain_certificate.as_path());
+        [chain, self.key.as_deref(), self.authorities.as_deref()].into_iter().flatten()
+    }
 }
 
 /// The TLS of a listener.

@@ -81,6 +81,13 @@ impl Encryption {
         self.process.read_again()
     }
 
+    /// Whether the files can be opened by the user that the server runs as now.
+    ///
+    /// Errors: a sentence about the first one that cannot.
+    pub(crate) fn check_access(&self) -> Result<(), String> {
+        self.process.check_access()
+    }
+
     /// The statistics of TLS, with memcached's names.
     pub(crate) fn counts(&self) -> OtherCounts {
         let Self { process, resumes, .. } = self.clone();

@@ -36,6 +36,10 @@ impl Encryption {
         match *self {}
     }
 
+    pub(crate) fn check_access(&self) -> Result<(), String> {
+        match *self {}
+    }
+
     pub(crate) fn counts(&self) -> OtherCounts {
         match *self {}
     }

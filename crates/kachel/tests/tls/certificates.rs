@@ -1,7 +1,9 @@
 //! Certificates: of clients, of the server, and new ones while clients connect.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -234,4 +236,55 @@ fn a_key_is_read_by_its_contents_and_not_by_its_label() {
     let words = format!("ssl_chain_cert={certificate},ssl_key={key}");
     let program = Path::new(env!("CARGO_BIN_EXE_kachel"));
     let _starts = Launch::memcached(program, &["-Z", "-o", &words]).start();
+}
+
+/// A server that ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Neither can fail in a way that matters: the process is ours and may be gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// memcached reads the files before it changes its user, and for `refresh_certs` as the new user.
+#[test]
+fn a_key_that_only_root_can_read_is_read_at_the_start() {
+    if kachel_testkit::user().is_empty() {
+        println!("skip tls.root_key only root can start a server that changes its user");
+        return;
+    }
+    let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("a folder"));
+    let CertificateFiles { certificate, key } = authority.certify_server(folder.path(), "server");
+    let allow = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("an own file");
+    };
+    allow(folder.path(), 0o755);
+    allow(&certificate, 0o644);
+    allow(&key, 0o600);
+    let words = format!("ssl_chain_cert={},ssl_key={}", certificate.display(), key.display());
+    let port = {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        taken.local_addr().expect("bound").port()
+    };
+    let log = folder.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kachel"));
+    command.args(["serve", "-u", "nobody", "-l", "127.0.0.1", "-p", &port.to_string()]);
+    command.args(["-t", "1", "-Z", "-o", &words]).stdin(Stdio::null());
+    command.stderr(fs::File::create(&log).expect("a log"));
+    let mut server = Running(command.spawn().expect("it starts"));
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    wait_until("a server that listens", || {
+        let ended = server.0.try_wait().expect("the state of a child");
+        assert!(ended.is_none(), "{ended:?}: {}", said());
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    assert!(said().contains("SIGHUP and refresh_certs will not read it again"), "{}", said());
+    let config = Arc::new(authority.client(&TLS_VERSIONS, None));
+    let mut client = TlsClient::open(raw(port), &config).expect("a connection");
+    let told = client.ask("refresh_certs\r\n", "\r\n");
+    assert!(told.contains("Permission denied"), "{told}");
+    assert!(TlsClient::open(raw(port), &config).is_ok(), "the old key stays");
 }

@@ -14,7 +14,13 @@ fn config(text: &str) -> (tempfile::TempDir, String) {
 
 fn kachel_with(text: &str, args: &[&str]) -> ServeOptions {
     let (_folder, path) = config(text);
-    kachel(&[&["--config", &path], args].concat())
+    without_file(kachel(&[&["--config", &path], args].concat()))
+}
+
+/// The options without the file that they come from.
+fn without_file(options: ServeOptions) -> ServeOptions {
+    assert!(options.options_file.is_some(), "there is one");
+    ServeOptions { options_file: None, ..options }
 }
 
 #[test]
@@ -41,10 +47,16 @@ fn the_command_line_counts_more_than_the_file_wherever_it_names_it() {
     let path = format!("--config={path}");
     for args in [&["-m", "200", "-l", "127.0.0.1:2", &path][..], &[&path, "-m200", "-l127.0.0.1:2"]]
     {
-        assert_eq!(kachel(args), kachel(&["-t", "3", "-m", "200", "-l", "127.0.0.1:2"]));
+        assert_eq!(
+            without_file(kachel(args)),
+            kachel(&["-t", "3", "-m", "200", "-l", "127.0.0.1:2"])
+        );
     }
     // memcached's name takes a file as well, and help needs none.
-    assert_eq!(memcached(&[&path]), memcached(&["-m100", "-t3", "-l", "127.0.0.1:1"]));
+    assert_eq!(
+        without_file(memcached(&[&path])),
+        memcached(&["-m100", "-t3", "-l", "127.0.0.1:1"])
+    );
     assert!(matches!(parse_as("memcached", &["-h", "--config=/none"]), Ok(Command::Help(_))));
 }
 
@@ -75,14 +87,70 @@ fn a_mistake_in_a_file_is_an_error_that_names_it() {
     ] {
         let (_folder, path) = config(text);
         let error = refusal(&["--config", &path]);
-        assert!(error.message.starts_with(&format!("{path}: ")), "{error}");
+        assert!(error.message.starts_with(&format!("{path}:")), "{error}");
         assert!(error.message.contains(sentence), "{text}: {error}");
+        assert_eq!(error.exit_code, 64, "a service manager does not try again: {text}");
     }
     // The text alone is read in the same way.
     let error = parse_file("the file", "verbose = 10").expect_err("it is refused");
-    assert_eq!((error.message.as_str(), error.exit_code), ("the file: verbose: must be 0 to 9", 1));
+    let expected = ("the file:1: verbose: must be 0 to 9", 64);
+    assert_eq!((error.message.as_str(), error.exit_code), expected);
     let error = refusal(&["--config", "/none/such"]);
     assert_eq!(error.message, "/none/such: No such file or directory (os error 2)");
+    assert_eq!(error.exit_code, 64);
+}
+
+#[test]
+fn a_mistake_is_reported_with_its_line_and_its_key() {
+    for (text, at) in [
+        ("\n\nmemory-limit = \"much\"", "3: memory-limit: "),
+        ("\u{feff}# no option\r\nmemory = 1", "2: memory: "),
+        ("threads = 2\n[extended]\n\nidle = 1", "4: extended.idle: "),
+        ("threads = 2\n[extended]\nidle_timeout = \"x\"\n", "3: extended.idle_timeout: "),
+        ("threads = 2\nextended.idle = 1", "2: extended.idle: "),
+        ("listen = [\n\"127.0.0.1:1\",\ntrue]", "1: listen: "),
+        ("lock-memory = true\nt = 0", "2: t: "),
+        ("check = true", "1: check: "),
+    ] {
+        let error = parse_file("file", text).expect_err(text);
+        assert!(error.message.starts_with(&format!("file:{at}")), "{text}: {error}");
+        assert_eq!(error.exit_code, 64, "{text}: {error}");
+    }
+    // Options that exclude each other have no line of their own.
+    let error = parse_file("file", "auth-file = \"a\"\nenable-sasl = true").expect_err("both");
+    assert_eq!(error.exit_code, 64);
+}
+
+#[test]
+fn what_has_changed_in_a_file_is_known() {
+    let (_folder, path) = config("threads = 2\nport = 1\n[extended]\nidle_timeout = 60\n");
+    let file = kachel(&["--config", &path]).options_file.expect("a file");
+    let changes = |text: &str| {
+        std::fs::write(&path, text).expect("written");
+        file.changes()
+    };
+    let same = "# Other lines.\nport = 1\nthreads = 2\n[extended]\nidle_timeout = 60\n";
+    assert_eq!(changes(same), Ok(vec![]));
+    let other = "port = 2\nmemory-limit = 9\n[extended]\nidle_timeout = 60\n";
+    assert_eq!(changes(other), Ok(["memory-limit", "port", "threads"].map(String::from).to_vec()));
+    assert_eq!(changes("port").expect_err("it is not TOML").exit_code, 64);
+}
+
+#[test]
+fn a_check_is_a_start_that_serves_nobody() {
+    let (_folder, path) = config("threads = 2\n");
+    let words = ["check-config", &path].map(std::ffi::OsString::from);
+    let Ok(Command::Serve(options)) = crate::parse(words, "kachel".as_ref()) else {
+        panic!("it checks the options of a server");
+    };
+    assert!(options.checks_only && options.threads == Some(2));
+    assert!(kachel(&["--check"]).checks_only && !kachel(&[]).checks_only);
+    for words in [&["check-config"][..], &["check-config", "a", "b"], &["check-config", "--check"]]
+    {
+        let words = words.iter().map(std::ffi::OsString::from);
+        let error = crate::parse(words, "kachel".as_ref()).expect_err("it is refused");
+        assert_eq!(error.exit_code, 64);
+    }
 }
 
 #[test]

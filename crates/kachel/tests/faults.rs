@@ -22,12 +22,19 @@ fn program() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_kachel").into(), Into::into)
 }
 
-/// Starts the server with memcached's options, and further ones that only ours has.
+/// Starts the server with memcached's options, and further ones that only ours has. If it has UDP,
+/// a client watches the log, and requests are counted by prefix.
 fn start(options: &[&str], of_ours: &[&str]) -> Server {
     let program = program();
     let is_ours = env::var_os("KACHEL_FAULTS_SERVER").is_none();
     let options = [options, if is_ours { of_ours } else { &[] }].concat();
-    Launch::memcached(&program, &options).start()
+    if !options.contains(&"-U") {
+        return Launch::memcached(&program, &options).start();
+    }
+    let options = [&["-D", ":"], &options[..]].concat();
+    let mut server = Launch::memcached(&program, &options).start();
+    server.watch();
+    server
 }
 
 /// Bytes that a client sends and never finishes must not take the bytes of another one.

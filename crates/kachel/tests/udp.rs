@@ -18,16 +18,19 @@ fn program() -> &'static Path {
 }
 
 /// A server with UDP, and the port of UDP: the first of several that follow one another and are
-/// free for TCP and UDP.
+/// free for TCP and UDP. A client watches the log, and requests are counted by prefix.
 fn start(options: &[&str]) -> (Server, u16) {
     for _ in 0..STARTS_MAX {
         let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let udp_port = bound.local_addr().expect("it is bound").port();
         drop(bound);
         let text = udp_port.to_string();
-        let options = [&["-U", &text, "-v"], options].concat();
+        let options = [&["-U", &text, "-v", "-D", ":"], options].concat();
         match Launch::memcached(program(), &options).try_start_at(None) {
-            Ok(server) => return (server, udp_port),
+            Ok(mut server) => {
+                server.watch();
+                return (server, udp_port);
+            }
             Err(Ended { said, .. }) => assert!(said.contains("cannot listen"), "{said}"),
         }
     }
@@ -86,6 +89,31 @@ fn the_sockets_of_datagrams_are_told() {
     assert_eq!(count(&format!(":addr udp:127.0.0.1:{port}")), 2, "one for each thread: {said}");
     assert_eq!((count(":UDP UDP"), count(":state conn_listening")), (2, 1), "{said}");
     assert_eq!(count(":state conn_parse_cmd"), 1, "the client that asks: {said}");
+}
+
+/// A line names a client of UDP by the descriptor of its socket, as `stats conns` shows it.
+#[test]
+fn a_watcher_gets_the_lines_of_requests_over_udp() {
+    for io in backends() {
+        let (server, port) = start(&["-t", "2", "--io", io]);
+        let mut watcher = server.connect();
+        watcher.send("watch fetchers mutations\r\n");
+        assert_eq!(watcher.read_line(), b"OK\r\n");
+        let mut client = UdpClient::at(port);
+        assert_eq!(client.ask(&set("p:a", b"value")), b"STORED\r\n");
+        assert_eq!(client.ask(b"get p:a\r\n"), b"VALUE p:a 0 5\r\nvalue\r\nEND\r\n");
+        let lines = String::from_utf8(watcher.read_lines(3)).expect("text");
+        let said = server.connect().ask("stats conns\r\n", "END\r\n");
+        let sockets = said.lines().filter_map(|line| line.strip_suffix(":UDP UDP"));
+        let sockets: Vec<&str> = sockets.filter_map(|line| line.strip_prefix("STAT ")).collect();
+        assert_eq!(sockets.len(), 2, "{said}");
+        for line in lines.lines() {
+            let descriptor = line.split(" cfd=").nth(1).and_then(|rest| rest.split(' ').next());
+            assert!(sockets.contains(&descriptor.expect("a client")), "{line}: {said}");
+        }
+        let told = server.connect().ask("stats detail dump\r\n", "END\r\n");
+        assert_eq!(told, "PREFIX p get 1 hit 1 set 1 del 0\r\nEND\r\n");
+    }
 }
 
 #[test]

@@ -8,14 +8,14 @@
 //!   is open.
 //! - I2  An event for a socket of another generation belongs to an earlier connection and is
 //!   dropped.
-//! - I3  The exchanges (`exchange`) have indices from `FIRST_EXCHANGE` on, which no socket has.
+//! - I3  The number of an exchange (`exchange`) is none of a place (`index`, I1).
 
 use kachel_io::SocketId;
 
 use crate::connection::Connection;
 use crate::endpoint::EndpointIndex;
 use crate::exchange::Exchanges;
-use crate::index::ConnectionIndex;
+use crate::index::{ClientIndex, ConnectionIndex};
 
 /// The shard's connections.
 #[derive(Debug, Default)]
@@ -71,19 +71,21 @@ impl Connections {
 
     /// The connection or exchange at `index`, if one is open there.
     #[inline]
-    pub fn get_mut(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
-        match self.places.get_mut(index.0 as usize) {
+    pub fn get_mut(&mut self, index: impl Into<ClientIndex>) -> Option<&mut Connection> {
+        let index = index.into();
+        match self.places.get_mut(index.number()) {
             Some(place) => place.as_deref_mut(),
-            None => self.exchanges.connection_mut(index), // I3
+            None => self.exchanges.connection_mut(index.exchange()?), // I3
         }
     }
 
     /// The connection or exchange at `index`, if one is open there.
     #[inline]
-    pub fn get(&self, index: ConnectionIndex) -> Option<&Connection> {
-        match self.places.get(index.0 as usize) {
+    pub fn get(&self, index: impl Into<ClientIndex>) -> Option<&Connection> {
+        let index = index.into();
+        match self.places.get(index.number()) {
             Some(place) => place.as_deref(),
-            None => self.exchanges.connection(index), // I3
+            None => self.exchanges.connection(index.exchange()?), // I3
         }
     }
 

@@ -24,7 +24,7 @@ use kachel_wire::{FRAME_BYTES, Frame, Reply, Sink};
 use crate::blocks::BlockPool;
 use crate::connection::Connection;
 use crate::endpoint::EndpointIndex;
-use crate::index::{ConnectionIndex, FIRST_EXCHANGE};
+use crate::index::ExchangeIndex;
 use crate::slots::Slots;
 use crate::stream::Source;
 
@@ -145,7 +145,7 @@ impl Exchanges {
         asker: Asker,
         endpoint: EndpointIndex,
         sweep: u32,
-    ) -> Option<ConnectionIndex> {
+    ) -> Option<ExchangeIndex> {
         let mut connection = Connection::new(SocketId::NONE, endpoint, sweep); // I1
         connection.begin_exchange();
         let exchange = Exchange { connection, asker: Some(asker), is_too_long: false };
@@ -160,28 +160,26 @@ impl Exchanges {
             }
             None => return None,
         };
-        Some(ConnectionIndex(FIRST_EXCHANGE + number))
+        Some(ExchangeIndex(number))
     }
 
-    fn get_mut(&mut self, index: ConnectionIndex) -> Option<&mut Exchange> {
-        let number = index.0.checked_sub(FIRST_EXCHANGE)?;
-        self.all.get_mut(number as usize).filter(|exchange| exchange.asker.is_some())
+    fn get_mut(&mut self, index: ExchangeIndex) -> Option<&mut Exchange> {
+        self.all.get_mut(index.number()).filter(|exchange| exchange.asker.is_some())
     }
 
     /// The connection of an exchange that is under way. It is cold because the code around its call
     /// must stay as short as it is for connections with sockets.
     #[cold]
     #[inline(never)]
-    pub(crate) fn connection_mut(&mut self, index: ConnectionIndex) -> Option<&mut Connection> {
+    pub(crate) fn connection_mut(&mut self, index: ExchangeIndex) -> Option<&mut Connection> {
         self.get_mut(index).map(|exchange| &mut exchange.connection)
     }
 
     /// As [`Self::connection_mut`], to look at it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn connection(&self, index: ConnectionIndex) -> Option<&Connection> {
-        let number = index.0.checked_sub(FIRST_EXCHANGE)?;
-        let exchange = self.all.get(number as usize)?;
+    pub(crate) fn connection(&self, index: ExchangeIndex) -> Option<&Connection> {
+        let exchange = self.all.get(index.number())?;
         exchange.asker.is_some().then_some(&exchange.connection)
     }
 
@@ -196,13 +194,12 @@ impl Exchanges {
     pub fn reply<I: Io, S: Source>(
         &mut self,
         io: &mut I,
-        index: ConnectionIndex,
+        index: ExchangeIndex,
         datagrams_max: u16,
         (blocks, slots): (&mut BlockPool, &mut Slots<S>),
     ) -> ReplyState {
-        let number = (index.0 - FIRST_EXCHANGE) as usize;
         let Self { all, pieces, .. } = self;
-        let Exchange { connection, asker, is_too_long } = &mut all[number];
+        let Exchange { connection, asker, is_too_long } = &mut all[index.number()];
         let asker = asker.expect("an exchange that is under way");
         connection.outbox_mut().settle(blocks, slots);
         let is_all = connection.is_served() || connection.is_draining();
@@ -238,11 +235,11 @@ impl Exchanges {
     /// Ends an exchange (I1). Its connection holds no reply and no memory any more.
     ///
     /// Panics: when the exchange is not under way.
-    pub fn end(&mut self, index: ConnectionIndex) {
+    pub fn end(&mut self, index: ExchangeIndex) {
         let exchange = self.get_mut(index).expect("an exchange that is under way");
         exchange.asker = None;
         debug_assert!(exchange.connection.outbox().is_empty(), "its replies are sent");
-        self.free.push(index.0 - FIRST_EXCHANGE);
+        self.free.push(index.0);
         debug_assert!(self.free.len() <= self.all.len(), "I3: it ends once");
     }
 }

@@ -30,7 +30,7 @@ use kachel_io::{Io, SEND_BLOCK_BYTES, SendBlock, SocketId};
 
 use crate::blocks::BlockPool;
 use crate::holding::Holding;
-use crate::index::ConnectionIndex;
+use crate::index::ClientIndex;
 use crate::limits::{
     BEGUN_BYTES_MAX, KEPT_BYTES_MAX, OWED_BYTES_MAX, OWN_BYTES_PER_CONNECTION,
     SLOTS_PER_CONNECTION_MAX,
@@ -199,7 +199,7 @@ impl Outbox {
     pub fn text<S>(
         &mut self,
         bytes: &[u8],
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
@@ -221,7 +221,7 @@ impl Outbox {
     pub fn text_all<S, const PIECES: usize>(
         &mut self,
         pieces: [&[u8]; PIECES],
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
@@ -238,7 +238,7 @@ impl Outbox {
     pub fn await_answers<S>(
         &mut self,
         (awaited, room): (u32, AnswerRoom),
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         slots: &mut Slots<S>,
     ) -> SlotIndex {
         assert!(awaited > 0);
@@ -275,7 +275,7 @@ impl Outbox {
     pub fn stream<S: Source>(
         &mut self,
         mut stream: Stream<S>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         pool: &mut BlockPool,
         slots: &mut Slots<S>,
     ) {
@@ -459,9 +459,13 @@ mod tests {
     use kachel_stdx::Held;
 
     use super::*;
+    use crate::index::ConnectionIndex;
 
-    const CONNECTION: ConnectionIndex = ConnectionIndex(0);
     const ROOM: AnswerRoom = AnswerRoom { line_bytes: 100, value_bytes: 2000 };
+
+    fn client() -> ClientIndex {
+        ConnectionIndex(0).into()
+    }
 
     /// All copied bytes that would be sent, those of the open block included.
     fn worded(outbox: &Outbox) -> Vec<u8> {
@@ -473,10 +477,10 @@ mod tests {
     fn replies_keep_the_order_of_their_requests() {
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
-        outbox.text(b"one ", CONNECTION, &mut pool, &mut slots);
-        let two = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
-        outbox.text(b"three ", CONNECTION, &mut pool, &mut slots);
-        let four = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
+        outbox.text(b"one ", client(), &mut pool, &mut slots);
+        let two = outbox.await_answers((1, ROOM), client(), &mut slots);
+        outbox.text(b"three ", client(), &mut pool, &mut slots);
+        let four = outbox.await_answers((1, ROOM), client(), &mut slots);
         outbox.text_into(four, b"four ", &mut slots);
         outbox.answered(four, 0, &mut slots);
         outbox.settle(&mut pool, &mut slots);
@@ -492,7 +496,7 @@ mod tests {
     fn a_reply_of_no_bytes_opens_no_block() {
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
-        outbox.text(b"", CONNECTION, &mut pool, &mut slots);
+        outbox.text(b"", client(), &mut pool, &mut slots);
         assert!(!outbox.has_unsent() && outbox.memory_bytes() == 0);
     }
 
@@ -501,8 +505,8 @@ mod tests {
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
         let long = vec![b'x'; SEND_BLOCK_BYTES - 3];
-        outbox.text(&long, CONNECTION, &mut pool, &mut slots);
-        outbox.text_all([b"ab", b"cd", b"e"], CONNECTION, &mut pool, &mut slots);
+        outbox.text(&long, client(), &mut pool, &mut slots);
+        outbox.text_all([b"ab", b"cd", b"e"], client(), &mut pool, &mut slots);
         assert_eq!(worded(&outbox)[long.len()..], *b"abcde");
         assert_eq!(outbox.owed_bytes(), long.len() + 5);
     }
@@ -573,9 +577,9 @@ mod tests {
         far.stall();
         let value = Pattern::new(3_000_007);
         let bytes = Arc::clone(&value.0);
-        outbox.text(b"VALUE\r\n", CONNECTION, &mut pool, &mut slots);
-        outbox.stream(Stream::new(value), CONNECTION, &mut pool, &mut slots);
-        outbox.text(b"END", CONNECTION, &mut pool, &mut slots);
+        outbox.text(b"VALUE\r\n", client(), &mut pool, &mut slots);
+        outbox.stream(Stream::new(value), client(), &mut pool, &mut slots);
+        outbox.text(b"END", client(), &mut pool, &mut slots);
         let (mut received, mut most) = (Vec::new(), 0);
         while !outbox.is_empty() {
             send_round(&mut outbox, (&mut io, socket), &mut pool);
@@ -598,7 +602,7 @@ mod tests {
         // Two pieces, and a rest that is copied.
         outbox.stream(
             Stream::new(Pattern::new(2 * PIECE_BYTES + HELD_BYTES_MIN - 1)),
-            CONNECTION,
+            client(),
             &mut pool,
             &mut slots,
         );
@@ -613,7 +617,7 @@ mod tests {
         outbox.widen();
         let mut awaited = Vec::new();
         while !outbox.is_full(0) {
-            awaited.push(outbox.await_answers((1, ROOM), CONNECTION, &mut slots));
+            awaited.push(outbox.await_answers((1, ROOM), client(), &mut slots));
         }
         assert_eq!(awaited.len(), BEGUN_BYTES_MAX.div_ceil(ROOM.bytes() + SLOT_BYTES));
         for slot in awaited {
@@ -630,9 +634,9 @@ mod tests {
         outbox.widen();
         assert!(!outbox.is_full(usize::MAX), "who is owed nothing is served, whatever he keeps");
         let reply = vec![b'x'; BEGUN_BYTES_MAX - KEPT_BYTES_MAX];
-        outbox.text(&reply[1..], CONNECTION, &mut pool, &mut slots);
+        outbox.text(&reply[1..], client(), &mut pool, &mut slots);
         assert!(!outbox.is_full(usize::MAX));
-        outbox.text(b"x", CONNECTION, &mut pool, &mut slots);
+        outbox.text(b"x", client(), &mut pool, &mut slots);
         assert!(outbox.is_full(usize::MAX) && !outbox.is_full(KEPT_BYTES_MAX - 1));
     }
 
@@ -642,7 +646,7 @@ mod tests {
         let (mut outbox, mut pool, mut slots) =
             (Outbox::new(), BlockPool::new(), Slots::<()>::new());
         for _ in 0..100 {
-            outbox.text(b"MN\r\n", CONNECTION, &mut pool, &mut slots);
+            outbox.text(b"MN\r\n", client(), &mut pool, &mut slots);
             outbox.flush(socket, &mut io);
         }
         assert_eq!(outbox.memory_bytes(), 2 * SEND_BLOCK_BYTES);
@@ -658,7 +662,7 @@ mod tests {
     fn short_values_after_long_ones_are_given_little_room_again() {
         let (mut outbox, mut slots) = (Outbox::new(), Slots::<()>::new());
         let mut answer = |value_bytes| {
-            let slot = outbox.await_answers((1, ROOM), CONNECTION, &mut slots);
+            let slot = outbox.await_answers((1, ROOM), client(), &mut slots);
             outbox.answered(slot, value_bytes, &mut slots);
             outbox.value_room_bytes()
         };

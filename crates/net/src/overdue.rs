@@ -121,7 +121,12 @@ mod tests {
     fn owed() -> Connection {
         let mut open = Connection::new(SocketId::new(0, 1), EndpointIndex(0), BEGIN);
         let mut pool = BlockPool::new();
-        open.outbox_mut().text(b"END\r\n", ConnectionIndex(0), &mut pool, &mut Slots::<()>::new());
+        open.outbox_mut().text(
+            b"END\r\n",
+            ConnectionIndex(0).into(),
+            &mut pool,
+            &mut Slots::<()>::new(),
+        );
         open
     }
 

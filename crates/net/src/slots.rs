@@ -21,7 +21,7 @@
 //! - I3  Slots are never given back to the allocator, so their number is the most ever in use.
 //!   Chunks are given back when no slot is in use and more than `KEPT_CHUNKS_MAX` exist.
 
-use crate::index::ConnectionIndex;
+use crate::index::ClientIndex;
 use crate::stream::Stream;
 
 /// Bytes of text in one chunk.
@@ -67,7 +67,7 @@ struct Slot<S> {
     room: AnswerRoom,
     first_chunk: u32,
     last_chunk: u32,
-    connection: ConnectionIndex,
+    connection: ClientIndex,
     orphaned: bool,
     stream: Option<Stream<S>>,
 }
@@ -130,7 +130,7 @@ impl<S> Slots<S> {
     pub(crate) fn push(
         &mut self,
         list: &mut SlotList,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         (awaited, room): (u32, AnswerRoom),
     ) -> SlotIndex {
         let slot = Slot {
@@ -225,8 +225,8 @@ impl<S> Slots<S> {
         *list = SlotList::EMPTY;
     }
 
-    /// The connection whose reply this slot is for. `None` if that connection is gone.
-    pub fn connection(&self, slot: SlotIndex) -> Option<ConnectionIndex> {
+    /// The client whose reply this slot is for. `None` if that client is gone.
+    pub fn connection(&self, slot: SlotIndex) -> Option<ClientIndex> {
         let slot = &self.slots[slot.0 as usize];
         (!slot.orphaned).then_some(slot.connection)
     }
@@ -320,16 +320,20 @@ impl<S> Default for Slots<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::ConnectionIndex;
 
-    const CONNECTION: ConnectionIndex = ConnectionIndex(3);
     /// No answer is awaited.
     const NOW: (u32, AnswerRoom) = (0, AnswerRoom { line_bytes: 0, value_bytes: 0 });
+
+    fn client() -> ClientIndex {
+        ConnectionIndex(3).into()
+    }
 
     #[test]
     fn text_longer_than_a_chunk_is_read_back_whole() {
         let mut slots = Slots::<()>::new();
         let mut list = SlotList::EMPTY;
-        let slot = slots.push(&mut list, CONNECTION, NOW);
+        let slot = slots.push(&mut list, client(), NOW);
         let text: Vec<u8> = (0..2000u32).map(|byte| byte.to_le_bytes()[0]).collect();
         slots.write(slot, &text[..700]);
         slots.write(slot, &text[700..]);
@@ -342,8 +346,8 @@ mod tests {
     fn an_orphan_is_freed_with_its_last_answer_and_not_before() {
         let mut slots = Slots::<()>::new();
         let mut list = SlotList::EMPTY;
-        let waiting = slots.push(&mut list, CONNECTION, (2, AnswerRoom::default()));
-        slots.push(&mut list, CONNECTION, NOW);
+        let waiting = slots.push(&mut list, client(), (2, AnswerRoom::default()));
+        slots.push(&mut list, client(), NOW);
         slots.orphan(&mut list);
         assert_eq!(slots.in_use(), 1);
         assert_eq!(slots.connection(waiting), None);
@@ -358,7 +362,7 @@ mod tests {
         let mut slots = Slots::<()>::new();
         for _ in 0..100 {
             let mut list = SlotList::EMPTY;
-            let slot = slots.push(&mut list, CONNECTION, NOW);
+            let slot = slots.push(&mut list, client(), NOW);
             slots.write(slot, &[7; 1500]);
             slots.pop(&mut list);
         }
@@ -370,14 +374,14 @@ mod tests {
         let mut slots = Slots::<()>::new();
         let mut list = SlotList::EMPTY;
         for _ in 0..2 * KEPT_CHUNKS_MAX {
-            let slot = slots.push(&mut list, CONNECTION, NOW);
+            let slot = slots.push(&mut list, client(), NOW);
             slots.write(slot, &[7; CHUNK_BYTES]);
         }
         for _ in 0..2 * KEPT_CHUNKS_MAX {
             slots.pop(&mut list);
         }
         assert_eq!(slots.chunks.capacity(), 0);
-        let slot = slots.push(&mut list, CONNECTION, NOW);
+        let slot = slots.push(&mut list, client(), NOW);
         slots.write(slot, b"after");
         let mut read = Vec::new();
         slots.read(slot, |piece| read.extend_from_slice(piece));

@@ -9,7 +9,7 @@
 //!   connection are answered. So the requests of a connection take effect in order.
 
 use kachel_engine::{Common as _, Engine};
-use kachel_net::{CloseReason, Connection, ConnectionIndex};
+use kachel_net::{ClientIndex, CloseReason, Connection, ConnectionIndex};
 use kachel_wire::request::{Admin, BinaryHead, DumpForm, Request, Ttl};
 use kachel_wire::{
     Cachedump, DetailTopic, Reply, Sink as _, StatsTopic, Streams, binary_stats_topic, stats_topic,
@@ -43,34 +43,11 @@ pub(crate) struct Administration<'a, E: Engine> {
     pub(crate) engines: &'a Engines<E>,
     pub(crate) clients: &'a mut Clients<E::Pinned>,
     pub(crate) listings: &'a mut Listings,
-    pub(crate) connection: ConnectionIndex,
+    pub(crate) connection: ClientIndex,
     /// The head that replies of the binary protocol repeat. `None` in other protocols.
     pub(crate) head: Option<BinaryHead>,
     /// The name of the I/O backend, for `stats`.
     pub(crate) io_kind: &'static str,
-}
-
-/// Whether an administrative request is carried out over UDP. Statistics and listings are longer
-/// than a datagram. Limits and the end of the process are not for a sender whose address may be
-/// forged.
-const fn may_come_by_datagram(admin: &Admin<'_>) -> bool {
-    match admin {
-        Admin::FlushAll { .. }
-        | Admin::Version
-        | Admin::Verbosity { .. }
-        | Admin::Quit
-        | Admin::Settled { .. } => true,
-        Admin::Shutdown { .. }
-        | Admin::MoveTime { .. }
-        | Admin::CacheMemlimit { .. }
-        | Admin::Crawl { .. }
-        | Admin::SwitchCrawler { .. }
-        | Admin::Dump { .. }
-        | Admin::RefreshCertificates { .. }
-        | Admin::SwitchPipe { .. }
-        | Admin::Stats { .. }
-        | Admin::Watch { .. } => false,
-    }
 }
 
 /// Whether the client wants no reply to a request that is refused over UDP.
@@ -93,8 +70,6 @@ impl<E: Engine> Administration<'_, E> {
     ///
     /// Errors: the request must wait, and nothing was done.
     pub(crate) fn carry_out(&mut self, request: &Request<'_>) -> Result<(), Awaits> {
-        let context = self.context;
-        let options = &context.shared.options;
         let admin = match request {
             Request::MetaNoop => return self.done(Reply::Mn, false),
             Request::Admin(admin) => admin,
@@ -104,15 +79,24 @@ impl<E: Engine> Administration<'_, E> {
             }
             other => unreachable!("{other:?} is about a key"),
         };
-        if self.connection.is_exchange() && !may_come_by_datagram(admin) {
-            return self.done(Reply::NotOverUdp, is_silent(admin));
+        match self.by_any(admin) {
+            Some(done) => done,
+            None => match self.connection.connection() {
+                Some(connection) => self.by_connection(connection, admin),
+                None => self.done(Reply::NotOverUdp, is_silent(admin)),
+            },
         }
-        match *admin {
-            Admin::FlushAll { delay, noreply } => {
-                self.settle_before()?;
+    }
+
+    /// Executes an administrative request that any client may send, also one over UDP. `None`: it
+    /// is not such a request, and nothing was done.
+    fn by_any(&mut self, admin: &Admin<'_>) -> Option<Result<(), Awaits>> {
+        let shutdown_allowed = self.context.shared.options.shutdown_allowed;
+        Some(match *admin {
+            Admin::FlushAll { delay, noreply } => self.settle_before().and_then(|()| {
                 let reply = self.flush_all(delay);
                 self.done(reply, noreply)
-            }
+            }),
             Admin::Version => {
                 self.version();
                 Ok(())
@@ -124,42 +108,63 @@ impl<E: Engine> Administration<'_, E> {
                 self.clients.drain(self.connection, CloseReason::Normal);
                 self.done(Reply::Ok, !replies)
             }
+            Admin::Settled { reply: Reply::InvalidShutdownMode, .. } if !shutdown_allowed => {
+                self.done(Reply::ShutdownNotEnabled, false)
+            }
+            Admin::Settled { reply, noreply } => self.done(reply, noreply),
+            _ => return None,
+        })
+    }
+
+    /// Executes an administrative request that is refused over UDP. Statistics and listings are
+    /// longer than a datagram. Limits and the end of the process are not for a sender whose address
+    /// may be forged.
+    fn by_connection(
+        &mut self,
+        connection: ConnectionIndex,
+        admin: &Admin<'_>,
+    ) -> Result<(), Awaits> {
+        let context = self.context;
+        let options = &context.shared.options;
+        debug_assert!(!self.connection.is_exchange(), "it has a socket");
+        match *admin {
             Admin::Shutdown { .. } if !options.shutdown_allowed => {
                 self.done(Reply::ShutdownNotEnabled, false)
             }
             Admin::Shutdown { graceful } => {
                 context.shared.ask_for_shutdown(graceful);
-                self.clients.drain(self.connection, CloseReason::Shutdown);
+                self.clients.drain(connection, CloseReason::Shutdown);
                 Ok(())
             }
             Admin::CacheMemlimit { megabytes, noreply } => {
                 let reply = self.set_limit(megabytes);
                 self.done(reply, noreply)
             }
-            Admin::RefreshCertificates { noreply } => self.refresh_certificates(noreply),
+            Admin::RefreshCertificates { noreply } => {
+                self.refresh_certificates(connection, noreply)
+            }
             Admin::SwitchPipe { on, noreply } => self.switch_pipe(on, noreply),
             Admin::Dump { noreply, .. }
             | Admin::Crawl { noreply, .. }
             | Admin::SwitchCrawler { noreply, .. } => {
-                let reply = self.crawler(admin).unwrap_or_else(|refused| refused);
+                let reply = self.crawler(connection, admin).unwrap_or_else(|refused| refused);
                 self.done(reply, noreply)
             }
             Admin::Stats { topic } => {
                 self.settle_before()?;
-                self.stats(topic);
+                self.stats(connection, topic);
                 Ok(())
             }
             Admin::MoveTime { seconds } => self.done(self.move_time(seconds), false),
             Admin::Watch { streams } => {
-                let reply = self.watch(streams);
+                let reply = self.watch(connection, streams);
                 self.done(reply, false)
             }
-            Admin::Settled { reply: Reply::InvalidShutdownMode, .. }
-                if !options.shutdown_allowed =>
-            {
-                self.done(Reply::ShutdownNotEnabled, false)
-            }
-            Admin::Settled { reply, noreply } => self.done(reply, noreply),
+            Admin::FlushAll { .. }
+            | Admin::Version
+            | Admin::Verbosity { .. }
+            | Admin::Quit
+            | Admin::Settled { .. } => unreachable!("any client may send {admin:?}"),
         }
     }
 
@@ -181,17 +186,17 @@ impl<E: Engine> Administration<'_, E> {
         }
     }
 
-    fn stats(&mut self, topic: &[u8]) {
+    fn stats(&mut self, connection: ConnectionIndex, topic: &[u8]) {
         let topic =
             if self.head.is_some() { binary_stats_topic(topic) } else { stats_topic(topic) };
-        let Self { context, engines, connection, head, .. } = *self;
+        let Self { context, engines, head, .. } = *self;
         if topic == StatsTopic::Reset {
             context.shared.reset_counters();
             engines.reset_class_stats();
             return self.clients.reply(connection, head, Reply::Reset);
         }
         if let Some(form) = self.form_of(topic) {
-            return self.begin_listing(form);
+            return self.begin_listing(connection, form);
         }
         let clients = &mut *self.clients;
         Answering { context, engines, clients, connection, head }.stats(topic, self.io_kind);
@@ -262,14 +267,18 @@ impl<E: Engine> Administration<'_, E> {
         Reply::Ok
     }
 
-    fn refresh_certificates(&mut self, noreply: bool) -> Result<(), Awaits> {
+    fn refresh_certificates(
+        &mut self,
+        connection: ConnectionIndex,
+        noreply: bool,
+    ) -> Result<(), Awaits> {
         debug_assert!(self.head.is_none(), "the binary protocol has no such request");
         match self.context.shared.options.certificates {
             Certificates::Unknown => return self.done(Reply::Error, noreply),
             Certificates::NotEnabled => return self.done(Reply::TlsNotEnabled, false),
             Certificates::Readable => {}
         }
-        self.clients.ask_refresh(self.context, self.connection, noreply);
+        self.clients.ask_refresh(self.context, connection, noreply);
         Ok(())
     }
 
@@ -289,9 +298,9 @@ impl<E: Engine> Administration<'_, E> {
     /// Executes a request of `lru_crawler`.
     ///
     /// Errors: the reply says why nothing was begun.
-    fn crawler(&mut self, admin: &Admin<'_>) -> Result<Reply, Reply> {
+    fn crawler(&mut self, connection: ConnectionIndex, admin: &Admin<'_>) -> Result<Reply, Reply> {
         match *admin {
-            Admin::Dump { form, classes, .. } => self.dump(form, classes),
+            Admin::Dump { form, classes, .. } => self.dump(connection, form, classes),
             Admin::Crawl { classes, .. } => self.crawl(classes),
             Admin::SwitchCrawler { on, .. } => {
                 self.context.shared.crawler.switch(on);
@@ -302,7 +311,12 @@ impl<E: Engine> Administration<'_, E> {
     }
 
     /// Begins a dump. The reasons to refuse one are checked in memcached's order.
-    fn dump(&mut self, form: DumpForm, classes: Result<u64, Reply>) -> Result<Reply, Reply> {
+    fn dump(
+        &mut self,
+        connection: ConnectionIndex,
+        form: DumpForm,
+        classes: Result<u64, Reply>,
+    ) -> Result<Reply, Reply> {
         let keys_only = form == DumpForm::Mgdump;
         let shared = &self.context.shared;
         if !shared.crawler.is_on() {
@@ -320,21 +334,18 @@ impl<E: Engine> Administration<'_, E> {
         }
         let classes = classes?;
         debug_assert!(classes != 0, "the parser has found a class");
-        self.begin_listing(if keys_only {
-            Form::Mgdump { classes }
-        } else {
-            Form::Metadump { classes }
-        });
+        let form = if keys_only { Form::Mgdump { classes } } else { Form::Metadump { classes } };
+        self.begin_listing(connection, form);
         Ok(Reply::Nothing)
     }
 
     /// Begins a listing. The next step of the listings sends its first lines.
-    fn begin_listing(&mut self, form: Form) {
-        let open = self.clients.connections.get(self.connection);
+    fn begin_listing(&mut self, connection: ConnectionIndex, form: Form) {
+        let open = self.clients.connections.get(connection);
         debug_assert!(open.is_none_or(|open| !open.is_listing()), "listing, I2: one at a time");
-        self.clients.with(self.connection, Connection::begin_listing);
+        self.clients.with(connection, Connection::begin_listing);
         self.context.counters.listings_begun.add(1);
-        self.listings.begin(self.connection, self.head, form);
+        self.listings.begin(connection, self.head, form);
     }
 
     /// The listing that answers a topic of `stats`, if one does.
@@ -372,8 +383,8 @@ impl<E: Engine> Administration<'_, E> {
     }
 
     /// Has the client watch these streams from now on.
-    fn watch(&mut self, streams: Option<Streams>) -> Reply {
-        let Self { context, engines, connection, .. } = *self;
+    fn watch(&mut self, connection: ConnectionIndex, streams: Option<Streams>) -> Reply {
+        let Self { context, engines, .. } = *self;
         if !context.shared.options.watch_allowed {
             return Reply::WatchNotAllowed;
         }

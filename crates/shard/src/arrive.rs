@@ -285,7 +285,7 @@ impl Arrivals {
         if finished {
             values.clients.mark_dirty(connection);
         }
-        if uploading {
+        if uploading && let Some(connection) = connection.connection() {
             values.offer(io, connection);
         }
     }

@@ -21,7 +21,8 @@
 //! - I1  A connection is chosen at most once in a round, so a round moves a bounded number of
 //!   connections. A round ends when the number of awake cores changes, and after [`ROUND_NS`].
 //! - I2  Only a core that is awake gets connections.
-//! - I3  A connection of an endpoint that says so stays where it is.
+//! - I3  A connection of an endpoint that says so stays where it is, and so does an exchange, which
+//!   does not count as a connection.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -239,10 +240,11 @@ impl Balance {
         mut hand_over: impl FnMut((SocketId, ConnectionIndex), u16),
     ) {
         for ready in &arrivals.ready {
-            let Some(open) = clients.connections.get_mut(ready.connection) else { continue };
+            let Some(connection) = ready.connection.connection() else { continue }; // I3
+            let Some(open) = clients.connections.get_mut(connection) else { continue };
             debug_assert!(open.ready().is_none(), "it was served");
             if let Some(core) = self.choose_one(open) {
-                hand_over((open.socket(), ready.connection), core);
+                hand_over((open.socket(), connection), core);
             }
         }
     }
@@ -259,13 +261,14 @@ impl Balance {
         debug_assert!(matches!(self.plan, Plan::Part { .. }), "the number of awake cores rises");
         for ready in &mut arrivals.ready {
             debug_assert!(ready.offset == 0 && !ready.ended, "it is not served yet");
-            let Some(open) = clients.connections.get_mut(ready.connection) else { continue };
+            let Some(connection) = ready.connection.connection() else { continue }; // I3
+            let Some(open) = clients.connections.get_mut(connection) else { continue };
             if ready.lent.is_some()
                 && open.may_leave()
                 && let Some(core) = self.choose_one(open)
             {
                 ready.ended = true;
-                hand_over((open.socket(), ready.connection), core);
+                hand_over((open.socket(), connection), core);
             }
         }
     }

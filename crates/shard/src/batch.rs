@@ -12,15 +12,15 @@
 use arrayvec::ArrayVec;
 use kachel_engine::{Key, KeyHashes, Lookup};
 use kachel_io::Lent;
-use kachel_net::{ConnectionIndex, Resume};
+use kachel_net::{ClientIndex, Resume};
 use kachel_wire::request::{KEY_BYTES_MAX, Request};
 
 use crate::BATCH_REQUESTS_MAX;
 
-/// A connection whose input is served in this tick.
+/// A connection, or an exchange, whose input is served in this tick.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) connection: ConnectionIndex,
+    pub(crate) connection: ClientIndex,
     /// The input, if `io` lent it. `None` if the input is in a tail.
     pub(crate) lent: Option<Lent>,
     /// The index of the taken tail that holds the input, if the input is in a tail.
@@ -43,12 +43,12 @@ impl Ready {
     /// `None`, its tail is served.
     pub(crate) fn add(
         ready: &mut Vec<Self>,
-        connection: ConnectionIndex,
+        connection: impl Into<ClientIndex>,
         lent: Option<Lent>,
     ) -> u32 {
         let place = u32::try_from(ready.len()).expect("sockets are numbered in 32 bits");
         ready.push(Self {
-            connection,
+            connection: connection.into(),
             lent,
             tail: None,
             tail_bytes: 0,

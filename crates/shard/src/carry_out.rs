@@ -8,7 +8,7 @@
 //! The invariants that are cited here are those of `serve`.
 
 use kachel_engine::{Block, Engine, Ticket};
-use kachel_net::{ConnectionIndex, Waiting};
+use kachel_net::{ClientIndex, Waiting};
 use kachel_stdx::Work as Record;
 
 use crate::apply::{Applier, ReadTerms, room_for_answer, room_for_key};
@@ -90,7 +90,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     fn execute_or_park(
         &mut self,
         held: &mut HeldEngines<'_, E>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
         guess: Option<GuessOf<E>>,
@@ -128,7 +128,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     fn park(
         &mut self,
         held: &mut HeldEngines<'_, E>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
         ticket: Option<Ticket>,
@@ -147,7 +147,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     fn apply(
         &mut self,
         engine: &mut E,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
     ) -> Result<(), Ticket> {
@@ -174,7 +174,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     fn read_beside(
         &mut self,
         held: &HeldEngines<'_, E>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
         guess: Option<GuessOf<E>>,
@@ -199,7 +199,7 @@ impl<E: Engine> CarryingOut<'_, E> {
     /// Errors: there is no record now, and nothing was done.
     fn record(
         &mut self,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         batch: &Batch<'_>,
         staged: &Staged<'_>,
     ) -> Result<Option<Record<Parked<E>>>, NoRecord> {

@@ -14,8 +14,8 @@
 
 use kachel_engine::ReadValue;
 use kachel_net::{
-    AnswerRoom, BlockPool, CloseReason, Connection, ConnectionIndex, Connections, SlotIndex, Slots,
-    Stream,
+    AnswerRoom, BlockPool, ClientIndex, CloseReason, Connection, ConnectionIndex, Connections,
+    ExchangeIndex, SlotIndex, Slots, Stream,
 };
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{BinaryRefusal, Reply, Sink};
@@ -36,11 +36,11 @@ pub(crate) struct Clients<P> {
     /// Connections that have replies to send, and connections to close (I1).
     pub(crate) dirty: Vec<ConnectionIndex>,
     /// Paused connections whose cause to wait has ended (I1).
-    pub(crate) resumable: Vec<ConnectionIndex>,
+    pub(crate) resumable: Vec<ClientIndex>,
     /// Connections that wait for the turn of a login (`turns`, T1).
     pub(crate) login_turns: LoginTurns,
     /// The exchanges that are under way (`datagrams`, I2).
-    pub(crate) exchanges: Vec<ConnectionIndex>,
+    pub(crate) exchanges: Vec<ExchangeIndex>,
     /// Clients that watch the log (`watching`, W1).
     pub(crate) watching: Vec<Watching>,
     /// Clients that have asked for new certificates.
@@ -104,17 +104,21 @@ impl<P: ReadValue> Clients<P> {
     /// The outbox of a client, so that a reply can be formatted into it, which is then sent (I1).
     /// `None` if the client is gone (I2).
     #[inline]
-    pub(crate) fn answering(&mut self, connection: ConnectionIndex) -> Option<ToClient<'_, P>> {
+    pub(crate) fn answering(
+        &mut self,
+        connection: impl Into<ClientIndex>,
+    ) -> Option<ToClient<'_, P>> {
+        let connection = connection.into();
         let open = self.connections.get_mut(connection)?;
         if open.mark_dirty() {
-            self.dirty.push(connection);
+            list_dirty(&mut self.dirty, connection);
         }
         let (outbox, slots, blocks) = (open.outbox_mut(), &mut self.slots, &mut self.blocks);
         Some(ToClient { outbox, slots, blocks, connection })
     }
 
     /// Sends constant text to a client.
-    pub(crate) fn text(&mut self, connection: ConnectionIndex, text: &[u8]) {
+    pub(crate) fn text(&mut self, connection: impl Into<ClientIndex>, text: &[u8]) {
         if let Some(mut sink) = self.answering(connection) {
             sink.put(text);
         }
@@ -123,7 +127,7 @@ impl<P: ReadValue> Clients<P> {
     /// Sends a constant reply to a client; `head` is that of its request in the binary protocol.
     pub(crate) fn reply(
         &mut self,
-        connection: ConnectionIndex,
+        connection: impl Into<ClientIndex>,
         head: Option<BinaryHead>,
         reply: Reply,
     ) {
@@ -135,7 +139,12 @@ impl<P: ReadValue> Clients<P> {
     }
 
     /// Answers a binary request that is refused, and stops reading from its client if it must.
-    pub(crate) fn refuse_binary(&mut self, connection: ConnectionIndex, refusal: &BinaryRefusal) {
+    pub(crate) fn refuse_binary(
+        &mut self,
+        connection: impl Into<ClientIndex>,
+        refusal: &BinaryRefusal,
+    ) {
+        let connection = connection.into();
         debug_assert!(!refusal.closes || refusal.skip_bytes == 0, "nothing is read any more");
         if let Some(mut sink) = self.answering(connection) {
             refusal.head.put_status(&mut sink, refusal.status);
@@ -148,7 +157,7 @@ impl<P: ReadValue> Clients<P> {
     /// Keeps a reply slot, and room, for an answer.
     ///
     /// Panics: when the connection is gone. Requests are executed only for open connections.
-    pub(crate) fn keep_slot(&mut self, connection: ConnectionIndex, room: AnswerRoom) -> SlotIndex {
+    pub(crate) fn keep_slot(&mut self, connection: ClientIndex, room: AnswerRoom) -> SlotIndex {
         let open = self.connections.get_mut(connection).expect("its request is being served");
         open.outbox_mut().await_answers((1, room), connection, &mut self.slots)
     }
@@ -188,16 +197,17 @@ impl<P: ReadValue> Clients<P> {
 
     /// Puts a connection on the list of dirty connections (I1).
     #[inline]
-    pub(crate) fn mark_dirty(&mut self, connection: ConnectionIndex) {
+    pub(crate) fn mark_dirty(&mut self, connection: impl Into<ClientIndex>) {
+        let connection = connection.into();
         if let Some(open) = self.connections.get_mut(connection)
             && open.mark_dirty()
         {
-            self.dirty.push(connection);
+            list_dirty(&mut self.dirty, connection);
         }
     }
 
     /// Puts a paused connection on the list of resumable connections (I1).
-    pub(crate) fn mark_resumable(&mut self, connection: ConnectionIndex) {
+    pub(crate) fn mark_resumable(&mut self, connection: ClientIndex) {
         if let Some(open) = self.connections.get_mut(connection)
             && open.mark_resumable()
         {
@@ -208,7 +218,8 @@ impl<P: ReadValue> Clients<P> {
 
     /// Stops reading from this client, for this reason. The connection closes when all that it is
     /// owed was sent.
-    pub(crate) fn drain(&mut self, connection: ConnectionIndex, reason: CloseReason) {
+    pub(crate) fn drain(&mut self, connection: impl Into<ClientIndex>, reason: CloseReason) {
+        let connection = connection.into();
         self.with(connection, |open| open.drain(reason));
         self.mark_dirty(connection);
     }
@@ -217,7 +228,7 @@ impl<P: ReadValue> Clients<P> {
     #[inline]
     pub(crate) fn with(
         &mut self,
-        connection: ConnectionIndex,
+        connection: impl Into<ClientIndex>,
         change: impl FnOnce(&mut Connection),
     ) {
         if let Some(open) = self.connections.get_mut(connection) {
@@ -226,7 +237,14 @@ impl<P: ReadValue> Clients<P> {
     }
 
     /// Whether the next request of a connection must wait.
-    pub(crate) fn is_paused(&self, connection: ConnectionIndex) -> bool {
+    pub(crate) fn is_paused(&self, connection: impl Into<ClientIndex>) -> bool {
         self.connections.get(connection).is_some_and(Connection::is_paused)
     }
+}
+
+/// Lists a connection whose `dirty` mark was just set (I1). An exchange has the mark all the time
+/// (`kachel_net::Connection`), so it never comes here.
+fn list_dirty(dirty: &mut Vec<ConnectionIndex>, connection: ClientIndex) {
+    debug_assert!(!connection.is_exchange(), "an exchange is in the list of exchanges");
+    dirty.extend(connection.connection());
 }

@@ -14,11 +14,11 @@
 //! - I5  A shard that stops counts as closed only when its exchanges have ended, because they may
 //!   leave requests with other shards until then. So no shard ends before that.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use kachel_engine::ReadValue;
-use kachel_io::{DATAGRAMS_MAX, DatagramPeer, Io, Lent};
-use kachel_net::{Asker, ConnectionIndex, EXCHANGES_MAX, EndpointIndex, ReplyState, is_answerable};
+use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
+use kachel_io::{DATAGRAM_BYTES_MAX, DATAGRAMS_MAX, DatagramPeer, Io, Lent};
+use kachel_net::{Asker, EXCHANGES_MAX, EndpointIndex, ExchangeIndex, ReplyState, is_answerable};
 use kachel_wire::request::Request;
 use kachel_wire::{FRAME_BYTES, Frame, Reply, binary_head};
 
@@ -33,16 +33,19 @@ use crate::memory::{narrow, refund_all};
 const FREE_MIN: usize = 2 * DATAGRAMS_MAX;
 
 const _: () = assert!(FREE_MIN <= EXCHANGES_MAX);
+/// A value that is whole in a datagram is never so large that it is received as an upload, which
+/// belongs to a connection.
+const _: () = assert!(DATAGRAM_BYTES_MAX <= INLINE_VALUE_BYTES_MAX);
 
 /// Notes that the request at the front of an exchange's input is not whole, so that it is not
 /// executed. A storage request whose line is whole is answered with an error (I1).
 pub(crate) fn refuse_incomplete<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,
-    exchange: ConnectionIndex,
+    exchange: ExchangeIndex,
     request: Option<&Request<'_>>,
 ) {
-    debug_assert!(exchange.is_exchange(), "a connection brings the rest later");
+    debug_assert!(clients.exchanges.contains(&exchange), "I2: its input is being served");
     context.counters.udp_incomplete.add(1);
     let Some(request) = request.filter(|request| !request.is_noreply()) else { return };
     let head = match request {
@@ -55,11 +58,19 @@ pub(crate) fn refuse_incomplete<P: ReadValue>(
 /// The datagram sockets of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    /// The endpoint of each socket.
-    endpoints: Vec<EndpointIndex>,
+    /// The sockets, in the order of their numbers.
+    sockets: Vec<DatagramSocket>,
     /// Whether datagrams are held in the kernel (I3).
     held: bool,
     closed: bool,
+}
+
+/// A socket that receives datagrams. A socket that the memory backend opened by itself has the
+/// default: it belongs to the first endpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct DatagramSocket {
+    endpoint: EndpointIndex,
+    descriptor: i32,
 }
 
 /// A datagram that was received.
@@ -74,9 +85,10 @@ pub(crate) struct Arrived {
 impl Datagrams {
     /// Receives requests for an endpoint on a bound socket.
     pub(crate) fn listen(&mut self, io: &mut impl Io, socket: OwnedFd, endpoint: EndpointIndex) {
+        let descriptor = socket.as_raw_fd();
         let socket = io.receive_datagrams(socket);
-        debug_assert!(socket.index() == self.endpoints.len(), "sockets are numbered in order");
-        self.endpoints.push(endpoint);
+        debug_assert!(socket.index() == self.sockets.len(), "sockets are numbered in order");
+        self.sockets.push(DatagramSocket { endpoint, descriptor });
     }
 
     /// Begins an exchange with a datagram that is a request, so that this tick serves it (I1).
@@ -111,11 +123,11 @@ impl Datagrams {
             let sent = asker.send_text(io, Reply::IncompleteInDatagram);
             return counters.bytes_written.add(sent as u64);
         }
-        // A socket that the memory backend opened by itself belongs to the first endpoint.
-        let endpoint = self.endpoints.get(from.socket.index()).copied().unwrap_or_default();
+        let socket = self.sockets.get(from.socket.index()).copied().unwrap_or_default();
+        let DatagramSocket { endpoint, descriptor } = socket;
         let begun = clients.connections.exchanges.begin(asker, endpoint, sweep);
         let Some(exchange) = begun else { return counters.udp_lost.add(1) };
-        debug_assert!(exchange.is_exchange(), "no connection has its index");
+        context.log.note_exchange(exchange, descriptor);
         let protocol = shared.options.endpoints.get(endpoint).protocol;
         let ready = &mut arrivals.ready;
         clients.with(exchange, |open| {
@@ -178,7 +190,7 @@ impl Datagrams {
     pub(crate) fn close(&mut self, io: &mut impl Io) {
         debug_assert!(!self.closed, "a shard stops once");
         self.closed = true;
-        if !self.endpoints.is_empty() {
+        if !self.sockets.is_empty() {
             io.close_datagrams();
         }
     }

@@ -33,7 +33,7 @@ use std::fmt;
 
 use kachel_engine::{Cursor, Engine, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
-use kachel_net::{AnswerRoom, Connection, ConnectionIndex, OWED_BYTES_MAX};
+use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::Chain;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
@@ -113,12 +113,13 @@ impl Listings {
     pub(crate) fn went_on<'t>(
         &mut self,
         context: &Context,
-        (shard, connection): (u16, Option<ConnectionIndex>),
+        (shard, client): (u16, Option<ClientIndex>),
         text: &'t [u8],
         ended: Ended,
     ) -> &'t [u8] {
         let was_awaited = std::mem::take(&mut self.awaited[usize::from(shard)]);
         assert!(was_awaited, "I3");
+        let connection = client.and_then(ClientIndex::connection);
         let mut listings = self.listings.iter();
         let waiting = |dump: &Listing| Some(dump.connection) == connection && dump.awaited;
         let Some(mut listing) =
@@ -381,7 +382,7 @@ impl Listings {
         let text = &listing.next_prefix[..];
         let outgoing =
             Outgoing { ask, text, key: None, reads_value: false, room: AnswerRoom::default() };
-        let Ok(work) = records.prepare(context, clients, connection, shard, outgoing) else {
+        let Ok(work) = records.prepare(context, clients, connection.into(), shard, outgoing) else {
             return Check::MustAsk;
         };
         // If this core has taken the engine, it leaves the piece to the core of that shard.

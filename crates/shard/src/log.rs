@@ -13,12 +13,15 @@ use std::sync::Arc;
 
 use kachel_engine::{DeadFound, LastDead};
 use kachel_io::{Peer, SocketName};
-use kachel_net::ConnectionIndex;
+use kachel_net::{ClientIndex, ConnectionIndex, EXCHANGES_MAX, ExchangeIndex};
 use kachel_wire::Streams;
 use kachel_wire::format::log::{LOG_LINE_BYTES_MAX, LogPosition};
 
 use crate::counters::Counters;
 use crate::watchers::{Lines, Watchers};
+
+/// The descriptor of no socket.
+const NO_SOCKET: i32 = -1;
 
 /// The log of one core.
 #[derive(Debug)]
@@ -31,6 +34,9 @@ pub(crate) struct Log {
     bytes_max: usize,
     /// The names of the clients of this core, by the indices of their connections.
     names: RefCell<Vec<SocketName>>,
+    /// The descriptors of the sockets of the exchanges of this core, by the numbers of the
+    /// exchanges.
+    datagram_sockets: RefCell<Vec<i32>>,
     /// A dead item that a read beside its owner has found.
     found_beside: Cell<DeadFound>,
     /// The last dead item that a lookup in each shard has removed.
@@ -46,6 +52,7 @@ impl Log {
             lines: RefCell::default(),
             bytes_max,
             names: RefCell::default(),
+            datagram_sockets: RefCell::default(),
             found_beside: Cell::default(),
             last_dead,
         }
@@ -127,7 +134,7 @@ impl Log {
         let mut names = self.names.borrow_mut();
         let index = index as usize;
         if index >= names.len() {
-            names.resize(index + 1, SocketName { peer: Peer::Local, descriptor: -1 });
+            names.resize(index + 1, SocketName { peer: Peer::Local, descriptor: NO_SOCKET });
         }
         debug_assert!(name.descriptor >= 0, "an open connection has a descriptor");
         names[index] = name;
@@ -137,6 +144,28 @@ impl Log {
     pub(crate) fn name(&self, ConnectionIndex(index): ConnectionIndex) -> SocketName {
         let names = self.names.borrow();
         *names.get(index as usize).expect("each connection has got a name")
+    }
+
+    /// Notes the descriptor of the socket that the datagram of an exchange came to.
+    pub(crate) fn note_exchange(&self, exchange: ExchangeIndex, descriptor: i32) {
+        let mut sockets = self.datagram_sockets.borrow_mut();
+        let number = exchange.number();
+        debug_assert!(number < EXCHANGES_MAX, "a number of an exchange");
+        if number >= sockets.len() {
+            sockets.resize(number + 1, NO_SOCKET);
+        }
+        sockets[number] = descriptor;
+    }
+
+    /// The descriptor by which lines name a client: that of a connection, or, as in memcached, that
+    /// of the socket that serves all clients that send datagrams.
+    pub(crate) fn descriptor(&self, client: ClientIndex) -> i32 {
+        if let Some(connection) = client.connection() {
+            return self.name(connection).descriptor;
+        }
+        let sockets = self.datagram_sockets.borrow();
+        let socket = client.exchange().and_then(|exchange| sockets.get(exchange.number()));
+        *socket.expect("each exchange has got a socket")
     }
 
     /// Notes a dead item that a read beside its owner has found.

@@ -9,7 +9,7 @@
 
 use kachel_engine::{DeadFound, Engine, Key, Operation, StoreMode, StoreTerms, Ttl, Verb, Verdict};
 use kachel_io::{Peer, SocketName};
-use kachel_net::{CloseReason, ConnectionIndex};
+use kachel_net::{ClientIndex, CloseReason, ConnectionIndex};
 use kachel_wire::Streams;
 use kachel_wire::format::log::{self, LogItem, LogPosition, StoreFields};
 
@@ -160,14 +160,13 @@ impl Context {
         key: &[u8],
         terms: &StoreTerms,
         is_too_large: bool,
-        connection: ConnectionIndex,
+        client: ClientIndex,
     ) {
         let status = if is_too_large { "too_large" } else { "no_memory" };
         let store = StoreFields { status, command: command(terms), ttl_s: 0 };
         let item = LogItem { key, class: 0, value_bytes: 0 };
         self.log_line(Streams::MUTATIONS, |line, at| {
-            let SocketName { descriptor, .. } = self.log.name(connection);
-            log::item_store(line, at, &item, &store, descriptor);
+            log::item_store(line, at, &item, &store, self.log.descriptor(client));
         });
     }
 

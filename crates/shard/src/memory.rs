@@ -11,7 +11,7 @@
 
 use kachel_engine::{Common, Engine, ReadValue, Room};
 use kachel_host::Budget;
-use kachel_net::{CloseReason, Connection, ConnectionIndex, WIDENED_BYTES};
+use kachel_net::{ClientIndex, CloseReason, Connection, WIDENED_BYTES};
 use kachel_wire::Reply;
 use kachel_wire::request::RETRIEVE_LINE_BYTES_MAX;
 
@@ -71,7 +71,7 @@ pub(crate) fn charge_input<E: Engine>(
     context: &Context,
     held: &mut HeldEngines<'_, E>,
     clients: &mut Clients<E::Pinned>,
-    connection: ConnectionIndex,
+    connection: ClientIndex,
 ) {
     let Some(open) = clients.connections.get_mut(connection) else { return };
     let budget = &context.shared.budget;
@@ -104,7 +104,7 @@ pub(crate) fn widen<E: Engine>(
     context: &Context,
     held: &mut HeldEngines<'_, E>,
     clients: &mut Clients<E::Pinned>,
-    connection: ConnectionIndex,
+    connection: ClientIndex,
     kept_bytes: usize,
 ) -> bool {
     let Some(open) = clients.connections.get_mut(connection) else { return false };
@@ -122,7 +122,7 @@ pub(crate) fn widen<E: Engine>(
 pub(crate) fn narrow<P: ReadValue>(
     context: &Context,
     clients: &mut Clients<P>,
-    connection: ConnectionIndex,
+    connection: impl Into<ClientIndex>,
 ) {
     if let Some(open) = clients.connections.get_mut(connection)
         && open.outbox_mut().narrow()

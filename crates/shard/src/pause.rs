@@ -12,7 +12,7 @@
 //!   both. So no tick checks all paused connections.
 
 use kachel_engine::{Engine, ReadValue};
-use kachel_net::{Connection, ConnectionIndex, Waiting};
+use kachel_net::{ClientIndex, Connection, Waiting};
 
 use crate::clients::Clients;
 use crate::context::Context;
@@ -23,9 +23,10 @@ impl<P: ReadValue> Clients<P> {
     pub(crate) fn pause(
         &mut self,
         context: &Context,
-        connection: ConnectionIndex,
+        connection: impl Into<ClientIndex>,
         waiting: Waiting,
     ) {
+        let connection = connection.into();
         if let Some(open) = self.connections.get_mut(connection)
             && open.pause(waiting)
         {
@@ -38,7 +39,8 @@ impl<P: ReadValue> Clients<P> {
     }
 
     /// Lists a paused connection as resumable if the cause of its pause has ended (I1).
-    pub(crate) fn resume_if_free(&mut self, connection: ConnectionIndex) {
+    pub(crate) fn resume_if_free(&mut self, connection: impl Into<ClientIndex>) {
+        let connection = connection.into();
         if let Some(open) = self.connections.get_mut(connection)
             && open.may_resume()
         {
@@ -48,7 +50,7 @@ impl<P: ReadValue> Clients<P> {
     }
 
     /// Notes that there are records again. The connection was in the list of `records`.
-    pub(crate) fn has_record(&mut self, connection: ConnectionIndex) {
+    pub(crate) fn has_record(&mut self, connection: ClientIndex) {
         let open = self.connections.get_mut(connection);
         if open.is_some_and(Connection::note_record) {
             self.mark_resumable(connection);
@@ -60,7 +62,7 @@ impl<P: ReadValue> Clients<P> {
         &mut self,
         context: &Context,
         records: &mut Records<E>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         none: NoRecord,
     ) {
         self.pause(context, connection, Waiting::Record);

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 
 use kachel_engine::{Engine, Key};
-use kachel_net::{AnswerRoom, ConnectionIndex};
+use kachel_net::{AnswerRoom, ClientIndex};
 use kachel_stdx::{Chain, Work};
 use kachel_wire::request::KEY_BYTES_MAX;
 
@@ -76,7 +76,7 @@ struct Stock<E: Engine> {
     /// Bytes of text and bytes of answer of each.
     bytes: [usize; 2],
     /// Connections that wait for a record, the one that has waited longest first (R1).
-    waiting: VecDeque<ConnectionIndex>,
+    waiting: VecDeque<ClientIndex>,
 }
 
 impl<E: Engine> Stock<E> {
@@ -124,7 +124,7 @@ impl<E: Engine> Records<E> {
     }
 
     /// Adds a connection to those that wait for a record.
-    pub(crate) fn wait(&mut self, connection: ConnectionIndex, NoRecord { is_large }: NoRecord) {
+    pub(crate) fn wait(&mut self, connection: ClientIndex, NoRecord { is_large }: NoRecord) {
         let stock = self.stock(is_large);
         debug_assert!(stock.away > 0, "a record comes back");
         stock.waiting.push_back(connection);
@@ -145,7 +145,7 @@ impl<E: Engine> Records<E> {
         &mut self,
         context: &Context,
         clients: &mut Clients<E::Pinned>,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         shard: u16,
         outgoing: Outgoing<'_>,
     ) -> Result<Work<Parked<E>>, NoRecord> {
@@ -162,7 +162,7 @@ impl<E: Engine> Records<E> {
         work.shard = shard;
         work.slot = clients.keep_slot(connection, room);
         if context.log.is_on() {
-            work.answer.descriptor = context.log.name(connection).descriptor;
+            work.answer.descriptor = context.log.descriptor(connection);
         }
         context.counters.parked.add(1);
         Ok(work)
@@ -192,7 +192,7 @@ impl<E: Engine> Records<E> {
         context: &Context,
         mailboxes: &Mailboxes<E>,
         clients: &mut Clients<E::Pinned>,
-        mut listed: impl for<'t> FnMut((u16, Option<ConnectionIndex>), &'t [u8], Ended) -> &'t [u8],
+        mut listed: impl for<'t> FnMut((u16, Option<ClientIndex>), &'t [u8], Ended) -> &'t [u8],
     ) {
         let mut answers = mailboxes.take_answers(context.id);
         while let Some(mut work) = answers.pop() {

@@ -29,7 +29,7 @@ impl<P: ReadValue> Clients<P> {
         noreply: bool,
     ) {
         let room = AnswerRoom { line_bytes: ANSWER_BYTES_MAX, value_bytes: 0 };
-        let slot = self.keep_slot(connection, room);
+        let slot = self.keep_slot(connection.into(), room);
         let number = context.shared.refreshes.ask();
         debug_assert!(number > 0, "requests are numbered from 1 on");
         self.refreshing.push(Refreshing { slot, number, noreply });

@@ -4,7 +4,7 @@
 //! Downstream: `net`'s outbox; `parked`.
 
 use kachel_engine::{INLINE_VALUE_BYTES_MAX, ReadValue};
-use kachel_net::{BlockPool, ConnectionIndex, Outbox, Slots, Source, Stream};
+use kachel_net::{BlockPool, ClientIndex, Outbox, Slots, Source, Stream};
 use kachel_stdx::Held;
 use kachel_wire::Sink;
 
@@ -50,7 +50,7 @@ pub(crate) struct ToClient<'a, P> {
     pub(crate) outbox: &'a mut Outbox,
     pub(crate) slots: &'a mut Slots<LargeValue<P>>,
     pub(crate) blocks: &'a mut BlockPool,
-    pub(crate) connection: ConnectionIndex,
+    pub(crate) connection: ClientIndex,
 }
 
 impl<P: ReadValue> ToClient<'_, P> {
@@ -81,7 +81,7 @@ impl<P> ReplySink for ToClient<'_, P> {
 
     #[cold]
     fn descriptor(&self, log: &Log) -> i32 {
-        log.name(self.connection).descriptor
+        log.descriptor(self.connection)
     }
 }
 

@@ -22,7 +22,10 @@
 
 use kachel_engine::{Engine, INLINE_VALUE_BYTES_MAX, ReadGuesses};
 use kachel_io::Io;
-use kachel_net::{ClientProtocol, CloseReason, Connection, ConnectionIndex, Resume, Waiting};
+use kachel_net::{
+    ClientIndex, ClientProtocol, CloseReason, Connection, ConnectionIndex, ExchangeIndex, Resume,
+    Waiting,
+};
 use kachel_wire::request::{
     BinaryRequest, BinaryVerb, KEY_BYTES_MAX, Keys, LINE_BYTES_MAX, Request, Retrieve,
 };
@@ -134,17 +137,20 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         self.ready[index].input_bytes = input.len();
         self.has_only_staged = false;
         self.begun = Begun::NONE;
-        if input.is_empty() && self.on.uploads.is_whole(self.ready[index].connection) {
+        let connection = self.ready[index].connection;
+        if input.is_empty()
+            && connection.connection().is_some_and(|owner| self.on.uploads.is_whole(owner))
+        {
             self.run();
             debug_assert!(self.batch.is_empty(), "I1");
-            self.prepare(index, self.ready[index].connection, input); // upload, I4
+            self.prepare(index, connection, input); // upload, I4
             return;
         }
         loop {
             if self.batch.is_full() {
                 self.run();
             }
-            let Ready { connection, offset, ended, .. } = self.ready[index];
+            let Ready { offset, ended, .. } = self.ready[index];
             if ended || offset == input.len() {
                 return;
             }
@@ -181,7 +187,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     /// Does what comes before the next request of a connection: skips input, receives a large
     /// value, has the client log in, continues a retrieval, or waits. `rest` is the input that is
     /// not served yet.
-    fn prepare(&mut self, index: usize, connection: ConnectionIndex, rest: &'b [u8]) -> Next {
+    fn prepare(&mut self, index: usize, connection: ClientIndex, rest: &'b [u8]) -> Next {
         let Ready { offset, .. } = self.ready[index];
         let Some(open) = self.on.clients.connections.get_mut(connection) else {
             return Next::Later;
@@ -207,7 +213,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return Next::Later;
         }
         if uploading {
-            let used = self.on.values().feed(connection, rest);
+            let used = self.on.values().feed(connection_of(connection), rest);
             self.advance(index, used);
             if self.on.clients.is_paused(connection) {
                 self.ready[index].ended = true;
@@ -218,7 +224,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             return Next::Later;
         };
         if open.login().is_some() {
-            return self.log_in(index, connection, rest);
+            return self.log_in(index, connection_of(connection), rest);
         }
         if let Some(resume) = open.input_mut().take_resume() {
             return if self.keys(index, rest, resume) { Next::Again } else { Next::Later };
@@ -272,7 +278,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn request(
         &mut self,
         index: usize,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         rest: &'b [u8],
         scanned: usize,
     ) -> bool {
@@ -283,8 +289,8 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
         };
         match parsed {
             Parsed::NeedMore => {
-                if connection.is_exchange() {
-                    self.refuse_incomplete(index, connection, None, rest.len());
+                if let Some(exchange) = connection.exchange() {
+                    self.refuse_incomplete(index, exchange, None, rest.len());
                 } else {
                     let scanned = |open: &mut Connection| open.input_mut().note_scanned(rest.len());
                     self.on.clients.with(connection, scanned);
@@ -346,12 +352,12 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn refuse_incomplete(
         &mut self,
         index: usize,
-        connection: ConnectionIndex,
+        exchange: ExchangeIndex,
         request: Option<&Request<'_>>,
         rest_bytes: usize,
     ) {
         let Serving { context, clients, .. } = &mut *self.on;
-        refuse_incomplete(context, clients, connection, request);
+        refuse_incomplete(context, clients, exchange, request);
         self.advance(index, rest_bytes);
     }
 
@@ -361,7 +367,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn refuse(
         &mut self,
         index: usize,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         rest: &[u8],
         refused: &Parsed<'_>,
     ) -> bool {
@@ -375,6 +381,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             Parsed::RefusedBinary { refusal, line_bytes } => {
                 let open = self.on.clients.connections.get(connection);
                 if refusal.is_login() && open.and_then(Connection::logs_in).is_some() {
+                    let connection = connection_of(connection);
                     return matches!(self.log_in(index, connection, rest), Next::Again);
                 }
                 self.advance(index, *line_bytes);
@@ -446,18 +453,18 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     fn storage(
         &mut self,
         index: usize,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         rest: &'b [u8],
         request: &Request<'b>,
         line_bytes: usize,
     ) -> bool {
         let value_bytes =
             request.announced_bytes().expect("a storage request announces its block") as usize;
-        if connection.is_exchange()
+        if let Some(exchange) = connection.exchange()
             && rest.len() < line_bytes + value_bytes + request.value_end().len()
         {
             if self.settled() {
-                self.refuse_incomplete(index, connection, Some(request), rest.len());
+                self.refuse_incomplete(index, exchange, Some(request), rest.len());
             }
             return true;
         }
@@ -477,7 +484,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
             if self.settled() {
                 self.advance(index, line_bytes);
                 let line = &rest[..line_bytes];
-                self.on.values().begin(connection, request, line, value_bytes);
+                self.on.values().begin(connection_of(connection), request, line, value_bytes);
             }
             return true;
         }
@@ -541,7 +548,7 @@ impl<'b, E: Engine> Turn<'_, '_, 'b, E> {
     }
 
     /// Skips the next `bytes` of input.
-    fn skip(&mut self, connection: ConnectionIndex, bytes: u64) {
+    fn skip(&mut self, connection: ClientIndex, bytes: u64) {
         self.on.clients.with(connection, |open| open.input_mut().skip(bytes));
     }
 
@@ -608,7 +615,7 @@ impl<E: Engine> Serving<'_, E> {
     }
 
     /// The parts of a shard that an administrative request needs.
-    fn administration(&mut self, connection: ConnectionIndex) -> Administration<'_, E> {
+    fn administration(&mut self, connection: ClientIndex) -> Administration<'_, E> {
         Administration {
             context: self.context,
             engines: self.engines,
@@ -620,8 +627,16 @@ impl<E: Engine> Serving<'_, E> {
         }
     }
 
-    fn widen(&mut self, connection: ConnectionIndex, kept_bytes: usize) -> bool {
+    fn widen(&mut self, connection: ClientIndex, kept_bytes: usize) -> bool {
         let mut held = HeldEngines::new(self.engines, self.context);
         widen(self.context, &mut held, self.clients, connection, kept_bytes)
     }
+}
+
+/// The connection of a client that logs in, or whose large value is received.
+///
+/// Panics: when it is an exchange, which never does that. A server that asks for logins has no UDP,
+/// and a datagram is too short for a large value (`datagrams`).
+fn connection_of(client: ClientIndex) -> ConnectionIndex {
+    client.connection().expect("an exchange neither logs in nor sends a large value")
 }

@@ -63,7 +63,7 @@ impl<P: ReadValue> Clients<P> {
                         attempts.leave(turn); // T2
                     }
                     if open.may_resume() && open.mark_resumable() {
-                        self.resumable.push(connection);
+                        self.resumable.push(connection.into());
                     }
                 }
                 TurnState::Displaced => {

@@ -24,8 +24,7 @@ use kachel_engine::{
     Answer, Block, Common as _, Engine, Key, KeyHashes, Operation, Outcome, ReceiveValue as _,
     Room, Verb,
 };
-use kachel_io::SocketName;
-use kachel_net::{AnswerRoom, Connection, ConnectionIndex, Waiting};
+use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, Waiting};
 use kachel_stdx::Landing;
 use kachel_wire::request::{KEY_BYTES_MAX, LINE_BYTES_MAX, Request};
 use kachel_wire::{Parsed, Reply, parse};
@@ -274,7 +273,7 @@ impl<'a, E: Engine> Values<'a, E> {
         {
             // It is completed again when the connection is resumed.
             let Self { context, clients, records, .. } = self;
-            clients.pause_for_record(context, records, connection, none);
+            clients.pause_for_record(context, records, connection.into(), none);
         }
         used
     }
@@ -317,9 +316,11 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(!engines.may_take(asked, context), "engines, E3");
         let (ask, room) = (Ask::MakeRoom { bytes }, AnswerRoom::default());
         let outgoing = Outgoing { ask, text: b"", key: None, reads_value: false, room };
-        let work = match records.prepare(context, clients, connection, asked, outgoing) {
+        let work = match records.prepare(context, clients, connection.into(), asked, outgoing) {
             Ok(work) => work,
-            Err(none) => return clients.pause_for_record(context, records, connection, none),
+            Err(none) => {
+                return clients.pause_for_record(context, records, connection.into(), none);
+            }
         };
         drop(engines.park(work, context));
         if let Some(uploading) = uploads.get_mut(connection) {
@@ -343,7 +344,7 @@ impl<'a, E: Engine> Values<'a, E> {
                 }
                 Ok(())
             }
-            None => self.refuse(connection, &request, Reply::OutOfMemoryStoring),
+            None => self.refuse(connection.into(), &request, Reply::OutOfMemoryStoring),
             Some(upload) => {
                 let mut space = [0; KEY_BYTES_MAX];
                 let key = Key::hashed(key_of(&request, &mut space), uploading.hashes);
@@ -375,7 +376,7 @@ impl<'a, E: Engine> Values<'a, E> {
         debug_assert!(request.announced_bytes().is_some(), "only a store has a value to commit");
         let context = self.context;
         let owner = context.hasher.owner(key.hashes());
-        let mut engine = self.take(connection, owner);
+        let mut engine = self.take(connection.into(), owner);
         let mut ticket = None;
         if let Some(engine) = &mut engine {
             let mut block = Block::Upload(upload);
@@ -399,7 +400,7 @@ impl<'a, E: Engine> Values<'a, E> {
         let (ask, key) = (Ask::Line, Some(key));
         let outgoing = Outgoing { ask, text: line, key, reads_value: false, room };
         let Self { engines, clients, records, .. } = self;
-        let mut work = match records.prepare(context, clients, connection, owner, outgoing) {
+        let mut work = match records.prepare(context, clients, connection.into(), owner, outgoing) {
             Ok(work) => work,
             Err(none) => return Err((none, upload)),
         };
@@ -414,7 +415,7 @@ impl<'a, E: Engine> Values<'a, E> {
     /// Takes the engine of a shard for a request of this connection. `None` if this core may not
     /// take it, another core holds it, or the request would overtake an earlier one; and always if
     /// the engine may delay requests, because these must have a record.
-    fn take(&self, connection: ConnectionIndex, owner: u16) -> Option<Entered<'a, E>> {
+    fn take(&self, connection: ClientIndex, owner: u16) -> Option<Entered<'a, E>> {
         let Self { context, engines, .. } = *self;
         debug_assert!(owner < context.shards(), "a shard of this process");
         if E::DELAYS || !engines.may_take(owner, context) {
@@ -432,7 +433,7 @@ impl<'a, E: Engine> Values<'a, E> {
     /// Errors: there is no record to park the removal, and nothing was done.
     pub(crate) fn refuse(
         &mut self,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         request: &Request<'_>,
         reply: Reply,
     ) -> Result<(), NoRecord> {
@@ -464,7 +465,7 @@ impl<'a, E: Engine> Values<'a, E> {
     }
 
     #[cold]
-    fn log_refused(&self, connection: ConnectionIndex, request: &Request<'_>, is_too_large: bool) {
+    fn log_refused(&self, connection: ClientIndex, request: &Request<'_>, is_too_large: bool) {
         let mut space = [0; KEY_BYTES_MAX];
         let key = self.context.hasher.key(key_of(request, &mut space));
         debug_assert!(request.announced_bytes().is_some(), "only a store is refused so");
@@ -475,7 +476,7 @@ impl<'a, E: Engine> Values<'a, E> {
 
     fn remove_stale(
         &mut self,
-        connection: ConnectionIndex,
+        connection: ClientIndex,
         request: &Request<'_>,
         removal: &[u8],
     ) -> Result<(), NoRecord> {
@@ -495,7 +496,7 @@ impl<'a, E: Engine> Values<'a, E> {
                 unreachable!("a delete waits for no room");
             };
             if context.log.is_on() {
-                let SocketName { descriptor, .. } = context.log.name(connection);
+                let descriptor = context.log.descriptor(connection);
                 let (value_bytes, is_meta) = (None, request.is_meta());
                 let logged =
                     Logged { operation, verdict, value_bytes, before, is_meta, descriptor };

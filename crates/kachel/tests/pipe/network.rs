@@ -154,7 +154,7 @@ impl Network {
         command.args(["netns", "exec", &self.server]).args(program);
         command.args([env!("CARGO_BIN_EXE_kachel"), "serve"]);
         command.args(["-l", "0.0.0.0,::", "-p", "11311", "-U", "11311", "--pipe", SERVER_SIDE]);
-        command.args(options).stderr(Stdio::piped());
+        command.args(["-D", ":"]).args(options).stderr(Stdio::piped());
         let mut child = command.spawn().expect("ip, of iproute2");
         let said = BufReader::new(child.stderr.take().expect("it is piped"));
         let (send, lines) = mpsc::channel();

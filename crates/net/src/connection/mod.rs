@@ -156,9 +156,10 @@ impl Connection {
         }
     }
 
-    /// The socket, as `io` knows it.
+    /// The socket, as `io` knows it. An exchange has none.
     #[inline]
-    pub const fn socket(&self) -> SocketId {
+    pub fn socket(&self) -> SocketId {
+        debug_assert!(self.socket != SocketId::NONE, "only a connection has a socket");
         self.socket
     }
 

@@ -31,7 +31,7 @@ fn each_wait_ends_with_its_own_cause() {
 
     let mut slots = Slots::<()>::new();
     let answers = (1, AnswerRoom::default());
-    let slot = open.outbox.await_answers(answers, ConnectionIndex(0), &mut slots);
+    let slot = open.outbox.await_answers(answers, ConnectionIndex(0).into(), &mut slots);
     open.pause(Waiting::Answers);
     assert!(!open.may_resume());
     open.outbox.answered(slot, 0, &mut slots);
@@ -157,7 +157,7 @@ fn while_a_reply_is_owed_only_reading_is_a_sign_of_life() {
     open.note_received(NOW + 3);
     assert_eq!(open.idle_sweeps(NOW + 3), 0);
     let (mut blocks, mut slots) = (BlockPool::new(), Slots::<()>::new());
-    open.outbox.text(b"END\r\n", ConnectionIndex(0), &mut blocks, &mut slots);
+    open.outbox.text(b"END\r\n", ConnectionIndex(0).into(), &mut blocks, &mut slots);
     open.note_received(NOW + 9);
     assert_eq!(open.idle_sweeps(NOW + 9), 6);
     open.note_active(NOW + 9);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use kachel_io::FarEnd;
 use kachel_net::{DATAGRAM_REPLY_BYTES_MAX, EXCHANGES_MAX};
 use kachel_testkit::{OWN_UDP_PORT, World, WorldOptions};
 use kachel_wire::{FRAME_BYTES, Frame};
@@ -14,9 +15,32 @@ const TOO_LONG: &[u8] = b"SERVER_ERROR reply too long for UDP; use TCP\r\n";
 const INCOMPLETE: &[u8] = b"SERVER_ERROR request not whole in its datagram; use TCP\r\n";
 const REFUSED: &[u8] = b"SERVER_ERROR not answered over UDP; use TCP\r\n";
 
+/// All streams of the log.
+const STREAMS: &str = "fetchers mutations evictions connevents sysevents deletions";
+
+/// A server with UDP. A client watches all streams, and requests are counted by prefix: an exchange
+/// meets all that is done for a request.
 fn world(options: WorldOptions) -> World {
+    watched(options).0
+}
+
+/// As [`world`], and the client that watches.
+fn watched(options: WorldOptions) -> (World, FarEnd) {
     let udp = options.udp.or(Some(1));
-    World::new(WorldOptions { udp, ..options })
+    let mut world = World::new(WorldOptions { udp, ..options });
+    let watcher = world.connect();
+    assert_eq!(world.ask(&watcher, b"stats detail on\r\n"), b"OK\r\n");
+    assert_eq!(world.ask(&watcher, format!("watch {STREAMS}\r\n").as_bytes()), b"OK\r\n");
+    (world, watcher)
+}
+
+/// The lines that a watcher has got, in alphabetical order, without time and number.
+fn lines(watcher: &FarEnd) -> Vec<String> {
+    let told = String::from_utf8(watcher.read()).expect("text");
+    let fields = |line: &str| line.split_once(" type=").expect("a type").1.to_owned();
+    let mut lines: Vec<String> = told.lines().map(fields).collect();
+    lines.sort_unstable();
+    lines
 }
 
 fn client(number: u16) -> SocketAddr {
@@ -130,6 +154,72 @@ fn requests_that_want_no_reply_get_no_datagram() {
     let wanted = b"VALUE a 0 1\r\nx\r\nVALUE b 0 1\r\nx\r\nVALUE c 0 5\r\nquiet\r\nEND\r\n";
     assert_eq!(ask(&mut world, b"get a b c\r\n"), wanted);
     assert_eq!(ask(&mut world, b"version\r\nquit\r\nversion\r\n"), b"VERSION 1.6.45\r\n");
+}
+
+/// What each kind of request writes to the log: as over TCP, but for `cfd`, which is the descriptor
+/// of the socket; in memory it is 0.
+#[test]
+fn a_watcher_gets_the_lines_of_requests_over_udp() {
+    for (shards, crew) in [(1, true), (3, true), (3, false)] {
+        let options = WorldOptions { shards, crew, item_bytes_max: 1_000, ..Default::default() };
+        let (mut world, watcher) = watched(options);
+        for (request, expected) in [
+            (
+                &b"get p:a\r\n"[..],
+                &["item_get key=p%3Aa status=not_found clsid=0 cfd=0 size=0"][..],
+            ),
+            (
+                &set("p:a", b"abc"),
+                &[
+                    "item_get key=p%3Aa status=not_found clsid=0 cfd=0 size=0",
+                    "item_store key=p%3Aa status=stored cmd=set ttl=0 clsid=1 cfd=0 size=3",
+                ],
+            ),
+            (b"mg p:a v\r\n", &["item_get key=p%3Aa status=found clsid=1 cfd=0 size=3"]),
+            // A value over the limit removes the old one.
+            (
+                &set("p:a", &[b'v'; 2_000]),
+                &[
+                    "deleted key=p%3Aa cmd=delete clsid=1 size=3",
+                    "item_get key=p%3Aa status=found clsid=1 cfd=0 size=3",
+                    "item_store key=p%3Aa status=too_large cmd=set ttl=0 clsid=0 cfd=0 size=0",
+                ],
+            ),
+            (b"mg YQpi b v\r\n", &["item_get key=a%0Ab status=not_found clsid=0 cfd=0 size=0"]),
+            (b"quit\r\n", &[]),
+            (b"get p:a", &[]),
+        ] {
+            lines(&watcher);
+            ask(&mut world, request);
+            let shown = request.escape_ascii();
+            assert_eq!(lines(&watcher), expected, "{shards} shards, crew {crew}: {shown}");
+        }
+        let tcp = world.connect();
+        let told = world.ask(&tcp, b"stats detail dump\r\n");
+        assert!(told.starts_with(b"PREFIX p get 2 hit 1 set 1 del "), "{}", told.escape_ascii());
+    }
+}
+
+/// An exchange whose request waits for an engine, while connections come, move and go.
+#[test]
+fn exchanges_that_wait_are_logged_beside_connections() {
+    let (mut world, watcher) = watched(WorldOptions { shards: 2, ..WorldOptions::default() });
+    let clients: Vec<FarEnd> = (0..20).map(|_| world.connect()).collect();
+    world.settle();
+    {
+        let engines = std::sync::Arc::clone(&world.engines);
+        let held = [0, 1].map(|shard| engines.hold(shard).expect("no core holds it"));
+        for number in 0..EXCHANGES_MAX as u16 {
+            world.send_datagram(0, client(number), &framed(number, &set("p:a", b"value")));
+        }
+        (0..20).for_each(|_| world.turn());
+        clients.iter().for_each(FarEnd::reset);
+        drop(held);
+    }
+    world.settle();
+    assert_eq!(replies(&world, 0).len(), EXCHANGES_MAX);
+    let stored = lines(&watcher).iter().filter(|line| line.starts_with("item_store")).count();
+    assert_eq!(stored, EXCHANGES_MAX, "each has its line");
 }
 
 /// Rows U01 to U07 and U14: bytes that are no request draw no reply.

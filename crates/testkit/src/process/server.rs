@@ -67,6 +67,8 @@ pub struct Server {
     /// Where it listens.
     pub address: Address,
     folder: tempfile::TempDir,
+    /// Clients that watch its log and do not read.
+    watchers: Vec<Client>,
     /// The configuration of its clients, if they speak TLS.
     #[cfg(feature = "tls")]
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -180,9 +182,9 @@ impl<'a> Launch<'a> {
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
         #[cfg(feature = "tls")]
-        let mut server = Server { process, address, folder, tls };
+        let mut server = Server { process, address, folder, watchers: Vec::new(), tls };
         #[cfg(not(feature = "tls"))]
-        let mut server = Server { process, address, folder };
+        let mut server = Server { process, address, folder, watchers: Vec::new() };
         let mut ended = None;
         wait_until("a server that listens", || {
             if let Address::Tcp(address) = &mut server.address
@@ -276,6 +278,19 @@ impl Server {
             Address::Tcp(address) => TcpStream::connect(address).map(OwnedFd::from),
             Address::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
         }
+    }
+
+    /// Has a client watch all streams of the log until the server ends. It reads nothing. So each
+    /// later request does all that a request may have to do.
+    ///
+    /// # Panics
+    /// If the server refuses that.
+    pub fn watch(&mut self) {
+        let mut watcher = self.connect();
+        let streams = "fetchers mutations evictions connevents sysevents deletions";
+        watcher.send(format!("watch {streams}\r\n"));
+        assert_eq!(watcher.read_line(), b"OK\r\n", "lines may follow");
+        self.watchers.push(watcher);
     }
 
     /// Checks that the process runs.

@@ -35,6 +35,7 @@ use kachel_engine::{Cursor, Engine, ReadValue};
 use kachel_io::{Peer, SocketId, SocketName};
 use kachel_net::{AnswerRoom, ClientIndex, Connection, ConnectionIndex, OWED_BYTES_MAX};
 use kachel_stdx::Chain;
+use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{Reply, format};
 
@@ -430,7 +431,8 @@ fn piece<E: Engine>(
     let mut lines_left = if let Form::Cachedump { lines_left, .. } = form { lines_left } else { 0 };
     let walked = engine.walk(&mut cursor, now, form.items_max(), |key, item| {
         let (value_bytes, client_flags) = (item.value_bytes(), item.client_flags());
-        let class_of = || sizes.of(key.len(), value_bytes, client_flags);
+        let key = ShownKey::of(key); // The key's bytes are not shown in any other way.
+        let class_of = || sizes.of(key.byte_count(), value_bytes, client_flags);
         if let Form::Metadump { classes } | Form::Mgdump { classes } = form
             && classes != u64::MAX
             && classes & 1 << class_of() == 0
@@ -452,7 +454,8 @@ fn piece<E: Engine>(
                 format::metadump_line(lines, key, &facts);
             }
             Form::Cachedump { class, .. } => {
-                if class_of() == class {
+                // As in memcached, a key that came in base64 is not shown.
+                if class_of() == class && !item.protocol_mark() {
                     let expiry_unix_s = expiry(item.expiry()).unwrap_or(0);
                     format::cachedump_line(lines, key, value_bytes, expiry_unix_s);
                     lines_left -= 1;
@@ -465,7 +468,7 @@ fn piece<E: Engine>(
             }
             Form::Prefixes | Form::Connections => unreachable!("no engine has them"),
             Form::Sizes => {
-                let bytes = sizes.nominal_bytes(key.len(), value_bytes, client_flags);
+                let bytes = sizes.nominal_bytes(key.byte_count(), value_bytes, client_flags);
                 let step = bytes.div_ceil(SIZE_STEP_BYTES as usize).min(SIZE_STEPS_MAX);
                 let step = u32::try_from(step).unwrap_or(u32::MAX);
                 take_note(lines, step, item.memory_bytes(), item.last_access());

@@ -11,6 +11,7 @@ use kachel_engine::{DeadFound, Engine, Key, Operation, StoreMode, StoreTerms, Tt
 use kachel_io::{Peer, SocketName};
 use kachel_net::{ClientIndex, CloseReason, ConnectionIndex};
 use kachel_wire::Streams;
+use kachel_wire::format::ShownKey;
 use kachel_wire::format::log::{self, LogItem, LogPosition, StoreFields};
 
 use crate::by_class::ItemBefore;
@@ -102,7 +103,8 @@ impl Context {
         let key = &logged.operation.key;
         debug_assert!(found.is_there || found.class == 0, "only an item has a class");
         let status = if found.is_there { "found" } else { self.missed(key) };
-        let item = LogItem { key: key.bytes(), class: found.class, value_bytes: found.value_bytes };
+        let (class, value_bytes) = (found.class, found.value_bytes);
+        let item = LogItem { key: ShownKey::of(key.bytes()), class, value_bytes };
         self.log_line(Streams::FETCHERS, |line, at| {
             log::item_get(line, at, &item, status, logged.descriptor);
         });
@@ -145,8 +147,8 @@ impl Context {
         client_flags: u32,
         store: &StoreFields,
     ) {
-        let key = logged.operation.key.bytes();
-        let class = self.sizes.of(key.len(), value_bytes, client_flags);
+        let key = ShownKey::of(logged.operation.key.bytes());
+        let class = self.sizes.of(key.byte_count(), value_bytes, client_flags);
         let item = LogItem { key, class, value_bytes };
         self.log_line(Streams::MUTATIONS, |line, at| {
             log::item_store(line, at, &item, store, logged.descriptor);
@@ -164,7 +166,7 @@ impl Context {
     ) {
         let status = if is_too_large { "too_large" } else { "no_memory" };
         let store = StoreFields { status, command: command(terms), ttl_s: 0 };
-        let item = LogItem { key, class: 0, value_bytes: 0 };
+        let item = LogItem { key: ShownKey::of(key), class: 0, value_bytes: 0 };
         self.log_line(Streams::MUTATIONS, |line, at| {
             log::item_store(line, at, &item, &store, self.log.descriptor(client));
         });
@@ -172,7 +174,8 @@ impl Context {
 
     fn log_deletion(&self, logged: Logged<'_>) {
         let ItemBefore { class, value_bytes, .. } = logged.before;
-        let item = LogItem { key: logged.operation.key.bytes(), class, value_bytes };
+        let key = ShownKey::of(logged.operation.key.bytes());
+        let item = LogItem { key, class, value_bytes };
         let command = if logged.is_meta { "md" } else { "delete" };
         self.log_line(Streams::DELETIONS, |line, at| log::deleted(line, at, &item, command));
     }
@@ -194,8 +197,9 @@ impl Context {
         let now = self.now().second;
         debug_assert!(engine.has_evicted(), "there is something to tell");
         let unlisted = engine.take_evicted(|evicted| {
-            let class = self.sizes.of(evicted.key.len(), evicted.value_bytes, evicted.client_flags);
-            let item = LogItem { key: evicted.key, class, value_bytes: evicted.value_bytes };
+            let (key, value_bytes) = (ShownKey::of(evicted.key), evicted.value_bytes);
+            let class = self.sizes.of(key.byte_count(), value_bytes, evicted.client_flags);
+            let item = LogItem { key, class, value_bytes };
             let is_mortal = evicted.expiry != 0;
             let ttl_s = is_mortal.then(|| i64::from(evicted.expiry) - i64::from(now));
             let idle_s = now.saturating_sub(evicted.last_access);

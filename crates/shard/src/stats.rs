@@ -13,6 +13,7 @@ use kachel_engine::{Common as _, Engine};
 use kachel_io::SEND_BLOCK_BYTES;
 use kachel_net::ConnectionIndex;
 use kachel_stdx::Counter;
+use kachel_wire::format::ShownKey;
 use kachel_wire::request::BinaryHead;
 use kachel_wire::{DetailTopic, Reply, StatsTopic, format};
 
@@ -230,8 +231,11 @@ impl<E: Engine> Answering<'_, E> {
 fn prefix_line((prefix, counts): (Vec<u8>, PrefixCounts)) -> Vec<u8> {
     let PrefixCounts { gets, hits, sets, deletes } = counts;
     debug_assert!(hits <= gets, "a hit is a get");
+    let mut line = b"PREFIX ".to_vec();
+    ShownKey::of(&prefix).put_text(&mut line);
     let counts = format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n");
-    [b"PREFIX ", &prefix[..], counts.as_bytes()].concat()
+    line.extend_from_slice(counts.as_bytes());
+    line
 }
 
 /// The number of a line of `stats`.

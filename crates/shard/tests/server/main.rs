@@ -25,6 +25,7 @@ mod readers;
 mod replies;
 mod roles;
 mod sasl;
+mod shown_keys;
 mod size_classes;
 mod sleeping;
 mod statistics;

@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use super::{Sink, percent_encoded, put_i64, put_u64};
+use super::{ShownKey, Sink, put_i64, put_u64};
 
 /// Bytes of the longest line: a key of 250 bytes with each one as `%XX`, and the fields.
 pub const LOG_LINE_BYTES_MAX: usize = 1024;
@@ -44,10 +44,10 @@ impl LogPosition {
     }
 }
 
-fn put_key(sink: &mut impl Sink, key: &[u8]) {
-    debug_assert!(!key.is_empty(), "a key has bytes");
+fn put_key(sink: &mut impl Sink, key: ShownKey<'_>) {
+    debug_assert!(key.byte_count() > 0, "a key has bytes");
     sink.put(b" key=");
-    percent_encoded(sink, key);
+    key.put_encoded(sink);
 }
 
 fn put_word(sink: &mut impl Sink, name: &str, word: &str) {
@@ -70,7 +70,7 @@ fn put_signed(sink: &mut impl Sink, name: &str, number: i64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogItem<'k> {
     /// The key.
-    pub key: &'k [u8],
+    pub key: ShownKey<'k>,
     /// The size class.
     pub class: u8,
     /// Bytes of the value.
@@ -80,10 +80,12 @@ pub struct LogItem<'k> {
 /// Formats the lookup of an item.
 ///
 /// ```
+/// use kachel_wire::format::ShownKey;
 /// use kachel_wire::format::log::{LogItem, LogPosition, item_get};
 /// let mut line = Vec::new();
 /// let at = LogPosition { unix_us: 5_000_042, gid: 7 };
-/// item_get(&mut line, at, &LogItem { key: b"a b", class: 1, value_bytes: 3 }, "found", 9);
+/// let item = LogItem { key: ShownKey::of(b"a b"), class: 1, value_bytes: 3 };
+/// item_get(&mut line, at, &item, "found", 9);
 /// let expected = "ts=5.000042 gid=7 type=item_get key=a%20b status=found clsid=1 cfd=9 size=3\n";
 /// assert_eq!(line, expected.as_bytes());
 /// ```

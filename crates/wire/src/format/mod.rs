@@ -13,11 +13,13 @@
 
 mod answer;
 pub mod log;
+mod shown_key;
 
 use kachel_engine::{Facts, Inspection};
 
 pub use self::answer::{KeyReply, answer_key, answer_lease};
 pub(crate) use self::answer::{answer_classic, answer_meta};
+pub use self::shown_key::ShownKey;
 use crate::base64;
 use crate::parse_key;
 use crate::request::{KEY_BYTES_MAX, Letters, Meta, MetaKey};
@@ -534,13 +536,14 @@ pub struct DumpFacts {
 ///
 /// ```
 /// let mut line = Vec::new();
-/// let facts = kachel_wire::format::DumpFacts { access_unix_s: 5, class: 1, ..Default::default() };
-/// kachel_wire::format::metadump_line(&mut line, b"a/b", &facts);
+/// use kachel_wire::format::{DumpFacts, ShownKey, metadump_line};
+/// let facts = DumpFacts { access_unix_s: 5, class: 1, ..Default::default() };
+/// metadump_line(&mut line, ShownKey::of(b"a/b"), &facts);
 /// assert_eq!(line, b"key=a%2Fb exp=-1 la=5 cas=0 fetch=no cls=1 size=0 flags=0 \n");
 /// ```
-pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
+pub fn metadump_line(sink: &mut impl Sink, key: ShownKey<'_>, facts: &DumpFacts) {
     sink.put(b"key=");
-    percent_encoded(sink, key);
+    key.put_encoded(sink);
     sink.put(b" exp=");
     match facts.expiry_unix_s {
         Some(expiry) => put_u64(sink, expiry),
@@ -565,27 +568,23 @@ pub fn metadump_line(sink: &mut impl Sink, key: &[u8], facts: &DumpFacts) {
 ///
 /// ```
 /// let mut lines = Vec::new();
-/// kachel_wire::format::cachedump_line(&mut lines, b"key", 5, 0);
+/// use kachel_wire::format::{ShownKey, cachedump_line};
+/// cachedump_line(&mut lines, ShownKey::of(b"key"), 5, 0);
 /// assert_eq!(lines, b"ITEM key [5 b; 0 s]\r\n");
 /// ```
-pub fn cachedump_line(sink: &mut impl Sink, key: &[u8], value_bytes: usize, expiry_unix_s: u64) {
-    sink.put_all([b"ITEM ", key, b" ["]);
+pub fn cachedump_line(
+    sink: &mut impl Sink,
+    key: ShownKey<'_>,
+    value_bytes: usize,
+    expiry_unix_s: u64,
+) {
+    sink.put(b"ITEM ");
+    key.put_text(sink);
+    sink.put(b" [");
     put_u64(sink, value_bytes as u64);
     sink.put(b" b; ");
     put_u64(sink, expiry_unix_s);
     sink.put(b" s]\r\n");
-}
-
-/// Formats text with everything except letters, digits and `-._~` as `%XX`.
-pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &byte in text {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            sink.put(&[byte]);
-        } else {
-            sink.put(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-    }
 }
 
 /// Formats one line of `lru_crawler mgdump`: a request that fetches the item. The key is in base64
@@ -594,18 +593,16 @@ pub fn percent_encoded(sink: &mut impl Sink, text: &[u8]) {
 ///
 /// ```
 /// let mut lines = Vec::new();
-/// kachel_wire::format::mgdump_line(&mut lines, b"key", false);
-/// kachel_wire::format::mgdump_line(&mut lines, b"key", true);
-/// kachel_wire::format::mgdump_line(&mut lines, b"a b", false);
+/// use kachel_wire::format::{ShownKey, mgdump_line};
+/// mgdump_line(&mut lines, ShownKey::of(b"key"), false);
+/// mgdump_line(&mut lines, ShownKey::of(b"key"), true);
+/// mgdump_line(&mut lines, ShownKey::of(b"a b"), false);
 /// assert_eq!(lines, b"mg key\r\nmg a2V5 b\r\nmg YSBi b\r\n");
 /// ```
-pub fn mgdump_line(sink: &mut impl Sink, key: &[u8], in_base64: bool) {
+pub fn mgdump_line(sink: &mut impl Sink, key: ShownKey<'_>, in_base64: bool) {
     sink.put(b"mg ");
-    if in_base64 || !key_fits_a_line(key) {
-        put_base64(sink, key);
+    if key.put_for_request(sink, in_base64) {
         sink.put(b" b");
-    } else {
-        sink.put(key);
     }
     sink.put(CRLF);
 }

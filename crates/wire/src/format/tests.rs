@@ -3,8 +3,8 @@
 use kachel_engine::{Facts, Inspection, KeyHasher, Seeds, Value, Verdict, decimal_digits};
 
 use super::{
-    DumpFacts, KeyReply, MetaCode, MetaVerb, answer_lease, key_fits_a_line, meta_debug, meta_head,
-    meta_plain, metadump_line, mgdump_line, number, percent_encoded, put_i64, put_u64, quiet_hides,
+    DumpFacts, KeyReply, MetaCode, MetaVerb, ShownKey, answer_lease, key_fits_a_line, meta_debug,
+    meta_head, meta_plain, metadump_line, mgdump_line, number, put_i64, put_u64, quiet_hides,
     value_head,
 };
 use crate::request::{Meta, MetaKey, Request, RetrieveForm};
@@ -240,15 +240,15 @@ fn debug_and_dump_lines() {
         item_bytes: 70,
         client_flags: 5,
     };
-    metadump_line(&mut reply, b"a b\xff-._~", &dump);
+    metadump_line(&mut reply, ShownKey::of(b"a b\xff-._~"), &dump);
     let expected: &[u8] = b"key=a%20b%FF-._~ exp=1700000000 la=1699999999 cas=9 fetch=yes cls=3 \
         size=70 flags=5 \n";
     assert_eq!(reply, expected);
 
     reply.clear();
-    mgdump_line(&mut reply, b"a\tb", false);
-    mgdump_line(&mut reply, b"a\tb", true);
-    mgdump_line(&mut reply, b"ab\r", false);
+    mgdump_line(&mut reply, ShownKey::of(b"a\tb"), false);
+    mgdump_line(&mut reply, ShownKey::of(b"a\tb"), true);
+    mgdump_line(&mut reply, ShownKey::of(b"ab\r"), false);
     assert_eq!(reply, b"mg a\tb\r\nmg YQli b\r\nmg YWIN b\r\n");
 }
 
@@ -292,12 +292,12 @@ proptest! {
         key in proptest::collection::vec(any::<u8>(), 1..180), marked: bool,
     ) {
         let mut line = Vec::new();
-        mgdump_line(&mut line, &key, marked);
+        mgdump_line(&mut line, ShownKey::of(&key), marked);
         let mut buffer = [0; crate::request::KEY_BYTES_MAX];
         prop_assert_eq!(crate::parse_key(meta_of(&line).key, &mut buffer), &key[..]);
         prop_assert_eq!(meta_of(&line).key.base64, marked || !key_fits_a_line(&key));
         let mut text = Vec::new();
-        percent_encoded(&mut text, &key);
+        ShownKey::of(&key).put_encoded(&mut text);
         prop_assert!(text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b' '));
     }
 }

@@ -12,6 +12,8 @@
 //! | cut | 1 or 3 | in the script's pieces | as the script says | only with 3 shards |
 //! | plain | 1 | whole | at once | none |
 //!
+//! In some scripts, a client watches the log while `cut` is played. That changes no reply.
+//!
 //! The model finds nearly everything that a comparison finds, in a fraction of the time. The bytes
 //! of a script decide whether it is compared, and whether a script that requests three shards gets
 //! them.
@@ -56,6 +58,8 @@ const COMPARED: u64 = 8;
 const SPREAD: u64 = 8;
 /// In one script in `LOUD`, the other clients fill the rings.
 const LOUD: u64 = 64;
+/// In one script in `WATCHED`, a client watches the log, and requests are counted by prefix.
+const WATCHED: u64 = 4;
 /// The number of pieces of the script for each request of the other clients.
 const NOISE_EVERY: usize = 16;
 
@@ -87,7 +91,10 @@ pub fn connection(data: &[u8]) {
         script.home = None;
     }
     let is_loud = (lot / COMPARED / SPREAD).is_multiple_of(LOUD);
-    let cut = play(&script, &Manner { spread: script.home, in_pieces: true, is_loud });
+    // Statistics show the client that watches.
+    let is_watched = lot.is_multiple_of(WATCHED) && !contains_any(&script.stream, &[b"stats"]);
+    let manner = Manner { spread: script.home, in_pieces: true, is_loud, is_watched };
+    let cut = play(&script, &manner);
     if contains_any(&script.stream, &UNDEFINED) {
         return;
     }
@@ -108,7 +115,8 @@ fn judged(script: &Script, played: &Played) {
 
 /// Checks that the script gets the same replies as when it is played as `plain` (I1, I2).
 fn compared(script: &Script, cut: &Played) {
-    let plain = play(script, &Manner { spread: None, in_pieces: false, is_loud: false });
+    let manner = Manner { spread: None, in_pieces: false, is_loud: false, is_watched: false };
+    let plain = play(script, &manner);
     judged(script, &plain);
     if is_binary(script) {
         return compared_binary(script, &plain, cut);
@@ -218,6 +226,7 @@ struct Manner {
     spread: Option<usize>,
     in_pieces: bool,
     is_loud: bool,
+    is_watched: bool,
 }
 
 /// Plays a script on a new server.
@@ -235,6 +244,7 @@ fn play(script: &Script, manner: &Manner) -> Played {
     world.rest();
     let noise =
         (script.noise && manner.spread.is_some()).then(|| Noise::new(&mut world, manner.is_loud));
+    let watcher = manner.is_watched.then(|| watch(&mut world));
     client.stall();
     let reply = if manner.in_pieces {
         send_in_pieces(script, &mut world, &client, noise.as_ref())
@@ -255,8 +265,20 @@ fn play(script: &Script, manner: &Manner) -> Played {
     leave(script, &mut world, &client);
     let mut others = before;
     others.extend(noise.into_iter().flat_map(|noise| noise.clients));
+    others.extend(watcher);
     all_leave(&mut world, others);
     played
+}
+
+/// A client that watches all streams. Requests are counted by prefix from now on.
+pub(crate) fn watch(world: &mut World) -> FarEnd {
+    let watcher = world.connect();
+    watcher.write(b"stats detail on\r\n");
+    world.rest();
+    watcher.write(b"watch fetchers mutations evictions connevents sysevents deletions\r\n");
+    world.rest();
+    assert_eq!(watcher.read(), b"OK\r\nOK\r\n");
+    watcher
 }
 
 fn send_in_pieces(
@@ -344,6 +366,11 @@ fn all_leave(world: &mut World, mut others: Vec<FarEnd>) {
     others.push(next);
     others.iter().for_each(FarEnd::reset);
     world.rest();
+    holds_nothing(world);
+}
+
+/// Checks that the server holds nothing for any client (I5).
+pub(crate) fn holds_nothing(world: &World) {
     for held in world.holdings() {
         let kept = [
             held.connections,

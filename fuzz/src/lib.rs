@@ -19,6 +19,7 @@ mod options;
 mod parser;
 mod script;
 mod sequence;
+mod together;
 mod udp;
 
 pub use binary::binary;
@@ -28,4 +29,5 @@ pub use connection::connection;
 pub use options::options;
 pub use parser::{META_VERBS, meta, text};
 pub use script::{Script, escaped, plan, repeated};
+pub use together::together;
 pub use udp::udp;

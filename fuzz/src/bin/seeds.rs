@@ -4,7 +4,8 @@
 //! of the cases after the cases' set-up, played in three ways: in one piece, byte by byte, and by a
 //! slow client of a server with three shards. The parser targets' seeds are the lines of the cases.
 //! The client target's seeds are the replies. The udp target's seeds are the inputs as datagrams,
-//! and the options target's seeds are the settings of the example file.
+//! the together target's are steps with them, and the options target's are the settings of the
+//! example file.
 
 use std::collections::BTreeSet;
 use std::io::Result;
@@ -37,6 +38,9 @@ const LARGE: [Large; 4] = [
     (b"append l 0 0 17000 noreply\r\n", b"y", 17_000, b"\r\nmd l q\r\nset l 0 0 3\r\nabc\r\n"),
 ];
 
+/// The servers of the together target's seeds: one or three shards, with and without logins.
+const PICKS: [u8; 4] = [0, 0b1001, 0b10, 0b111];
+
 /// A stream of the binary target: set, get, incr, touch, an unknown opcode and a noop.
 const BINARY_FIELDS: &[u8] = &[
     1, 0x01, 2, 3, 9, 0, 0x00, 0, 3, 0, 0, 0x15, 3, 3, 0, 1, 0x1c, 1, 250, 0, 0, 0xff, 0, 3, 2, 0,
@@ -56,7 +60,7 @@ fn main() -> Result<()> {
     let (mut text, mut meta) = (BTreeSet::new(), BTreeSet::new());
     let mut binary = BTreeSet::from([BINARY_FIELDS.to_vec()]);
     let (mut client, mut connection) = (BTreeSet::new(), BTreeSet::new());
-    let mut udp = BTreeSet::new();
+    let (mut udp, mut together) = (BTreeSet::new(), BTreeSet::new());
     for case in cases {
         let stream = words(&case["input"]);
         if stream.first() == Some(&0x80) {
@@ -73,6 +77,9 @@ fn main() -> Result<()> {
             seeds.insert(seed);
         }
         udp.insert([&[0], &datagram(SET_UP)[..], &datagram(&stream)].concat());
+        for pick in PICKS {
+            together.insert([&[pick], &steps(&stream)[..]].concat());
+        }
         if !case["reply"].is_null() {
             client.insert(words(&case["reply"]));
         }
@@ -100,6 +107,7 @@ fn main() -> Result<()> {
         ("client", client),
         ("connection", connection),
         ("udp", udp),
+        ("together", together),
         ("options", option_seeds()),
     ] {
         write(&folder.join(target), &seeds)?;
@@ -134,6 +142,27 @@ fn option_seeds() -> BTreeSet<Vec<u8>> {
 fn datagram(request: &[u8]) -> Vec<u8> {
     let [low, high] = (request.len() as u16 & 0x3fff).to_le_bytes();
     [&[low, high], request].concat()
+}
+
+/// Steps of the together target: a login, the request by a client and as a datagram, other users, a
+/// second client that reads late, and another client that watches.
+fn steps(request: &[u8]) -> Vec<u8> {
+    let step = |head: u8, bytes: &[u8]| {
+        let [low, high] = (bytes.len() as u16 & 0x3fff).to_le_bytes();
+        [&[head, low, high], bytes].concat()
+    };
+    let all: [(u8, &[u8]); 9] = [
+        (0x0d, b""),
+        (0x00, request),
+        (0x04, request),
+        (0x09, b"u:other\n"),
+        (0x1b, b""),
+        (0x1d, b""),
+        (0x10, request),
+        (0x08, b""),
+        (0x0f, b""),
+    ];
+    all.iter().flat_map(|(head, bytes)| step(*head, bytes)).collect()
 }
 
 fn write(folder: &Path, seeds: &BTreeSet<Vec<u8>>) -> Result<()> {

@@ -8,3 +8,4 @@ mod handshakes;
 mod records;
 mod resumption;
 mod site;
+mod storm;

@@ -143,7 +143,8 @@ impl Network {
         program.split_whitespace().next()?.parse().ok()
     }
 
-    /// Starts a server with the pipe and these options.
+    /// Starts a server with the pipe and these options. A client watches its log, and requests are
+    /// counted by prefix.
     pub(crate) fn serve(&self, options: &[&str]) -> Serving {
         self.serve_by(&[], options)
     }
@@ -154,14 +155,14 @@ impl Network {
         command.args(["netns", "exec", &self.server]).args(program);
         command.args([env!("CARGO_BIN_EXE_kachel"), "serve"]);
         command.args(["-l", "0.0.0.0,::", "-p", "11311", "-U", "11311", "--pipe", SERVER_SIDE]);
-        command.args(["-D", ":"]).args(options).stderr(Stdio::piped());
+        command.args(["--dumps", "-D", ":"]).args(options).stderr(Stdio::piped());
         let mut child = command.spawn().expect("ip, of iproute2");
         let said = BufReader::new(child.stderr.take().expect("it is piped"));
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
             said.lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
-        let mut serving = Serving { child, said: Vec::new(), lines: None };
+        let mut serving = Serving { child, said: Vec::new(), lines: None, watcher: None };
         while !serving.said.iter().any(|line| line.contains(" listens on ")) {
             match lines.recv_timeout(PATIENCE) {
                 Ok(line) => serving.said.push(line),
@@ -169,6 +170,9 @@ impl Network {
             }
         }
         serving.lines = Some(lines);
+        let mut watcher = Tcp::new();
+        assert_eq!(watcher.ask("watch fetchers mutations evictions deletions\r\n"), "OK\r\n");
+        serving.watcher = Some(watcher);
         serving
     }
 }
@@ -180,6 +184,8 @@ pub(crate) struct Serving {
     pub(crate) said: Vec<String>,
     /// The lines that follow.
     lines: Option<mpsc::Receiver<String>>,
+    /// A client that watches the log and does not read.
+    watcher: Option<Tcp>,
 }
 
 impl Drop for Serving {

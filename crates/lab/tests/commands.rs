@@ -335,6 +335,63 @@ fn misses_are_counted_for_each_policy_and_size() {
     assert!(std::fs::read_to_string(out.join("turns.svg")).expect("written").starts_with("<svg"));
 }
 
+/// A record of `oracleGeneral` has the size of the object with its key, so the digits of the key are not
+/// added.
+#[test]
+fn objects_of_equal_sizes_miss_by_bytes_as_they_do_by_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("equal.bin");
+    let keys: Vec<u64> = (0..20_000_u64).map(|at| at * at % 7_919).collect();
+    let mut bytes = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        let next = keys[at + 1..].iter().position(|other| other == key);
+        let next = next.map_or(-1, |steps| (at + steps + 2) as i64);
+        bytes.extend([&1_u32.to_le_bytes()[..], &key.to_le_bytes()].concat());
+        bytes.extend([&40_u32.to_le_bytes()[..], &next.to_le_bytes()].concat());
+    }
+    std::fs::write(&path, bytes).expect("written");
+    let ratios = |memory: &str, objects: &[&str]| {
+        let trace = path.to_str().expect("text");
+        let rest = [&["--policies", "lru,arc", "--memory", memory][..], objects].concat();
+        let answer = lab(&[&["misses", trace][..], &rest].concat());
+        assert!(answer.status.success(), "{answer:?}");
+        let table = text(&answer.stdout);
+        let ratios: Vec<&str> = table.lines().last().expect("a line").split(' ').rev().collect();
+        let footprint = table.lines().next().and_then(|line| line.rsplit(' ').nth(1));
+        (ratios[0].to_owned(), ratios[1].to_owned(), footprint.expect("a number").to_owned())
+    };
+    let (by_objects, by_bytes) = (ratios("1000", &["--objects"]), ratios("40000", &[]));
+    assert_eq!((&by_objects.0, &by_objects.1), (&by_bytes.0, &by_bytes.1));
+    let objects: u64 = by_objects.2.parse().expect("a number");
+    assert_eq!(by_bytes.2, (objects * 40).to_string());
+}
+
+/// What is left out or changed is said beside the figures.
+#[test]
+fn misses_says_which_requests_are_not_as_the_trace_has_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("odd.csv");
+    let long = "k".repeat(251);
+    let lines = format!("\u{feff}5,a,1,9,1,get,0\n5,{long},251,9,1,get,0\n4,a,1,9,1,get,0\n");
+    std::fs::write(&path, lines).expect("written");
+    let (trace, out) = (path.to_str().expect("text"), folder.path().join("out"));
+    let rest = ["--memory", "1", "--policies", "lru", "--out", out.to_str().expect("text")];
+    let answer = lab(&[&["misses", trace][..], &rest].concat());
+    assert!(answer.status.success(), "{answer:?}");
+    let table = text(&answer.stdout);
+    let lines: Vec<&str> = table.lines().take(3).collect();
+    let expected = [
+        "odd.csv: 2 reads of 1 keys, 10 bytes",
+        "1 request left out: the key is longer than 250 bytes",
+        "1 request changed: the time goes backward",
+    ];
+    assert_eq!(lines, expected, "{table}");
+    let json = std::fs::read_to_string(out.join("odd.json")).expect("written");
+    let figures: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(figures["oddities"]["long_keys"], 1);
+    assert_eq!(figures["oddities"]["backward_times"], 1);
+}
+
 /// Names lose only endings that say how a trace is written, and no result replaces another.
 #[test]
 fn misses_writes_the_figures_of_each_trace_under_its_own_name() {
@@ -371,6 +428,8 @@ fn misses_refuses_bad_input_and_names_it() {
     for (content, args, named) in [
         ("", &[][..], "no requests"),
         ("0,a,1\n", &[], "line 1"),
+        ("\x1f\0gz", &[], "record 1"),
+        ("BZh9", &[], "compressed with bzip2"),
         ("0,a,1,9,1,set,0\n", &[], "no reads"),
         ("0,a,1,9,1,get,0\n", &["--memory", "0"], "--memory"),
         ("0,a,1,9,1,get,0\n", &["--memory", "1.5"], "--memory"),

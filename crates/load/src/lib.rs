@@ -95,7 +95,7 @@ use crate::transport::Transport;
 
 pub use crate::report::PERCENTILES;
 pub use crate::search::{Promise, Scan, Statistic};
-pub use crate::trace::{Effect, Facts, Record, Trace};
+pub use crate::trace::{Effect, Facts, Oddities, Record, Trace};
 
 /// Exit status when the options are invalid or the server does not answer.
 const EXIT_USAGE: u8 = 2;
@@ -250,7 +250,7 @@ fn run_replay(options: &ReplayOptions) -> Result<bool, String> {
     };
     let measured = session.run(phases, None, &make_preload, &make_source, &mut Alone)?;
     let mut report = Report::new("replay", as_json(options), server, &measured, false);
-    report.trace = Some(as_json(&trace.facts));
+    report.trace = Some(trace.facts.clone());
     finish(&report, &options.common)
 }
 

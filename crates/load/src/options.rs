@@ -84,7 +84,8 @@ Examples:
 const REPLAY_HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s
 (the format of the Twitter cache traces), or is in libCacheSim's oracleGeneral format, whose records
-are gets. Both may be compressed with zstd.
+are gets and have the size of the object with its key. Both may be compressed with zstd. Any other
+file is refused. Requests that are left out or changed are counted in the report.
 
 Look-aside: a get that misses is followed by a set with the trace's value size and TTL, on the same
 connection. Other requests are sent unchanged. Requests for one key keep their order with any number

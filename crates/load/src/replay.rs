@@ -176,7 +176,7 @@ impl<'t> Replay<'t> {
         let ttl = i32::try_from(ttl_s).unwrap_or(i32::MAX);
         let key = self.trace.key(record.key);
         let request = StoreRequest { mode, ttl, compare_cas, ..StoreRequest::set(key) };
-        let value_bytes = record.value_bytes as usize;
+        let value_bytes = self.trace.value_bytes(&record) as usize;
         if self.trace.key_use(record.key).is_counter {
             let digits = value_bytes.clamp(1, COUNTER_DIGITS_MAX);
             store_head(out, &request, digits);

@@ -44,7 +44,7 @@ pub(crate) struct Report {
     server: Server,
     /// Summary of the trace, in a replay.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) trace: Option<serde_json::Value>,
+    pub(crate) trace: Option<crate::trace::Facts>,
     #[serde(skip_serializing_if = "Option::is_none")]
     preload: Option<Preloaded>,
     /// The steps of a scan or of a search; `result` is then that of the best one.
@@ -563,6 +563,9 @@ impl Display for ErrorFigures {
 impl Report {
     fn write_head(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "server     {}, version {}", self.server.address, self.server.version)?;
+        for sentence in self.trace.iter().flat_map(|trace| trace.oddities.sentences()) {
+            writeln!(f, "trace      {sentence}")?;
+        }
         if let Some(preload) = &self.preload {
             let keys = plural(preload.keys, "key", "keys");
             write!(f, "preload    {} {keys} in {:.2} s", preload.keys, preload.elapsed_s)?;

@@ -24,6 +24,8 @@ const SECOND: u32 = 5;
 
 /// Key bytes of an item that are its number, from which the index finds it.
 const NUMBER_BYTES: usize = 4;
+/// The longest key that the protocol allows.
+const KEY_BYTES_MAX: usize = 250;
 
 #[derive(Debug, Default)]
 struct Numbers(Vec<Option<ItemAt>>);
@@ -70,22 +72,28 @@ impl Trace {
         let mut trace = Self::default();
         let mut numbers = HashMap::new();
         let mut sizes = Vec::new();
+        let mut left_out = 0;
         for line in input.lines() {
             let line = line.expect("text");
             let fields: Vec<&str> = line.split(',').collect();
-            let [_time, key, _key_bytes, value_bytes, _client, "get", _ttl] = fields[..] else {
+            let [_time, key, key_bytes, value_bytes, _client, "get", _ttl] = fields[..] else {
+                left_out += 1;
                 continue;
             };
+            let key_bytes: usize = key_bytes.parse().expect("the size of a key");
             let value_bytes = value_bytes.parse::<f64>().expect("a size") * scale;
             let next = numbers.len();
             let number = *numbers.entry(key.to_owned()).or_insert(next);
             if number == next {
-                trace.key_bytes.push(key.len().max(NUMBER_BYTES));
+                trace.key_bytes.push(key_bytes.clamp(NUMBER_BYTES, KEY_BYTES_MAX));
                 sizes.push(0);
             }
             let value_bytes = value_bytes.round().min(f64::from(1 << 20)) as u32;
             sizes[number] = value_bytes;
             trace.gets.push(Get { number: number as u32, value_bytes });
+        }
+        if left_out > 0 {
+            println!("{left_out} lines are no gets of seven fields, and left out");
         }
         let value_bytes: u64 = sizes.iter().map(|&bytes| u64::from(bytes)).sum();
         trace.footprint_bytes = value_bytes + trace.key_bytes.iter().sum::<usize>() as u64;

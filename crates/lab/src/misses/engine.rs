@@ -77,13 +77,14 @@ pub(super) fn run(trace: &Trace, memory_bytes: u64, seed: u64) -> Result<Run, St
     let every = trace.records.len().div_ceil(SAMPLES);
     for (at, record) in trace.records.iter().enumerate() {
         let key = trace.key(record.key);
+        let value_bytes = trace.value_bytes(record) as usize;
         match record.effect() {
             Effect::Delete => server.delete(key),
-            Effect::Write => server.write(key, record.value_bytes as usize, record.ttl_s),
+            Effect::Write => server.write(key, value_bytes, record.ttl_s),
             Effect::Read if server.read(key) => {}
             Effect::Read => {
                 misses += 1;
-                server.write(key, record.value_bytes as usize, record.ttl_s);
+                server.write(key, value_bytes, record.ttl_s);
             }
         }
         // A server does this at the end of each tick.
@@ -123,7 +124,8 @@ impl InProcess {
         let common = cache.common();
         let core = common.register_core().ok_or("too many engines")?;
         cache.enter(core.place(), &now);
-        let largest = trace.records.iter().map(|record| record.value_bytes).max().unwrap_or(0);
+        let largest =
+            trace.records.iter().map(|record| trace.value_bytes(record)).max().unwrap_or(0);
         Ok(Self { cache, common, hasher, now, core, value: vec![b'v'; largest as usize] })
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use clap::{CommandFactory as _, Parser, ValueEnum};
-use kachel_load::Trace;
+use kachel_load::{Oddities, Trace};
 use serde::Serialize;
 
 mod engine;
@@ -26,7 +26,8 @@ use crate::chart::{Chart, Line, Point, Scale};
 
 const HELP: &str = "\
 A trace has one request a line: timestamp_s,key,key_size,value_size,client_id,operation,ttl_s (the format of
-the Twitter cache traces), or is in libCacheSim's oracleGeneral format; plain or compressed with zstd.
+the Twitter cache traces), or is in libCacheSim's oracleGeneral format; plain or compressed with zstd. Any
+other file is refused. Requests that are left out or changed are counted.
 
 A read that misses is followed by a write. Only reads count. Memory holds keys and values, without any
 overhead, and TTLs are ignored, so a server needs more memory for the same misses.
@@ -125,6 +126,8 @@ struct Figures {
     keys: usize,
     /// Bytes of all keys with their values; their number with `--objects`.
     footprint: u64,
+    /// The requests that are not counted as the file has them.
+    oddities: Oddities,
     /// Kachel's own engine. Its `rows` have the memory that it held.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     engine: Vec<EngineRow>,
@@ -216,6 +219,7 @@ fn measure(path: &Path, options: &Options) -> Result<Figures, String> {
         reads: requests.reads,
         keys: requests.keys,
         footprint: requests.footprint,
+        oddities: trace.facts.oddities.clone(),
         engine,
         rows,
     })
@@ -258,9 +262,12 @@ fn in_parallel<J: Sync, R: Send>(
 
 /// Miss ratios: a line for each size, a column for each policy.
 fn table(figures: &Figures, options: &Options) -> String {
-    let Figures { trace, reads, keys, footprint, engine, .. } = figures;
+    let Figures { trace, reads, keys, footprint, oddities, engine, .. } = figures;
     let unit = if options.objects { "places" } else { "bytes" };
     let mut text = format!("{trace}: {reads} reads of {keys} keys, {footprint} {unit}\n");
+    for sentence in oddities.sentences() {
+        let _ = writeln!(text, "{sentence}");
+    }
     for EngineRow { memory_mib, items, bytes, evictions, .. } in engine {
         let held = format!("{items} items of {bytes} bytes held, {evictions} evicted");
         let _ = writeln!(text, "{OWN} -m {memory_mib}: {held}");

@@ -43,11 +43,10 @@ impl Requests {
             .enumerate()
             .rev()
             .map(|(at, record)| {
-                let key_bytes = u32::try_from(trace.key(record.key).len()).expect("a key is short");
                 let effect = record.effect();
                 let this = if effect == Effect::Read { at as u64 } else { u64::MAX };
                 let next = std::mem::replace(&mut next_of[record.key as usize], this);
-                let bytes = key_bytes.saturating_add(record.value_bytes);
+                let bytes = record.object_bytes;
                 Request { access: Access { key: record.key, bytes, next }, effect }
             })
             .collect();
